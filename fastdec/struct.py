@@ -1,0 +1,54 @@
+"""Frozen dataclasses that are JAX pytrees.
+
+Two things differ from `flax.struct`: fields marked `static()` go into the tree's structure (they must be hashable),
+and unflattening bypasses `__init__`, because JAX rebuilds trees from things that are no arrays (specs, None, tracers of
+another rank), which a checked constructor would refuse. So `Cls(...)` and `dataclasses.replace` stay checked.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+T = TypeVar('T')
+
+
+def static(**kwargs: Any) -> Any:
+  """A dataclass field that belongs to the tree's structure: hashable, part of the key of a compiled program."""
+  return dataclasses.field(metadata={'static': True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def pytree(cls: type[T]) -> type[T]:
+  """Class decorator: a frozen dataclass whose non-static fields are the children of a pytree."""
+  cls = dataclasses.dataclass(frozen=True)(cls)
+  fields = dataclasses.fields(cls)
+  leaves = tuple(f.name for f in fields if not f.metadata.get('static'))
+  statics = tuple(f.name for f in fields if f.metadata.get('static'))
+
+  def flatten_with_keys(tree: Any) -> tuple[Any, Any]:
+    children = tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in leaves)
+    return children, tuple(getattr(tree, name) for name in statics)
+
+  def flatten(tree: Any) -> tuple[Any, Any]:
+    return tuple(getattr(tree, name) for name in leaves), tuple(getattr(tree, name) for name in statics)
+
+  def unflatten(aux: Any, children: Any) -> Any:
+    tree = object.__new__(cls)
+    for name, value in zip(statics + leaves, (*aux, *children), strict=True):
+      object.__setattr__(tree, name, value)
+    return tree
+
+  jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+  return cls
+
+
+@pytree
+class Bound:
+  """A static module (a model, or heads) with its parameters: what jit can take whole. Unpacks as (module, params)."""
+  module: Any = static()
+  params: Any
+
+  def __iter__(self) -> Iterator[Any]:
+    return iter((self.module, self.params))
