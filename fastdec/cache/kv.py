@@ -1,0 +1,74 @@
+"""Key/value cache: one entry per layer, one length per row, rollback by length.
+
+Rows are left-aligned. Slots at and after a row's length are garbage that every mask hides, so that `write` may put n
+nodes there, and `commit` keeps a path of them by moving the length: for a chain nothing is copied. The layers stay a
+tuple: one stacked array would be copied whole at every step of a `lax.while_loop`.
+
+A writer must leave room: `lax.dynamic_update_slice` clamps its start, so that n entries at a slot later than slots - n
+would silently overwrite committed ones. Build the cache with slots >= padded prompt + max_len + n.
+"""
+
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from fastdec import struct
+
+
+@struct.pytree
+class LayerKV:
+  """Keys and values of one layer, heads before slots, so that a head's slots lie together."""
+  k: Float[Array, 'b g s p']
+  v: Float[Array, 'b g s p']
+
+  def write(self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> Self:
+    """Puts n new entries at slots start..start+n-1 of each row."""
+    return type(self)(_put(self.k, k, start), _put(self.v, v, start))
+
+
+@struct.pytree
+class KVCache:
+  """What the self-attention of a decoder remembers; slots before `length` are committed."""
+  layers: tuple[LayerKV, ...]
+  length: Int[Array, ' b']
+
+  @classmethod
+  def empty(cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> Self:
+    """An empty cache of `layers` times [rows, heads, slots, width]."""
+    shape = (rows, heads, slots, width)
+    entries = tuple(LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(layers))
+    return cls(entries, jnp.zeros(rows, jnp.int32))
+
+  @property
+  def slots(self) -> int:
+    return self.layers[0].k.shape[2]
+
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> Self:
+    """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
+
+    Args:
+      path: node indices from the root down, or None for a chain, whose nodes already stand in order.
+      count: nodes to keep in each row; 0 leaves a row as it was.
+    """
+    if path is None:
+      return type(self)(self.layers, self.length + count)
+    slots_bm = self.length[:, None] + path
+
+    def moved(entry: Float[Array, 'b g s p']) -> Float[Array, 'b g s p']:
+      kept = jnp.take_along_axis(entry, slots_bm[:, None, :, None], axis=2)
+      return _put(entry, kept, self.length)
+
+    layers = tuple(LayerKV(moved(layer.k), moved(layer.v)) for layer in self.layers)
+    return type(self)(layers, self.length + count)
+
+  def gather(self, rows: Int[Array, ' w']) -> Self:
+    """The cache whose row i is this one's row rows[i] (beam search reorders so)."""
+    return jax.tree.map(lambda x: x[rows], self)
+
+
+def _put(entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> Float[Array, 'b g s p']:
+  zero = jnp.zeros((), start.dtype)
+  write_row = lambda row, new_row, at: jax.lax.dynamic_update_slice(row, new_row, (zero, at, zero))
+  return jax.vmap(write_row)(entry, new.astype(entry.dtype), start)

@@ -1,0 +1,35 @@
+"""Encoder memory: the keys and values of cross-attention, computed once per source and constant from then on."""
+
+from typing import Any, Self
+
+import jax
+from jaxtyping import Array, Bool, Int
+
+from fastdec import struct
+from fastdec.cache.kv import LayerKV
+
+
+@struct.pytree
+class Memory:
+  """Keys and values of the source for every decoder layer."""
+  layers: tuple[LayerKV, ...]
+  mask: Bool[Array, 'b s']  # true on real source tokens
+
+
+@struct.pytree
+class WithMemory:
+  """A decoder's own cache beside the memory it reads: the verbs act on the first and leave the second alone."""
+  own: Any
+  memory: Memory
+
+  @property
+  def length(self) -> Int[Array, ' b']:
+    return self.own.length
+
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> Self:
+    """See `KVCache.commit`."""
+    return type(self)(self.own.commit(path, count), self.memory)
+
+  def gather(self, rows: Int[Array, ' w']) -> Self:
+    """Reorders rows, each with its memory."""
+    return type(self)(self.own.gather(rows), jax.tree.map(lambda x: x[rows], self.memory))
