@@ -1,7 +1,7 @@
 """What the decoding loop asks of a model: seven members, no base class.
 
-A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the protocol
-below and every strategy decodes your model. A whole model, in thirty lines, is `tests/models/test_api.py`'s example:
+A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the
+protocol below and every strategy decodes your model. A whole model, in thirty lines, is `tests/models/test_api.py`'s example:
 
   @dataclasses.dataclass(frozen=True)
   class Bag:
@@ -60,7 +60,7 @@ class Nodes:
 
 
 def causal(n: int) -> Nodes:
-  """A chain of n nodes, each the child of the one before: a prompt, a teacher-forced target, a draft without branches."""
+  """A chain of n nodes, each the child of the one before: a prompt, or a draft without branches."""
   index = np.arange(n, dtype=np.int32)
   return Nodes(parents=index - 1, depths=index, mask=np.tri(n, dtype=bool))
 
@@ -97,7 +97,7 @@ class Model(Protocol):
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache
   ) -> tuple[Float[Array, 'b n d'], Any, Cache]:
-    """Hidden states of the nodes, asked-for inner states (taps), and the cache with the nodes written, not committed."""
+    """Hidden states of the nodes, asked-for inner states (taps), the cache with the nodes written, not committed."""
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits, at least float32."""

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), as T2T's `transformer_base` (pre-norm) or as published (post-norm).
+"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's `transformer_base`, or post-norm.
 
 One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right targets, no cache)
 and incremental decoding (`Transformer.apply`: n nodes over an explicit cache). The modules are used as pure functions.
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 

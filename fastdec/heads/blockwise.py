@@ -1,0 +1,145 @@
+"""Prediction heads of blockwise parallel decoding (Stern et al. 2018, section 6 and figure 3).
+
+Head i of k predicts the i-th next token from one hidden state of the decoder: a feed-forward layer, a residual from the
+hidden state, and the trunk's own vocabulary projection, shared by all.
+
+Two layouts of the feed-forward layer:
+  'paper'     one layer with hidden size k * d_ff and k outputs of size d, every output seeing all hidden units;
+  'separate'  k layers d -> d_ff -> d side by side: 1 / k of the paper's second matrix.
+
+Head 1 (p1) predicts what the trunk itself predicts. `first='identity'` (the paper's footnote 1) leaves it out: then
+exact decoding with a frozen trunk gives the trunk's greedy output by construction. `first='transformed'` learns it as
+the paper does; `Transformed` is the model whose every prediction goes through it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+from fastdec.models.layers import contract, unit_scaling
+
+LAYOUTS = ('paper', 'separate')
+FIRSTS = ('identity', 'transformed')
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockwiseHeads:
+  """The heads' sizes: a hashable value. Parameters for h outputs: w1 [d, f], b1 [f], w2 and b2 [h, d], where w2 is
+  [h, k * d_ff, d] in the layout 'paper' (f = k * d_ff) and [h, d_ff, d] in 'separate' (f = h * d_ff)."""
+
+  k: int  # block size: head 1 is p1, heads 2..k draft
+  d_model: int
+  d_ff: int
+  layout: str = 'separate'
+  first: str = 'identity'
+  dropout: float = 0.1  # on the hidden units and on each output, in training
+
+  def __post_init__(self) -> None:
+    if self.k < 2:
+      raise UserError(f'heads need k >= 2, not k={self.k}: with k = 1 there is nothing to draft, decode greedily')
+    for name, choices in (('layout', LAYOUTS), ('first', FIRSTS)):
+      if getattr(self, name) not in choices:
+        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')
+
+  @property
+  def offsets(self) -> tuple[int, ...]:
+    """Output j predicts the target `offsets[j]` positions after the one p1 predicts."""
+    return tuple(range(1 if self.first == 'identity' else 0, self.k))
+
+  @property
+  def depth(self) -> int:
+    """How many tokens below the root the heads draft."""
+    return self.k - 1
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters."""
+    h, d = len(self.offsets), self.d_model
+    key1, key2 = jax.random.split(key)
+    f = self.d_ff * (self.k if self.layout == 'paper' else h)
+    inner = f if self.layout == 'paper' else self.d_ff
+    w2 = jax.vmap(lambda key: unit_scaling(key, (inner, d)))(jax.random.split(key2, h))
+    return {'w1': unit_scaling(key1, (d, f)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
+
+  def one(
+    self, params: Params, hidden: Float[Array, '*b d'], index: Int[Array, ''], dropout_key: Array | None = None
+  ) -> Float[Array, '*b d']:
+    """The hidden state of output `index` alone (training draws one head a minibatch; only its slice is computed)."""
+    w1, b1 = params['w1'], params['b1']
+    if self.layout == 'separate':
+      w1 = jax.lax.dynamic_slice_in_dim(w1, index * self.d_ff, self.d_ff, axis=1)
+      b1 = jax.lax.dynamic_slice_in_dim(b1, index * self.d_ff, self.d_ff)
+    keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+    units = self._drop(jax.nn.relu(_affine(hidden, w1, b1)), keys[0])
+    return hidden + self._drop(_affine(units, params['w2'][index], params['b2'][index]), keys[1])
+
+  def all(self, params: Params, hidden: Float[Array, 'b d']) -> Float[Array, 'b h d']:
+    """The hidden states of all outputs, at one position a row."""
+    h = params['b2'].shape[0]
+    units = jax.nn.relu(_affine(hidden, params['w1'], params['b1']))
+    if self.layout == 'separate':
+      per_head = [units[:, j * self.d_ff : (j + 1) * self.d_ff] for j in range(h)]
+    else:
+      per_head = [units] * h
+    outputs = [_affine(per_head[j], params['w2'][j], params['b2'][j]) for j in range(h)]
+    return hidden[:, None] + jnp.stack(outputs, axis=1)
+
+  def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
+    """The heads and parameters that draft `depth` tokens below the root: without p1, and without the later heads."""
+    start = self.offsets.index(1)
+    chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
+    columns = slice(start * self.d_ff, (start + depth) * self.d_ff) if self.layout == 'separate' else slice(None)
+    chosen |= {'w1': params['w1'][:, columns], 'b1': params['b1'][columns]}
+    return dataclasses.replace(self, k=depth + 1, first='identity'), chosen
+
+  def logits(
+    self, params: Params, hidden: Float[Array, 'b d'], unembed: Callable[[Array], Array]
+  ) -> Float[Array, 'b h v']:
+    """What each head predicts, through the trunk's vocabulary projection `unembed`."""
+    return unembed(self.all(params, hidden))
+
+  def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
+    if key is None or not self.dropout:
+      return x
+    keep = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
+    return jnp.where(keep, x / (1 - self.dropout), 0)
+
+
+def _affine(x: Float[Array, '*b d'], w: Float[Array, 'd f'], b: Float[Array, ' f']) -> Float[Array, '*b f']:
+  y = contract(x, w)
+  return y + b.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformed:
+  """The model whose p1 is the learned head 1 (`first='transformed'`): hidden states are the trunk's, logits go through
+  the head. Parameters: {'model': ..., 'heads': ...}."""
+
+  model: Any
+  heads: BlockwiseHeads
+
+  def __post_init__(self) -> None:
+    if self.heads.first != 'transformed':
+      raise UserError('these heads leave p1 the identity: decode with the model itself, not with Transformed(...)')
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith('__'):
+      raise AttributeError(name)
+    return getattr(self.model, name)  # vocabulary, ids and limits are the trunk's
+
+  def encode(self, params: Params, inputs: Array) -> Any:
+    return self.model.encode(params['model'], inputs)
+
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Any:
+    return self.model.init_cache(params['model'], memory, rows, slots)
+
+  def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any) -> Any:
+    return self.model.apply(params['model'], tokens, nodes, cache)
+
+  def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    return self.model.unembed(params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0)))
