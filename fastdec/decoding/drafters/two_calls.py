@@ -1,0 +1,57 @@
+"""Section 3 of Stern et al. 2018 as written: predict, verify, accept, the prediction by a model call of its own.
+
+The drafter keeps a cache of its own and, once the verified tokens are known, runs the target over them again to get the
+hidden state its heads read. `HeadsDrafter` reads that state off the verifying call instead (section 4): the same drafts
+for half the calls.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fastdec import struct
+from fastdec.decoding.drafters.heads import draft_tokens
+from fastdec.decoding.protocol import Draft, Prefill, Step
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.models.api import Cache, causal
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Pending:
+  """A cache of all committed tokens but those of the last block."""
+
+  cache: Cache
+  tokens: Int[Array, 'b n']  # the last block's committed tokens
+  count: Int[Array, ' b']  # how many of them
+
+
+@struct.pytree
+class TwoCallDrafter:
+  """Drafts what `HeadsDrafter` drafts, by one more call of the target each time."""
+
+  heads: Bound
+  topology: Topology = struct.static()
+
+  @property
+  def nodes(self) -> int:
+    return self.topology.n
+
+  def init(self, target: Bound, prefill: Prefill) -> Pending:
+    model, params = target
+    b, t = prefill.prompt.shape
+    cache = model.init_cache(params, prefill.memory, b, prefill.slots)
+    cache = model.apply(params, prefill.prompt, causal(t), cache)[2].commit(None, prefill.prompt_length - 1)
+    last = take_node(prefill.prompt, prefill.prompt_length - 1)
+    return Pending(cache, jnp.broadcast_to(last[:, None], (b, self.nodes)), jnp.ones_like(last))
+
+  def propose(
+    self, target: Bound, state: Pending, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Pending]:
+    hidden, _, cache = target.module.apply(target.params, state.tokens, causal(self.nodes), state.cache)
+    cache = cache.commit(None, state.count)
+    last_hidden = take_node(hidden, (state.count - 1).clip(0))
+    tokens = draft_tokens(self.heads, target, last_hidden, root, self.topology)
+    return Draft(tokens, self.topology, calls=1), Pending(cache, state.tokens, state.count)
+
+  def observe(self, target: Bound, state: Pending, step: Step) -> Pending:
+    return Pending(state.cache, step.draft.tokens, step.count)

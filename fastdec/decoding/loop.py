@@ -1,0 +1,182 @@
+"""The one loop: propose -> score -> accept -> commit -> observe.
+
+`init` runs the prompt, `step` is one call of the target, `finished` ends it; `run` wraps them in `lax.while_loop`. Rows
+are independent: each has its own lengths, and a finished one freezes. What is drafted and what is accepted is the
+business of the drafter and the rule: there is no `if` for them here.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
+from fastdec.decoding.sampling import suppress
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.models.api import causal
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Prompt:
+  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first tokens."""
+
+  inputs: Array | None
+  tokens: Int[Array, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
+  length: Int[Array, ' b']  # at least 1
+  empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
+
+
+@struct.pytree
+class DecodeState:
+  """What one iteration hands to the next.
+
+  While a row runs, cache.length == prompt + length - 1: the root is emitted, and not yet in the cache.
+  """
+
+  tokens: Int[Array, 'b t']  # emitted so far, valid before `length`, pad id after; t = max_len
+  length: Int[Array, ' b']
+  root: Int[Array, ' b']  # the newest emitted token
+  done: Bool[Array, ' b']
+  block_sizes: Int[Array, 'b t']  # tokens emitted by each call
+  calls: Int[Array, ' b']
+  draft_calls: Int[Array, ' b']
+  cache: Any
+  drafter: Any  # the drafter's own state
+  keys: Array | None  # one a row
+
+
+def run(
+  target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None
+) -> DecodeState:
+  """Decodes until every row has met its end or max_len; nothing leaves the device meanwhile."""
+  state = init(target, drafter, rule, prompt, max_len, keys)
+  return jax.lax.while_loop(lambda s: ~finished(s), lambda s: step(target, drafter, rule, s), state)
+
+
+def init(
+  target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None
+) -> DecodeState:
+  """Encodes the inputs and scores the prompt once; its last position yields the first token, the first root."""
+  model, params = target
+  b, t = prompt.tokens.shape
+  slots = t + max_len + drafter.nodes
+  memory = model.encode(params, prompt.inputs)
+  cache = model.init_cache(params, memory, b, slots)
+  hidden, taps, cache = model.apply(params, prompt.tokens, causal(t), cache)
+  cache = cache.commit(None, prompt.length)
+
+  last = take_node(prompt.tokens, prompt.length - 1)[:, None]
+  logits = _logits(target, take_node(hidden, prompt.length - 1)[:, None])
+  nothing_drafted = Draft(last, Topology.chain(1))
+  root = rule(_fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)).bonus
+  if model.eos_ids:
+    root = jnp.where(prompt.empty, model.eos_ids[0], root)
+
+  prefill = Prefill(prompt.inputs, memory, prompt.tokens, prompt.length, hidden, taps, root, slots)
+  zeros = jnp.zeros(b, jnp.int32)
+  return DecodeState(
+    tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),
+    length=zeros + 1,
+    root=root,
+    done=_is_end(root, model.eos_ids) | (max_len == 1),
+    block_sizes=jnp.zeros((b, max_len), jnp.int32),
+    calls=zeros,
+    draft_calls=zeros,
+    cache=cache,
+    drafter=drafter.init(target, prefill),
+    keys=keys,
+  )
+
+
+def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> DecodeState:
+  """One call of the target for all rows."""
+  model, params = target
+  draft_keys, rule_keys = _split(_fold(state.keys, state.length))
+
+  draft, drafter_state = drafter.propose(target, state.drafter, state.root, draft_keys)
+  topology = draft.topology
+
+  hidden, taps, cache = model.apply(params, draft.tokens, topology.nodes, state.cache)
+  logits = _logits(target, hidden)
+
+  accepted = rule(rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids))
+  path = topology.path_to(accepted.node)
+  state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
+
+  cache = cache.commit(None if topology.is_chain else path, count)
+
+  seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root)
+  drafter_state = drafter.observe(target, drafter_state, seen)
+  return dataclasses.replace(state, cache=cache, drafter=drafter_state)
+
+
+def finished(state: DecodeState) -> Bool[Array, '']:
+  """True when no row runs any more."""
+  return state.done.all()
+
+
+def _logits(target: Bound, hidden: Float[Array, 'b n d']) -> Float[Array, 'b n v']:
+  return suppress(target.module.unembed(target.params, hidden), target.module.suppressed_ids)
+
+
+def _is_end(tokens: Int[Array, '*b'], eos_ids: tuple[int, ...]) -> Bool[Array, '*b']:
+  return sum((tokens == eos for eos in eos_ids), jnp.zeros(tokens.shape, bool))
+
+
+def _acceptable(draft: Draft, state: DecodeState, eos_ids: tuple[int, ...]) -> Bool[Array, 'b n']:
+  """Nodes that may be emitted: not below an end, and within max_len."""
+  topology = draft.topology
+  ancestors = jnp.asarray(topology.mask) & ~jnp.eye(topology.n, dtype=bool)
+  below_end = (ancestors & _is_end(draft.tokens, eos_ids)[:, None, :]).any(-1)
+  room = state.tokens.shape[1] - state.length
+  return jnp.asarray(topology.acceptable) & ~below_end & (topology.depths <= room[:, None])
+
+
+def _emit(
+  state: DecodeState,
+  draft: Draft,
+  path: Int[Array, 'b m'],
+  node: Int[Array, ' b'],
+  bonus: Int[Array, ' b'],
+  eos_ids: tuple[int, ...],
+) -> tuple[DecodeState, Int[Array, ' b']]:
+  """Appends the accepted drafts and, unless they end the row, the bonus. Also returns how many: 0 in finished rows."""
+  max_len = state.tokens.shape[1]
+  depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
+  drafts = take_node(depths, node)  # accepted ones
+  last = take_node(draft.tokens, node)
+  cut = ((drafts > 0) & _is_end(last, eos_ids)) | (state.length + drafts >= max_len)
+  count = jnp.where(state.done, 0, drafts + ~cut)
+
+  block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
+  block = jnp.where(jnp.arange(block.shape[1]) == drafts[:, None], bonus[:, None], block)
+  place = jnp.arange(max_len) - state.length[:, None]
+  emitted = jnp.take_along_axis(block, place.clip(0, block.shape[1] - 1), axis=1)
+  is_call = (jnp.arange(max_len) == state.calls[:, None]) & ~state.done[:, None]
+  newest = jnp.where(cut, last, bonus)
+  length = state.length + count
+  return dataclasses.replace(
+    state,
+    tokens=jnp.where((place >= 0) & (place < count[:, None]), emitted, state.tokens),
+    length=length,
+    root=jnp.where(state.done, state.root, newest),
+    done=state.done | _is_end(newest, eos_ids) | (length >= max_len),
+    block_sizes=jnp.where(is_call, count[:, None], state.block_sizes),
+    calls=state.calls + ~state.done,
+    draft_calls=state.draft_calls + draft.calls * ~state.done,
+  ), count
+
+
+def _fold(keys: Array | None, data: Int[Array, ' b']) -> Array | None:
+  return None if keys is None else jax.vmap(jax.random.fold_in)(keys, data)
+
+
+def _split(keys: Array | None) -> tuple[Array | None, Array | None]:
+  if keys is None:
+    return None, None
+  pairs = jax.vmap(jax.random.split)(keys)
+  return pairs[:, 0], pairs[:, 1]

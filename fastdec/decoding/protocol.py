@@ -1,0 +1,92 @@
+"""The words of the loop, and the protocols of its two exchangeable parts.
+
+  target    the model whose output is wanted
+  drafter   guesses tokens; the guesses are the draft, a tree whose node 0, the root, is the newest emitted token
+  call      one run of the target over all nodes, in the loop (encoder and prefill are not counted)
+  rule      keeps the longest path from the root it can stand behind (accepted), and names the next sure token (bonus)
+  block     the tokens emitted by one call: the accepted drafts and the bonus
+  row       one sequence of the batch
+  p, q      the target's law of the next token, and the drafter's
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.struct import Bound
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefill:
+  """What the target made of the prompt, before the first call."""
+  inputs: Array  # as given to decode
+  memory: Any  # the encoder's output, or None
+  prompt: Int[Array, 'b t']  # the decoder's prompt, right-padded
+  prompt_length: Int[Array, ' b']
+  hidden: Float[Array, 'b t d']  # of every prompt position
+  taps: Any
+  root: Int[Array, ' b']  # the first token, which the prompt's last position yielded
+  slots: int  # that the target's cache has: enough for a drafter's own cache too
+
+  @property
+  def last_hidden(self) -> Float[Array, 'b d']:
+    """Hidden state of each row's last prompt position."""
+    return take_node(self.hidden, self.prompt_length - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+  """Guesses below the root. tokens[:, 0] is the root itself."""
+  tokens: Int[Array, 'b n']
+  topology: Topology
+  probabilities: Float[Array, 'b n v'] | None = None  # q, where the rule needs it
+  calls: int = 0  # of the drafter's own model, to count
+
+
+@dataclasses.dataclass(frozen=True)
+class Accepted:
+  """The rule's verdict."""
+  node: Int[Array, ' b']  # the last accepted node; 0: none but the root
+  bonus: Int[Array, ' b']
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """All that one call brought to light, for the drafter to observe."""
+  draft: Draft
+  hidden: Float[Array, 'b n d']
+  taps: Any
+  logits: Float[Array, 'b n v']  # costs nothing where nobody reads it
+  accepted: Accepted
+  path: Int[Array, 'b m']  # nodes from the root to the last accepted one
+  count: Int[Array, ' b']  # tokens emitted = nodes of `path` committed; 0: the row had finished before
+  root: Int[Array, ' b']  # the newest emitted token, root of the next draft
+
+
+class Drafter(Protocol):
+  """A frozen pytree: static settings, its own parameters as leaves. Its state is another pytree, rows first.
+
+  A row whose step.count is 0 has finished: its state must not matter any more.
+  """
+
+  nodes: int  # of the drafts it makes, the root included
+
+  def init(self, target: Bound, prefill: Prefill) -> Any:
+    """The state after the prompt."""
+
+  def propose(self, target: Bound, state: Any, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Any]:
+    """A draft below the root. keys[b] are this call's random keys, None when none were given; use each at most once."""
+
+  def observe(self, target: Bound, state: Any, step: Step) -> Any:
+    """The state after the target's call."""
+
+
+class Rule(Protocol):
+  """A frozen pytree; whatever does not change shapes is an array leaf, so that a sweep compiles once."""
+
+  def __call__(
+    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+  ) -> Accepted:
+    """Chooses among the `acceptable` nodes (the loop has ruled out what follows an end, or exceeds max_len)."""

@@ -1,0 +1,117 @@
+"""Acceptance rules that compare a draft with the target's prediction (Stern et al. 2018, sections 3 and 5).
+
+Each says which nodes match, given that their parents do; `longest` finds the longest matching path. The bonus is always
+the target's argmax after that path. `Exact` is lossless; the others trade fidelity for longer blocks.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Accepted, Draft
+from fastdec.decoding.sampling import argmax
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
+
+
+class _Matching:
+  """A rule made of `matches`: which nodes agree with the target's prediction at their parent."""
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    raise NotImplementedError
+
+  def __call__(
+    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+  ) -> Accepted:
+    choice = argmax(logits)
+    matching = self.matches(draft, logits, choice) & acceptable
+    node = longest(matching, draft, logits)
+    return Accepted(node=node, bonus=take_node(choice, node))
+
+
+@struct.pytree
+class Exact(_Matching):
+  """A draft is accepted where it is the target's argmax. Lossless: the output is the target's greedy output."""
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    return draft.tokens == at_parent(choice, draft.topology)
+
+
+@struct.pytree
+class TopN(_Matching):
+  """A draft is accepted where it is among the target's n most likely tokens (section 5.1). Not lossless."""
+  n: Int[Array, ''] | int
+
+  def __post_init__(self) -> None:
+    _check(self.n, lambda n: n >= 1, 'TopN takes n >= 1')
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    predicted = at_parent(logits, draft.topology)
+    own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)
+    before = (predicted == own) & (jnp.arange(logits.shape[-1]) < draft.tokens[..., None])  # ties: lowest id first
+    return ((predicted > own) | before).sum(-1) < self.n
+
+
+@struct.pytree
+class Distance(_Matching):
+  """A draft is accepted within tau of the target's argmax, ids taken as intensities (section 5.2). Not lossless."""
+  tau: Int[Array, ''] | int
+
+  def __post_init__(self) -> None:
+    _check(self.tau, lambda tau: tau >= 0, 'Distance takes tau >= 0')
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    return jnp.abs(draft.tokens - at_parent(choice, draft.topology)) <= self.tau
+
+
+@struct.pytree
+class MinBlock(_Matching):
+  """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1 drafts unseen.
+  Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it is kept."""
+  rule: _Matching
+  size: Int[Array, ''] | int
+
+  def __post_init__(self) -> None:
+    _check(self.size, lambda size: size >= 1, 'MinBlock takes size >= 1')
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    if not draft.topology.is_chain:
+      raise UserError('MinBlock needs a chain of drafts, and this draft is a tree: use another rule, or no tree')
+    return self.rule.matches(draft, logits, choice) | (draft.topology.depths < self.size)[None]
+
+
+def at_parent(x: Array, topology: Topology) -> Array:
+  """For each node, what x [b, n, ...] holds at its parent (the root: at itself, where nobody reads it)."""
+  if topology.is_chain:
+    return jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
+  if topology.is_static:
+    return x[:, topology.parents.clip(0)]
+  parents = topology.parents.clip(0)
+  return jnp.take_along_axis(x, parents.reshape(*parents.shape, *([1] * (x.ndim - 2))), axis=1)
+
+
+def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v']) -> Int[Array, ' b']:
+  """The last node of the longest path whose nodes all match. Among equally long ones that of the highest summed target
+  log-probability, then the lowest node."""
+  topology = draft.topology
+  matching = matching | (jnp.asarray(topology.depths) == 0)
+  if topology.is_chain:
+    return jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32) - 1
+  mask = jnp.asarray(topology.mask)
+  alive = (matching[:, None, :] | ~mask).all(-1)
+  depth = jnp.where(alive, topology.depths, -1)
+  deepest = depth == depth.max(axis=1, keepdims=True)
+  own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
+  gain = jnp.where(topology.depths == 0, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
+  score = jnp.where(mask, gain[:, None, :], 0).sum(-1)
+  score = jnp.maximum(score, jnp.finfo(score.dtype).min)  # a suppressed token's is minus infinity
+  return argmax(jnp.where(deepest, score, -jnp.inf))
+
+
+def _check(value: Array | int, allowed: Callable[[int], bool], sentence: str) -> None:
+  """Refuses a bad number; what is traced has been checked outside."""
+  if not isinstance(value, jax.core.Tracer) and not allowed(value):
+    raise UserError(f'{sentence}, not {value}')

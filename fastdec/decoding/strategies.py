@@ -1,0 +1,99 @@
+"""How to decode: each strategy is a drafter and a rule. Frozen pytrees: a sweep over array leaves compiles once."""
+
+
+
+from fastdec import struct
+from fastdec.decoding.drafters.heads import HeadsDrafter
+from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.drafters.two_calls import TwoCallDrafter
+from fastdec.decoding.protocol import Drafter, Rule
+from fastdec.decoding.rules import Exact
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Greedy:
+  """The most likely token, one a call."""
+
+  @property
+  def drafter(self) -> Drafter:
+    return NoDraft()
+
+  @property
+  def rule(self) -> Rule:
+    return Exact()
+
+
+@struct.pytree
+class Blockwise:
+  """Blockwise parallel decoding (Stern et al. 2018), one call of the target an iteration (section 4).
+
+  Args:
+    heads: (module, params) as `load_heads` gives them.
+    k: block size, at most the heads' own (None: theirs); k = 1 is greedy decoding.
+    rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
+  """
+
+  heads: Bound
+  k: int | None = struct.static(default=None)
+  rule: Rule = Exact()
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'heads', Bound(*self.heads))
+    most = self.heads.module.depth + 1
+    k = most if self.k is None else self.k
+    if not 1 <= k <= most:
+      raise UserError(f'k={k} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
+    object.__setattr__(self, 'k', k)
+
+  @property
+  def drafter(self) -> Drafter:
+    return HeadsDrafter(_first(self.heads, self.k - 1), Topology.chain(self.k)) if self.k > 1 else NoDraft()
+
+
+@struct.pytree
+class BlockwiseTwoCalls(Blockwise):
+  """Blockwise parallel decoding as section 3 states it: the proposals cost a second call an iteration, counted in
+  `draft_calls`. Same output and block sizes as `Blockwise`; kept to compare with, and as a test's oracle."""
+
+  @property
+  def drafter(self) -> Drafter:
+    return TwoCallDrafter(_first(self.heads, self.k - 1), Topology.chain(self.k)) if self.k > 1 else NoDraft()
+
+
+@struct.pytree
+class Medusa:
+  """Heads whose several best guesses are scored at once as a tree (Cai et al. 2024); any heads, Stern's too.
+
+  Args:
+    heads: (module, params); the head at depth i fills the nodes of depth i.
+    choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static `Topology`.
+    rule: how to accept.
+  """
+
+  heads: Bound
+  choices: Topology = struct.static()
+  rule: Rule = Exact()
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'heads', Bound(*self.heads))
+    if not isinstance(self.choices, Topology):
+      object.__setattr__(self, 'choices', Topology.from_choices(self.choices))
+    depth, most = self.choices.max_depth, self.heads.module.depth
+    if depth > most:
+      raise UserError(f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks')
+
+  @property
+  def drafter(self) -> Drafter:
+    if self.choices.n == 1:
+      return NoDraft()
+    return HeadsDrafter(_first(self.heads, self.choices.max_depth), self.choices)
+
+
+Strategy = Greedy | Blockwise | Medusa
+
+
+def _first(heads: Bound, depth: int) -> Bound:
+  return Bound(*heads.module.drafting(heads.params, depth))

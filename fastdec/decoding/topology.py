@@ -1,0 +1,140 @@
+"""The shape of a draft: which node hangs below which. A chain is a tree; greedy decoding is the one-node tree.
+
+Static trees are NumPy (known when the program is compiled), dynamic ones (parents as data, one tree a row) are arrays
+computed inside the loop by the same formulas.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Self
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Shaped
+
+from fastdec.errors import UserError
+from fastdec.models.api import Nodes
+
+NO_PARENT = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Topology:
+  """A draft's tree; static ones are hashable, and equal when all their arrays are.
+
+    from_choices([[0], [1], [0, 0]]) -> nodes root, a, b, aa
+      parents [-1, 0, 0, 1]    depths [0, 1, 1, 2]    ranks [0, 0, 1, 0]
+      paths   [[0, 2, -1],     one row a leaf, from the root down
+               [0, 1, 3]]
+  """
+
+  parents: Int[Array | np.ndarray, '*b n']
+  ranks: Int[Array | np.ndarray, '*b n']  # 0: the drafter's first choice
+  depths: Int[Array | np.ndarray, '*b n']
+  mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j, an ancestor or itself
+  acceptable: Bool[Array | np.ndarray, '*b n']  # false: scored, never accepted
+  max_depth: int
+
+  @classmethod
+  def from_parents(cls, parents: Any, ranks: Any = None, acceptable: Any = None, max_depth: int | None = None) -> Self:
+    """The tree (or one tree a row) given by each node's parent; node 0 is the root.
+
+    Args:
+      parents: int[n] (NumPy: static), or int[b, n] (data); -1 for the root.
+      ranks: the same shape; None: all 0.
+      acceptable: bool, the same shape; None: all true. The root always is.
+      max_depth: a bound on the depth where parents are data (None: n - 1); static trees know theirs.
+    """
+    xp = np if isinstance(parents, np.ndarray) else jnp
+    n = parents.shape[-1]
+    adjacent = xp.arange(n) == parents[..., None]  # [i, j]: j is i's parent
+    mask = adjacent | xp.eye(n, dtype=bool)
+    for _ in range(max(n - 1, 1).bit_length()):  # paths double in length each time
+      mask = (mask.astype(np.int32) @ mask.astype(np.int32)) > 0
+    depths = mask.sum(-1, dtype=np.int32) - 1
+    if max_depth is None:
+      max_depth = int(depths.max()) if xp is np else n - 1
+    ranks = xp.zeros_like(parents) if ranks is None else ranks
+    acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
+    return cls(parents, ranks, depths, mask, acceptable, max_depth)
+
+  @classmethod
+  def chain(cls, n: int) -> Self:
+    """The root and n - 1 drafts, one below the other."""
+    return cls.from_parents(np.arange(n, dtype=np.int32) - 1)
+
+  @classmethod
+  def from_choices(cls, choices: Sequence[Sequence[int]]) -> Self:
+    """The tree of Medusa's `choices`: each a path of ranks below the root. The root itself is not listed.
+
+    Nodes stand root first, then by (depth, path in lexicographic order).
+
+    Raises:
+      UserError: for a path whose parent is not listed, a path listed twice, or a negative rank.
+    """
+    paths = sorted((tuple(int(rank) for rank in choice) for choice in choices), key=lambda path: (len(path), path))
+    index: dict[tuple[int, ...], int] = {(): 0}
+    for path in paths:
+      if not path or min(path) < 0:
+        raise UserError(f'choice {list(path)} is no path of ranks: give a list of one or more numbers from 0 up')
+      if path in index:
+        raise UserError(f'choice {list(path)} is listed twice: list each node once')
+      if path[:-1] not in index:
+        raise UserError(f'choice {list(path)} has no parent: list {list(path[:-1])} too')
+      index[path] = len(index)
+    parents = [NO_PARENT] + [index[path[:-1]] for path in paths]
+    ranks = [0] + [path[-1] for path in paths]
+    return cls.from_parents(np.array(parents, np.int32), np.array(ranks, np.int32))
+
+  @property
+  def n(self) -> int:
+    """Nodes, the root included."""
+    return self.parents.shape[-1]
+
+  @property
+  def is_static(self) -> bool:
+    return isinstance(self.parents, np.ndarray)
+
+  @functools.cached_property
+  def is_chain(self) -> bool:
+    """True where it is known at compile time that node j is the child of node j - 1."""
+    return self.is_static and bool((self.parents == np.arange(self.n) - 1).all())
+
+  @property
+  def nodes(self) -> Nodes:
+    """What the model needs to know of it."""
+    return Nodes(self.parents, self.depths, self.mask)
+
+  @functools.cached_property
+  def paths(self) -> Int[np.ndarray, 'leaves m']:
+    """Node indices from the root to each leaf (in order of the leaves), padded with -1. Static trees only."""
+    leaves = np.setdiff1d(np.arange(self.n), self.parents)
+    paths = np.full((len(leaves), self.max_depth + 1), -1, np.int32)
+    for row, leaf in zip(paths, leaves, strict=True):
+      ancestors = np.flatnonzero(self.mask[leaf])
+      row[self.depths[ancestors]] = ancestors
+    return paths
+
+  def path_to(self, node: Int[Array, ' b']) -> Int[Array, 'b m']:
+    """Node indices from the root down to `node` of each row, padded with 0 beyond it; m = max_depth + 1."""
+    mask_bn = jnp.asarray(self.mask)[node] if self.mask.ndim == 2 else take_node(self.mask, node)
+    depths_bn = jnp.broadcast_to(self.depths, mask_bn.shape)
+    at_depth_bmn = mask_bn[:, None] & (depths_bn[:, None] == jnp.arange(self.max_depth + 1)[None, :, None])
+    return (at_depth_bmn * jnp.arange(self.n, dtype=jnp.int32)).sum(-1, dtype=jnp.int32)
+
+  def _key(self) -> tuple[Any, ...]:
+    return (self.n, *(x.tobytes() for x in (self.parents, self.ranks, self.acceptable)))
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Topology) and self.is_static and other.is_static and self._key() == other._key()
+
+  def __hash__(self) -> int:
+    if not self.is_static:
+      raise TypeError('a tree whose parents are data cannot be a static argument')
+    return hash(self._key())
+
+
+def take_node(x_bn: Shaped[Array, 'b n ...'], node: Int[Array, ' b']) -> Shaped[Array, 'b ...']:
+  """x_bn[b, node[b]] for every row."""
+  return jnp.take_along_axis(x_bn, node.reshape(-1, *([1] * (x_bn.ndim - 1))), axis=1)[:, 0]
