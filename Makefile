@@ -1,0 +1,42 @@
+# Each command sets itself up in .venv the first time. Another interpreter: make PYTHON=python3.12 test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# A run that is killed and started again finds its compiled programs here.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
+
+.PHONY: quickstart test test-slow lint clean
+.DEFAULT_GOAL := quickstart
+
+quickstart: $(VENV)/.ready
+	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.ready-test
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis
+
+# The stamps are written last: an installation that was interrupted is taken up again.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "fastdec needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1):" \
+	       "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@echo 'Setting up $(VENV), once (a minute or two) ...'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready
+	@$(PIP_INSTALL) -e '.[test]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Configs: each file is a page of a paper."""

@@ -1,0 +1,1 @@
+"""Launchers: `python -m experiments.<name> --config=configs/<page>.py:<choices> --workdir=<folder>`."""

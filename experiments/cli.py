@@ -1,0 +1,172 @@
+"""Command-line manners of every launcher: one `--config`, mistakes answered in one sentence, Ctrl-C in one line.
+
+  CONFIG = cli.config_flag()
+  WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
+
+  def main(words: list[str]) -> None: ...      # heavy imports belong here: a mistyped flag is then answered at once
+
+  if __name__ == '__main__':
+    cli.run(main)
+
+Exit codes: 0 done, 2 a mistake of the user (a sentence on stderr, no traceback), 130 Ctrl-C; a bug keeps its traceback.
+"""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+from rich.console import Console
+
+from configs.common import known
+from fastdec.errors import UserError
+
+flags.disclaim_key_flags()   # `--help` of a launcher also lists the flags defined for it here
+
+
+def config_flag() -> flags.FlagHolder:
+  """Defines `--config=configs/page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its leaves."""
+  holder = config_flags.DEFINE_config_file('config', None, 'config file; its choices follow after a colon')
+  flags.mark_flag_as_required('config')
+  return holder
+
+
+def config_string() -> str:
+  """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
+  flag = flags.FLAGS['config']
+  return ' '.join([flag.config_filename, *(f'--config.{key}={value}' for key, value in flag.override_values.items())])
+
+
+def run(main: Callable[[list[str]], None], words: bool = False) -> None:
+  """Parses the command line, calls `main` with the words that are no flags, and ends the process.
+
+  Args:
+    main: what the launcher does.
+    words: whether the launcher takes words beside its flags; where it does not, a word is a mistake.
+  """
+  def parse(argv: list[str]) -> list[str]:
+    rest = _parse(argv)[1:]
+    if rest and not words:
+      raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
+    return rest
+
+  try:
+    app.run(main, flags_parser=parse)
+  except UserError as error:
+    _say(str(error))
+    sys.exit(2)
+  except KeyboardInterrupt:
+    _say('Interrupted.')
+    sys.exit(130)
+
+
+def conditions(config: str, dtype: str, batch: int, seed: int) -> dict[str, Any]:
+  """What a measurement depends on beside the code it measures: goes into every JSON line."""
+  import jax  # not above: a mistyped flag is answered before JAX is loaded
+  device = jax.devices()[0]
+  return {
+    'config': config, 'dtype': dtype, 'batch': batch, 'seed': seed,
+    'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
+    'processor': _processor(), 'cpus': len(os.sched_getaffinity(0)), 'jax': jax.__version__, 'commit': _commit(),
+  }
+
+
+def _commit() -> str:
+  """The commit of this checkout, '-dirty' where tracked files differ from it, 'unknown' outside git."""
+  command = ['git', '-C', str(Path(__file__).parent), 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
+  try:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return 'unknown'
+
+
+def _processor() -> str:
+  """The CPU's model name: JAX calls every CPU 'cpu'."""
+  try:
+    return re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())[1]
+  except (OSError, TypeError):
+    return platform.processor() or platform.machine()
+
+
+def _say(text: str) -> None:
+  Console(stderr=True).print(' '.join(text.split()), style='red', markup=False, highlight=False, soft_wrap=True)
+
+
+def _parse(argv: list[str]) -> list[str]:
+  """`flags.FLAGS(argv)`, with every mistake of the user as a UserError."""
+  path = _config_argument(argv)
+  if path is not None and not Path(path.split(':')[0]).is_file():
+    raise UserError(f"there is no config file '{path}': give the path of one, such as configs/wmt14.py")
+  try:
+    rest = flags.FLAGS(argv)
+  except flags.UnrecognizedFlagError as error:
+    raise UserError(f'there is no flag --{error.flagname}: {_known_flags()}') from None
+  except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as error:
+    raise _mistake(error, argv) or error from None
+  except SystemExit:   # absl ends --help with 1, as if it were a failure
+    sys.exit(0)
+  if flags.FLAGS['verbosity'].using_default_value:   # absl would show what JAX and Orbax log for their developers
+    flags.FLAGS.verbosity = logging.WARNING
+  return rest
+
+
+def _mistake(error: Exception, argv: list[str]) -> UserError | None:
+  """What the user did wrong, or None where it is a bug in the config file."""
+  chain = list(_chain(error))
+  mistakes = [cause for cause in chain if isinstance(cause, UserError)]
+  if mistakes:   # raised by get_config; ml_collections wraps it with its traceback as the message
+    return mistakes[-1]
+  if 'Error whilst parsing config file' in str(error):
+    return None
+  if isinstance(error, AttributeError) and error.name == 'get_config':
+    return UserError(f"'{_config_argument(argv)}' is not a config: it has no function get_config")
+  if not isinstance(error, flags.Error):
+    return _unknown_key(argv)
+  illegal = re.match(r'flag --([^=]+)=(.*?): (.*)', str(error), re.DOTALL)
+  if illegal is None:
+    return UserError(str(error))
+  name, value, reason = illegal.groups()
+  if 'must have a value other than None' in reason:
+    return UserError(f'--{name} is missing: {flags.FLAGS[name].help}')
+  return UserError(f'--{name}={value} is not possible: {reason}')
+
+
+def _unknown_key(argv: list[str]) -> UserError | None:
+  """Finds the first `--config.a.b` that the config does not have."""
+  config = flags.FLAGS['config'].parser.parse(_config_argument(argv))
+  for key in re.findall(r'^--?(?:no)?config\.([^=\n]*)', '\n'.join(argv), re.MULTILINE):
+    part, path = config, 'config'
+    for name in key.split('.'):
+      if not isinstance(part, ConfigDict):
+        return UserError(f'--config.{key} is not possible: {path} is the value {part!r} and has no parts')
+      if name not in part:
+        return UserError(f"--config.{key} is not possible: {path} has no key '{name}', {known(part)}")
+      part, path = part[name], f'{path}.{name}'
+  return None
+
+
+def _config_argument(argv: list[str]) -> str | None:
+  """The value of `--config` in the command line, if it is there."""
+  for word, following in zip(argv, [*argv[1:], ''], strict=True):
+    match = re.fullmatch(r'--?config(=.*)?', word)
+    if match:
+      return following if match[1] is None else match[1][1:]
+  return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+  """The error and what it was raised upon."""
+  while error is not None:
+    yield error
+    error = error.__context__
+
+
+def _known_flags() -> str:
+  flags_here = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  return known(f'--{flag.name}' for flag in flags_here)

@@ -1,0 +1,29 @@
+"""What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
+
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Compiling is most of the suite's time, and the second run finds it done.
+jax.config.update('jax_compilation_cache_dir', str(ROOT / '.cache' / 'jax'))
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+# A bias of shape [d] added to [b, d] where [b, 1] was meant is a bug that broadcasting hides.
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+# The first example of a property compiles, so examples have no deadline; the same examples every time.
+hypothesis.settings.register_profile('fastdec', deadline=None, derandomize=True)
+hypothesis.settings.load_profile('fastdec')
+
+
+@pytest.fixture(scope='session')
+def shared() -> Path:
+  """The folder with real data and with cases computed by other people's code, beside the repository."""
+  folder = ROOT.parent / 'shared'
+  if not folder.is_dir():
+    pytest.skip(f'no reference data at {folder}')
+  return folder
