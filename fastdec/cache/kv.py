@@ -8,8 +8,6 @@ A writer must leave room: `lax.dynamic_update_slice` clamps its start, so that n
 would silently overwrite committed ones. Build the cache with slots >= padded prompt + max_len + n.
 """
 
-from typing import Self
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -23,9 +21,9 @@ class LayerKV:
   k: Float[Array, 'b g s p']
   v: Float[Array, 'b g s p']
 
-  def write(self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> Self:
+  def write(self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> 'LayerKV':
     """Puts n new entries at slots start..start+n-1 of each row."""
-    return type(self)(_put(self.k, k, start), _put(self.v, v, start))
+    return LayerKV(_put(self.k, k, start), _put(self.v, v, start))
 
 
 @struct.pytree
@@ -35,7 +33,7 @@ class KVCache:
   length: Int[Array, ' b']
 
   @classmethod
-  def empty(cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> Self:
+  def empty(cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> 'KVCache':
     """An empty cache of `layers` times [rows, heads, slots, width]."""
     shape = (rows, heads, slots, width)
     entries = tuple(LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(layers))
@@ -45,7 +43,7 @@ class KVCache:
   def slots(self) -> int:
     return self.layers[0].k.shape[2]
 
-  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> Self:
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'KVCache':
     """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
 
     Args:
@@ -53,7 +51,7 @@ class KVCache:
       count: nodes to keep in each row; 0 leaves a row as it was.
     """
     if path is None:
-      return type(self)(self.layers, self.length + count)
+      return KVCache(self.layers, self.length + count)
     slots_bm = self.length[:, None] + path
 
     def moved(entry: Float[Array, 'b g s p']) -> Float[Array, 'b g s p']:
@@ -61,14 +59,16 @@ class KVCache:
       return _put(entry, kept, self.length)
 
     layers = tuple(LayerKV(moved(layer.k), moved(layer.v)) for layer in self.layers)
-    return type(self)(layers, self.length + count)
+    return KVCache(layers, self.length + count)
 
-  def gather(self, rows: Int[Array, ' w']) -> Self:
+  def gather(self, rows: Int[Array, ' w']) -> 'KVCache':
     """The cache whose row i is this one's row rows[i] (beam search reorders so)."""
     return jax.tree.map(lambda x: x[rows], self)
 
 
-def _put(entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> Float[Array, 'b g s p']:
+def _put(
+  entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']
+) -> Float[Array, 'b g s p']:
   zero = jnp.zeros((), start.dtype)
   write_row = lambda row, new_row, at: jax.lax.dynamic_update_slice(row, new_row, (zero, at, zero))
   return jax.vmap(write_row)(entry, new.astype(entry.dtype), start)

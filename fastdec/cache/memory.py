@@ -1,6 +1,6 @@
 """Encoder memory: the keys and values of cross-attention, computed once per source and constant from then on."""
 
-from typing import Any, Self
+from typing import Any
 
 import jax
 from jaxtyping import Array, Bool, Int
@@ -26,10 +26,10 @@ class WithMemory:
   def length(self) -> Int[Array, ' b']:
     return self.own.length
 
-  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> Self:
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'WithMemory':
     """See `KVCache.commit`."""
-    return type(self)(self.own.commit(path, count), self.memory)
+    return WithMemory(self.own.commit(path, count), self.memory)
 
-  def gather(self, rows: Int[Array, ' w']) -> Self:
+  def gather(self, rows: Int[Array, ' w']) -> 'WithMemory':
     """Reorders rows, each with its memory."""
-    return type(self)(self.own.gather(rows), jax.tree.map(lambda x: x[rows], self.memory))
+    return WithMemory(self.own.gather(rows), jax.tree.map(lambda x: x[rows], self.memory))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding import loop
+from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.strategies import Strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
@@ -70,13 +71,13 @@ def decode(
 
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'))
 def _decode(
-  model: Model, strategy: Strategy, params: Params, prompt: loop.Prompt, keys: Array | None, max_len: int
+  model: Model, strategy: Strategy, params: Params, prompt: Prompt, keys: Array | None, max_len: int
 ) -> Decoded:
   state = loop.run(Bound(model, params), strategy.drafter, strategy.rule, prompt, max_len, keys)
   return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
 
 
-def _prompt(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> loop.Prompt:
+def _prompt(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> Prompt:
   b = inputs.shape[0]
   if model.start_id is None:
     if prefix is not None:
@@ -96,10 +97,10 @@ def _prompt(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> loop
     allowed = f'{b} numbers from {1 - forced} to {tokens.shape[1] - forced}'
     raise UserError(f'prompt_lengths must be {allowed}, not {(lengths - forced).tolist()}')
   source = None if source is None else jnp.asarray(source)
-  return loop.Prompt(source, jnp.asarray(tokens, jnp.int32), jnp.asarray(lengths, jnp.int32), jnp.asarray(empty))
+  return Prompt(source, jnp.asarray(tokens, jnp.int32), jnp.asarray(lengths, jnp.int32), jnp.asarray(empty))
 
 
-def _check_positions(model: Model, prompt: loop.Prompt, max_len: int) -> None:
+def _check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
   if max_len < 1:
     raise UserError(f'max_len={max_len} leaves nothing to decode: give at least 1')
   limit = model.max_positions

@@ -13,21 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import suppress
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.models.api import causal
 from fastdec.struct import Bound
-
-
-@struct.pytree
-class Prompt:
-  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first tokens."""
-
-  inputs: Array | None
-  tokens: Int[Array, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
-  length: Int[Array, ' b']  # at least 1
-  empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
 
 
 @struct.pytree
@@ -76,7 +66,7 @@ def init(
   if model.eos_ids:
     root = jnp.where(prompt.empty, model.eos_ids[0], root)
 
-  prefill = Prefill(prompt.inputs, memory, prompt.tokens, prompt.length, hidden, taps, root, slots)
+  prefill = Prefill(prompt, memory, hidden, taps, root, slots)
   zeros = jnp.zeros(b, jnp.int32)
   return DecodeState(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),

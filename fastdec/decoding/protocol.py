@@ -10,21 +10,30 @@
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
+from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.struct import Bound
+
+
+@struct.pytree
+class Prompt:
+  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first tokens."""
+
+  inputs: Array | None
+  tokens: Int[Array, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
+  length: Int[Array, ' b']  # at least 1
+  empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Prefill:
   """What the target made of the prompt, before the first call."""
-  inputs: Array  # as given to decode
+  prompt: Prompt
   memory: Any  # the encoder's output, or None
-  prompt: Int[Array, 'b t']  # the decoder's prompt, right-padded
-  prompt_length: Int[Array, ' b']
   hidden: Float[Array, 'b t d']  # of every prompt position
   taps: Any
   root: Int[Array, ' b']  # the first token, which the prompt's last position yielded
@@ -33,7 +42,7 @@ class Prefill:
   @property
   def last_hidden(self) -> Float[Array, 'b d']:
     """Hidden state of each row's last prompt position."""
-    return take_node(self.hidden, self.prompt_length - 1)
+    return take_node(self.hidden, self.prompt.length - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Step:
   root: Int[Array, ' b']  # the newest emitted token, root of the next draft
 
 
+@runtime_checkable
 class Drafter(Protocol):
   """A frozen pytree: static settings, its own parameters as leaves. Its state is another pytree, rows first.
 
@@ -83,6 +93,7 @@ class Drafter(Protocol):
     """The state after the target's call."""
 
 
+@runtime_checkable
 class Rule(Protocol):
   """A frozen pytree; whatever does not change shapes is an array leaf, so that a sweep compiles once."""
 

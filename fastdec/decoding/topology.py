@@ -7,7 +7,7 @@ computed inside the loop by the same formulas.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +37,7 @@ class Topology:
   max_depth: int
 
   @classmethod
-  def from_parents(cls, parents: Any, ranks: Any = None, acceptable: Any = None, max_depth: int | None = None) -> Self:
+  def from_parents(cls, parents: Any, ranks: Any = None, acceptable: Any = None, max_depth: int | None = None) -> 'Topology':
     """The tree (or one tree a row) given by each node's parent; node 0 is the root.
 
     Args:
@@ -60,12 +60,12 @@ class Topology:
     return cls(parents, ranks, depths, mask, acceptable, max_depth)
 
   @classmethod
-  def chain(cls, n: int) -> Self:
+  def chain(cls, n: int) -> 'Topology':
     """The root and n - 1 drafts, one below the other."""
     return cls.from_parents(np.arange(n, dtype=np.int32) - 1)
 
   @classmethod
-  def from_choices(cls, choices: Sequence[Sequence[int]]) -> Self:
+  def from_choices(cls, choices: Sequence[Sequence[int]]) -> 'Topology':
     """The tree of Medusa's `choices`: each a path of ranks below the root. The root itself is not listed.
 
     Nodes stand root first, then by (depth, path in lexicographic order).

@@ -1,7 +1,7 @@
 """What the decoding loop asks of a model: seven members, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the
-protocol below and every strategy decodes your model. A whole model, in thirty lines, is `tests/models/test_api.py`'s example:
+protocol below and every strategy decodes your model. A whole model in thirty lines (a test runs it):
 
   @dataclasses.dataclass(frozen=True)
   class Bag:
@@ -34,7 +34,7 @@ protocol below and every strategy decodes your model. A whole model, in thirty l
       return hidden @ params['embedding'].T
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -65,6 +65,7 @@ def causal(n: int) -> Nodes:
   return Nodes(parents=index - 1, depths=index, mask=np.tri(n, dtype=bool))
 
 
+@runtime_checkable
 class Cache(Protocol):
   """A frozen pytree with one length per row; see `fastdec/cache`."""
 
@@ -77,6 +78,7 @@ class Cache(Protocol):
     """Reorders rows."""
 
 
+@runtime_checkable
 class Model(Protocol):
   """Frozen and hashable: jit compiles one program per value."""
 

@@ -38,10 +38,11 @@ class TwoCallDrafter:
 
   def init(self, target: Bound, prefill: Prefill) -> Pending:
     model, params = target
-    b, t = prefill.prompt.shape
+    prompt = prefill.prompt
+    b, t = prompt.tokens.shape
     cache = model.init_cache(params, prefill.memory, b, prefill.slots)
-    cache = model.apply(params, prefill.prompt, causal(t), cache)[2].commit(None, prefill.prompt_length - 1)
-    last = take_node(prefill.prompt, prefill.prompt_length - 1)
+    cache = model.apply(params, prompt.tokens, causal(t), cache)[2].commit(None, prompt.length - 1)
+    last = take_node(prompt.tokens, prompt.length - 1)
     return Pending(cache, jnp.broadcast_to(last[:, None], (b, self.nodes)), jnp.ones_like(last))
 
   def propose(

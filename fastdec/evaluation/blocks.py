@@ -1,0 +1,54 @@
+"""Accepted block sizes, counted as in Stern et al. 2018: tokens emitted per call of the target.
+
+The first token of a sentence comes from the prompt and not from a call, so greedy decoding has mean block size 1.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Array, Int
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+  """What the calls of the target emitted over a set of sentences."""
+  sentences: int
+  histogram: tuple[int, ...]   # entry i: how many calls emitted i + 1 tokens
+
+  @property
+  def calls(self) -> int:
+    """Calls of the target, the prompt's aside."""
+    return sum(self.histogram)
+
+  @property
+  def mean_block_size(self) -> float:
+    """Tokens per call; nan where no sentence needed a call."""
+    tokens = sum(size * count for size, count in enumerate(self.histogram, start=1))
+    return tokens / self.calls if self.calls else float('nan')
+
+  @property
+  def calls_per_sentence(self) -> float:
+    """Calls of the target per sentence; nan without sentences."""
+    return self.calls / self.sentences if self.sentences else float('nan')
+
+
+def count_blocks(
+    lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array | np.ndarray, 'b t']) -> Blocks:
+  """Counts what `fastdec.decode` returned.
+
+  "Once | upon a | time , in": length 6, block sizes 2, 3, 0, ...: two calls, mean block size 2.5.
+
+  Args:
+    lengths: tokens generated per sentence, end token included.
+    block_sizes: tokens emitted by each call, 0 where there was none.
+
+  Raises:
+    ValueError: where lengths is not 1 + the sum of the block sizes.
+  """
+  lengths_b, sizes_bt = np.asarray(lengths), np.asarray(block_sizes)
+  wrong = np.flatnonzero(lengths_b != 1 + sizes_bt.sum(axis=1))
+  if wrong.size:
+    row = wrong[0]
+    emitted = f'1 + {sizes_bt[row].sum()} tokens were emitted'
+    raise ValueError(f'row {row} has length {lengths_b[row]}, but {emitted}')
+  return Blocks(len(lengths_b), tuple(np.bincount(sizes_bt[sizes_bt > 0], minlength=1)[1:].tolist()))

@@ -1,0 +1,106 @@
+"""The cells of a table as JSON lines: one finished or failed measurement a line, with all its conditions."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fastdec.errors import UserError
+
+TUNES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
+Key = tuple[int, str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One cell of Table 1. None (in the file: null) is what was not measured."""
+  k: int
+  tune: str                                      # a key of TUNES
+  rule: str                                      # 'exact', 'top-2', 'min-3', ...
+  bleu: float | None = None                      # per cent
+  bleu_signature: str | None = None
+  mean_block_size: float | None = None           # tokens per call of the target
+  calls_per_sentence: float | None = None
+  ms_per_sentence: float | None = None           # batch 1, median
+  greedy_ms_per_sentence: float | None = None    # of the same model, interleaved with the former
+  compile_seconds: float | None = None
+  head_accuracy: tuple[float | None, ...] = ()   # top-1 on the dev set of p1 .. pk, 0 to 1
+  sentences: int | None = None
+  split: str | None = None
+  error: str | None = None                       # why there are no figures
+  conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)   # device, dtype, seed, commit, ...
+
+  def __post_init__(self) -> None:
+    if self.tune not in TUNES or not re.fullmatch(r'exact|(top|min)-[1-9]\d*', self.rule):
+      allowed = f'tune is one of {", ".join(TUNES)}, rule is exact, top-N or min-N'
+      raise UserError(f"a cell of Table 1 cannot have tune '{self.tune}' and rule '{self.rule}': {allowed}")
+
+  @property
+  def key(self) -> Key:
+    """What the cell is, whatever came out."""
+    return self.k, self.tune, self.rule
+
+  @property
+  def speedup(self) -> float | None:
+    """Greedy's wall clock over this cell's."""
+    both = self.ms_per_sentence and self.greedy_ms_per_sentence
+    return self.greedy_ms_per_sentence / self.ms_per_sentence if both else None
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Cell) if field.name != 'conditions')
+
+
+def flat(cell: Cell) -> dict[str, Any]:
+  """One level of plain values, conditions included; what is not a finite number is None."""
+  row = {name: getattr(cell, name) for name in FIELDS} | dict(cell.conditions)
+  return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+  if isinstance(value, tuple):
+    return [_plain(entry) for entry in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def append(path: Path, cell: Cell) -> None:
+  """Adds one line in one write, on disk when this returns."""
+  line = json.dumps(flat(cell), ensure_ascii=False) + '\n'
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with open(path, 'a+b', buffering=0) as file:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+    cut = file.read(1) not in (b'', b'\n')   # a write that was killed: the new line does not join its fragment
+    file.write(('\n' * cut + line).encode())
+    os.fsync(file.fileno())
+
+
+def read(path: Path) -> list[Cell]:
+  """The cells in the file in their order, none where it does not exist.
+
+  What is no JSON is passed over: the fragment of a write that was killed.
+
+  Raises:
+    UserError: a line that is JSON and no cell.
+  """
+  cells = []
+  for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), start=1):
+    try:
+      row = json.loads(line)
+    except ValueError:
+      continue
+    try:
+      fields = {name: row.pop(name) for name in FIELDS if name in row}
+      fields['head_accuracy'] = tuple(fields.get('head_accuracy', ()))
+      cells.append(Cell(**fields, conditions=row))
+    except (AttributeError, TypeError, UserError):
+      remedy = 'remove the line, or use another workdir'
+      raise UserError(f'line {number} of {path} is no cell of Table 1: {remedy}') from None
+  return cells
+
+
+def latest(cells: Iterable[Cell]) -> dict[Key, Cell]:
+  """The last cell of each key: a rerun replaces a failure."""
+  return {cell.key: cell for cell in cells}

@@ -1,0 +1,149 @@
+"""Model folders: what a training run leaves for others to decode with.
+
+  config.json          sizes of the model, and of its heads if it has any
+  model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
+  heads.safetensors    the heads' parameters
+  tokenizer.model      the SentencePiece model
+
+Written to a temporary folder first, then moved: a folder that exists is whole.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import DTypeLike
+
+from fastdec.errors import UserError
+from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.models.api import Params
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+MODELS = {'transformer': (Transformer, TransformerConfig)}
+HEADS = {'blockwise': BlockwiseHeads}
+PathLike = str | os.PathLike[str]
+
+
+def save(
+  folder: PathLike, model: Transformer, params: Params, tokenizer: PathLike, heads: tuple[Any, Params] | None = None
+) -> None:
+  """Writes a model folder (replacing one that is there), with a copy of the tokenizer file."""
+  from safetensors.numpy import save_file
+
+  folder = pathlib.Path(folder)
+  partial = folder.with_name(f'{folder.name}.partial')
+  shutil.rmtree(partial, ignore_errors=True)
+  partial.mkdir(parents=True)
+  config = {'format': 'fastdec', 'model': {'type': 'transformer', **dataclasses.asdict(model.config)}}
+  save_file(_flat(params), partial / 'model.safetensors')
+  if heads is not None:
+    config['heads'] = {'type': 'blockwise', **dataclasses.asdict(heads[0])}
+    save_file(_flat(heads[1]), partial / 'heads.safetensors')
+  shutil.copy(tokenizer, partial / 'tokenizer.model')
+  (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+  if folder.exists():
+    shutil.rmtree(folder)
+  partial.rename(folder)
+
+
+def load(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
+  """The model of a folder, or of a training run's workdir, and its parameters.
+
+  Args:
+    path: the folder.
+    dtype: computes and keeps the parameters in this type (None: as trained and stored).
+
+  Raises:
+    UserError: where there is no such folder, or it is not whole, or of other shapes than its config says.
+  """
+  folder, config = _open(path)
+  model_class, config_class = _family(MODELS, config['model'], folder)
+  fields = _fields(config_class, config['model'], folder)
+  if dtype is not None:
+    fields['dtype'] = jnp.dtype(dtype).name
+  model = model_class(config_class(**fields))
+  params = _read(folder / 'model.safetensors', model, dtype)
+  heads = config.get('heads')
+  if heads is not None and heads['first'] == 'transformed':  # then p1 is part of the model
+    module, head_params = load_heads(path, dtype)
+    return Transformed(model, module), {'model': params, 'heads': head_params}
+  return model, params
+
+
+def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
+  """The prediction heads of a folder or workdir, and their parameters; see `load`."""
+  folder, config = _open(path)
+  if config.get('heads') is None:
+    raise UserError(f'{folder} holds a model without heads: give the workdir of a run with k >= 2')
+  heads_class = _family(HEADS, config['heads'], folder)
+  heads = heads_class(**_fields(heads_class, config['heads'], folder))
+  return heads, _read(folder / 'heads.safetensors', heads, dtype)
+
+
+def load_tokenizer(path: PathLike) -> Any:
+  """The tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
+  from fastdec.data.tokenizer import Tokenizer  # SentencePiece is not needed for decoding
+
+  return Tokenizer.load(_open(path)[0] / 'tokenizer.model')
+
+
+def _open(path: PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
+  folder = pathlib.Path(path)
+  if not folder.is_dir():
+    raise UserError(f'{folder} is not a folder: give a model folder or the workdir of a finished training run')
+  if (folder / 'model' / 'config.json').is_file():
+    folder = folder / 'model'
+  try:
+    config = json.loads((folder / 'config.json').read_text())
+  except FileNotFoundError:
+    raise UserError(f'{folder} has no config.json: is its training finished?') from None
+  except ValueError:
+    raise UserError(f'{folder}/config.json is not JSON: restore the file, or train again') from None
+  if config.get('format') != 'fastdec':
+    raise UserError(f'{folder}/config.json is not a fastdec model: its "format" must be "fastdec"')
+  return folder, config
+
+
+def _family(families: Mapping[str, Any], config: Mapping[str, Any], folder: pathlib.Path) -> Any:
+  if config.get('type') not in families:
+    raise UserError(f'{folder} is of type {config.get("type")!r}: known are {", ".join(families)}')
+  return families[config['type']]
+
+
+def _fields(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+  known = {field.name for field in dataclasses.fields(cls)}
+  given = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != 'type'}
+  if unknown := sorted(set(given) - known):
+    names = ', '.join(unknown)
+    raise UserError(f'{folder}/config.json has unknown fields {names}: known are {", ".join(sorted(known))}')
+  return given
+
+
+def _flat(params: Params) -> dict[str, Any]:
+  return {name: jax.device_get(value) for name, value in flatten_dict(params, sep='/').items()}
+
+
+def _read(file: pathlib.Path, module: Any, dtype: DTypeLike | None) -> Params:
+  """Reads parameters and checks them against those that `module` would make."""
+  from safetensors import SafetensorError
+  from safetensors.numpy import load_file
+
+  try:
+    stored = load_file(file)
+  except FileNotFoundError:
+    raise UserError(f'{file} is missing: the folder is not whole, train or copy it again') from None
+  except SafetensorError as error:
+    raise UserError(f'{file} is corrupt or cut short ({error}): train or copy it again') from None
+  expected = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
+  for name in sorted(expected.keys() | stored.keys()):
+    have, want = (tuple(x[name].shape) if name in x else 'nothing' for x in (stored, expected))
+    if have != want:
+      raise UserError(f'{file} holds {have} for {name}, its config.json means {want}: the two do not belong together')
+  return unflatten_dict({name: jnp.asarray(value, dtype) for name, value in stored.items()}, sep='/')

@@ -1,0 +1,108 @@
+"""A model and drafters without weights: exact in integers, quick to compile, and different at every prefix."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastdec import struct
+from fastdec.cache.kv import KVCache
+from fastdec.decoding.protocol import Draft
+from fastdec.decoding.topology import Topology
+from fastdec.models.attention import node_mask
+
+PRIME, EOS = 1009, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class HashLM:
+  """Decoder-only: the logits are a hash of the prefix, which the cache must remember exactly (ids 0 pad, 1 end)."""
+
+  vocab_size: int = 14
+  eos_ids: tuple[int, ...] = (EOS,)
+  pad_id: int = 0
+  start_id: int | None = None
+  suppressed_ids: tuple[int, ...] = (0,)
+  max_positions: int | None = None
+  fixed_length: int | None = None
+
+  def encode(self, params, inputs):
+    return None
+
+  def init_cache(self, params, memory, rows, slots):
+    return KVCache.empty(layers=1, rows=rows, heads=1, slots=slots, width=1, dtype=jnp.float32)
+
+  def apply(self, params, tokens, nodes, cache):
+    positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
+    value = ((tokens + 7) * (positions * 31 + 5) * 13 % PRIME).astype(jnp.float32)[:, None, :, None]
+    layer = cache.layers[0].write(value, value, cache.length)
+    sees = node_mask(nodes, cache.length, cache.slots)
+    hidden = jnp.where(sees, layer.v[:, 0, None, :, 0], 0).sum(-1, keepdims=True)
+    return hidden, (), KVCache((layer,), cache.length)
+
+  def unembed(self, params, hidden):
+    v = jnp.arange(self.vocab_size).reshape((1,) * (hidden.ndim - 1) + (-1,))
+    code = hidden.astype(jnp.int32) % PRIME
+    return ((code * (v * v + 3) + v * 17) % 101).astype(jnp.float32) / 8  # few values: ties happen
+
+
+def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
+  """Greedy decoding by the definition, in plain Python, one prefix at a time."""
+  tokens, emitted = list(prompt), []
+  while len(emitted) < max_len and (not emitted or emitted[-1] != EOS):
+    code = sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens)) % PRIME
+    logits = [(code * (v * v + 3) + v * 17) % 101 for v in range(model.vocab_size)]
+    best = max(range(1, model.vocab_size), key=lambda v: (logits[v], -v))
+    tokens.append(best)
+    emitted.append(best)
+  return emitted
+
+
+@struct.pytree
+class Scripted:
+  """Drafts trees with per-row random parents (data), some nodes of which are scored and never acceptable.
+
+  It knows the right continuation, and lies: a node on the truth's path is right with probability `skill`. State: how
+  many tokens each row has emitted.
+  """
+
+  truth: Any  # int32[b, t]
+  seed: Any
+  nodes: int = struct.static(default=6)
+  skill: float = struct.static(default=0.7)
+  window: int = struct.static(default=0)  # the last so many nodes are never acceptable
+  chain: bool = struct.static(default=False)
+
+  def init(self, target, prefill):
+    return jnp.ones(prefill.root.shape, jnp.int32)
+
+  def propose(self, target, state, root, keys):
+    b, n = root.shape[0], self.nodes
+    each = jax.vmap(lambda row, length: jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), row), length))
+    keys = jax.vmap(lambda key: jax.random.split(key, 3))(each(self.rows(b), state))
+    below = jnp.maximum(jnp.arange(n), 1)
+    parents = jax.vmap(lambda key: jax.random.randint(key, (n,), 0, below))(keys[:, 0])
+    parents = parents.at[:, 0].set(-1)
+    acceptable = jnp.broadcast_to(jnp.arange(n) < n - self.window, (b, n))
+    topology = Topology.chain(n) if self.chain else Topology.from_parents(parents, acceptable=acceptable)
+    depths = jnp.broadcast_to(topology.depths, (b, n))
+    places = (state[:, None] - 1 + depths).clip(0, self.truth.shape[1] - 1)
+    right = jnp.take_along_axis(self.truth, places, axis=1)
+    wrong = jax.vmap(lambda key: jax.random.randint(key, (n,), 1, target.module.vocab_size))(keys[:, 1])
+    honest = jax.vmap(lambda key: jax.random.bernoulli(key, self.skill, (n,)))(keys[:, 2])
+    tokens = jnp.where(honest, right, wrong).at[:, 0].set(root).astype(jnp.int32)
+    return Draft(tokens, topology), state
+
+  def rows(self, b):
+    return self.truth[:, 0] * 1000 + self.truth[:, 1]  # a row's own number, whatever batch it stands in
+
+  def observe(self, target, state, step):
+    return state + step.count
+
+
+def truths(model: HashLM, prompts: np.ndarray, lengths: np.ndarray, max_len: int) -> np.ndarray:
+  """The oracle's outputs, padded: int32[b, max_len]."""
+  rows = [oracle(model, prompt[:length].tolist(), max_len) for prompt, length in zip(prompts, lengths, strict=True)]
+  return np.array([row + [model.pad_id] * (max_len - len(row)) for row in rows], np.int32)

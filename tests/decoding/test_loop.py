@@ -1,0 +1,179 @@
+"""The loop's contract, for every kind of draft: chains, trees, trees as data, nodes that may never be accepted."""
+
+import dataclasses
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from fastdec.decoding import loop
+from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.protocol import Prompt
+from fastdec.decoding.rules import Exact
+from fastdec.struct import Bound
+from tests.decoding.fakes import EOS, HashLM, Scripted, truths
+
+MODEL = HashLM()
+TARGET = Bound(MODEL, {})
+MAX_LEN = 11
+ROWS, PROMPT = 5, 4
+
+DRAFTERS = {
+  'none': lambda truth, seed: NoDraft(),
+  'chain': lambda truth, seed: Scripted(truth, seed, nodes=4, chain=True),
+  'perfect chain': lambda truth, seed: Scripted(truth, seed, nodes=4, chain=True, skill=1.0),
+  'trees as data': lambda truth, seed: Scripted(truth, seed, nodes=7),
+  'trees with a window': lambda truth, seed: Scripted(truth, seed, nodes=8, window=3),
+  'wider than max_len': lambda truth, seed: Scripted(truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9),
+}
+
+
+def some_prompts(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
+  rng = np.random.default_rng(seed)
+  lengths = rng.integers(1, PROMPT + 1, rows)
+  prompts = rng.integers(2, MODEL.vocab_size, (rows, PROMPT))
+  return np.where(np.arange(PROMPT) < lengths[:, None], prompts, 0).astype(np.int32), lengths.astype(np.int32)
+
+
+def as_prompt(prompts: np.ndarray, lengths: np.ndarray) -> Prompt:
+  return Prompt(None, jnp.asarray(prompts), jnp.asarray(lengths), jnp.zeros(len(prompts), bool))
+
+
+@jax.jit
+def run(drafter, prompt):
+  return loop.run(TARGET, drafter, Exact(), prompt, MAX_LEN, None)
+
+
+@jax.jit
+def init(drafter, prompt):
+  return loop.init(TARGET, drafter, Exact(), prompt, MAX_LEN, None)
+
+
+@jax.jit
+def step(drafter, state):
+  return loop.step(TARGET, drafter, Exact(), state)
+
+
+@pytest.mark.parametrize('drafter', DRAFTERS)
+@hypothesis.given(seed=st.integers(0, 10_000))
+@hypothesis.settings(max_examples=40, deadline=None)
+def test_exact_equals_the_oracle_token_for_token(drafter, seed):
+  prompts, lengths = some_prompts(seed)
+  truth = truths(MODEL, prompts, lengths, MAX_LEN)
+  state = run(DRAFTERS[drafter](truth, seed), as_prompt(prompts, lengths))
+  np.testing.assert_array_equal(state.tokens, truth)
+  np.testing.assert_array_equal(state.length, (truth != 0).sum(1))
+  np.testing.assert_array_equal(state.length, 1 + state.block_sizes.sum(1))
+  np.testing.assert_array_equal(state.calls, (state.block_sizes > 0).sum(1))
+
+
+@pytest.mark.parametrize('drafter', DRAFTERS)
+def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
+  prompts, lengths = some_prompts(3)
+  made = DRAFTERS[drafter](truths(MODEL, prompts, lengths, MAX_LEN), 3)
+  whole, state = run(made, as_prompt(prompts, lengths)), init(made, as_prompt(prompts, lengths))
+  while not loop.finished(state):
+    np.testing.assert_array_equal(state.cache.length, lengths + state.length - 1)
+    before, state = state, step(made, state)
+    frozen = np.asarray(before.done)
+    for name in ('length', 'root', 'calls'):
+      np.testing.assert_array_equal(np.asarray(getattr(state, name))[frozen], np.asarray(getattr(before, name))[frozen])
+  for name in ('tokens', 'length', 'block_sizes', 'calls', 'root', 'done'):
+    np.testing.assert_array_equal(getattr(whole, name), getattr(state, name), err_msg=name)
+
+
+@pytest.mark.parametrize('drafter', DRAFTERS)
+def test_batch_of_b_equals_b_batches_of_one(drafter):
+  prompts, lengths = some_prompts(8)
+  truth = truths(MODEL, prompts, lengths, MAX_LEN)
+  together = run(DRAFTERS[drafter](truth, 8), as_prompt(prompts, lengths))
+  for i in range(ROWS):
+    alone = run(DRAFTERS[drafter](truth[i : i + 1], 8), as_prompt(prompts[i : i + 1], lengths[i : i + 1]))
+    for name in ('tokens', 'length', 'block_sizes', 'calls'):
+      np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[i], err_msg=name)
+
+
+def test_a_good_drafter_needs_fewer_calls():
+  """Guards the tests above: blocks longer than one do occur, on chains and on trees."""
+  prompts, lengths = some_prompts(5, rows=40)
+  truth = truths(MODEL, prompts, lengths, MAX_LEN)
+  mean = {}
+  for name in DRAFTERS:
+    state = run(DRAFTERS[name](truth, 5), as_prompt(prompts, lengths))
+    mean[name] = float((state.length - 1).sum() / state.calls.sum())
+  assert mean['none'] == 1.0
+  assert mean['perfect chain'] > 2.5 > mean['chain'] > 1.3
+  assert mean['trees as data'] > 1.3 and mean['trees with a window'] > 1.2
+
+
+def test_pinned_counting_example():
+  """'Once | upon a | time , in': the prompt gives Once, the calls emit 2 and 3 tokens (design section 1)."""
+  truth = np.array([[4, 5, 6, 7, 8, 9]], np.int32)
+
+  @dataclasses.dataclass(frozen=True)
+  class Parrot(HashLM):
+    """Says truth[position], whatever it reads."""
+
+    def apply(self, params, tokens, nodes, cache):
+      _, taps, cache = super().apply(params, tokens, nodes, cache)
+      return (cache.length[:, None] + jnp.atleast_2d(nodes.depths))[..., None].astype(jnp.float32), taps, cache
+
+    def unembed(self, params, hidden):
+      return jax.nn.one_hot(jnp.asarray(truth[0])[hidden[..., 0].astype(jnp.int32).clip(0, 5)], self.vocab_size)
+
+  @dataclasses.dataclass(frozen=True)
+  class Guess(Scripted):
+    """Right for one draft at the first call, for two at the second."""
+
+    def propose(self, target, state, root, keys):
+      draft, state = super().propose(target, state, root, keys)
+      wrong_from = jnp.where(state == 1, 2, 3)[:, None]
+      return dataclasses.replace(draft, tokens=jnp.where(jnp.arange(4) < wrong_from, draft.tokens, 13)), state
+
+  guess = Guess(truth, 0, nodes=4, chain=True, skill=1.0)
+  prompt = as_prompt(np.array([[3]], np.int32), np.array([1], np.int32))
+  state = loop.run(Bound(Parrot(), {}), guess, Exact(), prompt, 6, None)
+  np.testing.assert_array_equal(state.tokens, truth)
+  assert state.block_sizes[0].tolist() == [2, 3, 0, 0, 0, 0]
+  assert (int(state.length[0]), int(state.calls[0])) == (6, 2)
+
+
+@pytest.mark.parametrize('drafter', ['none', 'chain', 'trees as data'])
+def test_eos_inside_a_block_stops_its_row_and_drops_the_bonus(drafter):
+  prompts, lengths = some_prompts(0, rows=60)
+  truth = truths(MODEL, prompts, lengths, MAX_LEN)
+  ends = [(row == EOS).any() for row in truth]
+  assert 10 < sum(ends) < 60  # the prompts give both kinds of rows
+  state = run(DRAFTERS[drafter](truth, 1), as_prompt(prompts, lengths))
+  for row, ended in zip(np.asarray(state.tokens), ends, strict=True):
+    at = row.tolist().index(EOS) if ended else MAX_LEN
+    assert (row[:at] > 1).all() and (row[at + 1 :] == 0).all()
+
+
+def test_max_len_one_needs_no_call():
+  prompts, lengths = some_prompts(0)
+  state = loop.run(TARGET, NoDraft(), Exact(), as_prompt(prompts, lengths), 1, None)
+  assert state.calls.sum() == 0 and state.length.tolist() == [1] * ROWS
+
+
+@pytest.mark.parametrize('nodes', [1, 2, 5])
+def test_the_cache_just_fits(nodes, monkeypatch):
+  """With one slot less the last write would be clamped onto committed entries: the loop asks for no more than it needs,
+  and never writes past them."""
+  from fastdec.cache.kv import LayerKV
+
+  starts = []
+  write = LayerKV.write
+  monkeypatch.setattr(
+    LayerKV, 'write', lambda self, k, v, start: (starts.append((start, k.shape[2], self.k.shape[2])), write(self, k, v, start))[1]
+  )
+  prompts, lengths = some_prompts(6)
+  truth = truths(MODEL, prompts, lengths, MAX_LEN)
+  drafter = Scripted(truth, 0, nodes=nodes, chain=True, skill=1.0)
+  state = loop.init(TARGET, drafter, Exact(), as_prompt(prompts, lengths), MAX_LEN, None)
+  while not loop.finished(state):
+    state = loop.step(TARGET, drafter, Exact(), state)
+  assert all(int(start.max()) + n <= slots for start, n, slots in starts)
