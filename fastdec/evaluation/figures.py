@@ -1,23 +1,29 @@
 """BLEU against mean accepted block size: our cells in one panel, the paper's in the other."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
-import matplotlib.lines
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from fastdec.evaluation import paper
 from fastdec.evaluation.cells import TUNES, Cell, Key, latest
 
 Points = Mapping[Key, tuple[float, float]]   # (k, tune, rule) -> (BLEU, mean block size)
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; each rule has a shape and a line of its own.
+# Okabe and Ito's colours, told apart by colour-blind readers too; each rule also has a shape and a line of its own.
 COLOURS = {'regular': '#0072B2', 'distil': '#56B4E9', 'finetune': '#D55E00', 'both': '#009E73'}
-MARKERS = {
-  'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), 'min-2': ('v', '-.'), 'min-3': ('D', '-.')}
+STYLES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), 'min-2': ('v', '-.'), 'min-3': ('D', '-.')}
 OTHER_RULE = ('P', '-.')
+LABEL_SIDES = {'regular': (0, 6), 'distil': (8, -10), 'top-2': (-3, -12), 'top-3': (6, -9)}   # else above right
+ALIGNMENT = {-1: 'right', 0: 'center', 1: 'left'}
+SHARED_LABEL = 30   # points of one series nearer than this many pixels share a label
 
 
 def scatter(cells: Iterable[Cell], path: Path) -> None:
@@ -29,9 +35,11 @@ def scatter(cells: Iterable[Cell], path: Path) -> None:
   panels = figure.subplots(1, 2, sharex=True)
   _panel(panels[0], ours, 'Ours')
   _panel(panels[1], paper.TABLE1, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)')
-  series = sorted(_series(ours) | _series(paper.TABLE1), key=lambda s: (s[1], list(TUNES).index(s[0])))
-  handles = [_legend_line(tune, rule) for tune, rule in series]
-  figure.legend(handles=handles, loc='outside lower center', ncols=5, frameon=False)
+  everything = sorted(_series(ours) | _series(paper.TABLE1), key=lambda s: (s[1], list(TUNES).index(s[0])))
+  figure.legend(handles=[_handle(*one) for one in everything], loc='outside lower center', ncols=5, frameon=False)
+  figure.draw_without_rendering()   # settles the layout, which decides what is near
+  for axes, points in zip(panels, (ours, paper.TABLE1), strict=True):
+    _label(axes, points)
   temporary = path.with_name(f'.{path.name}.new')
   figure.savefig(temporary, format='png')
   os.replace(temporary, path)
@@ -44,22 +52,43 @@ def _panel(axes: Axes, points: Points, title: str) -> None:
   axes.grid(alpha=0.3)
   axes.spines[['top', 'right']].set_visible(False)
   for tune, rule in sorted(_series(points)):
-    marker, line = MARKERS.get(rule, OTHER_RULE)
-    curve = sorted((k, block, bleu) for (k, *series), (bleu, block) in points.items() if series == [tune, rule])
-    ks, blocks, bleus = zip(*curve, strict=True)
+    marker, line = STYLES.get(rule, OTHER_RULE)
+    _, blocks, bleus = zip(*_curve(points, tune, rule), strict=True)
     axes.plot(blocks, bleus, line, marker=marker, color=COLOURS[tune], linewidth=1, markersize=6, alpha=0.9)
-    for k, block, bleu in zip(ks, blocks, bleus, strict=True):
-      axes.annotate(
-        str(k), (block, bleu), xytext=(5, 4), textcoords='offset points', fontsize=8, color=COLOURS[tune])
   if not points:
     axes.text(0.5, 0.5, 'no finished cell yet', ha='center', va='center', transform=axes.transAxes)
 
 
-def _legend_line(tune: str, rule: str) -> matplotlib.lines.Line2D:
-  marker, line = MARKERS.get(rule, OTHER_RULE)
+def _label(axes: Axes, points: Points) -> None:
+  """Writes each point's k beside it; neighbours whose labels would overlap share one, '4, 6, 8'."""
+  for tune, rule in _series(points):
+    labels = []
+    for k, *point in _curve(points, tune, rule):
+      pixels = axes.transData.transform(point)
+      near = next((label for label in labels if math.dist(pixels, label.pixels) < SHARED_LABEL), None)
+      if near:
+        near.ks.append(str(k))
+        near.points.append(point)
+      else:
+        labels.append(SimpleNamespace(ks=[str(k)], points=[point], pixels=pixels))
+    side = LABEL_SIDES.get(rule, LABEL_SIDES.get(tune, (5, 5)))
+    for label in labels:
+      text = axes.annotate(   # behind the points, but with a rim that keeps lines off
+        ', '.join(label.ks), np.mean(label.points, axis=0), xytext=side, textcoords='offset points', fontsize=8,
+        ha=ALIGNMENT[np.sign(side[0])], color=COLOURS[tune], zorder=1)
+      text.set_path_effects([withStroke(linewidth=2, foreground='white')])
+
+
+def _handle(tune: str, rule: str) -> Line2D:
+  marker, line = STYLES.get(rule, OTHER_RULE)
   label = TUNES[tune] if rule == 'exact' else f'{TUNES[tune]}, {rule}'
-  return matplotlib.lines.Line2D([], [], linestyle=line, marker=marker, color=COLOURS[tune], label=label)
+  return Line2D([], [], linestyle=line, marker=marker, color=COLOURS[tune], label=label)
 
 
 def _series(points: Points) -> set[tuple[str, str]]:
   return {(tune, rule) for _, tune, rule in points}
+
+
+def _curve(points: Points, tune: str, rule: str) -> list[tuple[int, float, float]]:
+  """(k, block size, BLEU) of one series, by k."""
+  return sorted((k, block, bleu) for (k, *series), (bleu, block) in points.items() if series == [tune, rule])
