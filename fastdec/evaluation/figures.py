@@ -23,7 +23,7 @@ STYLES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), 'min-2
 OTHER_RULE = ('P', '-.')
 LABEL_SIDES = {'regular': (0, 6), 'distil': (8, -10), 'top-2': (-3, -12), 'top-3': (6, -9)}   # else above right
 ALIGNMENT = {-1: 'right', 0: 'center', 1: 'left'}
-SHARED_LABEL = 30   # points of one series nearer than this many pixels share a label
+SHARED_LABEL = 36   # points of one series nearer than this many pixels share a label
 
 
 def scatter(cells: Iterable[Cell], path: Path) -> None:

@@ -32,7 +32,7 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
 def attend(
   q: Float[Array, 'b n h p'],
   kv: LayerKV,
-  mask: Bool[Array, '#b n s'],
+  mask: Bool[Array, '#b #n s'],
   drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, 'b n h p']:
   """Scaled dot-product attention; h query heads share g key heads in groups of h / g. Weights in float32 at least.

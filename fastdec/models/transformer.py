@@ -100,7 +100,7 @@ class Attention(nn.Module):
     kv = self._heads(self.kv(memory))
     return LayerKV(*(kv[:, :, i].swapaxes(1, 2) for i in (0, 1)))
 
-  def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, mask: Bool[Array, '#b n s'], train: bool) -> Array:
+  def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, mask: Bool[Array, '#b #n s'], train: bool) -> Array:
     attended = attend(q, kv, mask, lambda weights: self.drop(weights, deterministic=not train))
     return self.out(attended.reshape(*attended.shape[:2], -1))
 
@@ -300,7 +300,7 @@ class Transformer:
     return Network(self.config).init(key, batch, train=False)['params']
 
   def hidden(
-    self, params: Params, batch: Mapping[str, Int[Array, 'b t']], dropout_key: Array | None = None
+    self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
     """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
 

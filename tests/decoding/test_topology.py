@@ -1,0 +1,66 @@
+"""Trees: the documented examples, the published ones, and dynamic equals static."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.topology import Topology
+
+
+def test_docstring_example():
+  tree = fd.Topology.from_choices([[0], [1], [0, 0]])
+  assert tree.parents.tolist() == [-1, 0, 0, 1]
+  assert tree.depths.tolist() == [0, 1, 1, 2]
+  assert tree.ranks.tolist() == [0, 0, 1, 0]
+  assert tree.paths.tolist() == [[0, 2, -1], [0, 1, 3]]
+  assert tree.mask.astype(int).tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
+
+
+def test_order_of_choices_does_not_matter_and_equal_trees_are_equal():
+  one, other = ([[0], [1], [0, 0]], [[0, 0], [1], [0]])
+  assert Topology.from_choices(one) == Topology.from_choices(other)
+  assert hash(Topology.from_choices(one)) == hash(Topology.from_choices(other))
+  assert Topology.from_choices(one) != Topology.chain(4)
+
+
+def test_a_chain_is_a_tree():
+  assert Topology.from_choices([[0], [0, 0]]) == Topology.chain(3)
+  assert Topology.chain(3).is_chain and not Topology.from_choices([[0], [1]]).is_chain
+  assert Topology.chain(1).n == 1 and Topology.chain(1).max_depth == 0
+
+
+def test_parents_as_data_give_the_same_tree_in_every_row():
+  trees = [Topology.from_choices(c) for c in ([[0], [1], [0, 0], [0, 0, 0]], [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]])]
+  rows = Topology.from_parents(jnp.stack([jnp.asarray(tree.parents) for tree in trees]))
+  for i, tree in enumerate(trees):
+    np.testing.assert_array_equal(rows.depths[i], tree.depths)
+    np.testing.assert_array_equal(rows.mask[i], tree.mask)
+    for node in range(tree.n):
+      path = tree.path_to(jnp.array([node]))[0]
+      dynamic = rows.path_to(jnp.full(2, node))[i]
+      depth = tree.depths[node]
+      assert path[: depth + 1].tolist() == dynamic[: depth + 1].tolist() == np.flatnonzero(tree.mask[node]).tolist()
+
+
+@pytest.mark.parametrize(
+  'choices, message',
+  [([[0], [1, 0]], r'no parent: list \[1\] too'), ([[0], [0]], 'twice'), ([[-1]], 'no path of ranks'), ([[]], 'no path')],
+)
+def test_bad_choices_are_refused(choices, message):
+  with pytest.raises(fd.UserError, match=message):
+    fd.Topology.from_choices(choices)
+
+
+def test_published_trees(shared):
+  """The nine trees of the Medusa project: 63 nodes and the root, leaves as counted in its own buffers."""
+  trees = json.loads((shared / 'reference' / 'medusa_choices.json').read_text())
+  leaves = {'mc_sim_7b_63': 42, 'vicuna_7b_stage1': 44, 'vicuna_33b_stage1': 46, 'zephyr_stage2': 44}
+  assert len(trees) == 9
+  for name, choices in trees.items():
+    tree = Topology.from_choices(choices)
+    assert tree.n == 64
+    if name in leaves:
+      assert len(tree.paths) == leaves[name]

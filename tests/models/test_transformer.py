@@ -1,0 +1,155 @@
+"""The Transformer: cached equals uncached, nothing sees the future, and the user's own model joins by the protocol."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.topology import Topology
+from fastdec.models import api
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+SMALL = TransformerConfig(vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)
+CONFIGS = {
+  'pre-norm': SMALL,
+  'post-norm, learned positions, biases': dataclasses.replace(
+    SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32
+  ),
+}
+
+
+@pytest.fixture(params=CONFIGS, scope='module')
+def made(request):
+  model = Transformer(CONFIGS[request.param])
+
+  @jax.jit
+  def params():
+    noise = lambda x: 0.1 * jax.random.normal(jax.random.key(1), x.shape)
+    return jax.tree.map(lambda x: x + noise(x), model.init(jax.random.key(0)))
+
+  return model, params()
+
+
+hidden_of = jax.jit(lambda model, params, batch: model.hidden(params, batch), static_argnums=0)
+apply = jax.jit(lambda model, *args: model.apply(*args), static_argnums=0)
+
+
+def a_batch(source, target):
+  segment = lambda x: (x != 0).astype(np.int32)
+  position = lambda x: np.broadcast_to(np.arange(x.shape[1], dtype=np.int32), x.shape)
+  sides = {'source': np.array(source, np.int32), 'target': np.array(target, np.int32)}
+  batch = {f'{side}{suffix}': f(x) for side, x in sides.items()
+           for suffix, f in (('', lambda x: x), ('_segment', segment), ('_position', position))}
+  return jax.tree.map(jnp.asarray, batch)
+
+
+BATCH = a_batch([[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1]], [[9, 8, 7, 1, 0], [2, 3, 4, 5, 1]])
+SHIFTED = jnp.array([[0, 9, 8, 7, 1], [0, 2, 3, 4, 5]], jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def an_empty_cache(model, params):
+  return model.init_cache(params, model.encode(params, BATCH['source']), 2, 12)
+
+
+def test_cached_equals_uncached_in_steps_of_any_width(made):
+  model, params = made
+  expected = hidden_of(model, params, BATCH)
+  cache, hidden = an_empty_cache(model, params), []
+  for start, width in ((0, 1), (1, 3), (4, 1)):
+    h, _, cache = apply(model, params, SHIFTED[:, start : start + width], api.causal(width), cache)
+    cache = cache.commit(None, jnp.full(2, width))
+    hidden.append(h)
+  real = BATCH['target'] != 0
+  np.testing.assert_allclose(jnp.concatenate(hidden, 1)[real], expected[real], atol=2e-5)
+
+
+def test_a_tree_scores_each_path_as_if_it_were_alone(made):
+  """Nodes root, a, b, aa: the path root, b gives what the tokens root, b give; and after commit so does what follows."""
+  model, params = made
+  tree = Topology.from_choices([[0], [1], [0, 0]])
+  tokens = jnp.array([[0, 9, 8, 7], [0, 2, 3, 4]], jnp.int32)
+  hidden, _, cache = apply(model, params, tokens, tree.nodes, an_empty_cache(model, params))
+  path = jnp.array([[0, 2], [0, 1]])  # row 0 keeps b, row 1 keeps a
+  cache = cache.commit(path, jnp.array([2, 2]))
+  alone = jnp.take_along_axis(tokens, path, axis=1)
+  expected, _, chain = apply(model, params, alone, api.causal(2), an_empty_cache(model, params))
+  picked = jnp.take_along_axis(hidden, path[..., None], axis=1)
+  np.testing.assert_allclose(picked, expected, atol=2e-5)
+  after = lambda c: apply(model, params, jnp.array([[5], [6]]), api.causal(1), c)[0]
+  np.testing.assert_allclose(after(cache), after(chain.commit(None, jnp.array([2, 2]))), atol=2e-5)
+
+
+def test_causality_by_gradient(made):
+  """Position 2 depends on targets 0 and 1 (its inputs) and on the whole source; on nothing later."""
+  model, params = made
+
+  def state(embedding_shift):
+    table = {**params, 'embedding': params['embedding'] + embedding_shift}
+    return model.hidden(table, BATCH)[1, 2].sum()
+
+  gradient = jax.jit(jax.grad(state))(jnp.zeros_like(params['embedding']))
+  moved = np.abs(gradient).sum(1) > 0
+  row = {'source': [7, 8, 9, 10, 11, 1], 'seen targets': [0, 2, 3], 'later targets': [4, 5]}
+  assert moved[row['source']].all() and moved[row['seen targets']].all()
+  assert not moved[row['later targets']].any()
+
+
+def test_packed_sentences_do_not_see_each_other(made):
+  model, params = made
+  alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
+  packed = {
+    'source': [[3, 4, 1, 7, 1]], 'source_segment': [[1, 1, 1, 2, 2]], 'source_position': [[0, 1, 2, 0, 1]],
+    'target': [[8, 1, 5, 6, 1]], 'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
+  }
+  packed = jax.tree.map(lambda x: jnp.array(x, jnp.int32), packed, is_leaf=lambda x: isinstance(x, list))
+  np.testing.assert_allclose(hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5)
+
+
+def test_padding_of_the_source_changes_nothing(made):
+  model, params = made
+  narrow = np.array([[3, 4, 5, 1]], np.int32)
+  wide = np.pad(narrow, ((0, 0), (0, 5)))
+  short, long = (fd.decode(model, params, x, fd.Greedy(), max_len=9) for x in (narrow, wide))
+  np.testing.assert_array_equal(short.tokens, long.tokens)
+
+
+def test_bfloat16_is_near_float32(made):
+  model, params = made
+  half = Transformer(dataclasses.replace(model.config, dtype='bfloat16'))
+  wide, narrow = (m.unembed(params, hidden_of(m, params, BATCH)) for m in (model, half))
+  assert narrow.dtype == jnp.float32
+  np.testing.assert_allclose(narrow, wide, atol=0.25)
+  tokens = fd.decode(half, params, BATCH['source'][:1], fd.Greedy(), max_len=4).tokens  # the one-row products
+  assert tokens.shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [({'norm': 'middle'}, 'choose one of pre, post'), ({'heads': 5}, 'not divisible'), ({'positions': 'none'}, 'sinusoidal')],
+)
+def test_bad_sizes_are_refused(change, message):
+  with pytest.raises(fd.UserError, match=message):
+    dataclasses.replace(SMALL, **change)
+
+
+def test_the_example_of_the_protocol_decodes():
+  """The model in `models/api.py`'s docstring is code that works, with a draft too."""
+  example = re.split(r'\(a test runs it\):\n', api.__doc__)[1]
+  names = {}
+  exec('import dataclasses, jax, jax.numpy as jnp\nfrom fastdec.cache.kv import KVCache\nfrom fastdec.models import attention\n'
+       + '\n'.join(line[2:] for line in example.splitlines()), names)
+  model = names['Bag']()
+  assert isinstance(model, api.Model)
+  params = model.init(jax.random.key(0))
+  out = fd.decode(model, params, np.array([[3, 4, 5], [6, 0, 0]]), fd.Greedy(), prompt_lengths=[3, 1], max_len=5)
+  embedding = np.asarray(params['embedding'])
+  tokens = [3, 4, 5]
+  for _ in range(int(out.lengths[0])):
+    tokens.append(int(np.argmax(embedding[tokens].mean(0) @ embedding.T)))
+  assert out.tokens[0, : out.lengths[0]].tolist() == tokens[3:]
