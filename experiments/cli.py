@@ -1,14 +1,15 @@
-"""Command-line manners of every launcher: one `--config`, mistakes answered in one sentence, Ctrl-C in one line.
+"""Command-line manners of every launcher: one `--config`, mistakes answered in a sentence, Ctrl-C in a line.
 
   CONFIG = cli.config_flag()
   WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
 
-  def main(words: list[str]) -> None: ...      # heavy imports belong here: a mistyped flag is then answered at once
+  def main(words: list[str]) -> None: ...   # heavy imports belong here: a mistyped flag is answered at once
 
   if __name__ == '__main__':
     cli.run(main)
 
-Exit codes: 0 done, 2 a mistake of the user (a sentence on stderr, no traceback), 130 Ctrl-C; a bug keeps its traceback.
+Exit codes: 0 done, 2 a mistake of the user (a sentence on stderr, no traceback), 130 Ctrl-C. A bug keeps its
+traceback.
 """
 
 import os
@@ -31,7 +32,7 @@ flags.disclaim_key_flags()   # `--help` of a launcher also lists the flags defin
 
 
 def config_flag() -> flags.FlagHolder:
-  """Defines `--config=configs/page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its leaves."""
+  """Defines `--config=page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its leaves."""
   holder = config_flags.DEFINE_config_file('config', None, 'config file; its choices follow after a colon')
   flags.mark_flag_as_required('config')
   return holder
@@ -40,7 +41,8 @@ def config_flag() -> flags.FlagHolder:
 def config_string() -> str:
   """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
   flag = flags.FLAGS['config']
-  return ' '.join([flag.config_filename, *(f'--config.{key}={value}' for key, value in flag.override_values.items())])
+  overrides = (f'--config.{key}={value}' for key, value in flag.override_values.items())
+  return ' '.join([flag.config_filename, *overrides])
 
 
 def run(main: Callable[[list[str]], None], words: bool = False) -> None:
@@ -73,13 +75,15 @@ def conditions(config: str, dtype: str, batch: int, seed: int) -> dict[str, Any]
   return {
     'config': config, 'dtype': dtype, 'batch': batch, 'seed': seed,
     'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
-    'processor': _processor(), 'cpus': len(os.sched_getaffinity(0)), 'jax': jax.__version__, 'commit': _commit(),
+    'processor': _processor(), 'cpus': len(os.sched_getaffinity(0)),
+    'jax': jax.__version__, 'commit': _commit(),
   }
 
 
 def _commit() -> str:
   """The commit of this checkout, '-dirty' where tracked files differ from it, 'unknown' outside git."""
-  command = ['git', '-C', str(Path(__file__).parent), 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
+  folder = str(Path(__file__).parent)
+  command = ['git', '-C', folder, 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
   try:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
   except (OSError, subprocess.CalledProcessError):
@@ -95,7 +99,8 @@ def _processor() -> str:
 
 
 def _say(text: str) -> None:
-  Console(stderr=True).print(' '.join(text.split()), style='red', markup=False, highlight=False, soft_wrap=True)
+  console = Console(stderr=True)
+  console.print(' '.join(text.split()), style='red', markup=False, highlight=False, soft_wrap=True)
 
 
 def _parse(argv: list[str]) -> list[str]:

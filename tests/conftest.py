@@ -12,8 +12,6 @@ ROOT = Path(__file__).parent.parent
 jax.config.update('jax_compilation_cache_dir', str(ROOT / '.cache' / 'jax'))
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-# A bias of shape [d] added to [b, d] where [b, 1] was meant is a bug that broadcasting hides.
-jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 # The first example of a property compiles, so examples have no deadline; the same examples every time.
 hypothesis.settings.register_profile('fastdec', deadline=None, derandomize=True)

@@ -1,6 +1,5 @@
 """BLEU against mean accepted block size: our cells in one panel, the paper's in the other."""
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ STYLES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), 'min-2
 OTHER_RULE = ('P', '-.')
 LABEL_SIDES = {'regular': (0, 6), 'distil': (8, -10), 'top-2': (-3, -12), 'top-3': (6, -9)}   # else above right
 ALIGNMENT = {-1: 'right', 0: 'center', 1: 'left'}
-SHARED_LABEL = 36   # points of one series nearer than this many pixels share a label
+SHARED_LABEL = (25, 40)   # points of one series nearer than this many pixels, across and up, share a label
 
 
 def scatter(cells: Iterable[Cell], path: Path) -> None:
@@ -65,7 +64,7 @@ def _label(axes: Axes, points: Points) -> None:
     labels = []
     for k, *point in _curve(points, tune, rule):
       pixels = axes.transData.transform(point)
-      near = next((label for label in labels if math.dist(pixels, label.pixels) < SHARED_LABEL), None)
+      near = next((label for label in labels if (abs(pixels - label.pixels) < SHARED_LABEL).all()), None)
       if near:
         near.ks.append(str(k))
         near.points.append(point)
@@ -73,8 +72,10 @@ def _label(axes: Axes, points: Points) -> None:
         labels.append(SimpleNamespace(ks=[str(k)], points=[point], pixels=pixels))
     side = LABEL_SIDES.get(rule, LABEL_SIDES.get(tune, (5, 5)))
     for label in labels:
+      blocks, bleus = zip(*label.points, strict=True)
+      middle = (np.mean(blocks), max(bleus) if side[1] > 0 else min(bleus))
       text = axes.annotate(   # behind the points, but with a rim that keeps lines off
-        ', '.join(label.ks), np.mean(label.points, axis=0), xytext=side, textcoords='offset points', fontsize=8,
+        ', '.join(label.ks), middle, xytext=side, textcoords='offset points', fontsize=7,
         ha=ALIGNMENT[np.sign(side[0])], color=COLOURS[tune], zorder=1)
       text.set_path_effects([withStroke(linewidth=2, foreground='white')])
 

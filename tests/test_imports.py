@@ -1,0 +1,74 @@
+"""Imports go one way: the design's layers, held by reading every file.
+
+  experiments -> folders, training, evaluation, data -> decoding -> models, heads -> cache -> struct
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+BASE = {'errors', 'struct', 'sharding'}
+# What each part of fastdec may import of the others. A part may always import itself.
+ALLOWED = {
+  'errors': set(),
+  'struct': set(),
+  'sharding': {'errors', 'struct'},
+  'cache': BASE,
+  'models': BASE | {'cache'},
+  'heads': BASE | {'cache'},
+  'decoding': BASE | {'cache', 'models.api'},
+  'data': BASE,
+  'training': BASE | {'cache', 'models', 'heads', 'decoding'},
+  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding'},
+  'convert': BASE | {'cache', 'models', 'heads'},
+  'folders': BASE | {'cache', 'models', 'heads', 'data'},
+}
+DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
+HEAVY = {
+  'absl', 'array_record', 'babel', 'datasets', 'grain', 'matplotlib', 'ml_collections', 'optax', 'orbax', 'sacrebleu',
+  'safetensors', 'sentencepiece', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'torch', 'transformers'}
+
+
+def imports(file: Path) -> Iterator[str]:
+  """Full names of what a file imports, wherever in it: `from fastdec.cache import kv` is fastdec.cache.kv."""
+  for node in ast.walk(ast.parse(file.read_text(), file)):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f'{file}: relative import'
+      yield from (f'{node.module}.{alias.name}' for alias in node.names)
+
+
+def files_of(part: str) -> list[Path]:
+  folder = ROOT / 'fastdec' / part
+  return sorted(folder.rglob('*.py')) if folder.is_dir() else [folder.with_suffix('.py')]
+
+
+PARTS = sorted(path.stem for path in (ROOT / 'fastdec').iterdir() if not path.name.startswith('_'))
+
+
+@pytest.mark.parametrize('part', PARTS)
+def test_a_part_imports_only_what_is_below_it(part):
+  allowed = {f'fastdec.{name}' for name in ALLOWED[part] | {part}}
+  for file in files_of(part):
+    for name in imports(file):
+      top = name.split('.')[0]
+      assert top not in ('experiments', 'configs', 'tests'), f'{file} imports {name}'
+      if top == 'fastdec':
+        assert any(f'{name}.'.startswith(f'{prefix}.') for prefix in allowed), f'{file} imports {name}'
+
+
+@pytest.mark.parametrize('part', [part for part in DECODING_NEEDS if part in PARTS])
+def test_decoding_runs_where_only_jax_and_flax_are_installed(part):
+  for file in files_of(part):
+    assert not HEAVY & {name.split('.')[0] for name in imports(file)}, file
+
+
+def test_configs_know_nothing_of_the_library_but_its_errors():
+  for file in sorted((ROOT / 'configs').rglob('*.py')):
+    for name in imports(file):
+      assert not name.startswith('fastdec.') or name == 'fastdec.errors.UserError', f'{file} imports {name}'
