@@ -1,8 +1,9 @@
 """Text to integers and back: one SentencePiece BPE model for both languages (Kudo and Richardson 2018).
 
-Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training; there is no start token (models
-shift their targets themselves). Text is normalised as little as possible, so that output can be compared with raw
-references: NFC, and any run of whitespace becomes one space. SentencePiece's NFKC, which makes '1⁄2' of '½', is off.
+Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training; there is no start token, as
+models shift their targets themselves. Text is normalised as little as possible, so that output can be
+compared with raw references: NFC, and any run of whitespace becomes one space. SentencePiece's own NFKC, which
+makes three dots of '…', is off.
 """
 
 import io
@@ -86,7 +87,7 @@ class Tokenizer:
       ids = tokenizer._processor.pad_id(), tokenizer._processor.eos_id(), tokenizer._processor.unk_id()
     except (OSError, RuntimeError) as error:
       reason = error.strerror if isinstance(error, OSError) else 'corrupt, or no SentencePiece model'
-      raise UserError(f'cannot read the tokenizer {path} ({reason}): give one that fastdec trained') from error
+      raise UserError(f'cannot read the tokenizer {path} ({reason}): give one of fastdec') from error
     if ids != (PAD_ID, EOS_ID, UNK_ID):
       special = f'has pad, eos, unk = {ids}, not {(PAD_ID, EOS_ID, UNK_ID)}'
       raise UserError(f'the tokenizer {path} {special}: give one that fastdec trained')
