@@ -19,7 +19,7 @@ ALLOWED = {
   'sharding': {'errors', 'struct'},
   'cache': BASE,
   'models': BASE | {'cache'},
-  'heads': BASE | {'cache', 'models.api'},
+  'heads': BASE | {'cache', 'models.api', 'models.layers'},
   'decoding': BASE | {'cache', 'models.api'},
   'data': BASE,
   'training': BASE | {'cache', 'models', 'heads', 'decoding'},
