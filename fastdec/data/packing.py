@@ -1,0 +1,266 @@
+"""Pairs of sentences to batches of one fixed shape: tokenised once, packed several to a row, for one compilation.
+
+Packing by first fit (Krell et al. 2021, section 3): a plan made once for each (seed, epoch) says which pairs share
+a row; batches are then read by index, so a training run resumes at any batch by that index alone. Rows, with
+source segment i and target segment i a pair:
+
+    source           [ 7 8 9 1 4 5 1 0 0 ]     target           [ 5 6 1 9 9 9 1 0 0 ]
+    source_segment   [ 1 1 1 1 2 2 2 0 0 ]     target_segment   [ 1 1 1 2 2 2 2 0 0 ]
+    source_position  [ 0 1 2 3 0 1 2 0 0 ]     target_position  [ 0 1 2 0 1 2 3 0 0 ]
+
+Targets are not shifted: the model does that.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import sys
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import grain
+import numpy as np
+from jaxtyping import Int, Int32
+
+from fastdec.data.tokenizer import EOS_ID, PAD_ID, Tokenizer
+from fastdec.errors import UserError
+
+PathLike = str | os.PathLike[str]
+Batch = dict[str, Int32[np.ndarray, 'r l']]
+OPEN_ROWS = 64  # rows that first fit looks at: more fill a little better and slower
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+  """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
+  tokens: Int32[np.ndarray, ' total']
+  offsets: Int[np.ndarray, ' n_plus_1']
+
+  def __len__(self) -> int:
+    return len(self.offsets) - 1
+
+  def __getitem__(self, index: int) -> Int32[np.ndarray, ' t']:
+    return self.tokens[self.offsets[index]:self.offsets[index + 1]]
+
+  @functools.cached_property
+  def lengths(self) -> Int[np.ndarray, ' n']:
+    return np.diff(self.offsets)
+
+  @classmethod
+  def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
+    offsets = np.cumsum([0, *map(len, sequences)])
+    return cls(np.array([token for sequence in sequences for token in sequence], np.int32), offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenPairs:
+  """Tokenised pairs, each side ending in EOS, and the number of pairs left out for their length."""
+  source: Ragged
+  target: Ragged
+  dropped: int = 0
+
+  def __len__(self) -> int:
+    return len(self.source)
+
+  @functools.cached_property
+  def lengths(self) -> Int[np.ndarray, 'n 2']:
+    """Tokens of source and of target."""
+    return np.stack([self.source.lengths, self.target.lengths], axis=1)
+
+
+def tokenise(
+  pairs: Sequence[tuple[str, str]],
+  tokenizer: Tokenizer,
+  max_length: int | None = None,
+  cache_path: PathLike | None = None,
+) -> TokenPairs:
+  """The ids of all pairs, EOS appended to both sides.
+
+  Args:
+    max_length: pairs with a longer side, EOS included, are left out and counted (None: none are).
+    cache_path: an .npz file to keep the result in; it is used where it came from the same pairs, tokenizer and
+      length, and replaced where not.
+  """
+  key = _content_key(pairs, tokenizer, max_length)
+  if cache_path is not None and (stored := _read(pathlib.Path(cache_path), key)) is not None:
+    return stored
+  source, target = ([[*tokenizer.encode(line), EOS_ID] for line in side] for side in zip(*pairs, strict=True))
+  limit = sys.maxsize if max_length is None else max_length
+  kept = [i for i in range(len(pairs)) if max(len(source[i]), len(target[i])) <= limit]
+  tokens = TokenPairs(
+    Ragged.of([source[i] for i in kept]), Ragged.of([target[i] for i in kept]), len(pairs) - len(kept))
+  if cache_path is not None:
+    _write(pathlib.Path(cache_path), key, tokens)
+  return tokens
+
+
+def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> grain.MapDataset:
+  """Training batches without end: int32[rows, length] arrays named as in the table above, by index.
+
+  Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the first epoch's
+  plan, rounded up). Places for rows that the plan does not need lie scattered and empty; the few rows that a later
+  plan needs more than there are places are left out of that epoch.
+
+  Args:
+    rows: rows in a batch.
+    length: tokens in a row, for source and for target.
+
+  Raises:
+    UserError: no pairs, or one longer than a row.
+  """
+  if not len(tokens):
+    raise UserError('there are no pairs to train on: give text, or a larger max_length if all were too long')
+  longest = tokens.lengths.max()
+  if longest > length:
+    raise UserError(f'a sentence has {longest} tokens, a row {length}: set a larger length or a smaller max_length')
+  return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
+
+
+class Padded(NamedTuple):
+  """A batch for evaluation: the index of each row's pair (-1: an empty row), and sources padded with 0."""
+  indices: Int[np.ndarray, ' b']
+  source: Int32[np.ndarray, 'b s']
+
+
+def padded_batches(tokens: TokenPairs, rows: int, multiple: int = 16) -> Iterator[Padded]:
+  """All sources, EOS included, by length, in batches of `rows`, as wide as a multiple of `multiple` tokens.
+
+  Few widths mean few compilations. The last batch is filled up with empty rows.
+  """
+  order = np.argsort(tokens.source.lengths, kind='stable')
+  for start in range(0, len(order), rows):
+    chunk = order[start:start + rows]
+    indices = np.full(rows, -1)
+    indices[:len(chunk)] = chunk
+    width = -(-int(tokens.source.lengths[chunk].max()) // multiple) * multiple
+    source = np.full((rows, width), PAD_ID, np.int32)
+    for row, index in enumerate(chunk):
+      source[row, :tokens.source.lengths[index]] = tokens.source[index]
+    yield Padded(indices, source)
+
+
+class _Plan(NamedTuple):
+  """Which pairs share a row: row i of the epoch holds the pairs order[starts[i]:starts[i + 1]], in this order."""
+  order: Int[np.ndarray, ' n']
+  starts: Int[np.ndarray, ' rows_plus_1']
+
+
+class _PackedSource:
+  """Batches by index, for Grain: index = epoch * batches_per_epoch + batch."""
+
+  def __init__(self, tokens: TokenPairs, rows: int, length: int, seed: int):
+    self._tokens, self._rows, self._length, self._seed = tokens, rows, length, seed
+    self._plans: dict[int, _Plan] = {}
+    self._lock = threading.Lock()  # Grain reads from several threads
+    first_rows = first_fit(tokens.lengths[self._shuffle(0)], length).max() + 1
+    self.batches_per_epoch = -(-int(first_rows) // rows)
+
+  def __len__(self) -> int:
+    return sys.maxsize
+
+  def __getitem__(self, index: int) -> Batch:
+    epoch, batch = divmod(index, self.batches_per_epoch)
+    order, starts = self._plan(epoch)
+    starts = starts[batch * self._rows:(batch + 1) * self._rows + 1]
+    pairs, counts = order[starts[0]:starts[-1]], np.diff(starts)
+    row = np.repeat(np.arange(self._rows), counts)
+    segment = 1 + np.arange(len(pairs)) - np.repeat(starts[:-1] - starts[0], counts)
+    shape = self._rows, self._length
+    return {**_lay_out('source', self._tokens.source, pairs, row, segment, shape),
+            **_lay_out('target', self._tokens.target, pairs, row, segment, shape)}
+
+  def _shuffle(self, epoch: int) -> Int[np.ndarray, ' n']:
+    return np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+
+  def _plan(self, epoch: int) -> _Plan:
+    with self._lock:
+      if epoch not in self._plans:
+        self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers may run ahead
+        self._plans[epoch] = self._make_plan(epoch)
+      return self._plans[epoch]
+
+  def _make_plan(self, epoch: int) -> _Plan:
+    """Packs the epoch's shuffle, then scatters its rows over the places that the epoch's batches have."""
+    pairs = self._shuffle(epoch)
+    row = first_fit(self._tokens.lengths[pairs], self._length)
+    places = self.batches_per_epoch * self._rows
+    rng = np.random.default_rng((self._seed, epoch, 1))
+    place = rng.permutation(max(places, row.max() + 1))[row]
+    by_place = np.argsort(place, kind='stable')
+    return _Plan(pairs[by_place], np.searchsorted(place[by_place], np.arange(places + 1)))
+
+
+def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, ' n']:
+  """The row of each pair: the first of the open rows with room on both sides, or else a new row for the fullest.
+
+  (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
+  """
+  free = np.full((2, OPEN_ROWS), length)
+  ids = np.arange(OPEN_ROWS)
+  rows = np.empty(len(lengths), np.int64)
+  for i, pair in enumerate(lengths[:, :, None]):
+    fits = (free >= pair).all(0)
+    place = fits.argmax()
+    if not fits[place]:
+      place = free.sum(0).argmin()
+      ids[place] = ids.max() + 1
+      free[:, place] = length
+    free[:, place] -= pair[:, 0]
+    rows[i] = ids[place]
+  return rows
+
+
+def _lay_out(
+  name: str,
+  side: Ragged,
+  pairs: Int[np.ndarray, ' n'],
+  row: Int[np.ndarray, ' n'],
+  segment: Int[np.ndarray, ' n'],
+  shape: tuple[int, int],
+) -> Batch:
+  """One side of a batch: tokens, segments and positions of the pairs, each one behind the other in its row."""
+  lengths = side.lengths[pairs]
+  ends = np.cumsum(lengths)
+  position = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+  before = np.concatenate([[0], ends])[np.searchsorted(row, row)]  # tokens of this batch ahead of the pair's row
+  flat = np.repeat(row * shape[1] - before, lengths) + np.arange(lengths.sum())
+  arrays = (side.tokens[np.repeat(side.offsets[pairs], lengths) + position], np.repeat(segment, lengths), position)
+  batch = {}
+  for key, values in zip((name, f'{name}_segment', f'{name}_position'), arrays, strict=True):
+    batch[key] = np.zeros(shape, np.int32)
+    batch[key].ravel()[flat] = values
+  return batch
+
+
+def _content_key(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_length: int | None) -> str:
+  digest = hashlib.sha256(tokenizer.model_proto)
+  digest.update(repr((max_length, list(pairs))).encode('utf-8', 'surrogatepass'))
+  return digest.hexdigest()
+
+
+def _read(path: pathlib.Path, key: str) -> TokenPairs | None:
+  """What is stored under this key; None where there is nothing, something else, or half a file."""
+  try:
+    with np.load(path, allow_pickle=False) as stored:
+      if str(stored['key']) != key:
+        return None
+      source, target = (Ragged(stored[f'{side}_tokens'], stored[f'{side}_offsets']) for side in ('source', 'target'))
+      return TokenPairs(source, target, int(stored['dropped']))
+  except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    return None
+
+
+def _write(path: pathlib.Path, key: str, tokens: TokenPairs) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  with open(partial, 'wb') as file:
+    np.savez(
+      file, key=np.array(key), dropped=np.array(tokens.dropped),
+      source_tokens=tokens.source.tokens, source_offsets=tokens.source.offsets,
+      target_tokens=tokens.target.tokens, target_offsets=tokens.target.offsets)
+  os.replace(partial, path)
