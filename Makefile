@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Half a minute less: Python compiles what it imports, not all that is installed.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # A run that is killed and started again finds its compiled programs here.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
@@ -32,7 +33,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fastdec needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1):" \
 	       "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
-	@echo 'Setting up $(VENV), once (a minute or two) ...'
+	@echo 'Setting up $(VENV), once (about a minute) ...'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP_INSTALL) -e .
 	@touch $@
