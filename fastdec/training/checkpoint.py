@@ -1,0 +1,252 @@
+"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there at all.
+
+  workdir/config.json            what the run was asked to be
+  workdir/checkpoints/<step>/    params, rest (optimizer, key), data (position), sums (a checksum)
+  workdir/checkpoints.bad/       what could not be read, moved out of the way
+
+Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being saved.
+"""
+
+import dataclasses
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import PyTree
+from orbax.checkpoint.checkpoint_managers import PolicyCheckpointInfo, PreservationContext
+
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+from fastdec.training.state import TrainState
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep:
+  """Which checkpoints stay: the newest, and the last `count` whose step is a multiple of `every`.
+
+  So what is averaged does not depend on where a run was interrupted: a checkpoint of an interruption is the newest only
+  until the next.
+  """
+
+  every: int
+  count: int
+
+  def should_preserve(
+    self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
+  ) -> Sequence[bool]:
+    """Orbax's question, checkpoints oldest first."""
+    regular = [info.step for info in checkpoints if info.step % self.every == 0][-self.count :]
+    return [info.step in regular or info is checkpoints[-1] for info in checkpoints]
+
+
+class Checkpoints:
+  """The checkpoints of one workdir."""
+
+  def __init__(self, workdir: PathLike, keep: Keep) -> None:
+    self.folder = _folder(workdir)
+    self._manager = _manager(self.folder, preservation_policy=keep, cleanup_tmp_directories=True)
+
+  def save(self, state: TrainState, data: grain.DatasetIterator) -> None:
+    """Writes the state after step `state.step`; returns when it is on disk."""
+    params, rest = _split(state)
+    self._manager.save(
+      int(state.step),
+      args=ocp.args.Composite(
+        params=ocp.args.StandardSave(params),
+        rest=ocp.args.StandardSave(rest),
+        data=grain.checkpoint.CheckpointSave(data),
+        sums=ocp.args.JsonSave({'params': checksum(params), 'rest': checksum(rest)}),
+      ),
+    )
+
+  def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
+    """The newest readable state, with `data` set to its position; `fresh` where there are no checkpoints.
+
+    Unreadable checkpoints newer than that are moved to `checkpoints.bad`, with a printed note.
+
+    Raises:
+      UserError: a checkpoint of parameters with other names or shapes, or none that is readable.
+    """
+    unreadable = []
+    for step in sorted(self._manager.all_steps(), reverse=True):
+      try:
+        state = self._read(step, fresh, data)
+      except UserError:
+        raise
+      except Exception as error:  # Orbax, TensorStore, JSON and the file system each have their own
+        unreadable.append((step, error))
+        continue
+      self._move_away(unreadable, f'continuing from step {step}')
+      return state
+    if unreadable:
+      steps = ', '.join(str(step) for step, _ in unreadable)
+      raise UserError(
+        f'no checkpoint in {self.folder} can be read (steps {steps}; {_short(unreadable[0][1])}):'
+        ' put back a good copy, or choose another workdir to start again'
+      )
+    return fresh
+
+  def close(self) -> None:
+    self._manager.close()
+
+  def _read(self, step: int, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
+    params, rest = _split(fresh)
+    saved = self._manager.item_metadata(step)['params']
+    if saved is None:
+      raise FileNotFoundError(f'{self.folder / str(step)} has no parameters')
+    _check_shapes(saved.tree, params, self.folder / str(step))
+    found = self._manager.restore(
+      step,
+      args=ocp.args.Composite(
+        params=ocp.args.StandardRestore(params), rest=ocp.args.StandardRestore(rest), sums=ocp.args.JsonRestore()
+      ),
+    )
+    if found.sums != {'params': checksum(found.params), 'rest': checksum(found.rest)}:
+      raise OSError('its checksum is wrong')
+    self._manager.restore(step, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(data)))
+    return TrainState(params=found.params, **found.rest)
+
+  def _move_away(self, unreadable: list[tuple[int, Exception]], consequence: str) -> None:
+    """Makes room, so that their steps can be saved again."""
+    if not unreadable:
+      return
+    bad = self.folder.with_name(f'{self.folder.name}.bad')
+    bad.mkdir(exist_ok=True)
+    for step, error in unreadable:
+      copies = len(list(bad.glob(f'{step}*')))
+      (self.folder / str(step)).rename(bad / (f'{step}.{copies}' if copies else str(step)))
+      print(f'checkpoint {step} cannot be read ({_short(error)}): moved to {bad}, {consequence}', flush=True)
+    self._manager.reload()
+
+
+def average_checkpoints(workdir: PathLike, last: int) -> Params:
+  """The mean of the parameters of the last `last` checkpoints, as NumPy arrays (fewer where there are fewer).
+
+  Raises:
+    UserError: no checkpoints, or one of them cannot be read.
+  """
+  if last < 1:
+    raise UserError(f'average={last} is not possible: give 1 for the last checkpoint alone, or more')
+  folder = _folder(workdir)
+  if not folder.is_dir():
+    raise UserError(f'there is no checkpoint in {folder}: train first')
+  with _manager(folder) as manager:
+    steps = sorted(manager.all_steps())[-last:]
+    if not steps:
+      raise UserError(f'there is no checkpoint in {folder}: train first')
+    total = None
+    for step in steps:
+      params = _read_params(manager, folder, step)
+      total = params if total is None else jax.tree.map(np.add, total, params)
+  return jax.tree.map(lambda x: (x / len(steps)).astype(np.float32), total)
+
+
+def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Params:
+  """Parameters in float64: a sum of them is exact enough."""
+  try:
+    args = ocp.args.Composite(params=ocp.args.StandardRestore(), sums=ocp.args.JsonRestore())
+    found = manager.restore(step, args=args)
+  except Exception as error:
+    raise UserError(f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints') from None
+  if found.sums['params'] != checksum(found.params):
+    raise UserError(f'{folder / str(step)} is damaged, its checksum is wrong: average fewer checkpoints')
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
+
+
+def checksum(tree: PyTree) -> int:
+  """CRC-32 over the leaves of a tree, in its order."""
+  total = 0
+  for leaf in jax.tree.leaves(tree):
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    total = zlib.crc32(np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf), total)
+  return total
+
+
+def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
+  """Writes `workdir/config.json`, or checks that the run there was asked to be the same.
+
+  Raises:
+    UserError: it was made by another config, or its record cannot be read.
+  """
+  path = Path(workdir) / 'config.json'
+  config = json.loads(json.dumps(config))
+  if not path.exists():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix('.json.partial')
+    partial.write_text(json.dumps(config, indent=2) + '\n')
+    os.replace(partial, path)
+    return
+  try:
+    there = json.loads(path.read_text())
+  except ValueError as error:
+    raise UserError(f'{path} cannot be read ({_short(error)}): choose another workdir') from None
+  if there != config:
+    raise UserError(
+      f'{workdir} was made by another config: {_differences(there, config)}; choose another workdir, or that config'
+    )
+
+
+def _differences(there: dict[str, Any], config: dict[str, Any]) -> str:
+  old, new = _dotted(there), _dotted(config)
+  keys = [key for key in {**old, **new} if (key in old, old.get(key)) != (key in new, new.get(key))]
+  value = lambda flat, key: json.dumps(flat[key]) if key in flat else 'nothing'
+  shown = [f'{key} is {value(old, key)} there and {value(new, key)} here' for key in keys[:3]]
+  return ', '.join(shown) + (f', and {len(keys) - 3} more' if len(keys) > 3 else '')
+
+
+def _dotted(tree: Any, path: str = '') -> dict[str, Any]:
+  if not isinstance(tree, dict) or not tree:
+    return {path: tree}
+  return {k: v for key in tree for k, v in _dotted(tree[key], f'{path}.{key}' if path else key).items()}
+
+
+def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
+  """Orbax would say the same in a page."""
+  named = lambda tree: {
+    '/'.join(str(getattr(key, 'key', key)) for key in path): tuple(leaf.shape)
+    for path, leaf in jax.tree.leaves_with_path(tree)
+  }
+  there, here = named(saved), named(wanted)
+  for name in {**here, **there}:
+    if there.get(name) != here.get(name):
+      shape = lambda shapes, name=name: f'shape {shapes[name]}' if name in shapes else 'no counterpart'
+      raise UserError(
+        f'{folder} is of another model: parameter {name} has {shape(there)} there and {shape(here)} here;'
+        ' choose another workdir, or the config of that run'
+      )
+
+
+def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
+  """The parameters, which averaging reads alone, and the rest."""
+  rest = {field.name: getattr(state, field.name) for field in dataclasses.fields(state) if field.name != 'params'}
+  return state.params, rest
+
+
+def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
+  handlers = {
+    'params': ocp.StandardCheckpointHandler(),
+    'rest': ocp.StandardCheckpointHandler(),
+    'data': grain.checkpoint.CheckpointHandler(),
+    'sums': ocp.JsonCheckpointHandler(),
+  }
+  options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, **options)
+  return ocp.CheckpointManager(folder, item_handlers=handlers, options=options)
+
+
+def _folder(workdir: PathLike) -> Path:
+  return Path(workdir).absolute() / 'checkpoints'
+
+
+def _short(error: Exception) -> str:
+  """The first words of what a library says."""
+  words = ' '.join(str(error).split()) or type(error).__name__
+  return words if len(words) <= 120 else f'{words[:117]}...'

@@ -1,0 +1,138 @@
+"""Training losses, and the accuracy of every head.
+
+Batches are packed (`models.transformer.Transformer.hidden`): several sentences a row, told apart by segment ids, 0 for
+padding. A loss is a mean over real target tokens, in nats.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+
+Batch = Mapping[str, Int[Array, 'b _']]
+Metrics = dict[str, Array]
+
+
+def cross_entropy(
+  logits: Float[Array, 'b t v'], targets: Int[Array, 'b t'], mask: Bool[Array, 'b t'], smoothing: float
+) -> tuple[Float[Array, ''], Metrics]:
+  """Label-smoothed cross entropy as in T2T: 1 - smoothing on the target, the rest shared by the other v - 1 classes.
+
+  As in T2T, the entropy of the smoothed target is subtracted: a perfect prediction has loss 0.
+
+  Returns:
+    The loss in nats per token, and 'loss', 'nll' (of the target, unsmoothed), 'accuracy' (of the argmax, 0..1), all
+    means over `mask`, and 'tokens', the number of tokens in it. Without any token the means are 0.
+  """
+  v = logits.shape[-1]
+  low, high = smoothing / (v - 1), 1 - smoothing
+  normalizer_bt = jax.nn.logsumexp(logits, axis=-1)
+  nll_bt = normalizer_bt - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  uniform_bt = v * normalizer_bt - logits.sum(axis=-1)  # sum over classes of -log p
+  entropy = -sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p)
+  loss_bt = (high - low) * nll_bt + low * uniform_bt - entropy
+  tokens = mask.sum()
+  mean = lambda x_bt: jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1)
+  loss = mean(loss_bt)
+  return loss, {'loss': loss, 'nll': mean(nll_bt), 'accuracy': mean(logits.argmax(-1) == targets), 'tokens': tokens}
+
+
+def model_loss(
+  model: Any, params: Params, batch: Batch, smoothing: float, dropout_key: Array | None = None
+) -> tuple[Float[Array, ''], Metrics]:
+  """The loss of the model itself; `dropout_key=None` switches dropout off. See `cross_entropy`."""
+  hidden_btd = model.hidden(params, batch, dropout_key)
+  mask_bt = batch['target_segment'] != 0
+  return cross_entropy(model.unembed(params, hidden_btd), batch['target'], mask_bt, smoothing)
+
+
+def head_loss(
+  model: Any,
+  heads: Any,
+  params: Params,
+  head_params: Params,
+  batch: Batch,
+  offset: Int[Array, ''],
+  smoothing: float,
+  keys: tuple[Array | None, Array | None] = (None, None),
+) -> tuple[Float[Array, ''], Metrics]:
+  """The loss of the one head that predicts `offset` positions after p1's (Stern et al. 2018, section 6).
+
+  Args:
+    model: the trunk, with parameters `params`.
+    heads: a module with `one` and `offsets` (see `heads.blockwise`), with parameters `head_params`.
+    batch: packed sentences.
+    offset: 0 is p1 (the trunk itself where the heads leave it the identity), up to the last of `heads.offsets`.
+    smoothing: see `cross_entropy`.
+    keys: for the dropout of the trunk and of the head; None switches it off.
+  """
+  hidden_btd = model.hidden(params, batch, keys[0])
+  hidden_btd = _through_head(heads, head_params, hidden_btd, offset, keys[1])
+  targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, heads.offsets[-1])
+  return cross_entropy(model.unembed(params, hidden_btd), targets_bt, mask_bt, smoothing)
+
+
+def _through_head(
+  heads: Any, head_params: Params, hidden: Float[Array, 'b t d'], offset: Int[Array, ''], key: Array | None
+) -> Float[Array, 'b t d']:
+  first = heads.offsets[0]
+  one = lambda x_btd: heads.one(head_params, x_btd, jnp.maximum(offset - first, 0), key)
+  if first == 0:
+    return one(hidden)
+  return jax.lax.cond(offset == 0, lambda x_btd: x_btd, one, hidden)
+
+
+def shifted(
+  targets: Int[Array, 'b t'], segments: Int[Array, 'b t'], offset: Int[Array, ''], longest: int
+) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
+  """Targets moved left by `offset` (at most `longest`), and where they still belong to the same sentence.
+
+    targets   a b c d e 0       segments  1 1 1 2 2 0       offset 1
+    shifted   b c d e 0 0       mask      1 1 0 1 0 0
+  """
+  move = lambda x_bt: jax.lax.dynamic_slice_in_dim(jnp.pad(x_bt, ((0, 0), (0, longest))), offset, x_bt.shape[1], axis=1)
+  return move(targets), (move(segments) == segments) & (segments != 0)
+
+
+def dev_loss(model: Any, params: Params, batches: Iterable[Batch]) -> dict[str, float]:
+  """'nll' in nats per token and 'accuracy' (0..1) of the model over `batches`, without dropout or smoothing."""
+  return _over_tokens(_dev_batch(model, params, batch) for batch in batches)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _dev_batch(model: Any, params: Params, batch: Batch) -> Metrics:
+  return model_loss(model, params, batch, smoothing=0.0)[1]
+
+
+def head_accuracy(
+  model: Any, heads: Any, params: Params, head_params: Params, batches: Iterable[Batch]
+) -> tuple[float, ...]:
+  """Top-1 accuracy of p1 .. pk over `batches` (0..1): entry i is about the token i positions after p1's."""
+  per_head = [[] for _ in range(heads.offsets[-1] + 1)]
+  for batch in batches:
+    for offset, metrics in enumerate(per_head):
+      metrics.append(_head_batch(model, heads, params, head_params, batch, jnp.int32(offset)))
+  return tuple(_over_tokens(metrics)['accuracy'] for metrics in per_head)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _head_batch(
+  model: Any, heads: Any, params: Params, head_params: Params, batch: Batch, offset: Int[Array, '']
+) -> Metrics:
+  return head_loss(model, heads, params, head_params, batch, offset, smoothing=0.0)[1]
+
+
+def _over_tokens(batches: Iterable[Metrics]) -> dict[str, float]:
+  """Means over all tokens from the means of every batch."""
+  rows = [{name: float(value) for name, value in metrics.items()} for metrics in jax.device_get(list(batches))]
+  tokens = sum(row['tokens'] for row in rows)
+  if not tokens:
+    raise UserError('there are no sentences to evaluate on: give a dev set that is not empty')
+  return {name: sum(row[name] * row['tokens'] for row in rows) / tokens for name in ('nll', 'accuracy')}

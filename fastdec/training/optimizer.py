@@ -1,0 +1,51 @@
+"""Adam with the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017; T2T v2 and v3)."""
+
+import dataclasses
+from typing import Literal
+
+import jax.numpy as jnp
+import optax
+
+from fastdec.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  """The defaults are `transformer_base` v3; v2 is `schedule='noam', constant=0.2, b2=0.98`. No clipping, no decay."""
+
+  d_model: int  # of the trunk: the rate falls with its square root
+  schedule: Literal['rsqrt', 'noam'] = 'rsqrt'
+  constant: float = 2.0  # T2T's learning_rate_constant (rsqrt) or learning_rate (noam)
+  warmup: int = 8000  # steps
+  b1: float = 0.9
+  b2: float = 0.997
+  epsilon: float = 1e-9
+
+  def __post_init__(self) -> None:
+    if self.schedule not in SCHEDULES:
+      raise UserError(f'schedule={self.schedule!r} is unknown: choose one of {", ".join(SCHEDULES)}')
+    if self.warmup < 1:
+      raise UserError(f'warmup={self.warmup} is not possible: give at least 1 step')
+
+  @property
+  def learning_rate(self) -> optax.Schedule:
+    """The rate of update number `step`, counted from 0."""
+    return SCHEDULES[self.schedule](self)
+
+  def build(self) -> optax.GradientTransformation:
+    return optax.adam(self.learning_rate, b1=self.b1, b2=self.b2, eps=self.epsilon)
+
+
+def _rsqrt(config: OptimizerConfig) -> optax.Schedule:
+  """constant * linear_warmup * rsqrt_decay * rsqrt_hidden_size; update 0 has rate 0, as T2T's global step 0."""
+  scale = config.constant * config.d_model**-0.5
+  return lambda step: scale * jnp.minimum(1.0, step / config.warmup) * jnp.maximum(step, config.warmup) ** -0.5
+
+
+def _noam(config: OptimizerConfig) -> optax.Schedule:
+  """T2T's legacy schedule, with its factors 5000 and 0.002."""
+  scale = 5000.0 * 0.002 * config.constant * config.d_model**-0.5
+  return lambda step: scale * jnp.minimum((step + 1) * config.warmup**-1.5, (step + 1.0) ** -0.5)
+
+
+SCHEDULES = {'rsqrt': _rsqrt, 'noam': _noam}
