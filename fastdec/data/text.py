@@ -2,8 +2,8 @@
 
 Every kind of text is a TFDS builder that prepares its splits `train`, `dev` and `test` once, as array records
 under a cache folder, and is read back by random access, without TensorFlow. The prepared set lies in a folder
-named after the *content* it was made from, so changed files are a new set. Preparation is safe to kill, and to
-run twice at once.
+named after the *content* it was made from, so changed files are a new set. Preparation is safe to kill, and
+safe to run twice at once.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import fcntl
 import functools
 import gzip
 import hashlib
-import importlib.metadata
 import io
 import os
 import pathlib
@@ -92,8 +91,8 @@ class _Text(NamedTuple):
 def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
   """The (source, target) lines of a split; the first call checks the text and prepares it under `cache_dir`.
 
-  Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an empty line is
-  a sentence to translate) and are left out of train.
+  Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an empty line
+  is a sentence to translate) and are left out of train.
 
   Raises:
     UserError: an unknown split, a missing or empty file, files of different lengths, text that is not UTF-8.
@@ -110,7 +109,7 @@ def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
 
 def _prepared(text: _Text, cache_dir: pathlib.Path) -> PairBuilder:
   """The builder with its set on disk; TFDS writes to a folder named incomplete, and renames it at the end."""
-  folder = cache_dir / text.key
+  folder = cache_dir / text.key[:16]
   builder = text.builder(text.splits, folder)
   if builder.data_path.exists():
     return builder
@@ -130,11 +129,8 @@ def _prepared(text: _Text, cache_dir: pathlib.Path) -> PairBuilder:
 def _embedded_text(data: TextData) -> _Text:
   from fastdec.data import embedded  # Babel's data takes a second to load
 
-  digest = hashlib.sha256(pathlib.Path(embedded.__file__).read_bytes())
-  for package in ('Babel', 'num2words'):
-    digest.update(importlib.metadata.version(package).encode())
   splits = {split: functools.partial(embedded.generate, split) for split in SPLITS}
-  return _Text(EmbeddedText, digest.hexdigest()[:16], splits)
+  return _Text(EmbeddedText, embedded.content_key(), splits)
 
 
 def _file_text(data: TextData) -> _Text:
@@ -155,7 +151,7 @@ def _file_text(data: TextData) -> _Text:
     splits[split] = functools.partial(_read, *paths, keep_empty=split != 'train')
   if not splits:
     raise UserError("text of kind 'files' names no files: set train, dev and test to two paths each")
-  return _Text(FileText, digest.hexdigest()[:16], splits)
+  return _Text(FileText, digest.hexdigest(), splits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training; there is no start token, as
 models shift their targets themselves. Text is normalised as little as possible, so that output can be
-compared with raw references: NFC, and any run of whitespace becomes one space. SentencePiece's own NFKC, which
-makes three dots of '…', is off.
+compared with raw references: NFC, and any run of whitespace becomes one space. SentencePiece's own NFKC,
+which makes three dots of '…', is off.
 """
 
 import io
