@@ -1,8 +1,9 @@
-"""An English-German corpus made on the spot from CLDR's localisation data (Babel) and numbers in words (num2words).
+"""An English-German corpus made on the spot from CLDR's localisation data.
 
-Names of countries and languages, currencies, units, dates and times come from CLDR; people, cities and things
-from `fastdec.data.embedded_sentences`. The text changes with the CLDR release, so pyproject pins Babel. English
-lines are all different, and so are German ones: what is in dev or test is nowhere else.
+Names of countries and languages, currencies, units, dates and times come from CLDR by way of Babel,
+numbers in words from num2words, people, cities and things from `fastdec.data.embedded_sentences`. The
+text changes with the CLDR release, so pyproject pins Babel. English lines are all different, and so are
+German ones: what is in dev or test is nowhere else.
 """
 
 import datetime
@@ -193,15 +194,17 @@ SLOTS: dict[str, Slot] = {
   'year': _shown(lambda rng: rng.randrange(1950, 2025), lambda year, _: str(year)),
   'platform': _shown(lambda rng: rng.randrange(1, 25), lambda platform, _: str(platform)),
   'number': _shown(lambda rng: rng.choice(NUMBERS), lambda number, locale: num2words(number, lang=locale)),
-  'ordinal': _shown(lambda rng: rng.randrange(2, 60), lambda n, locale: num2words(n, to='ordinal', lang=locale)),
+  'ordinal': _shown(lambda rng: rng.randrange(2, 60),
+                    lambda number, locale: num2words(number, to='ordinal', lang=locale)),
   'percent': _shown(lambda rng: rng.randrange(1, 1000) / 1000,
                     lambda share, locale: numbers.format_percent(share, PERCENT[locale], locale=locale)),
-  'price': _shown(_money(1.99, 900, 0.5), lambda money, locale: numbers.format_currency(*money, locale=locale)),
+  'price': _shown(_money(1.99, 900, 0.5),
+                  lambda money, locale: numbers.format_currency(*money, locale=locale)),
   'amount': _shown(_money(20, 5000, 10), lambda money, locale: numbers.format_currency(
     *money, locale=locale, format_type='name', currency_digits=False)),
   'distance': _quantity(('length-kilometer', range(20, 2500)), ('length-mile', range(20, 1500))),
   'duration': _quantity(('duration-hour', range(2, 10)), ('duration-minute', range(5, 60))),
   'weight': _quantity(('mass-gram', range(50, 1000, 10)), ('mass-kilogram', [n / 2 for n in range(3, 41)])),
-  'volume': _quantity(('volume-milliliter', range(50, 1000, 50)), ('volume-liter', [n / 2 for n in range(3, 17)])),
+  'volume': _quantity(('volume-milliliter', range(50, 1000, 50)), ('volume-liter', range(2, 9))),
   'temperature': _quantity(('temperature-celsius', range(-15, 39))),
 }

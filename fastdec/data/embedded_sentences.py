@@ -1,8 +1,8 @@
 """What the embedded corpus is made of: lists of things, and sentences in English with German wordings.
 
-A field of a sentence is a slot of `fastdec.data.embedded`, perhaps numbered (`city2` differs from `city`), perhaps
-in another form (`person_dat`, `country_to`). Each German wording has a weight. Weights are unequal, so that
-there is a likeliest wording to learn, and others for distillation to give up.
+A field of a sentence is a slot of `fastdec.data.embedded`, perhaps numbered (`city2` differs from
+`city`), perhaps in another form (`person_dat`, `country_to`). Each German wording has a weight. Weights
+are unequal, so that there is a likeliest wording to learn, and others for distillation to give up.
 """
 
 
@@ -15,7 +15,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
   return [tuple(pair.split('=')) for pair in text.split(', ')]
 
 
-ARTICLELESS_COUNTRIES = _words(  # those that have no article in German, so that 'in', 'nach' and 'aus' are enough
+ARTICLELESS_COUNTRIES = _words(  # in German: 'in', 'nach' and 'aus' Andorra
   'AD AF AL AM AO AR AT AU AZ BB BD BE BF BG BH BI BJ BO BR BW BY BZ CA CL CM CN CO CR CU CY CZ DE DJ '
   'DK DM DZ EC EE EG ER ES ET FI FJ FR GA GD GE GH GL GQ GR GT GY HN HR HT HU ID IE IL IN IS IT JM JO '
   'JP KE KG KH KP KR KW KZ LA LI LK LR LS LT LU LV LY MA MC ME MG MK ML MT MU MW MX MY MZ NA NG NI NO '
@@ -39,8 +39,8 @@ CITIES = _pairs(
   'Toronto=Toronto, Sydney=Sydney, Nairobi=Nairobi, Salzburg=Salzburg, Bremen=Bremen, '
   'Rotterdam=Rotterdam')
 PEOPLE = (  # English; German nominative, accusative, dative; whether a woman
-  *((name, (name, name, name), True) for name in _words('Anna Laura Maria Clara Emma Julia Sophie Lena Nora')),
-  *((name, (name, name, name), False) for name in _words('Peter Paul Jonas Lukas David Felix Simon Tom Martin')),
+  *((name, (name,) * 3, True) for name in _words('Anna Laura Maria Clara Emma Julia Sophie Lena Nora')),
+  *((name, (name,) * 3, False) for name in _words('Peter Paul Jonas Lukas David Felix Simon Tom Martin')),
   ('the doctor', ('die Ärztin', 'die Ärztin', 'der Ärztin'), True),
   ('the engineer', ('die Ingenieurin', 'die Ingenieurin', 'der Ingenieurin'), True),
   ('the director', ('die Direktorin', 'die Direktorin', 'der Direktorin'), True),

@@ -1,8 +1,8 @@
 """Pairs of sentences to batches of one fixed shape: tokenised once, packed several to a row.
 
-One shape means one compilation. A first-fit plan made once for each (seed, epoch) says which pairs share a row
-(Krell et al. 2021, section 3); batches are then read by index, so a training run resumes at any batch by that
-index alone. In a row, source segment i and target segment i are a pair:
+One shape means one compilation. A first-fit plan made once for each (seed, epoch) says which pairs share
+a row (Krell et al. 2021, section 3); batches are then read by index, so a training run resumes at any
+batch by this index alone. In a row, source segment i and target segment i are a pair:
 
     source           [ 7 8 9 1 4 5 1 0 0 ]     target           [ 5 6 1 9 9 9 1 0 0 ]
     source_segment   [ 1 1 1 1 2 2 2 0 0 ]     target_segment   [ 1 1 1 2 2 2 2 0 0 ]
@@ -11,15 +11,10 @@ index alone. In a row, source segment i and target segment i are a pair:
 Targets are not shifted: the model does that.
 """
 
-import dataclasses
-import functools
 import hashlib
 import os
-import pathlib
 import sys
 import threading
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,49 +23,13 @@ import numpy as np
 from jaxtyping import Int, Int32
 
 from fastdec.data.tokenizer import EOS_ID, PAD_ID, Tokenizer
+from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 
 PathLike = str | os.PathLike[str]
 Batch = dict[str, Int32[np.ndarray, 'r l']]
-OPEN_ROWS = 256  # rows that first fit looks at; all of them would fill 1 % more and take much longer
-
-
-@dataclasses.dataclass(frozen=True)
-class Ragged:
-  """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
-  tokens: Int32[np.ndarray, ' total']
-  offsets: Int[np.ndarray, ' n_plus_1']
-
-  def __len__(self) -> int:
-    return len(self.offsets) - 1
-
-  def __getitem__(self, index: int) -> Int32[np.ndarray, ' t']:
-    return self.tokens[self.offsets[index]:self.offsets[index + 1]]
-
-  @functools.cached_property
-  def lengths(self) -> Int[np.ndarray, ' n']:
-    return np.diff(self.offsets)
-
-  @classmethod
-  def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
-    offsets = np.cumsum([0, *map(len, sequences)])
-    return cls(np.array([token for sequence in sequences for token in sequence], np.int32), offsets)
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenPairs:
-  """Tokenised pairs, each side ending in EOS, and the number of pairs left out for their length."""
-  source: Ragged
-  target: Ragged
-  dropped: int = 0
-
-  def __len__(self) -> int:
-    return len(self.source)
-
-  @functools.cached_property
-  def lengths(self) -> Int[np.ndarray, 'n 2']:
-    """Tokens of source and of target."""
-    return np.stack([self.source.lengths, self.target.lengths], axis=1)
+WIDTH_STEP = 16  # of batches for evaluation
+OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a per cent more
 
 
 def tokenise(
@@ -87,7 +46,7 @@ def tokenise(
       and length, and replaced where not.
   """
   key = _content_key(pairs, tokenizer, max_length)
-  if cache_path is not None and (stored := _read(pathlib.Path(cache_path), key)) is not None:
+  if cache_path is not None and (stored := TokenPairs.load(cache_path, key)) is not None:
     return stored
   encoded = [tuple([*tokenizer.encode(line), EOS_ID] for line in pair) for pair in pairs]
   kept = [pair for pair in encoded if max_length is None or max(map(len, pair)) <= max_length]
@@ -96,7 +55,7 @@ def tokenise(
     target=Ragged.of([target for _, target in kept]),
     dropped=len(encoded) - len(kept))
   if cache_path is not None:
-    _write(pathlib.Path(cache_path), key, tokens)
+    tokens.save(cache_path, key)
   return tokens
 
 
@@ -104,21 +63,23 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
   """Training batches without end: int32[rows, length] arrays named as in the table above, by index.
 
   Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the first
-  epoch's plan, rounded up). Places for rows that a plan does not need lie scattered and empty; the few rows that
-  a later plan may need more than there are places are left out of that epoch.
+  epoch's plan, rounded up). Places for rows that a plan does not need lie scattered and empty; the few rows
+  that a later plan may need more than there are places are left out of that epoch.
 
   Args:
     rows: rows in a batch.
     length: tokens in a row, for source and for target.
 
   Raises:
-    UserError: no pairs, or one longer than a row.
+    UserError: no rows, no pairs, or a pair longer than a row.
   """
+  if rows < 1:
+    raise UserError(f'a batch of {rows} rows is not possible: give at least 1')
   if not len(tokens):
     raise UserError('there are no pairs to train on: give text, or a larger max_length if all were too long')
   longest = tokens.lengths.max()
   if longest > length:
-    raise UserError(f'a sentence has {longest} tokens, a row {length}: set a larger row or a smaller max_length')
+    raise UserError(f'a sentence has {longest} tokens, a row {length}: set length or max_length to leave room')
   return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
 
 
@@ -128,17 +89,17 @@ class Padded(NamedTuple):
   source: Int32[np.ndarray, 'b s']
 
 
-def padded_batches(tokens: TokenPairs, rows: int, multiple: int = 16) -> Iterator[Padded]:
-  """All sources, EOS included, by length, in batches of `rows`, as wide as a multiple of `multiple` tokens.
+def padded_batches(tokens: TokenPairs, rows: int) -> Iterator[Padded]:
+  """All sources, EOS included, by length, in batches of `rows`; the last one is filled up with empty rows.
 
-  Few widths mean few compilations. The last batch is filled up with empty rows.
+  Widths are multiples of 16, so that there are few to compile.
   """
   order = np.argsort(tokens.source.lengths, kind='stable')
   for start in range(0, len(order), rows):
     chunk = order[start:start + rows]
     indices = np.full(rows, -1)
     indices[:len(chunk)] = chunk
-    width = -(-int(tokens.source.lengths[chunk].max()) // multiple) * multiple
+    width = -(-int(tokens.source.lengths[chunk].max()) // WIDTH_STEP) * WIDTH_STEP
     source = np.full((rows, width), PAD_ID, np.int32)
     for row, index in enumerate(chunk):
       source[row, :tokens.source.lengths[index]] = tokens.source[index]
@@ -146,7 +107,7 @@ def padded_batches(tokens: TokenPairs, rows: int, multiple: int = 16) -> Iterato
 
 
 class _Plan(NamedTuple):
-  """Which pairs share a row: row i of the epoch holds the pairs order[starts[i]:starts[i + 1]], in this order."""
+  """Which pairs share a row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this order."""
   order: Int[np.ndarray, ' n']
   starts: Int[np.ndarray, ' rows_plus_1']
 
@@ -181,7 +142,7 @@ class _PackedSource:
   def _plan(self, epoch: int) -> _Plan:
     with self._lock:
       if epoch not in self._plans:
-        self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers may run ahead
+        self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers run ahead
         self._plans[epoch] = self._make_plan(epoch)
       return self._plans[epoch]
 
@@ -197,7 +158,7 @@ class _PackedSource:
 
 
 def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, ' n']:
-  """The row of each pair: the first open one with room on both sides, or else a new one for the fullest.
+  """The row of each pair: the first open one with room on both sides, else a new one for the fullest.
 
   (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
   """
@@ -216,6 +177,12 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
   return rows
 
 
+def _content_key(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_length: int | None) -> str:
+  digest = hashlib.sha256(tokenizer.model_proto)
+  digest.update(repr((max_length, list(pairs))).encode('utf-8', 'surrogatepass'))
+  return digest.hexdigest()
+
+
 def _lay_out(
   name: str,
   side: Ragged,
@@ -224,44 +191,16 @@ def _lay_out(
   segment: Int[np.ndarray, ' n'],
   shape: tuple[int, int],
 ) -> Batch:
-  """One side of a batch: tokens, segments and positions of the pairs, each one behind the other in its row."""
+  """One side of a batch: its pairs' tokens, segments and positions, one behind the other in each row."""
   lengths = side.lengths[pairs]
   ends = np.cumsum(lengths)
   position = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-  before = np.concatenate([[0], ends])[np.searchsorted(row, row)]  # tokens of this batch ahead of the pair's row
-  flat = np.repeat(row * shape[1] - before, lengths) + np.arange(lengths.sum())
-  arrays = (side.tokens[np.repeat(side.offsets[pairs], lengths) + position], np.repeat(segment, lengths), position)
+  rows_before = np.concatenate([[0], ends])[np.searchsorted(row, row)]  # tokens of the batch ahead of the row
+  flat = np.repeat(row * shape[1] - rows_before, lengths) + np.arange(lengths.sum())
+  tokens = side.tokens[np.repeat(side.offsets[pairs], lengths) + position]
+  values = tokens, np.repeat(segment, lengths), position
   batch = {}
-  for key, values in zip((name, f'{name}_segment', f'{name}_position'), arrays, strict=True):
+  for key, value in zip((name, f'{name}_segment', f'{name}_position'), values, strict=True):
     batch[key] = np.zeros(shape, np.int32)
-    batch[key].ravel()[flat] = values
+    batch[key].ravel()[flat] = value
   return batch
-
-
-def _content_key(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_length: int | None) -> str:
-  digest = hashlib.sha256(tokenizer.model_proto)
-  digest.update(repr((max_length, list(pairs))).encode('utf-8', 'surrogatepass'))
-  return digest.hexdigest()
-
-
-def _read(path: pathlib.Path, key: str) -> TokenPairs | None:
-  """What is stored under this key; None where there is nothing, something else, or half a file."""
-  try:
-    with np.load(path, allow_pickle=False) as stored:
-      if str(stored['key']) != key:
-        return None
-      sides = [Ragged(stored[f'{side}_tokens'], stored[f'{side}_offsets']) for side in ('source', 'target')]
-      return TokenPairs(*sides, int(stored['dropped']))
-  except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-    return None
-
-
-def _write(path: pathlib.Path, key: str, tokens: TokenPairs) -> None:
-  path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  with open(partial, 'wb') as file:
-    np.savez(
-      file, key=np.array(key), dropped=np.array(tokens.dropped),
-      source_tokens=tokens.source.tokens, source_offsets=tokens.source.offsets,
-      target_tokens=tokens.target.tokens, target_offsets=tokens.target.offsets)
-  os.replace(partial, path)

@@ -127,6 +127,8 @@ def _prepared(text: _Text, cache_dir: pathlib.Path) -> PairBuilder:
 
 
 def _embedded_text(data: TextData) -> _Text:
+  if data.train or data.dev or data.test:
+    raise UserError("text of kind 'embedded' was given files: set kind to 'files', or leave the paths out")
   from fastdec.data import embedded  # Babel's data takes a second to load
 
   splits = {split: functools.partial(embedded.generate, split) for split in SPLITS}
