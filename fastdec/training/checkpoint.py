@@ -1,7 +1,7 @@
 """Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there at all.
 
   workdir/config.json            what the run was asked to be
-  workdir/checkpoints/<step>/    params, rest (optimizer, key), data (position), sums (a checksum)
+  workdir/checkpoints/<step>/    params, rest (optimizer, key), data (position), sums.json (of every file)
   workdir/checkpoints.bad/       what could not be read, moved out of the way
 
 Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being saved.
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
-from orbax.checkpoint.checkpoint_managers import PolicyCheckpointInfo, PreservationContext
+from orbax.checkpoint.checkpoint_managers import PreservationContext
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
@@ -41,9 +41,9 @@ class Keep:
   count: int
 
   def should_preserve(
-    self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
+    self, checkpoints: Sequence[Any], *, context: PreservationContext
   ) -> Sequence[bool]:
-    """Orbax's question, checkpoints oldest first."""
+    """Orbax's question, about its PolicyCheckpointInfo of each checkpoint, oldest first."""
     regular = [info.step for info in checkpoints if info.step % self.every == 0][-self.count :]
     return [info.step in regular or info is checkpoints[-1] for info in checkpoints]
 
@@ -58,15 +58,14 @@ class Checkpoints:
   def save(self, state: TrainState, data: grain.DatasetIterator) -> None:
     """Writes the state after step `state.step`; returns when it is on disk."""
     params, rest = _split(state)
-    self._manager.save(
-      int(state.step),
-      args=ocp.args.Composite(
-        params=ocp.args.StandardSave(params),
-        rest=ocp.args.StandardSave(rest),
-        data=grain.checkpoint.CheckpointSave(data),
-        sums=ocp.args.JsonSave({'params': checksum(params), 'rest': checksum(rest)}),
-      ),
+    args = ocp.args.Composite(
+      params=ocp.args.StandardSave(params),
+      rest=ocp.args.StandardSave(rest),
+      data=grain.checkpoint.CheckpointSave(data),
     )
+    self._manager.save(int(state.step), args=args)
+    folder = self.folder / str(int(state.step))
+    _write_json(folder / 'sums.json', _sums(folder))
 
   def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
     """The newest readable state, with `data` set to its position; `fresh` where there are no checkpoints.
@@ -99,20 +98,16 @@ class Checkpoints:
     self._manager.close()
 
   def _read(self, step: int, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
+    folder = self.folder / str(step)
+    _check_sums(folder)
     params, rest = _split(fresh)
-    saved = self._manager.item_metadata(step)['params']
-    if saved is None:
-      raise FileNotFoundError(f'{self.folder / str(step)} has no parameters')
-    _check_shapes(saved.tree, params, self.folder / str(step))
-    found = self._manager.restore(
-      step,
-      args=ocp.args.Composite(
-        params=ocp.args.StandardRestore(params), rest=ocp.args.StandardRestore(rest), sums=ocp.args.JsonRestore()
-      ),
+    _check_shapes(self._manager.item_metadata(step)['params'].tree, params, folder)
+    args = ocp.args.Composite(
+      params=ocp.args.StandardRestore(params),
+      rest=ocp.args.StandardRestore(rest),
+      data=grain.checkpoint.CheckpointRestore(data),
     )
-    if found.sums != {'params': checksum(found.params), 'rest': checksum(found.rest)}:
-      raise OSError('its checksum is wrong')
-    self._manager.restore(step, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(data)))
+    found = self._manager.restore(step, args=args)
     return TrainState(params=found.params, **found.rest)
 
   def _move_away(self, unreadable: list[tuple[int, Exception]], consequence: str) -> None:
@@ -153,22 +148,31 @@ def average_checkpoints(workdir: PathLike, last: int) -> Params:
 def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Params:
   """Parameters in float64: a sum of them is exact enough."""
   try:
-    args = ocp.args.Composite(params=ocp.args.StandardRestore(), sums=ocp.args.JsonRestore())
-    found = manager.restore(step, args=args)
+    _check_sums(folder / str(step))
+    found = manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore()))
   except Exception as error:
     raise UserError(f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints') from None
-  if found.sums['params'] != checksum(found.params):
-    raise UserError(f'{folder / str(step)} is damaged, its checksum is wrong: average fewer checkpoints')
   return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
 
 
-def checksum(tree: PyTree) -> int:
-  """CRC-32 over the leaves of a tree, in its order."""
-  total = 0
-  for leaf in jax.tree.leaves(tree):
-    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    total = zlib.crc32(np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf), total)
-  return total
+def _sums(folder: Path) -> dict[str, int]:
+  """CRC-32 of every file of a checkpoint."""
+  files = (path for path in sorted(folder.rglob('*')) if path.is_file() and path != folder / 'sums.json')
+  return {str(path.relative_to(folder)): zlib.crc32(path.read_bytes()) for path in files}
+
+
+def _check_sums(folder: Path) -> None:
+  """Raises OSError where a file is damaged; asked first, because TensorStore is loud about damaged files.
+
+  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint without them.
+  """
+  path = folder / 'sums.json'
+  if not path.exists():
+    return
+  found = _sums(folder)
+  for name, value in json.loads(path.read_text()).items():
+    if found.get(name) != value:
+      raise OSError(f'{name} is damaged' if name in found else f'{name} is missing')
 
 
 def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
@@ -181,9 +185,7 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
   config = json.loads(json.dumps(config))
   if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix('.json.partial')
-    partial.write_text(json.dumps(config, indent=2) + '\n')
-    os.replace(partial, path)
+    _write_json(path, config)
     return
   try:
     there = json.loads(path.read_text())
@@ -193,6 +195,12 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
     raise UserError(
       f'{workdir} was made by another config: {_differences(there, config)}; choose another workdir, or that config'
     )
+
+
+def _write_json(path: Path, value: Any) -> None:
+  partial = path.with_suffix('.json.partial')
+  partial.write_text(json.dumps(value, indent=2) + '\n')
+  os.replace(partial, path)
 
 
 def _differences(there: dict[str, Any], config: dict[str, Any]) -> str:
@@ -236,7 +244,6 @@ def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
     'params': ocp.StandardCheckpointHandler(),
     'rest': ocp.StandardCheckpointHandler(),
     'data': grain.checkpoint.CheckpointHandler(),
-    'sums': ocp.JsonCheckpointHandler(),
   }
   options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, **options)
   return ocp.CheckpointManager(folder, item_handlers=handlers, options=options)

@@ -73,7 +73,7 @@ def train(
     workdir: gets `checkpoints/` and TensorBoard's `tb/`.
     key: all randomness; its implementation ('threefry2x32' or 'rbg') is that of the dropout masks.
     evaluate: parameters -> named numbers, called every `eval_every` steps and at the end.
-    budget: seconds after which to stop, with a checkpoint, at the next step.
+    budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the earliest).
 
   Raises:
     UserError: the loss is no finite number, or the workdir's checkpoints are unreadable or of another model.
@@ -88,7 +88,7 @@ def train(
   if done > config.steps:
     raise UserError(f'{workdir} is at step {done} already, after steps={config.steps}: choose more, or another workdir')
   is_over = lambda: done == config.steps or (budget is not None and time.monotonic() - start > budget)
-  over, saved_at = is_over(), start
+  over, saved_at = done == config.steps, start  # a call makes at least one step
   with Progress(workdir, done, config.steps) as progress:
     while not over:
       state, metrics = step(state, task.frozen, next(iterator))
@@ -119,7 +119,7 @@ def make_step(
     (_, metrics), gradients = jax.value_and_grad(task.loss, has_aux=True)(state.params, frozen, batch, key)
     updates, opt_state = transform.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics |= {'gradient_norm': optax.global_norm(gradients), 'learning_rate': learning_rate(state.step)}
+    metrics |= {'gradient_norm': optax.tree.norm(gradients), 'learning_rate': learning_rate(state.step)}
     return dataclasses.replace(state, step=state.step + 1, params=params, opt_state=opt_state), metrics
 
   return step

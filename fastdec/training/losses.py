@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 
-Batch = Mapping[str, Int[Array, 'b _']]
+Batch = Mapping[str, Int[Array | np.ndarray, '_ _']]  # rows, positions
 Metrics = dict[str, Array]
 
 

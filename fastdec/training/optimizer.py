@@ -1,7 +1,6 @@
 """Adam with the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017; T2T v2 and v3)."""
 
 import dataclasses
-from typing import Literal
 
 import jax.numpy as jnp
 import optax
@@ -14,7 +13,7 @@ class OptimizerConfig:
   """The defaults are `transformer_base` v3; v2 is `schedule='noam', constant=0.2, b2=0.98`. No clipping, no decay."""
 
   d_model: int  # of the trunk: the rate falls with its square root
-  schedule: Literal['rsqrt', 'noam'] = 'rsqrt'
+  schedule: str = 'rsqrt'  # or 'noam'
   constant: float = 2.0  # T2T's learning_rate_constant (rsqrt) or learning_rate (noam)
   warmup: int = 8000  # steps
   b1: float = 0.9

@@ -59,6 +59,10 @@ def packed(seed, rows=3, length=12):
   return batch
 
 
+def on_device(seed, rows=3):
+  return {name: jnp.asarray(value) for name, value in packed(seed, rows).items()}
+
+
 def batches():
   """An endless, shuffled data set of 40 batches."""
   return grain.MapDataset.range(40).seed(0).shuffle().map(packed).repeat()

@@ -1,0 +1,121 @@
+"""The loop as a whole: exact continuation, also after SIGKILL; clean ends; nothing bad is ever saved."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from fastdec.errors import UserError
+from fastdec.training.checkpoint import average_checkpoints
+from fastdec.training.loop import LoopConfig, train
+from fastdec.training.losses import dev_loss
+from fastdec.training.optimizer import OptimizerConfig
+from fastdec.training.state import base_task
+from tests.training.fakes import Bigram, batches, packed
+
+ROOT = Path(__file__).parent.parent.parent
+OPTIMIZER = OptimizerConfig(d_model=6, warmup=20)
+
+
+def run(workdir, steps, optimizer=OPTIMIZER, data=None, evaluate=None, budget=None, **config):
+  config = LoopConfig(**({'steps': steps, 'log_every': 10, 'checkpoint_every': 7, 'eval_every': 20} | config))
+  return train(base_task(Bigram()), data or batches(), optimizer, config, workdir, jax.random.key(3), evaluate, budget)
+
+
+def slowly(batch):
+  time.sleep(0.02)
+  return batch
+
+
+def same(a, b):
+  return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(tmp_path_factory):
+  return run(tmp_path_factory.mktemp('whole'), 60)
+
+
+def test_training_learns(uninterrupted):
+  dev = [packed(1000), packed(1001)]
+  nll = lambda params: dev_loss(Bigram(), params, dev)['nll']
+  assert uninterrupted.is_finished and uninterrupted.step == 60
+  assert nll(uninterrupted.params) < 0.8 * nll(Bigram().init(jax.random.key(0)))
+
+
+def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path):
+  """The process is killed wherever it happens to be: in a step, in a batch, while saving."""
+  moments = []
+  for _ in range(2):
+    process = subprocess.Popen(
+      [sys.executable, '-m', 'tests.training.test_loop', str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(random.randint(1, 3)):  # so many lines of the log
+      moments.append(process.stdout.readline())
+    time.sleep(random.random() * 0.3)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, f'it ended before it was killed: {moments}'
+    process.stdout.close()
+  finished = run(tmp_path, 60)
+  assert same(finished.params, uninterrupted.params), f'killed after {moments}'
+
+
+def test_a_budget_stops_with_a_checkpoint_and_the_next_call_continues(uninterrupted, tmp_path):
+  for step in (1, 2):
+    stopped = run(tmp_path, 60, budget=0.0, checkpoint_every=100)
+    assert stopped.step == step and not stopped.is_finished
+    assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == [str(step)]
+  finished = run(tmp_path, 60, checkpoint_every=100)
+  assert finished.is_finished and same(finished.params, uninterrupted.params)
+  assert same(average_checkpoints(tmp_path, 1), uninterrupted.params)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+  first = run(tmp_path, 12)
+  assert same(run(tmp_path, 12).params, first.params)
+  with pytest.raises(UserError, match='at step 12 already, after steps=8'):
+    run(tmp_path, 8)
+
+
+def test_a_checkpoint_after_some_seconds(tmp_path):
+  run(tmp_path, 3, checkpoint_every=100, checkpoint_seconds=1e-9)
+  assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['3']
+
+
+@pytest.mark.parametrize(
+  ('constant', 'every', 'what'), [(1e25, 100, 'loss|gradient_norm'), (1e39, 1, 'a parameter')]
+)
+def test_divergence_stops_the_run_and_the_last_good_checkpoint_stays(constant, every, what, tmp_path):
+  run(tmp_path, 10)
+  wild = OptimizerConfig(d_model=6, constant=constant, warmup=1)
+  with pytest.raises(UserError, match=f'({what}) .* the last good checkpoint is kept'):
+    run(tmp_path, 40, optimizer=wild, checkpoint_every=every)
+  assert run(tmp_path, 10).is_finished
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(average_checkpoints(tmp_path, 1)))
+
+
+def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
+  seen = []
+  evaluate = lambda params: seen.append(jax.device_get(params)) or {'nll': 0.5}
+  finished = run(tmp_path, 45, evaluate=evaluate)
+  assert len(seen) == 3 and same(seen[-1], finished.params)  # after 20, 40, and the end
+  lines = capsys.readouterr().out.splitlines()
+  assert 'step 40/45  evaluation: nll 0.5' in lines
+  assert any(line.startswith('step 30/45  loss ') and 'tokens/s' in line and line.endswith('left') for line in lines)
+  assert list((tmp_path / 'tb').iterdir())
+
+
+@pytest.mark.parametrize('field', ['steps', 'log_every', 'checkpoint_every', 'keep'])
+def test_counts_are_positive(field):
+  with pytest.raises(UserError, match=f'{field}=0 is not possible'):
+    LoopConfig(**({'steps': 5} | {field: 0}))
+
+
+if __name__ == '__main__':
+  run(sys.argv[1], 60, data=batches().map(slowly))

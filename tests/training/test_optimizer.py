@@ -1,0 +1,44 @@
+"""The schedules at steps worked out from T2T's formulas, and Adam by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fastdec.errors import UserError
+from fastdec.training.optimizer import OptimizerConfig
+
+
+def test_the_defaults_are_transformer_base_v3():
+  rate = OptimizerConfig(d_model=512).learning_rate
+  # 2 * 512^-0.5 = 0.0883883; / sqrt(8000) = 9.88212e-4; / sqrt(32000) = half of it
+  expected = {0: 0, 1: 9.88212e-4 / 8000, 4000: 4.94106e-4, 8000: 9.88212e-4, 32000: 4.94106e-4}
+  for step, value in expected.items():
+    np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5)
+
+
+def test_noam_is_the_legacy_schedule():
+  rate = OptimizerConfig(d_model=512, schedule='noam', constant=0.2).learning_rate
+  # 5000 * 0.002 * 0.2 * 512^-0.5 = 0.0883883, and the step counts from 1
+  expected = {0: 9.88212e-4 / 8000, 3999: 4.94106e-4, 7999: 9.88212e-4, 31999: 4.94106e-4}
+  for step, value in expected.items():
+    np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5)
+
+
+def test_two_updates_by_hand():
+  config = OptimizerConfig(d_model=1, constant=1.0, warmup=1)  # rates 0, 1
+  transform = config.build()
+  params, gradients = jnp.float32(5), (2.0, -1.0)
+  state = transform.init(params)
+  for gradient in gradients:
+    updates, state = transform.update(jnp.float32(gradient), state, params)
+    params = optax.apply_updates(params, updates)
+  m = (0.9 * 0.1 * 2 + 0.1 * -1) / (1 - 0.9**2)
+  v = (0.997 * 0.003 * 4 + 0.003 * 1) / (1 - 0.997**2)
+  np.testing.assert_allclose(params, 5 - m / np.sqrt(v), rtol=1e-4)
+
+
+@pytest.mark.parametrize(('field', 'words'), [({'schedule': 'cosine'}, 'rsqrt, noam'), ({'warmup': 0}, 'at least 1')])
+def test_mistakes_are_named(field, words):
+  with pytest.raises(UserError, match=words):
+    OptimizerConfig(d_model=512, **field)

@@ -1,0 +1,99 @@
+"""What the three tasks train, and what they leave alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.training.loop import make_step
+from fastdec.training.losses import head_loss, model_loss
+from fastdec.training.optimizer import OptimizerConfig
+from fastdec.training.state import TrainState, base_task, finetuned_heads_task, frozen_heads_task
+from tests.training.fakes import HEADS, Bigram, Matrices, on_device, packed
+
+MODEL, IDENTITY, TRANSFORMED = Bigram(), Matrices(), Matrices(offsets=tuple(range(HEADS + 1)))
+OPTIMIZER = OptimizerConfig(d_model=6, warmup=5)
+
+
+@pytest.fixture
+def trunk():
+  return MODEL.init(jax.random.key(0))
+
+
+def run(task, steps=20):
+  transform = OPTIMIZER.build()
+  state = TrainState.create(task, transform, jax.random.key(1))
+  step = make_step(task, transform, OPTIMIZER.learning_rate)
+  for i in range(steps):
+    state, metrics = step(state, task.frozen, packed(i % 3))
+  return state, metrics
+
+
+def same(a, b):
+  return [np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+
+
+def test_the_loss_of_a_small_task_falls():
+  loss = lambda params: float(model_loss(MODEL, params, on_device(0), 0.1)[0])
+  state, metrics = run(base_task(MODEL), steps=60)
+  assert loss(state.params) < 0.7 * loss(MODEL.init(jax.random.key(0)))
+  assert state.step == 60 and metrics['gradient_norm'] > 0
+  assert metrics['learning_rate'] == OPTIMIZER.learning_rate(59)
+
+
+@pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+def test_frozen_heads_leave_every_bit_of_the_trunk(heads, trunk):
+  before = jax.device_get(trunk)
+  state, _ = run(frozen_heads_task(MODEL, heads, trunk))
+  assert all(same(trunk, before))
+  assert state.params.keys() == {'w'}
+  assert not any(same(state.params, heads.init(jax.random.split(jax.random.key(1))[0])))
+
+
+def test_fine_tuning_starts_from_the_trunk_and_leaves_the_callers_copy(trunk):
+  before = jax.device_get(trunk)
+  task = finetuned_heads_task(MODEL, IDENTITY, trunk)
+  assert all(same(task.init(jax.random.key(1))['model'], before))
+  state, _ = run(task)
+  assert all(same(trunk, before)) and not any(same(state.params['model'], before))
+
+
+def test_a_warm_start_has_a_fresh_optimizer(trunk):
+  state = TrainState.create(finetuned_heads_task(MODEL, IDENTITY, trunk), OPTIMIZER.build(), jax.random.key(1))
+  assert state.step == 0 and not any(leaf.any() for leaf in jax.tree.leaves(state.opt_state))
+
+
+def draws(task, params, count):
+  """(head, loss) of one batch under `count` keys."""
+  keys = jax.random.split(jax.random.key(2), count)
+  metrics = jax.jit(jax.vmap(lambda key: task.loss(params, task.frozen, on_device(0), key)[1]))(keys)
+  return np.asarray(metrics['head']), np.asarray(metrics['loss'])
+
+
+@pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+def test_a_draw_is_the_loss_of_one_head_and_its_expectation_the_mean_of_all(heads, trunk):
+  task = frozen_heads_task(MODEL, heads, trunk)
+  params = task.init(jax.random.key(3))
+  of_head = {
+    offset + 1: float(head_loss(MODEL, heads, trunk, params, on_device(0), jnp.int32(offset), 0.1)[0])
+    for offset in heads.offsets
+  }
+  drawn, loss = draws(task, params, 3000)
+  np.testing.assert_allclose(loss, [of_head[head] for head in drawn], rtol=1e-5)
+  values = np.array(list(of_head.values()))
+  assert abs(loss.mean() - values.mean()) < 5 * values.std() / np.sqrt(3000)
+
+
+def test_fine_tuning_draws_p1_too(trunk):
+  for heads in (IDENTITY, TRANSFORMED):
+    task = finetuned_heads_task(MODEL, heads, trunk)
+    drawn, _ = draws(task, task.init(jax.random.key(3)), 100)
+    assert set(drawn) == {1, 2, 3, 4}
+
+
+def test_the_frozen_trunk_has_no_dropout_and_the_trained_one_has(trunk):
+  heads = Matrices(offsets=(1,))  # one head: the draw plays no part
+  frozen, tuned = frozen_heads_task(MODEL, heads, trunk), base_task(MODEL)
+  assert len(set(draws(frozen, frozen.init(jax.random.key(3)), 5)[1])) == 1
+  losses = [float(tuned.loss(trunk, {}, on_device(0), jax.random.key(i))[0]) for i in range(5)]
+  assert len(set(losses)) == 5
