@@ -38,6 +38,21 @@ def config_flag() -> flags.FlagHolder:
   return holder
 
 
+def budget_flag() -> flags.FlagHolder:
+  """Defines `--budget=540s` (or 9m, 1.5h): when to stop cleanly, to be continued by the same command."""
+  return flags.DEFINE_string('budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h')
+
+
+def seconds(text: str | None) -> float | None:
+  """A time such as 540s, 9m, 1.5h or plain seconds, in seconds; None for None."""
+  if text is None:
+    return None
+  match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
+  if match is None:
+    raise UserError(f"--budget={text} is no time: give seconds, or a number with s, m or h, such as 540s")
+  return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
+
+
 def config_string() -> str:
   """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
   flag = flags.FLAGS['config']

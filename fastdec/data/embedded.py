@@ -24,6 +24,7 @@ from fastdec.data import embedded_sentences as words
 SIZES = {'dev': 500, 'test': 500, 'train': 20_000}
 SEED = 2018
 
+Number = int | float
 Pair = tuple[str, str]
 Forms = dict[str, str]  # '' is the plain form, 'dat' the one that '{person_dat}' asks for
 Drawn = tuple[Forms, Forms]  # in English and in German
@@ -148,9 +149,9 @@ def _shown(draw: Callable[[random.Random], Any], show: Callable[[Any, str], str]
   return draw_both
 
 
-def _quantity(*choices: tuple[str, Sequence[float]]) -> Slot:
+def _quantity(*choices: tuple[str, Sequence[Number]]) -> Slot:
   """A slot for '12.5 kilograms': a unit of CLDR and its values."""
-  def draw(rng: random.Random) -> tuple[float, str]:
+  def draw(rng: random.Random) -> tuple[Number, str]:
     unit, values = rng.choice(choices)
     return rng.choice(values), unit
   return _shown(draw, lambda quantity, locale: units.format_unit(*quantity, locale=locale))
@@ -173,9 +174,8 @@ def _time(rng: random.Random) -> datetime.time:
   return datetime.time(rng.randrange(6, 24), rng.randrange(0, 60, 5))
 
 
-def _money(least: float, most: float, step: float) -> Callable[[random.Random], tuple[float, str]]:
-  steps = round((most - least) / step)
-  return lambda rng: (least + step * rng.randrange(steps), rng.choice(words.CURRENCIES))
+def _money(amounts: Sequence[Number]) -> Callable[[random.Random], tuple[Number, str]]:
+  return lambda rng: (rng.choice(amounts), rng.choice(words.CURRENCIES))
 
 
 NUMBERS = [n for n in range(2, 120) if n != 101]  # 'einhunderteins' would need a declined 'eins'
@@ -198,9 +198,9 @@ SLOTS: dict[str, Slot] = {
                     lambda number, locale: num2words(number, to='ordinal', lang=locale)),
   'percent': _shown(lambda rng: rng.randrange(1, 1000) / 1000,
                     lambda share, locale: numbers.format_percent(share, PERCENT[locale], locale=locale)),
-  'price': _shown(_money(1.99, 900, 0.5),
+  'price': _shown(_money([n / 2 - 0.01 for n in range(4, 1800)]),
                   lambda money, locale: numbers.format_currency(*money, locale=locale)),
-  'amount': _shown(_money(20, 5000, 10), lambda money, locale: numbers.format_currency(
+  'amount': _shown(_money(range(20, 5000, 10)), lambda money, locale: numbers.format_currency(
     *money, locale=locale, format_type='name', currency_digits=False)),
   'distance': _quantity(('length-kilometer', range(20, 2500)), ('length-mile', range(20, 1500))),
   'duration': _quantity(('duration-hour', range(2, 10)), ('duration-minute', range(5, 60))),

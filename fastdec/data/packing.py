@@ -79,7 +79,7 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
     raise UserError('there are no pairs to train on: give text, or a larger max_length if all were too long')
   longest = tokens.lengths.max()
   if longest > length:
-    raise UserError(f'a sentence has {longest} tokens, a row {length}: set length or max_length to leave room')
+    raise UserError(f'a sentence has {longest} tokens, a row {length}: give longer rows or limit max_length')
   return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
 
 

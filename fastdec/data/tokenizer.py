@@ -12,7 +12,6 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Self
 
 import sentencepiece
 
@@ -38,7 +37,7 @@ class Tokenizer:
     self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
 
   @classmethod
-  def train(cls, lines: Iterable[str], path: PathLike, vocab_size: int) -> Self:
+  def train(cls, lines: Iterable[str], path: PathLike, vocab_size: int) -> 'Tokenizer':
     """Learns pieces from lines of both languages and writes the model file: the same lines, the same file.
 
     Args:
@@ -76,7 +75,7 @@ class Tokenizer:
     return cls(model.getvalue())
 
   @classmethod
-  def load(cls, path: PathLike) -> Self:
+  def load(cls, path: PathLike) -> 'Tokenizer':
     """The tokenizer of a model file.
 
     Raises:

@@ -7,7 +7,6 @@ import pathlib
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 from jaxtyping import Int, Int32
@@ -32,7 +31,7 @@ class Ragged:
     return np.diff(self.offsets)
 
   @classmethod
-  def of(cls, sequences: Sequence[Sequence[int]]) -> Self:
+  def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
     offsets = np.cumsum([0, *map(len, sequences)])
     return cls(np.array([token for sequence in sequences for token in sequence], np.int32), offsets)
 
@@ -53,7 +52,7 @@ class TokenPairs:
     return np.stack([self.source.lengths, self.target.lengths], axis=1)
 
   @classmethod
-  def load(cls, path: PathLike, key: str) -> Self | None:
+  def load(cls, path: PathLike, key: str) -> 'TokenPairs | None':
     """What `save` stored under this key; None where there is nothing, something else, or a damaged file."""
     try:
       with np.load(path, allow_pickle=False) as stored:

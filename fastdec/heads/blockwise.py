@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.models.layers import contract, unit_scaling
+from fastdec.models.layers import contract, dropout, unit_scaling
 
 LAYOUTS = ('paper', 'separate')
 FIRSTS = ('identity', 'transformed')
@@ -104,10 +104,7 @@ class BlockwiseHeads:
     return unembed(self.all(params, hidden))
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
-    if key is None or not self.dropout:
-      return x
-    keep = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
-    return jnp.where(keep, x / (1 - self.dropout), 0)
+    return x if key is None or not self.dropout else dropout(x, self.dropout, key)
 
 
 def _affine(x: Float[Array, '*b d'], w: Float[Array, 'd f'], b: Float[Array, ' f']) -> Float[Array, '*b f']:

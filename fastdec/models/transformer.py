@@ -18,7 +18,7 @@ from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import attend, node_mask
-from fastdec.models.layers import Dense, project, sinusoids
+from fastdec.models.layers import Dense, Dropout, project, sinusoids
 
 ACTIVATIONS = {'relu': nn.relu, 'gelu': nn.gelu, 'swish': nn.swish}
 
@@ -80,7 +80,7 @@ class Attention(nn.Module):
       self.q = dense(c.heads, width)
       self.kv = dense(2, c.heads, width)
     self.out = dense(c.d_model)
-    self.drop = nn.Dropout(c.attention_dropout)
+    self.drop = Dropout(c.attention_dropout)
 
   def _heads(self, y_bnf: Float[Array, 'b n f']) -> Float[Array, 'b n i h p']:
     c = self.config
@@ -101,7 +101,7 @@ class Attention(nn.Module):
     return LayerKV(*(kv[:, :, i].swapaxes(1, 2) for i in (0, 1)))
 
   def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, mask: Bool[Array, '#b #n s'], train: bool) -> Array:
-    attended = attend(q, kv, mask, lambda weights: self.drop(weights, deterministic=not train))
+    attended = attend(q, kv, mask, lambda weights: self.drop(weights, train))
     return self.out(attended.reshape(*attended.shape[:2], -1))
 
 
@@ -114,7 +114,7 @@ class FeedForward(nn.Module):
   def __call__(self, x: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
     c = self.config
     hidden = ACTIVATIONS[c.activation](Dense((c.d_ff,), True, c.dtype, name='w1')(x))
-    hidden = nn.Dropout(c.activation_dropout)(hidden, deterministic=not train)
+    hidden = Dropout(c.activation_dropout)(hidden, train)
     return Dense((c.d_model,), True, c.dtype, name='w2')(hidden)
 
 
@@ -125,13 +125,13 @@ class Sublayer(nn.Module):
 
   def setup(self) -> None:
     self.norm = layer_norm(self.config)
-    self.drop = nn.Dropout(self.config.dropout)
+    self.drop = Dropout(self.config.dropout)
 
   def enter(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
     return self.norm(x) if self.config.norm == 'pre' else x
 
   def leave(self, x: Float[Array, 'b n d'], y: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
-    x = x + self.drop(y, deterministic=not train)
+    x = x + self.drop(y, train)
     return x if self.config.norm == 'pre' else self.norm(x)
 
 
@@ -206,7 +206,7 @@ class Network(nn.Module):
     self.decoder = [DecoderLayer(c) for _ in range(c.decoder_layers)]
     if c.norm == 'pre':
       self.encoder_norm, self.decoder_norm = layer_norm(c), layer_norm(c)
-    self.drop = nn.Dropout(c.dropout)
+    self.drop = Dropout(c.dropout)
 
   def embed(self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool) -> Array:
     """Embeddings times sqrt(d) plus the position signal: [b, n, d] in the compute dtype."""
@@ -216,7 +216,7 @@ class Network(nn.Module):
     else:
       signal = sinusoids(positions, c.d_model)
     x = self.embedding[tokens].astype(c.dtype) * c.d_model**0.5 + signal.astype(c.dtype)
-    return self.drop(x, deterministic=not train)
+    return self.drop(x, train)
 
   def encode(
     self, tokens: Int[Array, 'b s'], positions: Int[Array, 'b s'], mask: Bool[Array, 'b s s'], train: bool

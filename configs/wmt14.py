@@ -1,0 +1,148 @@
+"""Blockwise parallel decoding for translation: Stern, Shazeer, Uszkoreit 2018, Table 1 (WMT14 English-German).
+
+  python -m experiments.table1   --config=configs/wmt14.py:scale=tiny --workdir=out/tiny
+  python -m experiments.train    --config=configs/wmt14.py:scale=tiny --workdir=out/base
+  python -m experiments.train    --config=configs/wmt14.py:k=8,tune=finetune --config.base=out/base --workdir=out/k8
+  python -m experiments.evaluate --config=configs/wmt14.py:k=8,tune=finetune --workdir=out/k8
+
+scale (2 cores: time for the whole of table1; what to expect)
+  tiny       the embedded corpus; about 6 minutes
+  smoke      the same at toy size: every step runs, nothing is learnt; about a minute
+  multi30k   Multi30k from data/multi30k (--config.data.folder=...): an hour; base about 30 BLEU, see docs/results.md
+  wmt14      the paper's sizes on parallel files in data/wmt14: not for a CPU. The paper: base 25.56 BLEU, k = 8 fine
+             tuned 24.27 at a mean accepted block size of 3.01 (without distillation)
+
+k=1 trains the base; k >= 2 trains heads on it, with tune=freeze ('regular' in the paper) or tune=finetune.
+"""
+
+from configs.common import locked, parse_arg
+
+TRANSFORMER = {  # T2T's transformer_base v3, but for its sizes (facts: pre-norm, dropout 0.1 everywhere)
+  'norm': 'pre',
+  'positions': 'sinusoidal',
+  'max_positions': 1024,
+  'activation': 'relu',
+  'attention_bias': False,
+  'dropout': 0.1,
+  'attention_dropout': 0.1,
+  'activation_dropout': 0.1,
+  'dtype': 'float32',
+}
+
+
+def get_config(arg=''):
+  """The config of a scale; k, tune and base say which run of Table 1 `experiments.train` does."""
+  choice = parse_arg(arg, scale=('tiny', 'smoke', 'multi30k', 'wmt14'), k=1, tune=('freeze', 'finetune'))
+  config = {'tiny': tiny, 'smoke': smoke, 'multi30k': multi30k, 'wmt14': wmt14}[choice.scale]()
+  return locked(scale=choice.scale, k=choice.k, tune=choice.tune, base='', seed=0, **config)
+
+
+def tiny():
+  """The embedded corpus: 20,000 generated pairs."""
+  return {
+    'data': text('embedded', vocab_size=2000, rows=32, row_length=64),
+    'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
+    'train': run(steps=700, warmup=200, every=350, constant=0.6),
+    'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
+    'finetune': run(steps=200, warmup=100, every=100, constant=0.25),
+    'heads': heads(d_ff=256),
+    'table': table(ks=(2, 4, 8), max_len=64, timed=12, sentences=400),
+  }
+
+
+def smoke():
+  """Every step of `tiny` in seconds."""
+  return {
+    **tiny(),
+    'data': text('embedded', vocab_size=600, rows=8, row_length=64, max_train=1000),
+    'model': {**TRANSFORMER, 'd_model': 32, 'd_ff': 64, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
+    'train': run(steps=20, warmup=10, every=10),
+    'freeze': run(steps=6, warmup=3, every=3),
+    'finetune': run(steps=6, warmup=3, every=3),
+    'heads': heads(d_ff=32),
+    'table': table(ks=(2, 4), max_len=32, timed=3, sentences=32),
+  }
+
+
+def multi30k():
+  """Real captions: 29,000 pairs, at a size that 2 cores train in about 45 minutes."""
+  return {
+    'data': text(
+      'files', folder='data/multi30k', train='train', dev='val', test='test_2016_flickr', suffix='.gz',
+      vocab_size=4000, rows=64, row_length=64,
+    ),
+    'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
+    'train': run(steps=1500, warmup=400, every=100, average=4, constant=0.7),
+    'freeze': run(steps=250, warmup=50, every=50, average=2, constant=0.2),
+    'finetune': run(steps=350, warmup=100, every=50, average=3, constant=0.25),
+    'heads': heads(d_ff=512),
+    'table': table(ks=(4, 8), max_len=80, timed=30, split='test', rows=50),
+  }
+
+
+def wmt14():
+  """The paper's: transformer_base on 8 GPUs of 4,096 tokens, 1,000,000 steps, and as many again for each k."""
+  return {
+    'data': text(
+      'files', folder='data/wmt14', train='train', dev='newstest2013', test='newstest2014',
+      vocab_size=32000, rows=128, row_length=256,
+    ),
+    'model': {**TRANSFORMER, 'd_model': 512, 'd_ff': 2048, 'heads': 8, 'encoder_layers': 6, 'decoder_layers': 6},
+    'train': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
+    'freeze': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
+    'finetune': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
+    'heads': heads(d_ff=2048, layout='paper'),
+    'table': table(ks=(2, 4, 6, 8, 10), max_len=256, timed=100),
+  }
+
+
+def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, rows, row_length, max_train=0):
+  """Where the text is (files are folder/train.en<suffix> and so on), and how it is cut into batches."""
+  return {
+    'kind': kind,
+    'folder': folder,
+    'train': train,
+    'dev': dev,
+    'test': test,
+    'suffix': suffix,
+    'source': 'en',
+    'target': 'de',
+    'vocab_size': vocab_size,  # joint, SentencePiece
+    'rows': rows,  # a batch packs sentences into rows x row_length tokens a side
+    'row_length': row_length,
+    'max_train': max_train,  # 0: all pairs
+    'cache': 'out/data',  # prepared text; shared by all runs
+  }
+
+
+def run(*, steps, warmup, every, average=2, constant=2.0):
+  """One training run: T2T's rsqrt schedule constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5, Adam as in v3."""
+  return {
+    'steps': steps,
+    'schedule': 'rsqrt',
+    'constant': constant,  # with a short warm-up the paper's 2.0 would peak too high
+    'warmup': warmup,
+    'label_smoothing': 0.1,
+    'every': every,  # steps between evaluations and checkpoints
+    'average': average,  # checkpoints whose mean is the result
+  }
+
+
+def heads(*, d_ff, layout='separate', first='identity'):
+  """layout='paper' is the paper's dense layer; first='transformed' its p1 (see fastdec/heads/blockwise.py)."""
+  return {'d_ff': d_ff, 'layout': layout, 'first': first}
+
+
+def table(*, ks, max_len, timed, sentences=0, split='dev', rows=64):
+  """Which cells, on what."""
+  return {
+    'ks': ks,
+    'tunes': ('freeze', 'finetune'),
+    'rules': ('exact', 'top-2', 'top-3', 'min-2', 'min-3'),
+    'split': split,
+    'sentences': sentences,  # 0: all
+    'max_len': max_len,
+    'rows': rows,  # sentences decoded at once, for BLEU and block sizes
+    'timed': timed,  # sentences timed one by one
+    'repeats': 3,
+  }
