@@ -143,6 +143,8 @@ def _one_of(pairs: Sequence[Pair]) -> Slot:
 
 def _shown(draw: Callable[[random.Random], Any], show: Callable[[Any, str], str]) -> Slot:
   """A slot for a value that each language shows in its own way."""
+  show = functools.lru_cache(maxsize=None)(show)
+
   def draw_both(rng: random.Random) -> Drawn:
     value = draw(rng)
     return {'': show(value, 'en')}, {'': show(value, 'de')}

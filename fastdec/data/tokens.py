@@ -23,7 +23,7 @@ class Ragged:
   def __len__(self) -> int:
     return len(self.offsets) - 1
 
-  def __getitem__(self, index: int) -> Int32[np.ndarray, ' t']:
+  def __getitem__(self, index: int | np.integer) -> Int32[np.ndarray, ' t']:
     return self.tokens[self.offsets[index]:self.offsets[index + 1]]
 
   @functools.cached_property
