@@ -95,7 +95,7 @@ def test_a_damaged_archive_is_refused(data: TextData, tmp_path: Path, damage):
   (TextData(kind='embedded', dev=('a', 'b')), 'dev', "'embedded' was given files"),
   (TextData(), 'valid', "no split 'valid': it has train, dev, test"),
 ])
-def test_descriptions_that_make_no_sense_are_refused(tmp_path: Path, data: TextData, split: str, message: str):
+def test_descriptions_that_make_no_sense_are_refused(data, split, message, tmp_path: Path):
   with pytest.raises(UserError, match=message):
     load_pairs(data, split, tmp_path)
 
