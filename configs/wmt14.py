@@ -116,7 +116,7 @@ def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, r
 
 
 def run(*, steps, warmup, every, average=2, constant=2.0):
-  """One training run: T2T's rsqrt schedule constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5, Adam as in v3."""
+  """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5."""
   return {
     'steps': steps,
     'schedule': 'rsqrt',

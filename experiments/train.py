@@ -20,23 +20,19 @@ def main(words: list[str]) -> None:
 
   from experiments import translation
   from fastdec.errors import UserError
-  from fastdec.training.checkpoint import claim_workdir
 
   experiment = translation.Experiment.of(CONFIG.value)
   workdir, budget = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
   if experiment.k > 1 and not experiment.base:
     raise UserError(f'heads for k={experiment.k} are trained on a base model: name its workdir by --config.base=...')
-  claim_workdir(workdir, CONFIG.value.to_dict())
   if translation.is_finished(workdir):
     print(f'{workdir} is finished: its model is in {workdir}/model')
-  elif experiment.k == 1:
-    _say(workdir, translation.train_base(experiment, workdir, budget))
+    return
+  base = pathlib.Path(experiment.base)
+  if translation.train_run(experiment, experiment.k, experiment.tune, base, workdir, budget):
+    print(f'The model is in {workdir}/model')
   else:
-    _say(workdir, translation.train_heads(experiment, experiment.k, experiment.tune, experiment.base, workdir, budget))
-
-
-def _say(workdir: object, is_finished: bool) -> None:
-  print(f'The model is in {workdir}/model' if is_finished else f'Out of budget: the same command goes on in {workdir}')
+    print(f'Out of budget: the same command goes on in {workdir}')
 
 
 if __name__ == '__main__':

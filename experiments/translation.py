@@ -15,7 +15,7 @@ from fastdec.data.tokenizer import Tokenizer
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.training.checkpoint import average_checkpoints
+from fastdec.training.checkpoint import average_checkpoints, claim_workdir
 from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss, head_accuracy
 from fastdec.training.optimizer import OptimizerConfig
@@ -181,7 +181,7 @@ def train_base(experiment: Experiment, workdir: pathlib.Path, budget: float | No
   task = base_task(model, experiment.train.label_smoothing)
   dev = text.dev_batches()
   evaluate = lambda params: dev_loss(model, params, dev)
-  params = _run(experiment, text, task, experiment.train, evaluate, workdir, budget)
+  params = _run(experiment, text, task, {}, experiment.train, evaluate, workdir, budget)
   if params is not None:
     folders.save(workdir / 'model', model, params, text.tokenizer_path)
   return params is not None
@@ -220,11 +220,20 @@ def train_heads(
     return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
 
   task = make_task(model, heads, trunk, config.label_smoothing)
-  params = _run(experiment, text, task, config, evaluate, workdir, budget)
+  params = _run(experiment, text, task, {'heads': heads, 'tune': tune}, config, evaluate, workdir, budget)
   if params is not None:
     model_params, head_params = split(params)
     folders.save(workdir / 'model', model, model_params, text.tokenizer_path, (heads, head_params))
   return params is not None
+
+
+def train_run(
+  experiment: Experiment, k: int, tune: str, base: pathlib.Path, workdir: pathlib.Path, budget: float | None = None
+) -> bool:
+  """`train_base` for k = 1, else `train_heads`."""
+  if k == 1:
+    return train_base(experiment, workdir, budget)
+  return train_heads(experiment, k, tune, base, workdir, budget)
 
 
 def is_finished(workdir: pathlib.Path) -> bool:
@@ -236,12 +245,16 @@ def _run(
   experiment: Experiment,
   text: Text,
   task: Task,
+  what: dict[str, Any],
   config: RunConfig,
   evaluate: Any,
   workdir: pathlib.Path,
   budget: float | None,
 ) -> Any:
   """The averaged parameters of a finished run, or None where the budget ended first."""
+  asked = {'seed': experiment.seed, 'data': experiment.data, 'model': experiment.model, **what, 'training': config}
+  plain = lambda x: dataclasses.asdict(x) if dataclasses.is_dataclass(x) else x
+  claim_workdir(workdir, {name: plain(value) for name, value in asked.items()})
   optimizer = OptimizerConfig(
     d_model=experiment.model.d_model, schedule=config.schedule, constant=config.constant, warmup=config.warmup
   )
@@ -252,5 +265,6 @@ def _run(
     checkpoint_every=config.every,
     keep=config.average,
   )
-  trained = train(task, text.train_batches(), optimizer, loop, workdir, jax.random.key(experiment.seed), evaluate, budget)
+  key = jax.random.key(experiment.seed)
+  trained = train(task, text.train_batches(), optimizer, loop, workdir, key, evaluate, budget)
   return average_checkpoints(workdir, config.average) if trained.is_finished else None

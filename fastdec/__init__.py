@@ -5,6 +5,7 @@ from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
+from fastdec.folders import load, load_heads, load_tokenizer
 
 __all__ = [
   'Blockwise',
@@ -19,4 +20,7 @@ __all__ = [
   'Topology',
   'UserError',
   'decode',
+  'load',
+  'load_heads',
+  'load_tokenizer',
 ]

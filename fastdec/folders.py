@@ -87,6 +87,11 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
   return heads, _read(folder / 'heads.safetensors', heads, dtype)
 
 
+def has_heads(path: PathLike) -> bool:
+  """Whether `load_heads` would find any."""
+  return _open(path)[1].get('heads') is not None
+
+
 def load_tokenizer(path: PathLike) -> Any:
   """The tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
   from fastdec.data.tokenizer import Tokenizer  # SentencePiece is not needed for decoding

@@ -27,6 +27,7 @@ class Cell:
   calls_per_sentence: float | None = None
   ms_per_sentence: float | None = None           # batch 1, median
   greedy_ms_per_sentence: float | None = None    # of the same model, interleaved with the former
+  same_as_greedy: float | None = None            # share of sentences with the output of the same model's greedy
   compile_seconds: float | None = None
   head_accuracy: tuple[float | None, ...] = ()   # top-1 on the dev set of p1 .. pk, 0 to 1
   sentences: int | None = None

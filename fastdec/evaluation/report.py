@@ -70,8 +70,9 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
     rows.append(tuple(map(Entry, (
       str(cell.k), TUNES[cell.tune], cell.rule, _text(cell.greedy_ms_per_sentence, '.1f'),
       _text(cell.ms_per_sentence, '.1f'), _text(cell.speedup, '.2f', '×'), _text(cell.calls_per_sentence, '.1f'),
+      _text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
       ' '.join(_text(a and 100 * a, '.0f') for a in accuracy)))))
-  header = ('k', 'Training', 'Rule', 'Greedy ms', 'Blockwise ms', 'Speed-up', 'Calls', 'Top-1 % of p1 .. pk')
+  header = ('k', 'Training', 'Rule', 'Greedy ms', 'Blockwise ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
   notes = ('Per sentence at batch 1: median of rounds in which both take turns, compiling apart.',)
   return Table('Wall clock and heads', header, tuple(rows), notes)
 

@@ -71,7 +71,7 @@ def train(
     optimizer: the rate and its schedule.
     config: lengths and intervals.
     workdir: gets `checkpoints/` and TensorBoard's `tb/`.
-    key: all randomness; its implementation ('threefry2x32' or 'rbg') is that of the dropout masks.
+    key: all randomness: first parameters, dropout, drawn heads.
     evaluate: parameters -> named numbers, called every `eval_every` steps and at the end.
     budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the earliest).
 

@@ -1,0 +1,63 @@
+"""Decodes lines of text with a trained translation model."""
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+import fastdec as fd
+from fastdec.data.packing import padded_batches
+from fastdec.data.tokenizer import Tokenizer
+from fastdec.data.tokens import TokenPairs
+from fastdec.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """What was decoded, sentence by sentence in the order given."""
+
+  lines: list[str]
+  tokens: np.ndarray
+  lengths: np.ndarray
+  block_sizes: np.ndarray
+
+
+def rule_of(name: str) -> fd.MinBlock:
+  """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
+  match = re.fullmatch(r'exact|(top|min)-([1-9]\d*)', name)
+  if match is None:
+    raise UserError(f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2')
+  top, size = {'top': (int(match[2] or 1), 1), 'min': (1, int(match[2] or 1)), None: (1, 1)}[match[1]]
+  return fd.MinBlock(fd.TopN(np.int32(top)), np.int32(size))
+
+
+def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:
+  """Blockwise decoding with all the heads there are; without any (None), greedy."""
+  if heads is None:
+    if rule != 'exact':
+      raise UserError(f'the rule {rule} needs heads, and this is a base model: give exact, or a run with k >= 2')
+    return fd.Greedy()
+  return fd.Blockwise(heads, rule=rule_of(rule))
+
+
+def translate(
+  model: Any, params: Any, tokenizer: Tokenizer, tokens: TokenPairs, strategy: Any, max_len: int, rows: int
+) -> Output:
+  """Decodes all sources in length-sorted batches of one shape: one compilation."""
+  outputs: list[Any] = [None] * len(tokens)
+  width = padded_width(tokens)
+  for batch in padded_batches(tokens, rows):
+    source = np.pad(batch.source, ((0, 0), (0, width - batch.source.shape[1])))
+    out = fd.decode(model, params, source, strategy, max_len=max_len)
+    arrays = [np.asarray(x) for x in (out.tokens, out.lengths, out.block_sizes)]
+    for row, index in enumerate(batch.indices):
+      if index >= 0:
+        outputs[index] = [x[row] for x in arrays]
+  ids, lengths, sizes = (np.stack(column) for column in zip(*outputs, strict=True))
+  return Output([tokenizer.decode(row.tolist()) for row in ids], ids, lengths, sizes)
+
+
+def padded_width(tokens: TokenPairs) -> int:
+  """The longest source, rounded up to a multiple of 16."""
+  return -(-int(tokens.source.lengths.max()) // 16) * 16

@@ -1,0 +1,71 @@
+"""Table 1 of Stern et al. 2018: trains what is missing, measures what is missing, writes the table and the picture.
+
+  python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart [--budget=540s]
+
+In the workdir: base/ and k<k>-<tune>/ (one training run each), results.jsonl (one line a cell), table1.md, .csv, .png.
+Finished cells are skipped, an interrupted run goes on where it was.
+"""
+
+import pathlib
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its runs', required=True)
+BUDGET = cli.budget_flag()
+
+
+def main(words: list[str]) -> None:
+  import time
+
+  from rich.console import Console
+
+  from experiments import measure, show, translation
+  from fastdec.evaluation import cells, figures, report
+
+  experiment = translation.Experiment.of(CONFIG.value)
+  workdir, budget = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
+  start, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
+  left = lambda: None if budget is None else budget - (time.monotonic() - start)
+  results = workdir / 'results.jsonl'
+  done = cells.read(results)  # before long work: the file may be no table
+  text = translation.Text.of(experiment)
+  measuring = measure.Measuring(experiment, text)
+  finished = []
+  runs = [(1, 'freeze'), *((k, tune) for k in experiment.table.ks for tune in experiment.table.tunes)]
+  for k, tune in runs:
+    folder = folder_of(workdir, k, tune)
+    if not translation.is_finished(folder):
+      console.rule('training the base model' if k == 1 else f'training heads for k = {k}, {tune}', align='left')
+      is_over = left() is not None and left() <= 0
+      if is_over or not translation.train_run(experiment, k, tune, workdir / 'base', folder, left()):
+        console.print(f'Out of budget: the same command goes on in {workdir}')
+        break
+    finished.append((k, tune))
+    for cell in measuring.missing(folder, k, tune, done):
+      cells.append(results, cell)
+      console.print(measure.summary(cell))
+  found = cells.read(results)
+  if not found:
+    return
+  report.write(found, workdir)
+  figures.scatter(found, workdir / 'table1.png')
+  for table in (report.table1(found), report.wallclock_table(found)):
+    console.print(report.terminal(table))
+  shown = [run for run in finished if run[0] > 1][-1:]  # the longest blocks to be expected
+  for k, tune in shown:
+    console.rule(f'k = {k}, {tune}, exact: what each call of the model wrote', align='left')
+    for source, blocks in measuring.examples(folder_of(workdir, k, tune)):
+      console.print(f'{source}\n  ', show.marked(blocks), sep='')
+  console.print(f'\nThe table is {workdir}/table1.md, the picture {workdir}/table1.png, every cell a line of {results}')
+
+
+def folder_of(workdir: pathlib.Path, k: int, tune: str) -> pathlib.Path:
+  """Where a run of the table lies."""
+  return workdir / ('base' if k == 1 else f'k{k}-{tune}')
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,66 @@
+"""Translates sentences with a trained run, and marks the blocks: what each call of the model wrote.
+
+  python -m experiments.translate --workdir=out/quickstart/k8-finetune "a sentence" "another"
+  python -m experiments.translate --workdir=... --input=lines.txt
+  cat lines.txt | python -m experiments.translate --workdir=...
+"""
+
+import pathlib
+import sys
+
+from absl import flags
+
+from experiments import cli
+
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
+INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
+RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
+MAX_LEN = flags.DEFINE_integer('max_len', 100, 'at most so many tokens a sentence', lower_bound=1)
+ROWS = flags.DEFINE_integer('rows', 16, 'sentences decoded at once', lower_bound=1)
+PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
+
+
+def main(words: list[str]) -> None:
+  import rich.console
+
+  from experiments import decoding, show
+  from fastdec import folders
+  from fastdec.data.packing import tokenise
+
+  lines = _lines(words)
+  decoding.rule_of(RULE.value)  # a mistake shows before the model is loaded
+  model, params = folders.load(WORKDIR.value)
+  tokenizer = folders.load_tokenizer(WORKDIR.value)
+  heads = folders.load_heads(WORKDIR.value) if folders.has_heads(WORKDIR.value) else None
+  strategy = decoding.strategy_of(heads, RULE.value)
+  tokens = tokenise([(line, '') for line in lines], tokenizer)
+  rows = min(ROWS.value, len(lines))
+  out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
+  console = rich.console.Console(highlight=False, soft_wrap=True)
+  for line, ids, sizes in zip(out.lines, out.tokens, out.block_sizes, strict=True):
+    console.print(line if PLAIN.value else show.marked(show.blocks_of(tokenizer, ids, sizes)), markup=False)
+
+
+def _lines(words: list[str]) -> list[str]:
+  """The sentences, from the one place that has them; bytes that are no UTF-8 are a mistake."""
+  from fastdec.errors import UserError
+
+  if words and INPUT.value:
+    raise UserError('there are sentences on the command line and --input: give one of them')
+  if words:
+    return words
+  if INPUT.value is None and sys.stdin.isatty():
+    raise UserError('there is nothing to translate: give sentences, --input=FILE, or lines on standard input')
+  name = INPUT.value or 'standard input'
+  try:
+    data = pathlib.Path(INPUT.value).read_bytes() if INPUT.value else sys.stdin.buffer.read()
+    return data.decode().splitlines()
+  except OSError as error:
+    raise UserError(f'cannot read {name} ({error.strerror}): give a text file') from None
+  except UnicodeDecodeError as error:
+    line = data[: error.start].count(b'\n') + 1
+    raise UserError(f'line {line} of {name} is not UTF-8: convert the text') from None
+
+
+if __name__ == '__main__':
+  cli.run(main, words=True)
