@@ -1,6 +1,11 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
+import os
 from pathlib import Path
+
+# Tests compile much and compute little: without LLVM's optimisations the suite takes 40 % less time. Read by JAX when
+# it starts, so it stands before the import; flags that are set already are kept.
+os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 
 import hypothesis
 import jax

@@ -72,8 +72,11 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
       _text(cell.ms_per_sentence, '.1f'), _text(cell.speedup, '.2f', '×'), _text(cell.calls_per_sentence, '.1f'),
       _text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
       ' '.join(_text(a and 100 * a, '.0f') for a in accuracy)))))
-  header = ('k', 'Training', 'Rule', 'Greedy ms', 'Blockwise ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
-  notes = ('Per sentence at batch 1: median of rounds in which both take turns, compiling apart.',)
+  header = (
+    'k', 'Training', 'Rule', 'Greedy ms', 'Blockwise ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
+  notes = (
+    'Per sentence at batch 1: median of rounds in which both take turns, compiling apart.',
+    "As greedy: sentences whose output is that of greedy decoding with the same model.")
   return Table('Wall clock and heads', header, tuple(rows), notes)
 
 

@@ -149,11 +149,12 @@ def test_the_terminal_shows_every_figure_and_note():
 
 
 def test_wall_clock_is_compared_with_greedy_and_heads_are_shown_once():
-  table = report.wallclock_table([a_cell(3, rule='top-2'), a_cell(3), a_cell(5, error='killed')])
+  run = [a_cell(3, rule='top-2', same_as_greedy=0.0), a_cell(3, same_as_greedy=1.0), a_cell(5, error='killed')]
+  table = report.wallclock_table(run)
   texts = [[entry.ours for entry in row] for row in table.rows]
   assert texts == [
-    ['3', 'Fine tuning', 'exact', '25.0', '10.0', '2.50×', '9.0', '100 90 81'],
-    ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '']]
+    ['3', 'Fine tuning', 'exact', '25.0', '10.0', '2.50×', '9.0', '100.0', '100 90 81'],
+    ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '0.0', '']]
 
 
 def test_csv_is_tidy(tmp_path):
