@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
+from fastdec.errors import UserError
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -123,6 +124,17 @@ def test_ctrl_c_is_one_line_and_exit_code_130(folder):
   assert process.stdout.readline() == 'asleep\n'
   process.send_signal(signal.SIGINT)
   assert (process.communicate(timeout=60)[1], process.returncode) == ('Interrupted.\n', 130)
+
+
+@pytest.mark.parametrize(('text', 'seconds'), [(None, None), ('540s', 540), ('540', 540), ('9m', 540), ('1.5h', 5400)])
+def test_a_budget_is_a_time(text, seconds):
+  assert cli.seconds(text) == seconds
+
+
+@pytest.mark.parametrize('text', ['', 'm', '5 m', '-5s', '1d'])
+def test_a_budget_that_is_no_time_is_refused(text):
+  with pytest.raises(UserError, match=f'--budget={text} is no time'):
+    cli.seconds(text)
 
 
 def test_conditions_name_the_machine_and_the_commit():
