@@ -16,6 +16,7 @@ from fastdec.evaluation import paper
 from fastdec.evaluation.cells import FIELDS, TUNES, Cell, Key, flat, latest
 
 MISSING = '–'
+UNBROKEN = 14   # characters: figures are not broken over lines, reasons of failures are
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 MIN_NOTE = '‡ At least so many tokens a call (section 5.3): not in the paper, which gives no figures.'
 CONDITIONS = (
@@ -73,7 +74,7 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
       _text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
       ' '.join(_text(a and 100 * a, '.0f') for a in accuracy)))))
   header = (
-    'k', 'Training', 'Rule', 'Greedy ms', 'Blockwise ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
+    'k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
   notes = (
     'Per sentence at batch 1: median of rounds in which both take turns, compiling apart.',
     "As greedy: sentences whose output is that of greedy decoding with the same model.")
@@ -91,10 +92,13 @@ def markdown(table: Table) -> str:
 
 
 def terminal(table: Table) -> rich.table.Table:
-  """The same for `rich.print`: the paper's figure dim, below ours."""
+  """The same for `rich.print`, 80 columns wide if need be: the paper's figure dim, below ours."""
   notes = '\n'.join(table.notes)
   drawn = rich.table.Table(
-    *table.header, title=table.title, caption=notes, caption_justify='left', box=rich.box.SIMPLE)
+    title=table.title, caption=notes, caption_justify='left', box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
+  for index, heading in enumerate(table.header):
+    texts = [*heading.split(), *(text for row in table.rows for text in row[index])]
+    drawn.add_column(heading, min_width=max(len(text) for text in texts if len(text) <= UNBROKEN))
   for row in table.rows:
     drawn.add_row(*(rich.text.Text.assemble(ours, (f'\n{beside}' * bool(beside), 'dim')) for ours, beside in row))
   return drawn

@@ -148,6 +148,20 @@ def test_the_terminal_shows_every_figure_and_note():
   assert all(word in text for word in ('30.80 / 3.00', '(24.27 / 3.01)', '(25.71 / 5.34)', 'Regular', '†'))
 
 
+def test_figures_are_not_broken_over_lines_in_80_columns():
+  run = [a_cell(k, tune, rule) for k in (8, 10) for tune, rule in
+         (('regular', 'exact'), ('finetune', 'exact'), ('finetune', 'top-2'), ('finetune', 'top-3'))]
+  console = rich.console.Console(width=80, file=io.StringIO())
+  console.print(report.terminal(report.table1([*run, a_cell(6, error='a reason that is longer than a figure')])))
+  console.print(report.terminal(report.wallclock_table(run)))
+  text = console.file.getvalue()
+  assert text.count('30.80 / 3.00') == 4 and text.count('(25.71 / 5.34)') == 1 and 'Fine tuning  exact' in text
+
+
+def test_nothing_measured_is_an_empty_table():
+  rich.console.Console(file=io.StringIO()).print(report.terminal(report.wallclock_table([a_cell(error='killed')])))
+
+
 def test_wall_clock_is_compared_with_greedy_and_heads_are_shown_once():
   run = [a_cell(3, rule='top-2', same_as_greedy=0.0), a_cell(3, same_as_greedy=1.0), a_cell(5, error='killed')]
   table = report.wallclock_table(run)
