@@ -2,6 +2,9 @@
 
 
 
+from collections.abc import Sequence
+from typing import Any
+
 from fastdec import struct
 from fastdec.decoding.drafters.heads import HeadsDrafter
 from fastdec.decoding.drafters.none import NoDraft
@@ -36,7 +39,7 @@ class Blockwise:
     rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
   """
 
-  heads: Bound
+  heads: Bound | tuple[Any, Any]
   k: int | None = struct.static(default=None)
   rule: Rule = Exact()
 
@@ -73,8 +76,8 @@ class Medusa:
     rule: how to accept.
   """
 
-  heads: Bound
-  choices: Topology = struct.static()
+  heads: Bound | tuple[Any, Any]
+  choices: Topology | Sequence[Sequence[int]] = struct.static()
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:

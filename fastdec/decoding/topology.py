@@ -37,7 +37,9 @@ class Topology:
   max_depth: int
 
   @classmethod
-  def from_parents(cls, parents: Any, ranks: Any = None, acceptable: Any = None, max_depth: int | None = None) -> 'Topology':
+  def from_parents(
+    cls, parents: Any, ranks: Any = None, acceptable: Any = None, max_depth: int | None = None
+  ) -> 'Topology':
     """The tree (or one tree a row) given by each node's parent; node 0 is the root.
 
     Args:

@@ -20,7 +20,8 @@ TOKENS = [7, 2, 4, 5]
 
 def verdict(rule, tokens=TOKENS, logits=LOGITS, topology=CHAIN, acceptable=None):
   draft = Draft(jnp.array([tokens], jnp.int32), topology)
-  accepted = rule(None, draft, jnp.asarray(logits), jnp.ones((1, topology.n), bool) if acceptable is None else acceptable)
+  acceptable = jnp.ones((1, topology.n), bool) if acceptable is None else acceptable
+  accepted = rule(None, draft, jnp.asarray(logits), acceptable)
   return int(accepted.node[0]), int(accepted.bonus[0])
 
 

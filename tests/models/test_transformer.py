@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.cache.kv import KVCache
 from fastdec.decoding.topology import Topology
-from fastdec.models import api
+from fastdec.models import api, attention
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 SMALL = TransformerConfig(vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)
@@ -70,7 +71,7 @@ def test_cached_equals_uncached_in_steps_of_any_width(made):
 
 
 def test_a_tree_scores_each_path_as_if_it_were_alone(made):
-  """Nodes root, a, b, aa: the path root, b gives what the tokens root, b give; and after commit so does what follows."""
+  """Nodes root, a, b, aa: the path root, b gives what those tokens give alone; so does what follows a commit."""
   model, params = made
   tree = Topology.from_choices([[0], [1], [0, 0]])
   tokens = jnp.array([[0, 9, 8, 7], [0, 2, 3, 4]], jnp.int32)
@@ -131,7 +132,7 @@ def test_bfloat16_is_near_float32(made):
 
 @pytest.mark.parametrize(
   'change, message',
-  [({'norm': 'middle'}, 'choose one of pre, post'), ({'heads': 5}, 'not divisible'), ({'positions': 'none'}, 'sinusoidal')],
+  [({'norm': 'middle'}, 'one of pre, post'), ({'heads': 5}, 'not divisible'), ({'positions': 'no'}, 'sinusoidal')],
 )
 def test_bad_sizes_are_refused(change, message):
   with pytest.raises(fd.UserError, match=message):
@@ -141,9 +142,8 @@ def test_bad_sizes_are_refused(change, message):
 def test_the_example_of_the_protocol_decodes():
   """The model in `models/api.py`'s docstring is code that works, with a draft too."""
   example = re.split(r'\(a test runs it\):\n', api.__doc__)[1]
-  names = {}
-  exec('import dataclasses, jax, jax.numpy as jnp\nfrom fastdec.cache.kv import KVCache\nfrom fastdec.models import attention\n'
-       + '\n'.join(line[2:] for line in example.splitlines()), names)
+  names = {'dataclasses': dataclasses, 'jax': jax, 'jnp': jnp, 'KVCache': KVCache, 'attention': attention}
+  exec('\n'.join(line[2:] for line in example.splitlines()), names)
   model = names['Bag']()
   assert isinstance(model, api.Model)
   params = model.init(jax.random.key(0))

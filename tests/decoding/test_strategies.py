@@ -1,0 +1,245 @@
+"""Exact means exact: every lossless strategy writes what greedy decoding by the definition writes, in float64.
+
+The oracle runs the whole model again for each token, without a cache. Models are random (heads are rarely right) and
+trained (heads are mostly right), the batch is ragged and holds an empty sentence.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fastdec as fd
+from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.losses import head_loss
+
+VOCAB, MAX_LEN, K = 13, 12, 10
+CONFIG = TransformerConfig(
+  vocab_size=VOCAB, d_model=24, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0,
+  attention_dropout=0.0, activation_dropout=0.0, dtype='float64',
+)
+MODEL = Transformer(CONFIG)
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
+LAYOUTS = ('paper', 'separate')
+HEADS = {layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS}
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def sources(rng, rows):
+  """Ids 2..12, ragged, each ending in 1; the last row is empty."""
+  out = np.zeros((rows, 8), np.int32)
+  for row in out[:-1]:
+    length = rng.integers(1, 7)
+    row[:length] = rng.integers(2, VOCAB, length)
+    row[length] = 1
+  return out
+
+
+SOURCE = sources(np.random.default_rng(0), 7)
+
+
+def random_params():
+  """Scaled up from the initialisation, so that outputs vary: a fresh tied model repeats its input."""
+  params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), MODEL.init(jax.random.key(0)))
+  return params | {'embedding': params['embedding'] * 3}
+
+
+def batch_of(source, target):
+  """A batch as in training, a sentence a row."""
+  part = lambda x: {'': x, '_segment': x > 0, '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape)}
+  sides = {'source': source, 'target': target}
+  return {f'{side}{name}': jnp.asarray(y, jnp.int32) for side, x in sides.items() for name, y in part(x).items()}
+
+
+def reversed_sources():
+  """What the trained model has learnt to write: the source backwards, then an end."""
+  return np.stack([np.append(row[:n][::-1], [1, *[0] * (7 - n)]) for row in SOURCE for n in [(row > 1).sum()]])
+
+
+@functools.cache
+def trained_params():
+  """The model and the heads of both layouts, trained together until they know the seven sentences by heart."""
+  fresh = {'model': MODEL.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in HEADS.items()}}
+  params = jax.tree.map(lambda x: x.astype(jnp.float64), fresh)
+  batch, optimizer = batch_of(SOURCE, reversed_sources()), optax.adam(4e-3)
+
+  @jax.jit
+  def step(params, state, offset):
+    def loss(p):
+      of = lambda name, o: head_loss(MODEL, HEADS[name], p['model'], p[name], batch, o, 0.0)[0]
+      return sum(of(name, o) for name in HEADS for o in (offset, jnp.zeros_like(offset)))
+
+    updates, state = optimizer.update(jax.grad(loss)(params), state)
+    return optax.apply_updates(params, updates), state
+
+  state = optimizer.init(params)
+  for i in range(300):
+    params, state = step(params, state, jnp.int32(1 + i % (K - 1)))
+  return params
+
+
+@functools.cache
+def made(kind):
+  """(params, {layout: head params}, the oracle's tokens)."""
+  if kind == 'random':
+    params, heads = random_params(), {n: h.init(jax.random.key(1)) for n, h in HEADS.items()}
+  else:
+    heads = dict(trained_params())
+    params = heads.pop('model')
+  return params, heads, oracle(params)
+
+
+def oracle(params):
+  """Greedy decoding by the definition: the whole model again for every token."""
+
+  @jax.jit
+  def logits(target):
+    full = jnp.ones_like(target)
+    batch = batch_of(SOURCE, np.ones(target.shape)) | {'target': target, 'target_segment': full}
+    return MODEL.unembed(params, MODEL.hidden(params, batch))
+
+  tokens = np.zeros((len(SOURCE), MAX_LEN), np.int32)
+  running = (SOURCE > 1).any(1)
+  tokens[~running, 0] = 1
+  for t in range(MAX_LEN):
+    choice = 1 + np.argmax(np.asarray(logits(jnp.asarray(tokens)))[:, t, 1:], axis=-1)  # id 0 is never emitted
+    tokens[running, t] = choice[running]
+    running &= choice != 1
+  return tokens
+
+
+def strategy(name, heads):
+  bound = {layout: (HEADS[layout], heads[layout]) for layout in HEADS}
+  kind, _, rest = name.partition(' ')
+  layout, _, k = rest.partition(' ')
+  return {
+    'greedy': lambda: fd.Greedy(),
+    'blockwise': lambda: fd.Blockwise(bound[layout], int(k)),
+    'two-calls': lambda: fd.BlockwiseTwoCalls(bound[layout], int(k)),
+    'sweep': lambda: fd.Blockwise(bound[layout], int(k), fd.MinBlock(fd.TopN(1), 1)),
+    'tree': lambda: fd.Medusa(bound[layout], TREE),
+    'chain-as-tree': lambda: fd.Medusa(bound[layout], [[0] * depth for depth in range(1, int(k or 4))]),
+    'twins': lambda: fd.Medusa(bound[layout], [[rank] for rank in range(VOCAB)]),  # every id, pads too
+  }[kind]()
+
+
+LOSSLESS = [
+  'greedy', *(f'blockwise separate {k}' for k in (1, 2, 3, 7, 10)), 'blockwise paper 10', 'blockwise paper 4',
+  'two-calls separate 4', 'sweep separate 10', 'tree separate', 'tree paper', 'chain-as-tree separate',
+  'twins separate',
+]
+
+
+@pytest.mark.parametrize('kind', ['random', 'trained'])
+@pytest.mark.parametrize('name', LOSSLESS)
+def test_exact_is_lossless(name, kind):
+  params, heads, expected = made(kind)
+  out = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+  np.testing.assert_array_equal(out.tokens, expected)
+  np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
+  assert out.tokens[-1].tolist() == [1] + [0] * (MAX_LEN - 1)  # the empty sentence
+
+
+def test_the_trained_model_is_worth_testing_on():
+  """It has learnt the task, its heads draft well, and rows end at different lengths inside blocks."""
+  params, heads, expected = made('trained')
+  np.testing.assert_array_equal(expected[:, :8], reversed_sources())
+  out = fd.decode(MODEL, params, SOURCE, strategy('blockwise separate 10', heads), max_len=MAX_LEN)
+  assert out.mean_block_size > 2 and len(set(np.asarray(out.lengths))) > 3
+  tree = fd.decode(MODEL, params, SOURCE, strategy('tree separate', heads), max_len=MAX_LEN)
+  assert tree.mean_block_size > 2
+
+
+@pytest.mark.parametrize('name', ['blockwise separate 7', 'tree separate'])
+@pytest.mark.parametrize('max_len', [1, 2, 5])
+def test_max_len_in_the_middle_of_a_block(name, max_len):
+  params, heads, expected = made('trained')
+  out = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=max_len)
+  np.testing.assert_array_equal(out.tokens, expected[:, :max_len])
+
+
+@pytest.mark.parametrize('name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4'])
+def test_batch_of_b_equals_b_batches_of_one(name):
+  params, heads, _ = made('trained')
+  together = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+  for i, row in enumerate(SOURCE):
+    alone = fd.decode(MODEL, params, row[None], strategy(name, heads), max_len=MAX_LEN)
+    for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
+      np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
+
+
+def test_one_call_or_two_calls_draft_the_same():
+  params, heads, _ = made('trained')
+  one, two = (fd.decode(MODEL, params, SOURCE, strategy(f'{n} separate 4', heads), max_len=MAX_LEN)
+              for n in ('blockwise', 'two-calls'))
+  np.testing.assert_array_equal(one.block_sizes, two.block_sizes)
+  np.testing.assert_array_equal(two.draft_calls, two.calls)
+  assert not one.draft_calls.any()
+
+
+def test_a_forced_prefix_is_continued():
+  params, heads, expected = made('trained')
+  prefix, lengths = expected[:-1, :2], np.array([2, 1, 0, 2, 1, 0])
+  for name in ('greedy', 'blockwise separate 7'):
+    forced = {'prefix': prefix, 'prompt_lengths': lengths, 'max_len': 6}
+    out = fd.decode(MODEL, params, SOURCE[:-1], strategy(name, heads), **forced)
+    for row, n, tokens in zip(expected[:-1], lengths, np.asarray(out.tokens), strict=True):
+      if 1 not in row[:n]:
+        np.testing.assert_array_equal(tokens, row[n : n + 6])
+
+
+def test_transformed_p1_is_lossless_against_its_own_greedy():
+  params, _, _ = made('trained')
+  heads = BlockwiseHeads(k=4, d_model=24, d_ff=16, first='transformed')
+  head_params = jax.tree.map(lambda x: 4 * x.astype(jnp.float64), heads.init(jax.random.key(5)))
+  model, both = Transformed(MODEL, heads), {'model': params, 'heads': head_params}
+  greedy = fd.decode(model, both, SOURCE, fd.Greedy(), max_len=MAX_LEN)
+  out = fd.decode(model, both, SOURCE, fd.Blockwise((heads, head_params)), max_len=MAX_LEN)
+  np.testing.assert_array_equal(out.tokens, greedy.tokens)
+  assert (np.asarray(greedy.tokens) != made('trained')[2]).any()  # p1 is another model now
+
+
+def test_relaxed_rules_write_other_text_in_longer_blocks():
+  """So that a rule that silently became exact would be noticed."""
+  params, heads, expected = made('random')
+  exact, top, least = (
+    fd.decode(MODEL, params, SOURCE, fd.Blockwise((HEADS['separate'], heads['separate']), 7, rule), max_len=MAX_LEN)
+    for rule in (fd.Exact(), fd.TopN(3), fd.MinBlock(fd.Exact(), 3))
+  )
+  assert top.mean_block_size > exact.mean_block_size and least.mean_block_size >= 2.5 > exact.mean_block_size
+  assert (np.asarray(top.tokens) != expected).any() and (np.asarray(least.tokens) != expected).any()
+
+
+def test_a_sweep_compiles_once():
+  from fastdec.decoding.decode import _decode
+
+  params, heads, _ = made('random')
+  bound = (HEADS['separate'], heads['separate'])
+  before = _decode._cache_size()
+  for top, size in ((1, 1), (2, 1), (1, 3)):
+    rule = fd.MinBlock(fd.TopN(np.int32(top)), np.int32(size))
+    fd.decode(MODEL, params, SOURCE, fd.Blockwise(bound, 5, rule), max_len=MAX_LEN)
+  assert _decode._cache_size() == before + 1
+
+
+@pytest.mark.parametrize(
+  'call, message',
+  [
+    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=0), 'give at least 1'),
+    (lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()), 'source of 1025 tokens exceeds'),
+    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1024), 'exceed the model'),
+    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7), 'from 0 to 0'),
+  ],
+)
+def test_bad_requests_are_refused(call, message):
+  with pytest.raises(fd.UserError, match=message):
+    call(made('random')[0], SOURCE)
