@@ -29,7 +29,7 @@ def rule_of(name: str) -> fd.MinBlock:
   if match is None:
     raise UserError(f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2')
   top, size = {'top': (int(match[2] or 1), 1), 'min': (1, int(match[2] or 1)), None: (1, 1)}[match[1]]
-  return fd.MinBlock(fd.TopN(np.int32(top)), np.int32(size))
+  return fd.MinBlock(fd.TopN(top), size)
 
 
 def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:

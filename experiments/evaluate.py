@@ -18,13 +18,13 @@ def main(words: list[str]) -> None:
 
   import rich
 
-  from experiments import measure, translation
+  from experiments import measure, training, translation
   from fastdec.errors import UserError
   from fastdec.evaluation import cells, report
 
   experiment = translation.Experiment.of(CONFIG.value)
   workdir = pathlib.Path(WORKDIR.value)
-  if not translation.is_finished(workdir):
+  if not training.is_finished(workdir):
     raise UserError(f'{workdir} holds no finished run: train it first, by experiments.train with the same config')
   text = translation.Text.of(experiment)
   measuring = measure.Measuring(experiment, text)

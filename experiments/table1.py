@@ -22,7 +22,7 @@ def main(words: list[str]) -> None:
 
   from rich.console import Console
 
-  from experiments import measure, show, translation
+  from experiments import measure, show, training, translation
   from fastdec.evaluation import cells, figures, report
 
   experiment = translation.Experiment.of(CONFIG.value)
@@ -37,10 +37,10 @@ def main(words: list[str]) -> None:
   runs = [(1, 'freeze'), *((k, tune) for k in experiment.table.ks for tune in experiment.table.tunes)]
   for k, tune in runs:
     folder = folder_of(workdir, k, tune)
-    if not translation.is_finished(folder):
+    if not training.is_finished(folder):
       console.rule('training the base model' if k == 1 else f'training heads for k = {k}, {tune}', align='left')
       is_over = left() is not None and left() <= 0
-      if is_over or not translation.train_run(experiment, k, tune, workdir / 'base', folder, left()):
+      if is_over or not training.train_run(experiment, k, tune, workdir / 'base', folder, left()):
         console.print(f'Out of budget: the same command goes on in {workdir}')
         break
     finished.append((k, tune))

@@ -18,18 +18,18 @@ BUDGET = cli.budget_flag()
 def main(words: list[str]) -> None:
   import pathlib
 
-  from experiments import translation
+  from experiments import training, translation
   from fastdec.errors import UserError
 
   experiment = translation.Experiment.of(CONFIG.value)
   workdir, budget = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
   if experiment.k > 1 and not experiment.base:
     raise UserError(f'heads for k={experiment.k} are trained on a base model: name its workdir by --config.base=...')
-  if translation.is_finished(workdir):
+  if training.is_finished(workdir):
     print(f'{workdir} is finished: its model is in {workdir}/model')
     return
   base = pathlib.Path(experiment.base)
-  if translation.train_run(experiment, experiment.k, experiment.tune, base, workdir, budget):
+  if training.train_run(experiment, experiment.k, experiment.tune, base, workdir, budget):
     print(f'The model is in {workdir}/model')
   else:
     print(f'Out of budget: the same command goes on in {workdir}')

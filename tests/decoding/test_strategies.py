@@ -226,7 +226,7 @@ def test_a_sweep_compiles_once():
   bound = (HEADS['separate'], heads['separate'])
   before = _decode._cache_size()
   for top, size in ((1, 1), (2, 1), (1, 3)):
-    rule = fd.MinBlock(fd.TopN(np.int32(top)), np.int32(size))
+    rule = fd.MinBlock(fd.TopN(top), size)
     fd.decode(MODEL, params, SOURCE, fd.Blockwise(bound, 5, rule), max_len=MAX_LEN)
   assert _decode._cache_size() == before + 1
 
