@@ -12,6 +12,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Draft, Prefill, Step
 from fastdec.decoding.sampling import argmax, suppress
 from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
 from fastdec.struct import Bound
 
 
@@ -42,8 +43,9 @@ def draft_tokens(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b'], topology: Topology
 ) -> Int[Array, 'b n']:
   """The root and, at a node of depth i and rank r, the i-th head's r-th choice."""
-  if topology.n == 1:
-    return root[:, None]
+  wanted, d = heads.module.d_model, hidden.shape[-1]
+  if wanted != d:
+    raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
   logits_bhv = heads.module.logits(heads.params, hidden, lambda h: target.module.unembed(target.params, h))
   logits_bhv = suppress(logits_bhv, target.module.suppressed_ids)
   ranks = int(topology.ranks.max()) + 1
