@@ -93,7 +93,8 @@ def _field(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping):
       return to_dataclass(kind, value, path)
     if tuple in (kind, origin) and isinstance(value, list | tuple):
-      return tuple(value)
+      entry = next(iter(typing.get_args(kind)), Any)  # tuple[int, ...]: all of one type
+      return tuple(x if entry is Any else _field(entry, x, f'{path}[{i}]') for i, x in enumerate(value))
     if kind is float and type(value) is int:
       return float(value)
     if type(value) is kind or (origin is typing.Literal and value in typing.get_args(kind)):

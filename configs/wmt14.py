@@ -73,8 +73,8 @@ def multi30k():
     ),
     'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
     'train': run(steps=1500, warmup=400, every=100, average=4, constant=0.7),
-    'freeze': run(steps=300, warmup=50, every=50, average=2, constant=0.2),
-    'finetune': run(steps=600, warmup=100, every=100, average=3, constant=0.25),
+    'freeze': run(steps=700, warmup=50, every=100, average=2, constant=0.2),
+    'finetune': run(steps=600, warmup=100, every=100, average=3, constant=0.1),
     'heads': heads(d_ff=512),
     'table': table(ks=(4, 8), max_len=80, timed=30, split='test', rows=50),
   }

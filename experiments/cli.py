@@ -8,8 +8,8 @@
   if __name__ == '__main__':
     cli.run(main)
 
-Exit codes: 0 done, 2 a mistake of the user (a sentence on stderr, no traceback), 130 Ctrl-C. A bug keeps its
-traceback.
+Exit codes: 0 done, 2 a mistake of the user (a sentence on stderr, no traceback), 130 Ctrl-C, 141 when whoever reads
+the output has stopped (`| head`). A bug keeps its traceback.
 """
 
 import os
@@ -73,14 +73,21 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
     return rest
 
+  def flushed(rest: list[str]) -> None:
+    main(rest)
+    sys.stdout.flush()
+
   try:
-    app.run(main, flags_parser=parse)
+    app.run(flushed, flags_parser=parse)
   except UserError as error:
     _say(str(error))
     sys.exit(2)
   except KeyboardInterrupt:
     _say('Interrupted.')
     sys.exit(130)
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its end
+    sys.exit(141)
 
 
 def conditions(config: str, dtype: str, batch: int, seed: int) -> dict[str, Any]:
@@ -114,7 +121,7 @@ def _processor() -> str:
 
 
 def _say(text: str) -> None:
-  console = Console(stderr=True)
+  console = Console(stderr=True, emoji=False)
   console.print(' '.join(text.split()), style='red', markup=False, highlight=False, soft_wrap=True)
 
 

@@ -25,7 +25,7 @@ class Output:
 
 def rule_of(name: str) -> fd.MinBlock:
   """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
-  match = re.fullmatch(r'exact|(top|min)-([1-9]\d*)', name)
+  match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
   if match is None:
     raise UserError(f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2')
   top, size = {'top': (int(match[2] or 1), 1), 'min': (1, int(match[2] or 1)), None: (1, 1)}[match[1]]
@@ -44,11 +44,18 @@ def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:
 def translate(
   model: Any, params: Any, tokenizer: Tokenizer, tokens: TokenPairs, strategy: Any, max_len: int, rows: int
 ) -> Output:
-  """Decodes all sources in length-sorted batches of one shape: one compilation."""
+  """Decodes all sources in length-sorted batches of one shape: one compilation.
+
+  Raises:
+    UserError: a source is longer than the model's positions; nothing is decoded then.
+  """
+  limit = model.max_positions
+  check_sources(tokens, limit)
   outputs: list[Any] = [None] * len(tokens)
-  width = padded_width(tokens)
+  width = padded_width(tokens, limit)
   for batch in padded_batches(tokens, rows):
-    source = np.pad(batch.source, ((0, 0), (0, width - batch.source.shape[1])))
+    source = batch.source[:, :width]
+    source = np.pad(source, ((0, 0), (0, width - source.shape[1])))
     out = fd.decode(model, params, source, strategy, max_len=max_len)
     arrays = [np.asarray(x) for x in (out.tokens, out.lengths, out.block_sizes)]
     for row, index in enumerate(batch.indices):
@@ -58,6 +65,18 @@ def translate(
   return Output([tokenizer.decode(row.tolist()) for row in ids], ids, lengths, sizes)
 
 
-def padded_width(tokens: TokenPairs) -> int:
-  """The longest source, rounded up to a multiple of 16."""
-  return -(-int(tokens.source.lengths.max()) // 16) * 16
+def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> None:
+  """Raises UserError, naming the first, where sources are longer than the model's positions."""
+  too_long = np.flatnonzero(tokens.source.lengths > (limit or np.inf))
+  if too_long.size:
+    first = int(too_long[0])
+    sentence = ' '.join(filter(None, ('sentence', str(first + 1), which)))
+    more = f', and {too_long.size - 1} more are too long' if too_long.size > 1 else ''
+    given = f'{sentence} has {int(tokens.source.lengths[first])} tokens with its end{more}'
+    raise UserError(f"{given}: the model has {limit} positions, shorten or split what is longer")
+
+
+def padded_width(tokens: TokenPairs, limit: int | None) -> int:
+  """The longest source, rounded up to a multiple of 16, within the model's positions."""
+  width = -(-int(tokens.source.lengths.max()) // 16) * 16
+  return min(width, limit or width)

@@ -26,10 +26,12 @@ def main(words: list[str]) -> None:
   workdir = pathlib.Path(WORKDIR.value)
   if not training.is_finished(workdir):
     raise UserError(f'{workdir} holds no finished run: train it first, by experiments.train with the same config')
-  text = translation.Text.of(experiment)
-  measuring = measure.Measuring(experiment, text)
+  training.check_run(experiment, experiment.k, experiment.tune, workdir)
   results = workdir / 'results.jsonl'
-  for cell in measuring.missing(workdir, experiment.k, experiment.tune, cells.read(results)):
+  done = cells.read(results)
+  measuring = measure.Measuring(experiment, translation.Text.of(experiment))
+  measuring.check(done, results)
+  for cell in measuring.missing(workdir, experiment.k, experiment.tune, done):
     cells.append(results, cell)
   found = cells.read(results)
   for table in (report.table1(found), report.wallclock_table(found)):

@@ -8,11 +8,12 @@ import numpy as np
 
 import fastdec as fd
 from experiments import cli
-from experiments.decoding import Output, padded_width, rule_of, translate
+from experiments.decoding import Output, check_sources, padded_width, rule_of, translate
 from experiments.show import blocks_of
 from experiments.translation import Experiment, Text
 from fastdec import folders
 from fastdec.data.packing import tokenise
+from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.cells import Cell
@@ -38,9 +39,20 @@ class Measuring:
     self.conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
     self.tokens = tokenise(pairs, text.tokenizer)
     self.references = [target for _, target in pairs]
-    width = padded_width(self.tokens)
+    limit = experiment.model.max_positions
+    check_sources(self.tokens, limit, f'of the {table.split} set')
+    width = padded_width(self.tokens, limit)
     chosen = np.linspace(0, len(pairs) - 1, min(table.timed, len(pairs))).round().astype(int)
     self.timed = [(np.pad(x, (0, width - len(x)))[None],) for x in (self.tokens.source[i] for i in chosen)]
+
+  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+    """Raises UserError where a finished cell, read from `path`, was measured on other sentences."""
+    here = len(self.references), self.experiment.table.split
+    for cell in done:
+      if cell.error is None and (cell.sentences, cell.split) != here:
+        there = f'{cell.sentences} sentences of the {cell.split} set'
+        asked = f'this config means {here[0]} of the {here[1]} set'
+        raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
 
   def missing(self, workdir: pathlib.Path, k: int, tune: str, done: Iterable[Cell]) -> Iterator[Cell]:
     """Measures the cells of a run that are not among the finished ones."""

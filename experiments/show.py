@@ -19,7 +19,7 @@ def blocks_of(tokenizer: Any, tokens: Sequence[int], block_sizes: Sequence[int])
   for size in block_sizes:
     if size:
       ends.append(ends[-1] + int(size))
-  texts = ['', *(tokenizer.decode(list(tokens[:end])) for end in ends)]
+  texts = ['', *(tokenizer.decode([int(x) for x in tokens[:end]]) for end in ends)]
   return [new[len(old) :] for old, new in itertools.pairwise(texts)]
 
 

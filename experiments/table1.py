@@ -7,6 +7,7 @@ Finished cells are skipped, an interrupted run goes on where it was.
 """
 
 import pathlib
+from collections.abc import Collection
 
 from absl import flags
 
@@ -25,22 +26,25 @@ def main(words: list[str]) -> None:
   from experiments import measure, show, training, translation
   from fastdec.evaluation import cells, figures, report
 
-  experiment = translation.Experiment.of(CONFIG.value)
-  workdir, budget = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
-  start, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
+  budget, start = cli.seconds(BUDGET.value), time.monotonic()
+  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   left = lambda: None if budget is None else budget - (time.monotonic() - start)
   results = workdir / 'results.jsonl'
-  done = cells.read(results)  # before long work: the file may be no table
+  runs = [(1, 'freeze'), *((k, tune) for k in experiment.table.ks for tune in experiment.table.tunes)]
+  done = cells.read(results)  # before long work: the file may be no table, a run another config's
+  for k, tune in runs:
+    training.check_run(experiment, k, tune, folder_of(workdir, k, tune))
   text = translation.Text.of(experiment)
   measuring = measure.Measuring(experiment, text)
+  measuring.check(done, results)
   finished = []
-  runs = [(1, 'freeze'), *((k, tune) for k in experiment.table.ks for tune in experiment.table.tunes)]
   for k, tune in runs:
     folder = folder_of(workdir, k, tune)
     if not training.is_finished(folder):
       console.rule('training the base model' if k == 1 else f'training heads for k = {k}, {tune}', align='left')
       is_over = left() is not None and left() <= 0
-      if is_over or not training.train_run(experiment, k, tune, workdir / 'base', folder, left()):
+      if is_over or not training.train_run(experiment, k, tune, base_of(workdir, runs, k, tune), folder, left()):
         console.print(f'Out of budget: the same command goes on in {workdir}')
         break
     finished.append((k, tune))
@@ -65,6 +69,11 @@ def main(words: list[str]) -> None:
 def folder_of(workdir: pathlib.Path, k: int, tune: str) -> pathlib.Path:
   """Where a run of the table lies."""
   return workdir / ('base' if k == 1 else f'k{k}-{tune}')
+
+
+def base_of(workdir: pathlib.Path, runs: Collection[tuple[int, str]], k: int, tune: str) -> pathlib.Path:
+  """What a run starts from: fine-tuning from the heads trained on the frozen base, where the table has them."""
+  return folder_of(workdir, k, 'freeze') if tune == 'finetune' and (k, 'freeze') in runs else folder_of(workdir, 1, '')
 
 
 if __name__ == '__main__':

@@ -21,10 +21,12 @@ def main(words: list[str]) -> None:
   from experiments import training, translation
   from fastdec.errors import UserError
 
+  budget = cli.seconds(BUDGET.value)
   experiment = translation.Experiment.of(CONFIG.value)
-  workdir, budget = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
+  workdir = pathlib.Path(WORKDIR.value)
   if experiment.k > 1 and not experiment.base:
     raise UserError(f'heads for k={experiment.k} are trained on a base model: name its workdir by --config.base=...')
+  training.check_run(experiment, experiment.k, experiment.tune, workdir)
   if training.is_finished(workdir):
     print(f'{workdir} is finished: its model is in {workdir}/model')
     return

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 
-from experiments.translation import Experiment, RunConfig, Text
+from experiments.translation import Experiment, Text
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.training.checkpoint import average_checkpoints, claim_workdir
-from fastdec.training.loop import LoopConfig, train
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
+from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
-from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
 
 
@@ -23,7 +23,7 @@ def train_base(experiment: Experiment, workdir: pathlib.Path, budget: float | No
   task = base_task(model, experiment.train.label_smoothing)
   dev = text.dev_batches()
   evaluate = lambda params: dev_loss(model, params, dev)
-  params = _run(experiment, text, task, {}, experiment.train, evaluate, workdir, budget)
+  params = _run(experiment, 1, '', text, task, evaluate, workdir, budget)
   if params is not None:
     folders.save(workdir / 'model', model, params, text.tokenizer_path)
   return params is not None
@@ -43,7 +43,8 @@ def train_heads(
     experiment: the settings.
     k: 2 or more.
     tune: 'freeze' leaves the trunk as it is (the paper's 'regular'), 'finetune' trains it on.
-    base: the workdir of the finished base run.
+    base: the workdir of the finished base run; with tune='finetune' it may be one with frozen heads for the same k,
+      which are then trained on.
     workdir: of this run.
     budget: seconds after which to stop, to be continued.
   """
@@ -51,9 +52,9 @@ def train_heads(
   text = Text.of(experiment)
   if model != experiment.transformer(text.tokenizer.vocab_size):
     raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
+  if folders.load_tokenizer(base).model_proto != text.tokenizer.model_proto:
+    raise UserError(f'{base} was trained on other text than this config means: give the base run of the same config')
   heads = experiment.blockwise(k)
-  config: RunConfig = getattr(experiment, tune)
-  make_task = frozen_heads_task if tune == 'freeze' else finetuned_heads_task
   split = (lambda params: (trunk, params)) if tune == 'freeze' else (lambda params: (params['model'], params['heads']))
   dev = text.dev_batches()
 
@@ -61,12 +62,26 @@ def train_heads(
     accuracy = head_accuracy(model, heads, *split(params), dev)
     return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
 
-  task = make_task(model, heads, trunk, config.label_smoothing)
-  params = _run(experiment, text, task, {'heads': heads, 'tune': tune}, config, evaluate, workdir, budget)
+  smoothing = experiment.run(k, tune).label_smoothing
+  if tune == 'freeze':
+    task = frozen_heads_task(model, heads, trunk, smoothing)
+  else:
+    task = finetuned_heads_task(model, heads, trunk, _heads_of(base, heads), smoothing)
+  params = _run(experiment, k, tune, text, task, evaluate, workdir, budget)
   if params is not None:
     model_params, head_params = split(params)
     folders.save(workdir / 'model', model, model_params, text.tokenizer_path, (heads, head_params))
   return params is not None
+
+
+def _heads_of(base: str | pathlib.Path, wanted: BlockwiseHeads) -> Any:
+  """The parameters of the base's heads, None where it has none."""
+  if not folders.has_heads(base):
+    return None
+  heads, params = folders.load_heads(base)
+  if heads != wanted:
+    raise UserError(f'{base} has {heads}, and this config means {wanted}: give the base run, or one with these heads')
+  return params
 
 
 def train_run(
@@ -83,30 +98,32 @@ def is_finished(workdir: pathlib.Path) -> bool:
   return (workdir / 'model' / 'config.json').is_file()
 
 
+def check_run(experiment: Experiment, k: int, tune: str, workdir: pathlib.Path) -> None:
+  """Raises UserError where the workdir is no folder, or holds a run of another config."""
+  check_workdir(workdir, _record(experiment, k, tune))
+
+
+def _record(experiment: Experiment, k: int, tune: str) -> dict[str, Any]:
+  """What a run is asked to be: its `workdir/config.json`."""
+  heads = {'heads': dataclasses.asdict(experiment.blockwise(k)), 'tune': tune} if k > 1 else {}
+  shared = {'data': dataclasses.asdict(experiment.data), 'model': dataclasses.asdict(experiment.model)}
+  return {'seed': experiment.seed, **shared, **heads, 'training': dataclasses.asdict(experiment.run(k, tune))}
+
+
 def _run(
   experiment: Experiment,
+  k: int,
+  tune: str,
   text: Text,
   task: Task,
-  what: dict[str, Any],
-  config: RunConfig,
   evaluate: Any,
   workdir: pathlib.Path,
   budget: float | None,
 ) -> Any:
   """The averaged parameters of a finished run, or None where the budget ended first."""
-  asked = {'seed': experiment.seed, 'data': experiment.data, 'model': experiment.model, **what, 'training': config}
-  plain = lambda x: dataclasses.asdict(x) if dataclasses.is_dataclass(x) else x
-  claim_workdir(workdir, {name: plain(value) for name, value in asked.items()})
-  optimizer = OptimizerConfig(
-    d_model=experiment.model.d_model, schedule=config.schedule, constant=config.constant, warmup=config.warmup
-  )
-  loop = LoopConfig(
-    config.steps,
-    log_every=min(50, config.every),
-    eval_every=config.every,
-    checkpoint_every=config.every,
-    keep=config.average,
-  )
+  config, batches = experiment.run(k, tune), text.train_batches()
+  claim_workdir(workdir, _record(experiment, k, tune))  # all that may be wrong with a config has shown
   key = jax.random.key(experiment.seed)
-  trained = train(task, text.train_batches(), optimizer, loop, workdir, key, evaluate, budget)
+  optimizer = config.optimizer(experiment.model.d_model)
+  trained = train(task, batches, optimizer, config.loop(), workdir, key, evaluate, budget)
   return average_checkpoints(workdir, config.average) if trained.is_finished else None

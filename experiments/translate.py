@@ -27,8 +27,8 @@ def main(words: list[str]) -> None:
   from fastdec import folders
   from fastdec.data.packing import tokenise
 
-  lines = _lines(words)
   decoding.rule_of(RULE.value)  # a mistake shows before the model is loaded
+  lines = _lines(words)
   model, params = folders.load(WORKDIR.value)
   tokenizer = folders.load_tokenizer(WORKDIR.value)
   heads = folders.load_heads(WORKDIR.value) if folders.has_heads(WORKDIR.value) else None
@@ -36,30 +36,34 @@ def main(words: list[str]) -> None:
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
-  console = rich.console.Console(highlight=False, soft_wrap=True)
+  console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   for line, ids, sizes in zip(out.lines, out.tokens, out.block_sizes, strict=True):
-    console.print(line if PLAIN.value else show.marked(show.blocks_of(tokenizer, ids, sizes)), markup=False)
+    console.print(line if PLAIN.value else show.marked(show.blocks_of(tokenizer, ids, sizes)))
 
 
 def _lines(words: list[str]) -> list[str]:
   """The sentences, from the one place that has them; bytes that are no UTF-8 are a mistake."""
   from fastdec.errors import UserError
 
-  if words and INPUT.value:
+  if words and INPUT.value is not None:
     raise UserError('there are sentences on the command line and --input: give one of them')
-  if words:
-    return words
-  if INPUT.value is None and sys.stdin.isatty():
+  if not words and INPUT.value is None and (sys.stdin is None or sys.stdin.isatty()):
     raise UserError('there is nothing to translate: give sentences, --input=FILE, or lines on standard input')
-  name = INPUT.value or 'standard input'
+  name = 'the command line' if words else 'standard input' if INPUT.value is None else INPUT.value
   try:
-    data = pathlib.Path(INPUT.value).read_bytes() if INPUT.value else sys.stdin.buffer.read()
-    return data.decode().splitlines()
+    if words:
+      data = '\n'.join(word.replace('\n', ' ') for word in words).encode(errors='surrogateescape')
+    else:
+      data = sys.stdin.buffer.read() if INPUT.value is None else pathlib.Path(INPUT.value).read_bytes()
+    text = data.decode()
   except OSError as error:
     raise UserError(f'cannot read {name} ({error.strerror}): give a text file') from None
   except UnicodeDecodeError as error:
     line = data[: error.start].count(b'\n') + 1
-    raise UserError(f'line {line} of {name} is not UTF-8: convert the text') from None
+    raise UserError(f'sentence {line} of {name} is not UTF-8: convert the text') from None
+  if not text and not words:
+    raise UserError(f'{name} is empty: give a sentence on each line')
+  return text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`
 
 
 if __name__ == '__main__':

@@ -3,24 +3,28 @@
 import dataclasses
 import hashlib
 import pathlib
-from typing import Any
+from typing import Any, Literal
 
 from configs.common import to_dataclass
+from experiments.decoding import rule_of
 from fastdec.data.packing import TokenPairs, packed_batches, tokenise
 from fastdec.data.text import Pair, TextData, load_pairs
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.loop import LoopConfig
+from fastdec.training.optimizer import OptimizerConfig
 
 DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
+Tune = Literal['freeze', 'finetune']
 
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
   """Parallel text and its cutting into batches; fields as in `configs/wmt14.py`."""
 
-  kind: str
+  kind: Literal['embedded', 'files']
   folder: str
   train: str
   dev: str
@@ -34,14 +38,18 @@ class TextConfig:
   max_train: int
   cache: str
 
+  def __post_init__(self) -> None:
+    _at_least(1, 'data', vocab_size=self.vocab_size, rows=self.rows, row_length=self.row_length)
+    _at_least(0, 'data', max_train=self.max_train)
+
   @property
   def data(self) -> TextData:
     """Where the lines are."""
     if self.kind == 'embedded':
       return TextData('embedded', max_train=self.max_train or None)
     folder = pathlib.Path(self.folder)
-    if not folder.is_dir():
-      raise UserError(f'there is no folder {folder} with the text: name it by --config.data.folder=...')
+    if not self.folder or not folder.is_dir():
+      raise UserError(f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=...")
     languages = (self.source, self.target)
     files = {
       split: tuple(str(folder / f'{getattr(self, split)}.{language}{self.suffix}') for language in languages)
@@ -62,6 +70,20 @@ class RunConfig:
   every: int
   average: int
 
+  def loop(self) -> LoopConfig:
+    """How long, and how often what."""
+    return LoopConfig(
+      self.steps,
+      log_every=min(50, self.every),
+      eval_every=self.every,
+      checkpoint_every=self.every,
+      keep=self.average,
+    )
+
+  def optimizer(self, d_model: int) -> OptimizerConfig:
+    """The rate for a model of this width."""
+    return OptimizerConfig(d_model=d_model, schedule=self.schedule, constant=self.constant, warmup=self.warmup)
+
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
@@ -69,13 +91,16 @@ class HeadsConfig:
   layout: str
   first: str
 
+  def __post_init__(self) -> None:
+    _at_least(1, 'heads', d_ff=self.d_ff)
+
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
   """Which cells, measured on what; fields as in `configs/wmt14.py`."""
 
   ks: tuple[int, ...]
-  tunes: tuple[str, ...]
+  tunes: tuple[Tune, ...]
   rules: tuple[str, ...]
   split: str
   sentences: int
@@ -84,6 +109,13 @@ class TableConfig:
   timed: int
   repeats: int
 
+  def __post_init__(self) -> None:
+    _at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
+    _at_least(1, 'table', max_len=self.max_len, rows=self.rows, timed=self.timed, repeats=self.repeats)
+    _at_least(0, 'table', sentences=self.sentences)
+    for rule in self.rules:
+      rule_of(rule)
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -91,7 +123,7 @@ class Experiment:
 
   scale: str
   k: int
-  tune: str
+  tune: Tune
   base: str
   seed: int
   data: TextConfig
@@ -104,12 +136,28 @@ class Experiment:
 
   @classmethod
   def of(cls, config: Any) -> 'Experiment':
-    """From a locked ConfigDict; a wrong field or type is a UserError."""
-    experiment = to_dataclass(cls, config)
-    for k in (experiment.k, *experiment.table.ks):
-      if k < 1:
-        raise UserError(f'k={k} is not possible: give 1 for the base model, 2 or more for heads')
-    return experiment
+    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+    return to_dataclass(cls, config)
+
+  def __post_init__(self) -> None:
+    if self.k < 1:
+      raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
+    if not 0 <= self.seed < 2**32:
+      raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
+    for run in (self.train, self.freeze, self.finetune):
+      run.loop()
+      run.optimizer(self.model.d_model)
+    self.blockwise(2)
+    limit = self.model.max_positions
+    for name, length, most in (
+      ('data.row_length', self.data.row_length, limit), ('table.max_len', self.table.max_len, limit - 1)
+    ):
+      if length > most:
+        raise UserError(f"{name}={length} is not possible: model.max_positions={limit} allows {most} at most")
+
+  def run(self, k: int, tune: str) -> RunConfig:
+    """The settings of the base's training, or of the heads'."""
+    return {'freeze': self.freeze, 'finetune': self.finetune}[tune] if k > 1 else self.train
 
   def transformer(self, vocab_size: int) -> Transformer:
     """The model over so many pieces."""
@@ -164,3 +212,9 @@ class Text:
     config = self.experiment.data
     tokens = self.tokens(split, config.row_length)
     return packed_batches(tokens, config.rows, config.row_length, self.experiment.seed)
+
+
+def _at_least(least: int, part: str, **values: int) -> None:
+  for name, value in values.items():
+    if value < least:
+      raise UserError(f'config.{part}.{name}={value} is not possible: give {least} or more')

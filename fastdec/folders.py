@@ -105,13 +105,15 @@ def _open(path: PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
     raise UserError(f'{folder} is not a folder: give a model folder or the workdir of a finished training run')
   if (folder / 'model' / 'config.json').is_file():
     folder = folder / 'model'
+  elif (folder / 'checkpoints').is_dir():
+    raise UserError(f'{folder} is a training run that is not finished: let the same command go on, then try again')
   try:
     config = json.loads((folder / 'config.json').read_text())
   except FileNotFoundError:
     raise UserError(f'{folder} has no config.json: is its training finished?') from None
   except ValueError:
     raise UserError(f'{folder}/config.json is not JSON: restore the file, or train again') from None
-  if config.get('format') != 'fastdec':
+  if not isinstance(config, dict) or config.get('format') != 'fastdec' or not isinstance(config.get('model'), dict):
     raise UserError(f'{folder}/config.json is not a fastdec model: its "format" must be "fastdec"')
   return folder, config
 

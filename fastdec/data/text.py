@@ -113,8 +113,12 @@ def _prepared(text: _Text, cache_dir: pathlib.Path) -> PairBuilder:
   builder = text.builder(text.splits, folder)
   if builder.data_path.exists():
     return builder
-  folder.mkdir(parents=True, exist_ok=True)
-  with open(folder / 'lock', 'w') as lock:
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = open(folder / 'lock', 'w')
+  except OSError as error:
+    raise UserError(f'cannot keep prepared text in {cache_dir} ({error.strerror}): give another folder') from None
+  with lock:
     fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process is killed
     for leftover in folder.glob('*/incomplete.*'):
       shutil.rmtree(leftover)

@@ -36,6 +36,8 @@ class Cell:
   conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)   # device, dtype, seed, commit, ...
 
   def __post_init__(self) -> None:
+    if type(self.k) is not int or self.k < 1:
+      raise UserError(f'a cell of Table 1 cannot have k={self.k!r}: k is a whole number from 1')
     if self.tune not in TUNES or not re.fullmatch(r'exact|(top|min)-[1-9]\d*', self.rule):
       allowed = f'tune is one of {", ".join(TUNES)}, rule is exact, top-N or min-N'
       raise UserError(f"a cell of Table 1 cannot have tune '{self.tune}' and rule '{self.rule}': {allowed}")
@@ -86,8 +88,12 @@ def read(path: Path) -> list[Cell]:
   Raises:
     UserError: a line that is JSON and no cell.
   """
+  try:
+    lines = path.read_bytes().split(b'\n') if path.exists() else ()
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
   cells = []
-  for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), start=1):
+  for number, line in enumerate(lines, start=1):
     try:
       row = json.loads(line)
     except ValueError:

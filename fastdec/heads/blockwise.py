@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.models.layers import contract, dropout, unit_scaling
+from fastdec.models.layers import dropout, project, unit_scaling
 
 LAYOUTS = ('paper', 'separate')
 FIRSTS = ('identity', 'transformed')
@@ -30,8 +30,8 @@ FIRSTS = ('identity', 'transformed')
 
 @dataclasses.dataclass(frozen=True)
 class BlockwiseHeads:
-  """The heads' sizes: a hashable value. Parameters for h outputs: w1 [d, f], b1 [f], w2 and b2 [h, d], where w2 is
-  [h, k * d_ff, d] in the layout 'paper' (f = k * d_ff) and [h, d_ff, d] in 'separate' (f = h * d_ff)."""
+  """The heads' sizes: a hashable value. Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d], where w2 is
+  [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in 'separate' (f = h * d_ff)."""
 
   k: int  # block size: head 1 is p1, heads 2..k draft
   d_model: int
@@ -63,8 +63,8 @@ class BlockwiseHeads:
     key1, key2 = jax.random.split(key)
     f = self.d_ff * (self.k if self.layout == 'paper' else h)
     inner = f if self.layout == 'paper' else self.d_ff
-    w2 = jax.vmap(lambda key: unit_scaling(key, (inner, d)))(jax.random.split(key2, h))
-    return {'w1': unit_scaling(key1, (d, f)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
+    w2 = jax.vmap(lambda key: unit_scaling(key, (d, inner)))(jax.random.split(key2, h))
+    return {'w1': unit_scaling(key1, (f, d)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
 
   def one(
     self, params: Params, hidden: Float[Array, '*b d'], index: Int[Array, ''], dropout_key: Array | None = None
@@ -72,7 +72,7 @@ class BlockwiseHeads:
     """The hidden state of output `index` alone (training draws one head a minibatch; only its slice is computed)."""
     w1, b1 = params['w1'], params['b1']
     if self.layout == 'separate':
-      w1 = jax.lax.dynamic_slice_in_dim(w1, index * self.d_ff, self.d_ff, axis=1)
+      w1 = jax.lax.dynamic_slice_in_dim(w1, index * self.d_ff, self.d_ff)
       b1 = jax.lax.dynamic_slice_in_dim(b1, index * self.d_ff, self.d_ff)
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     units = self._drop(jax.nn.relu(_affine(hidden, w1, b1)), keys[0])
@@ -93,8 +93,8 @@ class BlockwiseHeads:
     """The heads and parameters that draft `depth` tokens below the root: without p1, and without the later heads."""
     start = self.offsets.index(1)
     chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
-    columns = slice(start * self.d_ff, (start + depth) * self.d_ff) if self.layout == 'separate' else slice(None)
-    chosen |= {'w1': params['w1'][:, columns], 'b1': params['b1'][columns]}
+    units = slice(start * self.d_ff, (start + depth) * self.d_ff) if self.layout == 'separate' else slice(None)
+    chosen |= {name: params[name][units] for name in ('w1', 'b1')}
     return dataclasses.replace(self, k=depth + 1, first='identity'), chosen
 
   def logits(
@@ -107,8 +107,8 @@ class BlockwiseHeads:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)
 
 
-def _affine(x: Float[Array, '*b d'], w: Float[Array, 'd f'], b: Float[Array, ' f']) -> Float[Array, '*b f']:
-  y = contract(x, w)
+def _affine(x: Float[Array, '*b d'], w: Float[Array, 'f d'], b: Float[Array, ' f']) -> Float[Array, '*b f']:
+  y = project(x, w).astype(x.dtype)
   return y + b.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
 
 

@@ -14,6 +14,12 @@ from fastdec.models.attention import attend
 from fastdec.models.layers import Dense, Dropout, sinusoids
 
 ACTIVATIONS = {'relu': nn.relu, 'gelu': nn.gelu, 'swish': nn.swish}
+CHOICES = {
+  'norm': ('pre', 'post'),
+  'positions': ('sinusoidal', 'learned'),
+  'activation': tuple(ACTIVATIONS),
+  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +48,15 @@ class TransformerConfig:
   suppressed_ids: tuple[int, ...] = (0,)
 
   def __post_init__(self) -> None:
-    allowed = {'norm': ('pre', 'post'), 'positions': ('sinusoidal', 'learned'), 'activation': tuple(ACTIVATIONS)}
-    for name, choices in allowed.items():
+    for name, choices in CHOICES.items():
       if getattr(self, name) not in choices:
         raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')
+    for name in ('d_model', 'd_ff', 'heads', 'encoder_layers', 'decoder_layers', 'max_positions'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    for name in ('dropout', 'attention_dropout', 'activation_dropout'):
+      if not 0 <= getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1')
     if self.d_model % self.heads:
       raise UserError(f'd_model={self.d_model} is not divisible by heads={self.heads}')
 

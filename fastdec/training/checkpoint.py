@@ -179,17 +179,34 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
   """Writes `workdir/config.json`, or checks that the run there was asked to be the same.
 
   Raises:
-    UserError: it was made by another config, or its record cannot be read.
+    UserError: as `check_workdir`, or the folder cannot be written to.
+  """
+  check_workdir(workdir, config)
+  path = Path(workdir) / 'config.json'
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+      _write_json(path, config)
+  except OSError as error:
+    raise UserError(f'cannot write to {workdir} ({error.strerror}): choose another workdir') from None
+
+
+def check_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
+  """Checks, without writing, that the run in a workdir, if there is one, was asked to be the same.
+
+  Raises:
+    UserError: it was made by another config, its record cannot be read, or the workdir is a file.
   """
   path = Path(workdir) / 'config.json'
   config = json.loads(json.dumps(config))
+  for folder in path.parents:
+    if folder.exists() and not folder.is_dir():
+      raise UserError(f'the workdir {workdir} cannot be a folder, because {folder} is a file: choose another')
   if not path.exists():
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_json(path, config)
     return
   try:
     there = json.loads(path.read_text())
-  except ValueError as error:
+  except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read ({_short(error)}): choose another workdir') from None
   if there != config:
     raise UserError(

@@ -71,9 +71,13 @@ def frozen_heads_task(model: Any, heads: Any, trunk: Params, smoothing: float = 
   return Task(heads.init, loss, trunk)
 
 
-def finetuned_heads_task(model: Any, heads: Any, trunk: Params, smoothing: float = SMOOTHING) -> Task:
-  """Trains fresh heads together with the model, which starts from `trunk`. Parameters: {'model': ..., 'heads': ...}.
+def finetuned_heads_task(
+  model: Any, heads: Any, trunk: Params, start: Params | None = None, smoothing: float = SMOOTHING
+) -> Task:
+  """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ..., 'heads': ...}.
 
+  The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the frozen trunk first:
+  fresh ones are noise, and what they send back drives the trunk away from what it knows before they have learnt.
   p1's loss is drawn as often as any other, also where p1 is the identity: it keeps the trunk a good model.
   """
 
@@ -84,7 +88,8 @@ def finetuned_heads_task(model: Any, heads: Any, trunk: Params, smoothing: float
     return _named(offset, losses)
 
   # Copied, because a step reuses the memory of the parameters that it is given.
-  return Task(lambda key: {'model': jax.tree.map(jnp.copy, trunk), 'heads': heads.init(key)}, loss)
+  copy = lambda tree: jax.tree.map(jnp.copy, tree)
+  return Task(lambda key: {'model': copy(trunk), 'heads': heads.init(key) if start is None else copy(start)}, loss)
 
 
 def _draw(key: Array, offsets: Any) -> Int[Array, '']:

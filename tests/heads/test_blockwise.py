@@ -25,10 +25,10 @@ def test_sizes_of_the_paper():
   """Section 6: hidden size k * d_ff, k outputs of size d."""
   _, params = made('paper', 'transformed')
   assert {name: x.shape for name, x in params.items()} == {
-    'w1': (D, K * F), 'b1': (K * F,), 'w2': (K, K * F, D), 'b2': (K, D)
+    'w1': (K * F, D), 'b1': (K * F,), 'w2': (K, D, K * F), 'b2': (K, D)
   }
   _, params = made('separate', 'identity')
-  assert params['w1'].shape == (D, (K - 1) * F) and params['w2'].shape == (K - 1, F, D)
+  assert params['w1'].shape == ((K - 1) * F, D) and params['w2'].shape == (K - 1, D, F)
 
 
 @pytest.mark.parametrize('layout, first', LAYOUTS)
@@ -42,8 +42,8 @@ def test_one_head_equals_its_row_of_all(layout, first):
 
 def test_separate_head_is_a_residual_feed_forward_layer():
   heads, params = made('separate', 'identity')
-  w1, b1 = np.split(params['w1'], K - 1, axis=1)[1], np.split(params['b1'], K - 1)[1]
-  expected = HIDDEN + np.maximum(HIDDEN @ w1 + b1, 0) @ params['w2'][1] + params['b2'][1]
+  w1, b1 = np.split(params['w1'], K - 1)[1].T, np.split(params['b1'], K - 1)[1]
+  expected = HIDDEN + np.maximum(HIDDEN @ w1 + b1, 0) @ params['w2'][1].T + params['b2'][1]
   np.testing.assert_allclose(heads.all(params, HIDDEN)[:, 1], expected, atol=1e-6)
 
 

@@ -1,0 +1,92 @@
+"""Launchers run in this process, as often as a test likes, and one small table that all tests here share."""
+
+import dataclasses
+import io
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+  """How a command ended. A bug is no Ended: it is raised."""
+
+  code: int
+  out: str
+  err: str
+
+
+@pytest.fixture
+def launch(monkeypatch, capfd):
+  """launch('translate', '--workdir=w', 'a sentence', stdin=b'') -> Ended"""
+
+  def launch(name, *words, stdin=b''):
+    monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(stdin)))
+    capfd.readouterr()
+    code = run(name, *words)
+    return Ended(code, *capfd.readouterr())
+
+  return launch
+
+
+def run(name, *words):
+  """Runs a launcher as `python -m experiments.<name> words` would; its flags are gone afterwards. The exit code."""
+  file = f'experiments/{name}.py'
+  argv, sys.argv = sys.argv, [file, *map(str, words)]
+  try:
+    runpy.run_module(f'experiments.{name}', run_name='__main__')
+  except SystemExit as end:
+    return end.code or 0
+  finally:
+    sys.argv = argv
+    own = {flag.name for flag in flags.FLAGS.flags_by_module_dict().get(file, ())}
+    for flag in own | {flag for flag in flags.FLAGS if flag.startswith('config.')}:
+      delattr(flags.FLAGS, flag)
+  raise AssertionError('a launcher ends its process')
+
+
+SETTINGS = {
+  'data.max_train': 200,
+  'data.vocab_size': 300,
+  'model.max_positions': 72,
+  'train.steps': 4,
+  'train.every': 2,
+  'freeze.steps': 4,
+  'freeze.every': 2,
+  'finetune.steps': 4,
+  'finetune.every': 2,
+  'table.ks': (2,),
+  'table.rules': ('exact', 'top-2'),
+  'table.sentences': 6,
+  'table.timed': 1,
+  'table.repeats': 1,
+  'table.max_len': 16,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A finished table, and the words that made it."""
+
+  folder: Path
+  cache: Path
+
+  def words(self, choices='', **changed):
+    """`--config=` and all that follows, but for --workdir; `changed` names leaves with __ for the dot."""
+    settings = SETTINGS | {'data.cache': self.cache} | {name.replace('__', '.'): x for name, x in changed.items()}
+    page = f'{ROOT}/configs/wmt14.py:' + ','.join(filter(None, ('scale=smoke', choices)))
+    return [f'--config={page}', *(f'--config.{name}={value}' for name, value in settings.items())]
+
+
+@pytest.fixture(scope='session')
+def table(tmp_path_factory):
+  """Table 1 at toy size: the base, k = 2 frozen and fine-tuned, five cells. Tests that write copy it first."""
+  folder = tmp_path_factory.mktemp('table')
+  table = Table(folder / 'run', folder / 'cache')
+  assert run('table1', *table.words(), f'--workdir={table.folder}') == 0
+  return table
