@@ -85,7 +85,9 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
   except KeyboardInterrupt:
     _say('Interrupted.')
     sys.exit(130)
-  except BrokenPipeError:
+  except (BrokenPipeError, SystemExit) as error:
+    if not any(isinstance(cause, BrokenPipeError) for cause in _chain(error)):  # Rich makes a SystemExit of it
+      raise
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its end
     sys.exit(141)
 
@@ -161,6 +163,7 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
   name, value, reason = illegal.groups()
   if 'must have a value other than None' in reason:
     return UserError(f'--{name} is missing: {flags.FLAGS[name].help}')
+  reason = re.sub(r'^invalid literal for int.*', 'give a whole number', reason)
   return UserError(f'--{name}={value} is not possible: {reason}')
 
 

@@ -71,9 +71,9 @@ def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> Non
   if too_long.size:
     first = int(too_long[0])
     sentence = ' '.join(filter(None, ('sentence', str(first + 1), which)))
-    more = f', and {too_long.size - 1} more are too long' if too_long.size > 1 else ''
-    given = f'{sentence} has {int(tokens.source.lengths[first])} tokens with its end{more}'
-    raise UserError(f"{given}: the model has {limit} positions, shorten or split what is longer")
+    others = f' (the first of {too_long.size} that are too long)' if too_long.size > 1 else ''
+    given = f'{sentence} has {int(tokens.source.lengths[first])} tokens with its end{others}'
+    raise UserError(f'{given}, and the model has {limit} positions: shorten or split it')
 
 
 def padded_width(tokens: TokenPairs, limit: int | None) -> int:

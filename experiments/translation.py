@@ -1,5 +1,6 @@
 """What the translation experiments share: the settings of a page of the paper, and its text."""
 
+import contextlib
 import dataclasses
 import hashlib
 import pathlib
@@ -144,16 +145,15 @@ class Experiment:
       raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
     if not 0 <= self.seed < 2**32:
       raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
-    for run in (self.train, self.freeze, self.finetune):
-      run.loop()
+    for name in ('train', 'freeze', 'finetune'):
+      run: RunConfig = getattr(self, name)
+      _at_least(1, name, steps=run.steps, warmup=run.warmup, every=run.every, average=run.average)
       run.optimizer(self.model.d_model)
     self.blockwise(2)
     limit = self.model.max_positions
-    for name, length, most in (
-      ('data.row_length', self.data.row_length, limit), ('table.max_len', self.table.max_len, limit - 1)
-    ):
-      if length > most:
-        raise UserError(f"{name}={length} is not possible: model.max_positions={limit} allows {most} at most")
+    for name, length in (('data.row_length', self.data.row_length), ('table.max_len', self.table.max_len)):
+      if length > limit:
+        raise UserError(f'config.{name}={length} is not possible: model.max_positions={limit} is the most')
 
   def run(self, k: int, tune: str) -> RunConfig:
     """The settings of the base's training, or of the heads'."""
@@ -183,7 +183,7 @@ class Text:
     pairs = load_pairs(config.data, 'train', cache)
     digest = hashlib.sha256(repr((config.vocab_size, pairs)).encode()).hexdigest()[:16]
     path = cache / f'tokenizer-{digest}.model'
-    if path.exists():
+    with contextlib.suppress(UserError):  # missing or damaged: the same lines give the same file again
       return cls(experiment, Tokenizer.load(path), path)
     lines = (line for pair in pairs for line in pair)
     return cls(experiment, Tokenizer.train(lines, path, config.vocab_size), path)

@@ -107,6 +107,8 @@ def _open(path: PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
     folder = folder / 'model'
   elif (folder / 'checkpoints').is_dir():
     raise UserError(f'{folder} is a training run that is not finished: let the same command go on, then try again')
+  elif runs := sorted(found.parent.parent.name for found in folder.glob('*/model/config.json')):
+    raise UserError(f'{folder} holds the runs {", ".join(runs)}: name one of them, such as {folder / runs[-1]}')
   try:
     config = json.loads((folder / 'config.json').read_text())
   except FileNotFoundError:

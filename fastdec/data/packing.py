@@ -76,7 +76,7 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
   if rows < 1:
     raise UserError(f'a batch of {rows} rows is not possible: give at least 1')
   if not len(tokens):
-    raise UserError('there are no pairs to train on: give text, or a larger max_length if all were too long')
+    raise UserError('there are no pairs to train on: give text, or longer rows if all were too long')
   longest = tokens.lengths.max()
   if longest > length:
     raise UserError(f'a sentence has {longest} tokens, a row {length}: give longer rows or limit max_length')

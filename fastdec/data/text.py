@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import tensorflow_datasets as tfds
+from google.protobuf import json_format
 
 from fastdec.errors import UserError
 
@@ -95,30 +96,34 @@ def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
   is a sentence to translate) and are left out of train.
 
   Raises:
-    UserError: an unknown split, a missing or empty file, files of different lengths, text that is not UTF-8.
+    UserError: an unknown split, a missing or empty file, files of different lengths, text that is not UTF-8;
+      a cache folder that cannot be written, or is damaged.
   """
   text = {'files': _file_text, 'embedded': _embedded_text}[data.kind](data)
   if split not in text.splits:
     raise UserError(f"the text has no split '{split}': it has {', '.join(text.splits)}")
-  source = _prepared(text, pathlib.Path(cache_dir)).as_data_source(split)
-  count = len(source)
-  if split == 'train' and data.max_train is not None:
-    count = min(count, data.max_train)
-  return [(row['source'].decode(), row['target'].decode()) for row in source.__getitems__(range(count))]
+  folder = pathlib.Path(cache_dir) / text.key[:16]
+  try:
+    source = _prepared(text, folder).as_data_source(split)
+    count = len(source)
+    if split == 'train' and data.max_train is not None:
+      count = min(count, data.max_train)
+    return [(row['source'].decode(), row['target'].decode()) for row in source.__getitems__(range(count))]
+  except (RuntimeError, json_format.ParseError) as error:  # what array_record and TFDS say of damaged files
+    raise UserError(f'the prepared text {folder} is damaged: remove the folder, it will be made again') from error
 
 
-def _prepared(text: _Text, cache_dir: pathlib.Path) -> PairBuilder:
+def _prepared(text: _Text, folder: pathlib.Path) -> PairBuilder:
   """The builder with its set on disk; TFDS writes to a folder named incomplete, and renames it at the end."""
-  folder = cache_dir / text.key[:16]
   builder = text.builder(text.splits, folder)
   if builder.data_path.exists():
     return builder
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = open(folder / 'lock', 'w')
+    (folder / 'lock').touch()
   except OSError as error:
-    raise UserError(f'cannot keep prepared text in {cache_dir} ({error.strerror}): give another folder') from None
-  with lock:
+    raise UserError(f'cannot keep prepared text in {folder} ({error.strerror}): give another folder') from None
+  with open(folder / 'lock', 'w') as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process is killed
     for leftover in folder.glob('*/incomplete.*'):
       shutil.rmtree(leftover)

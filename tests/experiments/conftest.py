@@ -53,7 +53,7 @@ def run(name, *words):
 SETTINGS = {
   'data.max_train': 200,
   'data.vocab_size': 300,
-  'model.max_positions': 72,
+  'model.max_positions': 128,
   'train.steps': 4,
   'train.every': 2,
   'freeze.steps': 4,
@@ -77,8 +77,8 @@ class Table:
   cache: Path
 
   def words(self, choices='', **changed):
-    """`--config=` and all that follows, but for --workdir; `changed` names leaves with __ for the dot."""
-    settings = SETTINGS | {'data.cache': self.cache} | {name.replace('__', '.'): x for name, x in changed.items()}
+    """`--config=` and all that follows, but for --workdir."""
+    settings = SETTINGS | {'data.cache': self.cache} | changed
     page = f'{ROOT}/configs/wmt14.py:' + ','.join(filter(None, ('scale=smoke', choices)))
     return [f'--config={page}', *(f'--config.{name}={value}' for name, value in settings.items())]
 

@@ -1,0 +1,289 @@
+"""Mistakes on the command line: one sentence, exit code 2, before any work, and the disk as it was."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.experiments.conftest import ROOT
+
+
+@pytest.fixture(scope='module')
+def workdir(table, tmp_path_factory):
+  """A finished table that no test may change."""
+  return shutil.copytree(table.folder, tmp_path_factory.mktemp('mistakes') / 'run')
+
+
+@pytest.fixture
+def refused(launch, workdir):
+  """refused(words in the message, command) checks what every mistake has in common."""
+
+  def refused(words, *command, stdin=b''):
+    before = listing(workdir)
+    ended = launch(*command, stdin=stdin)
+    assert ended.code == 2, ended
+    assert 'Traceback' not in ended.err and ended.err.count('\n') == 1 and 'step ' not in ended.out
+    for word in words:
+      assert word in ended.err
+    assert listing(workdir) == before
+
+  return refused
+
+
+def listing(folder):
+  return {path: path.stat().st_mtime_ns for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.mark.parametrize(
+  'settings, words',
+  [
+    ({'table.kz': (2,)}, ["no key 'kz'", 'known are ks, max_len']),
+    ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'give 2 or more']),
+    ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give a whole number']),
+    ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
+    ({'table.tunes': '("both",)'}, ["tunes[0]='both'", 'freeze, finetune']),
+    ({'table.split': 'valid'}, ["no split 'valid'", 'train, dev, test']),
+    ({'table.max_len': 129}, ['config.table.max_len=129', 'model.max_positions=128 is the most']),
+    ({'table.timed': 0}, ['config.table.timed=0', 'give 1 or more']),
+    ({'data.row_length': 200}, ['config.data.row_length=200', 'model.max_positions=128 is the most']),
+    ({'data.row_length': 2}, ['no pairs to train on', 'longer rows']),
+    ({'data.kind': 'web'}, ["config.data.kind='web'", 'embedded, files']),
+    ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
+    ({'data.cache': __file__}, [__file__, 'give another folder']),
+    ({'model.heads': 3}, ['d_model=32', 'heads=3']),
+    ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),
+    ({'heads.layout': 'flat'}, ["layout='flat'", 'paper, separate']),
+    ({'finetune.average': 0}, ['config.finetune.average=0', 'give 1 or more']),
+    ({'freeze.schedule': 'linear'}, ["schedule='linear'", 'rsqrt']),
+    ({'seed': -1}, ['seed=-1', 'from 0']),
+  ],
+  ids=lambda value: ' '.join(value) if isinstance(value, dict) else '',
+)
+def test_a_setting_that_cannot_be(table, refused, tmp_path, settings, words):
+  refused(words, 'table1', *table.words(**settings), f'--workdir={tmp_path}/new')
+  assert not (tmp_path / 'new').exists()
+
+
+@pytest.mark.parametrize('name', ['table1', 'train'])
+def test_flags_that_cannot_be(table, refused, tmp_path, name):
+  command = name, *table.words(), f'--workdir={tmp_path}/new'
+  refused(['--budget=soon is no time', 'such as 540s'], *command, '--budget=soon')
+  refused(['there is no flag --stepps', 'known are --config'], *command, '--stepps=3')
+  refused(['--workdir is missing'], name, *table.words())
+  refused(['is a file'], name, *table.words(), f'--workdir={__file__}')
+  refused(['is a file'], name, *table.words(), f'--workdir={__file__}/below')
+  assert not (tmp_path / 'new').exists()
+
+
+LINES = b'a dog runs\n' * 10
+
+
+@pytest.mark.parametrize(
+  'name, content, words',
+  [
+    ('train.de', None, ['cannot read', 'train.de', 'No such file']),
+    ('train.de', b'', ['train.de is empty']),
+    ('dev.en', b'\n' * 10, ['dev.en is empty']),
+    ('train.de', LINES[:-11], ['train.en has 10 lines', 'train.de has 9 lines']),
+    ('test.en', b'\xff\n' + LINES[11:], ['line 1 of', 'test.en is not UTF-8']),
+    ('dev.en', b'a\n' + b'dog ' * 200 + b'\n' + LINES[22:], ['sentence 2 of the dev set', 'tokens', '128 positions']),
+  ],
+  ids=['missing', 'empty', 'blank', 'shorter', 'not UTF-8', 'too long'],
+)
+def test_text_files_that_cannot_be(table, refused, tmp_path, name, content, words):
+  folder = tmp_path / 'text'
+  folder.mkdir()
+  for split in ('train', 'dev', 'test'):
+    for language in ('en', 'de'):
+      (folder / f'{split}.{language}').write_bytes(LINES)
+  if content is None:
+    (folder / name).unlink()
+  else:
+    (folder / name).write_bytes(content)
+  data = {'kind': 'files', 'folder': folder, 'train': 'train', 'dev': 'dev', 'test': 'test', 'vocab_size': 14}
+  data['cache'] = tmp_path / 'cache'
+  settings = {f'data.{key}': value for key, value in data.items()}
+  refused(words, 'table1', *table.words(**settings), f'--workdir={tmp_path}/new')
+  assert not (tmp_path / 'new').exists()
+
+
+def test_a_folder_of_text_is_asked_for(table, refused, tmp_path):
+  for folder in ('', tmp_path / 'none'):
+    command = table.words(**{'data.kind': 'files', 'data.folder': folder})
+    refused(['there is no folder', '--config.data.folder=...'], 'table1', *command, f'--workdir={tmp_path}/new')
+
+
+def test_prepared_text_that_is_damaged(table, refused, tmp_path):
+  cache = shutil.copytree(table.cache, tmp_path / 'cache')
+  for path in cache.rglob('*train.array_record*'):
+    os.truncate(path, path.stat().st_size // 2)
+  command = table.words(**{'data.cache': cache})
+  refused(['the prepared text', 'is damaged: remove the folder'], 'table1', *command, f'--workdir={tmp_path}/new')
+
+
+def test_a_damaged_tokenizer_is_learnt_again(table, launch, tmp_path):
+  cache = shutil.copytree(table.cache, tmp_path / 'cache')
+  whole = (table.folder / 'base' / 'model' / 'tokenizer.model').read_bytes()
+  (path,) = (path for path in cache.glob('tokenizer-*.model') if path.read_bytes() == whole)
+  path.write_bytes(whole[:100])
+  ended = launch('train', *table.words(**{'data.cache': cache}), f'--workdir={tmp_path}/new', '--budget=0')
+  assert ended.code == 0 and path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+  'settings, words',
+  [
+    ({'train.steps': 6}, ['base was made by another config', 'training.steps is 4 there and 6 here']),
+    ({'finetune.warmup': 9}, ['k2-finetune was made by another config', 'training.warmup is 3 there and 9 here']),
+    ({'seed': 1}, ['seed is 0 there and 1 here']),
+    ({'table.sentences': 5}, ['results.jsonl was measured on 6 sentences', 'this config means 5']),
+  ],
+  ids=lambda value: ' '.join(value) if isinstance(value, dict) else '',
+)
+def test_a_table_of_another_config(table, refused, workdir, settings, words):
+  words = [*words, 'choose another workdir, or that config']
+  refused(words, 'table1', *table.words(**settings), f'--workdir={workdir}')
+
+
+@pytest.mark.parametrize(
+  'run, choices, words',
+  [
+    ('k2-freeze', 'k=4', ['heads.k is 2 there and 4 here']),
+    ('k2-freeze', 'k=2,tune=finetune', ['tune is "freeze" there and "finetune" here']),
+    ('k2-freeze', 'k=1', ['heads.k is 2 there and nothing here']),
+    ('base', 'k=2', ['heads.k is nothing there and 2 here']),
+    ('nowhere', 'k=2', ['nowhere holds no finished run', 'experiments.train']),
+    ('.', 'k=2', ['holds no finished run']),
+  ],
+)
+def test_evaluate_wants_a_finished_run_of_its_config(table, refused, workdir, run, choices, words):
+  refused(words, 'evaluate', *table.words(choices), f'--workdir={workdir / run}')
+
+
+def test_a_finished_run_is_not_taken_for_another(table, refused, workdir):
+  command = table.words('k=2', **{'base': workdir / 'base', 'freeze.steps': 9})
+  refused(['training.steps is 4 there and 9 here'], 'train', *command, f'--workdir={workdir}/k2-freeze')
+
+
+@pytest.mark.parametrize(
+  'settings, words',
+  [
+    ({}, ['trained on a base model', '--config.base=...']),
+    ({'base': 'nowhere'}, ['nowhere is not a folder']),
+    ({'base': ''}, ['trained on a base model']),
+    ({'base': '{}'}, ['holds the runs base, k2-finetune, k2-freeze']),
+    ({'base': '{}/base', 'model.d_ff': 32}, ['base holds another model', 'give the base run of the same config']),
+    ({'base': '{}/base', 'data.max_train': 190}, ['base was trained on other text', 'the same config']),
+  ],
+  ids=lambda value: ' '.join(map(str, value.items())) if isinstance(value, dict) else '',
+)
+def test_heads_want_the_base_of_their_config(table, refused, workdir, tmp_path, settings, words):
+  settings = {name: str(value).format(workdir) for name, value in settings.items()}
+  refused(words, 'train', *table.words('k=2', **settings), f'--workdir={tmp_path}/new')
+  assert not (tmp_path / 'new').exists()
+
+
+@pytest.mark.parametrize('line', ['[]', '{"k": 3}', '{"k": "two", "tune": "regular", "rule": "exact"}'])
+def test_results_with_a_line_that_is_no_cell(table, refused, tmp_path, workdir, line):
+  folder = shutil.copytree(workdir / 'base', tmp_path / 'run' / 'base').parent
+  for results in (folder / 'results.jsonl', folder / 'base' / 'results.jsonl'):
+    results.write_text(line + '\n')
+  refused(['line 1 of', 'no cell of Table 1', 'remove the line'], 'table1', *table.words(), f'--workdir={folder}')
+  refused(['line 1 of', 'no cell of Table 1'], 'evaluate', *table.words(), f'--workdir={folder}/base')
+
+
+def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch, tmp_path):
+  run = tmp_path / 'run'
+  command = 'train', *table.words(), f'--workdir={run}'
+  assert 'Out of budget' in launch(*command, '--budget=0').out
+  (run / 'config.json').unlink()
+  wide = table.words(**{'model.d_ff': 32})
+  refused(['is of another model', '(64,) there and shape (32,) here'], 'train', *wide, f'--workdir={run}')
+  (run / 'config.json').write_text('{"seed": ')
+  refused(['config.json cannot be read', 'choose another workdir'], *command)
+  (run / 'config.json').unlink()
+  for path in (run / 'checkpoints' / '1' / 'params').rglob('*'):
+    if path.is_file():
+      os.truncate(path, path.stat().st_size // 2)
+  refused(['no checkpoint in', 'can be read', 'put back a good copy'], *command)
+  assert (run / 'checkpoints' / '1').is_dir()
+  refused(['is a training run that is not finished'], 'translate', f'--workdir={run}', 'a dog')
+  refused(['holds no finished run'], 'evaluate', *table.words(), f'--workdir={run}')
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['--rule=best', 'a'], ['the rule best is unknown', 'top-2']),
+    (['--max_len=129', 'a'], ['max_len=129', '128 positions', 'lower max_len']),
+    (['--max_len=0', 'a'], ['--max_len=0']),
+    (['--rows=x', 'a'], ['--rows=x', 'a whole number']),
+    (['--inptu=x'], ['no flag --inptu', 'known are --workdir, --input']),
+    (['--input=nowhere.txt'], ['cannot read nowhere.txt', 'No such file']),
+    ([f'--input={ROOT}'], ['Is a directory']),
+    (['--input=x', 'a'], ['sentences on the command line and --input']),
+    (['a', 'b\udcff'], ['sentence 2 of the command line is not UTF-8']),
+    (['a', 'dog ' * 200, 'cat ' * 99 + 'dog ' * 99], ['sentence 2 has', 'the first of 2', '128 positions', 'shorten']),
+  ],
+)
+def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
+  refused(words, 'translate', f'--workdir={workdir}/k2-freeze', *flags)
+
+
+@pytest.mark.parametrize(
+  'lines, words',
+  [(b'', ['standard input is empty']), (b'a\n\xff\n', ['sentence 2 of standard input is not UTF-8'])],
+)
+def test_lines_that_cannot_be_translated(refused, workdir, tmp_path, lines, words):
+  refused(words, 'translate', f'--workdir={workdir}/k2-freeze', stdin=lines)
+  (tmp_path / 'lines').write_bytes(lines)
+  words = [word.replace('standard input', str(tmp_path / 'lines')) for word in words]
+  refused(words, 'translate', f'--workdir={workdir}/k2-freeze', f'--input={tmp_path}/lines')
+
+
+def test_translate_wants_a_model(refused, workdir):
+  refused(['nowhere is not a folder'], 'translate', '--workdir=nowhere', 'a')
+  refused([f'{__file__} is not a folder'], 'translate', f'--workdir={__file__}', 'a')
+  refused(['holds the runs base, k2-finetune, k2-freeze'], 'translate', f'--workdir={workdir}', 'a')
+  refused(['needs heads, and this is a base model'], 'translate', f'--workdir={workdir}/base', '--rule=top-2', 'a')
+
+
+@pytest.mark.parametrize('file', ['config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model'])
+def test_a_model_cut_short(refused, workdir, tmp_path, file):
+  folder = shutil.copytree(workdir / 'k2-freeze' / 'model', tmp_path / 'model')
+  os.truncate(folder / file, (folder / file).stat().st_size // 2)
+  refused([file], 'translate', f'--workdir={folder}', 'a')
+  (folder / file).unlink()
+  refused([file], 'translate', f'--workdir={folder}', 'a')
+
+
+def start(name, *words, **pipes):
+  """A launcher as its own process; what it compiles is shared with this one."""
+  command = [sys.executable, '-m', f'experiments.{name}', *words]
+  return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **pipes)
+
+
+def test_as_its_own_process_a_mistake_is_one_line_and_2(workdir):
+  process = start('translate', f'--workdir={workdir}', 'a', stdout=subprocess.PIPE)
+  out, err = process.communicate(timeout=60)
+  assert (process.returncode, out, err.count('\n')) == (2, '', 1) and 'holds the runs' in err
+
+
+def test_a_reader_that_stops_early_is_no_failure_to_talk_about(workdir):
+  read, write = os.pipe()
+  process = start('translate', f'--workdir={workdir}/base', '--max_len=4', 'a', stdout=write)
+  os.close(write)
+  os.close(read)
+  assert (process.communicate(timeout=60)[1], process.returncode) == ('', 141)
+
+
+def test_ctrl_c_in_training_is_one_line_and_the_run_goes_on_later(table, launch, tmp_path):
+  words = *table.words(**{'train.steps': 100_000, 'train.every': 50_000}), f'--workdir={tmp_path}/run'
+  process = start('train', *words, stdout=subprocess.PIPE)
+  assert process.stdout.readline().startswith('step 1/')
+  process.send_signal(signal.SIGINT)
+  assert (process.communicate(timeout=60)[1], process.returncode) == ('Interrupted.\n', 130)
+  assert launch('train', *words, '--budget=0').code == 0
