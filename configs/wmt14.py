@@ -45,7 +45,7 @@ def tiny():
     'train': run(steps=700, warmup=200, every=350, constant=0.6),
     'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
     'finetune': run(steps=200, warmup=100, every=100, constant=0.25),
-    'heads': heads(d_ff=256),
+    'heads': heads(d_ff=256, p1_share=0.5),
     'table': table(ks=(2, 4, 8), max_len=64, timed=12, sentences=400),
   }
 
@@ -74,8 +74,8 @@ def multi30k():
     'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
     'train': run(steps=1500, warmup=400, every=100, average=4, constant=0.7),
     'freeze': run(steps=700, warmup=50, every=100, average=2, constant=0.2),
-    'finetune': run(steps=600, warmup=100, every=100, average=3, constant=0.1),
-    'heads': heads(d_ff=512),
+    'finetune': run(steps=600, warmup=100, every=100, average=3, constant=0.06),
+    'heads': heads(d_ff=512, p1_share=0.5),
     'table': table(ks=(4, 8), max_len=80, timed=30, split='test', rows=50),
   }
 
@@ -128,9 +128,14 @@ def run(*, steps, warmup, every, average=2, constant=2.0):
   }
 
 
-def heads(*, d_ff, layout='separate', first='identity'):
+def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0):
   """layout='paper' is the paper's dense layer; first='transformed' its p1 (see fastdec/heads/blockwise.py)."""
-  return {'d_ff': d_ff, 'layout': layout, 'first': first}
+  return {
+    'd_ff': d_ff,
+    'layout': layout,
+    'first': first,
+    'p1_share': p1_share,  # of the minibatches of fine-tuning; 0: 1 / k, as in the paper. Short runs need more
+  }
 
 
 def table(*, ks, max_len, timed, sentences=0, split='dev', rows=64):

@@ -66,7 +66,7 @@ def train_heads(
   if tune == 'freeze':
     task = frozen_heads_task(model, heads, trunk, smoothing)
   else:
-    task = finetuned_heads_task(model, heads, trunk, _heads_of(base, heads), smoothing)
+    task = finetuned_heads_task(model, heads, trunk, _heads_of(base, heads), experiment.heads.p1_share, smoothing)
   params = _run(experiment, k, tune, text, task, evaluate, workdir, budget)
   if params is not None:
     model_params, head_params = split(params)
@@ -105,7 +105,7 @@ def check_run(experiment: Experiment, k: int, tune: str, workdir: pathlib.Path) 
 
 def _record(experiment: Experiment, k: int, tune: str) -> dict[str, Any]:
   """What a run is asked to be: its `workdir/config.json`."""
-  heads = {'heads': dataclasses.asdict(experiment.blockwise(k)), 'tune': tune} if k > 1 else {}
+  heads = {'heads': dataclasses.asdict(experiment.heads), 'k': k, 'tune': tune} if k > 1 else {}
   shared = {'data': dataclasses.asdict(experiment.data), 'model': dataclasses.asdict(experiment.model)}
   return {'seed': experiment.seed, **shared, **heads, 'training': dataclasses.asdict(experiment.run(k, tune))}
 

@@ -88,12 +88,17 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
+  """The heads of every k; fields as in `configs/wmt14.py`."""
+
   d_ff: int
   layout: str
   first: str
+  p1_share: float
 
   def __post_init__(self) -> None:
     _at_least(1, 'heads', d_ff=self.d_ff)
+    if not 0 <= self.p1_share < 1:
+      raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal shares, or below 1')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +169,8 @@ class Experiment:
     return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
 
   def blockwise(self, k: int) -> BlockwiseHeads:
-    return BlockwiseHeads(k=k, d_model=self.model.d_model, **dataclasses.asdict(self.heads))
+    heads = self.heads
+    return BlockwiseHeads(k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first)
 
 
 @dataclasses.dataclass(frozen=True)

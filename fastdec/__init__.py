@@ -1,6 +1,7 @@
 """fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
 
-from fastdec.decoding.decode import Decoded, decode
+from fastdec.decoding.decode import decode, stream
+from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa
 from fastdec.decoding.topology import Topology
@@ -23,4 +24,5 @@ __all__ = [
   'load',
   'load_heads',
   'load_tokenizer',
+  'stream',
 ]

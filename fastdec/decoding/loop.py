@@ -72,7 +72,7 @@ def init(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),
     length=zeros + 1,
     root=root,
-    done=_is_end(root, model.eos_ids) | (max_len == 1),
+    done=_is_among(root, model.eos_ids) | (max_len == 1),
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
@@ -93,13 +93,13 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   hidden, taps, cache = model.apply(params, draft.tokens, topology.nodes, state.cache)
   logits = _logits(target, hidden)
 
-  accepted = rule(rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids))
+  accepted = rule(rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids, model.suppressed_ids))
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 
   cache = cache.commit(None if topology.is_chain else path, count)
 
-  seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root)
+  seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length)
   drafter_state = drafter.observe(target, drafter_state, seen)
   return dataclasses.replace(state, cache=cache, drafter=drafter_state)
 
@@ -113,17 +113,20 @@ def _logits(target: Bound, hidden: Float[Array, 'b n d']) -> Float[Array, 'b n v
   return suppress(target.module.unembed(target.params, hidden), target.module.suppressed_ids)
 
 
-def _is_end(tokens: Int[Array, '*b'], eos_ids: tuple[int, ...]) -> Bool[Array, '*b']:
-  return sum((tokens == eos for eos in eos_ids), jnp.zeros(tokens.shape, bool))
+def _is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
+  return sum((tokens == one for one in ids), jnp.zeros(tokens.shape, bool))
 
 
-def _acceptable(draft: Draft, state: DecodeState, eos_ids: tuple[int, ...]) -> Bool[Array, 'b n']:
-  """Nodes that may be emitted: not below an end, and within max_len."""
+def _acceptable(
+  draft: Draft, state: DecodeState, eos_ids: tuple[int, ...], suppressed_ids: tuple[int, ...]
+) -> Bool[Array, 'b n']:
+  """Nodes that may be emitted: not below an end, within max_len, of no suppressed token."""
   topology = draft.topology
   ancestors = jnp.asarray(topology.mask) & ~jnp.eye(topology.n, dtype=bool)
-  below_end = (ancestors & _is_end(draft.tokens, eos_ids)[:, None, :]).any(-1)
+  below_end = (ancestors & _is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
   room = state.tokens.shape[1] - state.length
-  return jnp.asarray(topology.acceptable) & ~below_end & (topology.depths <= room[:, None])
+  allowed = jnp.asarray(topology.acceptable) & ~_is_among(draft.tokens, suppressed_ids)
+  return allowed & ~below_end & (topology.depths <= room[:, None])
 
 
 def _emit(
@@ -139,7 +142,7 @@ def _emit(
   depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
   drafts = take_node(depths, node)  # accepted ones
   last = take_node(draft.tokens, node)
-  cut = ((drafts > 0) & _is_end(last, eos_ids)) | (state.length + drafts >= max_len)
+  cut = ((drafts > 0) & _is_among(last, eos_ids)) | (state.length + drafts >= max_len)
   count = jnp.where(state.done, 0, drafts + ~cut)
 
   block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
@@ -154,7 +157,7 @@ def _emit(
     tokens=jnp.where((place >= 0) & (place < count[:, None]), emitted, state.tokens),
     length=length,
     root=jnp.where(state.done, state.root, newest),
-    done=state.done | _is_end(newest, eos_ids) | (length >= max_len),
+    done=state.done | _is_among(newest, eos_ids) | (length >= max_len),
     block_sizes=jnp.where(is_call, count[:, None], state.block_sizes),
     calls=state.calls + ~state.done,
     draft_calls=state.draft_calls + draft.calls * ~state.done,

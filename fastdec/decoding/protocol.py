@@ -10,8 +10,10 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
@@ -27,6 +29,23 @@ class Prompt:
   tokens: Int[Array, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
   length: Int[Array, ' b']  # at least 1
   empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
+
+
+@struct.pytree
+class Decoded:
+  """What was generated. lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call."""
+
+  tokens: Int[Array, 'b t']  # end token included, pad id after; neither prompt nor start token
+  lengths: Int[Array, ' b']
+  block_sizes: Int[Array, 'b t']  # tokens emitted by each call of the target
+  calls: Int[Array, ' b']
+  draft_calls: Int[Array, ' b']  # of the drafter's own model
+
+  @property
+  def mean_block_size(self) -> float:
+    """Tokens emitted per call, over all rows; nan where no row needed a call."""
+    calls = int(np.sum(self.calls))
+    return float(np.sum(np.asarray(self.lengths) - 1) / calls) if calls else float('nan')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +91,8 @@ class Step:
   path: Int[Array, 'b m']  # nodes from the root to the last accepted one
   count: Int[Array, ' b']  # tokens emitted = nodes of `path` committed; 0: the row had finished before
   root: Int[Array, ' b']  # the newest emitted token, root of the next draft
+  tokens: Int[Array, 'b t']  # all that is emitted so far, valid before `length`
+  length: Int[Array, ' b']
 
 
 @runtime_checkable
@@ -91,6 +112,22 @@ class Drafter(Protocol):
 
   def observe(self, target: Bound, state: Any, step: Step) -> Any:
     """The state after the target's call."""
+
+
+@runtime_checkable
+class Heads(Protocol):
+  """What `HeadsDrafter` and the strategies ask of prediction heads: a frozen, hashable value."""
+
+  d_model: int  # of the hidden states they read
+  depth: int  # tokens below the root that they draft
+
+  def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:
+    """The heads and parameters for the first `depth` tokens below the root, and nothing else."""
+
+  def logits(
+    self, params: Any, hidden: Float[Array, 'b d'], project: Callable[[Array], Array]
+  ) -> Float[Array, 'b h v']:
+    """What each head predicts; `project` is the target's vocabulary projection, for heads without their own."""
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ Each says which nodes match, given that their parents do; `longest` finds the lo
 the target's argmax after that path. `Exact` is lossless; the others trade fidelity for longer blocks.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,10 +43,10 @@ class Exact(_Matching):
 @struct.pytree
 class TopN(_Matching):
   """A draft is accepted where it is among the target's n most likely tokens (section 5.1). Not lossless."""
-  n: Int[Array, ''] | int
+  n: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    _check(self.n, lambda n: n >= 1, 'TopN takes n >= 1')
+    object.__setattr__(self, 'n', _number(self.n, 1, 'TopN takes n'))
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
@@ -58,10 +58,10 @@ class TopN(_Matching):
 @struct.pytree
 class Distance(_Matching):
   """A draft is accepted within tau of the target's argmax, ids taken as intensities (section 5.2). Not lossless."""
-  tau: Int[Array, ''] | int
+  tau: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    _check(self.tau, lambda tau: tau >= 0, 'Distance takes tau >= 0')
+    object.__setattr__(self, 'tau', _number(self.tau, 0, 'Distance takes tau'))
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     return jnp.abs(draft.tokens - at_parent(choice, draft.topology)) <= self.tau
@@ -72,10 +72,10 @@ class MinBlock(_Matching):
   """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1 drafts unseen.
   Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it is kept."""
   rule: _Matching
-  size: Int[Array, ''] | int
+  size: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    _check(self.size, lambda size: size >= 1, 'MinBlock takes size >= 1')
+    object.__setattr__(self, 'size', _number(self.size, 1, 'MinBlock takes size'))
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     if not draft.topology.is_chain:
@@ -111,7 +111,8 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   return argmax(jnp.where(deepest, score, -jnp.inf))
 
 
-def _check(value: Array | int, allowed: Callable[[int], bool], sentence: str) -> None:
-  """Refuses a bad number; what is traced has been checked outside."""
-  if not isinstance(value, jax.core.Tracer) and not allowed(value):
-    raise UserError(f'{sentence}, not {value}')
+def _number(value: Any, least: int, takes: str) -> Int[Array, '']:
+  """The setting as int32, whatever number it came as: one compiled program. What is traced was checked outside."""
+  if not isinstance(value, jax.core.Tracer) and value < least:
+    raise UserError(f'{takes} >= {least}, not {value}')
+  return jnp.asarray(value, jnp.int32)

@@ -1,36 +1,52 @@
 """How to decode: each strategy is a drafter and a rule. Frozen pytrees: a sweep over array leaves compiles once."""
 
-
-
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array
 
 from fastdec import struct
+from fastdec.decoding import loop
 from fastdec.decoding.drafters.heads import HeadsDrafter
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.drafters.two_calls import TwoCallDrafter
-from fastdec.decoding.protocol import Drafter, Rule
+from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
 from fastdec.decoding.rules import Exact
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.struct import Bound
 
 
+@runtime_checkable
+class Strategy(Protocol):
+  """What `decode` asks: a frozen pytree that turns a prompt into output, inside jit."""
+
+  def run(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Decoded:
+    """Decodes every row to its end or to max_len tokens."""
+
+
+class LoopStrategy:
+  """A strategy that is a drafter and a rule, run by the one loop."""
+
+  drafter: Drafter
+  rule: Rule
+
+  def run(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Decoded:
+    """See `Strategy.run`."""
+    state = loop.run(target, self.drafter, self.rule, prompt, max_len, keys)
+    return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
+
+
 @struct.pytree
-class Greedy:
+class Greedy(LoopStrategy):
   """The most likely token, one a call."""
 
-  @property
-  def drafter(self) -> Drafter:
-    return NoDraft()
-
-  @property
-  def rule(self) -> Rule:
-    return Exact()
+  drafter = NoDraft()
+  rule = Exact()
 
 
 @struct.pytree
-class Blockwise:
+class Blockwise(LoopStrategy):
   """Blockwise parallel decoding (Stern et al. 2018), one call of the target an iteration (section 4).
 
   Args:
@@ -63,11 +79,11 @@ class BlockwiseTwoCalls(Blockwise):
 
   @property
   def drafter(self) -> Drafter:
-    return TwoCallDrafter(_first(self.heads, self.k - 1), Topology.chain(self.k)) if self.k > 1 else NoDraft()
+    return TwoCallDrafter(_first(self.heads, self.k - 1), self.k) if self.k > 1 else NoDraft()
 
 
 @struct.pytree
-class Medusa:
+class Medusa(LoopStrategy):
   """Heads whose several best guesses are scored at once as a tree (Cai et al. 2024); any heads, Stern's too.
 
   Args:
@@ -93,9 +109,6 @@ class Medusa:
     if self.choices.n == 1:
       return NoDraft()
     return HeadsDrafter(_first(self.heads, self.choices.max_depth), self.choices)
-
-
-Strategy = Greedy | Blockwise | Medusa
 
 
 def _first(heads: Bound, depth: int) -> Bound:

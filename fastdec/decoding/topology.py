@@ -49,6 +49,7 @@ class Topology:
       max_depth: a bound on the depth where parents are data (None: n - 1); static trees know theirs.
     """
     xp = np if isinstance(parents, np.ndarray) else jnp
+    parents = parents.astype(np.int32)
     n = parents.shape[-1]
     adjacent = xp.arange(n) == parents[..., None]  # [i, j]: j is i's parent
     mask = adjacent | xp.eye(n, dtype=bool)
@@ -57,7 +58,7 @@ class Topology:
     depths = mask.sum(-1, dtype=np.int32) - 1
     if max_depth is None:
       max_depth = int(depths.max()) if xp is np else n - 1
-    ranks = xp.zeros_like(parents) if ranks is None else ranks
+    ranks = xp.zeros_like(parents) if ranks is None else ranks.astype(np.int32)
     acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
     return cls(parents, ranks, depths, mask, acceptable, max_depth)
 

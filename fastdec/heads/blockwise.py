@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.models.layers import dropout, project, unit_scaling
+from fastdec.models.layers import dropout, unit_scaling
+from fastdec.models.layers import project as product
 
 LAYOUTS = ('paper', 'separate')
 FIRSTS = ('identity', 'transformed')
@@ -98,17 +99,17 @@ class BlockwiseHeads:
     return dataclasses.replace(self, k=depth + 1, first='identity'), chosen
 
   def logits(
-    self, params: Params, hidden: Float[Array, 'b d'], unembed: Callable[[Array], Array]
+    self, params: Params, hidden: Float[Array, 'b d'], project: Callable[[Array], Array]
   ) -> Float[Array, 'b h v']:
-    """What each head predicts, through the trunk's vocabulary projection `unembed`."""
-    return unembed(self.all(params, hidden))
+    """What each head predicts, through the trunk's vocabulary projection `project`."""
+    return project(self.all(params, hidden))
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)
 
 
 def _affine(x: Float[Array, '*b d'], w: Float[Array, 'f d'], b: Float[Array, ' f']) -> Float[Array, '*b f']:
-  y = project(x, w).astype(x.dtype)
+  y = product(x, w).astype(x.dtype)
   return y + b.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
 
 
@@ -124,10 +125,33 @@ class Transformed:
     if self.heads.first != 'transformed':
       raise UserError('these heads leave p1 the identity: decode with the model itself, not with Transformed(...)')
 
-  def __getattr__(self, name: str) -> Any:
-    if name.startswith('__'):
-      raise AttributeError(name)
-    return getattr(self.model, name)  # vocabulary, ids and limits are the trunk's
+  @property
+  def vocab_size(self) -> int:
+    return self.model.vocab_size
+
+  @property
+  def eos_ids(self) -> tuple[int, ...]:
+    return self.model.eos_ids
+
+  @property
+  def pad_id(self) -> int:
+    return self.model.pad_id
+
+  @property
+  def start_id(self) -> int | None:
+    return self.model.start_id
+
+  @property
+  def suppressed_ids(self) -> tuple[int, ...]:
+    return self.model.suppressed_ids
+
+  @property
+  def max_positions(self) -> int | None:
+    return self.model.max_positions
+
+  @property
+  def fixed_length(self) -> int | None:
+    return self.model.fixed_length
 
   def encode(self, params: Params, inputs: Array) -> Any:
     return self.model.encode(params['model'], inputs)
@@ -140,3 +164,7 @@ class Transformed:
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     return self.model.unembed(params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0)))
+
+  def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    """The vocabulary projection alone, which all heads share."""
+    return self.model.unembed(params['model'], hidden)

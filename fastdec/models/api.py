@@ -1,4 +1,4 @@
-"""What the decoding loop asks of a model: seven members, no base class.
+"""What the decoding loop asks of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the
 protocol below and every strategy decodes your model. A whole model in thirty lines (a test runs it):
@@ -34,6 +34,7 @@ protocol below and every strategy decodes your model. A whole model in thirty li
       return hidden @ params['embedding'].T
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -103,3 +104,9 @@ class Model(Protocol):
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits, at least float32."""
+
+
+def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
+  """The model's `project` where it has one: a model whose `unembed` does more than project (a learned p1) has both, so
+  that heads share the projection and not the rest. Else its `unembed`."""
+  return getattr(model, 'project', model.unembed)

@@ -72,18 +72,24 @@ def frozen_heads_task(model: Any, heads: Any, trunk: Params, smoothing: float = 
 
 
 def finetuned_heads_task(
-  model: Any, heads: Any, trunk: Params, start: Params | None = None, smoothing: float = SMOOTHING
+  model: Any,
+  heads: Any,
+  trunk: Params,
+  start: Params | None = None,
+  p1_share: float = 0.0,
+  smoothing: float = SMOOTHING,
 ) -> Task:
   """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ..., 'heads': ...}.
 
   The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the frozen trunk first:
   fresh ones are noise, and what they send back drives the trunk away from what it knows before they have learnt.
-  p1's loss is drawn as often as any other, also where p1 is the identity: it keeps the trunk a good model.
+  p1's loss is drawn too, also where p1 is the identity: it keeps the trunk a good model. `p1_share` of the minibatches
+  are p1's (0: as many as any other head's, as in the paper).
   """
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
-    offset = _draw(draw_key, range(heads.offsets[-1] + 1))
+    offset = _draw(draw_key, range(heads.offsets[-1] + 1), p1_share)
     losses = head_loss(model, heads, params['model'], params['heads'], batch, offset, smoothing, tuple(keys))
     return _named(offset, losses)
 
@@ -92,9 +98,12 @@ def finetuned_heads_task(
   return Task(lambda key: {'model': copy(trunk), 'heads': heads.init(key) if start is None else copy(start)}, loss)
 
 
-def _draw(key: Array, offsets: Any) -> Int[Array, '']:
-  """One loss a minibatch, uniformly: an unbiased estimate of their mean at the price of one (section 6)."""
-  return jnp.array(offsets, jnp.int32)[jax.random.randint(key, (), 0, len(offsets))]
+def _draw(key: Array, offsets: Any, first_share: float = 0.0) -> Int[Array, '']:
+  """One loss a minibatch, uniformly: an unbiased estimate of their mean at the price of one (section 6). With a
+  `first_share` the first is drawn that often, the others equally often: an estimate of a weighted mean."""
+  others = len(offsets) - 1
+  shares = [first_share, *[(1 - first_share) / others] * others] if first_share else None
+  return jax.random.choice(key, jnp.array(offsets, jnp.int32), p=None if shares is None else jnp.array(shares))
 
 
 def _named(offset: Int[Array, ''], losses: tuple[Array, Metrics]) -> tuple[Float[Array, ''], Metrics]:

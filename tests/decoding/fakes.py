@@ -102,6 +102,20 @@ class Scripted:
     return state + step.count
 
 
+@dataclasses.dataclass(frozen=True)
+class HashHeads:
+  """Heads for `HashLM`: each a hash of the hidden state, right by luck, which trees of many ranks often have."""
+
+  depth: int = 9
+  d_model: int = 1
+
+  def drafting(self, params, depth):
+    return HashHeads(depth), params
+
+  def logits(self, params, hidden, project):
+    return jnp.stack([project(hidden * (7 * i + 3) + i) for i in range(self.depth)], axis=1)
+
+
 def truths(model: HashLM, prompts: np.ndarray, lengths: np.ndarray, max_len: int) -> np.ndarray:
   """The oracle's outputs, padded: int32[b, max_len]."""
   rows = [oracle(model, prompt[:length].tolist(), max_len) for prompt, length in zip(prompts, lengths, strict=True)]

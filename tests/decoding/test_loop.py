@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import fastdec as fd
 from fastdec.decoding import loop
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.rules import Exact
 from fastdec.struct import Bound
-from tests.decoding.fakes import EOS, HashLM, Scripted, truths
+from tests.decoding.fakes import EOS, HashHeads, HashLM, Scripted, truths
 
 MODEL = HashLM()
 TARGET = Bound(MODEL, {})
@@ -94,6 +95,61 @@ def test_batch_of_b_equals_b_batches_of_one(drafter):
     alone = run(DRAFTERS[drafter](truth[i : i + 1], 8), as_prompt(prompts[i : i + 1], lengths[i : i + 1]))
     for name in ('tokens', 'length', 'block_sizes', 'calls'):
       np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[i], err_msg=name)
+
+
+@st.composite
+def some_choices(draw):
+  """A random static tree: each node a parent's next free rank."""
+  paths, ranks = [()], {(): 0}
+  for _ in range(draw(st.integers(1, 14))):
+    parent = draw(st.sampled_from([path for path in paths if len(path) < 9]))
+    paths.append((*parent, ranks[parent]))
+    ranks[parent], ranks[paths[-1]] = ranks[parent] + 1, 0
+  return paths[1:]
+
+
+@hypothesis.given(choices=some_choices(), max_len=st.integers(1, 9), seed=st.integers(0, 10_000))
+@hypothesis.settings(max_examples=12)
+def test_static_trees_of_any_shape_are_lossless(choices, max_len, seed):
+  prompts, lengths = some_prompts(seed)
+  strategy = fd.Medusa((HashHeads(), {}), choices)
+  out = fd.decode(MODEL, {}, prompts, strategy, prompt_lengths=lengths, max_len=max_len)
+  np.testing.assert_array_equal(out.tokens, truths(MODEL, prompts, lengths, max_len))
+
+
+@pytest.mark.parametrize('k', range(1, 11))
+def test_chains_of_any_length_are_lossless(k):
+  prompts, lengths = some_prompts(k, rows=12)
+  out = fd.decode(MODEL, {}, prompts, fd.Blockwise((HashHeads(), {}), k), prompt_lengths=lengths, max_len=MAX_LEN)
+  np.testing.assert_array_equal(out.tokens, truths(MODEL, prompts, lengths, MAX_LEN))
+  assert (np.asarray(out.block_sizes) <= k).all()
+
+
+def test_stream_yields_the_blocks_of_decode():
+  prompts, lengths = some_prompts(2)
+  strategy = fd.Medusa((HashHeads(), {}), [[rank] for rank in range(8)])
+  out = fd.decode(MODEL, {}, prompts, strategy, prompt_lengths=lengths, max_len=MAX_LEN)
+  blocks = list(fd.stream(MODEL, {}, prompts, strategy, prompt_lengths=lengths, max_len=MAX_LEN))
+  for i, length in enumerate(np.asarray(out.lengths)):
+    sizes = [len(block[i]) for block in blocks]
+    assert sizes == [1, *np.asarray(out.block_sizes)[i, : len(blocks) - 1].tolist()]
+    assert [token for block in blocks for token in block[i]] == out.tokens[i, :length].tolist()
+
+
+@pytest.mark.parametrize('rule', [fd.TopN(14), fd.Distance(14), fd.MinBlock(fd.Exact(), 4)], ids=['n', 'tau', 'size'])
+def test_no_rule_emits_a_suppressed_token(rule):
+  """Drafts of id 0 alone, which these rules take where they may: the loop lets them only if 0 is not suppressed."""
+  prompts, lengths = some_prompts(4)
+  zeros = Scripted(jnp.zeros((ROWS, MAX_LEN), jnp.int32), 0, nodes=4, chain=True, skill=1.0)
+  emits_zero = {}
+  for suppressed in ((), (0,)):
+    target = Bound(HashLM(suppressed_ids=suppressed), {})
+    state = jax.jit(lambda prompt, target=target: loop.run(target, zeros, rule, prompt, MAX_LEN, None))(
+      as_prompt(prompts, lengths)
+    )
+    emitted = np.arange(MAX_LEN) < np.asarray(state.length)[:, None]
+    emits_zero[suppressed] = bool((np.asarray(state.tokens)[emitted] == 0).any())
+  assert emits_zero == {(): True, (0,): False}
 
 
 def test_a_good_drafter_needs_fewer_calls():

@@ -13,6 +13,7 @@ from fastdec.decoding.protocol import Draft, Prefill, Step
 from fastdec.decoding.sampling import argmax, suppress
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
+from fastdec.models.api import vocabulary_projection
 from fastdec.struct import Bound
 
 
@@ -46,9 +47,12 @@ def draft_tokens(
   wanted, d = heads.module.d_model, hidden.shape[-1]
   if wanted != d:
     raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
-  logits_bhv = heads.module.logits(heads.params, hidden, lambda h: target.module.unembed(target.params, h))
+  project = vocabulary_projection(target.module)
+  logits_bhv = heads.module.logits(heads.params, hidden, lambda h: project(target.params, h))
   logits_bhv = suppress(logits_bhv, target.module.suppressed_ids)
-  ranks = int(topology.ranks.max()) + 1
+  ranks, words = int(topology.ranks.max()) + 1, target.module.vocab_size
+  if ranks > words:
+    raise UserError(f'the tree asks a head for {ranks} choices, and there are {words} words: give ranks below {words}')
   top = (lambda x: argmax(x)[..., None]) if ranks == 1 else (lambda x: jax.lax.top_k(x, ranks)[1])  # ties: lowest id
   choices_bhr = top(logits_bhv).astype(root.dtype)
   drafts = choices_bhr[:, topology.depths[1:] - 1, topology.ranks[1:]]

@@ -30,11 +30,7 @@ class TwoCallDrafter:
   """Drafts what `HeadsDrafter` drafts, by one more call of the target each time."""
 
   heads: Bound
-  topology: Topology = struct.static()
-
-  @property
-  def nodes(self) -> int:
-    return self.topology.n
+  nodes: int = struct.static()  # a chain
 
   def init(self, target: Bound, prefill: Prefill) -> Pending:
     model, params = target
@@ -51,8 +47,9 @@ class TwoCallDrafter:
     hidden, _, cache = target.module.apply(target.params, state.tokens, causal(self.nodes), state.cache)
     cache = cache.commit(None, state.count)
     last_hidden = take_node(hidden, (state.count - 1).clip(0))
-    tokens = draft_tokens(self.heads, target, last_hidden, root, self.topology)
-    return Draft(tokens, self.topology, calls=1), Pending(cache, state.tokens, state.count)
+    chain = Topology.chain(self.nodes)
+    tokens = draft_tokens(self.heads, target, last_hidden, root, chain)
+    return Draft(tokens, chain, calls=1), Pending(cache, state.tokens, state.count)
 
   def observe(self, target: Bound, state: Pending, step: Step) -> Pending:
     return Pending(state.cache, step.draft.tokens, step.count)
