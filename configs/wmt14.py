@@ -40,13 +40,13 @@ def get_config(arg=''):
 def tiny():
   """The embedded corpus: 20,000 generated pairs."""
   return {
-    'data': text('embedded', vocab_size=2000, rows=32, row_length=64),
+    'data': text('embedded', vocab_size=2000, rows=16, row_length=64),
     'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
-    'train': run(steps=700, warmup=200, every=350, constant=0.6),
+    'train': run(steps=600, warmup=150, every=200, constant=0.6),
     'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
-    'finetune': run(steps=200, warmup=100, every=100, constant=0.25),
+    'finetune': run(steps=160, warmup=40, every=80, constant=0.08),
     'heads': heads(d_ff=256, p1_share=0.5),
-    'table': table(ks=(2, 4, 8), max_len=64, timed=12, sentences=400),
+    'table': table(ks=(2, 4, 8), max_len=64, timed=12, sentences=320),
   }
 
 

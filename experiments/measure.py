@@ -36,7 +36,9 @@ class Measuring:
     table = experiment.table
     pairs = text.pairs(table.split)[: table.sentences or None]
     self.experiment, self.text = experiment, text
-    self.conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
+    conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
+    timing = {'timing_batch': 1, 'timing_sentences': table.timed, 'timing_rounds': table.repeats}
+    self.conditions = conditions | {'max_len': table.max_len} | timing
     self.tokens = tokenise(pairs, text.tokenizer)
     self.references = [target for _, target in pairs]
     limit = experiment.model.max_positions
@@ -47,11 +49,12 @@ class Measuring:
 
   def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell, read from `path`, was measured on other sentences."""
-    here = len(self.references), self.experiment.table.split
+    here = len(self.references), self.experiment.table.split, self.experiment.table.max_len
     for cell in done:
-      if cell.error is None and (cell.sentences, cell.split) != here:
-        there = f'{cell.sentences} sentences of the {cell.split} set'
-        asked = f'this config means {here[0]} of the {here[1]} set'
+      measured = cell.sentences, cell.split, cell.conditions.get('max_len', here[2])
+      if cell.error is None and measured != here:
+        there = f'{measured[0]} sentences of the {measured[1]} set at max_len={measured[2]}'
+        asked = f'this config means {here[0]} of the {here[1]} set at max_len={here[2]}'
         raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
 
   def missing(self, workdir: pathlib.Path, k: int, tune: str, done: Iterable[Cell]) -> Iterator[Cell]:

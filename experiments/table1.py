@@ -30,6 +30,7 @@ def main(words: list[str]) -> None:
   experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   left = lambda: None if budget is None else budget - (time.monotonic() - start)
+  is_over = lambda: budget is not None and left() <= 0
   results = workdir / 'results.jsonl'
   runs = [(1, 'freeze'), *((k, tune) for k in experiment.table.ks for tune in experiment.table.tunes)]
   done = cells.read(results)  # before long work: the file may be no table, a run another config's
@@ -41,12 +42,12 @@ def main(words: list[str]) -> None:
   finished = []
   for k, tune in runs:
     folder = folder_of(workdir, k, tune)
-    if not training.is_finished(folder):
+    if not is_over() and not training.is_finished(folder):
       console.rule('training the base model' if k == 1 else f'training heads for k = {k}, {tune}', align='left')
-      is_over = left() is not None and left() <= 0
-      if is_over or not training.train_run(experiment, k, tune, base_of(workdir, runs, k, tune), folder, left()):
-        console.print(f'Out of budget: the same command goes on in {workdir}')
-        break
+      training.train_run(experiment, k, tune, base_of(workdir, runs, k, tune), folder, left())
+    if is_over():
+      console.print(f'Out of budget: the same command goes on in {workdir}')
+      break
     finished.append((k, tune))
     for cell in measuring.missing(folder, k, tune, done):
       cells.append(results, cell)
@@ -58,7 +59,7 @@ def main(words: list[str]) -> None:
   figures.scatter(found, workdir / 'table1.png')
   for table in (report.table1(found), report.wallclock_table(found)):
     console.print(report.terminal(table))
-  shown = [run for run in finished if run[0] > 1][-1:]  # the longest blocks to be expected
+  shown = [run for run in finished if run[0] > 1 and not is_over()][-1:]  # the longest blocks to be expected
   for k, tune in shown:
     console.rule(f'k = {k}, {tune}, exact: what each call of the model wrote', align='left')
     for source, blocks in measuring.examples(folder_of(workdir, k, tune)):
