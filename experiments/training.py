@@ -105,9 +105,9 @@ def check_run(experiment: Experiment, k: int, tune: str, workdir: pathlib.Path) 
 
 def _record(experiment: Experiment, k: int, tune: str) -> dict[str, Any]:
   """What a run is asked to be: its `workdir/config.json`."""
-  heads = {'heads': dataclasses.asdict(experiment.heads), 'k': k, 'tune': tune} if k > 1 else {}
+  heads = {'k': k, 'tune': tune, 'heads': dataclasses.asdict(experiment.heads)} if k > 1 else {}  # first told first
   shared = {'data': dataclasses.asdict(experiment.data), 'model': dataclasses.asdict(experiment.model)}
-  return {'seed': experiment.seed, **shared, **heads, 'training': dataclasses.asdict(experiment.run(k, tune))}
+  return {**heads, 'seed': experiment.seed, **shared, 'training': dataclasses.asdict(experiment.run(k, tune))}
 
 
 def _run(

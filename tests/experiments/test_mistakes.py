@@ -151,10 +151,10 @@ def test_a_table_of_another_config(table, refused, workdir, settings, words):
 @pytest.mark.parametrize(
   'run, choices, words',
   [
-    ('k2-freeze', 'k=4', ['heads.k is 2 there and 4 here']),
+    ('k2-freeze', 'k=4', ['k is 2 there and 4 here']),
     ('k2-freeze', 'k=2,tune=finetune', ['tune is "freeze" there and "finetune" here']),
-    ('k2-freeze', 'k=1', ['heads.k is 2 there and nothing here']),
-    ('base', 'k=2', ['heads.k is nothing there and 2 here']),
+    ('k2-freeze', 'k=1', ['k is 2 there and nothing here']),
+    ('base', 'k=2', ['k is nothing there and 2 here']),
     ('nowhere', 'k=2', ['nowhere holds no finished run', 'experiments.train']),
     ('.', 'k=2', ['holds no finished run']),
   ],
