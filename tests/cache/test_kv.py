@@ -1,0 +1,67 @@
+"""The verbs of the caches: write, commit along a path, roll back by length, gather."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.memory import Memory, WithMemory
+
+
+def numbered(rows, n, start):
+  """[rows, 1, n, 1] entries that say where they come from: 100 * row + start + node."""
+  return (100 * jnp.arange(rows)[:, None] + start + jnp.arange(n))[:, None, :, None].astype(jnp.float32)
+
+
+def write(cache, values):
+  layers = tuple(layer.write(values, -values, cache.length) for layer in cache.layers)
+  return KVCache(layers, cache.length)
+
+
+def committed(cache):
+  return [cache.layers[0].k[i, 0, :length, 0].tolist() for i, length in enumerate(np.asarray(cache.length))]
+
+
+def an_empty_cache(rows=2, slots=9):
+  return KVCache.empty(layers=2, rows=rows, heads=1, slots=slots, width=1, dtype=jnp.float32)
+
+
+def test_rows_grow_on_their_own_and_rollback_is_a_length():
+  cache = write(an_empty_cache(), numbered(2, 4, 1)).commit(None, jnp.array([3, 1]))
+  cache = write(cache, numbered(2, 3, 11)).commit(None, jnp.array([1, 2]))
+  assert committed(cache) == [[1, 2, 3, 11], [101, 111, 112]]
+  np.testing.assert_array_equal(cache.layers[1].v, -cache.layers[1].k)
+
+
+def test_commit_keeps_a_path_of_a_tree_in_its_order():
+  cache = write(an_empty_cache(), numbered(2, 2, 1)).commit(None, jnp.array([2, 1]))
+  cache = write(cache, numbered(2, 5, 11)).commit(jnp.array([[0, 2, 4], [0, 3, 0]]), jnp.array([3, 2]))
+  assert committed(cache) == [[1, 2, 11, 13, 15], [101, 111, 114]]
+
+
+def test_a_count_of_zero_freezes_a_row():
+  cache = write(an_empty_cache(), numbered(2, 2, 1)).commit(None, jnp.array([2, 2]))
+  later = write(cache, numbered(2, 3, 11)).commit(jnp.array([[0, 2], [0, 1]]), jnp.array([0, 2]))
+  assert committed(later) == [[1, 2], [101, 102, 111, 112]]
+
+
+def test_a_write_without_room_would_clamp():
+  """Why the loop asks for padded prompt + max_len + n slots: one slot less, and committed entries are lost."""
+  fits = write(an_empty_cache(slots=6), numbered(2, 3, 1)).commit(None, jnp.array([3, 3]))
+  assert committed(write(fits, numbered(2, 3, 11)).commit(None, jnp.array([3, 3])))[0] == [1, 2, 3, 11, 12, 13]
+  tight = write(an_empty_cache(slots=5), numbered(2, 3, 1)).commit(None, jnp.array([3, 3]))
+  assert committed(write(tight, numbered(2, 3, 11)))[0] != [1, 2, 3]
+
+
+def test_gather_moves_whole_rows():
+  cache = write(an_empty_cache(), numbered(2, 3, 1)).commit(None, jnp.array([3, 1]))
+  assert committed(cache.gather(jnp.array([1, 0, 1]))) == [[101], [1, 2, 3], [101]]
+
+
+def test_memory_follows_its_row_and_never_changes_otherwise():
+  layer = LayerKV(numbered(2, 3, 1), numbered(2, 3, 1))
+  cache = WithMemory(an_empty_cache(), Memory((layer,), jnp.array([[True, True, False], [True, True, True]])))
+  after = WithMemory(write(cache.own, numbered(2, 3, 1)), cache.memory).commit(None, jnp.array([2, 3]))
+  assert after.memory is cache.memory and after.length.tolist() == [2, 3]
+  swapped = after.gather(jnp.array([1, 0]))
+  assert swapped.length.tolist() == [3, 2] and swapped.memory.mask.sum(1).tolist() == [3, 2]
+  np.testing.assert_array_equal(swapped.memory.layers[0].k, layer.k[::-1])
