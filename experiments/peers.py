@@ -1,0 +1,249 @@
+"""A peer to compare with: the same trained model in CTranslate2, a decoding engine in C++ (its greedy search).
+
+  python -m experiments.peers --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k/k8-finetune
+
+Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count those with the
+tokens of our greedy decoding: in float32 all of them, but for near ties. Then single sentences are timed in turn.
+Prints a table, and appends its rows with all conditions to workdir/peers.jsonl.
+
+Run it once as it is and once with CT2_USE_MKL=0 in the environment, which CTranslate2 reads when it is imported: which
+of its two float32 libraries is the faster depends on the processor. The value is among the conditions.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
+SETTINGS = [(compute_type, threads) for threads in (1, 2) for compute_type in ('float32', 'int8')]
+ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}  # ours, and CTranslate2's names
+REST = 0.02  # seconds after a call on several threads: OpenMP's spin on for milliseconds, at the next call's cost
+Ids = list[int]
+
+
+class Variant(NamedTuple):
+  """One way to decode."""
+
+  engine: str
+  dtype: str
+  threads: int | None  # None: as many as XLA likes
+  every: Callable[[], list[Ids]]  # decodes all sentences, in batches
+  one: Callable[[Any], Ids]  # decodes one padded source [1, s]
+
+  @property
+  def name(self) -> str:
+    return ', '.join([self.engine, self.dtype, *([f'threads {self.threads}'] if self.threads else [])])
+
+
+def main(words: list[str]) -> None:
+  import json
+
+  from rich.console import Console
+
+  from experiments import measure, translation
+  from fastdec import folders
+
+  version = _version()
+  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  model, params = folders.load(workdir)
+  _check(model, experiment.transformer(model.vocab_size), workdir)
+  heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None
+  text = translation.Text(experiment, folders.load_tokenizer(workdir), workdir)
+  measuring = measure.Measuring(experiment, text)
+  variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
+  rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
+  with open(workdir / 'peers.jsonl', 'a') as file:
+    file.write(''.join(json.dumps(row | conditions) + '\n' for row in rows))
+  console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+  console.print(_markdown(rows, conditions))
+
+
+def _version() -> str:
+  from fastdec.errors import UserError
+
+  try:
+    import ctranslate2
+  except ImportError:
+    raise UserError("CTranslate2 is not installed: run pip install -e '.[benchmark]'") from None
+  return ctranslate2.__version__
+
+
+def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
+  """Raises UserError for what CTranslate2 cannot run, and for a model that the config does not describe."""
+  from fastdec.errors import UserError
+  from fastdec.heads.blockwise import Transformed
+
+  if isinstance(model, Transformed):
+    raise UserError(f"{workdir} has a learned p1, which CTranslate2 cannot run: give a run of heads.first='identity'")
+  if model.config.norm != 'pre':
+    raise UserError(f"{workdir} has norm='post', and only pre-norm runs in CTranslate2 here: give a run of norm='pre'")
+  if model != expected:
+    raise UserError(f'{workdir} holds a model of other settings than --config: give the config that it was trained by')
+
+
+def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Variant]:
+  import numpy as np
+
+  import fastdec as fd
+  from experiments.decoding import translate
+
+  table = measuring.experiment.table
+  trimmed = lambda out: [row[:n].tolist() for row, n in zip(np.asarray(out.tokens), out.lengths, strict=True)]
+
+  def variant(name: str, strategy: Any) -> Variant:
+    every = lambda: translate(
+      model, params, measuring.text.tokenizer, measuring.tokens, strategy, table.max_len, table.rows
+    )
+    one = lambda source: fd.decode(model, params, source, strategy, max_len=table.max_len)
+    return Variant(name, model.config.dtype, None, lambda: trimmed(every()), lambda source: trimmed(one(source))[0])
+
+  blockwise = [variant(f'fastdec, blockwise k = {heads[0].k}', fd.Blockwise(heads))] if heads else []
+  return [variant('fastdec, greedy', fd.Greedy()), *blockwise]
+
+
+def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
+  import tempfile
+
+  import ctranslate2
+
+  with tempfile.TemporaryDirectory() as folder:
+    _write(folder, model, params)
+    translators = [
+      ctranslate2.Translator(folder, device='cpu', compute_type=compute_type, intra_threads=threads)
+      for compute_type, threads in SETTINGS
+    ]
+  table, source = measuring.experiment.table, measuring.tokens.source
+  options = {
+    'beam_size': 1,
+    'min_decoding_length': 0,
+    'max_decoding_length': table.max_len - 1,
+    'max_input_length': 0,
+    'return_end_token': True,
+    'suppress_sequences': [[str(token)] for token in model.suppressed_ids],
+  }
+
+  def variant(compute_type: str, threads: int, translator: Any) -> Variant:
+    def decode(sources: Sequence[Any]) -> list[Ids]:
+      pieces = [[str(token) for token in ids.tolist() if token != model.pad_id] for ids in sources]
+      found = translator.translate_batch(pieces, max_batch_size=table.rows, **options)
+      return [[int(token) for token in one.hypotheses[0]] for one in found]
+
+    every = lambda: decode([source[i] for i in range(len(source))])
+    return Variant('CTranslate2', compute_type, threads, every, lambda padded: decode(padded)[0])
+
+  return [variant(*setting, translator) for setting, translator in zip(SETTINGS, translators, strict=True)]
+
+
+def _write(folder: str, model: Any, params: Any) -> None:
+  """Writes the model as CTranslate2 reads it; its pieces are our ids as decimal numbers."""
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+  from ctranslate2 import specs
+
+  from fastdec.models.layers import sinusoids
+
+  config = model.config
+  params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+  layers = config.encoder_layers, config.decoder_layers
+  activation = specs.Activation[ACTIVATIONS[config.activation]]
+  spec = specs.TransformerSpec.from_config(layers, config.heads, activation=activation)
+  spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = params['embedding']
+  spec.decoder.projection.weight = params['embedding']
+  for side, part, positions in (('encoder', spec.encoder, 'source'), ('decoder', spec.decoder, 'target')):
+    signal = params.get(f'{positions}_positions')
+    table = np.asarray(sinusoids(jnp.arange(config.max_positions), config.d_model)) if signal is None else signal
+    part.position_encodings.encodings = table
+    _fill(part.layer_norm, params[f'{side}_norm'])
+    for i, layer in enumerate(part.layer):
+      _fill_layer(layer, params[f'{side}_{i}'])
+  names = [str(token) for token in range(config.vocab_size)]
+  spec.register_source_vocabulary(names)
+  spec.register_target_vocabulary(names)
+  spec.config.layer_norm_epsilon = config.norm_epsilon
+  spec.config.bos_token = spec.config.decoder_start_token = names[config.start_id]
+  spec.config.eos_token, spec.config.unk_token = names[config.eos_ids[0]], names[-1]  # no piece is ever unknown
+  spec.validate()
+  spec.optimize()  # the three embeddings become one
+  spec.save(folder)
+
+
+def _fill_layer(layer: Any, params: Mapping[str, Any]) -> None:
+  attentions = [(layer.self_attention, 'attention', ('qkv', 'out'))]
+  if 'cross' in params:
+    attentions.append((layer.attention, 'cross', ('q', 'kv', 'out')))
+  for spec, name, projections in attentions:
+    _fill(spec.layer_norm, params[f'around_{name}']['norm'])
+    for linear, projection in zip(spec.linear, projections, strict=True):
+      _fill(linear, params[name][projection])
+  _fill(layer.ffn.layer_norm, params['around_feed_forward']['norm'])
+  _fill(layer.ffn.linear_0, params['feed_forward']['w1'])
+  _fill(layer.ffn.linear_1, params['feed_forward']['w2'])
+
+
+def _fill(spec: Any, params: Mapping[str, Any]) -> None:
+  """A projection, or a norm."""
+  names = {'kernel': 'weight', 'bias': 'bias'} if 'kernel' in params else {'scale': 'gamma', 'bias': 'beta'}
+  for name, value in params.items():
+    setattr(spec, names[name], value)
+
+
+def _measure(variants: Sequence[Variant], measuring: Any) -> list[dict[str, Any]]:
+  """One row a variant; ratios are to CTranslate2's fastest in float32, above 1 where that is the faster."""
+  import time
+
+  from fastdec.evaluation.wallclock import measure
+
+  greedy, *others = [variant.every() for variant in variants]
+  shares = [1.0, *(sum(map(list.__eq__, ids, greedy)) / len(greedy) for ids in others)]
+  tokens = [sum(len(v.one(*source)) for source in measuring.timed) / len(measuring.timed) for v in variants]
+  functions = {}
+  for variant in variants:
+    functions[variant.name] = variant.one
+    if variant.engine == 'CTranslate2' and variant.threads > 1:
+      functions[f'rest after {variant.name}'] = lambda source: time.sleep(REST)
+  timings = measure(functions, measuring.experiment.table.repeats, measuring.timed)
+  each = [timings[variant.name] for variant in variants]
+  peers = [i for i, v in enumerate(variants) if (v.engine, v.dtype) == ('CTranslate2', 'float32')]
+  best = min(peers, key=lambda i: each[i].median / tokens[i])
+  return [
+    {
+      'engine': variant.engine,
+      'compute_type': variant.dtype,
+      'threads': variant.threads,
+      'same_as_greedy': share,
+      'ms_per_sentence': timing.milliseconds,
+      'ms_per_token': timing.milliseconds / count,
+      'to_peer': tokens[best] / count / timing.speedup_over(each[best]),
+      'tokens_per_sentence': count,
+    }
+    for variant, timing, count, share in zip(variants, each, tokens, shares, strict=True)
+  ]
+
+
+def _conditions(measuring: Any, workdir: pathlib.Path, version: str) -> dict[str, Any]:
+  import os
+
+  own = {'workdir': str(workdir), 'ctranslate2': version, 'CT2_USE_MKL': os.environ.get('CT2_USE_MKL')}
+  return measuring.conditions | {'sentences': len(measuring.tokens), 'split': measuring.experiment.table.split} | own
+
+
+def _markdown(rows: Sequence[Mapping[str, Any]], conditions: Mapping[str, Any]) -> str:
+  lines = [
+    "| engine | type | threads | same as our greedy | ms a sentence | ms a token | to CTranslate2's best float32 |",
+    '|---|---|---|---|---|---|---|',
+  ]
+  for row in rows:
+    names = f'| {row["engine"]} | {row["compute_type"]} | {row["threads"] or "XLA"} |'
+    figures = f' {row["ms_per_sentence"]:.2f} | {row["ms_per_token"]:.3f} | {row["to_peer"]:.2f} |'
+    lines.append(f'{names} {100 * row["same_as_greedy"]:.1f} % |{figures}')
+  return '\n'.join([*lines, '', '; '.join(f'{name} {value}' for name, value in conditions.items())])
+
+
+if __name__ == '__main__':
+  cli.run(main)
