@@ -121,7 +121,7 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
   options = {
     'beam_size': 1,
     'min_decoding_length': 0,
-    'max_decoding_length': table.max_len - 1,
+    'max_decoding_length': table.max_len,
     'max_input_length': 0,
     'return_end_token': True,
     'suppress_sequences': [[str(token)] for token in model.suppressed_ids],
