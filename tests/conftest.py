@@ -1,6 +1,7 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
 import os
+import signal
 from pathlib import Path
 
 # Tests compile much and compute little: without LLVM's optimisations the suite takes 40 % less time. Read by JAX when
@@ -21,6 +22,10 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # The first example of a property compiles, so examples have no deadline; the same examples every time.
 hypothesis.settings.register_profile('fastdec', deadline=None, derandomize=True)
 hypothesis.settings.load_profile('fastdec')
+
+
+# A job in the background ignores Ctrl-C, and what it starts would too: the tests of Ctrl-C could not be passed there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope='session')

@@ -62,9 +62,7 @@ def folder(tmp_path_factory):
 def start(folder, *args, **environment):
   return subprocess.Popen(
     [sys.executable, 'launcher.py', *args], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    env={**os.environ, 'PYTHONPATH': str(ROOT), **environment},
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background inherits 'ignore'
-  )
+    env={**os.environ, 'PYTHONPATH': str(ROOT), **environment})
 
 
 def launch(folder, *args, **environment):
