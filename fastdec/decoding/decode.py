@@ -67,7 +67,7 @@ def stream(
   state = _init(model, strategy, params, prompt, keys, max_len)
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
-    tokens, length, over = jax.device_get((state.tokens, state.length, loop.finished(state)))
+    tokens, length, over = jax.device_get((state.tokens, state.length, state.done.all()))
     yield [row[start:end].tolist() for row, start, end in zip(tokens, seen, length, strict=True)]
     if over:
       return
@@ -79,19 +79,22 @@ def stream(
 def _decode(
   model: Model, strategy: Strategy, params: Params, prompt: Prompt, keys: Array | None, max_len: int
 ) -> Decoded:
-  return strategy.run(Bound(model, params), prompt, max_len, keys)
+  target = Bound(model, params)
+  state = strategy.init(target, prompt, max_len, keys)
+  state = jax.lax.while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), state)
+  return strategy.result(state)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'))
 def _init(
   model: Model, strategy: LoopStrategy, params: Params, prompt: Prompt, keys: Array | None, max_len: int
 ) -> loop.DecodeState:
-  return loop.init(Bound(model, params), strategy.drafter, strategy.rule, prompt, max_len, keys)
+  return strategy.init(Bound(model, params), prompt, max_len, keys)
 
 
 @functools.partial(jax.jit, static_argnames='model', donate_argnames='state')
 def _step(model: Model, strategy: LoopStrategy, params: Params, state: loop.DecodeState) -> loop.DecodeState:
-  return loop.step(Bound(model, params), strategy.drafter, strategy.rule, state)
+  return strategy.step(Bound(model, params), state)
 
 
 def _checked(

@@ -1,7 +1,7 @@
 """The one loop: propose -> score -> accept -> commit -> observe.
 
-`init` runs the prompt, `step` is one call of the target, `finished` ends it; `run` wraps them in `lax.while_loop`. Rows
-are independent: each has its own lengths, and a finished one freezes. What is drafted and what is accepted is the
+`init` runs the prompt, `step` is one call of the target; `decode` wraps them in `lax.while_loop` until all is done.
+Rows are independent: each has its own lengths, and a finished one freezes. What is drafted and what is accepted is the
 business of the drafter and the rule: there is no `if` for them here.
 """
 
@@ -37,14 +37,6 @@ class DecodeState:
   cache: Any
   drafter: Any  # the drafter's own state
   keys: Array | None  # one a row
-
-
-def run(
-  target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None
-) -> DecodeState:
-  """Decodes until every row has met its end or max_len; nothing leaves the device meanwhile."""
-  state = init(target, drafter, rule, prompt, max_len, keys)
-  return jax.lax.while_loop(lambda s: ~finished(s), lambda s: step(target, drafter, rule, s), state)
 
 
 def init(
@@ -102,11 +94,6 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length)
   drafter_state = drafter.observe(target, drafter_state, seen)
   return dataclasses.replace(state, cache=cache, drafter=drafter_state)
-
-
-def finished(state: DecodeState) -> Bool[Array, '']:
-  """True when no row runs any more."""
-  return state.done.all()
 
 
 def _logits(target: Bound, hidden: Float[Array, 'b n d']) -> Float[Array, 'b n v']:

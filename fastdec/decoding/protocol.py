@@ -40,6 +40,9 @@ class Decoded:
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call of the target
   calls: Int[Array, ' b']
   draft_calls: Int[Array, ' b']  # of the drafter's own model
+  scores: Float[Array, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
+  nbest_tokens: Int[Array, 'b w t'] | None = None  # beams: the w best, best first
+  nbest_scores: Float[Array, 'b w'] | None = None
 
   @property
   def mean_block_size(self) -> float:

@@ -1,9 +1,10 @@
-"""How to decode: each strategy is a drafter and a rule. Frozen pytrees: a sweep over array leaves compiles once."""
+"""How to decode: most strategies are a drafter and a rule. Frozen pytrees: a sweep over array leaves compiles once."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array
+import jax
+from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
 from fastdec.decoding import loop
@@ -19,10 +20,26 @@ from fastdec.struct import Bound
 
 @runtime_checkable
 class Strategy(Protocol):
-  """What `decode` asks: a frozen pytree that turns a prompt into output, inside jit."""
+  """What `decode` asks: a frozen pytree of functions on a state, which is another pytree; all run inside jit.
 
-  def run(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Decoded:
-    """Decodes every row to its end or to max_len tokens."""
+  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that a batch may be
+  cut down to the rows that still run (`take`) without changing what they become.
+  """
+
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
+    """Runs the prompt, once."""
+
+  def step(self, target: Bound, state: Any) -> Any:
+    """One call of the target; rows that are done stay as they are."""
+
+  def done(self, state: Any) -> Bool[Array, ' b']:
+    """Which rows have met their end or max_len."""
+
+  def take(self, state: Any, rows: Int[Array, ' r']) -> Any:
+    """The state of these rows, in this order."""
+
+  def result(self, state: Any) -> Decoded:
+    """What has been generated."""
 
 
 class LoopStrategy:
@@ -31,9 +48,19 @@ class LoopStrategy:
   drafter: Drafter
   rule: Rule
 
-  def run(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Decoded:
-    """See `Strategy.run`."""
-    state = loop.run(target, self.drafter, self.rule, prompt, max_len, keys)
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
+    return loop.init(target, self.drafter, self.rule, prompt, max_len, keys)
+
+  def step(self, target: Bound, state: loop.DecodeState) -> loop.DecodeState:
+    return loop.step(target, self.drafter, self.rule, state)
+
+  def done(self, state: loop.DecodeState) -> Bool[Array, ' b']:
+    return state.done
+
+  def take(self, state: loop.DecodeState, rows: Int[Array, ' r']) -> loop.DecodeState:
+    return jax.tree.map(lambda x: x[rows], state)
+
+  def result(self, state: loop.DecodeState) -> Decoded:
     return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
 
 

@@ -43,9 +43,15 @@ def as_prompt(prompts: np.ndarray, lengths: np.ndarray) -> Prompt:
   return Prompt(None, jnp.asarray(prompts), jnp.asarray(lengths), jnp.zeros(len(prompts), bool))
 
 
+def decoded(target, drafter, rule, prompt, max_len, keys):
+  """The state when every row is done."""
+  state = loop.init(target, drafter, rule, prompt, max_len, keys)
+  return jax.lax.while_loop(lambda s: ~s.done.all(), lambda s: loop.step(target, drafter, rule, s), state)
+
+
 @jax.jit
 def run(drafter, prompt):
-  return loop.run(TARGET, drafter, Exact(), prompt, MAX_LEN, None)
+  return decoded(TARGET, drafter, Exact(), prompt, MAX_LEN, None)
 
 
 @jax.jit
@@ -144,7 +150,7 @@ def test_no_rule_emits_a_suppressed_token(rule):
   emits_zero = {}
   for suppressed in ((), (0,)):
     target = Bound(HashLM(suppressed_ids=suppressed), {})
-    state = jax.jit(lambda prompt, target=target: loop.run(target, zeros, rule, prompt, MAX_LEN, None))(
+    state = jax.jit(lambda prompt, target=target: decoded(target, zeros, rule, prompt, MAX_LEN, None))(
       as_prompt(prompts, lengths)
     )
     emitted = np.arange(MAX_LEN) < np.asarray(state.length)[:, None]
@@ -191,7 +197,7 @@ def test_pinned_counting_example():
 
   guess = Guess(truth, 0, nodes=4, chain=True, skill=1.0)
   prompt = as_prompt(np.array([[3]], np.int32), np.array([1], np.int32))
-  state = loop.run(Bound(Parrot(), {}), guess, Exact(), prompt, 6, None)
+  state = decoded(Bound(Parrot(), {}), guess, Exact(), prompt, 6, None)
   np.testing.assert_array_equal(state.tokens, truth)
   assert state.block_sizes[0].tolist() == [2, 3, 0, 0, 0, 0]
   assert (int(state.length[0]), int(state.calls[0])) == (6, 2)
@@ -211,7 +217,7 @@ def test_eos_inside_a_block_stops_its_row_and_drops_the_bonus(drafter):
 
 def test_max_len_one_needs_no_call():
   prompts, lengths = some_prompts(0)
-  state = loop.run(TARGET, NoDraft(), Exact(), as_prompt(prompts, lengths), 1, None)
+  state = decoded(TARGET, NoDraft(), Exact(), as_prompt(prompts, lengths), 1, None)
   assert state.calls.sum() == 0 and state.length.tolist() == [1] * ROWS
 
 
