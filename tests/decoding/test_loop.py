@@ -82,7 +82,7 @@ def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
   prompts, lengths = some_prompts(3)
   made = DRAFTERS[drafter](truths(MODEL, prompts, lengths, MAX_LEN), 3)
   whole, state = run(made, as_prompt(prompts, lengths)), init(made, as_prompt(prompts, lengths))
-  while not loop.finished(state):
+  while not state.done.all():
     np.testing.assert_array_equal(state.cache.length, lengths + state.length - 1)
     before, state = state, step(made, state)
     frozen = np.asarray(before.done)
@@ -236,6 +236,6 @@ def test_no_write_is_clamped(monkeypatch):
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
   drafter = Scripted(truth, 0, nodes=5, chain=True, skill=1.0)
   state = loop.init(TARGET, drafter, Exact(), as_prompt(prompts, lengths), MAX_LEN, None)
-  while not loop.finished(state):
+  while not state.done.all():
     state = loop.step(TARGET, drafter, Exact(), state)
   assert all(int(start.max()) + n <= slots for start, n, slots in starts)
