@@ -74,9 +74,53 @@ def head_loss(
     keys: for the dropout of the trunk and of the head; None switches it off.
   """
   hidden_btd = model.hidden(params, batch, keys[0])
-  hidden_btd = _through_head(heads, head_params, hidden_btd, offset, keys[1])
+  return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, keys[1])
+
+
+def all_heads_loss(
+  model: Any,
+  heads: Any,
+  params: Params,
+  head_params: Params,
+  batch: Batch,
+  shares: Mapping[int, float],
+  smoothing: float,
+  keys: tuple[Array | None, Array],
+) -> tuple[Float[Array, ''], Metrics]:
+  """The mean of the losses of several heads, weighted by `shares` (offset -> weight; they sum to 1); see `head_loss`.
+
+  The trunk runs once. Every head's logits are computed again for the gradient rather than kept: the memory is that of
+  one head. Metrics are the weighted means, 'tokens' those of the first head, and each head's own loss.
+  """
+  hidden_btd = model.hidden(params, batch, keys[0])
+  offsets, weights = jnp.array(list(shares), jnp.int32), jnp.array(list(shares.values()))
+
+  @jax.checkpoint
+  def one(offset_key: tuple[Array, Array]) -> Metrics:
+    offset, key = offset_key
+    return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key)[1]
+
+  found = jax.lax.map(one, (offsets, jax.random.split(keys[1], len(shares))))
+  metrics = {name: (found[name] * weights).sum() for name in ('loss', 'nll', 'accuracy')}
+  each = {f'loss_head_{offset + 1}': found['loss'][i] for i, offset in enumerate(shares)}
+  return metrics['loss'], metrics | each | {'tokens': found['tokens'][0]}
+
+
+def _on_hidden(
+  model: Any,
+  heads: Any,
+  params: Params,
+  head_params: Params,
+  batch: Batch,
+  hidden: Float[Array, 'b t d'],
+  offset: Int[Array, ''],
+  smoothing: float,
+  key: Array | None,
+) -> tuple[Float[Array, ''], Metrics]:
+  """The loss of one head on the trunk's hidden states."""
+  outputs_btd = _through_head(heads, head_params, hidden, offset, key)
   targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, heads.offsets[-1])
-  return cross_entropy(model.unembed(params, hidden_btd), targets_bt, mask_bt, smoothing)
+  return cross_entropy(model.unembed(params, outputs_btd), targets_bt, mask_bt, smoothing)
 
 
 def _through_head(

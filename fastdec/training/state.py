@@ -5,7 +5,7 @@ A `Task` says what is trained: the base model, prediction heads on a frozen trun
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fastdec import struct
 from fastdec.models.api import Params
-from fastdec.training.losses import Batch, Metrics, head_loss, model_loss
+from fastdec.training.losses import Batch, Metrics, all_heads_loss, head_loss, model_loss
 
 SMOOTHING = 0.1  # T2T's label smoothing
 Loss = Callable[[Params, Params, Batch, Array], tuple[Float[Array, ''], Metrics]]
@@ -52,21 +52,33 @@ class Task:
   frozen: Params = dataclasses.field(default_factory=dict)
 
 
-def base_task(model: Any, smoothing: float = SMOOTHING) -> Task:
-  """Trains the model from scratch. Parameters: the model's."""
-  return Task(model.init, lambda params, _, batch, key: model_loss(model, params, batch, smoothing, key))
+def base_task(model: Any, smoothing: float = SMOOTHING, start: Params | None = None) -> Task:
+  """Trains the model, from `start` or from scratch (None). Parameters: the model's."""
+  init = model.init if start is None else lambda key: _copy(start)
+  return Task(init, lambda params, _, batch, key: model_loss(model, params, batch, smoothing, key))
 
 
-def frozen_heads_task(model: Any, heads: Any, trunk: Params, smoothing: float = SMOOTHING) -> Task:
+def frozen_heads_task(
+  model: Any, heads: Any, trunk: Params, smoothing: float = SMOOTHING, draw: str = 'one', decay: float = 1.0
+) -> Task:
   """Trains fresh heads on the parameters `trunk`, which stay as they are. Parameters: the heads'.
 
   The trunk runs without dropout: it is not trained, and the heads see the hidden states that decoding will show them.
+
+  Args:
+    model: the trunk.
+    heads: a module with `init`, `one` and `offsets` (see `heads.blockwise`).
+    trunk: its parameters.
+    smoothing: of the labels.
+    draw: 'one' head a minibatch, drawn at random (section 6: an unbiased estimate of the mean of the heads' losses at
+      the price of one), or 'all' (the mean itself; the trunk runs once).
+    decay: each later head counts `decay` times as much as the one before (1: all equally, as in the paper).
   """
+  shares = _shares(heads.offsets, 0.0, decay)
 
   def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, key = jax.random.split(key)
-    offset = _draw(draw_key, heads.offsets)
-    return _named(offset, head_loss(model, heads, frozen, params, batch, offset, smoothing, (None, key)))
+    return LOSSES[draw](model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
 
   return Task(heads.init, loss, trunk)
 
@@ -78,34 +90,69 @@ def finetuned_heads_task(
   start: Params | None = None,
   p1_share: float = 0.0,
   smoothing: float = SMOOTHING,
+  draw: str = 'one',
+  decay: float = 1.0,
 ) -> Task:
   """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ..., 'heads': ...}.
 
   The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the frozen trunk first:
   fresh ones are noise, and what they send back drives the trunk away from what it knows before they have learnt.
-  p1's loss is drawn too, also where p1 is the identity: it keeps the trunk a good model. `p1_share` of the minibatches
-  are p1's (0: as many as any other head's, as in the paper).
+  p1's loss counts too, also where p1 is the identity: it keeps the trunk a good model. Its weight is `p1_share` (0:
+  that of head 2, as in the paper); `draw` and `decay` are as in `frozen_heads_task`.
   """
+  shares = _shares(range(heads.offsets[-1] + 1), p1_share, decay)
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
-    offset = _draw(draw_key, range(heads.offsets[-1] + 1), p1_share)
-    losses = head_loss(model, heads, params['model'], params['heads'], batch, offset, smoothing, tuple(keys))
-    return _named(offset, losses)
+    head_params = params['heads']
+    return LOSSES[draw](model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys))
 
-  # Copied, because a step reuses the memory of the parameters that it is given.
-  copy = lambda tree: jax.tree.map(jnp.copy, tree)
-  return Task(lambda key: {'model': copy(trunk), 'heads': heads.init(key) if start is None else copy(start)}, loss)
+  return Task(lambda key: {'model': _copy(trunk), 'heads': heads.init(key) if start is None else _copy(start)}, loss)
 
 
-def _draw(key: Array, offsets: Any, first_share: float = 0.0) -> Int[Array, '']:
-  """One loss a minibatch, uniformly: an unbiased estimate of their mean at the price of one (section 6). With a
-  `first_share` the first is drawn that often, the others equally often: an estimate of a weighted mean."""
-  others = len(offsets) - 1
-  shares = [first_share, *[(1 - first_share) / others] * others] if first_share else None
-  return jax.random.choice(key, jnp.array(offsets, jnp.int32), p=None if shares is None else jnp.array(shares))
+def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
+  """The weight of each head's loss, by offset; together 1. Offset 0 is p1."""
+  raw = {offset: decay ** max(offset - 1, 0) for offset in offsets}
+  first = p1_share if p1_share and 0 in raw else 0.0
+  rest = sum(value for offset, value in raw.items() if not (first and offset == 0))
+  return {offset: first if first and offset == 0 else (1 - first) * value / rest for offset, value in raw.items()}
 
 
-def _named(offset: Int[Array, ''], losses: tuple[Array, Metrics]) -> tuple[Float[Array, ''], Metrics]:
-  loss, metrics = losses
+def _one_head(
+  model: Any,
+  heads: Any,
+  params: Params,
+  head_params: Params,
+  batch: Batch,
+  shares: Mapping[int, float],
+  smoothing: float,
+  draw_key: Array,
+  keys: tuple[Array | None, Array],
+) -> tuple[Float[Array, ''], Metrics]:
+  """The loss of one head, drawn as often as its share says."""
+  offset = jax.random.choice(draw_key, jnp.array(list(shares), jnp.int32), p=jnp.array(list(shares.values())))
+  loss, metrics = head_loss(model, heads, params, head_params, batch, offset, smoothing, keys)
   return loss, metrics | {'head': offset + 1}  # counted as in the paper: head 1 is p1
+
+
+def _all_heads(
+  model: Any,
+  heads: Any,
+  params: Params,
+  head_params: Params,
+  batch: Batch,
+  shares: Mapping[int, float],
+  smoothing: float,
+  draw_key: Array,
+  keys: tuple[Array | None, Array],
+) -> tuple[Float[Array, ''], Metrics]:
+  """The mean of all heads' losses: nothing is drawn."""
+  return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys)
+
+
+LOSSES = {'one': _one_head, 'all': _all_heads}
+
+
+def _copy(tree: Params) -> Params:
+  """A copy to start from, because a step reuses the memory of the parameters that it is given."""
+  return jax.tree.map(jnp.array, tree)

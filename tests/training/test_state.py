@@ -97,3 +97,42 @@ def test_the_frozen_trunk_has_no_dropout_and_the_trained_one_has(trunk):
   assert len(set(draws(frozen, frozen.init(jax.random.key(3)), 5)[1])) == 1
   losses = [float(tuned.loss(trunk, {}, on_device(0), jax.random.key(i))[0]) for i in range(5)]
   assert len(set(losses)) == 5
+
+
+@pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradient(heads, trunk):
+  task = frozen_heads_task(MODEL, heads, trunk, draw='all', decay=0.5)
+  params = task.init(jax.random.key(3))
+  weights = np.array([0.5 ** max(offset - 1, 0) for offset in heads.offsets])
+  weights /= weights.sum()
+
+  def by_hand(params):
+    one = lambda offset: head_loss(MODEL, heads, trunk, params, on_device(0), jnp.int32(offset), 0.1)[0]
+    return sum(weight * one(offset) for weight, offset in zip(weights, heads.offsets, strict=True))
+
+  of_task = lambda params: task.loss(params, trunk, on_device(0), jax.random.key(4))[0]
+  (value, slope), (expected, expected_slope) = jax.value_and_grad(of_task)(params), jax.value_and_grad(by_hand)(params)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), slope, expected_slope)
+
+
+def test_p1_has_its_share_of_the_loss_of_all_heads(trunk):
+  heads = Matrices()
+  losses = {}
+  for share in (0.0, 0.7):
+    task = finetuned_heads_task(Bigram(), heads, trunk, p1_share=share, draw='all')
+    metrics = task.loss(task.init(jax.random.key(3)), {}, on_device(0), jax.random.key(4))[1]
+    each = np.array([metrics[f'loss_head_{i}'] for i in range(1, HEADS + 2)])
+    losses[share] = float(metrics['loss']), each
+  value, each = losses[0.0]
+  assert np.isclose(value, each.mean())
+  value, each = losses[0.7]
+  assert np.isclose(value, 0.7 * each[0] + 0.3 * each[1:].mean())
+
+
+def test_a_base_may_start_from_another_and_leaves_it(trunk):
+  before = jax.device_get(trunk)
+  task = base_task(MODEL, start=trunk)
+  assert all(same(task.init(jax.random.key(1)), before))
+  run(task, steps=2)
+  assert all(same(trunk, before))
