@@ -1,6 +1,8 @@
 """fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
 
+from fastdec.decoding.beam import Beam
 from fastdec.decoding.decode import decode, stream
+from fastdec.decoding.penalties import PowerPenalty
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa
@@ -9,6 +11,7 @@ from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
 
 __all__ = [
+  'Beam',
   'Blockwise',
   'BlockwiseTwoCalls',
   'Decoded',
@@ -17,6 +20,7 @@ __all__ = [
   'Greedy',
   'Medusa',
   'MinBlock',
+  'PowerPenalty',
   'TopN',
   'Topology',
   'UserError',

@@ -65,6 +65,10 @@ class KVCache:
     """The cache whose row i is this one's row rows[i] (beam search reorders so)."""
     return jax.tree.map(lambda x: x[rows], self)
 
+  def take(self, rows: Int[Array, ' r'], beams: int) -> 'KVCache':
+    """The cache of these rows alone, where a row is `beams` rows here."""
+    return self.gather((rows[:, None] * beams + jnp.arange(beams)).reshape(-1))
+
 
 def _put(
   entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']

@@ -18,7 +18,11 @@ class Memory:
 
 @struct.pytree
 class WithMemory:
-  """A decoder's own cache beside the memory it reads: the verbs act on the first and leave the second alone."""
+  """A decoder's own cache beside the memory it reads.
+
+  The own cache may have several rows, the beams of a source, for each row of memory; they lie together. `commit` and
+  `gather` act on the own cache and leave the memory alone.
+  """
   own: Any
   memory: Memory
 
@@ -31,5 +35,9 @@ class WithMemory:
     return WithMemory(self.own.commit(path, count), self.memory)
 
   def gather(self, rows: Int[Array, ' w']) -> 'WithMemory':
-    """Reorders rows, each with its memory."""
-    return WithMemory(self.own.gather(rows), jax.tree.map(lambda x: x[rows], self.memory))
+    """Reorders or multiplies rows among those of the same source."""
+    return WithMemory(self.own.gather(rows), self.memory)
+
+  def take(self, rows: Int[Array, ' r'], beams: int) -> 'WithMemory':
+    """See `KVCache.take`."""
+    return WithMemory(self.own.take(rows, beams), jax.tree.map(lambda x: x[rows], self.memory))

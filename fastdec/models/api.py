@@ -76,7 +76,10 @@ class Cache(Protocol):
     """Keeps the first `count` nodes of `path` (None: of a chain) among the nodes of the last call."""
 
   def gather(self, rows: Int[Array, ' w']) -> 'Cache':
-    """Reorders rows."""
+    """Reorders or multiplies the beams of each row; what is the same for all beams of a row is not copied."""
+
+  def take(self, rows: Int[Array, ' r'], beams: int) -> 'Cache':
+    """These rows alone, each of them `beams` beams that lie together."""
 
 
 @runtime_checkable

@@ -1,0 +1,54 @@
+"""What beam search adds to the model's law: length penalties, and tokens it forbids or discourages."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+
+
+@runtime_checkable
+class LengthPenalty(Protocol):
+  """A frozen pytree: a hypothesis of n tokens with summed log-probability s has the score s / penalty(n)."""
+
+  def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
+    """The divisor for n generated tokens, the end token counted."""
+
+
+@struct.pytree
+class GNMTPenalty:
+  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14; Vaswani et al. 2017 and T2T use alpha = 0.6)."""
+
+  alpha: Any  # float scalar
+
+  def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
+    return ((5.0 + n) / 6.0) ** self.alpha
+
+
+@struct.pytree
+class PowerPenalty:
+  """n ^ alpha, as fairseq's `--lenpen` and Hugging Face's `length_penalty`."""
+
+  alpha: Any  # float scalar
+
+  def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
+    return (1.0 * n) ** self.alpha
+
+
+def repeats(
+  tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int
+) -> Bool[Array, 'r v']:
+  """Which next tokens would write an n-gram of size `ngram` that is among the first `length` tokens already.
+
+    tokens a b c a b, ngram 3 -> c
+  """
+  t = tokens.shape[1]
+  place = jnp.arange(t)
+  complete = place[None, :] + ngram <= length[:, None]  # an n-gram begins here and ends before `length`
+  for i in range(ngram - 1):
+    own = jnp.take_along_axis(tokens, (length - ngram + 1 + i).clip(0, t - 1)[:, None], axis=1)
+    complete &= jnp.roll(tokens, -i, axis=1) == own
+  last = jnp.roll(tokens, 1 - ngram, axis=1)  # of the n-gram that begins here
+  rows = jnp.arange(len(tokens))[:, None]
+  return jnp.zeros((len(tokens), vocab_size), bool).at[rows, last].max(complete)
