@@ -19,10 +19,9 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.sampling import suppress
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
-from fastdec.models.api import causal
+from fastdec.models.api import causal, suppress
 from fastdec.struct import Bound
 
 NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
@@ -30,13 +29,13 @@ NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
 
 @struct.pytree
 class Beams:
-  """The beams and the finished hypotheses of every row, in groups: g groups of w beams each."""
+  """The beams and the finished hypotheses of every row: g groups of w beams each, or one group alone."""
 
-  tokens: Int[Array, 'b g w t']  # of the running beams, valid before the row's length
-  scores: Float[Array, 'b g w']  # summed log-probabilities, best first
-  finished: Int[Array, 'b g w t']  # pad id after each end
-  finished_scores: Float[Array, 'b g w']  # divided by the length penalty, best first
-  finished_lengths: Int[Array, 'b g w']
+  tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
+  scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
+  finished: Int[Array, 'b *g w t']  # pad id after each end
+  finished_scores: Float[Array, 'b *g w']  # divided by the length penalty, best first
+  finished_lengths: Int[Array, 'b *g w']
 
 
 @struct.pytree
@@ -93,9 +92,9 @@ class Beam:
       raise UserError(f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'")
     if self.no_repeat_ngram < 0:
       raise UserError(f'no_repeat_ngram={self.no_repeat_ngram} is not possible: give 0 for no such rule, or more')
-    if _differs(self.unknown_penalty, 0) and self.unknown_id is None:
+    if _is_set(self.unknown_penalty) and self.unknown_id is None:
       raise UserError('an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it')
-    if _differs(self.diversity, 0) and self.groups == 1:
+    if _is_set(self.diversity) and self.groups == 1:
       raise UserError('diversity is between groups of beams, and there is one: give groups=2 or more')
     if self.max_len is not None and len(self.max_len) != 2:
       raise UserError(f'max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
@@ -263,6 +262,6 @@ class Beam:
     return (full & (best / divisor <= worst)) | (best == NEVER)
 
 
-def _differs(setting: Any, value: float) -> bool:
-  """False for what is traced: it was checked outside."""
-  return not isinstance(setting, jax.core.Tracer) and bool(np.any(np.asarray(setting) != value))
+def _is_set(setting: Any) -> bool:
+  """Whether it is not 0; False for what is traced: it was checked outside."""
+  return not isinstance(setting, jax.core.Tracer) and bool(np.any(np.asarray(setting) != 0))

@@ -12,7 +12,7 @@ from fastdec.decoding.drafters.heads import HeadsDrafter
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.drafters.two_calls import TwoCallDrafter
 from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
-from fastdec.decoding.rules import Exact
+from fastdec.decoding.rules import Exact, Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.struct import Bound
@@ -70,6 +70,32 @@ class Greedy(LoopStrategy):
 
   drafter = NoDraft()
   rule = Exact()
+
+
+@struct.pytree
+class Sample(LoopStrategy):
+  """A token drawn from the model's law, one a call; `decode` needs a key.
+
+  Args:
+    temperature: divides the logits; above 0.
+    top_k: only the k most likely tokens (0: all).
+    top_p: only the fewest most likely tokens that have this probability together, after top_k (1: all).
+  """
+
+  temperature: Any = 1.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+
+  drafter = NoDraft()
+
+  def __post_init__(self) -> None:
+    rule = Sampling(self.temperature, self.top_k, self.top_p)
+    for name in ('temperature', 'top_k', 'top_p'):
+      object.__setattr__(self, name, getattr(rule, name))
+
+  @property
+  def rule(self) -> Rule:
+    return Sampling(self.temperature, self.top_k, self.top_p)
 
 
 @struct.pytree
