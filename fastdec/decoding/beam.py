@@ -5,7 +5,8 @@ step scores the newest token of every beam in one call, ranks the continuations,
 `size` to the finished ones, and reorders the cache by where the others came from. The encoder's memory is not copied:
 cross-attention sees the beams of a row as so many queries.
 
-Ties go to the lower beam, then the lower token id. The stopping rules are Hugging Face's, with its names.
+Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own: what is suppressed is left
+out of the search, not of the law. The stopping rules are Hugging Face's, with its names.
 """
 
 import dataclasses
@@ -181,7 +182,7 @@ class Beam:
   def _extend(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
     """One more token for every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
-    law = jax.nn.log_softmax(suppress(logits, model.suppressed_ids), axis=-1)
+    law = suppress(jax.nn.log_softmax(logits, axis=-1), model.suppressed_ids)
     law = self._constrained(model, state, law).reshape(b, g, w, -1)
     chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # how often, by earlier groups
     parts = []

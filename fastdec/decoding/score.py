@@ -35,8 +35,8 @@ def score(
   prompt_lengths: Any = None,
   prefix: Any = None,
 ) -> Scores:
-  """The log-probability of each target token, under the law that decoding follows: suppressed tokens have none, and
-  score minus infinity.
+  """The log-probability of each target token under the model's own law, as beam search sums it; a token that is never
+  emitted scores minus infinity.
 
   One call of the model over all tokens; logits are computed a few positions at a time, and never kept.
 
@@ -79,7 +79,7 @@ def _score(
 
   def at(one: tuple[Array, Array]) -> Float[Array, ' b']:
     hidden_bd, target_b = one
-    law = jax.nn.log_softmax(suppress(model.unembed(params, hidden_bd), model.suppressed_ids))
+    law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
     return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
 
   found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS)).T

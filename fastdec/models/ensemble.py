@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Nodes, Params, causal, suppress
+from fastdec.models.api import Model, Nodes, Params, causal
 
 SHARED = ('vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
 
@@ -88,7 +88,7 @@ class Ensemble:
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     ends = np.cumsum([_width(model, p) for model, p in zip(self.models, params, strict=True)])
     parts = zip(self.models, params, jnp.split(hidden, ends[:-1], axis=-1), strict=True)
-    laws = [jax.nn.log_softmax(suppress(model.unembed(p, h), model.suppressed_ids)) for model, p, h in parts]
+    laws = [jax.nn.log_softmax(model.unembed(p, h)) for model, p, h in parts]
     return jax.nn.logsumexp(jnp.stack(laws), axis=0) - np.log(len(laws)).astype(laws[0].dtype)
 
 
