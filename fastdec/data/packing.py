@@ -106,9 +106,9 @@ class _PackedSource:
   def __init__(self, tokens: TokenPairs, rows: int, length: int, seed: int):
     self._tokens, self._rows, self._length, self._seed = tokens, rows, length, seed
     self._lock = threading.Lock()  # Grain reads from several threads
-    self._plans: dict[int, _Plan] = {}
-    needed = first_fit(tokens.lengths[self._shuffle(0)], length).max() + 1
-    self.batches_per_epoch = -(-int(needed) // rows)
+    pairs, row = self._assign(0)
+    self.batches_per_epoch = -(-int(row.max() + 1) // rows)
+    self._plans = {0: self._scatter(0, pairs, row)}
 
   def __len__(self) -> int:
     return sys.maxsize
@@ -124,20 +124,20 @@ class _PackedSource:
     return {**_lay_out('source', self._tokens.source, pairs, row, segment, shape),
             **_lay_out('target', self._tokens.target, pairs, row, segment, shape)}
 
-  def _shuffle(self, epoch: int) -> Int[np.ndarray, ' n']:
-    return np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+  def _assign(self, epoch: int) -> tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]:
+    """The epoch's shuffle, and the row of each of its pairs."""
+    pairs = np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+    return pairs, first_fit(self._tokens.lengths[pairs], self._length)
 
   def _plan(self, epoch: int) -> _Plan:
     with self._lock:
       if epoch not in self._plans:
         self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers run ahead
-        self._plans[epoch] = self._make_plan(epoch)
+        self._plans[epoch] = self._scatter(epoch, *self._assign(epoch))
       return self._plans[epoch]
 
-  def _make_plan(self, epoch: int) -> _Plan:
-    """Packs the epoch's shuffle, then scatters its rows over the places that the epoch's batches have."""
-    pairs = self._shuffle(epoch)
-    row = first_fit(self._tokens.lengths[pairs], self._length)
+  def _scatter(self, epoch: int, pairs: Int[np.ndarray, ' n'], row: Int[np.ndarray, ' n']) -> _Plan:
+    """Scatters the rows over the places that the epoch's batches have."""
     places = self.batches_per_epoch * self._rows
     rng = np.random.default_rng((self._seed, epoch, 1))
     place = rng.permutation(max(places, row.max() + 1))[row]
@@ -150,17 +150,18 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
 
   (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
   """
-  free = np.full((2, OPEN_ROWS), length)
-  ids = np.arange(OPEN_ROWS)
+  free_source, free_target = free = np.full((2, OPEN_ROWS), length, np.int32)
+  ids, opened = list(range(OPEN_ROWS)), OPEN_ROWS
   rows = np.empty(len(lengths), np.int64)
-  for i, pair in enumerate(lengths[:, :, None]):
-    fits = (free >= pair).all(0)
-    place = fits.argmax()
+  for i, (source, target) in enumerate(lengths.tolist()):
+    fits = (free_source >= source) & (free_target >= target)
+    place = int(fits.argmax())
     if not fits[place]:
-      place = free.sum(0).argmin()
-      ids[place] = ids.max() + 1
+      place = int((free_source + free_target).argmin())
+      ids[place], opened = opened, opened + 1
       free[:, place] = length
-    free[:, place] -= pair[:, 0]
+    free_source[place] -= source
+    free_target[place] -= target
     rows[i] = ids[place]
   return rows
 
