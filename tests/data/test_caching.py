@@ -59,7 +59,8 @@ def test_other_text_vocabulary_limit_or_length_has_a_file_of_its_own(data: TextD
   for split, length in (('train', 20), ('train', None), ('train', 2), ('dev', 20)):
     tokens_of(corpus, split, first, length, tmp_path)
   tokens_of(limited, 'train', first, 20, tmp_path)
-  assert len(list(tmp_path.glob('tokens-*-train.npy'))) == 4 and len(list(tmp_path.glob('tokens-*-dev.npy'))) == 1
+  tokens_of(corpus, 'train', tokenizer_of(corpus, 41, tmp_path)[0], 20, tmp_path)
+  assert len(list(tmp_path.glob('tokens-*-train.npy'))) == 5 and len(list(tmp_path.glob('tokens-*-dev.npy'))) == 1
   assert len(tokens_of(limited, 'train', first, 20, tmp_path)) == 30
 
 

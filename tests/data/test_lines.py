@@ -29,7 +29,7 @@ def test_lines_are_the_same_in_a_file_a_gzipped_one_and_an_archive(tmp_path: Pat
   content = 'eins\n\n zwei\xa0\r\ndrei\x0cdrei\u2028'.encode()
   (tmp_path / 'plain.de').write_bytes(content)
   (tmp_path / 'packed.gz').write_bytes(gzip.compress(content))
-  packed = archive(tmp_path / 'archive.tgz', {'a/other.de': b'no\n', './a/text.de': content, 'z': b''})
+  packed = archive(tmp_path / 'archive.tgz', {'b/a/text.de': b'no\n', './a/text.de': content, 'z': b''})
   expected = [line.encode() for line in ('eins', '', ' zwei\xa0', 'drei\x0cdrei\u2028')]
   places = Lines(str(tmp_path / 'plain.de')), Lines(str(tmp_path / 'packed.gz')), Lines(str(packed), 'a/text.de')
   assert [list(place) for place in places] == [expected] * 3
