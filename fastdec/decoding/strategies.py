@@ -22,8 +22,9 @@ from fastdec.struct import Bound
 class Strategy(Protocol):
   """What `decode` asks: a frozen pytree of functions on a state, which is another pytree; all run inside jit.
 
-  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that a batch may be
-  cut down to the rows that still run (`take`) without changing what they become.
+  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that some may leave
+  (`take`) and others come in their places without changing what the rest become: every array of a state has its rows
+  first, and where a row has several entries (beams), they lie together.
   """
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
