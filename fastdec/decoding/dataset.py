@@ -165,8 +165,8 @@ class _Pool:
 
   def _nothing(self, prompt: Prompt, keys: Array | None, max_len: int, quarters: int) -> Any:
     """A state of the pool's shapes; every row of it is overwritten before the first step."""
-    init = functools.partial(self.strategy.init, Bound(self.model, self.params), max_len=max_len)
-    shapes = jax.eval_shape(lambda prompt, keys: init(prompt, keys=keys), prompt, keys)
+    init = lambda strategy, params, prompt, keys: strategy.init(Bound(self.model, params), prompt, max_len, keys)
+    shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
     return jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
 
 

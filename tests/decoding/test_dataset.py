@@ -51,18 +51,18 @@ def test_a_pool_writes_what_one_batch_writes(name):
   strategy = STRATEGIES[name]
   batch = fd.decode(MODEL, {}, padded(sources), strategy, [len(s) for s in sources], max_len=MAX_LEN, key=key)
   assert len(set(np.asarray(batch.lengths).tolist())) > 4  # or nothing would leave before others
-  for rows in (1, 6, 8):
+  for rows in (1, 9):  # 9: two leave at a time, eight are there
     assert same(decode_all(MODEL, {}, sources, strategy, MAX_LEN, rows, key), batch)
 
 
-@pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(size=2, max_len=(1, 3))], ids=['greedy', 'beam'])
+@pytest.mark.parametrize('strategy', [fd.Sample(), fd.Beam(size=2, max_len=(1, 3))], ids=['sampling', 'beam'])
 def test_a_translator_s_sources_of_many_widths(strategy):
   """The memory moves with its rows; a source that is empty ends at once."""
   with jax.enable_x64(True):
-    params = jax.tree.map(lambda x: 5 * x.astype(jnp.float64), TRANSLATOR.init(jax.random.key(0)))
-    sources = [np.append(s, 1).astype(np.int32) for s in [*prompts(17, 5), *prompts(9, 40), np.zeros(0, int)]]
-    batch = fd.decode(TRANSLATOR, params, padded(sources), strategy, max_len=MAX_LEN)
-    pool = decode_all(TRANSLATOR, params, sources, strategy, MAX_LEN, rows=1)
+    params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), TRANSLATOR.init(jax.random.key(0)))
+    sources = [np.append(s, 1).astype(np.int32) for s in [*prompts(17, 5), *prompts(9, 30), np.zeros(0, int)]]
+    batch = fd.decode(TRANSLATOR, params, padded(sources), strategy, max_len=MAX_LEN, key=jax.random.key(1))
+    pool = decode_all(TRANSLATOR, params, sources, strategy, MAX_LEN, 1, jax.random.key(1))
   assert np.array_equal(pool.tokens, batch.tokens) and np.array_equal(pool.calls, batch.calls)
   assert pool.tokens[-1, 0] == 1 and pool.lengths[-1] == 1 and len(set(pool.lengths.tolist())) > 2
 
