@@ -1,9 +1,9 @@
 """Decoding a data set: rows that have ended make room for others, so that none waits for the longest of its batch.
 
-Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of rows: the pool runs,
-in one `lax.while_loop`, until a quarter of its rows has ended; these leave with their results, and as many new sources
-come in their places. One compiled program a width does all of it, whatever the number of sources: the pool is filled
-by the same exchange, and at the end fillers, which have ended before they begin, come in place of sources.
+Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of rows: the pool
+runs, in one `lax.while_loop`, until a quarter of its rows has ended; these leave with their results, and as many new
+sources come in their places. One compiled program a width does all of it, whatever the number of sources: the pool is
+filled by the same exchange, and at the end fillers, which have ended before they begin, come in place of sources.
 
     sources 0..5, two rows, one exchanged at a time (- is a filler)
     pool     0 -   0 1   2 1   2 3   4 3   4 5   - 5   - -
@@ -71,7 +71,7 @@ def decode_each(
   if model.start_id is None and not lengths.all():
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
   check_ids('sources', np.concatenate(list(sources))[None], model)
-  checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)  # the longest has the positions
+  max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
   rows = min(rows, len(lengths))
   keys = None if key is None else row_keys(key, len(lengths))
   pool = _Pool(model, params, strategy, sources, max_len, keys, rows, max(1, rows // EXCHANGED))
@@ -103,10 +103,10 @@ def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray
   return groups
 
 
-def width_of(lengths: Int[np.ndarray, ' n']) -> Int[np.ndarray, ' n']:
+def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
   """16, 32, 64, ...: the smallest that holds each length."""
   doublings = np.ceil(np.log2(np.maximum(lengths, LEAST_WIDTH) / LEAST_WIDTH))
-  return LEAST_WIDTH * 2 ** doublings.astype(int)
+  return np.asarray(LEAST_WIDTH * 2 ** doublings.astype(int))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Pool:
   params: Params
   strategy: Strategy
   sources: Sequence[np.ndarray]
-  max_len: int | None
+  max_len: int
   keys: Array | None  # one a source
   rows: int
   quarter: int
@@ -125,32 +125,33 @@ class _Pool:
   def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
     """Yields the sources of a group as they end."""
     pool_rows = self.rows - self.rows % self.quarter
-    width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
-    width = min(width, self.model.max_positions or width)
+    longest = max(len(self.sources[i]) for i in group)
+    width = min(int(width_of(np.array(longest))), self.model.max_positions or longest)
+    most = self.strategy.most_tokens(longest, self.max_len)
     owners, is_done, row_calls, state = np.full(pool_rows, NOBODY), np.ones(pool_rows, bool), 0, None
     for begun in itertools.count(0, self.quarter):
       come = group[begun : begun + self.quarter]
       come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
-      max_len, prompt, keys = self._prompt(come, width)
+      prompt, keys = self._prompt(come, width, most)
       if state is None:
-        state = self._nothing(prompt, keys, max_len, pool_rows // self.quarter)
+        state = self._nothing(prompt, keys, most, pool_rows // self.quarter)
       order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
       slots = order[: self.quarter]
       left, owners[slots] = owners[slots], come
       wanted = max(int((owners != NOBODY).sum()) - self.quarter, 0)
       still = pool_rows if begun + self.quarter < pool_rows else wanted  # nothing runs before the pool is full
       state, calls, is_done, decoded = _exchange(
-        self.model, self.strategy, self.params, state, slots, prompt, keys, max_len, still
+        self.model, self.strategy, self.params, state, slots, prompt, keys, (most, self.max_len), still
       )
-      if (left != NOBODY).any():
-        decoded = jax.tree.map(lambda x: np.asarray(x)[left != NOBODY], decoded)
-        yield Finished(left[left != NOBODY], decoded, row_calls)
+      (kept,) = (left != NOBODY).nonzero()
+      if kept.size:
+        yield Finished(left[kept], jax.tree.map(functools.partial(_rows_of, rows=kept), decoded), row_calls)
         row_calls = 0
       if (owners == NOBODY).all():
         return
       is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
 
-  def _prompt(self, indices: Int[np.ndarray, ' q'], width: int) -> tuple[int, Prompt, Array | None]:
+  def _prompt(self, indices: Int[np.ndarray, ' q'], width: int, max_len: int) -> tuple[Prompt, Array | None]:
     """What `decode` would make of these sources in one batch; fillers are empty rows, which end at once."""
     inputs = np.full((len(indices), width), self.model.pad_id, np.int32)
     lengths = np.ones(len(indices), int)
@@ -160,8 +161,8 @@ class _Pool:
         inputs[row, : lengths[row]] = self.sources[index]
     is_prompt = self.model.start_id is None
     keys = None if self.keys is None else self.keys[indices.clip(0)]
-    max_len, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, self.max_len, keys)
-    return max_len, dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY)), keys
+    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, max_len, keys)
+    return dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY)), keys
 
   def _nothing(self, prompt: Prompt, keys: Array | None, max_len: int, quarters: int) -> Any:
     """A state of the pool's shapes; every row of it is overwritten before the first step."""
@@ -175,6 +176,10 @@ def _by_readiness(owners: Int[np.ndarray, ' r'], is_done: Bool[np.ndarray, ' r']
   return np.argsort(np.where(owners == NOBODY, 1, np.where(is_done, 0, 2)), kind='stable')
 
 
+def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
+  return np.asarray(x)[rows]
+
+
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'), donate_argnames='state')
 def _exchange(
   model: Model,
@@ -184,16 +189,17 @@ def _exchange(
   slots: Int[Array, ' q'],
   prompt: Prompt,
   keys: Array | None,
-  max_len: int,
+  max_len: tuple[int, int],
   still: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
   """New rows come to `slots`, and the pool runs until at most `still` rows do.
 
+  max_len is that of this pool, and that of the results, whatever pool they come from.
   Returns the state, the calls it took, which rows have ended, and the results of those that had stood in the slots.
   """
   target = Bound(model, params)
-  left = strategy.result(strategy.take(state, slots))
-  state = _put(state, slots, strategy.init(target, prompt, max_len, keys))
+  left = strategy.result(strategy.take(state, slots)).widened(max_len[1], model.pad_id)
+  state = _put(state, slots, strategy.init(target, prompt, max_len[0], keys))
   state, calls = jax.lax.while_loop(
     lambda carry: (~strategy.done(carry[0])).sum() > still,
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),

@@ -27,6 +27,9 @@ class Strategy(Protocol):
   first, and where a row has several entries (beams), they lie together.
   """
 
+  def most_tokens(self, source: int, max_len: int) -> int:
+    """What a row can emit at most whose source, or prompt, has so many tokens; asked outside jit."""
+
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
     """Runs the prompt, once."""
 
@@ -48,6 +51,9 @@ class LoopStrategy:
 
   drafter: Drafter
   rule: Rule
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    return max_len
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
     return loop.init(target, self.drafter, self.rule, prompt, max_len, keys)

@@ -1,4 +1,4 @@
-"""A data set decoded in a pool is decoded as in one batch: for every kind of strategy, in few programs, in fewer calls."""
+"""A data set decoded in a pool is decoded as in one batch: by every strategy, in few programs, in fewer calls."""
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +64,7 @@ def test_a_translator_s_sources_of_many_widths(strategy):
     batch = fd.decode(TRANSLATOR, params, padded(sources), strategy, max_len=MAX_LEN, key=jax.random.key(1))
     pool = decode_all(TRANSLATOR, params, sources, strategy, MAX_LEN, 1, jax.random.key(1))
   assert np.array_equal(pool.tokens, batch.tokens) and np.array_equal(pool.calls, batch.calls)
+  assert np.array_equal(pool.block_sizes, batch.block_sizes)
   assert pool.tokens[-1, 0] == 1 and pool.lengths[-1] == 1 and len(set(pool.lengths.tolist())) > 2
 
 
