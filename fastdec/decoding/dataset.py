@@ -127,7 +127,7 @@ class _Pool:
     pool_rows = self.rows - self.rows % self.quarter
     longest = max(len(self.sources[i]) for i in group)
     width = min(int(width_of(np.array(longest))), self.model.max_positions or longest)
-    most = self.strategy.most_tokens(longest, self.max_len)
+    most = self.strategy.most_tokens(width, self.max_len)  # not of `longest`: few programs
     owners, is_done, row_calls, state = np.full(pool_rows, NOBODY), np.ones(pool_rows, bool), 0, None
     for begun in itertools.count(0, self.quarter):
       come = group[begun : begun + self.quarter]
