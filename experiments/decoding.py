@@ -23,6 +23,32 @@ class Output:
   block_sizes: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class DistillConfig:
+  """How a teacher rewrites the training text; fields as in `configs/wmt14.py`."""
+
+  beam: int
+  length_penalty: float
+  max_len: tuple[float, ...]
+  n_best: int
+  shard_size: int
+  rows: int
+
+  def __post_init__(self) -> None:
+    for name in ('beam', 'n_best', 'shard_size', 'rows'):
+      if getattr(self, name) < 1:
+        raise UserError(f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more')
+    if self.n_best > self.beam:
+      raise UserError(f'config.distill.n_best={self.n_best} is not possible: beam={self.beam} is the most')
+    if len(self.max_len) != 2 or min(self.max_len) < 0 or self.max_len == (0, 0):
+      raise UserError(f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
+
+  @property
+  def strategy(self) -> fd.Beam:
+    """The search that this describes."""
+    return fd.Beam(self.beam, self.length_penalty, n_best=self.n_best, max_len=self.max_len)
+
+
 def rule_of(name: str) -> fd.MinBlock:
   """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any, Literal
 
 from configs.common import to_dataclass
-from experiments.decoding import rule_of
+from experiments.decoding import DistillConfig, rule_of
 from fastdec.data.packing import TokenPairs, packed_batches, tokenise
 from fastdec.data.text import Pair, TextData, load_pairs
 from fastdec.data.tokenizer import Tokenizer
@@ -138,6 +138,7 @@ class Experiment:
   freeze: RunConfig
   finetune: RunConfig
   heads: HeadsConfig
+  distill: DistillConfig
   table: TableConfig
 
   @classmethod
