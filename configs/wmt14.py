@@ -4,6 +4,7 @@
   python -m experiments.train    --config=configs/wmt14.py:scale=tiny --workdir=out/base
   python -m experiments.train    --config=configs/wmt14.py:k=8,tune=finetune --config.base=out/base --workdir=out/k8
   python -m experiments.evaluate --config=configs/wmt14.py:k=8,tune=finetune --workdir=out/k8
+  python -m experiments.distill  --config=configs/wmt14.py:scale=tiny --teacher=out/base --workdir=out/distil
 
 scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus; about 6 minutes
@@ -47,6 +48,7 @@ def tiny():
     'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
     'finetune': run(steps=160, warmup=40, every=80, constant=0.08),
     'heads': heads(d_ff=256, p1_share=0.5),
+    'distill': distill(),
     'table': table(ks=(2, 4, 8), max_len=64, timed=12, sentences=320),
   }
 
@@ -61,6 +63,7 @@ def smoke():
     'freeze': run(steps=6, warmup=3, every=3),
     'finetune': run(steps=6, warmup=3, every=3),
     'heads': heads(d_ff=32),
+    'distill': distill(shard_size=250, rows=16),
     'table': table(ks=(2, 4), max_len=32, timed=3, sentences=32),
   }
 
@@ -77,6 +80,7 @@ def multi30k():
     'freeze': run(steps=700, warmup=50, every=100, average=2, constant=0.2),
     'finetune': run(steps=600, warmup=100, every=100, average=3, constant=0.06),
     'heads': heads(d_ff=512, p1_share=0.5),
+    'distill': distill(),
     'table': table(ks=(4, 8), max_len=80, timed=30, split='test', rows=50),
   }
 
@@ -90,6 +94,7 @@ def wmt14():
     'freeze': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
     'finetune': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
     'heads': heads(d_ff=2048, layout='paper'),
+    'distill': distill(max_len=(1, 50), shard_size=20_000, rows=256),
     'table': table(ks=(2, 4, 6, 8, 10), max_len=256, timed=100),
   }
 
@@ -134,6 +139,18 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0):
     'layout': layout,
     'first': first,
     'p1_share': p1_share,  # of the minibatches of fine-tuning; 0: 1 / k, as in the paper. Short runs need more
+  }
+
+
+def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
+  """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as Vaswani et al. 2017."""
+  return {
+    'beam': 4,
+    'length_penalty': 0.6,
+    'max_len': max_len,  # (a, b): a * source + b tokens. The paper's +50 costs time where sentences are short
+    'n_best': 1,  # outputs of a source
+    'shard_size': shard_size,  # sources decoded between two points to resume from
+    'rows': rows,  # sources decoded at once
   }
 
 

@@ -5,7 +5,7 @@ import pathlib
 from typing import Any, Literal
 
 from configs.common import to_dataclass
-from experiments.decoding import rule_of
+from experiments.decoding import DistillConfig, rule_of
 from fastdec.data.caching import tokenizer_of, tokens_of
 from fastdec.data.lines import Pair
 from fastdec.data.packing import packed_batches
@@ -154,6 +154,7 @@ class Experiment:
   freeze: RunConfig
   finetune: RunConfig
   heads: HeadsConfig
+  distill: DistillConfig
   table: TableConfig
 
   @classmethod

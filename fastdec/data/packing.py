@@ -14,19 +14,18 @@ Targets are not shifted: the model does that.
 import itertools
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Int, Int32
 
-from fastdec.data.tokenizer import PAD_ID, Tokenizer
+from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 
 Batch = dict[str, Int32[np.ndarray, 'r l']]
-WIDTH_STEP = 16  # of batches for evaluation
 CHUNK = 10_000  # pairs tokenised at once
 OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a per cent more
 
@@ -69,29 +68,6 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
   if longest > length:
     raise UserError(f'a sentence has {longest} tokens, a row {length}: give longer rows or limit max_length')
   return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
-
-
-class Padded(NamedTuple):
-  """A batch for evaluation: the index of each row's pair (-1: an empty row), and sources padded with 0."""
-  indices: Int[np.ndarray, ' b']
-  source: Int32[np.ndarray, 'b s']
-
-
-def padded_batches(tokens: TokenPairs, rows: int) -> Iterator[Padded]:
-  """All sources, EOS included, by length, in batches of `rows`; the last one is filled up with empty rows.
-
-  Widths are multiples of 16, so that there are few to compile.
-  """
-  order = np.argsort(tokens.source.lengths, kind='stable')
-  for start in range(0, len(order), rows):
-    chunk = order[start:start + rows]
-    indices = np.full(rows, -1)
-    indices[:len(chunk)] = chunk
-    width = -(-int(tokens.source.lengths[chunk].max()) // WIDTH_STEP) * WIDTH_STEP
-    source = np.full((rows, width), PAD_ID, np.int32)
-    for row, index in enumerate(chunk):
-      source[row, :tokens.source.lengths[index]] = tokens.source[index]
-    yield Padded(indices, source)
 
 
 class _Plan(NamedTuple):

@@ -102,6 +102,11 @@ class Beam:
     if not isinstance(self.length_penalty, LengthPenalty):
       object.__setattr__(self, 'length_penalty', GNMTPenalty(self.length_penalty))
 
+  def most_tokens(self, source: int, max_len: int) -> int:
+    """See `Strategy.most_tokens`."""
+    a, b = self.max_len or (0, max_len)
+    return min(max(int(a * source + b), 1), max_len)
+
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
     """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's beams."""
     model, params = target

@@ -22,9 +22,13 @@ from fastdec.struct import Bound
 class Strategy(Protocol):
   """What `decode` asks: a frozen pytree of functions on a state, which is another pytree; all run inside jit.
 
-  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that a batch may be
-  cut down to the rows that still run (`take`) without changing what they become.
+  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that some may leave
+  (`take`) and others come in their places without changing what the rest become: every array of a state has its rows
+  first, and where a row has several entries (beams), they lie together.
   """
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    """What a row can emit at most whose source, or prompt, has so many tokens; asked outside jit."""
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
     """Runs the prompt, once."""
@@ -47,6 +51,9 @@ class LoopStrategy:
 
   drafter: Drafter
   rule: Rule
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    return max_len
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
     return loop.init(target, self.drafter, self.rule, prompt, max_len, keys)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdec.data import packing
-from fastdec.data.packing import _PackedSource, first_fit, packed_batches, padded_batches, tokenise
+from fastdec.data.packing import _PackedSource, first_fit, packed_batches, tokenise
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -124,20 +124,6 @@ def test_first_fit_is_the_docstring_s():
 def test_what_cannot_be_packed_is_refused(lengths, rows, message):
   with pytest.raises(UserError, match=message):
     packed_batches(token_pairs(lengths), rows=rows, length=8, seed=0)
-
-
-def test_padded_batches_hold_every_source_once_and_few_widths():
-  tokens = random_pairs(50, longest=40)
-  batches = list(padded_batches(tokens, rows=8))
-  indices = np.concatenate([batch.indices for batch in batches])
-  assert sorted(indices) == [-1] * 6 + list(range(50))
-  assert {batch.source.shape for batch in batches} <= {(8, 16), (8, 32), (8, 48)}
-  for batch in batches:
-    for index, row in zip(batch.indices, batch.source, strict=True):
-      expected = [] if index < 0 else tokens.source[index].tolist()
-      assert row.tolist() == expected + [0] * (len(row) - len(expected))
-  widths = [batch.source.shape[1] for batch in batches]
-  assert widths == sorted(widths)
 
 
 @pytest.fixture(scope='module')
