@@ -9,7 +9,8 @@ scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus; about 6 minutes
   smoke      the same at toy size: every step runs, nothing is learnt; about a minute
   multi30k   Multi30k from data/multi30k (--config.data.folder=...): an hour; base about 30 BLEU, see docs/results.md
-  wmt14      the paper's sizes on parallel files in data/wmt14: not for a CPU. The paper: base 25.56 BLEU, k = 8 fine
+  wmt14      the paper's sizes and text, as TFDS has prepared it; or --config.data.kind=archives with
+             --config.data.folder=... (see fastdec/data/wmt14.py): not for a CPU. The paper: base 25.56 BLEU, k = 8 fine
              tuned 24.27 at a mean accepted block size of 3.01 (without distillation)
 
 k=1 trains the base; k >= 2 trains heads on it, with tune=freeze ('regular' in the paper) or tune=finetune.
@@ -83,10 +84,7 @@ def multi30k():
 def wmt14():
   """The paper's: transformer_base on 8 GPUs of 4,096 tokens, 1,000,000 steps, and as many again for each k."""
   return {
-    'data': text(
-      'files', folder='data/wmt14', train='train', dev='newstest2013', test='newstest2014',
-      vocab_size=32000, rows=128, row_length=256,
-    ),
+    'data': text('tfds', vocab_size=32000, rows=128, row_length=256),
     'model': {**TRANSFORMER, 'd_model': 512, 'd_ff': 2048, 'heads': 8, 'encoder_layers': 6, 'decoder_layers': 6},
     'train': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
     'freeze': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
@@ -97,7 +95,7 @@ def wmt14():
 
 
 def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, rows, row_length, max_train=0):
-  """Where the text is (files are folder/train.en<suffix> and so on), and how it is cut into batches."""
+  """Where the text is (kind 'files': folder/train.en<suffix> and so on), and how it is cut into batches."""
   return {
     'kind': kind,
     'folder': folder,
@@ -112,6 +110,7 @@ def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, r
     'row_length': row_length,
     'max_train': max_train,  # 0: all pairs
     'cache': 'out/data',  # prepared text; shared by all runs
+    'distilled': '',  # folder of a finished experiments.distill: train on its train.en and train.de
   }
 
 

@@ -1,16 +1,17 @@
 """What the translation experiments share: the settings of a page of the paper, and its text."""
 
-import contextlib
 import dataclasses
-import hashlib
 import pathlib
 from typing import Any, Literal
 
 from configs.common import to_dataclass
 from experiments.decoding import rule_of
-from fastdec.data.packing import TokenPairs, packed_batches, tokenise
-from fastdec.data.text import Pair, TextData, load_pairs
+from fastdec.data.caching import tokenizer_of, tokens_of
+from fastdec.data.lines import Pair
+from fastdec.data.packing import packed_batches
+from fastdec.data.text import TextData, load_pairs, open_text
 from fastdec.data.tokenizer import Tokenizer
+from fastdec.data.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -25,7 +26,7 @@ Tune = Literal['freeze', 'finetune']
 class TextConfig:
   """Parallel text and its cutting into batches; fields as in `configs/wmt14.py`."""
 
-  kind: Literal['embedded', 'files']
+  kind: Literal['embedded', 'files', 'archives', 'tfds']
   folder: str
   train: str
   dev: str
@@ -38,6 +39,7 @@ class TextConfig:
   row_length: int
   max_train: int
   cache: str
+  distilled: str = ''
 
   def __post_init__(self) -> None:
     _at_least(1, 'data', vocab_size=self.vocab_size, rows=self.rows, row_length=self.row_length)
@@ -45,18 +47,32 @@ class TextConfig:
 
   @property
   def data(self) -> TextData:
-    """Where the lines are."""
+    """Where the lines are, those of training as people wrote them."""
+    max_train = self.max_train or None
     if self.kind == 'embedded':
-      return TextData('embedded', max_train=self.max_train or None)
+      return TextData('embedded', max_train=max_train)
+    if self.kind == 'tfds':
+      return TextData('tfds', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
     folder = pathlib.Path(self.folder)
     if not self.folder or not folder.is_dir():
       raise UserError(f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=...")
-    languages = (self.source, self.target)
-    files = {
-      split: tuple(str(folder / f'{getattr(self, split)}.{language}{self.suffix}') for language in languages)
-      for split in ('train', 'dev', 'test')
-    }
-    return TextData('files', **files, max_train=self.max_train or None)
+    if self.kind == 'archives':
+      return TextData('archives', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
+    files = {split: self._files(folder / getattr(self, split), self.suffix) for split in ('train', 'dev', 'test')}
+    return TextData('files', **files, max_train=max_train)
+
+  @property
+  def training(self) -> TextData:
+    """Where the lines to train on are: those of `data`, or a teacher's (experiments.distill)."""
+    if not self.distilled:
+      return self.data
+    if not pathlib.Path(self.distilled).is_dir():
+      remedy = 'run experiments.distill, or leave --config.data.distilled empty'
+      raise UserError(f"there is no folder '{self.distilled}' with distilled text: {remedy}")
+    return TextData('files', train=self._files(pathlib.Path(self.distilled) / 'train'))
+
+  def _files(self, stem: pathlib.Path, suffix: str = '') -> tuple[str, ...]:
+    return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,25 +199,23 @@ class Text:
 
   @classmethod
   def of(cls, experiment: Experiment) -> 'Text':
-    """Prepares the text and learns the pieces, where that has not been done; then reads them."""
+    """Prepares the text and learns the pieces, where that has not been done; then opens them."""
     config = experiment.data
-    cache = pathlib.Path(config.cache)
-    pairs = load_pairs(config.data, 'train', cache)
-    digest = hashlib.sha256(repr((config.vocab_size, pairs)).encode()).hexdigest()[:16]
-    path = cache / f'tokenizer-{digest}.model'
-    with contextlib.suppress(UserError):  # missing or damaged: the same lines give the same file again
-      return cls(experiment, Tokenizer.load(path), path)
-    lines = (line for pair in pairs for line in pair)
-    return cls(experiment, Tokenizer.train(lines, path, config.vocab_size), path)
+    text = open_text(config.data, config.cache)
+    if config.distilled:
+      open_text(config.training, config.cache)  # a mistake shows before the tokenizer is learnt
+    return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
 
   def pairs(self, split: str) -> list[Pair]:
+    """All lines of a split, in memory."""
     config = self.experiment.data
-    return load_pairs(config.data, split, config.cache)
+    return load_pairs(config.training if split == 'train' else config.data, split, config.cache)
 
   def tokens(self, split: str, max_length: int | None = None) -> TokenPairs:
     """Ids of a split, computed once."""
-    path = pathlib.Path(self.experiment.data.cache) / f'{self.tokenizer_path.stem}-{split}.npz'
-    return tokenise(self.pairs(split), self.tokenizer, max_length, path)
+    config = self.experiment.data
+    text = open_text(config.training if split == 'train' else config.data, config.cache)
+    return tokens_of(text, split, self.tokenizer, max_length, config.cache)
 
   def train_batches(self) -> Any:
     """Endless packed batches, reshuffled every epoch."""
