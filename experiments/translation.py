@@ -19,7 +19,9 @@ from fastdec.training.loop import LoopConfig
 from fastdec.training.optimizer import OptimizerConfig
 
 DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
-Tune = Literal['freeze', 'finetune']
+Regime = Literal['regular', 'distil', 'finetune', 'both']
+DISTILLED = ('distil', 'both')  # regimes that train on a teacher's translations
+TUNED = ('finetune', 'both')  # regimes whose heads train together with the base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +88,7 @@ class RunConfig:
   label_smoothing: float
   every: int
   average: int
+  rows: int = 0
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -110,9 +113,13 @@ class HeadsConfig:
   layout: str
   first: str
   p1_share: float
+  draw: Literal['one', 'all']
+  decay: float
 
   def __post_init__(self) -> None:
     _at_least(1, 'heads', d_ff=self.d_ff)
+    if not 0 < self.decay <= 1:
+      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
     if not 0 <= self.p1_share < 1:
       raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal shares, or below 1')
 
@@ -122,7 +129,7 @@ class TableConfig:
   """Which cells, measured on what; fields as in `configs/wmt14.py`."""
 
   ks: tuple[int, ...]
-  tunes: tuple[Tune, ...]
+  regimes: tuple[Regime, ...]
   rules: tuple[str, ...]
   split: str
   sentences: int
@@ -132,6 +139,9 @@ class TableConfig:
   repeats: int
 
   def __post_init__(self) -> None:
+    for name in ('ks', 'regimes', 'rules'):
+      if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
+        raise UserError(f'config.table.{name}={getattr(self, name)} is not possible: give one or more, each once')
     _at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
     _at_least(1, 'table', max_len=self.max_len, rows=self.rows, timed=self.timed, repeats=self.repeats)
     _at_least(0, 'table', sentences=self.sentences)
@@ -145,14 +155,15 @@ class Experiment:
 
   scale: str
   k: int
-  tune: Tune
+  regime: Regime
   base: str
   seed: int
   data: TextConfig
   model: TransformerConfig  # but for its vocabulary, which the text gives
-  train: RunConfig
-  freeze: RunConfig
-  finetune: RunConfig
+  train: RunConfig  # of the base and the teacher
+  retrain: RunConfig  # of the base, on distilled text
+  freeze: RunConfig  # of heads on a frozen base
+  finetune: RunConfig  # of heads and base together
   heads: HeadsConfig
   distill: DistillConfig
   table: TableConfig
@@ -167,7 +178,7 @@ class Experiment:
       raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
     if not 0 <= self.seed < 2**32:
       raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
-    for name in ('train', 'freeze', 'finetune'):
+    for name in ('train', 'retrain', 'freeze', 'finetune'):
       run: RunConfig = getattr(self, name)
       _at_least(1, name, steps=run.steps, warmup=run.warmup, every=run.every, average=run.average)
       run.optimizer(self.model.d_model)
@@ -177,9 +188,11 @@ class Experiment:
       if length > limit:
         raise UserError(f'config.{name}={length} is not possible: model.max_positions={limit} is the most')
 
-  def run(self, k: int, tune: str) -> RunConfig:
+  def run(self, k: int, regime: str) -> RunConfig:
     """The settings of the base's training, or of the heads'."""
-    return {'freeze': self.freeze, 'finetune': self.finetune}[tune] if k > 1 else self.train
+    if k == 1:
+      return self.retrain if regime in DISTILLED else self.train
+    return self.finetune if regime in TUNED else self.freeze
 
   def transformer(self, vocab_size: int) -> Transformer:
     """The model over so many pieces."""
@@ -218,18 +231,18 @@ class Text:
     text = open_text(config.training if split == 'train' else config.data, config.cache)
     return tokens_of(text, split, self.tokenizer, max_length, config.cache)
 
-  def train_batches(self) -> Any:
+  def train_batches(self, rows: int = 0) -> Any:
     """Endless packed batches, reshuffled every epoch."""
-    return self._packed('train')
+    return self._packed('train', rows or self.experiment.data.rows)
 
   def dev_batches(self) -> list[Any]:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
     config = self.experiment.data
     full = int(self.tokens('dev', config.row_length).lengths.max(1).sum()) // (config.rows * config.row_length)
-    packed = self._packed('dev')
+    packed = self._packed('dev', config.rows)
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
 
-  def _packed(self, split: str) -> Any:
+  def _packed(self, split: str, rows: int) -> Any:
     config = self.experiment.data
     tokens = self.tokens(split, config.row_length)
     return packed_batches(tokens, config.rows, config.row_length, self.experiment.seed)
