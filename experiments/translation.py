@@ -245,7 +245,7 @@ class Text:
   def _packed(self, split: str, rows: int) -> Any:
     config = self.experiment.data
     tokens = self.tokens(split, config.row_length)
-    return packed_batches(tokens, config.rows, config.row_length, self.experiment.seed)
+    return packed_batches(tokens, rows, config.row_length, self.experiment.seed)
 
 
 def _at_least(least: int, part: str, **values: int) -> None:
