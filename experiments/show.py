@@ -1,9 +1,12 @@
 """Decoded sentences with their blocks: what each call of the target emitted."""
 
 import itertools
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import rich.console
 import rich.text
 
 COLOURS = ('cyan', 'yellow')
@@ -29,3 +32,13 @@ def marked(blocks: Sequence[str]) -> rich.text.Text:
   for i, block in enumerate(block for block in blocks if block):
     text.append('|' * bool(i), 'dim').append(block, COLOURS[i % 2])
   return text
+
+
+def print_examples(
+  console: rich.console.Console, measuring: Any, workdir: pathlib.Path, k: int, count: int = 3
+) -> None:
+  """A few sources of a split, and below each its exact translation block by block."""
+  out, tokenizer = measuring.translate(workdir, k), measuring.text.tokenizer
+  for i in np.linspace(0, len(out.lines) - 1, count + 2).round().astype(int)[1:-1]:
+    console.print(tokenizer.decode(measuring.tokens.source[i].tolist()))
+    console.print('  ', marked(blocks_of(tokenizer, out.tokens[i], out.block_sizes[i])), sep='')

@@ -1,129 +1,209 @@
-"""The training runs of the translation experiments: the base model, and heads on it, frozen or fine-tuned."""
+"""The training runs of the translation experiments: base models, and heads on them, frozen or trained together."""
 
 import dataclasses
+import functools
+import json
+import os
 import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from experiments.translation import Experiment, Text
+from experiments.translation import DISTILLED, TUNED, Experiment, Text, TextConfig
 from fastdec import folders
+from fastdec.data.text import open_text
 from fastdec.errors import UserError
-from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.models.api import Params
+from fastdec.models.transformer import Transformer
 from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
 from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
 
 
-def train_base(experiment: Experiment, workdir: pathlib.Path, budget: float | None = None) -> bool:
-  """Trains the base model, or goes on; True when it is finished and `workdir/model` is written."""
-  text = Text.of(experiment)
-  model = experiment.transformer(text.tokenizer.vocab_size)
-  task = base_task(model, experiment.train.label_smoothing)
-  dev = text.dev_batches()
-  evaluate = lambda params: dev_loss(model, params, dev)
-  params = _run(experiment, 1, '', text, task, evaluate, workdir, budget)
-  if params is not None:
-    folders.save(workdir / 'model', model, params, text.tokenizer_path)
-  return params is not None
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What a run does beside the loop: what it trains, how that is looked at, and how the result is kept."""
+
+  task: Task
+  evaluate: Callable[[Params], dict[str, float]]
+  save: Callable[[Params], None]
 
 
-def train_heads(
-  experiment: Experiment,
-  k: int,
-  tune: str,
-  base: str | pathlib.Path,
-  workdir: pathlib.Path,
-  budget: float | None = None,
-) -> bool:
-  """Trains heads for block size k on the base model, or goes on; True when `workdir/model` is written.
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One training run.
 
-  Args:
-    experiment: the settings.
-    k: 2 or more.
-    tune: 'freeze' leaves the trunk as it is (the paper's 'regular'), 'finetune' trains it on.
-    base: the workdir of the finished base run; with tune='finetune' it may be one with frozen heads for the same k,
-      which are then trained on.
-    workdir: of this run.
-    budget: seconds after which to stop, to be continued.
+  Attributes:
+    experiment: the settings; `data.distilled` is set for the regimes that train on a teacher's translations.
+    k: 1 for a base model, 2 or more for heads.
+    regime: a column of Table 1 ('regular', 'distil', 'finetune', 'both').
+    base: the workdir of the finished run that this one starts from; None for a base from scratch. Heads that are
+      trained together with the base may start from a run with frozen heads for the same k, or nested ones for more.
+    workdir: of this run; it gets `model/` at the end.
   """
-  model, trunk = folders.load(base)
-  text = Text.of(experiment)
-  if model != experiment.transformer(text.tokenizer.vocab_size):
-    raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
-  if folders.load_tokenizer(base).model_proto != text.tokenizer.model_proto:
-    raise UserError(f'{base} was trained on other text than this config means: give the base run of the same config')
-  heads = experiment.blockwise(k)
-  split = (lambda params: (trunk, params)) if tune == 'freeze' else (lambda params: (params['model'], params['heads']))
-  dev = text.dev_batches()
 
-  def evaluate(params: Any) -> dict[str, float]:
-    accuracy = head_accuracy(model, heads, *split(params), dev)
-    return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
+  experiment: Experiment
+  k: int
+  regime: str
+  base: pathlib.Path | None
+  workdir: pathlib.Path
 
-  smoothing = experiment.run(k, tune).label_smoothing
-  if tune == 'freeze':
-    task = frozen_heads_task(model, heads, trunk, smoothing)
-  else:
-    task = finetuned_heads_task(model, heads, trunk, _heads_of(base, heads), experiment.heads.p1_share, smoothing)
-  params = _run(experiment, k, tune, text, task, evaluate, workdir, budget)
-  if params is not None:
-    model_params, head_params = split(params)
-    folders.save(workdir / 'model', model, model_params, text.tokenizer_path, (heads, head_params))
-  return params is not None
+  def __post_init__(self) -> None:
+    if self.k == 1 and self.regime in TUNED:
+      raise UserError(f'k=1 has no heads to train with regime={self.regime}: give regime=regular or distil, or k >= 2')
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether the model is there."""
+    return (self.workdir / 'model' / 'config.json').is_file()
+
+  @property
+  def is_current(self) -> bool:
+    """Whether it is finished, and came from the base and the text that there are now."""
+    try:
+      self.check_inputs()
+    except UserError:  # among them: the base is not there
+      return False
+    return self.is_finished
+
+  def check(self) -> None:
+    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
+    there = _read(self.workdir)
+    distilled = _part(there, 'data').get('distilled', '')
+    check_workdir(self.workdir, self._record(there, {'base': there.get('base')} if 'base' in there else {}, distilled))
+
+  def check_inputs(self) -> None:
+    """Raises UserError where the run there was trained on another base or other distilled text than there is now."""
+    there, (base, distilled) = _read(self.workdir), self._inputs()
+    stale = there.get('base', base.get('base')) != base.get('base')
+    if there and (stale or _part(there, 'data').get('distilled', '') != distilled):
+      which = f'base than {self.base}' if stale else f'text than {self.experiment.data.distilled}'
+      raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
+
+  def train(self, budget: float | None = None) -> bool:
+    """Trains, or goes on; True when the run is finished and `model/` is written. `budget`: seconds."""
+    distils, distilled = self.regime in DISTILLED, self.experiment.data.distilled
+    if distils != bool(distilled):
+      wanted = 'name it by' if distils else 'leave out'
+      raise UserError(f'regime={self.regime} with distilled text {distilled!r}: {wanted} --config.data.distilled=...')
+    if self.base is None and (self.k > 1 or distils):
+      what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
+      raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
+    text = Text.of(self.experiment)
+    job = self._heads(text) if self.k > 1 else self._base(text)
+    config = self.experiment.run(self.k, self.regime)
+    batches = text.train_batches(config.rows)
+    self.check_inputs()
+    claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
+    key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
+    trained = train(job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget)
+    if trained.is_finished:
+      job.save(average_checkpoints(self.workdir, config.average))
+    return trained.is_finished
+
+  def _base(self, text: Text) -> Job:
+    model, start = self._start(text) if self.base else (self.experiment.transformer(text.tokenizer.vocab_size), None)
+    dev = text.dev_batches()
+    return Job(
+      base_task(model, self.experiment.run(1, self.regime).label_smoothing, start),
+      lambda params: dev_loss(model, params, dev),
+      lambda params: folders.save(self.workdir / 'model', model, params, text.tokenizer_path),
+    )
+
+  def _heads(self, text: Text) -> Job:
+    model, trunk = self._start(text)
+    settings, dev = self.experiment.heads, text.dev_batches()
+    heads, smoothing = self.experiment.blockwise(self.k), self.experiment.run(self.k, self.regime).label_smoothing
+    if self.regime in TUNED:
+      start, share = _heads_of(self.base, heads), settings.p1_share
+      task = finetuned_heads_task(model, heads, trunk, start, share, smoothing, settings.draw, settings.decay)
+      split = lambda params: (params['model'], params['heads'])
+    else:
+      task = frozen_heads_task(model, heads, trunk, smoothing, settings.draw, settings.decay)
+      split = lambda params: (trunk, params)
+
+    def evaluate(params: Params) -> dict[str, float]:
+      accuracy = head_accuracy(model, heads, *split(params), dev)
+      return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
+
+    def save(params: Params) -> None:
+      model_params, head_params = split(params)
+      folders.save(self.workdir / 'model', model, model_params, text.tokenizer_path, (heads, head_params))
+
+    return Job(task, evaluate, save)
+
+  def _start(self, text: Text) -> tuple[Transformer, Params]:
+    """The base that the run starts from."""
+    model, params = folders.load(self.base)
+    if isinstance(model, Transformed):
+      model, params = model.model, params['model']
+    remedy = 'give the base run of the same config'
+    if model != self.experiment.transformer(text.tokenizer.vocab_size):
+      raise UserError(f'{self.base} holds another model than this config means: {remedy}')
+    if folders.load_tokenizer(self.base).model_proto != text.tokenizer.model_proto:
+      raise UserError(f'{self.base} was trained on other text than this config means: {remedy}')
+    return model, params
+
+  def _inputs(self) -> tuple[dict[str, str], str]:
+    """What else decides the result: hashes of the base and of the distilled text."""
+    data = self.experiment.data
+    distilled = content_of(data) if data.distilled else ''
+    return {} if self.base is None else {'base': folders.content(self.base)}, distilled
+
+  def _record(self, there: Mapping[str, Any], base: Mapping[str, str], distilled: str) -> dict[str, Any]:
+    """What the run is asked to be: its `workdir/config.json`. What `there` lacks and has its default is left out."""
+    experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
+    heads = {'heads': experiment.heads} if self.k > 1 else {}
+    data = dataclasses.replace(experiment.data, distilled=distilled)
+    parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
+    named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
+    plain = {name: _fields(part, _part(there, name) if there else None) for name, part in parts.items()}
+    return {**named, 'seed': experiment.seed, **plain, **base}
 
 
-def _heads_of(base: str | pathlib.Path, wanted: BlockwiseHeads) -> Any:
-  """The parameters of the base's heads, None where it has none."""
+def content_of(data: TextConfig) -> str:
+  """A hash of the pairs to train on."""
+  stats = ((path, os.stat(path)) for path in data.training.train if os.path.exists(path))
+  return _key(data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
+
+
+@functools.lru_cache
+def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
+  """Of the text while its files are these; to open it takes a while."""
+  return open_text(data.training, data.cache).key[:16]
+
+
+def _fields(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
+  """The fields of a dataclass, without those younger than the record `there` that have their default."""
+  defaults = {field.name: field.default for field in dataclasses.fields(part)}
+  is_known = lambda name, value: there is None or name in there or value != defaults[name]
+  return {name: value for name, value in dataclasses.asdict(part).items() if is_known(name, value)}
+
+
+def _read(workdir: pathlib.Path) -> dict[str, Any]:
+  """The record of a workdir, {} where there is none to read."""
+  try:
+    record = json.loads((workdir / 'config.json').read_text())
+  except (OSError, ValueError):
+    return {}
+  return record if isinstance(record, dict) else {}
+
+
+def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+  part = record.get(name)
+  return part if isinstance(part, dict) else {}
+
+
+def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:
+  """The parameters of the base's heads, of more than are wanted the first; None where it has none."""
   if not folders.has_heads(base):
     return None
   heads, params = folders.load_heads(base)
-  if heads != wanted:
+  if heads == wanted:
+    return params
+  if not (heads.are_nested and dataclasses.replace(heads, k=wanted.k) == wanted and heads.k > wanted.k):
     raise UserError(f'{base} has {heads}, and this config means {wanted}: give the base run, or one with these heads')
-  return params
-
-
-def train_run(
-  experiment: Experiment, k: int, tune: str, base: pathlib.Path, workdir: pathlib.Path, budget: float | None = None
-) -> bool:
-  """`train_base` for k = 1, else `train_heads`."""
-  if k == 1:
-    return train_base(experiment, workdir, budget)
-  return train_heads(experiment, k, tune, base, workdir, budget)
-
-
-def is_finished(workdir: pathlib.Path) -> bool:
-  """True where a training run has left its model."""
-  return (workdir / 'model' / 'config.json').is_file()
-
-
-def check_run(experiment: Experiment, k: int, tune: str, workdir: pathlib.Path) -> None:
-  """Raises UserError where the workdir is no folder, or holds a run of another config."""
-  check_workdir(workdir, _record(experiment, k, tune))
-
-
-def _record(experiment: Experiment, k: int, tune: str) -> dict[str, Any]:
-  """What a run is asked to be: its `workdir/config.json`."""
-  heads = {'k': k, 'tune': tune, 'heads': dataclasses.asdict(experiment.heads)} if k > 1 else {}  # first told first
-  shared = {'data': dataclasses.asdict(experiment.data), 'model': dataclasses.asdict(experiment.model)}
-  return {**heads, 'seed': experiment.seed, **shared, 'training': dataclasses.asdict(experiment.run(k, tune))}
-
-
-def _run(
-  experiment: Experiment,
-  k: int,
-  tune: str,
-  text: Text,
-  task: Task,
-  evaluate: Any,
-  workdir: pathlib.Path,
-  budget: float | None,
-) -> Any:
-  """The averaged parameters of a finished run, or None where the budget ended first."""
-  config, batches = experiment.run(k, tune), text.train_batches()
-  claim_workdir(workdir, _record(experiment, k, tune))  # all that may be wrong with a config has shown
-  key = jax.random.key(experiment.seed)
-  optimizer = config.optimizer(experiment.model.d_model)
-  trained = train(task, batches, optimizer, config.loop(), workdir, key, evaluate, budget)
-  return average_checkpoints(workdir, config.average) if trained.is_finished else None
+  return heads.drafting(params, wanted.depth)[1]

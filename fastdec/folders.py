@@ -9,6 +9,8 @@ Written to a temporary folder first, then moved: a folder that exists is whole.
 """
 
 import dataclasses
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -90,6 +92,22 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
 def has_heads(path: PathLike) -> bool:
   """Whether `load_heads` would find any."""
   return _open(path)[1].get('heads') is not None
+
+
+def content(path: PathLike) -> str:
+  """A hash of what a folder or workdir decodes with: model, heads, tokenizer. 16 hexadecimal digits."""
+  folder, _ = _open(path)
+  files = [folder / name for name in ('config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model')]
+  stats = [(file, file.stat()) for file in files if file.is_file()]
+  sums = [(file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)) for file, stat in stats]
+  return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache
+def _sha256(file: pathlib.Path, mtime_ns: int, size: int) -> str:
+  """Of a file as it is at this time and size."""
+  with open(file, 'rb') as opened:
+    return hashlib.file_digest(opened, 'sha256').hexdigest()
 
 
 def load_tokenizer(path: PathLike) -> Any:

@@ -11,51 +11,39 @@ batch by this index alone. In a row, source segment i and target segment i are a
 Targets are not shifted: the model does that.
 """
 
-import hashlib
-import os
+import itertools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Int, Int32
 
-from fastdec.data.tokenizer import EOS_ID, Tokenizer
+from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 
-PathLike = str | os.PathLike[str]
 Batch = dict[str, Int32[np.ndarray, 'r l']]
+CHUNK = 10_000  # pairs tokenised at once
 OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a per cent more
 
 
-def tokenise(
-  pairs: Sequence[tuple[str, str]],
-  tokenizer: Tokenizer,
-  max_length: int | None = None,
-  cache_path: PathLike | None = None,
-) -> TokenPairs:
-  """The ids of all pairs, EOS appended to both sides.
+def tokenise(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, max_length: int | None = None) -> TokenPairs:
+  """The ids of all pairs, EOS appended to both sides, some thousand pairs at a time.
 
   Args:
     max_length: pairs with a longer side, EOS included, are left out and counted (None: none are).
-    cache_path: an .npz file to keep the result in; it is used where it came from the same pairs, tokenizer
-      and length, and replaced where not.
   """
-  key = _content_key(pairs, tokenizer, max_length)
-  if cache_path is not None and (stored := TokenPairs.load(cache_path, key)) is not None:
-    return stored
-  encoded = [tuple([*tokenizer.encode(line), EOS_ID] for line in pair) for pair in pairs]
-  kept = [pair for pair in encoded if max_length is None or max(map(len, pair)) <= max_length]
-  tokens = TokenPairs(
-    source=Ragged.of([source for source, _ in kept]),
-    target=Ragged.of([target for _, target in kept]),
-    dropped=len(encoded) - len(kept))
-  if cache_path is not None:
-    tokens.save(cache_path, key)
-  return tokens
+  pairs, parts, dropped = iter(pairs), ([], []), 0
+  while chunk := list(itertools.islice(pairs, CHUNK)):
+    encoded = zip(*map(tokenizer.encode_lines, zip(*chunk, strict=True)), strict=True)
+    kept = [pair for pair in encoded if max_length is None or max(map(len, pair)) <= max_length]
+    dropped += len(chunk) - len(kept)
+    for part, side in zip(parts, zip(*kept, strict=True), strict=False):  # nothing kept has no sides
+      part.append(Ragged.of(side))
+  return TokenPairs(*map(Ragged.joined, parts), dropped)
 
 
 def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> grain.MapDataset:
@@ -94,9 +82,9 @@ class _PackedSource:
   def __init__(self, tokens: TokenPairs, rows: int, length: int, seed: int):
     self._tokens, self._rows, self._length, self._seed = tokens, rows, length, seed
     self._lock = threading.Lock()  # Grain reads from several threads
-    self._plans: dict[int, _Plan] = {}
-    needed = first_fit(tokens.lengths[self._shuffle(0)], length).max() + 1
-    self.batches_per_epoch = -(-int(needed) // rows)
+    pairs, row = self._assign(0)
+    self.batches_per_epoch = -(-int(row.max() + 1) // rows)
+    self._plans = {0: self._scatter(0, pairs, row)}
 
   def __len__(self) -> int:
     return sys.maxsize
@@ -112,20 +100,20 @@ class _PackedSource:
     return {**_lay_out('source', self._tokens.source, pairs, row, segment, shape),
             **_lay_out('target', self._tokens.target, pairs, row, segment, shape)}
 
-  def _shuffle(self, epoch: int) -> Int[np.ndarray, ' n']:
-    return np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+  def _assign(self, epoch: int) -> tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]:
+    """The epoch's shuffle, and the row of each of its pairs."""
+    pairs = np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+    return pairs, first_fit(self._tokens.lengths[pairs], self._length)
 
   def _plan(self, epoch: int) -> _Plan:
     with self._lock:
       if epoch not in self._plans:
         self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers run ahead
-        self._plans[epoch] = self._make_plan(epoch)
+        self._plans[epoch] = self._scatter(epoch, *self._assign(epoch))
       return self._plans[epoch]
 
-  def _make_plan(self, epoch: int) -> _Plan:
-    """Packs the epoch's shuffle, then scatters its rows over the places that the epoch's batches have."""
-    pairs = self._shuffle(epoch)
-    row = first_fit(self._tokens.lengths[pairs], self._length)
+  def _scatter(self, epoch: int, pairs: Int[np.ndarray, ' n'], row: Int[np.ndarray, ' n']) -> _Plan:
+    """Scatters the rows over the places that the epoch's batches have."""
     places = self.batches_per_epoch * self._rows
     rng = np.random.default_rng((self._seed, epoch, 1))
     place = rng.permutation(max(places, row.max() + 1))[row]
@@ -138,25 +126,20 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
 
   (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
   """
-  free = np.full((2, OPEN_ROWS), length)
-  ids = np.arange(OPEN_ROWS)
+  free_source, free_target = free = np.full((2, OPEN_ROWS), length, np.int32)
+  ids, opened = list(range(OPEN_ROWS)), OPEN_ROWS
   rows = np.empty(len(lengths), np.int64)
-  for i, pair in enumerate(lengths[:, :, None]):
-    fits = (free >= pair).all(0)
-    place = fits.argmax()
+  for i, (source, target) in enumerate(lengths.tolist()):
+    fits = (free_source >= source) & (free_target >= target)
+    place = int(fits.argmax())
     if not fits[place]:
-      place = free.sum(0).argmin()
-      ids[place] = ids.max() + 1
+      place = int((free_source + free_target).argmin())
+      ids[place], opened = opened, opened + 1
       free[:, place] = length
-    free[:, place] -= pair[:, 0]
+    free_source[place] -= source
+    free_target[place] -= target
     rows[i] = ids[place]
   return rows
-
-
-def _content_key(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_length: int | None) -> str:
-  digest = hashlib.sha256(tokenizer.model_proto)
-  digest.update(repr((max_length, list(pairs))).encode('utf-8', 'surrogatepass'))
-  return digest.hexdigest()
 
 
 def _lay_out(

@@ -1,34 +1,29 @@
-"""Parallel text: from files or from the embedded corpus to pairs of lines, by way of a TFDS set on disk.
+"""Parallel text: from files, archives or the embedded corpus to pairs of lines, by way of a TFDS set on disk.
 
 Every kind of text is a TFDS builder that prepares its splits `train`, `dev` and `test` once, as array records
 under a cache folder, and is read back by random access, without TensorFlow. The prepared set lies in a folder
-named after the *content* it was made from, so changed files are a new set. Preparation is safe to kill, and
-safe to run twice at once.
+named after the *content* it was made from, so changed files are a new set.
 """
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
-import gzip
 import hashlib
-import io
 import os
 import pathlib
-import shutil
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import tensorflow_datasets as tfds
+import numpy as np
 from google.protobuf import json_format
 
+from fastdec.data import builders, wmt14
+from fastdec.data.lines import LinePair, Lines, Pair, content_key, read_pairs
 from fastdec.errors import UserError
 
-Pair = tuple[str, str]
-ReadPairs = Callable[[], Iterable[Pair]]
 PathLike = str | os.PathLike[str]
 SPLITS = ('train', 'dev', 'test')
+CHUNK = 10_000  # pairs read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,170 +31,150 @@ class TextData:
   """Where parallel text comes from.
 
   Fields:
-    kind: 'embedded', the English-German corpus of `fastdec.data.embedded`, or 'files'.
+    kind: 'embedded', the English-German corpus of `fastdec.data.embedded`; 'files'; or WMT14 English-German (see
+      `fastdec.data.wmt14`), from the original 'archives' or as prepared by 'tfds'.
     train, dev, test: of kind 'files', the paths of source and target: line i of one translates line i of the
-      other; plain, or gzipped where the name ends in .gz; () for a split that there is not.
+      other; gzipped where the name ends in .gz, segments where it ends in .sgm; () for a split that there is not.
+    folder: of kind 'archives', where they are; of kind 'tfds', its data_dir ('': TFDS's default).
+    source, target: of WMT14, the languages: 'en' and 'de', or the other way round.
     max_train: reads at most so many training pairs (None: all).
   """
-  kind: Literal['embedded', 'files'] = 'embedded'
+  kind: Literal['embedded', 'files', 'archives', 'tfds'] = 'embedded'
   train: tuple[str, ...] = ()
   dev: tuple[str, ...] = ()
   test: tuple[str, ...] = ()
+  folder: str = ''
+  source: str = 'en'
+  target: str = 'de'
   max_train: int | None = None
 
 
-class PairBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """Writes pairs of lines, in order. One subclass for each kind of text, so that each has a name on disk.
+class Corpus(NamedTuple):
+  """Parallel text on disk, read by index; `open_text` makes one.
 
-  Args:
-    splits: for each split, what yields its pairs.
+  Fields:
+    key: a hash of the content, and of max_train.
+    folder: where it is, for messages.
+    rows: of each split, a TFDS data source.
+    counts: of each split, how many of its rows are read.
+    sides: the names that source and target have in a row.
   """
-
-  VERSION = tfds.core.Version('1.0.0')
-  code_path = None  # else TFDS looks beside it for checksums of downloads, by a package it does not require
-
-  def __init__(self, splits: Mapping[str, ReadPairs], data_dir: PathLike):
-    self._splits = splits
-    super().__init__(data_dir=data_dir)
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    features = tfds.features.FeaturesDict({'source': tfds.features.Text(), 'target': tfds.features.Text()})
-    return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
-
-  def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-    return {split: self._generate_examples(read) for split, read in self._splits.items()}
-
-  def _generate_examples(self, read: ReadPairs) -> Iterator[tuple[int, dict[str, str]]]:
-    for index, (source, target) in enumerate(read()):
-      yield index, {'source': source, 'target': target}
-
-
-class FileText(PairBuilder, skip_registration=True):
-  """Pairs from text files."""
-
-
-class EmbeddedText(PairBuilder, skip_registration=True):
-  """The corpus that comes with the package."""
-
-
-class _Text(NamedTuple):
-  """A kind of text, ready to be prepared: its builder, a hash of its content, and what reads each split."""
-  builder: type[PairBuilder]
   key: str
-  splits: Mapping[str, ReadPairs]
+  folder: pathlib.Path
+  rows: Mapping[str, Any]
+  counts: Mapping[str, int]
+  sides: tuple[str, str]
+
+  def pairs(self, split: str, sample: int | None = None) -> Iterator[Pair]:
+    """The (source, target) lines of a split, in order, a few thousand in memory at a time.
+
+    Args:
+      sample: reads only so many rows where there are more, always the same ones.
+
+    Raises:
+      UserError: there is no such split, or the prepared text is damaged.
+    """
+    if split not in self.counts:
+      raise UserError(f"the text has no split '{split}': it has {', '.join(self.counts)}")
+    count = self.counts[split]
+    chosen = range(count)
+    if sample is not None and sample < count:
+      chosen = np.sort(np.random.default_rng(0).choice(count, sample, replace=False)).tolist()
+    for start in range(0, len(chosen), CHUNK):
+      with _damage(self.folder):
+        rows = _read(self.rows[split], chosen[start:start + CHUNK])
+      for row in rows:
+        source, target = (_text(row[side]) for side in self.sides)
+        if split != 'train' or (source.strip() and target.strip()):
+          yield source, target
 
 
-def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
-  """The (source, target) lines of a split; the first call checks the text and prepares it under `cache_dir`.
+def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
+  """The text, checked, and prepared under `cache_dir` where that has not been done; else no more than opened.
 
   Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an empty line
   is a sentence to translate) and are left out of train.
 
   Raises:
-    UserError: an unknown split, a missing or empty file, files of different lengths, text that is not UTF-8;
-      a cache folder that cannot be written, or is damaged.
+    UserError: a missing or empty file, files of different lengths, text that is not UTF-8; a cache folder that
+      cannot be written, or is damaged; a set that TFDS has not prepared.
   """
-  text = {'files': _file_text, 'embedded': _embedded_text}[data.kind](data)
-  if split not in text.splits:
-    raise UserError(f"the text has no split '{split}': it has {', '.join(text.splits)}")
-  folder = pathlib.Path(cache_dir) / text.key[:16]
+  cache = pathlib.Path(cache_dir)
+  if data.kind == 'tfds':
+    key, folder, rows = wmt14.from_tfds(data.folder, data.source, data.target)
+    sides = data.source, data.target
+  else:
+    builder, key, splits = {'files': _files, 'archives': _archives, 'embedded': _embedded}[data.kind](data, cache)
+    folder, sides = cache / key[:16], ('source', 'target')
+    with _damage(folder):
+      prepared = builders.prepared(builder, splits, folder)
+      rows = {split: prepared.as_data_source(split) for split in splits}
+  with _damage(folder):
+    counts = {split: len(source) for split, source in rows.items()}
+    for split, count in counts.items():
+      _read(rows[split], range(min(count, 1)))  # files are opened when they are read: damage shows now, not in hours
+  if 'train' in counts and data.max_train is not None:
+    counts['train'] = min(counts['train'], data.max_train)
+  return Corpus(hashlib.sha256(f'{key} {data.max_train}'.encode()).hexdigest(), folder, rows, counts, sides)
+
+
+def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
+  """All (source, target) lines of a split, in memory; see `open_text` and `Corpus.pairs`."""
+  return list(open_text(data, cache_dir).pairs(split))
+
+
+@contextlib.contextmanager
+def _damage(folder: pathlib.Path) -> Iterator[None]:
+  """What array_record and TFDS say of damaged files, in our words."""
   try:
-    source = _prepared(text, folder).as_data_source(split)
-    count = len(source)
-    if split == 'train' and data.max_train is not None:
-      count = min(count, data.max_train)
-    return [(row['source'].decode(), row['target'].decode()) for row in source.__getitems__(range(count))]
-  except (RuntimeError, json_format.ParseError) as error:  # what array_record and TFDS say of damaged files
-    raise UserError(f'the prepared text {folder} is damaged: remove the folder, it will be made again') from error
+    yield
+  except (RuntimeError, json_format.ParseError) as error:
+    raise UserError(f'the prepared text {folder} is damaged: remove the folder, and let it be made again') from error
 
 
-def _prepared(text: _Text, folder: pathlib.Path) -> PairBuilder:
-  """The builder with its set on disk; TFDS writes to a folder named incomplete, and renames it at the end."""
-  builder = text.builder(text.splits, folder)
-  if builder.data_path.exists():
-    return builder
+def _read(rows: Any, indices: Sequence[int]) -> Sequence[Any]:
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / 'lock').touch()
-  except OSError as error:
-    raise UserError(f'cannot keep prepared text in {folder} ({error.strerror}): give another folder') from None
-  with open(folder / 'lock', 'w') as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process is killed
-    for leftover in folder.glob('*/incomplete.*'):
-      shutil.rmtree(leftover)
-    builder = text.builder(text.splits, folder)
-    if not builder.data_path.exists():
-      tfds.disable_progress_bar()
-      with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces a download
-        builder.download_and_prepare(file_format='array_record')
-  return builder
+    return rows.__getitems__(indices)
+  except TypeError:  # the data sources of tfds.testing.mock_data can only be read one by one
+    return [rows[i] for i in indices]
 
 
-def _embedded_text(data: TextData) -> _Text:
+def _text(value: str | bytes) -> str:
+  return value if isinstance(value, str) else value.decode()
+
+
+_Kind = tuple[type[builders.PairBuilder], str, Mapping[str, builders.ReadPairs]]  # with a hash of its content
+
+
+def _embedded(data: TextData, cache: pathlib.Path) -> _Kind:
   if data.train or data.dev or data.test:
     raise UserError("text of kind 'embedded' was given files: set kind to 'files', or leave the paths out")
   from fastdec.data import embedded  # Babel's data takes a second to load
 
   splits = {split: functools.partial(embedded.generate, split) for split in SPLITS}
-  return _Text(EmbeddedText, embedded.content_key(), splits)
+  return builders.EmbeddedText, embedded.content_key(), splits
 
 
-def _file_text(data: TextData) -> _Text:
-  """Checks all files before anything is prepared."""
-  digest = hashlib.sha256()
+def _archives(data: TextData, cache: pathlib.Path) -> _Kind:
+  return _parallel(builders.ArchiveText, wmt14.in_archives(data.folder, data.source, data.target), cache)
+
+
+def _files(data: TextData, cache: pathlib.Path) -> _Kind:
   splits = {}
   for split in SPLITS:
-    paths = getattr(data, split)
-    if not paths:
-      continue
-    if len(paths) != 2:
-      raise UserError(f'{split} names {len(paths)} files ({", ".join(paths)}): give two, source and target')
-    scans = [_scan(path) for path in paths]
-    if scans[0].lines != scans[1].lines:
-      counts = ' and '.join(f'{path} has {scan.lines} lines' for path, scan in zip(paths, scans, strict=True))
-      raise UserError(f'{counts}: give files whose lines translate each other, one by one')
-    digest.update(f'{split} {scans[0].digest} {scans[1].digest}\n'.encode())
-    splits[split] = functools.partial(_read, *paths, keep_empty=split != 'train')
+    if paths := getattr(data, split):
+      if len(paths) != 2:
+        raise UserError(f'{split} names {len(paths)} files ({", ".join(paths)}): give two, source and target')
+      splits[split] = [(Lines(paths[0]), Lines(paths[1]))]
   if not splits:
     raise UserError("text of kind 'files' names no files: set train, dev and test to two paths each")
-  return _Text(FileText, digest.hexdigest(), splits)
+  return _parallel(builders.FileText, splits, cache)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Scan:
-  """What one pass over a file finds: number of lines, sha256 of its text."""
-  lines: int
-  digest: str
-
-
-def _scan(path: str) -> _Scan:
-  """Reads a whole file once, so that what is wrong with it shows before any work."""
-  digest, lines, content = hashlib.sha256(), 0, False
-  try:
-    for line in _lines(path):
-      lines += 1
-      line.decode()
-      digest.update(line + b'\n')
-      content = content or bool(line.strip())
-  except UnicodeDecodeError as error:
-    raise UserError(f'line {lines} of {path} is not UTF-8 ({error.reason}): convert the file') from error
-  except (OSError, EOFError, zlib.error) as error:
-    reason = getattr(error, 'strerror', None) or error
-    raise UserError(f'cannot read {path} ({reason}): give a text file, or a gzipped one named .gz') from error
-  if not content:
-    raise UserError(f'the text file {path} is empty: give a file with a sentence on each line')
-  return _Scan(lines, digest.hexdigest())
-
-
-def _lines(path: str) -> Iterator[bytes]:
-  """Lines without their ends; only a newline ends a line, as in the tools that counted them."""
-  opener = gzip.open if path.endswith('.gz') else open
-  with opener(path, 'rb') as file:
-    for line in file:
-      yield line.removesuffix(b'\n').removesuffix(b'\r')
-
-
-def _read(source_path: str, target_path: str, keep_empty: bool) -> Iterator[Pair]:
-  for source, target in zip(_lines(source_path), _lines(target_path), strict=True):
-    if keep_empty or (source.strip() and target.strip()):
-      yield source.decode(), target.decode()
+def _parallel(
+  builder: type[builders.PairBuilder], splits: Mapping[str, Sequence[LinePair]], cache: pathlib.Path
+) -> _Kind:
+  """Checks all files before anything is prepared."""
+  key = content_key(splits, cache / 'scans')
+  read = {split: functools.partial(read_pairs, files, split != 'train') for split, files in splits.items()}
+  return builder, key, read

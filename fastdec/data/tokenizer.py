@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import sentencepiece
 
+from fastdec.data.storing import whole_file
 from fastdec.errors import UserError
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -37,17 +38,20 @@ class Tokenizer:
     self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
 
   @classmethod
-  def train(cls, lines: Iterable[str], path: PathLike, vocab_size: int) -> 'Tokenizer':
+  def train(
+    cls, lines: Iterable[str], path: PathLike, vocab_size: int, character_coverage: float = 1.0
+  ) -> 'Tokenizer':
     """Learns pieces from lines of both languages and writes the model file: the same lines, the same file.
 
     Args:
       lines: text of source and target, in any order; empty lines are ignored.
       path: the file to write (by way of a temporary one); its folder is made if need be.
       vocab_size: pieces in all, the three special ones included.
+      character_coverage: the share of all characters that become pieces; the rarest are left to the unknown one.
 
     Raises:
       UserError: more pieces than the text has (the message says how many it has), fewer than it has
-        characters, or no text at all.
+        characters, or no text at all; a file that cannot be written.
     """
     model = io.BytesIO()
     try:
@@ -56,7 +60,7 @@ class Tokenizer:
         model_writer=model,
         model_type='bpe',
         vocab_size=vocab_size,
-        character_coverage=1.0,
+        character_coverage=character_coverage,
         normalization_rule_name='identity',
         pad_id=PAD_ID,
         eos_id=EOS_ID,
@@ -67,11 +71,8 @@ class Tokenizer:
       )
     except RuntimeError as error:
       raise _training_error(str(error), vocab_size) from error
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-    partial.write_bytes(model.getvalue())
-    os.replace(partial, path)
+    with whole_file(pathlib.Path(path)) as file:
+      file.write(model.getvalue())
     return cls(model.getvalue())
 
   @classmethod
@@ -100,6 +101,10 @@ class Tokenizer:
   def encode(self, text: str) -> list[int]:
     """The ids of a line, without an end; an empty line has none."""
     return self._processor.encode(normalise(text))
+
+  def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
+    """The ids of many lines, each followed by an end: on all cores, and so in far less time than one by one."""
+    return self._processor.encode([normalise(line) for line in lines], add_eos=True)
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of ids up to the first end of sentence; padding is skipped."""

@@ -1,15 +1,21 @@
-"""Tokenised pairs as a few integer arrays, in memory and in one file."""
+"""Tokenised pairs as a few integer arrays, in memory and in one file.
+
+The file is one .npy of int32, so that it can be mapped into memory rather than read:
+
+    number of pairs, number dropped, lengths of sources, lengths of targets, tokens of sources, tokens of targets
+"""
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, Int32
+
+from fastdec.data.storing import whole_file
 
 PathLike = str | os.PathLike[str]
 
@@ -33,7 +39,14 @@ class Ragged:
   @classmethod
   def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
     offsets = np.cumsum([0, *map(len, sequences)])
-    return cls(np.array([token for sequence in sequences for token in sequence], np.int32), offsets)
+    return cls(np.fromiter(itertools.chain.from_iterable(sequences), np.int32, offsets[-1]), offsets)
+
+  @classmethod
+  def joined(cls, parts: Sequence['Ragged']) -> 'Ragged':
+    """The sequences of all parts, one behind the other."""
+    empty = cls.of([])
+    tokens = np.concatenate([empty.tokens, *(part.tokens for part in parts)])
+    return cls(tokens, np.cumsum(np.concatenate([[0], *(part.lengths for part in parts)])))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,25 +65,31 @@ class TokenPairs:
     return np.stack([self.source.lengths, self.target.lengths], axis=1)
 
   @classmethod
-  def load(cls, path: PathLike, key: str) -> 'TokenPairs | None':
-    """What `save` stored under this key; None where there is nothing, something else, or a damaged file."""
+  def load(cls, path: PathLike) -> 'TokenPairs | None':
+    """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut or is another's."""
     try:
-      with np.load(path, allow_pickle=False) as stored:
-        if str(stored['key']) != key:
-          return None
-        sides = [Ragged(stored[f'{side}_tokens'], stored[f'{side}_offsets']) for side in ('source', 'target')]
-        return cls(*sides, int(stored['dropped']))
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+      stored = np.asarray(np.load(path, mmap_mode='r', allow_pickle=False))
+      if stored.dtype != np.int32:
+        return None
+      count, dropped = map(int, stored[:2])
+      sides = [np.cumsum(np.concatenate([[0], part])) for part in stored[2:2 + 2 * count].reshape(2, count)]
+      source, target = np.split(stored[2 + 2 * count:], [sides[0][-1]])
+      if len(target) != sides[1][-1]:
+        return None
+      return cls(Ragged(source, sides[0]), Ragged(target, sides[1]), dropped)
+    except (OSError, ValueError, EOFError, IndexError):
       return None
 
-  def save(self, path: PathLike, key: str) -> None:
-    """Writes an .npz file, by way of a temporary one."""
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-    with open(partial, 'wb') as file:
-      np.savez(
-        file, key=np.array(key), dropped=np.array(self.dropped),
-        source_tokens=self.source.tokens, source_offsets=self.source.offsets,
-        target_tokens=self.target.tokens, target_offsets=self.target.offsets)
-    os.replace(partial, path)
+  def save(self, path: PathLike) -> None:
+    """Writes the file: whole, or not at all.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    sides = self.source, self.target
+    parts = [np.array([len(self), self.dropped]), *(side.lengths for side in sides), *(side.tokens for side in sides)]
+    header = {'descr': '<i4', 'fortran_order': False, 'shape': (sum(map(len, parts)),)}
+    with whole_file(pathlib.Path(path)) as file:
+      np.lib.format.write_array_header_1_0(file, header)
+      for part in parts:
+        file.write(part.astype('<i4', copy=False).data)

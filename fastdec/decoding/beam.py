@@ -196,7 +196,9 @@ class Beam:
       beams, origin, over = self._group(model, beams, law[:, i] - self.diversity * chosen[:, None], state)
       if i + 1 < g:
         newest = jnp.take_along_axis(beams.tokens, state.length[:, None, None], axis=2)[..., 0]
-        chosen = chosen + jax.nn.one_hot(newest, law.shape[-1], dtype=law.dtype).sum(1)
+        counts = (beams.scores > NEVER) & ~state.done[:, i, None]
+        one_hot = jax.nn.one_hot(newest, law.shape[-1], dtype=law.dtype)
+        chosen = chosen + jnp.where(counts[..., None], one_hot, 0).sum(1)
       parts.append((beams, origin + i * w, over))
     beams, origin, over = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *parts)
 

@@ -1,4 +1,4 @@
-"""The cells of a table as JSON lines: one finished or failed measurement a line, with all its conditions."""
+"""The cells of the tables as JSON lines: one finished or failed measurement a line, with all its conditions."""
 
 import dataclasses
 import json
@@ -11,47 +11,45 @@ from typing import Any
 
 from fastdec.errors import UserError
 
-TUNES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
+REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
 Key = tuple[int, str, str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One cell of Table 1. None (in the file: null) is what was not measured."""
+  """One cell of Table 1 or 4. None (in the file: null) is what was not measured."""
   k: int
-  tune: str                                      # a key of TUNES
-  rule: str                                      # 'exact', 'top-2', 'min-3', ...
+  regime: str                                    # a key of REGIMES
+  rule: str                                      # 'exact', 'top-2', 'min-3', ...; 'beam-4' for beam search
   bleu: float | None = None                      # per cent
   bleu_signature: str | None = None
+  compound_bleu: float | None = None             # per cent; as Tensor2Tensor has it, compounds split
+  compound_bleu_signature: str | None = None
   mean_block_size: float | None = None           # tokens per call of the target
   calls_per_sentence: float | None = None
   ms_per_sentence: float | None = None           # batch 1, median
   greedy_ms_per_sentence: float | None = None    # of the same model, interleaved with the former
+  speedup: float | None = None                   # over that greedy: the median of the ratios of rounds side by side
   same_as_greedy: float | None = None            # share of sentences with the output of the same model's greedy
   compile_seconds: float | None = None
   head_accuracy: tuple[float | None, ...] = ()   # top-1 on the dev set of p1 .. pk, 0 to 1
   sentences: int | None = None
   split: str | None = None
+  model: str | None = None                       # a hash of what was measured; see `folders.content`
   error: str | None = None                       # why there are no figures
   conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)   # device, dtype, seed, commit, ...
 
   def __post_init__(self) -> None:
     if type(self.k) is not int or self.k < 1:
-      raise UserError(f'a cell of Table 1 cannot have k={self.k!r}: k is a whole number from 1')
-    if self.tune not in TUNES or not re.fullmatch(r'exact|(top|min)-[1-9]\d*', self.rule):
-      allowed = f'tune is one of {", ".join(TUNES)}, rule is exact, top-N or min-N'
-      raise UserError(f"a cell of Table 1 cannot have tune '{self.tune}' and rule '{self.rule}': {allowed}")
+      raise UserError(f'a cell of a table cannot have k={self.k!r}: k is a whole number from 1')
+    if self.regime not in REGIMES or not re.fullmatch(r'exact|(top|min|beam)-[1-9]\d*', self.rule):
+      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N or beam-N'
+      raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
 
   @property
   def key(self) -> Key:
     """What the cell is, whatever came out."""
-    return self.k, self.tune, self.rule
-
-  @property
-  def speedup(self) -> float | None:
-    """Greedy's wall clock over this cell's."""
-    both = self.ms_per_sentence and self.greedy_ms_per_sentence
-    return self.greedy_ms_per_sentence / self.ms_per_sentence if both else None
+    return self.k, self.regime, self.rule
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Cell) if field.name != 'conditions')
@@ -99,15 +97,21 @@ def read(path: Path) -> list[Cell]:
     except ValueError:
       continue
     try:
+      if 'tune' in row:
+        row['regime'] = row.pop('tune')   # its name in older files
       fields = {name: row.pop(name) for name in FIELDS if name in row}
       fields['head_accuracy'] = tuple(fields.get('head_accuracy', ()))
       cells.append(Cell(**fields, conditions=row))
     except (AttributeError, TypeError, UserError):
       remedy = 'remove the line, or use another workdir'
-      raise UserError(f'line {number} of {path} is no cell of Table 1: {remedy}') from None
+      raise UserError(f'line {number} of {path} is no cell of a table: {remedy}') from None
   return cells
 
 
 def latest(cells: Iterable[Cell]) -> dict[Key, Cell]:
-  """The last cell of each key: a rerun replaces a failure."""
-  return {cell.key: cell for cell in cells}
+  """Of each key the last cell that was measured, or, where there is none, the last failure."""
+  found: dict[Key, Cell] = {}
+  for cell in cells:
+    if cell.error is None or found.get(cell.key, cell).error is not None:
+      found[cell.key] = cell
+  return found

@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from fastdec.evaluation import paper
-from fastdec.evaluation.cells import TUNES, Cell, Key, latest
+from fastdec.evaluation.cells import REGIMES, Cell, Key, latest
 
-Points = Mapping[Key, tuple[float, float]]   # (k, tune, rule) -> (BLEU, mean block size)
+Points = Mapping[Key, tuple[float, float]]   # (k, regime, rule) -> (BLEU, mean block size)
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; each rule also has a shape and a line of its own.
 COLOURS = {'regular': '#0072B2', 'distil': '#56B4E9', 'finetune': '#D55E00', 'both': '#009E73'}
@@ -34,7 +34,7 @@ def scatter(cells: Iterable[Cell], path: Path) -> None:
   panels = figure.subplots(1, 2, sharex=True)
   _panel(panels[0], ours, 'Ours')
   _panel(panels[1], paper.TABLE1, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)')
-  everything = sorted(_series(ours) | _series(paper.TABLE1), key=lambda s: (s[1], list(TUNES).index(s[0])))
+  everything = sorted(_series(ours) | _series(paper.TABLE1), key=lambda s: (s[1], list(REGIMES).index(s[0])))
   figure.legend(handles=[_handle(*one) for one in everything], loc='outside lower center', ncols=5, frameon=False)
   figure.draw_without_rendering()   # settles the layout, which decides what is near
   for axes, points in zip(panels, (ours, paper.TABLE1), strict=True):
@@ -50,19 +50,19 @@ def _panel(axes: Axes, points: Points, title: str) -> None:
   axes.set_ylabel('BLEU')
   axes.grid(alpha=0.3)
   axes.spines[['top', 'right']].set_visible(False)
-  for tune, rule in sorted(_series(points)):
+  for regime, rule in sorted(_series(points)):
     marker, line = STYLES.get(rule, OTHER_RULE)
-    _, blocks, bleus = zip(*_curve(points, tune, rule), strict=True)
-    axes.plot(blocks, bleus, line, marker=marker, color=COLOURS[tune], linewidth=1, markersize=6, alpha=0.9)
+    _, blocks, bleus = zip(*_curve(points, regime, rule), strict=True)
+    axes.plot(blocks, bleus, line, marker=marker, color=COLOURS[regime], linewidth=1, markersize=6, alpha=0.9)
   if not points:
     axes.text(0.5, 0.5, 'no finished cell yet', ha='center', va='center', transform=axes.transAxes)
 
 
 def _label(axes: Axes, points: Points) -> None:
   """Writes each point's k beside it; neighbours whose labels would overlap share one, '4, 6, 8'."""
-  for tune, rule in _series(points):
+  for regime, rule in _series(points):
     labels = []
-    for k, *point in _curve(points, tune, rule):
+    for k, *point in _curve(points, regime, rule):
       pixels = axes.transData.transform(point)
       near = next((label for label in labels if (abs(pixels - label.pixels) < SHARED_LABEL).all()), None)
       if near:
@@ -70,26 +70,26 @@ def _label(axes: Axes, points: Points) -> None:
         near.points.append(point)
       else:
         labels.append(SimpleNamespace(ks=[str(k)], points=[point], pixels=pixels))
-    side = LABEL_SIDES.get(rule, LABEL_SIDES.get(tune, (5, 5)))
+    side = LABEL_SIDES.get(rule, LABEL_SIDES.get(regime, (5, 5)))
     for label in labels:
       blocks, bleus = zip(*label.points, strict=True)
       middle = (np.mean(blocks), max(bleus) if side[1] > 0 else min(bleus))
       text = axes.annotate(   # behind the points, but with a rim that keeps lines off
         ', '.join(label.ks), middle, xytext=side, textcoords='offset points', fontsize=7,
-        ha=ALIGNMENT[np.sign(side[0])], color=COLOURS[tune], zorder=1)
+        ha=ALIGNMENT[np.sign(side[0])], color=COLOURS[regime], zorder=1)
       text.set_path_effects([withStroke(linewidth=2, foreground='white')])
 
 
-def _handle(tune: str, rule: str) -> Line2D:
+def _handle(regime: str, rule: str) -> Line2D:
   marker, line = STYLES.get(rule, OTHER_RULE)
-  label = TUNES[tune] if rule == 'exact' else f'{TUNES[tune]}, {rule}'
-  return Line2D([], [], linestyle=line, marker=marker, color=COLOURS[tune], label=label)
+  label = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
+  return Line2D([], [], linestyle=line, marker=marker, color=COLOURS[regime], label=label)
 
 
 def _series(points: Points) -> set[tuple[str, str]]:
-  return {(tune, rule) for _, tune, rule in points}
+  return {(regime, rule) for _, regime, rule in points}
 
 
-def _curve(points: Points, tune: str, rule: str) -> list[tuple[int, float, float]]:
+def _curve(points: Points, regime: str, rule: str) -> list[tuple[int, float, float]]:
   """(k, block size, BLEU) of one series, by k."""
-  return sorted((k, block, bleu) for (k, *series), (bleu, block) in points.items() if series == [tune, rule])
+  return sorted((k, block, bleu) for (k, *series), (bleu, block) in points.items() if series == [regime, rule])

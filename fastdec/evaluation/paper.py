@@ -1,7 +1,9 @@
 """Figures of Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models".
 
-Keys are (k, tune, rule) as in `fastdec.evaluation.cells`; values are BLEU and mean accepted block size.
+Keys of Table 1 are (k, regime, rule) as in `fastdec.evaluation.cells`, its values BLEU and mean accepted block size.
 """
+
+from typing import NamedTuple
 
 # Table 1: WMT14 English-German, newstest2013. It has no figures for a minimum block size (section 5.3).
 _TABLE1 = """
@@ -20,11 +22,48 @@ def _parse(table: str) -> dict[tuple[int, str, str], tuple[float, float]]:
   figures = {}
   for k, *entries in rows:
     for column, entry in zip(columns, entries, strict=True):
-      tune, _, rule = column.partition(',')
+      regime, _, rule = column.partition(',')
       if entry != '-':
         bleu, block = entry.split('/')
-        figures[int(k), tune, rule or 'exact'] = (float(bleu), float(block))
+        figures[int(k), regime, rule or 'exact'] = (float(bleu), float(block))
   return figures
 
 
 TABLE1 = _parse(_TABLE1)
+
+# Table 4: newstest2014. k -> BLEU and wall-clock speed-up of a single sentence; trained on distilled data.
+TABLE4 = {1: (29.11, 1.0), 2: (28.95, 1.72), 4: (28.54, 2.69), 6: (28.11, 3.10), 8: (27.88, 3.31), 10: (27.40, 3.04)}
+
+
+class Rival(NamedTuple):
+  """A row of Table 4 that is another paper's: BLEU in per cent, the speed-up where one was published."""
+  model: str
+  bleu: float
+  speedup: float | None = None
+
+
+RIVALS = (
+  Rival('Vaswani et al. 2017, Transformer, beam 4', 28.4),
+  Rival('Gu et al. 2018, Transformer, beam 1', 22.71),
+  Rival('Gu et al. 2018, Transformer, beam 4', 23.45),
+  Rival('Gu et al. 2018, non-autoregressive', 17.35),
+  Rival('Gu et al. 2018, non-autoregressive, fine-tuned', 17.69),
+  Rival('Gu et al. 2018, the same, 10 candidates', 18.66),
+  Rival('Gu et al. 2018, the same, 100 candidates', 19.17),
+  Rival('Lee et al. 2018, Transformer, beam 1', 23.77, 1.20),
+  Rival('Lee et al. 2018, Transformer, beam 4', 24.57, 1.00),
+  Rival('Lee et al. 2018, refinement, 1 iteration', 13.91, 11.39),
+  Rival('Lee et al. 2018, refinement, 2 iterations', 16.95, 8.77),
+  Rival('Lee et al. 2018, refinement, 5 iterations', 20.26, 3.11),
+  Rival('Lee et al. 2018, refinement, 10 iterations', 21.61, 2.01),
+  Rival('Lee et al. 2018, refinement, adaptive', 21.54, 2.39),
+  Rival('Kaiser et al. 2018, latent variables', 19.8),
+  Rival('Kaiser et al. 2018, latent variables, top 10', 21.0),
+  Rival('Kaiser et al. 2018, latent variables, top 100', 22.5),
+)
+
+# Figure 4's points are not in the text, but for the peaks: (k, mean accepted block size, speed-up).
+PEAKS = {'translation': (8, 4.7, 3.3), 'super-resolution': (6, 5.3, 4.0)}
+
+# Section 7.4's example: tokens accepted by each call.
+EXAMPLE = (10, 5, 4, 10, 2, 3)

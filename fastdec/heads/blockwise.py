@@ -54,6 +54,11 @@ class BlockwiseHeads:
     return tuple(range(1 if self.first == 'identity' else 0, self.k))
 
   @property
+  def are_nested(self) -> bool:
+    """Whether the first heads on a frozen trunk are those that a smaller k would have: none sees the others."""
+    return self.layout == 'separate' and self.first == 'identity'
+
+  @property
   def depth(self) -> int:
     """How many tokens below the root the heads draft."""
     return self.k - 1

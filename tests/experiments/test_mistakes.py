@@ -44,7 +44,9 @@ def listing(folder):
     ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'give 2 or more']),
     ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give a whole number']),
     ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
-    ({'table.tunes': '("both",)'}, ["tunes[0]='both'", 'freeze, finetune']),
+    ({'table.regimes': '("freeze",)'}, ["regimes[0]='freeze'", 'regular, distil, finetune, both']),
+    ({'table.ks': '(4, 4)'}, ['config.table.ks=(4, 4)', 'each once']),
+    ({'heads.decay': 0.0}, ['config.heads.decay=0.0', 'give 1']),
     ({'table.split': 'valid'}, ["no split 'valid'", 'train, dev, test']),
     ({'table.max_len': 129}, ['config.table.max_len=129', 'model.max_positions=128 is the most']),
     ({'table.timed': 0}, ['config.table.timed=0', 'give 1 or more']),
@@ -151,9 +153,9 @@ def test_a_table_of_another_config(table, refused, workdir, settings, words):
 @pytest.mark.parametrize(
   'run, choices, words',
   [
-    ('k2-freeze', 'k=4', ['k is 2 there and 4 here']),
-    ('k2-freeze', 'k=2,tune=finetune', ['tune is "freeze" there and "finetune" here']),
-    ('k2-freeze', 'k=1', ['k is 2 there and nothing here']),
+    ('k2-regular', 'k=4', ['k is 2 there and 4 here']),
+    ('k2-regular', 'k=2,regime=finetune', ['regime is "regular" there and "finetune" here']),
+    ('k2-regular', 'k=1', ['k is 2 there and nothing here']),
     ('base', 'k=2', ['k is nothing there and 2 here']),
     ('nowhere', 'k=2', ['nowhere holds no finished run', 'experiments.train']),
     ('.', 'k=2', ['holds no finished run']),
@@ -165,7 +167,7 @@ def test_evaluate_wants_a_finished_run_of_its_config(table, refused, workdir, ru
 
 def test_a_finished_run_is_not_taken_for_another(table, refused, workdir):
   command = table.words('k=2', **{'base': workdir / 'base', 'freeze.steps': 9})
-  refused(['training.steps is 4 there and 9 here'], 'train', *command, f'--workdir={workdir}/k2-freeze')
+  refused(['training.steps is 4 there and 9 here'], 'train', *command, f'--workdir={workdir}/k2-regular')
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_a_finished_run_is_not_taken_for_another(table, refused, workdir):
     ({}, ['trained on a base model', '--config.base=...']),
     ({'base': 'nowhere'}, ['nowhere is not a folder']),
     ({'base': ''}, ['trained on a base model']),
-    ({'base': '{}'}, ['holds the runs base, k2-finetune, k2-freeze']),
+    ({'base': '{}'}, ['holds the runs base, k2-finetune, k2-regular']),
     ({'base': '{}/base', 'model.d_ff': 32}, ['base holds another model', 'give the base run of the same config']),
     ({'base': '{}/base', 'data.max_train': 190}, ['base was trained on other text', 'the same config']),
   ],
@@ -186,13 +188,13 @@ def test_heads_want_the_base_of_their_config(table, refused, workdir, tmp_path, 
   assert not (tmp_path / 'new').exists()
 
 
-@pytest.mark.parametrize('line', ['[]', '{"k": 3}', '{"k": "two", "tune": "regular", "rule": "exact"}'])
+@pytest.mark.parametrize('line', ['[]', '{"k": 3}', '{"k": "two", "regime": "regular", "rule": "exact"}'])
 def test_results_with_a_line_that_is_no_cell(table, refused, tmp_path, workdir, line):
   folder = shutil.copytree(workdir / 'base', tmp_path / 'run' / 'base').parent
   for results in (folder / 'results.jsonl', folder / 'base' / 'results.jsonl'):
     results.write_text(line + '\n')
-  refused(['line 1 of', 'no cell of Table 1', 'remove the line'], 'table1', *table.words(), f'--workdir={folder}')
-  refused(['line 1 of', 'no cell of Table 1'], 'evaluate', *table.words(), f'--workdir={folder}/base')
+  refused(['line 1 of', 'no cell of a table', 'remove the line'], 'table1', *table.words(), f'--workdir={folder}')
+  refused(['line 1 of', 'no cell of a table'], 'evaluate', *table.words(), f'--workdir={folder}/base')
 
 
 def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch, tmp_path):
@@ -230,7 +232,7 @@ def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch
   ],
 )
 def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
-  refused(words, 'translate', f'--workdir={workdir}/k2-freeze', *flags)
+  refused(words, 'translate', f'--workdir={workdir}/k2-regular', *flags)
 
 
 @pytest.mark.parametrize(
@@ -238,22 +240,22 @@ def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
   [(b'', ['standard input is empty']), (b'a\n\xff\n', ['sentence 2 of standard input is not UTF-8'])],
 )
 def test_lines_that_cannot_be_translated(refused, workdir, tmp_path, lines, words):
-  refused(words, 'translate', f'--workdir={workdir}/k2-freeze', stdin=lines)
+  refused(words, 'translate', f'--workdir={workdir}/k2-regular', stdin=lines)
   (tmp_path / 'lines').write_bytes(lines)
   words = [word.replace('standard input', str(tmp_path / 'lines')) for word in words]
-  refused(words, 'translate', f'--workdir={workdir}/k2-freeze', f'--input={tmp_path}/lines')
+  refused(words, 'translate', f'--workdir={workdir}/k2-regular', f'--input={tmp_path}/lines')
 
 
 def test_translate_wants_a_model(refused, workdir):
   refused(['nowhere is not a folder'], 'translate', '--workdir=nowhere', 'a')
   refused([f'{__file__} is not a folder'], 'translate', f'--workdir={__file__}', 'a')
-  refused(['holds the runs base, k2-finetune, k2-freeze'], 'translate', f'--workdir={workdir}', 'a')
+  refused(['holds the runs base, k2-finetune, k2-regular'], 'translate', f'--workdir={workdir}', 'a')
   refused(['needs heads, and this is a base model'], 'translate', f'--workdir={workdir}/base', '--rule=top-2', 'a')
 
 
 @pytest.mark.parametrize('file', ['config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model'])
 def test_a_model_cut_short(refused, workdir, tmp_path, file):
-  folder = shutil.copytree(workdir / 'k2-freeze' / 'model', tmp_path / 'model')
+  folder = shutil.copytree(workdir / 'k2-regular' / 'model', tmp_path / 'model')
   os.truncate(folder / file, (folder / file).stat().st_size // 2)
   refused([file], 'translate', f'--workdir={folder}', 'a')
   (folder / file).unlink()

@@ -1,0 +1,228 @@
+"""One page of the paper in one workdir: the graph behind Table 1, Table 4, Figure 4 and the worked example.
+
+  base (regular) -> heads on it (regular) -> heads and base together (finetune)
+  teacher (another seed) -> distilled text -> base on it (distil) -> heads on it (distil) -> together (both)
+
+and from every model its cells. In the workdir: base/, teacher/, distilled/, base-distil/ and k<k>-<regime>/ (one run
+each), results.jsonl (one line a cell), and what the launchers make of it. Where the heads are nested (the layout
+'separate' with p1 the identity), one run with frozen heads for the largest k serves all.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import rich.console
+
+from experiments import graph, measure
+from experiments.training import Run
+from experiments.translation import DISTILLED, TUNED, Experiment, Text
+from fastdec import folders
+from fastdec.evaluation import cells
+from fastdec.evaluation.cells import Cell
+
+
+class Group(NamedTuple):
+  """Cells that are measured together."""
+
+  k: int
+  regime: str
+  rules: tuple[str, ...]
+  split: str
+
+  @property
+  def place(self) -> tuple[int, str, str]:
+    return self.k, self.regime, self.split
+
+  @property
+  def name(self) -> str:
+    return f'cells-k{self.k}-{self.regime}-{self.split}'
+
+
+def table1_groups(experiment: Experiment) -> list[Group]:
+  """The cells of Table 1 that the config asks for."""
+  table, found = experiment.table, []
+  for regime in dict.fromkeys(('regular', *table.regimes)):
+    if regime not in TUNED:
+      found.append(Group(1, regime, ('exact',), table.split))
+    if regime in table.regimes:
+      found += [Group(k, regime, table.rules, table.split) for k in table.ks]
+  return found
+
+
+def table4_groups(experiment: Experiment) -> list[Group]:
+  """The cells of Table 4 and Figure 4: on the test set, everything distilled."""
+  tuned = [Group(k, 'both', ('exact',), 'test') for k in experiment.table.ks]
+  return [Group(1, 'distil', ('exact', measure.BEAM), 'test'), *tuned]
+
+
+class Page:
+  """The runs and cells of an experiment in a workdir.
+
+  Args:
+    experiment: the settings.
+    workdir: its folder.
+    budget: seconds, None for endless.
+  """
+
+  def __init__(self, experiment: Experiment, workdir: pathlib.Path, budget: float | None) -> None:
+    self.experiment, self.workdir, self.budget = experiment, workdir, graph.Budget(budget)
+    self.console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    self.results = workdir / 'results.jsonl'
+    self._measuring: dict[str, measure.Measuring] = {}
+
+  def fill(self, groups: Sequence[Group]) -> graph.Outcome:
+    """Does what is missing for these cells; what went wrong becomes a cell with an error.
+
+    Raises:
+      UserError: before any work, for results or runs of another config, and for text that cannot be used.
+    """
+    self._check(groups)
+    outcome = graph.Worker(self._nodes(groups), self.workdir, self.budget, self.console).run()
+    for group in groups:
+      if group.name in outcome.failed:
+        self._fail(group, outcome.failed[group.name])
+    if not outcome.is_complete:
+      self.console.print(f'Out of budget: the same command goes on in {self.workdir}')
+    return outcome
+
+  def cells(self, split: str) -> list[Cell]:
+    """What is known of a split: measured on the models that there are now, or failed."""
+    found = [cell for cell in cells.read(self.results) if cell.split == split]
+    models = {key: self.model_of(*key) for key in {(cell.k, cell.regime) for cell in found}}
+    return [cell for cell in found if cell.error is not None or cell.model == models[cell.k, cell.regime]]
+
+  def model_of(self, k: int, regime: str) -> str | None:
+    """The hash of the finished model for a k and a regime; None where it, or what it came from, is to be made yet."""
+    runs = [self.run(*key) for key in self._chain(k, regime)]
+    return folders.content(runs[-1].workdir) if all(run.is_current for run in runs) else None
+
+  def measuring(self, split: str) -> measure.Measuring:
+    """Measures models on a split."""
+    if split not in self._measuring:
+      with graph.claimed(pathlib.Path(self.experiment.data.cache) / 'lock', wait=True):  # prepared by one process
+        self._measuring[split] = measure.Measuring(self.experiment, Text.of(self._on_text('regular')), split)
+    return self._measuring[split]
+
+  def run(self, k: int, regime: str) -> Run:
+    """The training run whose model serves a k and a regime."""
+    if k > 1 and regime not in TUNED and self.experiment.blockwise(k).are_nested:
+      k = max(self.experiment.table.ks)
+    base = _base_of(k, regime)
+    workdir = None if base is None else self.run(*base).workdir
+    return Run(self._on_text(regime), k, regime, workdir, self.workdir / _name(k, regime))
+
+  def teacher(self) -> Run:
+    """The run whose model translates the training text: the base with another seed."""
+    experiment = self._on_text('regular')
+    experiment = dataclasses.replace(experiment, seed=(experiment.seed + 1) % 2**32)
+    return Run(experiment, 1, 'regular', None, self.workdir / 'teacher')
+
+  def _on_text(self, regime: str) -> Experiment:
+    distilled = str(self._distilled) if regime in DISTILLED else ''
+    return dataclasses.replace(self.experiment, data=dataclasses.replace(self.experiment.data, distilled=distilled))
+
+  @property
+  def _distilled(self) -> pathlib.Path:
+    """The teacher's translations: the config's, or those made here."""
+    return pathlib.Path(self.experiment.data.distilled or self.workdir / 'distilled')
+
+  def _chain(self, k: int, regime: str) -> list[tuple[int, str]]:
+    """A run, after all runs that it comes from."""
+    base = _base_of(k, regime)
+    return [*([] if base is None else self._chain(*base)), (k, regime)]
+
+  def _nodes(self, groups: Iterable[Group]) -> list[graph.Node]:
+    """Each after what it needs."""
+    found: dict[str, graph.Node] = {}
+    for group in groups:
+      for key in self._chain(group.k, group.regime):
+        found |= {node.name: node for node in (*self._distilling(key[1]), self._training(*key))}
+      found[group.name] = self._cells(group)
+    return list(found.values())
+
+  def _training(self, k: int, regime: str) -> graph.Node:
+    run = self.run(k, regime)
+    needs = [run.base.name] if run.base else []
+    if regime in DISTILLED and not self.experiment.data.distilled:
+      needs.append('distilled')
+    what = 'the base model' if k == 1 else f'heads for k = {run.k}'
+    is_done = lambda: self.model_of(k, regime) is not None
+    return graph.Node(run.workdir.name, f'training {what}, {regime}', tuple(needs), is_done, run.train)
+
+  def _distilling(self, regime: str) -> list[graph.Node]:
+    """The nodes that make the distilled text, where a regime needs one and the config has none."""
+    if regime not in DISTILLED or self.experiment.data.distilled:
+      return []
+    teacher, workdir = self.teacher(), self._distilled
+
+    def distil(budget: float | None) -> None:
+      from experiments.distillation import distill
+
+      distill(self._on_text('regular'), teacher.workdir, workdir, budget)
+
+    is_done = (workdir / 'config.json').is_file
+    return [
+      graph.Node('teacher', 'training the teacher', (), lambda: teacher.is_current, teacher.train),
+      graph.Node('distilled', 'translating the training text with the teacher', ('teacher',), is_done, distil, True),
+    ]
+
+  def _cells(self, group: Group) -> graph.Node:
+    needs = (self.run(group.k, group.regime).workdir.name,)
+    title = f'measuring k = {group.k}, {group.regime}, on the {group.split} set'
+    return graph.Node(group.name, title, needs, lambda: not self._missing(group), lambda _: self._measure(group))
+
+  def _missing(self, group: Group) -> list[str]:
+    """The rules whose cells have not been measured on the model that there is now."""
+    model = self.model_of(group.k, group.regime)
+    done = {
+      cell.rule for cell in cells.read(self.results)
+      if cell.error is None and cell.model == model and (cell.k, cell.regime, cell.split) == group.place
+    }  # fmt: skip
+    return [rule for rule in group.rules if model is None or rule not in done]
+
+  def _measure(self, group: Group) -> None:
+    workdir = self.run(group.k, group.regime).workdir
+    for cell in self.measuring(group.split).cells(workdir, group.k, group.regime, self._missing(group)):
+      cells.append(self.results, cell)
+      self.console.print(measure.summary(cell))
+
+  def _fail(self, group: Group, reason: str) -> None:
+    known = cells.latest(self.cells(group.split))
+    for rule in self._missing(group):
+      cell = Cell(group.k, group.regime, rule, split=group.split, error=reason)
+      if known.get(cell.key) != cell:
+        cells.append(self.results, cell)
+
+  def _check(self, groups: Iterable[Group]) -> None:
+    """Raises UserError for what is wrong before any work."""
+    cells.read(self.results)  # it may be no table
+    keys = {key: None for group in groups for key in self._chain(group.k, group.regime)}
+    runs = [self.run(*key) for key in keys]
+    if any(regime in DISTILLED for _, regime in keys) and not self.experiment.data.distilled:
+      runs.append(self.teacher())
+    for run in runs:
+      run.check()
+    is_finished = all(run.is_finished for run in runs)
+    for split in {group.split: None for group in groups}:
+      self.measuring(split).check(self.cells(split), self.results)
+      if not is_finished:
+        text = self.measuring(split).text
+        text.train_batches()
+        text.dev_batches()
+
+
+def _base_of(k: int, regime: str) -> tuple[int, str] | None:
+  """What a run starts from, as (k, regime)."""
+  frozen = 'distil' if regime in DISTILLED else 'regular'
+  if k == 1:
+    return (1, 'regular') if regime in DISTILLED else None
+  return (k, frozen) if regime in TUNED else (1, frozen)
+
+
+def _name(k: int, regime: str) -> str:
+  """Of a run's folder."""
+  if k == 1:
+    return 'base' if regime == 'regular' else 'base-distil'
+  return f'k{k}-{regime}'

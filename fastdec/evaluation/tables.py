@@ -1,0 +1,134 @@
+"""Tables 1 and 4 of Stern et al. 2018 from measured cells, the paper's figures beside ours, before they are drawn."""
+
+from collections.abc import Iterable, Mapping
+
+from fastdec.evaluation import paper
+from fastdec.evaluation.cells import REGIMES, Cell, Key, flat, latest
+from fastdec.evaluation.report import MISSING, Entry, Table, text
+
+TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de, newstest2013)."
+TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
+MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
+SPEED_NOTE = 'Per sentence at batch 1, timed in turn with greedy decoding by the same model: median ratio of rounds.'
+TABLE4_NOTE = "The paper's figures are those of its Table 4: WMT14 en-de, newstest2014; rivals as it quotes them."
+BLEU_NOTE = 'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.'
+CONDITIONS = (
+  'bleu_signature', 'compound_bleu_signature', 'split', 'sentences', 'config', 'seed', 'dtype', 'batch', 'device',
+  'processor', 'cpus', 'commit')
+
+
+def table1(cells: Iterable[Cell]) -> Table:
+  """BLEU / mean accepted block size, by k and by regime, in the paper's layout.
+
+  Columns are the regimes that were run, with exact acceptance, then the last of them with top-n: in the paper that is
+  Both.
+  """
+  found = _accepting(cells)
+  regimes = _regimes(found)
+  top = {rule for _, regime, rule in found if rule.startswith('top-') and regime == regimes[-1] != 'regular'}
+  columns = [*((regime, 'exact') for regime in regimes), *((regimes[-1], rule) for rule in sorted(top, key=_rank))]
+  rows = [
+    (Entry(str(k)), *(_entry(found, (k, *column)) for column in columns)) for k in sorted({k for k, _, _ in found})]
+  notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in columns), *_conditions(found.values())]
+  header = ('k', *(_heading(*column) for column in columns))
+  return Table('Blockwise parallel decoding, Table 1', header, tuple(rows), tuple(notes))
+
+
+def rules_table(cells: Iterable[Cell]) -> Table:
+  """BLEU / mean accepted block size of every rule that is not exact, by k and regime."""
+  found = _accepting(cells)
+  regimes = _regimes(found)
+  rules = sorted({rule for _, _, rule in found if rule != 'exact'}, key=_rank)
+  rows = []
+  for rule in rules:
+    for k in sorted({k for k, _, name in found if name == rule}):
+      label = Entry(f'{k}, {rule.replace("-", " ")}')
+      rows.append((label, *(_entry(found, (k, regime, rule)) for regime in regimes)))
+  notes = (TABLE1_NOTE, *[MIN_NOTE] * any(rule.startswith('min-') for rule in rules))
+  header = ('k, rule', *(REGIMES[regime] for regime in regimes))
+  return Table('Other rules of acceptance', header, tuple(rows), notes)
+
+
+def wallclock_table(cells: Iterable[Cell]) -> Table:
+  """Milliseconds per sentence against greedy decoding of the same model, and how often each head is right."""
+  finished = [cell for cell in latest(cells).values() if cell.error is None]
+  rows = []
+  for cell in sorted(finished, key=lambda cell: (list(REGIMES).index(cell.regime), cell.k, _rank(cell.rule))):
+    accuracy = cell.head_accuracy if cell.rule == 'exact' else ()   # it does not depend on the rule
+    rows.append(tuple(map(Entry, (
+      str(cell.k), REGIMES[cell.regime], cell.rule, text(cell.greedy_ms_per_sentence, '.1f'),
+      text(cell.ms_per_sentence, '.1f'), text(cell.speedup, '.2f', '×'), text(cell.calls_per_sentence, '.1f'),
+      text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
+      ' '.join(text(a and 100 * a, '.0f') for a in accuracy)))))
+  header = (
+    'k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
+  notes = (SPEED_NOTE, 'As greedy: sentences whose output is that of greedy decoding with the same model.')
+  return Table('Wall clock and heads', header, tuple(rows), notes)
+
+
+def table4(cells: Iterable[Cell]) -> Table:
+  """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k beside the paper's."""
+  found = latest(cells)
+  rows = [
+    tuple(map(Entry, (rival.model, '', '', '', '', text(rival.bleu, '.2f'), text(rival.speedup, '.2f', '×'))))
+    for rival in paper.RIVALS]
+  ours = {key: cell for key, cell in found.items() if key[1] == ('distil' if key[0] == 1 else 'both')}
+  for k, regime, rule in sorted(ours, key=lambda key: (not key[2].startswith('beam'), key[0])):
+    cell, theirs = ours[k, regime, rule], paper.TABLE4.get(k) if rule == 'exact' else None
+    label = f'Ours, distilled, greedy, k = {k}' if rule == 'exact' else f'Ours, distilled, {rule.replace("-", " ")}'
+    figures = [f'failed: {cell.error}', '', '', ''] if cell.error is not None else [
+      text(cell.bleu, '.2f'), text(cell.compound_bleu, '.2f'), text(cell.speedup, '.2f', '×'),
+      text(cell.mean_block_size, '.2f') if rule == 'exact' else '']
+    beside = ['', ''] if theirs is None else [text(theirs[0], '.2f'), text(theirs[1], '.2f', '×')]
+    rows.append(tuple(map(Entry, (label, *figures, *beside))))
+  header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block', 'Paper BLEU', 'Paper speed-up')
+  notes = (TABLE4_NOTE, BLEU_NOTE, SPEED_NOTE, *_conditions(ours.values()))
+  return Table('Blockwise parallel decoding, Table 4', header, tuple(rows), notes)
+
+
+def _accepting(cells: Iterable[Cell]) -> dict[Key, Cell]:
+  """The cells of Table 1: beam search is Table 4's."""
+  return {key: cell for key, cell in latest(cells).items() if not key[2].startswith('beam-')}
+
+
+def _regimes(found: Iterable[Key]) -> list[str]:
+  """Those that were run, in the paper's order."""
+  return [regime for regime in REGIMES if any(key[1] == regime for key in found)]
+
+
+def _heading(regime: str, rule: str) -> str:
+  name = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
+  return f'{name} †' if _is_footnoted(regime, rule) else name
+
+
+def _is_footnoted(regime: str, rule: str) -> bool:
+  """Whether the paper's figures of this column are of another way of training."""
+  return regime == 'finetune' and rule.startswith('top-')
+
+
+def _entry(found: Mapping[Key, Cell], key: Key) -> Entry:
+  k, regime, rule = key
+  beside = paper.TABLE1.get((k, 'both', rule) if _is_footnoted(regime, rule) else key)
+  return Entry(_figures(found.get(key)), '' if beside is None else f'({beside[0]:.2f} / {beside[1]:.2f})')
+
+
+def _figures(cell: Cell | None) -> str:
+  if cell is None:
+    return MISSING
+  if cell.error is not None:
+    return f'failed: {" ".join(cell.error.split())}'
+  return f'{text(cell.bleu, ".2f")} / {text(cell.mean_block_size, ".2f")}'
+
+
+def _conditions(cells: Iterable[Cell]) -> list[str]:
+  """One note with what the figures depend on; where cells differ, all values."""
+  rows = [flat(cell) for cell in cells if cell.error is None]
+  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in CONDITIONS}
+  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
+  return [f'Conditions: {note}.'] if note else []
+
+
+def _rank(rule: str) -> tuple[str, int]:
+  """Order of rules: exact, min-2, min-3, top-2, top-3."""
+  name, _, number = rule.partition('-')
+  return name, int(number or 0)
