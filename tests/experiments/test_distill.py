@@ -1,6 +1,7 @@
 """Distillation: what is written, that nothing can cut it in half, and that no shard is made twice."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -101,6 +102,13 @@ def test_two_processes_share_the_work_and_do_nothing_twice(whole, words, tmp_pat
   assert result(tmp_path / 'out') == result(whole)
 
 
+def test_the_trainer_takes_it_like_any_other_text(whole, table, launch, tmp_path):
+  settings = {'base': table.folder / 'base', 'data.distilled': whole}
+  command = 'train', *table.words('regime=distil', **settings), f'--workdir={tmp_path}/run', '--budget=0'
+  ended = launch(*command)
+  assert ended.code == 0 and 'Out of budget' in ended.out
+
+
 def test_a_finished_workdir_is_left_as_it_is(copy, words, launch):
   before = {path: path.stat().st_mtime_ns for path in copy.rglob('*.json*')}
   ended = launch('distill', *words())
@@ -135,8 +143,8 @@ def test_several_outputs_of_a_source(words, launch, tmp_path):
 def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, launch, monkeypatch, tmp_path):
   from fastdec.data import tokenizer
 
-  decode = tokenizer.Tokenizer.decode
-  monkeypatch.setattr(tokenizer.Tokenizer, 'decode', lambda self, ids: '' if sum(ids) % 2 else decode(self, ids))
+  decode, calls = tokenizer.Tokenizer.decode, itertools.count()
+  monkeypatch.setattr(tokenizer.Tokenizer, 'decode', lambda self, ids: '' if next(calls) % 3 else decode(self, ids))
   assert launch('distill', *words(**{'data.row_length': 45})).code == 0
   counts = json.loads((tmp_path / 'out' / 'config.json').read_text())['counts']
   assert counts['lines'] == 200 and 0 < counts['long'] < 200 and 0 < counts['empty'] < 200
