@@ -86,7 +86,7 @@ def test_figures_are_not_broken_over_lines_in_80_columns():
   console.print(report.terminal(tables.table1([*run, a_cell(6, error='a reason that is longer than a figure')])))
   console.print(report.terminal(tables.wallclock_table(run)))
   text = console.file.getvalue()
-  assert text.count('30.80/3.00') == 6 and text.count('25.71/5.34') == 1 and 'Distillation exact' in text
+  assert text.count('30.80/3.00') == 6 and text.count('25.71/5.34') == 1 and 'Distillation  exact' in text
 
 
 def test_nothing_measured_is_an_empty_table():
