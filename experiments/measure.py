@@ -12,6 +12,7 @@ from experiments.decoding import Output, check_sources, padded_width, rule_of, t
 from experiments.translation import Experiment, Text
 from fastdec import folders
 from fastdec.data.packing import tokenise
+from fastdec.data.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu
 from fastdec.evaluation.blocks import count_blocks
@@ -78,9 +79,10 @@ class Measuring:
         split=self.split, model=content, conditions=self.conditions,
       )  # fmt: skip
 
-  def translate(self, workdir: pathlib.Path, k: int) -> Output:
-    """Every sentence of the split, with exact acceptance."""
-    return self._translate(*folders.load(workdir), self._strategy(workdir, k, 'exact'))
+  def translate(self, workdir: pathlib.Path, k: int, sentence: str | None = None) -> Output:
+    """Every sentence of the split, or the one given, with exact acceptance."""
+    tokens = self.tokens if sentence is None else tokenise([(sentence, '')], self.text.tokenizer)
+    return self._translate(*folders.load(workdir), self._strategy(workdir, k, 'exact'), tokens)
 
   def _strategy(self, workdir: pathlib.Path, k: int, rule: str) -> Any:
     if rule == BEAM:
@@ -94,9 +96,10 @@ class Measuring:
     model, params = (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
     return head_accuracy(model, heads[0], params, heads[1], self.text.dev_batches())
 
-  def _translate(self, model: Any, params: Any, strategy: Any) -> Output:
-    table = self.experiment.table
-    return translate(model, params, self.text.tokenizer, self.tokens, strategy, table.max_len, table.rows)
+  def _translate(self, model: Any, params: Any, strategy: Any, tokens: TokenPairs | None = None) -> Output:
+    table, tokens = self.experiment.table, self.tokens if tokens is None else tokens
+    rows = min(table.rows, len(tokens))
+    return translate(model, params, self.text.tokenizer, tokens, strategy, table.max_len, rows)
 
   def _timed(self, model: Any, params: Any, strategy: Any) -> Any:
     max_len = self.experiment.table.max_len

@@ -52,9 +52,14 @@ def table1_groups(experiment: Experiment) -> list[Group]:
 
 
 def table4_groups(experiment: Experiment) -> list[Group]:
-  """The cells of Table 4 and Figure 4: on the test set, everything distilled."""
+  """The cells of Table 4: on the test set, everything distilled."""
   tuned = [Group(k, 'both', ('exact',), 'test') for k in experiment.table.ks]
   return [Group(1, 'distil', ('exact', measure.BEAM), 'test'), *tuned]
+
+
+def figure4_groups(experiment: Experiment) -> list[Group]:
+  """The cells of Figure 4: Table 4's with block sizes above 1."""
+  return [group for group in table4_groups(experiment) if group.k > 1]
 
 
 class Page:
@@ -92,6 +97,12 @@ class Page:
     found = [cell for cell in cells.read(self.results) if cell.split == split]
     models = {key: self.model_of(*key) for key in {(cell.k, cell.regime) for cell in found}}
     return [cell for cell in found if cell.error is not None or cell.model == models[cell.k, cell.regime]]
+
+  def cells_of(self, groups: Sequence[Group]) -> list[Cell]:
+    """What is known of these cells."""
+    places = {(*group.place, rule) for group in groups for rule in group.rules}
+    known = [cell for split in {group.split: None for group in groups} for cell in self.cells(split)]
+    return [cell for cell in known if (cell.k, cell.regime, cell.split, cell.rule) in places]
 
   def model_of(self, k: int, regime: str) -> str | None:
     """The hash of the finished model for a k and a regime; None where it, or what it came from, is to be made yet."""
@@ -171,7 +182,8 @@ class Page:
   def _cells(self, group: Group) -> graph.Node:
     needs = (self.run(group.k, group.regime).workdir.name,)
     title = f'measuring k = {group.k}, {group.regime}, on the {group.split} set'
-    return graph.Node(group.name, title, needs, lambda: not self._missing(group), lambda _: self._measure(group))
+    is_done = lambda: self.model_of(group.k, group.regime) is not None and not self._missing(group)
+    return graph.Node(group.name, title, needs, is_done, lambda _: self._measure(group))
 
   def _missing(self, group: Group) -> list[str]:
     """The rules whose cells have not been measured on the model that there is now."""

@@ -28,11 +28,11 @@ def main(words: list[str]) -> None:
   table = page.Page(experiment, workdir, budget)
   groups = page.table1_groups(experiment)
   outcome = table.fill(groups)
-  found = table.cells(experiment.table.split)
+  found = table.cells_of(groups)
   if not found:
     sys.exit(1 if outcome.failed else 0)
   drawn = tables.table1(found), tables.rules_table(found), tables.wallclock_table(found)
-  report.write(drawn, found, workdir / 'table1')
+  report.write(drawn, found, workdir / 'table1', picture='table1.png')
   figures.scatter(found, workdir / 'table1.png')
   for one in drawn:
     table.console.print(report.terminal(one))

@@ -55,7 +55,8 @@ def terminal(table: Table) -> rich.table.Table:
     texts = [*heading.split(), *(text for row in rows for text in row[index])]
     drawn.add_column(heading, min_width=max(len(text) for text in texts if len(text) <= UNBROKEN))
   for row in rows:
-    drawn.add_row(*(rich.text.Text.assemble(ours, (f'\n{beside}' * bool(beside), 'dim')) for ours, beside in row))
+    drawn.add_row(*(rich.text.Text('\n' * bool(ours and beside)).join(
+      [rich.text.Text(ours), rich.text.Text(beside, 'dim')]) for ours, beside in row))
   return drawn
 
 
@@ -74,9 +75,9 @@ def tidy_csv(cells: Iterable[Cell]) -> str:
   return out.getvalue()
 
 
-def write(tables: Iterable[Table], cells: Sequence[Cell], stem: Path) -> None:
-  """Writes the tables to <stem>.md, which shows <stem>.png (see `figures`), and the cells to <stem>.csv."""
-  page = '\n'.join(map(markdown, tables)) + f'\n![The same as a picture]({stem.name}.png)\n'
+def write(tables: Iterable[Table], cells: Sequence[Cell], stem: Path, picture: str) -> None:
+  """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
+  page = '\n'.join(map(markdown, tables)) + f'\n![The same as a picture]({picture})\n'
   write_text(stem.with_name(f'{stem.name}.md'), page)
   write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells))
 

@@ -10,8 +10,11 @@ TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the pap
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
 SPEED_NOTE = 'Per sentence at batch 1, timed in turn with greedy decoding by the same model: median ratio of rounds.'
-TABLE4_NOTE = "The paper's figures are those of its Table 4: WMT14 en-de, newstest2014; rivals as it quotes them."
-BLEU_NOTE = 'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.'
+TABLE4_NOTES = (
+  "Ours: trained on distilled text, heads and base together. In parentheses or below, the paper's Table 4: WMT14 en-de,"
+  ' newstest2014, rivals as it quotes them (NAT: not autoregressive, FT: fine-tuned, NPD: best of s candidates).',
+  'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.',
+)
 CONDITIONS = (
   'bleu_signature', 'compound_bleu_signature', 'split', 'sentences', 'config', 'seed', 'dtype', 'batch', 'device',
   'processor', 'cpus', 'commit')
@@ -20,18 +23,24 @@ CONDITIONS = (
 def table1(cells: Iterable[Cell]) -> Table:
   """BLEU / mean accepted block size, by k and by regime, in the paper's layout.
 
-  Columns are the regimes that were run, with exact acceptance, then the last of them with top-n: in the paper that is
-  Both.
+  See `columns`.
   """
   found = _accepting(cells)
-  regimes = _regimes(found)
-  top = {rule for _, regime, rule in found if rule.startswith('top-') and regime == regimes[-1] != 'regular'}
-  columns = [*((regime, 'exact') for regime in regimes), *((regimes[-1], rule) for rule in sorted(top, key=_rank))]
+  shown = columns(found)
   rows = [
-    (Entry(str(k)), *(_entry(found, (k, *column)) for column in columns)) for k in sorted({k for k, _, _ in found})]
-  notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in columns), *_conditions(found.values())]
-  header = ('k', *(_heading(*column) for column in columns))
+    (Entry(str(k)), *(_entry(found, (k, *column)) for column in shown)) for k in sorted({k for k, _, _ in found})]
+  notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in shown), *_conditions(found.values())]
+  header = ('k', *(_heading(*column) for column in shown))
   return Table('Blockwise parallel decoding, Table 1', header, tuple(rows), tuple(notes))
+
+
+def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
+  """(regime, rule) of the columns of Table 1: the regimes that were run with exact acceptance, in the paper's order,
+  then the last of them with top-n, which in the paper is Both."""
+  keys = list(found)
+  regimes = _regimes(keys)
+  top = {rule for _, regime, rule in keys if rule.startswith('top-') and regime == regimes[-1] != 'regular'}
+  return [*((regime, 'exact') for regime in regimes), *((regimes[-1], rule) for rule in sorted(top, key=_rank))]
 
 
 def rules_table(cells: Iterable[Cell]) -> Table:
@@ -61,8 +70,8 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
       text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
       ' '.join(text(a and 100 * a, '.0f') for a in accuracy)))))
   header = (
-    'k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'As greedy %', 'Top-1 % of p1 .. pk')
-  notes = (SPEED_NOTE, 'As greedy: sentences whose output is that of greedy decoding with the same model.')
+    'k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'Same %', 'Top-1 % of p1 .. pk')
+  notes = (SPEED_NOTE, 'Same: sentences whose output is that of greedy decoding with the same model.')
   return Table('Wall clock and heads', header, tuple(rows), notes)
 
 
@@ -70,20 +79,25 @@ def table4(cells: Iterable[Cell]) -> Table:
   """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k beside the paper's."""
   found = latest(cells)
   rows = [
-    tuple(map(Entry, (rival.model, '', '', '', '', text(rival.bleu, '.2f'), text(rival.speedup, '.2f', '×'))))
-    for rival in paper.RIVALS]
+    (Entry(rival.model), Entry(''), *_beside('', '', rival.bleu, rival.speedup), Entry('')) for rival in paper.RIVALS]
   ours = {key: cell for key, cell in found.items() if key[1] == ('distil' if key[0] == 1 else 'both')}
-  for k, regime, rule in sorted(ours, key=lambda key: (not key[2].startswith('beam'), key[0])):
-    cell, theirs = ours[k, regime, rule], paper.TABLE4.get(k) if rule == 'exact' else None
-    label = f'Ours, distilled, greedy, k = {k}' if rule == 'exact' else f'Ours, distilled, {rule.replace("-", " ")}'
-    figures = [f'failed: {cell.error}', '', '', ''] if cell.error is not None else [
+  for k, regime, rule in sorted(ours, key=lambda key: (key[2] == 'exact', key[0])):
+    cell, theirs = ours[k, regime, rule], paper.TABLE4.get(k, (None, None)) if rule == 'exact' else (None, None)
+    label = f'Ours, greedy, k = {k}' if rule == 'exact' else f'Ours, {rule.replace("-", " ")}'
+    first, bleu, speedup, block = ('', '', '', '') if cell.error is not None else (
       text(cell.bleu, '.2f'), text(cell.compound_bleu, '.2f'), text(cell.speedup, '.2f', '×'),
-      text(cell.mean_block_size, '.2f') if rule == 'exact' else '']
-    beside = ['', ''] if theirs is None else [text(theirs[0], '.2f'), text(theirs[1], '.2f', '×')]
-    rows.append(tuple(map(Entry, (label, *figures, *beside))))
-  header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block', 'Paper BLEU', 'Paper speed-up')
-  notes = (TABLE4_NOTE, BLEU_NOTE, SPEED_NOTE, *_conditions(ours.values()))
+      text(cell.mean_block_size, '.2f'))
+    first = first or _figures(cell)
+    rows.append((Entry(label), Entry(first), *_beside(bleu, speedup, *theirs), Entry(block * (rule == 'exact'))))
+  header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block')
+  notes = (*TABLE4_NOTES, SPEED_NOTE, *_conditions(ours.values()))
   return Table('Blockwise parallel decoding, Table 4', header, tuple(rows), notes)
+
+
+def _beside(bleu: str, speedup: str, paper_bleu: float | None, paper_speedup: float | None) -> tuple[Entry, Entry]:
+  """The entries of BLEU and speed-up with the paper's, None where it has none."""
+  theirs = (f'({paper_bleu:.2f})' if paper_bleu else '', f'({paper_speedup:.2f}×)' if paper_speedup else '')
+  return Entry(bleu, theirs[0]), Entry(speedup, theirs[1])
 
 
 def _accepting(cells: Iterable[Cell]) -> dict[Key, Cell]:
@@ -93,7 +107,8 @@ def _accepting(cells: Iterable[Cell]) -> dict[Key, Cell]:
 
 def _regimes(found: Iterable[Key]) -> list[str]:
   """Those that were run, in the paper's order."""
-  return [regime for regime in REGIMES if any(key[1] == regime for key in found)]
+  run = {regime for _, regime, _ in found}
+  return [regime for regime in REGIMES if regime in run]
 
 
 def _heading(regime: str, rule: str) -> str:

@@ -1,0 +1,50 @@
+"""The worked example of Stern et al. 2018 (section 7.4): which tokens each call of the model accepted.
+
+  python -m experiments.example --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k
+  python -m experiments.example --config=configs/wmt14.py:scale=tiny,k=4,regime=finetune --workdir=... "A sentence."
+
+Translates the sentence, or else the longer half's sentence of the test set that needs the fewest calls for its
+length. Without k in the config it is the table's largest k and last regime; the model is trained before if need be.
+Writes example.txt and example.png.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
+BUDGET = cli.budget_flag()
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+  import sys
+
+  from experiments import page, show, translation
+  from fastdec.errors import UserError
+  from fastdec.evaluation import example, report
+
+  budget = cli.seconds(BUDGET.value)
+  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  if len(words) > 1:
+    raise UserError(f'there are {len(words)} sentences, and one makes an example: put it in quotes')
+  ks, regimes = experiment.table.ks, experiment.table.regimes
+  k, regime = (experiment.k, experiment.regime) if experiment.k > 1 else (max(ks), regimes[-1])
+  if k not in ks or regime not in regimes:
+    here = f'k in {ks} and regime in {regimes}'
+    raise UserError(f'the table has no cell k={k}, regime={regime}: give {here}, or change the table by --config.table')
+  shared = page.Page(experiment, workdir, budget)
+  group = page.Group(k, regime, (), 'test')
+  outcome = shared.fill([group])
+  if outcome.failed or not outcome.is_complete:
+    sys.exit(1 if outcome.failed else 0)
+  source, blocks = show.worked_example(shared.measuring('test'), shared.run(k, regime).workdir, k, *words)
+  text = example.as_text(source, blocks)
+  report.write_text(workdir / 'example.txt', text)
+  example.picture(source, blocks, workdir / 'example.png')
+  shared.console.print(f'{text}\nIt is in {workdir}/example.txt, as a picture in {workdir}/example.png')
+
+
+if __name__ == '__main__':
+  cli.run(main, words=True)

@@ -1,0 +1,39 @@
+"""Figure 4 of Stern et al. 2018: wall-clock speed-up against mean accepted block size, on the test set.
+
+  python -m experiments.figure4 --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k [--budget=1h]
+
+Shares its workdir, runs and cells with Tables 1 and 4: trains and measures what is missing, and writes figure4.png and
+figure4.csv.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
+BUDGET = cli.budget_flag()
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+  import sys
+
+  from experiments import page, translation
+  from fastdec.evaluation import figures, report
+
+  budget = cli.seconds(BUDGET.value)
+  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  figure = page.Page(experiment, workdir, budget)
+  groups = page.figure4_groups(experiment)
+  outcome = figure.fill(groups)
+  found = figure.cells_of(groups)
+  if found:
+    figures.speedups(found, workdir / 'figure4.png')
+    report.write_text(workdir / 'figure4.csv', report.tidy_csv(found))
+    figure.console.print(f'The picture is {workdir}/figure4.png, its points {workdir}/figure4.csv')
+  sys.exit(1 if outcome.failed else 0)
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,42 @@
+"""Table 4 of Stern et al. 2018: BLEU on the test set and single-sentence speed-up, per k, all of it distilled.
+
+  python -m experiments.table4 --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k [--budget=1h]
+
+Shares its workdir, runs and cells with Table 1: trains and measures what is missing, and writes table4.md, table4.csv
+and figure4.png, which shows the same cells (see experiments/figure4.py). Beside ours stand the paper's figures and the
+rivals that it quotes.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
+BUDGET = cli.budget_flag()
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+  import sys
+
+  from experiments import page, translation
+  from fastdec.evaluation import figures, report, tables
+
+  budget = cli.seconds(BUDGET.value)
+  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  table = page.Page(experiment, workdir, budget)
+  groups = page.table4_groups(experiment)
+  outcome = table.fill(groups)
+  found = table.cells_of(groups)
+  if found:
+    drawn = tables.table4(found)
+    report.write([drawn], found, workdir / 'table4', picture='figure4.png')
+    figures.speedups(found, workdir / 'figure4.png')
+    table.console.print(report.terminal(drawn))
+    table.console.print(f'\nThe table is {workdir}/table4.md, the picture {workdir}/figure4.png')
+  sys.exit(1 if outcome.failed else 0)
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,184 @@
+"""All four regimes at toy size, with a teacher whose translations are quickly made: one graph behind every launcher."""
+
+import csv
+import json
+import shutil
+import sys
+import types
+
+import pytest
+
+from fastdec import folders
+from fastdec.evaluation import cells
+
+REGIMES = ('regular', 'distil', 'finetune', 'both')
+FOUR = {'table.regimes': REGIMES, 'table.ks': (2, 3), 'table.rules': ('exact',)}
+RUNS = {'base', 'teacher', 'base-distil', 'k3-regular', 'k3-distil', 'k2-finetune', 'k3-finetune', 'k2-both', 'k3-both'}
+
+
+def distill(experiment, teacher, workdir, budget):
+  """Says of every sentence that it translates itself."""
+  from experiments.translation import Text
+
+  folders.load(teacher)
+  workdir.mkdir()
+  sources = [source for source, _ in Text.of(experiment).pairs('train')]
+  for language in ('en', 'de'):
+    (workdir / f'train.{language}').write_text(''.join(f'{source}\n' for source in sources))
+  (workdir / 'config.json').write_text('{}')
+  return True
+
+
+@pytest.fixture(autouse=True)
+def teacher(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'experiments.distill', types.SimpleNamespace(distill=distill))
+
+
+@pytest.fixture(scope='module')
+def whole(table, tmp_path_factory):
+  """A folder for Table 1 with all regimes, begun with the runs of `table`, which are the same."""
+  folder = tmp_path_factory.mktemp('page') / 'run'
+  shutil.copytree(table.folder / 'base', folder / 'base')
+  return folder
+
+
+@pytest.fixture
+def filled(table, whole, launch):
+  """The same, finished."""
+  if not (whole / 'table1.md').exists():
+    ended = launch('table1', *table.words(**FOUR), f'--workdir={whole}')
+    assert ended.code == 0, ended
+  return whole
+
+
+def measured(folder):
+  return {(*cell.key, cell.split): cell for cell in cells.read(folder / 'results.jsonl')}
+
+
+def test_all_regimes_are_trained_and_measured(filled):
+  wanted = {(k, regime, 'exact', 'dev') for k in (2, 3) for regime in REGIMES}
+  wanted |= {(1, 'regular', 'exact', 'dev'), (1, 'distil', 'exact', 'dev')}
+  assert measured(filled).keys() >= wanted
+  assert {path.parent.name for path in filled.glob('*/model')} == RUNS
+  rows = [line for line in (filled / 'table1.md').read_text().splitlines() if line.startswith(('| k', '| 1 ', '| 2 '))]
+  assert rows[0] == '| k | Regular | Distillation | Fine tuning | Both |'
+  assert rows[1].count(' / 1.00 ') == 4 and rows[1].endswith('| – | – |')  # ours and the paper's k = 1
+
+
+def test_frozen_heads_for_the_largest_k_serve_all(filled):
+  found = measured(filled)
+  for regime in ('regular', 'distil'):
+    two, three = (found[k, regime, 'exact', 'dev'] for k in (2, 3))
+    assert two.model == three.model == folders.content(filled / f'k3-{regime}')
+    assert len(two.head_accuracy) == 2 and two.head_accuracy == three.head_accuracy[:2]
+    assert two.same_as_greedy == three.same_as_greedy == 1.0 and two.bleu == three.bleu
+  assert folders.load_heads(filled / 'k2-both')[0].k == 2
+
+
+def test_records_name_the_base_and_the_text_by_content(filled):
+  record = {name: json.loads((filled / name / 'config.json').read_text()) for name in RUNS}
+  assert set(record['base']) == {'seed', 'data', 'model', 'training'}
+  assert (record['teacher']['seed'], record['base']['seed']) == (1, 0)
+  content = {name: folders.content(filled / name) for name in RUNS}
+  assert record['base-distil']['base'] == record['k3-regular']['base'] == content['base']
+  assert record['k3-distil']['base'] == content['base-distil'] != content['base']
+  assert record['k2-both']['base'] == record['k3-both']['base'] == content['k3-distil']
+  texts = {record[name]['data']['distilled'] for name in ('base-distil', 'k3-distil', 'k2-both')}
+  assert len(texts) == 1 and record['k2-finetune']['data']['distilled'] == '' not in texts
+
+
+def test_table_4_and_figure_4_share_the_runs_and_measure_the_test_set(table, filled, launch):
+  models = {path: path.stat().st_mtime_ns for path in filled.glob('*/model')}
+  command = *table.words(**FOUR), f'--workdir={filled}'
+  assert launch('figure4', *command).code == 0
+  points = list(csv.DictReader((filled / 'figure4.csv').open()))
+  assert [(point['k'], point['regime'], point['split']) for point in points] == [
+    ('2', 'both', 'test'), ('3', 'both', 'test')]  # fmt: skip
+  assert all(float(point['speedup']) > 0 for point in points)
+  ended = launch('table4', *command)
+  assert ended.code == 0 and 'k = 2, both' not in ended.out  # measured for the figure
+  page = (filled / 'table4.md').read_text()
+  assert all(f'| Ours, {row} | ' in page for row in ('beam 4', 'greedy, k = 1', 'greedy, k = 2', 'greedy, k = 3'))
+  assert 'Lee 2018' in page and 'split test' in page and 'split dev' not in page
+  assert {path: path.stat().st_mtime_ns for path in filled.glob('*/model')} == models
+  assert (filled / 'figure4.png').read_bytes().startswith(b'\x89PNG')
+  assert 'test' not in (filled / 'table1.md').read_text().split('split ')[1][:5]
+
+
+def test_the_worked_example_accounts_for_every_token(table, filled, launch):
+  command = f'--workdir={filled}', 'The meeting is on Monday.'
+  ended = launch('example', *table.words('k=2,regime=finetune', **FOUR), *command)
+  assert ended.code == 0
+  source, first, *calls = (filled / 'example.txt').read_text().splitlines()
+  assert source.endswith('The meeting is on Monday.') and first.startswith('prompt')
+  assert all(int(line.split('(')[1].split(')')[0]) in (1, 2) for line in calls) and len(calls) >= 1
+  assert (filled / 'example.png').read_bytes().startswith(b'\x89PNG')
+  assert launch('example', *table.words(**FOUR), command[0]).code == 0  # k = 3, both; the longest blocks
+  for words, mistake in [(['k=4'], 'no cell k=4, regime=regular'), ([], 'there are 2 sentences')]:
+    ended = launch('example', *table.words(*words, **FOUR), *command, *['another'] * (not words))
+    assert ended.code == 2 and mistake in ended.err
+
+
+def test_distilled_text_of_ones_own_needs_no_teacher(table, filled, launch, tmp_path):
+  folder = shutil.copytree(filled, tmp_path / 'run', ignore=shutil.ignore_patterns('teacher', 'distilled'))
+  command = table.words(**FOUR, **{'data.distilled': filled / 'distilled'})
+  ended = launch('table1', *command, f'--workdir={folder}')
+  assert ended.code == 0 and 'training' not in ended.out and 'measuring' not in ended.out
+  assert not (folder / 'teacher').exists()
+
+
+# --- what goes wrong
+
+
+def test_a_failed_node_is_shown_with_its_dependants_and_a_rerun_tries_again(table, filled, launch, tmp_path):
+  folder = shutil.copytree(filled, tmp_path / 'run')
+  for name in ('distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both'):
+    shutil.rmtree(folder / name)
+  command = 'table1', *table.words(**FOUR), f'--workdir={folder}'
+
+  def full(*_):
+    raise OSError(28, 'No space left on device')
+
+  sys.modules['experiments.distill'].distill = full
+  ended = launch(*command)
+  assert ended.code == 1 and 'Traceback' not in ended.err + ended.out
+  assert 'distilled failed: OSError: [Errno 28] No space left on device' in ended.out
+  assert 'OSError' in (folder / 'failures' / 'distilled.log').read_text()
+  lines = {line[:4]: line for line in (folder / 'table1.md').read_text().splitlines()}
+  reason = 'failed: distilled: OSError: [Errno 28] No space left on device'
+  assert lines['| 1 '].count(reason) == 1 and lines['| 2 '].count(reason) == lines['| 3 '].count(reason) == 2
+  found = measured(filled)
+  assert f'{found[2, "finetune", "exact", "dev"].mean_block_size:.2f}' in lines['| 2 ']
+  before = (folder / 'results.jsonl').read_text()
+  assert launch(*command).code == 1 and (folder / 'results.jsonl').read_text() == before  # said once
+  sys.modules['experiments.distill'].distill = distill
+  assert launch(*command).code == 0
+  assert 'failed' not in (folder / 'table1.md').read_text()
+
+
+def test_a_base_that_was_trained_again_makes_what_came_from_it_stale(table, launch, tmp_path):
+  folder = shutil.copytree(table.folder, tmp_path / 'run')
+  command = 'table1', *table.words(), f'--workdir={folder}'
+  weights = folder / 'base' / 'model' / 'model.safetensors'
+  weights.write_bytes(weights.read_bytes()[:-4] + b'\x00\x00\x00\x3f')
+  ended = launch(*command)
+  assert ended.code == 1
+  reason = f'{folder}/k2-regular was trained on another base than {folder}/base is now: remove it'
+  assert reason in ended.out
+  page = (folder / 'table1.md').read_text()
+  assert page.count('failed: k2-regular: ') >= 2 and reason in page
+  assert len(measured(folder)) == len(measured(table.folder))
+  fresh = [cell for cell in cells.read(folder / 'results.jsonl') if cell.model == folders.content(folder / 'base')]
+  assert [cell.key for cell in fresh] == [(1, 'regular', 'exact')]
+  for name in ('k2-regular', 'k2-finetune'):
+    shutil.rmtree(folder / name)
+  assert launch(*command).code == 0 and 'failed' not in (folder / 'table1.md').read_text()
+
+
+def test_a_record_from_before_a_setting_existed_is_the_same_where_it_has_its_default(table, launch, tmp_path):
+  folder = shutil.copytree(table.folder, tmp_path / 'run')
+  record = json.loads((folder / 'base' / 'config.json').read_text())
+  assert record['data'].pop('distilled') == ''
+  (folder / 'base' / 'config.json').write_text(json.dumps(record))
+  ended = launch('table1', *table.words(), f'--workdir={folder}')
+  assert ended.code == 0 and 'training' not in ended.out
