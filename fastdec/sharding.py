@@ -99,17 +99,17 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   return jax.tree.unflatten(structure, placed)
 
 
-def place_rows(batch: PyTree, mesh: Mesh | None) -> PyTree:
+def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
   """The batch with its rows along 'data'; the batch itself without a mesh.
 
   Every process gives the whole batch, and keeps the rows of its own devices.
 
   Raises:
-    UserError: the rows cannot be divided over the devices.
+    UserError: as `check_rows`.
   """
   if mesh is None:
     return batch
-  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh)
+  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh, parts)
   return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, P('data'))), batch)
 
 

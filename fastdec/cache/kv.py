@@ -35,7 +35,10 @@ class KVCache:
 
   @classmethod
   def empty(cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> 'KVCache':
-    """An empty cache of `layers` times [rows, heads, slots, width]: on a mesh, rows along 'data', heads along 'model'."""
+    """An empty cache of `layers` times [rows, heads, slots, width].
+
+    On a mesh (`fastdec.sharding`) it is born in parts: rows along 'data', heads along 'model'.
+    """
     empty = lambda: constrain(jnp.zeros((rows, heads, slots, width), dtype), 'data', 'model')
     entries = tuple(LayerKV(empty(), empty()) for _ in range(layers))
     return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))

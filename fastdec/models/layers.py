@@ -1,7 +1,5 @@
 """The layers that models share: products that no backend handles badly, norms, positions."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
