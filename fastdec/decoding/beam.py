@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.hypotheses import NEVER, Beams
 from fastdec.decoding.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.topology import take_node
@@ -26,19 +27,6 @@ from fastdec.errors import UserError
 from fastdec.models.api import causal, suppress
 from fastdec.sharding import by_rows
 from fastdec.struct import Bound
-
-NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
-
-
-@struct.pytree
-class Beams:
-  """The beams and the finished hypotheses of every row: g groups of w beams each, or one group alone."""
-
-  tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
-  scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
-  finished: Int[Array, 'b *g w t']  # pad id after each end
-  finished_scores: Float[Array, 'b *g w']  # divided by the length penalty, best first
-  finished_lengths: Int[Array, 'b *g w']
 
 
 @struct.pytree
@@ -67,9 +55,12 @@ class Beam:
     early_stopping: when a row with `size` finished hypotheses stops: True at once; False when its best beam would not
       rank among them if it ended now; 'never' when no beam can rank among them at any length it may reach.
     unknown_penalty, unknown_id: subtracted from this token's log-probability.
-    no_repeat_ngram: n-grams of this size are written once (0: no such rule).
-    groups, diversity: `groups` groups of beams, one after the other; a token loses `diversity` for each beam of an
-      earlier group that chose it in this step (Vijayakumar et al. 2018, Hamming diversity).
+    no_repeat_ngram: n-grams of this size are written once (0: no such rule); where that leaves a row no token, again.
+    groups, diversity: `groups` groups of size / groups beams, one after the other; a token loses `diversity` for each
+      beam of an earlier group that chose it in this step (Vijayakumar et al. 2018, Hamming diversity).
+
+  Raises:
+    UserError: a setting is out of range; in `decode`, an unknown_id that the vocabulary lacks.
   """
 
   size: int = struct.static(default=4)
@@ -91,16 +82,18 @@ class Beam:
       raise UserError(f'n_best={self.n_best} is not possible: give 1 to size={self.size}')
     if self.groups < 1 or self.size % self.groups:
       raise UserError(f'size={self.size} beams do not make groups={self.groups} equal groups: give a divisor of size')
-    if self.early_stopping not in (True, False, 'never'):
+    if not (isinstance(self.early_stopping, bool) or self.early_stopping == 'never'):
       raise UserError(f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'")
     if self.no_repeat_ngram < 0:
       raise UserError(f'no_repeat_ngram={self.no_repeat_ngram} is not possible: give 0 for no such rule, or more')
+    if _known(self.min_len) and self.min_len < 0:
+      raise UserError(f'min_len={self.min_len} is not possible: give 0 tokens or more')
     if _is_set(self.unknown_penalty) and self.unknown_id is None:
       raise UserError('an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it')
     if _is_set(self.diversity) and self.groups == 1:
       raise UserError('diversity is between groups of beams, and there is one: give groups=2 or more')
-    if self.max_len is not None and len(self.max_len) != 2:
-      raise UserError(f'max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
+    if self.max_len is not None and not _is_line(self.max_len):
+      raise UserError(f'max_len={self.max_len} is not possible: give (a, b) from 0, for a * source + b tokens')
     if not isinstance(self.length_penalty, LengthPenalty):
       object.__setattr__(self, 'length_penalty', GNMTPenalty(self.length_penalty))
 
@@ -112,6 +105,8 @@ class Beam:
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
     """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's beams."""
     model, params = target
+    if self.unknown_id is not None and not 0 <= self.unknown_id < model.vocab_size:
+      raise UserError(f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}')
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
     cache = model.init_cache(params, memory, b, t + max_len + 1)
@@ -121,14 +116,13 @@ class Beam:
     logits = jnp.repeat(logits, self.size, axis=1)
 
     shape = (b, self.groups, self.size // self.groups)
-    first = jnp.broadcast_to(jnp.arange(shape[2]) == 0, shape)  # equal beams would find the same continuations
-    scores = jnp.where(first, 0.0, NEVER).astype(logits.dtype)
-    pad = jnp.full((*shape, max_len), model.pad_id, jnp.int32)
-    beams = Beams(pad, scores, pad, jnp.full_like(scores, NEVER), jnp.zeros(shape, jnp.int32))
-    limit = self._limit(model, prompt, max_len)
-    done = jnp.zeros(shape[:2], bool)
-    state = BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, cache)
-    return self._end_empty(model, self._extend_rows(model, state, logits), prompt.empty)
+    beams = Beams.empty(shape, max_len, model.pad_id, logits.dtype)
+    limit, done = self._limit(model, prompt, max_len), jnp.zeros(shape[:2], bool)
+    state = self._extend_rows(model, BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, cache), logits)
+    if not model.eos_ids:
+      return state
+    beams = state.beams.ended_at_once(prompt.empty, model.eos_ids[0])
+    return dataclasses.replace(state, beams=beams, done=state.done | prompt.empty[:, None])
 
   def step(self, target: Bound, state: BeamState) -> BeamState:
     """See `Strategy.step`."""
@@ -149,12 +143,10 @@ class Beam:
 
   def result(self, state: BeamState) -> Decoded:
     """The best hypotheses over all groups. `calls` counts steps: a row may go on after its best hypothesis ended."""
-    b, _, _, max_len = state.beams.finished.shape
-    scores, order = jax.lax.top_k(state.beams.finished_scores.reshape(b, -1), self.n_best)
-    tokens = jnp.take_along_axis(state.beams.finished.reshape(b, -1, max_len), order[..., None], axis=1)
-    lengths = jnp.take_along_axis(state.beams.finished_lengths.reshape(b, -1), order, axis=1)[:, 0]
+    tokens, scores, lengths = state.beams.best(self.n_best)
+    lengths, max_len = lengths[:, 0], tokens.shape[-1]
     block_sizes = (jnp.arange(max_len) < lengths[:, None] - 1).astype(jnp.int32)
-    nothing = jnp.zeros(b, jnp.int32)
+    nothing = jnp.zeros_like(lengths)
     return Decoded(
       tokens[:, 0], lengths, block_sizes, state.length - 1, nothing,
       scores=scores[:, 0], nbest_tokens=tokens, nbest_scores=scores,
@@ -174,21 +166,6 @@ class Beam:
     a, b = self.max_len
     return (a * source + b).astype(jnp.int32).clip(1, max_len)
 
-  def _end_empty(self, model: Any, state: BeamState, empty: Bool[Array, ' b']) -> BeamState:
-    """Rows with nothing to decode end at once."""
-    if not model.eos_ids:
-      return state
-    beams, is_empty = state.beams, empty[:, None, None]
-    ended = jnp.full_like(beams.finished, model.pad_id).at[..., 0].set(model.eos_ids[0])
-    best = jnp.where(jnp.arange(beams.scores.shape[2]) == 0, 0.0, NEVER).astype(beams.scores.dtype)
-    beams = dataclasses.replace(
-      beams,
-      finished=jnp.where(is_empty[..., None], ended, beams.finished),
-      finished_scores=jnp.where(is_empty, best, beams.finished_scores),
-      finished_lengths=jnp.where(is_empty, 1, beams.finished_lengths),
-    )
-    return dataclasses.replace(state, beams=beams, done=state.done | empty[:, None])
-
   def _extend_rows(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
     return by_rows(functools.partial(self._extend, model))(state, logits)
 
@@ -201,7 +178,9 @@ class Beam:
     parts = []
     for i in range(g):
       beams = jax.tree.map(lambda x, i=i: x[:, i], state.beams)
-      beams, origin, over = self._group(model, beams, law[:, i] - self.diversity * chosen[:, None], state)
+      own_law = law[:, i] - self.diversity * chosen[:, None] if i else law[:, i]
+      beams, origin = beams.extended(own_law, state.length, state.limit, model.eos_ids, self.length_penalty)
+      over = beams.is_over(state.length + 1, state.limit, self.length_penalty, self.early_stopping)
       if i + 1 < g:
         newest = jnp.take_along_axis(beams.tokens, state.length[:, None, None], axis=2)[..., 0]
         counts = (beams.scores > NEVER) & ~state.done[:, i, None]
@@ -222,62 +201,29 @@ class Beam:
     )
 
   def _constrained(self, model: Any, state: BeamState, law: Float[Array, 'b w v']) -> Float[Array, 'b w v']:
-    """Log-probabilities after the unknown penalty, repeated n-grams and too early ends."""
+    """Log-probabilities after the unknown penalty, too early ends and repeated n-grams."""
     words = np.arange(law.shape[-1])
     if self.unknown_id is not None:
       law = law - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0)
-    if self.no_repeat_ngram:
-      tokens = state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1])
-      again = repeats(tokens, self._spread(state.length), self.no_repeat_ngram, law.shape[-1])
-      law = jnp.where(again.reshape(law.shape), NEVER, law)
     too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)
-    return jnp.where(too_early, NEVER, law).astype(state.beams.scores.dtype)
+    law = jnp.where(too_early, NEVER, law).astype(state.beams.scores.dtype)
+    if not self.no_repeat_ngram:
+      return law
+    tokens = state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1])
+    again = repeats(tokens, self._spread(state.length), self.no_repeat_ngram, law.shape[-1])
+    ruled = jnp.where(again.reshape(law.shape), NEVER, law)
+    goes_on = ((ruled > NEVER).any(-1) & (state.beams.scores.reshape(law.shape[:2]) > NEVER)).any(1)
+    return jnp.where(goes_on[:, None, None], ruled, law)
 
-  def _group(
-    self, model: Any, beams: Beams, law: Float[Array, 'b w v'], state: BeamState
-  ) -> tuple[Beams, Int[Array, 'b w'], Bool[Array, ' b']]:
-    """One more token for one group: its beams, where each comes from, and whether the group is over."""
-    b, w, t = beams.tokens.shape
-    v = law.shape[-1]
-    count = min(w * (1 + len(model.eos_ids)), w * v)  # enough for w that go on
-    scores, index = jax.lax.top_k((beams.scores[..., None] + law).reshape(b, -1), count)
-    origin, token = index // v, (index % v).astype(jnp.int32)
-    n = state.length + 1
-    is_end = jnp.isin(token, jnp.array(model.eos_ids, jnp.int32)) | (n >= state.limit)[:, None]
-    here = jnp.arange(t) == state.length[:, None, None]
-    tokens = jnp.take_along_axis(beams.tokens, origin[..., None], axis=1)
-    tokens = jnp.where(here, token[..., None], tokens)
 
-    ends = jnp.where(is_end & (jnp.arange(count) < w), scores / self.length_penalty(n)[:, None], NEVER)
-    lengths = jnp.broadcast_to(n[:, None], ends.shape)
-    both = lambda old, new: jnp.concatenate([old, new.astype(old.dtype)], axis=1)
-    finished_scores, best = jax.lax.top_k(both(beams.finished_scores, ends), w)
-    pick = lambda x: jnp.take_along_axis(x, best.reshape(b, w, *[1] * (x.ndim - 2)), axis=1)
-
-    running, going_on = jax.lax.top_k(jnp.where(is_end, NEVER, scores), min(w, count))
-    going_on = jnp.pad(going_on, ((0, 0), (0, w - going_on.shape[1])))
-    running = jnp.pad(running, ((0, 0), (0, w - running.shape[1])), constant_values=NEVER)
-    new = Beams(
-      tokens=jnp.take_along_axis(tokens, going_on[..., None], axis=1),
-      scores=running,
-      finished=pick(both(beams.finished, tokens)),
-      finished_scores=finished_scores,
-      finished_lengths=pick(both(beams.finished_lengths, lengths)),
-    )
-    return new, jnp.take_along_axis(origin, going_on, axis=1), self._over(new, n, state.limit)
-
-  def _over(self, beams: Beams, n: Int[Array, ' b'], limit: Int[Array, ' b']) -> Bool[Array, ' b']:
-    """Whether the search has ended: no beam runs, or none is worth going on with."""
-    best, worst = beams.scores[:, 0], beams.finished_scores[:, -1]
-    full = worst > NEVER
-    if self.early_stopping is True:
-      return full | (best == NEVER)
-    divisor = self.length_penalty(n)
-    if self.early_stopping == 'never':
-      divisor = jnp.maximum(divisor, self.length_penalty(limit))  # log-probabilities are negative
-    return (full & (best / divisor <= worst)) | (best == NEVER)
+def _known(setting: Any) -> bool:
+  """False for what is traced: it was checked outside."""
+  return not isinstance(setting, jax.core.Tracer)
 
 
 def _is_set(setting: Any) -> bool:
-  """Whether it is not 0; False for what is traced: it was checked outside."""
-  return not isinstance(setting, jax.core.Tracer) and bool(np.any(np.asarray(setting) != 0))
+  return _known(setting) and bool(np.any(np.asarray(setting) != 0))
+
+
+def _is_line(setting: Any) -> bool:
+  return isinstance(setting, tuple | list) and len(setting) == 2 and all(x >= 0 for x in setting if _known(x))

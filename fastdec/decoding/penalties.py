@@ -2,10 +2,13 @@
 
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.errors import UserError
 
 
 @runtime_checkable
@@ -22,6 +25,9 @@ class GNMTPenalty:
 
   alpha: Any  # float scalar
 
+  def __post_init__(self) -> None:
+    _check(self.alpha)
+
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
     return ((5.0 + n) / 6.0) ** self.alpha
 
@@ -32,8 +38,19 @@ class PowerPenalty:
 
   alpha: Any  # float scalar
 
+  def __post_init__(self) -> None:
+    _check(self.alpha)
+
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
     return (1.0 * n) ** self.alpha
+
+
+def _check(alpha: Any) -> None:
+  """What is traced was checked outside."""
+  if isinstance(alpha, jax.core.Tracer):
+    return
+  if not isinstance(alpha, int | float | np.generic | np.ndarray | jax.Array) or not np.isfinite(alpha).all():
+    raise UserError(f'a length penalty of {alpha!r} is not possible: give a number alpha, or PowerPenalty(alpha)')
 
 
 def repeats(

@@ -1,0 +1,122 @@
+"""The running beams and the finished hypotheses of rows, and what one more token makes of them.
+
+Running beams all have the same length; a hypothesis is finished by an end token, or where its row's limit is reached.
+Ties go to the lower beam, then to the lower token id; a finished hypothesis stays before its equals.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.penalties import LengthPenalty
+
+NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
+
+
+@struct.pytree
+class Beams:
+  """Of every row g groups of w beams, or one group alone; of each group as many finished hypotheses."""
+
+  tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
+  scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
+  finished: Int[Array, 'b *g w t']  # pad id after each end
+  finished_scores: Float[Array, 'b *g w']  # divided by the length penalty, best first
+  finished_lengths: Int[Array, 'b *g w']
+  pad_id: int = struct.static()
+
+  @classmethod
+  def empty(cls, shape: tuple[int, int, int], max_len: int, pad_id: int, dtype: DTypeLike) -> 'Beams':
+    """Before the first token, of shape (b, g, w): one beam a group, as equal ones find the same continuations."""
+    pad, never = jnp.full((*shape, max_len), pad_id, jnp.int32), jnp.full(shape, NEVER, dtype)
+    return cls(pad, never.at[..., 0].set(0.0), pad, never, jnp.zeros(shape, jnp.int32), pad_id)
+
+  def ended_at_once(self, rows: Bool[Array, ' b'], eos_id: int) -> 'Beams':
+    """The same groups, but these rows have one hypothesis, the end token alone, with score 0."""
+    put = lambda new, old: jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+    return dataclasses.replace(
+      self,
+      finished=put(jnp.full_like(self.finished, self.pad_id).at[:, 0, 0, 0].set(eos_id), self.finished),
+      finished_scores=put(jnp.full_like(self.scores, NEVER).at[:, 0, 0].set(0.0), self.finished_scores),
+      finished_lengths=put(jnp.zeros_like(self.finished_lengths).at[:, 0, 0].set(1), self.finished_lengths),
+    )
+
+  def extended(
+    self,
+    law: Float[Array, 'b w v'],
+    length: Int[Array, ' b'],
+    limit: Int[Array, ' b'],
+    eos_ids: tuple[int, ...],
+    penalty: LengthPenalty,
+  ) -> tuple['Beams', Int[Array, 'b w']]:
+    """One more token for one group.
+
+    Only the best w continuations may finish, as in fairseq and Hugging Face; the best w of the others go on.
+
+    Args:
+      law: what each token adds to the score of each beam; minus infinity where it is ruled out.
+      length: tokens of the running beams.
+      limit: continuations of so many tokens are finished whatever they end with.
+      eos_ids: the end tokens.
+      penalty: divides the scores of what is finished.
+
+    Returns:
+      the group, and the beam that each of its running beams continues.
+    """
+    b, w, t = self.tokens.shape
+    v = law.shape[-1]
+    count = min(w * (1 + len(eos_ids)), w * v)  # enough for w that go on
+    scores, index = jax.lax.top_k((self.scores[..., None] + law).reshape(b, -1), count)
+    origin, token = index // v, (index % v).astype(jnp.int32)
+    n = length + 1
+    is_end = jnp.isin(token, jnp.array(eos_ids, jnp.int32)) | (n >= limit)[:, None]
+    is_new = jnp.arange(t) == length[:, None, None]
+    tokens = jnp.where(is_new, token[..., None], jnp.take_along_axis(self.tokens, origin[..., None], axis=1))
+
+    ended = jnp.where(is_end & (jnp.arange(count) < w), scores / penalty(n)[:, None], NEVER)
+    both = lambda old, new: jnp.concatenate([old, new.astype(old.dtype)], axis=1)
+    finished_scores, best = jax.lax.top_k(both(self.finished_scores, ended), w)
+    lengths = both(self.finished_lengths, jnp.broadcast_to(n[:, None], ended.shape))
+    running, going_on = jax.lax.top_k(jnp.where(is_end, NEVER, scores), w)
+    beams = dataclasses.replace(
+      self,
+      tokens=jnp.take_along_axis(tokens, going_on[..., None], axis=1),
+      scores=running,
+      finished=jnp.take_along_axis(both(self.finished, tokens), best[..., None], axis=1),
+      finished_scores=finished_scores,
+      finished_lengths=jnp.take_along_axis(lengths, best, axis=1),
+    )
+    return beams, jnp.take_along_axis(origin, going_on, axis=1)
+
+  def is_over(
+    self, n: Int[Array, ' b'], limit: Int[Array, ' b'], penalty: LengthPenalty, early_stopping: bool | str
+  ) -> Bool[Array, ' b']:
+    """Whether the search of one group has ended: no beam runs, or none is worth going on with (see `Beam`)."""
+    best, worst = self.scores[:, 0], self.finished_scores[:, -1]
+    full = worst > NEVER
+    if early_stopping is True:
+      return full | (best == NEVER)
+    divisor = penalty(n)
+    if early_stopping == 'never':
+      divisor = jnp.maximum(divisor, penalty(limit))  # log-probabilities are negative
+    return (full & (best / divisor <= worst)) | (best == NEVER)
+
+  def best(self, n: int) -> tuple[Int[Array, 'b n t'], Float[Array, 'b n'], Int[Array, 'b n']]:
+    """Tokens, scores and lengths of the n best hypotheses over all groups, each once though several groups found it.
+
+    Where there are fewer: nothing but padding, score minus infinity, length 0.
+    """
+    b, g, w, t = self.finished.shape
+    scores, order = jax.lax.top_k(self.finished_scores.reshape(b, -1), g * w)
+    pick = lambda x, order: jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)
+    tokens, lengths = pick(self.finished.reshape(b, -1, t), order), pick(self.finished_lengths.reshape(b, -1), order)
+    if g > 1:
+      same = (tokens[:, :, None] == tokens[:, None]).all(-1)
+      again = (same & jnp.tri(g * w, k=-1, dtype=bool)).any(-1)
+      scores, order = jax.lax.top_k(jnp.where(again, NEVER, scores), g * w)
+      is_there = scores > NEVER
+      tokens = jnp.where(is_there[..., None], pick(tokens, order), self.pad_id)
+      lengths = jnp.where(is_there, pick(lengths, order), 0)
+    return tokens[:, :n], scores[:, :n], lengths[:, :n]
