@@ -172,7 +172,7 @@ def _sizes() -> dict[str, int]:
   return {name: mesh.shape[name] for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AUTO}
 
 
-def _check_divides(name: str, leaf: Array, mesh: Mesh, spec: P) -> None:
+def _check_divides(name: str, leaf: Array | np.ndarray, mesh: Mesh, spec: P) -> None:
   if len(spec) > leaf.ndim:
     raise UserError(f'{name} has shape {list(leaf.shape)}, too few axes to lie as {spec}: mend the table')
   for size, axis in zip(leaf.shape, spec, strict=False):

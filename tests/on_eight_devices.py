@@ -1,9 +1,13 @@
-"""What `test_sharding` looks at, found on eight virtual CPU devices: `python -m tests.on_eight_devices` prints JSON."""
+"""What `test_sharding` looks at, found on eight virtual CPU devices and printed as JSON.
+
+  python -m tests.on_eight_devices core   (or: rest)
+"""
 
 import dataclasses
 import json
 import os
 import re
+import sys
 import tempfile
 
 os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
@@ -14,6 +18,7 @@ import numpy as np
 
 import fastdec as fd
 from fastdec.decoding import decode
+from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.inputs import checked
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -30,31 +35,34 @@ SOURCES = np.random.default_rng(0).integers(2, 30, (8, 6)).astype(np.int32)
 OPTIMIZER = OptimizerConfig(d_model=16, warmup=5)
 
 
-def decoding(params, head_params):
-  """Whether each strategy's tokens, and the scores of given ones, are those of one device."""
+def decoding(params, head_params, cases):
+  """Whether each strategy's tokens are those of one device."""
   found, alone = {}, {}
-  for name, kinds in (('8 x 1', ('beam',)), ('4 x 2', ('beam', 'greedy', 'blockwise', 'sample'))):
+  for name, kind in cases:
     mesh = make_mesh(MESHES[name])
     placed, placed_heads = place(params, mesh, TRANSFORMER), place(head_params, mesh, HEADS['separate'])
-    for kind in kinds:
-      if kind not in alone:
-        alone[kind] = translated(kind, params, head_params)
-      found[f'{kind} on {name}'] = np.array_equal(alone[kind], translated(kind, placed, placed_heads))
-  one, many = (fd.score(MODEL, p, SOURCES, SOURCES).total for p in (params, placed))
-  return found | {'score on 4 x 2': np.allclose(one, many, rtol=1e-5)}
+    if kind not in alone:
+      alone[kind] = translated(kind, params, head_params)
+    found[f'{kind} on {name}'] = np.allclose(alone[kind], translated(kind, placed, placed_heads), rtol=1e-5)
+  return found
 
 
 def translated(kind, params, head_params):
+  """The tokens of each row, or the scores of given ones."""
+  if kind == 'score':
+    return fd.score(MODEL, params, SOURCES, SOURCES).total
+  if kind == 'data set':
+    return decode_all(MODEL, params, list(SOURCES), fd.Greedy(), 10, rows=8).tokens
   strategies = {
     'greedy': fd.Greedy(), 'blockwise': fd.Blockwise((HEADS3, head_params)), 'beam': fd.Beam(2), 'sample': fd.Sample()
   }  # fmt: skip
   return fd.decode(MODEL, params, SOURCES, strategies[kind], max_len=10, key=jax.random.key(1)).tokens
 
 
-def compiled(params):
+def compiled(params, cases):
   """How the cache lies after `init` and after a compiled step, and what a step sends between devices."""
   found = {}
-  for name, kind, strategy in (('8 x 1', 'beam', fd.Beam(2)), ('4 x 2', 'greedy', fd.Greedy())):
+  for name, kind, strategy in cases:
     mesh = make_mesh(MESHES[name])
     placed = place(params, mesh, TRANSFORMER)
     max_len, *prompt = checked(MODEL, SOURCES, None, None, 10, None)
@@ -86,17 +94,31 @@ def losses(task, mesh, table, accumulate=1):
   return found
 
 
-def training(params):
-  """Losses and norms of gradients of three steps, dropout included."""
-  base, heads = base_task(MODEL), finetuned_heads_task(MODEL, HEADS3, params, draw='all')
-  both = (*TRANSFORMER, *HEADS['separate'])
-  found = {'base': {'1': losses(base, None, ())}, 'heads': {'1': losses(heads, None, ())}}
-  for name, config in MESHES.items():
-    found['base'][name] = losses(base, make_mesh(config), TRANSFORMER)
-  found['heads']['4 x 2'] = losses(heads, make_mesh(MESHES['4 x 2']), both)
+def core(params, head_params):
+  """What matters most, in seconds."""
+  base = base_task(MODEL)
+  return {
+    'decoding': decoding(params, head_params, [('4 x 2', 'greedy')]),
+    'compiled': compiled(params, [('4 x 2', 'greedy', fd.Greedy())]),
+    'losses': {'1': losses(base, None, ()), '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TRANSFORMER)},
+  }
+
+
+def rest(params, head_params):
+  others = [('4 x 2', kind) for kind in ('beam', 'blockwise', 'sample', 'score', 'data set')]
+  heads = finetuned_heads_task(MODEL, HEADS3, params, draw='all')
   sure = base_task(Transformer(dataclasses.replace(MODEL.config, dropout=0, attention_dropout=0, activation_dropout=0)))
-  found['parts'] = {'1': losses(sure, None, ()), '8 x 1': losses(sure, make_mesh(MESHES['8 x 1']), TRANSFORMER, 2)}
-  return found
+  data, both = make_mesh(MESHES['8 x 1']), make_mesh(MESHES['4 x 2'])
+  return {
+    'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]),
+    'compiled': compiled(params, [('8 x 1', 'beam', fd.Beam(2))]),
+    'losses': {'1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TRANSFORMER)},
+    'losses of heads': {
+      '1': losses(heads, None, ()), '4 x 2': losses(heads, both, (*TRANSFORMER, *HEADS['separate']))
+    },
+    'losses in parts': {'1': losses(sure, None, ()), '8 x 1': losses(sure, data, TRANSFORMER, 2)},
+    'continuing': continuing(),
+  }  # fmt: skip
 
 
 def continuing():
@@ -116,9 +138,5 @@ def continuing():
 
 
 if __name__ == '__main__':
-  params, head_params = MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1))
-  found = {
-    'decoding': decoding(params, head_params), 'compiled': compiled(params), 'training': training(params),
-    'continuing': continuing(),
-  }  # fmt: skip
-  print(json.dumps(found))
+  part = {'core': core, 'rest': rest}[sys.argv[1]]
+  print(json.dumps(part(MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1)))))

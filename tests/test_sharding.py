@@ -1,0 +1,195 @@
+"""Meshes: eight virtual devices give what one gives, the cache is born in parts, and mistakes are named."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import fastdec as fd
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.sharding import (
+  HEADS,
+  REPLICATED,
+  TRANSFORMER,
+  MeshConfig,
+  by_rows,
+  check_rows,
+  constrain,
+  make_mesh,
+  mesh_of,
+  place,
+  place_rows,
+  using,
+)
+
+ROOT = Path(__file__).parent.parent
+CONFIG = TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+
+
+def on_eight_devices(part):
+  """What `tests.on_eight_devices` finds, in a process of its own: the number of devices is fixed when JAX starts."""
+  cached = {
+    'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+  }
+  command = [sys.executable, '-m', 'tests.on_eight_devices', part]
+  done = subprocess.run(command, cwd=ROOT, env=os.environ | cached, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-3000:]
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope='module')
+def core():
+  return on_eight_devices('core')
+
+
+@pytest.fixture(scope='module')
+def rest():
+  return on_eight_devices('rest')
+
+
+def test_eight_devices_decode_what_one_does(core):
+  assert core['decoding'] == {'greedy on 4 x 2': True}
+
+
+def test_the_cache_is_born_in_parts_and_stays_so_in_the_compiled_step(core):
+  assert core['compiled']['greedy on 4 x 2']['specs'] == ["P('data', 'model')"]
+
+
+def test_eight_devices_train_as_one_does_dropout_included(core):
+  np.testing.assert_allclose(core['losses']['4 x 2'], core['losses']['1'], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_every_strategy_decodes_on_eight_devices_what_it_does_on_one(rest):
+  assert len(rest['decoding']) == 6 and all(rest['decoding'].values()), rest['decoding']
+
+
+@pytest.mark.slow
+def test_rows_of_beams_stay_on_their_devices(rest):
+  assert rest['compiled'] == {'beam on 8 x 1': {'specs': ["P('data',)"], 'sent': []}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('what', ['losses', 'losses of heads', 'losses in parts'])
+def test_losses_and_gradients_are_those_of_one_device(rest, what):
+  (alone, *others) = rest[what].values()
+  for other in others:
+    np.testing.assert_allclose(other, alone, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_mesh(rest):
+  assert 0 < rest['continuing'] < 1e-4  # other sums, other roundings
+
+
+@pytest.fixture(scope='module')
+def mesh():
+  return make_mesh(MeshConfig())
+
+
+@pytest.fixture(scope='module')
+def params():
+  return jax.jit(Transformer(CONFIG).init)(jax.random.key(0))
+
+
+def specs(tree):
+  """Only those that split something."""
+  named = {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in jax.tree.leaves_with_path(tree)}
+  return {name: x.sharding.spec for name, x in named.items() if any(x.sharding.spec)}
+
+
+def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, params):
+  found = specs(place(params, mesh, TRANSFORMER))
+  assert found == {
+    'embedding': P('model'),
+    'decoder_0/attention/qkv/kernel': P(None, 'model'),  # [3, heads, width, inputs]
+    'decoder_0/attention/out/kernel': P(None, 'model'),  # [outputs, heads * width]
+    'decoder_0/cross/q/kernel': P('model'),  # [heads, width, inputs]
+    'decoder_0/cross/kv/kernel': P(None, 'model'),
+    'decoder_0/cross/out/kernel': P(None, 'model'),
+    'decoder_0/feed_forward/w1/kernel': P('model'),
+    'decoder_0/feed_forward/w1/bias': P('model'),
+    'decoder_0/feed_forward/w2/kernel': P(None, 'model'),
+    'encoder_0/attention/qkv/kernel': P(None, 'model'),
+    'encoder_0/attention/out/kernel': P(None, 'model'),
+    'encoder_0/feed_forward/w1/kernel': P('model'),
+    'encoder_0/feed_forward/w1/bias': P('model'),
+    'encoder_0/feed_forward/w2/kernel': P(None, 'model'),
+  }
+  assert specs(place(params, mesh, REPLICATED)) == {}
+
+
+@pytest.mark.parametrize('layout', HEADS)
+def test_heads_have_tables_by_their_layout(mesh, layout):
+  heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, layout=layout).init(jax.random.key(0))
+  split = {'separate': {'w2'}, 'paper': {'w1', 'b1', 'w2'}}[layout]
+  assert specs(place(heads, mesh, HEADS[layout])).keys() == split
+
+
+def test_placed_values_are_the_same_and_tell_their_mesh(mesh, params):
+  tree = {'params': params, 'key': jax.random.key(7), 'numpy': np.arange(3)}
+  placed = place(tree, mesh, REPLICATED)
+  assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), tree, placed))
+  assert mesh_of(placed) == mesh and mesh_of(tree) is None
+  assert jax.jit(lambda tree: tree['numpy'] + (mesh_of(tree) is None))(placed).tolist() == [1, 2, 3]
+
+
+def test_without_a_mesh_nothing_is_constrained():
+  x = jnp.arange(6).reshape(2, 3)
+  assert constrain(x, 'data', 'model') is x
+  assert by_rows(lambda x: x + 1)(x).tolist() == (x + 1).tolist()
+  assert place_rows({'x': x}, None)['x'] is x
+
+
+def test_a_dimension_that_does_not_divide_stays_whole():
+  shape = jax.sharding.AbstractMesh((4, 2), ('data', 'model'), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  with jax.sharding.use_abstract_mesh(shape):
+    jaxpr = str(jax.make_jaxpr(lambda x: constrain(x, 'data', 'model'))(jnp.zeros((8, 3))))
+  assert "P('data', None)" in jaxpr.replace('PartitionSpec', 'P')
+
+
+EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'model'))  # nothing is put there
+
+
+@pytest.mark.parametrize(
+  ('mistake', 'words'),
+  [
+    (lambda params: MeshConfig(data=0), 'mesh.data=0 is not possible: give 1 or more'),
+    (lambda params: make_mesh(MeshConfig(data=50, model=2)), 'asks for 100 devices, and there are 1'),
+    (lambda params: place(params, EIGHT, ((r'nothing$', P('model')),)), 'matches no parameter: there are decoder_0/'),
+    (
+      lambda params: place({'embedding': jnp.zeros((31, 16))}, EIGHT, TRANSFORMER[:1]),
+      r'embedding has shape \[31, 16\], and 31 cannot be divided over mesh.model=2 devices',
+    ),
+    (
+      lambda params: place({'a/qkv/kernel': jnp.zeros((3, 5, 2, 4))}, EIGHT, TRANSFORMER[1:2]),
+      r'and 5 cannot be divided over mesh.model=2 devices',  # heads
+    ),
+    (lambda params: place({'b': jnp.zeros(4)}, EIGHT, (('b', P(None, 'model')),)), 'too few axes'),
+    (lambda params: check_rows(6, EIGHT), '6 rows cannot be divided over mesh.data=4 devices: give a multiple of 4'),
+    (lambda params: check_rows(12, EIGHT, 2), '12 rows .* 2 parts of a batch: give a multiple of 8 rows'),
+    (
+      lambda params: mesh_of(jax.device_put(jnp.zeros(2), jax.NamedSharding(jax.make_mesh((1,), ('x',)), P()))),
+      'axes .*x.*: make it by make_mesh',
+    ),
+  ],
+)
+def test_mistakes_are_named(params, mistake, words):
+  with pytest.raises(fd.UserError, match=words):
+    mistake(params)
+
+
+def test_using_is_over_when_it_ends(mesh):
+  with using(mesh):
+    assert not jax.sharding.get_abstract_mesh().empty
+  assert jax.sharding.get_abstract_mesh().empty

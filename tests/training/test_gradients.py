@@ -1,0 +1,116 @@
+"""A batch in parts has the gradient of the whole; half precision computes and does not keep."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec import folders
+from fastdec.data.tokenizer import Tokenizer
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.gradients import gradients_of
+from fastdec.training.loop import make_step
+from fastdec.training.losses import model_loss
+from fastdec.training.optimizer import OptimizerConfig
+from fastdec.training.state import Task, TrainState, base_task, finetuned_heads_task
+from tests.training.fakes import Bigram, Matrices, on_device, packed, pairs
+
+MODEL = Bigram()
+SURE = Task(MODEL.init, lambda params, _, batch, key: model_loss(MODEL, params, batch, 0.1))  # without dropout
+
+
+def ragged():
+  """Six rows of very different numbers of tokens, the last of none."""
+  batch = packed(0, rows=6)
+  for row, tokens in enumerate((12, 1, 9, 2, 7, 0)):
+    batch['target_segment'][row, tokens:] = 0
+  return batch
+
+
+def close(a, b, rtol=1e-5):
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-7), a, b)
+
+
+@pytest.mark.parametrize('parts', [2, 3, 6])
+def test_parts_have_the_gradient_of_the_whole_batch(parts):
+  params, key = MODEL.init(jax.random.key(0)), jax.random.key(1)
+  whole, metrics = gradients_of(SURE, params, {}, ragged(), key)
+  gradients, of_parts = jax.jit(lambda params: gradients_of(SURE, params, {}, ragged(), key, parts))(params)
+  close(gradients, whole)
+  close(of_parts, metrics)
+  of_each = [gradients_of(SURE, params, {}, {n: x[i::parts] for n, x in ragged().items()}, key)[0] for i in range(parts)]
+  mean_of_means = jax.tree.map(lambda *x: sum(x) / parts, *of_each)
+  with pytest.raises(AssertionError):
+    close(mean_of_means, whole)
+
+
+def test_a_batch_of_padding_has_no_gradient():
+  empty = {name: np.zeros_like(x) for name, x in ragged().items()}
+  gradients, metrics = gradients_of(SURE, MODEL.init(jax.random.key(0)), {}, empty, jax.random.key(1), 2)
+  assert metrics['tokens'] == 0 and not any(leaf.any() for leaf in jax.tree.leaves(gradients))
+
+
+def test_all_parts_train_the_head_that_was_drawn():
+  task = finetuned_heads_task(MODEL, Matrices(), MODEL.init(jax.random.key(0)))
+  params = task.init(jax.random.key(2))
+  both = jax.jit(lambda key: [gradients_of(task, params, {}, ragged(), key, parts)[1]['head'] for parts in (1, 3)])
+  heads = [tuple(map(int, both(jax.random.key(i)))) for i in range(12)]
+  assert all(whole == in_parts for whole, in_parts in heads) and len(set(heads)) > 2
+
+
+def test_a_step_in_parts_is_a_step():
+  optimizer = OptimizerConfig(d_model=6, warmup=5)
+  after = []
+  for parts in (1, 2):
+    state = TrainState.create(SURE, optimizer.build(), jax.random.key(1))
+    step = make_step(SURE, optimizer.build(), optimizer.learning_rate, parts)
+    for _ in range(3):
+      state, metrics = step(state, {}, on_device(0, rows=6))
+    after.append((state.params, metrics))
+  close(*after, rtol=1e-4)
+
+
+@pytest.fixture(scope='module')
+def trained():
+  """Ten steps in either precision: (model, state, metrics)."""
+  sizes = TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+  optimizer, found = OptimizerConfig(d_model=16, warmup=5), {}
+  for dtype in ('float32', 'bfloat16'):
+    model = Transformer(dataclasses.replace(sizes, dtype=dtype))
+    task = base_task(model)
+    state = TrainState.create(dataclasses.replace(task, init=jax.jit(task.init)), optimizer.build(), jax.random.key(1))
+    step, metrics = make_step(task, optimizer.build(), optimizer.learning_rate), []
+    for i in range(10):
+      state, of_step = step(state, {}, pairs(i, rows=8))
+      metrics.append(of_step)
+    found[dtype] = model, state, metrics
+  return found
+
+
+def test_half_precision_keeps_float32_parameters_and_moments(trained):
+  for _, state, _ in trained.values():
+    leaves = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.ndim]
+    assert {leaf.dtype for leaf in leaves} == {np.dtype('float32')}
+  model, state, _ = trained['bfloat16']
+  assert jax.eval_shape(model.hidden, state.params, pairs(0)).dtype == jnp.bfloat16
+
+
+def test_losses_in_half_precision_are_near_those_in_float32(trained):
+  wide, half = (np.array([float(m['loss']) for m in metrics]) for _, _, metrics in trained.values())
+  np.testing.assert_allclose(half, wide, rtol=0.02)
+  assert (half != wide).any()
+  assert half[-3:].mean() < half[:3].mean()
+
+
+def test_what_was_trained_in_half_precision_loads_in_either(trained, tmp_path):
+  model, state, _ = trained['bfloat16']
+  Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], tmp_path / 'pieces.model', 30)
+  folders.save(tmp_path / 'model', model, state.params, tmp_path / 'pieces.model')
+  for asked, dtype, kept in ((None, 'bfloat16', 'float32'), ('float32', 'float32', 'float32')):
+    loaded, params = folders.load(tmp_path / 'model', asked)
+    assert loaded.config.dtype == dtype and {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {kept}
+    close(params, state.params, rtol=0)
+  loaded, params = folders.load(tmp_path / 'model', 'bfloat16')
+  assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {'bfloat16'}
