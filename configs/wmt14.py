@@ -7,6 +7,7 @@
   python -m experiments.train    --config=configs/wmt14.py:scale=tiny --workdir=out/base
   python -m experiments.train    --config=configs/wmt14.py:k=8,regime=regular --config.base=out/base --workdir=out/k8
   python -m experiments.evaluate --config=configs/wmt14.py:k=8,regime=regular --workdir=out/k8
+  python -m experiments.distill  --config=configs/wmt14.py:scale=tiny --teacher=out/base --workdir=out/distil
 
 scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus, without distillation; about 6 minutes
@@ -55,6 +56,7 @@ def tiny():
     'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
     'finetune': run(steps=160, warmup=40, every=80, constant=0.08),
     'heads': heads(d_ff=256, p1_share=0.5, draw='all'),
+    'distill': distill(),
     'table': table(ks=(2, 4, 8), regimes=('regular', 'finetune'), max_len=64, timed=12, sentences=320),
   }
 
@@ -70,6 +72,7 @@ def smoke():
     'freeze': run(steps=6, warmup=3, every=3),
     'finetune': run(steps=6, warmup=3, every=3),
     'heads': heads(d_ff=32, draw='all'),
+    'distill': distill(shard_size=250, rows=16),
     'table': table(ks=(2, 4), max_len=32, timed=3, sentences=32),
   }
 
@@ -83,10 +86,11 @@ def multi30k():
     ),
     'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
     'train': run(steps=1500, warmup=400, every=100, average=4, constant=0.7),
-    'retrain': run(steps=800, warmup=100, every=100, average=4, constant=0.3),
-    'freeze': run(steps=700, warmup=50, every=100, average=2, constant=0.2),
-    'finetune': run(steps=600, warmup=100, every=100, average=3, constant=0.06),
+    'retrain': run(steps=600, warmup=100, every=100, average=4, constant=0.3),
+    'freeze': run(steps=600, warmup=50, every=100, average=2, constant=0.2, rows=16),
+    'finetune': run(steps=800, warmup=100, every=100, average=4, constant=0.1, rows=16),
     'heads': heads(d_ff=512, p1_share=0.5, draw='all'),
+    'distill': distill(),
     'table': table(ks=(4, 8, 10), max_len=80, timed=30, split='test', rows=50),
   }
 
@@ -101,6 +105,7 @@ def wmt14():
     'freeze': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
     'finetune': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
     'heads': heads(d_ff=2048, layout='paper'),
+    'distill': distill(max_len=(1, 50), shard_size=20_000, rows=256),
     'table': table(ks=(2, 4, 6, 8, 10), max_len=256, timed=100),
   }
 
@@ -125,7 +130,7 @@ def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, r
   }
 
 
-def run(*, steps, warmup, every, average=2, constant=2.0):
+def run(*, steps, warmup, every, average=2, constant=2.0, rows=0):
   """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5."""
   return {
     'steps': steps,
@@ -135,6 +140,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0):
     'label_smoothing': 0.1,
     'every': every,  # steps between evaluations and checkpoints
     'average': average,  # checkpoints whose mean is the result
+    'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
   }
 
 
@@ -147,6 +153,18 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
     'p1_share': p1_share,  # of the loss in fine-tuning; 0: that of head 2, as in the paper. Short runs need more
     'draw': draw,  # 'one' head's loss a minibatch, drawn at random, as in the paper; or 'all' of them
     'decay': decay,  # each later head's loss counts so many times the one before
+  }
+
+
+def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
+  """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as Vaswani et al. 2017."""
+  return {
+    'beam': 4,
+    'length_penalty': 0.6,
+    'max_len': max_len,  # (a, b): a * source + b tokens. The paper's +50 costs time where sentences are short
+    'n_best': 1,  # outputs of a source
+    'shard_size': shard_size,  # sources decoded between two points to resume from
+    'rows': rows,  # sources decoded at once
   }
 
 

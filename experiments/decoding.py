@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from fastdec.data.packing import padded_batches
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import TokenPairs
+from fastdec.decoding.dataset import decode_all
 from fastdec.errors import UserError
 
 
@@ -21,6 +21,32 @@ class Output:
   tokens: np.ndarray
   lengths: np.ndarray
   block_sizes: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillConfig:
+  """How a teacher rewrites the training text; fields as in `configs/wmt14.py`."""
+
+  beam: int
+  length_penalty: float
+  max_len: tuple[float, ...]
+  n_best: int
+  shard_size: int
+  rows: int
+
+  def __post_init__(self) -> None:
+    for name in ('beam', 'n_best', 'shard_size', 'rows'):
+      if getattr(self, name) < 1:
+        raise UserError(f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more')
+    if self.n_best > self.beam:
+      raise UserError(f'config.distill.n_best={self.n_best} is not possible: beam={self.beam} is the most')
+    if len(self.max_len) != 2 or min(self.max_len) < 0 or self.max_len == (0, 0):
+      raise UserError(f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
+
+  @property
+  def strategy(self) -> fd.Beam:
+    """The search that this describes."""
+    return fd.Beam(self.beam, self.length_penalty, n_best=self.n_best, max_len=self.max_len)
 
 
 def rule_of(name: str) -> fd.MinBlock:
@@ -44,25 +70,14 @@ def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:
 def translate(
   model: Any, params: Any, tokenizer: Tokenizer, tokens: TokenPairs, strategy: Any, max_len: int, rows: int
 ) -> Output:
-  """Decodes all sources in length-sorted batches of one shape: one compilation.
+  """Decodes all sources, `rows` at once.
 
   Raises:
     UserError: a source is longer than the model's positions; nothing is decoded then.
   """
-  limit = model.max_positions
-  check_sources(tokens, limit)
-  outputs: list[Any] = [None] * len(tokens)
-  width = padded_width(tokens, limit)
-  for batch in padded_batches(tokens, rows):
-    source = batch.source[:, :width]
-    source = np.pad(source, ((0, 0), (0, width - source.shape[1])))
-    out = fd.decode(model, params, source, strategy, max_len=max_len)
-    arrays = [np.asarray(x) for x in (out.tokens, out.lengths, out.block_sizes)]
-    for row, index in enumerate(batch.indices):
-      if index >= 0:
-        outputs[index] = [x[row] for x in arrays]
-  ids, lengths, sizes = (np.stack(column) for column in zip(*outputs, strict=True))
-  return Output([tokenizer.decode(row.tolist()) for row in ids], ids, lengths, sizes)
+  check_sources(tokens, model.max_positions)
+  out = decode_all(model, params, tokens.source, strategy, max_len, rows)
+  return Output([tokenizer.decode(row.tolist()) for row in out.tokens], out.tokens, out.lengths, out.block_sizes)
 
 
 def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> None:

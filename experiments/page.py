@@ -169,7 +169,7 @@ class Page:
     teacher, workdir = self.teacher(), self._distilled
 
     def distil(budget: float | None) -> None:
-      from experiments.distill import distill
+      from experiments.distillation import distill
 
       distill(self._on_text('regular'), teacher.workdir, workdir, budget)
 

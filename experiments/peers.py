@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, ctranslate2_model
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
 SETTINGS = [(compute_type, threads) for threads in (1, 2) for compute_type in ('float32', 'int8')]
-ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}  # ours, and CTranslate2's names
 REST = 0.02  # seconds after a call on several threads: OpenMP's spin on for milliseconds, at the next call's cost
 Ids = list[int]
 
@@ -48,7 +47,7 @@ def main(words: list[str]) -> None:
   from experiments import measure, translation
   from fastdec import folders
 
-  version = _version()
+  version = ctranslate2_model.version()
   experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   model, params = folders.load(workdir)
   _check(model, experiment.transformer(model.vocab_size), workdir)
@@ -61,16 +60,6 @@ def main(words: list[str]) -> None:
     file.write(''.join(json.dumps(row | conditions) + '\n' for row in rows))
   console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   console.print(_markdown(rows, conditions))
-
-
-def _version() -> str:
-  from fastdec.errors import UserError
-
-  try:
-    import ctranslate2
-  except ImportError:
-    raise UserError("CTranslate2 is not installed: run pip install -e '.[benchmark]'") from None
-  return ctranslate2.__version__
 
 
 def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
@@ -112,7 +101,7 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
   import ctranslate2
 
   with tempfile.TemporaryDirectory() as folder:
-    _write(folder, model, params)
+    ctranslate2_model.write(folder, model, params)
     translators = [
       ctranslate2.Translator(folder, device='cpu', compute_type=compute_type, intra_threads=threads)
       for compute_type, threads in SETTINGS
@@ -137,60 +126,6 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
     return Variant('CTranslate2', compute_type, threads, every, lambda padded: decode(padded)[0])
 
   return [variant(*setting, translator) for setting, translator in zip(SETTINGS, translators, strict=True)]
-
-
-def _write(folder: str, model: Any, params: Any) -> None:
-  """Writes the model as CTranslate2 reads it; its pieces are our ids as decimal numbers."""
-  import jax
-  import jax.numpy as jnp
-  import numpy as np
-  from ctranslate2 import specs
-
-  from fastdec.models.layers import sinusoids
-
-  config = model.config
-  params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
-  layers = config.encoder_layers, config.decoder_layers
-  activation = specs.Activation[ACTIVATIONS[config.activation]]
-  spec = specs.TransformerSpec.from_config(layers, config.heads, activation=activation)
-  spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = params['embedding']
-  spec.decoder.projection.weight = params['embedding']
-  for side, part, positions in (('encoder', spec.encoder, 'source'), ('decoder', spec.decoder, 'target')):
-    signal = params.get(f'{positions}_positions')
-    table = np.asarray(sinusoids(jnp.arange(config.max_positions), config.d_model)) if signal is None else signal
-    part.position_encodings.encodings = table
-    _fill(part.layer_norm, params[f'{side}_norm'])
-    for i, layer in enumerate(part.layer):
-      _fill_layer(layer, params[f'{side}_{i}'])
-  names = [str(token) for token in range(config.vocab_size)]
-  spec.register_source_vocabulary(names)
-  spec.register_target_vocabulary(names)
-  spec.config.layer_norm_epsilon = config.norm_epsilon
-  spec.config.bos_token = spec.config.decoder_start_token = names[config.start_id]
-  spec.config.eos_token, spec.config.unk_token = names[config.eos_ids[0]], names[-1]  # no piece is ever unknown
-  spec.validate()
-  spec.optimize()  # the three embeddings become one
-  spec.save(folder)
-
-
-def _fill_layer(layer: Any, params: Mapping[str, Any]) -> None:
-  attentions = [(layer.self_attention, 'attention', ('qkv', 'out'))]
-  if 'cross' in params:
-    attentions.append((layer.attention, 'cross', ('q', 'kv', 'out')))
-  for spec, name, projections in attentions:
-    _fill(spec.layer_norm, params[f'around_{name}']['norm'])
-    for linear, projection in zip(spec.linear, projections, strict=True):
-      _fill(linear, params[name][projection])
-  _fill(layer.ffn.layer_norm, params['around_feed_forward']['norm'])
-  _fill(layer.ffn.linear_0, params['feed_forward']['w1'])
-  _fill(layer.ffn.linear_1, params['feed_forward']['w2'])
-
-
-def _fill(spec: Any, params: Mapping[str, Any]) -> None:
-  """A projection, or a norm."""
-  names = {'kernel': 'weight', 'bias': 'bias'} if 'kernel' in params else {'scale': 'gamma', 'bias': 'beta'}
-  for name, value in params.items():
-    setattr(spec, names[name], value)
 
 
 def _measure(variants: Sequence[Variant], measuring: Any) -> list[dict[str, Any]]:

@@ -94,7 +94,8 @@ class Run:
       raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
     text = Text.of(self.experiment)
     job = self._heads(text) if self.k > 1 else self._base(text)
-    config, batches = self.experiment.run(self.k, self.regime), text.train_batches()
+    config = self.experiment.run(self.k, self.regime)
+    batches = text.train_batches(config.rows)
     self.check_inputs()
     claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
     key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)

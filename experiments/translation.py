@@ -5,7 +5,7 @@ import pathlib
 from typing import Any, Literal
 
 from configs.common import to_dataclass
-from experiments.decoding import rule_of
+from experiments.decoding import DistillConfig, rule_of
 from fastdec.data.caching import tokenizer_of, tokens_of
 from fastdec.data.lines import Pair
 from fastdec.data.packing import packed_batches
@@ -88,6 +88,7 @@ class RunConfig:
   label_smoothing: float
   every: int
   average: int
+  rows: int = 0
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -164,6 +165,7 @@ class Experiment:
   freeze: RunConfig  # of heads on a frozen base
   finetune: RunConfig  # of heads and base together
   heads: HeadsConfig
+  distill: DistillConfig
   table: TableConfig
 
   @classmethod
@@ -229,21 +231,21 @@ class Text:
     text = open_text(config.training if split == 'train' else config.data, config.cache)
     return tokens_of(text, split, self.tokenizer, max_length, config.cache)
 
-  def train_batches(self) -> Any:
+  def train_batches(self, rows: int = 0) -> Any:
     """Endless packed batches, reshuffled every epoch."""
-    return self._packed('train')
+    return self._packed('train', rows or self.experiment.data.rows)
 
   def dev_batches(self) -> list[Any]:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
     config = self.experiment.data
     full = int(self.tokens('dev', config.row_length).lengths.max(1).sum()) // (config.rows * config.row_length)
-    packed = self._packed('dev')
+    packed = self._packed('dev', config.rows)
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
 
-  def _packed(self, split: str) -> Any:
+  def _packed(self, split: str, rows: int) -> Any:
     config = self.experiment.data
     tokens = self.tokens(split, config.row_length)
-    return packed_batches(tokens, config.rows, config.row_length, self.experiment.seed)
+    return packed_batches(tokens, rows, config.row_length, self.experiment.seed)
 
 
 def _at_least(least: int, part: str, **values: int) -> None:

@@ -5,10 +5,12 @@ from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.penalties import PowerPenalty
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
-from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa
+from fastdec.decoding.score import score
+from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, Sample
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
+from fastdec.models.ensemble import Ensemble
 
 __all__ = [
   'Beam',
@@ -16,11 +18,13 @@ __all__ = [
   'BlockwiseTwoCalls',
   'Decoded',
   'Distance',
+  'Ensemble',
   'Exact',
   'Greedy',
   'Medusa',
   'MinBlock',
   'PowerPenalty',
+  'Sample',
   'TopN',
   'Topology',
   'UserError',
@@ -28,5 +32,6 @@ __all__ = [
   'load',
   'load_heads',
   'load_tokenizer',
+  'score',
   'stream',
 ]

@@ -30,7 +30,8 @@ ALLOWED = {
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
 HEAVY = {
   'absl', 'array_record', 'babel', 'datasets', 'grain', 'matplotlib', 'ml_collections', 'optax', 'orbax', 'sacrebleu',
-  'safetensors', 'sentencepiece', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'torch', 'transformers'}
+  'sacremoses', 'safetensors', 'sentencepiece', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'torch',
+  'transformers'}
 
 
 def imports(file: Path) -> Iterator[str]:

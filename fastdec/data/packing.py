@@ -14,19 +14,18 @@ Targets are not shifted: the model does that.
 import itertools
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Int, Int32
 
-from fastdec.data.tokenizer import PAD_ID, Tokenizer
+from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 
 Batch = dict[str, Int32[np.ndarray, 'r l']]
-WIDTH_STEP = 16  # of batches for evaluation
 CHUNK = 10_000  # pairs tokenised at once
 OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a per cent more
 
@@ -71,29 +70,6 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
   return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
 
 
-class Padded(NamedTuple):
-  """A batch for evaluation: the index of each row's pair (-1: an empty row), and sources padded with 0."""
-  indices: Int[np.ndarray, ' b']
-  source: Int32[np.ndarray, 'b s']
-
-
-def padded_batches(tokens: TokenPairs, rows: int) -> Iterator[Padded]:
-  """All sources, EOS included, by length, in batches of `rows`; the last one is filled up with empty rows.
-
-  Widths are multiples of 16, so that there are few to compile.
-  """
-  order = np.argsort(tokens.source.lengths, kind='stable')
-  for start in range(0, len(order), rows):
-    chunk = order[start:start + rows]
-    indices = np.full(rows, -1)
-    indices[:len(chunk)] = chunk
-    width = -(-int(tokens.source.lengths[chunk].max()) // WIDTH_STEP) * WIDTH_STEP
-    source = np.full((rows, width), PAD_ID, np.int32)
-    for row, index in enumerate(chunk):
-      source[row, :tokens.source.lengths[index]] = tokens.source[index]
-    yield Padded(indices, source)
-
-
 class _Plan(NamedTuple):
   """Which pairs share a row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this order."""
   order: Int[np.ndarray, ' n']
@@ -106,9 +82,9 @@ class _PackedSource:
   def __init__(self, tokens: TokenPairs, rows: int, length: int, seed: int):
     self._tokens, self._rows, self._length, self._seed = tokens, rows, length, seed
     self._lock = threading.Lock()  # Grain reads from several threads
-    self._plans: dict[int, _Plan] = {}
-    needed = first_fit(tokens.lengths[self._shuffle(0)], length).max() + 1
-    self.batches_per_epoch = -(-int(needed) // rows)
+    pairs, row = self._assign(0)
+    self.batches_per_epoch = -(-int(row.max() + 1) // rows)
+    self._plans = {0: self._scatter(0, pairs, row)}
 
   def __len__(self) -> int:
     return sys.maxsize
@@ -124,20 +100,20 @@ class _PackedSource:
     return {**_lay_out('source', self._tokens.source, pairs, row, segment, shape),
             **_lay_out('target', self._tokens.target, pairs, row, segment, shape)}
 
-  def _shuffle(self, epoch: int) -> Int[np.ndarray, ' n']:
-    return np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+  def _assign(self, epoch: int) -> tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]:
+    """The epoch's shuffle, and the row of each of its pairs."""
+    pairs = np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
+    return pairs, first_fit(self._tokens.lengths[pairs], self._length)
 
   def _plan(self, epoch: int) -> _Plan:
     with self._lock:
       if epoch not in self._plans:
         self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers run ahead
-        self._plans[epoch] = self._make_plan(epoch)
+        self._plans[epoch] = self._scatter(epoch, *self._assign(epoch))
       return self._plans[epoch]
 
-  def _make_plan(self, epoch: int) -> _Plan:
-    """Packs the epoch's shuffle, then scatters its rows over the places that the epoch's batches have."""
-    pairs = self._shuffle(epoch)
-    row = first_fit(self._tokens.lengths[pairs], self._length)
+  def _scatter(self, epoch: int, pairs: Int[np.ndarray, ' n'], row: Int[np.ndarray, ' n']) -> _Plan:
+    """Scatters the rows over the places that the epoch's batches have."""
     places = self.batches_per_epoch * self._rows
     rng = np.random.default_rng((self._seed, epoch, 1))
     place = rng.permutation(max(places, row.max() + 1))[row]
@@ -150,17 +126,18 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
 
   (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
   """
-  free = np.full((2, OPEN_ROWS), length)
-  ids = np.arange(OPEN_ROWS)
+  free_source, free_target = free = np.full((2, OPEN_ROWS), length, np.int32)
+  ids, opened = list(range(OPEN_ROWS)), OPEN_ROWS
   rows = np.empty(len(lengths), np.int64)
-  for i, pair in enumerate(lengths[:, :, None]):
-    fits = (free >= pair).all(0)
-    place = fits.argmax()
+  for i, (source, target) in enumerate(lengths.tolist()):
+    fits = (free_source >= source) & (free_target >= target)
+    place = int(fits.argmax())
     if not fits[place]:
-      place = free.sum(0).argmin()
-      ids[place] = ids.max() + 1
+      place = int((free_source + free_target).argmin())
+      ids[place], opened = opened, opened + 1
       free[:, place] = length
-    free[:, place] -= pair[:, 0]
+    free_source[place] -= source
+    free_target[place] -= target
     rows[i] = ids[place]
   return rows
 

@@ -90,7 +90,7 @@ class Corpus(NamedTuple):
 
 
 def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
-  """The text, checked, and prepared under `cache_dir` where that has not been done; then opening it reads no lines.
+  """The text, checked, and prepared under `cache_dir` where that has not been done; else no more than opened.
 
   Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an empty line
   is a sentence to translate) and are left out of train.
@@ -111,6 +111,8 @@ def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
       rows = {split: prepared.as_data_source(split) for split in splits}
   with _damage(folder):
     counts = {split: len(source) for split, source in rows.items()}
+    for split, count in counts.items():
+      _read(rows[split], range(min(count, 1)))  # files are opened when they are read: damage shows now, not in hours
   if 'train' in counts and data.max_train is not None:
     counts['train'] = min(counts['train'], data.max_train)
   return Corpus(hashlib.sha256(f'{key} {data.max_train}'.encode()).hexdigest(), folder, rows, counts, sides)

@@ -69,10 +69,12 @@ class TokenPairs:
     """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut or is another's."""
     try:
       stored = np.asarray(np.load(path, mmap_mode='r', allow_pickle=False))
+      if stored.dtype != np.int32:
+        return None
       count, dropped = map(int, stored[:2])
       sides = [np.cumsum(np.concatenate([[0], part])) for part in stored[2:2 + 2 * count].reshape(2, count)]
       source, target = np.split(stored[2 + 2 * count:], [sides[0][-1]])
-      if stored.dtype != np.int32 or len(target) != sides[1][-1]:
+      if len(target) != sides[1][-1]:
         return None
       return cls(Ragged(source, sides[0]), Ragged(target, sides[1]), dropped)
     except (OSError, ValueError, EOFError, IndexError):

@@ -73,7 +73,7 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
     root = folder or builder.data_path.parents[2]
     command = f'tfds build {NAME} --file_format=array_record --data_dir={root}'
     given = f'{NAME} is not prepared as array records in {root}'
-    remedy = f"pip install 'fastdec[prepare]' and run `{command}`, or give the archives with kind=archives"
+    remedy = f"run `pip install 'fastdec[prepare]'` and `{command}`, or give the archives with kind=archives"
     raise UserError(f'{given}: {remedy}') from error
   digest = hashlib.sha256(f'{builder.info.full_name} {[len(source) for source in rows.values()]}'.encode())
   for file in sorted(pathlib.Path(builder.data_path).glob('*')):  # none, where the data is mocked

@@ -5,7 +5,8 @@ step scores the newest token of every beam in one call, ranks the continuations,
 `size` to the finished ones, and reorders the cache by where the others came from. The encoder's memory is not copied:
 cross-attention sees the beams of a row as so many queries.
 
-Ties go to the lower beam, then the lower token id. The stopping rules are Hugging Face's, with its names.
+Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own: what is suppressed is left
+out of the search, not of the law. The stopping rules are Hugging Face's, with its names.
 """
 
 import dataclasses
@@ -19,10 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.sampling import suppress
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
-from fastdec.models.api import causal
+from fastdec.models.api import causal, suppress
 from fastdec.struct import Bound
 
 NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
@@ -30,13 +30,13 @@ NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
 
 @struct.pytree
 class Beams:
-  """The beams and the finished hypotheses of every row, in groups: g groups of w beams each."""
+  """The beams and the finished hypotheses of every row: g groups of w beams each, or one group alone."""
 
-  tokens: Int[Array, 'b g w t']  # of the running beams, valid before the row's length
-  scores: Float[Array, 'b g w']  # summed log-probabilities, best first
-  finished: Int[Array, 'b g w t']  # pad id after each end
-  finished_scores: Float[Array, 'b g w']  # divided by the length penalty, best first
-  finished_lengths: Int[Array, 'b g w']
+  tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
+  scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
+  finished: Int[Array, 'b *g w t']  # pad id after each end
+  finished_scores: Float[Array, 'b *g w']  # divided by the length penalty, best first
+  finished_lengths: Int[Array, 'b *g w']
 
 
 @struct.pytree
@@ -93,14 +93,19 @@ class Beam:
       raise UserError(f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'")
     if self.no_repeat_ngram < 0:
       raise UserError(f'no_repeat_ngram={self.no_repeat_ngram} is not possible: give 0 for no such rule, or more')
-    if _differs(self.unknown_penalty, 0) and self.unknown_id is None:
+    if _is_set(self.unknown_penalty) and self.unknown_id is None:
       raise UserError('an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it')
-    if _differs(self.diversity, 0) and self.groups == 1:
+    if _is_set(self.diversity) and self.groups == 1:
       raise UserError('diversity is between groups of beams, and there is one: give groups=2 or more')
     if self.max_len is not None and len(self.max_len) != 2:
       raise UserError(f'max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
     if not isinstance(self.length_penalty, LengthPenalty):
       object.__setattr__(self, 'length_penalty', GNMTPenalty(self.length_penalty))
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    """See `Strategy.most_tokens`."""
+    a, b = self.max_len or (0, max_len)
+    return min(max(int(a * source + b), 1), max_len)
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
     """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's beams."""
@@ -182,7 +187,7 @@ class Beam:
   def _extend(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
     """One more token for every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
-    law = jax.nn.log_softmax(suppress(logits, model.suppressed_ids), axis=-1)
+    law = suppress(jax.nn.log_softmax(logits, axis=-1), model.suppressed_ids)
     law = self._constrained(model, state, law).reshape(b, g, w, -1)
     chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # how often, by earlier groups
     parts = []
@@ -191,7 +196,9 @@ class Beam:
       beams, origin, over = self._group(model, beams, law[:, i] - self.diversity * chosen[:, None], state)
       if i + 1 < g:
         newest = jnp.take_along_axis(beams.tokens, state.length[:, None, None], axis=2)[..., 0]
-        chosen = chosen + jax.nn.one_hot(newest, law.shape[-1], dtype=law.dtype).sum(1)
+        counts = (beams.scores > NEVER) & ~state.done[:, i, None]
+        one_hot = jax.nn.one_hot(newest, law.shape[-1], dtype=law.dtype)
+        chosen = chosen + jnp.where(counts[..., None], one_hot, 0).sum(1)
       parts.append((beams, origin + i * w, over))
     beams, origin, over = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *parts)
 
@@ -263,6 +270,6 @@ class Beam:
     return (full & (best / divisor <= worst)) | (best == NEVER)
 
 
-def _differs(setting: Any, value: float) -> bool:
-  """False for what is traced: it was checked outside."""
-  return not isinstance(setting, jax.core.Tracer) and bool(np.any(np.asarray(setting) != value))
+def _is_set(setting: Any) -> bool:
+  """Whether it is not 0; False for what is traced: it was checked outside."""
+  return not isinstance(setting, jax.core.Tracer) and bool(np.any(np.asarray(setting) != 0))

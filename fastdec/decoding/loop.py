@@ -14,9 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.sampling import suppress
 from fastdec.decoding.topology import Topology, take_node
-from fastdec.models.api import causal
+from fastdec.models.api import causal, suppress
 from fastdec.struct import Bound
 
 

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -43,6 +44,14 @@ class Decoded:
   scores: Float[Array, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
   nbest_tokens: Int[Array, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array, 'b w'] | None = None
+
+  def widened(self, max_len: int, pad_id: int) -> 'Decoded':
+    """The same with room for `max_len` tokens a row."""
+    room = max_len - self.tokens.shape[1]
+    wide = lambda x, value: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)], constant_values=value)
+    nbest = None if self.nbest_tokens is None else wide(self.nbest_tokens, pad_id)
+    tokens, block_sizes = wide(self.tokens, pad_id), wide(self.block_sizes, 0)
+    return dataclasses.replace(self, tokens=tokens, block_sizes=block_sizes, nbest_tokens=nbest)
 
   @property
   def mean_block_size(self) -> float:

@@ -1,9 +1,11 @@
 """Acceptance rules that compare a draft with the target's prediction (Stern et al. 2018, sections 3 and 5).
 
-Each says which nodes match, given that their parents do; `longest` finds the longest matching path. The bonus is always
-the target's argmax after that path. `Exact` is lossless; the others trade fidelity for longer blocks.
+Each says which nodes match, given that their parents do; `longest` finds the longest matching path. The bonus is the
+target's choice after that path: its argmax, or what `Sampling` draws. `Exact` and `Sampling` are lossless; the others
+trade fidelity for longer blocks.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
-from fastdec.decoding.sampling import argmax
+from fastdec.decoding.sampling import argmax, warp
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 
@@ -23,10 +25,14 @@ class _Matching:
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     raise NotImplementedError
 
+  def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
+    """The target's own choice of the token after each node."""
+    return argmax(logits)
+
   def __call__(
     self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
   ) -> Accepted:
-    choice = argmax(logits)
+    choice = self.choose(keys, logits)
     matching = self.matches(draft, logits, choice) & acceptable
     node = longest(matching, draft, logits)
     return Accepted(node=node, bonus=take_node(choice, node))
@@ -83,6 +89,32 @@ class MinBlock(_Matching):
     return self.rule.matches(draft, logits, choice) | (draft.topology.depths < self.size)[None]
 
 
+@struct.pytree
+class Sampling(Exact):
+  """The target's choice is drawn from its law, warped by temperature, top-k and top-p (`sampling.warp`), and a draft is
+  accepted where it is what was drawn. Lossless in distribution for drafts that are guesses without a law of their own:
+  a draft x is accepted with probability p(x), and what replaces it is drawn from p given that it is not x.
+  """
+  temperature: Any = 1.0  # float32 scalar
+  top_k: Any = 0  # int32 scalar
+  top_p: Any = 1.0  # float32 scalar
+
+  def __post_init__(self) -> None:
+    if _is_outside(self.temperature, lambda t: t > 0):
+      raise UserError(f'temperature={self.temperature} is not possible: give more than 0, or decode by Greedy()')
+    if _is_outside(self.top_p, lambda p: 0 < p <= 1):
+      raise UserError(f'top_p={self.top_p} is not possible: give more than 0 and at most 1')
+    object.__setattr__(self, 'top_k', _number(self.top_k, 0, 'sampling takes top_k'))
+    for name in ('temperature', 'top_p'):
+      object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
+
+  def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
+    if keys is None:
+      raise UserError('sampling needs randomness, and no key was given: give decode key=jax.random.key(0), for example')
+    law = warp(logits, self.temperature, self.top_k, self.top_p)
+    return jax.vmap(jax.random.categorical)(keys, law).astype(jnp.int32)
+
+
 def at_parent(x: Array, topology: Topology) -> Array:
   """For each node, what x [b, n, ...] holds at its parent (the root: at itself, where nobody reads it)."""
   if topology.is_chain:
@@ -109,6 +141,11 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   score = jnp.where(mask, gain[:, None, :], 0).sum(-1)
   score = jnp.maximum(score, jnp.finfo(score.dtype).min)  # a suppressed token's is minus infinity
   return argmax(jnp.where(deepest, score, -jnp.inf))
+
+
+def _is_outside(value: Any, allowed: Callable[[Any], bool]) -> bool:
+  """False for what is traced: it was checked outside."""
+  return not isinstance(value, jax.core.Tracer) and not allowed(value)
 
 
 def _number(value: Any, least: int, takes: str) -> Int[Array, '']:

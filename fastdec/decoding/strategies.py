@@ -12,7 +12,7 @@ from fastdec.decoding.drafters.heads import HeadsDrafter
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.drafters.two_calls import TwoCallDrafter
 from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
-from fastdec.decoding.rules import Exact
+from fastdec.decoding.rules import Exact, Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.struct import Bound
@@ -22,9 +22,13 @@ from fastdec.struct import Bound
 class Strategy(Protocol):
   """What `decode` asks: a frozen pytree of functions on a state, which is another pytree; all run inside jit.
 
-  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that a batch may be
-  cut down to the rows that still run (`take`) without changing what they become.
+  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that some may leave
+  (`take`) and others come in their places without changing what the rest become: every array of a state has its rows
+  first, and where a row has several entries (beams), they lie together.
   """
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    """What a row can emit at most whose source, or prompt, has so many tokens; asked outside jit."""
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
     """Runs the prompt, once."""
@@ -48,6 +52,9 @@ class LoopStrategy:
   drafter: Drafter
   rule: Rule
 
+  def most_tokens(self, source: int, max_len: int) -> int:
+    return max_len
+
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
     return loop.init(target, self.drafter, self.rule, prompt, max_len, keys)
 
@@ -70,6 +77,32 @@ class Greedy(LoopStrategy):
 
   drafter = NoDraft()
   rule = Exact()
+
+
+@struct.pytree
+class Sample(LoopStrategy):
+  """A token drawn from the model's law, one a call; `decode` needs a key.
+
+  Args:
+    temperature: divides the logits; above 0.
+    top_k: only the k most likely tokens (0: all).
+    top_p: only the fewest most likely tokens that have this probability together, after top_k (1: all).
+  """
+
+  temperature: Any = 1.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+
+  drafter = NoDraft()
+
+  def __post_init__(self) -> None:
+    rule = Sampling(self.temperature, self.top_k, self.top_p)
+    for name in ('temperature', 'top_k', 'top_p'):
+      object.__setattr__(self, name, getattr(rule, name))
+
+  @property
+  def rule(self) -> Rule:
+    return Sampling(self.temperature, self.top_k, self.top_p)
 
 
 @struct.pytree

@@ -37,6 +37,7 @@ protocol below and every strategy decodes your model. A whole model in thirty li
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -113,3 +114,12 @@ def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
   """The model's `project` where it has one: a model whose `unembed` does more than project (a learned p1) has both, so
   that heads share the projection and not the rest. Else its `unembed`."""
   return getattr(model, 'project', model.unembed)
+
+
+def suppress(logits: Float[Array, '*b v'], ids: tuple[int, ...]) -> Float[Array, '*b v']:
+  """The logits with `ids` at minus infinity: never drafted, never emitted."""
+  if not ids:
+    return logits
+  banned = np.zeros(logits.shape[-1], bool)
+  banned[list(ids)] = True
+  return jnp.where(banned.reshape((1,) * (logits.ndim - 1) + (-1,)), -jnp.inf, logits)

@@ -186,7 +186,7 @@ class DecoderLayer(nn.Module):
 class Sees:
   """The two masks of a decoder layer."""
   own: Bool[Array, '#b n t']
-  memory: Bool[Array, '#b m s']
+  memory: Bool[Array, '#r m s']  # a row for each source, which may have several beams
 
 
 class Network(nn.Module):

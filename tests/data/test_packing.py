@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdec.data.packing import _PackedSource, first_fit, packed_batches, padded_batches, tokenise
+from fastdec.data import packing
+from fastdec.data.packing import _PackedSource, first_fit, packed_batches, tokenise
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -125,20 +126,6 @@ def test_what_cannot_be_packed_is_refused(lengths, rows, message):
     packed_batches(token_pairs(lengths), rows=rows, length=8, seed=0)
 
 
-def test_padded_batches_hold_every_source_once_and_few_widths():
-  tokens = random_pairs(50, longest=40)
-  batches = list(padded_batches(tokens, rows=8))
-  indices = np.concatenate([batch.indices for batch in batches])
-  assert sorted(indices) == [-1] * 6 + list(range(50))
-  assert {batch.source.shape for batch in batches} <= {(8, 16), (8, 32), (8, 48)}
-  for batch in batches:
-    for index, row in zip(batch.indices, batch.source, strict=True):
-      expected = [] if index < 0 else tokens.source[index].tolist()
-      assert row.tolist() == expected + [0] * (len(row) - len(expected))
-  widths = [batch.source.shape[1] for batch in batches]
-  assert widths == sorted(widths)
-
-
 @pytest.fixture(scope='module')
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
   path = tmp_path_factory.mktemp('tokenizer') / 'tokenizer.model'
@@ -163,20 +150,12 @@ def test_pairs_with_a_side_too_long_are_dropped_and_counted(tokenizer: Tokenizer
   assert tokenise(PAIRS, tokenizer, max_length=longest).dropped == 0
 
 
-def test_stored_tokens_are_used_for_the_same_text_only(tokenizer: Tokenizer, tmp_path, monkeypatch):
-  path = tmp_path / 'deep' / 'tokens.npz'
-  stored = tokenise(PAIRS, tokenizer, max_length=20, cache_path=path)
-  with monkeypatch.context() as patch:
-    patch.setattr(Tokenizer, 'encode', lambda *_: pytest.fail('tokenised again'))
-    assert pairs_of(tokenise(PAIRS, tokenizer, max_length=20, cache_path=path)) == pairs_of(stored)
-  assert len(tokenise(PAIRS[:1], tokenizer, max_length=20, cache_path=path)) == 1
-  assert len(tokenise(PAIRS, tokenizer, max_length=20, cache_path=path)) == 3
-  assert [file.name for file in path.parent.iterdir()] == ['tokens.npz']
-
-
-@pytest.mark.parametrize('damage', [lambda content: content[:len(content) // 2], lambda content: b''])
-def test_a_damaged_store_is_replaced(tokenizer: Tokenizer, tmp_path, damage):
-  path = tmp_path / 'tokens.npz'
-  stored = tokenise(PAIRS, tokenizer, cache_path=path)
-  path.write_bytes(damage(path.read_bytes()))
-  assert pairs_of(tokenise(PAIRS, tokenizer, cache_path=path)) == pairs_of(stored)
+def test_chunks_and_those_with_nothing_kept_make_no_difference(tokenizer: Tokenizer, monkeypatch):
+  pairs = [('three three three', 'drei'), *PAIRS, ('two', 'zwei')]
+  limit = len(tokenizer.encode('three three three'))
+  whole = tokenise(pairs, tokenizer, limit)
+  monkeypatch.setattr(packing, 'CHUNK', 1)
+  chunked = tokenise(iter(pairs), tokenizer, limit)
+  assert chunked.dropped == whole.dropped == 2 and pairs_of(chunked) == pairs_of(whole)
+  assert chunked.source.tokens.tolist() == whole.source.tokens.tolist()
+  assert len(tokenise(pairs, tokenizer, max_length=0)) == len(tokenise([], tokenizer)) == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastdec.data.text import SPLITS, TextData, load_pairs
+from fastdec.data import lines, text
+from fastdec.data.text import SPLITS, TextData, load_pairs, open_text
 from fastdec.errors import UserError
 
 SOURCE, TARGET = 'one\n\n three \xa0three\r\nfour', 'eins\n\ndrei drei\n\n'
@@ -107,3 +108,33 @@ def test_multi30k_comes_back_whole(shared: Path, tmp_path: Path):
   assert [len(load_pairs(data, split, tmp_path)) for split in SPLITS] == [29_000, 1_014, 1_000]
   english = gzip.decompress(Path(data.test[0]).read_bytes()).decode().splitlines()
   assert [source for source, _ in load_pairs(data, 'test', tmp_path)] == english
+
+
+def test_real_wmt_text_comes_back_whole(shared: Path, tmp_path: Path):
+  path = lambda name, language: str(shared / 'data' / 'wmt_en_de' / f'{name}.{language}.gz')
+  both = lambda name: (path(name, 'en'), path(name, 'de'))
+  names = {'train': 'train10k.detok', 'dev': 'newstest2012.detok', 'test': 'newstest2014.detok'}
+  data = TextData(kind='files', **{split: both(name) for split, name in names.items()})
+  for split, count in (('train', 10_000), ('dev', 3_000), ('test', 2_737)):
+    pairs = load_pairs(data, split, tmp_path)
+    sides = (gzip.decompress(Path(path).read_bytes()).decode().split('\n')[:-1] for path in both(names[split]))
+    assert len(pairs) == count and pairs == list(zip(*sides, strict=True))
+
+
+def test_opening_prepared_text_reads_no_file_and_one_pair_of_a_split(data: TextData, tmp_path: Path, monkeypatch):
+  monkeypatch.setattr(lines, 'RACY', -1.0)
+  read, rows_read = text._read, []
+  first = open_text(data, tmp_path / 'cache')
+  monkeypatch.setattr(lines.Lines, '__iter__', lambda self: pytest.fail(f'{self} was read again'))
+  monkeypatch.setattr(text, '_read', lambda rows, which: rows_read.append(len(which)) or read(rows, which))
+  again = open_text(data, tmp_path / 'cache')
+  assert (again.key, again.counts) == (first.key, first.counts) == (first.key, {'train': 2, 'dev': 4, 'test': 4})
+  assert rows_read == [1, 1, 1]
+
+
+def test_a_sample_is_in_order_and_always_the_same(data: TextData, tmp_path: Path):
+  corpus = open_text(data, tmp_path / 'cache')
+  every = list(corpus.pairs('dev'))
+  sample = list(corpus.pairs('dev', 2))
+  assert len(sample) == 2 and sample == list(corpus.pairs('dev', 2)) == [pair for pair in every if pair in sample]
+  assert list(corpus.pairs('dev', 4)) == list(corpus.pairs('dev', 9)) == every

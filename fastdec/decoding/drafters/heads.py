@@ -10,10 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Prefill, Step
-from fastdec.decoding.sampling import argmax, suppress
+from fastdec.decoding.sampling import argmax
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import vocabulary_projection
+from fastdec.models.api import suppress, vocabulary_projection
 from fastdec.struct import Bound
 
 

@@ -1,0 +1,89 @@
+"""A long list made shard by shard, by as many processes as like, each shard once; killed at any moment, it goes on.
+
+  folder/00012.jsonl   the records of shard 12, one a line as JSON; the last line says that they are whole
+  folder/00012.lock    locked by the process that makes it; the system lets go of it when that process dies
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import pathlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fastdec.data.storing import whole_file
+from fastdec.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+  """Where `total` records are kept, `size` in a shard."""
+
+  folder: pathlib.Path
+  size: int
+  total: int
+
+  def __len__(self) -> int:
+    return -(-self.total // self.size)
+
+  def span(self, shard: int) -> range:
+    """Which records a shard holds."""
+    return range(shard * self.size, min((shard + 1) * self.size, self.total))
+
+  def exists(self, shard: int) -> bool:
+    """Whether there is a file, whole or damaged."""
+    return self._path(shard).exists()
+
+  def read(self, shard: int) -> list[Any] | None:
+    """The records of a shard; None where it is not there, cut short or damaged."""
+    try:
+      content, end = self._path(shard).read_bytes().removesuffix(b'\n').rsplit(b'\n', 1)
+      if json.loads(end) != _end(content, len(self.span(shard))):
+        return None
+      return [json.loads(line) for line in content.split(b'\n')]
+    except (OSError, ValueError):
+      return None
+
+  def write(self, shard: int, records: Sequence[Any]) -> None:
+    """Puts a shard on the disk, whole.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    content = '\n'.join(json.dumps(record, ensure_ascii=False) for record in records).encode()
+    with whole_file(self._path(shard)) as file:
+      file.write(content + b'\n' + json.dumps(_end(content, len(records))).encode() + b'\n')
+
+  def claim(self, shard: int) -> contextlib.AbstractContextManager[bool]:
+    """Within it no other process has the shard; false at once where one has it now."""
+    return locked(self._path(shard).with_suffix('.lock'), wait=False)
+
+  def _path(self, shard: int) -> pathlib.Path:
+    return self.folder / f'{shard:05}.jsonl'
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
+  """Whether the lock is ours: true within, or false at once where another process has it and we do not wait.
+
+  Raises:
+    UserError: the file of the lock cannot be made.
+  """
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+  except OSError as error:
+    raise UserError(f'cannot write {path} ({error.strerror}): make room, or give another folder') from None
+  with open(path, 'w') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+      yield False
+      return
+    yield True
+
+
+def _end(content: bytes, records: int) -> dict[str, int]:
+  return {'records': records, 'crc32': zlib.crc32(content)}

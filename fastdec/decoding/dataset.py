@@ -1,0 +1,218 @@
+"""Decoding a data set: rows that have ended make room for others, so that none waits for the longest of its batch.
+
+Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of rows: the pool
+runs, in one `lax.while_loop`, until a quarter of its rows has ended; these leave with their results, and as many new
+sources come in their places. One compiled program a width does all of it, whatever the number of sources: the pool is
+filled by the same exchange, and at the end fillers, which have ended before they begin, come in place of sources.
+
+    sources 0..5, two rows, one exchanged at a time (- is a filler)
+    pool     0 -   0 1   2 1   2 3   4 3   4 5   - 5   - -
+    leaves           0     1     2     3     4     5
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from fastdec.decoding.inputs import check_ids, checked, row_keys
+from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.strategies import Strategy
+from fastdec.errors import UserError
+from fastdec.models.api import Model, Params
+from fastdec.struct import Bound
+
+EXCHANGED = 4  # a pool's rows leave by quarters
+LEAST_POOLFULS = 8  # of a group: what is saved by another width must be worth compiling for it
+LEAST_WIDTH = 16
+NOBODY = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+  """Rows that have left the pool."""
+
+  indices: Int[np.ndarray, ' m']  # of their sources
+  decoded: Decoded  # of NumPy arrays with m rows
+  row_calls: int  # calls of the target times rows of the pool, since others left
+
+
+def decode_each(
+  model: Model,
+  params: Params,
+  sources: Sequence[np.ndarray],
+  strategy: Strategy,
+  max_len: int | None = None,
+  rows: int = 64,
+  key: Array | None = None,
+) -> Iterator[Finished]:
+  """Decodes all sources, the longest first, and yields them as they end; each is decoded as `decode` would.
+
+  Args:
+    model, params, strategy, max_len: see `decode`.
+    sources: int[s] each, without padding: source ids, or the prompts of a decoder-only model. May be a `Ragged`.
+    rows: sources decoded at once, at most (a multiple of 4 is used whole).
+    key: for strategies that sample; source i draws what row i of one batch of all sources would.
+
+  Raises:
+    UserError: as `decode`, before anything is decoded; or rows < 1.
+  """
+  if rows < 1:
+    raise UserError(f'rows={rows} is not possible: give 1 or more')
+  lengths = np.array([len(source) for source in sources], int)
+  if not lengths.size:
+    return iter(())
+  if model.start_id is None and not lengths.all():
+    raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
+  check_ids('sources', np.concatenate(list(sources))[None], model)
+  max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
+  rows = min(rows, len(lengths))
+  keys = None if key is None else row_keys(key, len(lengths))
+  pool = _Pool(model, params, strategy, sources, max_len, keys, rows, max(1, rows // EXCHANGED))
+  return (finished for group in groups_of(lengths, LEAST_POOLFULS * rows) for finished in pool.decode(group))
+
+
+def decode_all(*args: Any, **kwargs: Any) -> Decoded:
+  """What `decode_each` yields for the same arguments, in the order of the sources, as NumPy arrays."""
+  parts = list(decode_each(*args, **kwargs))
+  if not parts:
+    raise UserError('there is nothing to decode: give at least one source')
+  order = np.argsort(np.concatenate([part.indices for part in parts]))
+  return jax.tree.map(lambda *x: np.concatenate(x)[order], *(part.decoded for part in parts))
+
+
+def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray, ' m']]:
+  """Indices of the sources, longest first, cut where a narrower width will do; no group has fewer than `least`.
+
+  (9, 40, 3, 20), least 1 -> [1], [3], [0, 2], of the widths 64, 32 and 16; least 2 -> [1, 3], [0, 2]
+  """
+  order = np.argsort(-lengths, kind='stable')
+  widths = width_of(lengths[order])
+  groups, start = [], 0
+  while start < len(order):
+    end = max(start + least, int((widths == widths[start]).nonzero()[0][-1]) + 1)
+    end = end if len(order) - end >= least else len(order)
+    groups.append(order[start:end])
+    start = end
+  return groups
+
+
+def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
+  """16, 32, 64, ...: the smallest that holds each length."""
+  doublings = np.ceil(np.log2(np.maximum(lengths, LEAST_WIDTH) / LEAST_WIDTH))
+  return np.asarray(LEAST_WIDTH * 2 ** doublings.astype(int))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pool:
+  """Decodes groups of sources, `rows` at once, of which at least `quarter` leave and come together."""
+
+  model: Model
+  params: Params
+  strategy: Strategy
+  sources: Sequence[np.ndarray]
+  max_len: int
+  keys: Array | None  # one a source
+  rows: int
+  quarter: int
+
+  def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
+    """Yields the sources of a group as they end."""
+    pool_rows = self.rows - self.rows % self.quarter
+    longest = max(len(self.sources[i]) for i in group)
+    width = min(int(width_of(np.array(longest))), self.model.max_positions or longest)
+    most = self.strategy.most_tokens(width, self.max_len)  # not of `longest`: few programs
+    owners, is_done, row_calls, state = np.full(pool_rows, NOBODY), np.ones(pool_rows, bool), 0, None
+    for begun in itertools.count(0, self.quarter):
+      come = group[begun : begun + self.quarter]
+      come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
+      prompt, keys = self._prompt(come, width, most)
+      if state is None:
+        state = self._nothing(prompt, keys, most, pool_rows // self.quarter)
+      order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
+      slots = order[: self.quarter]
+      left, owners[slots] = owners[slots], come
+      wanted = max(int((owners != NOBODY).sum()) - self.quarter, 0)
+      still = pool_rows if begun + self.quarter < pool_rows else wanted  # nothing runs before the pool is full
+      state, calls, is_done, decoded = _exchange(
+        self.model, self.strategy, self.params, state, slots, prompt, keys, (most, self.max_len), still
+      )
+      (kept,) = (left != NOBODY).nonzero()
+      if kept.size:
+        yield Finished(left[kept], jax.tree.map(functools.partial(_rows_of, rows=kept), decoded), row_calls)
+        row_calls = 0
+      if (owners == NOBODY).all():
+        return
+      is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
+
+  def _prompt(self, indices: Int[np.ndarray, ' q'], width: int, max_len: int) -> tuple[Prompt, Array | None]:
+    """What `decode` would make of these sources in one batch; fillers are empty rows, which end at once."""
+    inputs = np.full((len(indices), width), self.model.pad_id, np.int32)
+    lengths = np.ones(len(indices), int)
+    for row, index in enumerate(indices):
+      if index != NOBODY:
+        lengths[row] = len(self.sources[index])
+        inputs[row, : lengths[row]] = self.sources[index]
+    is_prompt = self.model.start_id is None
+    keys = None if self.keys is None else self.keys[indices.clip(0)]
+    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, max_len, keys)
+    return dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY)), keys
+
+  def _nothing(self, prompt: Prompt, keys: Array | None, max_len: int, quarters: int) -> Any:
+    """A state of the pool's shapes; every row of it is overwritten before the first step."""
+    init = lambda strategy, params, prompt, keys: strategy.init(Bound(self.model, params), prompt, max_len, keys)
+    shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
+    return jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
+
+
+def _by_readiness(owners: Int[np.ndarray, ' r'], is_done: Bool[np.ndarray, ' r']) -> Int[np.ndarray, ' r']:
+  """All rows: those that have ended, then fillers, then those that run."""
+  return np.argsort(np.where(owners == NOBODY, 1, np.where(is_done, 0, 2)), kind='stable')
+
+
+def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
+  return np.asarray(x)[rows]
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'max_len'), donate_argnames='state')
+def _exchange(
+  model: Model,
+  strategy: Strategy,
+  params: Params,
+  state: Any,
+  slots: Int[Array, ' q'],
+  prompt: Prompt,
+  keys: Array | None,
+  max_len: tuple[int, int],
+  still: Int[Array, ''],
+) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
+  """New rows come to `slots`, and the pool runs until at most `still` rows do.
+
+  max_len is that of this pool, and that of the results, whatever pool they come from.
+  Returns the state, the calls it took, which rows have ended, and the results of those that had stood in the slots.
+  """
+  target = Bound(model, params)
+  left = strategy.result(strategy.take(state, slots)).widened(max_len[1], model.pad_id)
+  state = _put(state, slots, strategy.init(target, prompt, max_len[0], keys))
+  state, calls = jax.lax.while_loop(
+    lambda carry: (~strategy.done(carry[0])).sum() > still,
+    lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),
+    (state, jnp.zeros((), jnp.int32)),
+  )
+  return state, calls, strategy.done(state), left
+
+
+def _put(state: Any, slots: Int[Array, ' q'], new: Any) -> Any:
+  """The state with the rows of `new` in these slots; of beams, several entries a row, which lie together."""
+
+  def put(old: Array, new: Array) -> Array:
+    entries = new.shape[0] // slots.shape[0]
+    return old.at[(slots[:, None] * entries + jnp.arange(entries)).reshape(-1)].set(new)
+
+  return jax.tree.map(put, state, new)

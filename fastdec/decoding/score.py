@@ -1,0 +1,87 @@
+"""Forced scoring: how likely a model finds given outputs."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.inputs import check_ids, check_positions, prompt_of
+from fastdec.decoding.protocol import Prompt
+from fastdec.errors import UserError
+from fastdec.models.api import Model, Params, causal, suppress
+
+POSITIONS = 16  # whose logits exist at the same time
+
+
+@struct.pytree
+class Scores:
+  """Log-probabilities, in nats."""
+
+  tokens: Float[Array, 'b t']  # of each target token given all before it; 0 past the end
+  total: Float[Array, ' b']  # their sums
+  lengths: Int[Array, ' b']  # tokens counted
+
+
+def score(
+  model: Model,
+  params: Params,
+  inputs: Any,
+  targets: Any,
+  target_lengths: Any = None,
+  prompt_lengths: Any = None,
+  prefix: Any = None,
+) -> Scores:
+  """The log-probability of each target token under the model's own law, as beam search sums it; a token that is never
+  emitted scores minus infinity.
+
+  One call of the model over all tokens; logits are computed a few positions at a time, and never kept.
+
+  Args:
+    model, params, inputs, prompt_lengths, prefix: as in `decode`.
+    targets: int[b, t], what would have been decoded: its end token included, padding after.
+    target_lengths: int[b], tokens of each target; None: up to the first end token, else all t.
+
+  Raises:
+    UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's positions.
+  """
+  targets = np.asarray(targets)
+  check_ids('targets', targets, model)
+  prompt = prompt_of(model, np.asarray(inputs), prompt_lengths, prefix)
+  b, t = targets.shape
+  if len(prompt.tokens) != b or t < 1:
+    rows = len(prompt.tokens)
+    raise UserError(f'targets have shape [{b}, {t}], and inputs have {rows} rows: give one target for each')
+  check_positions(model, prompt, t)
+  is_end = np.isin(targets, model.eos_ids)
+  ended = np.where(is_end.any(1), is_end.argmax(1) + 1, t)
+  lengths = ended if target_lengths is None else np.asarray(target_lengths)
+  if lengths.shape != (b,) or (lengths < 0).any() or (lengths > t).any():
+    raise UserError(f'target_lengths must be {b} numbers from 0 to {t}, not {lengths.tolist()}')
+  return _score(model, params, prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def _score(
+  model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t'], lengths: Int[Array, ' b']
+) -> Scores:
+  b, t = targets.shape
+  place = jnp.arange(prompt.tokens.shape[1] + t - 1) - prompt.length[:, None]  # among the targets
+  tokens = jnp.pad(prompt.tokens, ((0, 0), (0, t - 1)))
+  tokens = jnp.where(place < 0, tokens, jnp.take_along_axis(targets, place.clip(0, t - 1), axis=1))
+  cache = model.init_cache(params, model.encode(params, prompt.inputs), b, tokens.shape[1])
+  hidden, _, _ = model.apply(params, tokens, causal(tokens.shape[1]), cache)
+  before = prompt.length[:, None] - 1 + jnp.arange(t)  # the node that predicts each target
+  hidden = jnp.take_along_axis(hidden, before[..., None], axis=1)
+
+  def at(one: tuple[Array, Array]) -> Float[Array, ' b']:
+    hidden_bd, target_b = one
+    law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
+    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
+
+  found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS)).T
+  found = jnp.where(jnp.arange(t) < lengths[:, None], found, 0)
+  return Scores(found, found.sum(1), lengths)

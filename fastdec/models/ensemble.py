@@ -1,0 +1,103 @@
+"""Several models as one: the next token's law is the mean of theirs."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fastdec import struct
+from fastdec.errors import UserError
+from fastdec.models.api import Model, Nodes, Params, causal
+
+SHARED = ('vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
+
+
+@struct.pytree
+class Caches:
+  """The members' caches: every verb goes to each of them."""
+
+  members: tuple[Any, ...]
+
+  @property
+  def length(self) -> Int[Array, ' b']:
+    return self.members[0].length
+
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'Caches':
+    return Caches(tuple(cache.commit(path, count) for cache in self.members))
+
+  def gather(self, rows: Int[Array, ' w']) -> 'Caches':
+    return Caches(tuple(cache.gather(rows) for cache in self.members))
+
+  def take(self, rows: Int[Array, ' r'], beams: int) -> 'Caches':
+    return Caches(tuple(cache.take(rows, beams) for cache in self.members))
+
+
+def _shared(name: str) -> property:
+  """What all members agree on."""
+  return property(lambda self: getattr(self.models[0], name))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
+  """A model (protocol: `models/api.py`) made of models over one vocabulary, of any size or kind; its parameters are the
+  tuple of theirs. Its hidden state is theirs, side by side; its logits are the log of their mean probability.
+  """
+
+  models: tuple[Model, ...]
+
+  vocab_size = _shared('vocab_size')
+  eos_ids = _shared('eos_ids')
+  pad_id = _shared('pad_id')
+  start_id = _shared('start_id')
+  suppressed_ids = _shared('suppressed_ids')
+  fixed_length = _shared('fixed_length')
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'models', tuple(self.models))
+    if not self.models:
+      raise UserError('an ensemble of no models is not possible: give at least one')
+    first = self.models[0]
+    for i, model in enumerate(self.models[1:], start=2):
+      for name in SHARED:
+        have, want = getattr(model, name), getattr(first, name)
+        if have != want:
+          raise UserError(f'model {i} of the ensemble has {name}={have}, and the first has {want}: they must agree')
+
+  @property
+  def max_positions(self) -> int | None:
+    """The least of theirs."""
+    return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
+
+  def encode(self, params: Params, inputs: Array) -> Any:
+    return tuple(model.encode(p, inputs) for model, p in zip(self.models, params, strict=True))
+
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Caches:
+    parts = zip(self.models, params, memory, strict=True)
+    return Caches(tuple(model.init_cache(p, m, rows, slots) for model, p, m in parts))
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Caches
+  ) -> tuple[Float[Array, 'b n d'], Any, Caches]:
+    parts = zip(self.models, params, cache.members, strict=True)
+    hidden, taps, members = zip(*(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True)
+    return jnp.concatenate(hidden, axis=-1), taps, Caches(members)
+
+  def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    ends = np.cumsum([_width(model, p) for model, p in zip(self.models, params, strict=True)])
+    parts = zip(self.models, params, jnp.split(hidden, ends[:-1], axis=-1), strict=True)
+    laws = [jax.nn.log_softmax(model.unembed(p, h)) for model, p, h in parts]
+    return jax.nn.logsumexp(jnp.stack(laws), axis=0) - np.log(len(laws)).astype(laws[0].dtype)
+
+
+def _width(model: Model, params: Params) -> int:
+  """Of the model's hidden states, found by tracing one call."""
+
+  def hidden(params: Params) -> Array:
+    token = jnp.zeros((1, 1), jnp.int32)
+    cache = model.init_cache(params, model.encode(params, token), 1, 2)
+    return model.apply(params, token, causal(1), cache)[0]
+
+  return jax.eval_shape(hidden, params).shape[-1]

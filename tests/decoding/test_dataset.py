@@ -1,0 +1,128 @@
+"""A data set decoded in a pool is decoded as in one batch: by every strategy, in few programs, in fewer calls."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding import dataset
+from fastdec.decoding.dataset import decode_all, decode_each, groups_of
+from fastdec.models.transformer import Transformer, TransformerConfig
+from tests.decoding.fakes import HashHeads, HashLM
+
+MODEL, MAX_LEN = HashLM(), 20
+TRANSLATOR = Transformer(
+  TransformerConfig(
+    vocab_size=13, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0,
+    attention_dropout=0.0, activation_dropout=0.0, dtype='float64',
+  )
+)  # fmt: skip
+
+
+STRATEGIES = {
+  'greedy': fd.Greedy(),
+  'blockwise': fd.Blockwise((HashHeads(), {}), k=4),
+  'tree': fd.Medusa((HashHeads(), {}), [[0], [1], [0, 0], [1, 0]]),
+  'sampling': fd.Sample(temperature=3.0),
+  'beam': fd.Beam(size=3, n_best=2),
+}
+
+
+def prompts(count, longest=6, seed=0):
+  """Ragged prompts of ids 2..12."""
+  rng = np.random.default_rng(seed)
+  return [rng.integers(2, 13, rng.integers(1, longest + 1)).astype(np.int32) for _ in range(count)]
+
+
+def padded(sources):
+  width = max(map(len, sources))
+  return np.stack([np.pad(source, (0, width - len(source))) for source in sources])
+
+
+def same(one, other):
+  """Whether all fields of two results are equal."""
+  return jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(np.asarray(x), np.asarray(y)), one, other))
+
+
+@pytest.mark.parametrize('name', STRATEGIES)
+def test_a_pool_writes_what_one_batch_writes(name):
+  sources, key = prompts(23), jax.random.key(3)
+  strategy = STRATEGIES[name]
+  batch = fd.decode(MODEL, {}, padded(sources), strategy, [len(s) for s in sources], max_len=MAX_LEN, key=key)
+  assert len(set(np.asarray(batch.lengths).tolist())) > 4  # or nothing would leave before others
+  for rows in (1, 9):  # 9: two leave at a time, eight are there
+    assert same(decode_all(MODEL, {}, sources, strategy, MAX_LEN, rows, key), batch)
+
+
+@pytest.mark.parametrize('strategy', [fd.Sample(), fd.Beam(size=2, max_len=(1, 3))], ids=['sampling', 'beam'])
+def test_a_translator_s_sources_of_many_widths(strategy):
+  """The memory moves with its rows; a source that is empty ends at once."""
+  with jax.enable_x64(True):
+    params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), TRANSLATOR.init(jax.random.key(0)))
+    sources = [np.append(s, 1).astype(np.int32) for s in [*prompts(17, 5), *prompts(9, 30), np.zeros(0, int)]]
+    batch = fd.decode(TRANSLATOR, params, padded(sources), strategy, max_len=MAX_LEN, key=jax.random.key(1))
+    pool = decode_all(TRANSLATOR, params, sources, strategy, MAX_LEN, 1, jax.random.key(1))
+  assert np.array_equal(pool.tokens, batch.tokens) and np.array_equal(pool.calls, batch.calls)
+  assert np.array_equal(pool.block_sizes, batch.block_sizes)
+  assert pool.tokens[-1, 0] == 1 and pool.lengths[-1] == 1 and len(set(pool.lengths.tolist())) > 2
+
+
+def test_every_source_comes_once_the_longest_first():
+  sources = prompts(23)
+  parts = list(decode_each(MODEL, {}, sources, fd.Greedy(), MAX_LEN, rows=8))
+  indices = np.concatenate([part.indices for part in parts])
+  assert sorted(indices) == list(range(23)) and len(parts) > 5
+  assert min(len(sources[i]) for i in parts[0].indices) >= max(len(sources[i]) for i in parts[-1].indices)
+
+
+def test_rows_that_end_early_make_room():
+  """Batch by batch, sorted, every row pays for the longest of its batch."""
+  sources = prompts(200)
+  decoded = decode_all(MODEL, {}, sources, fd.Greedy(), 40, 16)
+  needed = int(decoded.calls.sum())
+  order = np.argsort([len(source) for source in sources], kind='stable')
+  batches = sum(16 * int(decoded.calls[order[i : i + 16]].max()) for i in range(0, 200, 16))
+  pool = sum(part.row_calls for part in decode_each(MODEL, {}, sources, fd.Greedy(), 40, 16))
+  assert needed <= pool < 1.5 * needed < batches
+
+
+def test_one_program_a_width_whatever_the_number_of_sources():
+  before = dataset._exchange._cache_size()
+  for count in (64, 65, 200):
+    decode_all(MODEL, {}, prompts(count), fd.Greedy(), 9, rows=8)
+  assert dataset._exchange._cache_size() == before + 1
+  decode_all(MODEL, {}, prompts(64) + prompts(64, 30), fd.Greedy(), 9, rows=8)
+  assert dataset._exchange._cache_size() == before + 2
+
+
+@pytest.mark.parametrize(
+  'lengths, least, groups',
+  [
+    ((9, 40, 3, 20), 1, [[1], [3], [0, 2]]),
+    ((9, 40, 3, 20), 2, [[1, 3], [0, 2]]),
+    ((9, 40, 3, 20), 3, [[1, 3, 0, 2]]),
+    ((16, 17, 16, 1), 1, [[1], [0, 2, 3]]),
+    ((5, 5, 5), 8, [[0, 1, 2]]),
+  ],
+)
+def test_groups(lengths, least, groups):
+  assert [group.tolist() for group in groups_of(np.array(lengths), least)] == groups
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'rows': 0}, 'rows=0 is not possible'),
+    ({'sources': []}, 'nothing to decode'),
+    ({'sources': [np.array([3, 14])]}, 'the model knows 0 to 13'),
+    ({'sources': [np.array([0.5])]}, 'integer ids'),
+    ({'max_len': 0}, 'max_len=0'),
+    ({'sources': [np.array([3]), np.array([], np.int32)]}, 'prompt 1 is empty'),
+  ],
+)
+def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
+  monkeypatch.setattr(dataset, '_exchange', None)
+  given = {'model': MODEL, 'params': {}, 'sources': prompts(3), 'strategy': fd.Greedy(), 'max_len': 5} | change
+  with pytest.raises(fd.UserError, match=words):
+    decode_all(**given)

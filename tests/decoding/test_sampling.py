@@ -1,0 +1,131 @@
+"""Sampling: the warped law against NumPy, what is drawn against the law, rows and keys."""
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
+
+import fastdec as fd
+from fastdec.decoding.decode import _decode
+from fastdec.decoding.rules import Sampling
+from fastdec.decoding.sampling import warp
+from fastdec.models.api import causal
+from tests.decoding.fakes import HashHeads, HashLM
+
+MODEL = HashLM()
+PROMPTS = np.array([[3, 4, 5], [6, 7, 8], [2, 9, 9]], np.int32)
+
+
+def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+  """The definition, one token after the other, in float64."""
+  scaled = logits.astype(np.float64) / temperature
+  order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))[: top_k or None]
+  weights = np.exp(scaled[order] - scaled.max())
+  weights /= weights.sum()
+  kept, total = [], 0.0
+  for i, weight in zip(order, weights, strict=True):
+    if total >= top_p and top_p < 1:
+      break
+    kept.append(i)
+    total += weight
+  law = np.zeros(len(scaled))
+  law[kept] = np.exp(scaled[kept] - scaled.max())
+  return law / law.sum()
+
+
+@hypothesis.given(
+  seed=st.integers(0, 999),
+  temperature=st.sampled_from([0.3, 1.0, 2.5]),
+  top_k=st.integers(0, 9),
+  top_p=st.sampled_from([0.05, 0.37, 0.8, 0.999, 1.0]),
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_warp_is_temperature_then_top_k_then_top_p(seed, temperature, top_k, top_p):
+  logits = np.random.default_rng(seed).integers(-3, 4, 8).astype(np.float32)  # whole numbers: ties
+  logits[seed % 8] = -np.inf
+  warped = jax.jit(warp)(logits, jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p))
+  expected = law_by_hand(logits, temperature, top_k, top_p)
+  np.testing.assert_array_equal(np.exp(warped) > 0, expected > 0)
+  np.testing.assert_allclose(np.exp(warped), expected, atol=1e-6)
+
+
+def first_tokens(strategy: fd.Sample, rows: int) -> np.ndarray:
+  """Draws of the first token after one prompt."""
+  out = fd.decode(MODEL, {}, np.repeat(PROMPTS[:1], rows, axis=0), strategy, max_len=1, key=jax.random.key(5))
+  return np.asarray(out.tokens[:, 0])
+
+
+def test_tokens_are_drawn_from_the_warped_law_and_not_from_another():
+  rows, strategy = 4000, fd.Sample(temperature=1.5, top_k=6, top_p=0.9)
+  logits = np.array(first_logits())
+  logits[list(MODEL.suppressed_ids)] = -np.inf
+  law = law_by_hand(logits, 1.5, 6, 0.9)
+  counts = np.bincount(first_tokens(strategy, rows), minlength=MODEL.vocab_size)
+  support = law > 0
+  assert not counts[~support].any()
+  assert chisquare(counts[support], rows * law[support]).pvalue > 1e-3
+  wrong = law_by_hand(logits, 1.2, 6, 0.9)
+  wrong = np.where(support, np.maximum(wrong, 1e-9), 0)
+  assert chisquare(counts[support], rows * wrong[support] / wrong[support].sum()).pvalue < 1e-6
+
+
+def first_logits() -> np.ndarray:
+  cache = MODEL.init_cache({}, None, 1, 8)
+  hidden, _, _ = MODEL.apply({}, jnp.asarray(PROMPTS[:1]), causal(3), cache)
+  return np.asarray(MODEL.unembed({}, hidden)[0, -1])
+
+
+def test_drafts_do_not_change_the_law():
+  """Blockwise with the sampling rule is sampling: the first two tokens follow the law of one token a call."""
+  rows, rule = 4000, Sampling(temperature=4.0)
+  prompts = np.repeat(PROMPTS[:1], rows, axis=0)
+  counts = []
+  for strategy in (fd.Sample(temperature=4.0), fd.Blockwise((HashHeads(depth=2), {}), rule=rule)):
+    out = fd.decode(MODEL, {}, prompts, strategy, max_len=3, key=jax.random.key(len(counts)))
+    pairs = np.asarray(out.tokens[:, :2]) @ [MODEL.vocab_size, 1]
+    counts.append(np.bincount(pairs, minlength=MODEL.vocab_size**2))
+  assert out.mean_block_size > 1.02
+  often = np.array(counts)[:, sum(counts) >= 20]
+  assert often.shape[1] > 20
+  assert chi2_contingency(often).pvalue > 1e-3
+
+
+def test_a_batch_draws_what_its_rows_draw_alone():
+  key = jax.random.key(3)
+  together = fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=9, key=key)
+  for i in range(3):
+    row_key = jax.random.fold_in(key, i)[None]
+    alone = fd.decode(MODEL, {}, PROMPTS[i : i + 1], fd.Sample(), max_len=9, key=row_key)
+    np.testing.assert_array_equal(together.tokens[i], alone.tokens[0])
+  again = fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=9, key=key)
+  other = fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=9, key=jax.random.key(4))
+  np.testing.assert_array_equal(together.tokens, again.tokens)
+  assert (together.tokens != other.tokens).any()
+
+
+def test_top_k_of_one_is_greedy_and_a_sweep_is_one_program():
+  greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), max_len=9)
+  key = jax.random.key(0)
+  out = fd.decode(MODEL, {}, PROMPTS, fd.Sample(top_k=1), max_len=9, key=key)
+  np.testing.assert_array_equal(out.tokens, greedy.tokens)
+  before = _decode._cache_size()
+  for strategy in (fd.Sample(0.5), fd.Sample(2, top_p=0.5), fd.Sample(top_k=3)):
+    fd.decode(MODEL, {}, PROMPTS, strategy, max_len=9, key=key)
+  assert _decode._cache_size() == before
+
+
+@pytest.mark.parametrize(
+  ('make', 'words'),
+  [
+    (lambda: fd.Sample(temperature=0), 'decode by Greedy'),
+    (lambda: fd.Sample(top_k=-1), 'top_k >= 0'),
+    (lambda: fd.Sample(top_p=0), 'more than 0 and at most 1'),
+    (lambda: fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=4), 'key=jax.random.key'),
+  ],
+)
+def test_mistakes(make, words):
+  with pytest.raises(fd.UserError, match=words):
+    make()

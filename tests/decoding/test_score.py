@@ -1,0 +1,79 @@
+"""Forced scoring, against decoding step by step and against sums written out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.score import _score
+from fastdec.models.api import causal
+from tests.decoding.fakes import HashLM
+
+MODEL = HashLM()
+PROMPTS = np.array([[3, 4, 5], [6, 0, 0]], np.int32)
+LENGTHS = np.array([3, 1])
+
+
+def by_hand(prompt, target):
+  """One prefix after the other, uncached."""
+  found = []
+  for i, token in enumerate(target):
+    prefix = jnp.array([[*prompt, *target[:i]]], jnp.int32)
+    cache = MODEL.init_cache({}, None, 1, prefix.shape[1])
+    logits = MODEL.unembed({}, MODEL.apply({}, prefix, causal(prefix.shape[1]), cache)[0])[0, -1]
+    logits = np.asarray(logits, float)
+    found.append(logits[token] - np.logaddexp.reduce(logits))
+  return found
+
+
+def test_each_token_is_scored_given_all_before_it():
+  targets = np.array([[7, 8, 2, 1, 0], [9, 1, 0, 0, 0]], np.int32)
+  scores = fd.score(MODEL, {}, PROMPTS, targets, prompt_lengths=LENGTHS)
+  assert scores.lengths.tolist() == [4, 2]
+  for row, (prompt, target) in enumerate((([3, 4, 5], [7, 8, 2, 1]), ([6], [9, 1]))):
+    expected = by_hand(prompt, target)
+    np.testing.assert_allclose(scores.tokens[row, : len(target)], expected, rtol=1e-5)
+    assert not scores.tokens[row, len(target) :].any()
+    np.testing.assert_allclose(scores.total[row], sum(expected), rtol=1e-5)
+
+
+def test_more_positions_than_have_logits_at_a_time():
+  targets = np.random.default_rng(0).integers(2, 14, (2, 37)).astype(np.int32)
+  scores = fd.score(MODEL, {}, PROMPTS, targets, prompt_lengths=LENGTHS)
+  np.testing.assert_allclose(scores.tokens[1], by_hand([6], targets[1].tolist()), rtol=1e-4)
+
+
+def test_beam_scores_are_the_forced_ones():
+  out = fd.decode(MODEL, {}, PROMPTS, fd.Beam(4, length_penalty=0.0, n_best=4), LENGTHS, max_len=6)
+  for i in range(4):
+    forced = fd.score(MODEL, {}, PROMPTS, out.nbest_tokens[:, i], prompt_lengths=LENGTHS)
+    np.testing.assert_allclose(out.nbest_scores[:, i], forced.total, rtol=1e-5)
+
+
+def test_what_is_never_emitted_is_impossible():
+  scores = fd.score(MODEL, {}, PROMPTS, np.array([[3, 0, 1], [3, 4, 1]]), prompt_lengths=LENGTHS)
+  assert scores.total[0] == -jnp.inf and np.isfinite(scores.total[1])
+
+
+@pytest.mark.parametrize(
+  ('targets', 'more', 'words'),
+  [
+    (np.zeros((3, 2), int), {}, 'inputs have 2 rows'),
+    (np.full((2, 2), 14), {}, 'knows 0 to 13'),
+    (np.zeros(4, int), {}, 'shape'),
+    (np.ones((2, 2), int), {'target_lengths': [1, 3]}, '2 numbers from 0 to 2'),
+  ],
+)
+def test_mistakes(targets, more, words):
+  with pytest.raises(fd.UserError, match=words):
+    fd.score(MODEL, {}, PROMPTS, targets, **more)
+
+
+def test_one_program_for_all_calls_of_a_shape():
+  targets = np.array([[7, 8], [9, 1]])
+  fd.score(MODEL, {}, PROMPTS, targets)
+  before = _score._cache_size()
+  fd.score(MODEL, {}, PROMPTS, targets[::-1].copy(), target_lengths=[1, 2])
+  assert _score._cache_size() == before
+  assert jax.tree.leaves(fd.score(MODEL, {}, PROMPTS, targets))[0].dtype == jnp.float32

@@ -1,0 +1,67 @@
+"""BLEU counted by hand, and Moses's tokenisation on real text."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import sacremoses
+
+from fastdec.errors import UserError
+from fastdec.evaluation.bleu import _split, corpus_bleu, split_compound_bleu
+
+
+def test_split_compounds_are_three_words():
+  # das ist ein Text ##AT##-##AT## Datei hier, against ... Format hier: 6 of 7, 4 of 6, 3 of 5, 2 of 4 n-grams
+  score = split_compound_bleu(['das ist ein Text-Datei hier'], ['das ist ein Text-Format hier']).score
+  assert score == pytest.approx(100 * (6 / 7 * 4 / 6 * 3 / 5 * 2 / 4) ** 0.25)
+
+
+def test_punctuation_is_tokenised_and_abbreviations_are_not():
+  # a b Dr. c rot . against a b Dr. c blau .: 5 of 6, 3 of 5, 2 of 4, 1 of 3 n-grams
+  score = split_compound_bleu(['a b Dr. c rot.'], ['a b Dr. c blau.']).score
+  assert score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+
+
+def test_short_output_is_punished_once_for_the_corpus():
+  # 4 and 6 of 5 and 7 words, every n-gram right: the brevity penalty exp(1 - 12 / 10) alone
+  score = split_compound_bleu(['a b c d', 'e f g h i j'], ['a b c d x', 'e f g h i j y']).score
+  assert score == pytest.approx(100 * 2.718281828**-0.2)
+
+
+def test_without_a_common_four_gram_it_is_nought_and_sacrebleu_is_not():
+  pair = ['der Hund schläft dort'], ['der Hund schläft hier']
+  assert split_compound_bleu(*pair).score == 0 and corpus_bleu(*pair).score > 0
+
+
+def test_of_adjoining_hyphens_the_script_splits_every_other_one():
+  split = _split(sacremoses.MosesTokenizer('de'), 'A-B-C Nord-Süd-Achse -x')
+  assert split == 'A ##AT##-##AT## B-C Nord ##AT##-##AT## Süd ##AT##-##AT## Achse -x'
+
+
+def test_signatures_tell_the_two_apart():
+  pair = ['ein Hund'], ['ein Hund']
+  ours, usual = split_compound_bleu(*pair).signature, corpus_bleu(*pair).signature
+  assert f'|tok:moses-de-split-compounds|sacremoses:{sacremoses.__version__}|smooth:none|' in ours
+  assert '|tok:13a|smooth:exp|' in usual
+  assert '|tok:moses-en-' in split_compound_bleu(*pair, language='en').signature
+
+
+@pytest.mark.parametrize(('pair', 'language', 'message'), [
+  ((['a'], ['a', 'b']), 'de', '1 hypotheses and 2 references'), (([], []), 'de', 'at least one'),
+  ((['a'], ['a']), 'german-ish', "no rules for the language 'german-ish': give one of as, bn, ca, cs, de, el, en,")])
+def test_what_cannot_be_scored_is_refused(pair, language: str, message: str):
+  with pytest.raises(UserError, match=message):
+    split_compound_bleu(*pair, language)
+
+
+def test_real_text_is_tokenised_as_moses_did(shared: Path):
+  """The stored tokenised file leaves ( ) : ; % attached to words; where it does not, all lines are the same."""
+  read = lambda kind: gzip.decompress((shared / f'data/wmt_en_de/newstest2014.{kind}.de.gz').read_bytes()).decode()
+  tokenizer = sacremoses.MosesTokenizer('de')
+  detokenised, tokenised = (read(kind).split('\n')[:-1] for kind in ('detok', 'tok'))
+  ours = [tokenizer.tokenize(line, return_str=True, escape=False) for line in detokenised]
+  same = [our == line for our, line in zip(ours, tokenised, strict=True)]
+  assert (len(same), sum(same)) == (2737, 2506)
+  others = [line for line, is_same in zip(tokenised, same, strict=True) if not is_same]
+  assert all(set(line) & set('():;%') for line in others)
+  assert ours == [tokenizer.tokenize(line, return_str=True, escape=False) for line in tokenised]

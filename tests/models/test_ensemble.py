@@ -1,0 +1,68 @@
+"""Ensembles: the mean of the members' laws, by every way of decoding."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.models.transformer import Transformer, TransformerConfig
+from tests.decoding.fakes import HashLM
+
+CONFIG = TransformerConfig(
+  vocab_size=13, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, max_positions=32, dtype='float64'
+)
+SMALL, WIDE = Transformer(CONFIG), Transformer(dataclasses.replace(CONFIG, d_model=12, decoder_layers=2))
+SOURCES = np.array([[3, 4, 5, 1], [6, 7, 1, 0]], np.int32)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def float64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.fixture(scope='module')
+def params():
+  made = SMALL.init(jax.random.key(0)), WIDE.init(jax.random.key(1))
+  return jax.tree.map(lambda x: x.astype('float64') * 2, made)
+
+
+@pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(3)], ids=['greedy', 'beam'])
+def test_a_model_with_itself_decodes_as_the_model(strategy, params):
+  both = fd.Ensemble((SMALL, SMALL))
+  alone = fd.decode(SMALL, params[0], SOURCES, strategy, max_len=7)
+  together = fd.decode(both, (params[0], params[0]), SOURCES, strategy, max_len=7)
+  np.testing.assert_array_equal(alone.tokens, together.tokens)
+
+
+def test_the_law_is_the_mean_of_the_laws(params):
+  targets = np.array([[5, 6, 7, 1], [8, 1, 0, 0]], np.int32)
+  alone = [fd.score(m, p, SOURCES, targets).tokens for m, p in zip((SMALL, WIDE), params, strict=True)]
+  together = fd.score(fd.Ensemble((SMALL, WIDE)), params, SOURCES, targets).tokens
+  real = np.asarray(together) != 0
+  mean = np.log((np.exp(np.asarray(alone[0])) + np.exp(np.asarray(alone[1]))) / 2)
+  np.testing.assert_allclose(np.asarray(together)[real], mean[real], rtol=1e-9)
+  assert not np.allclose(alone[0], alone[1])
+
+
+def test_beams_of_an_ensemble_score_as_forced(params):
+  model = fd.Ensemble((SMALL, WIDE))
+  out = fd.decode(model, params, SOURCES, fd.Beam(3, length_penalty=0.0), max_len=7)
+  forced = fd.score(model, params, SOURCES, out.tokens, target_lengths=out.lengths)
+  np.testing.assert_allclose(out.scores, forced.total, rtol=1e-9)
+
+
+def test_members_must_agree():
+  other = Transformer(dataclasses.replace(CONFIG, vocab_size=14))
+  with pytest.raises(fd.UserError, match='model 2 of the ensemble has vocab_size=14, and the first has 13'):
+    fd.Ensemble((SMALL, other))
+  with pytest.raises(fd.UserError, match='at least one'):
+    fd.Ensemble(())
+
+
+def test_the_least_number_of_positions_holds():
+  short = Transformer(dataclasses.replace(CONFIG, max_positions=9))
+  assert fd.Ensemble((SMALL, short)).max_positions == 9
+  assert fd.Ensemble((HashLM(), HashLM())).max_positions is None
