@@ -202,6 +202,8 @@ class Page:
       cells.append(self.results, cell)
       self.has_measured = True
       self.console.print(measure.summary(cell))
+      if self.budget.is_over:
+        break
 
   def _fail(self, group: Group, reason: str) -> None:
     known = cells.latest(self.cells(group.split))
