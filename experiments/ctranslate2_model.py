@@ -68,4 +68,4 @@ def _fill(spec: Any, params: Mapping[str, Any]) -> None:
   """A projection, or a norm."""
   names = {'kernel': 'weight', 'bias': 'bias'} if 'kernel' in params else {'scale': 'gamma', 'bias': 'beta'}
   for name, value in params.items():
-    setattr(spec, names[name], value)
+    setattr(spec, names[name], value.reshape(-1, value.shape[-1]) if name == 'kernel' else value.ravel())

@@ -76,7 +76,7 @@ def translate(
     UserError: a source is longer than the model's positions; nothing is decoded then.
   """
   check_sources(tokens, model.max_positions)
-  out = decode_all(model, params, tokens.source, strategy, max_len, rows)
+  out = decode_all(model, params, [tokens.source[i] for i in range(len(tokens))], strategy, max_len, rows)
   return Output([tokenizer.decode(row.tolist()) for row in out.tokens], out.tokens, out.lengths, out.block_sizes)
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -171,6 +172,8 @@ def _read(file: pathlib.Path, module: Any, dtype: DTypeLike | None) -> Params:
   expected = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
   for name in sorted(expected.keys() | stored.keys()):
     have, want = (tuple(x[name].shape) if name in x else 'nothing' for x in (stored, expected))
-    if have != want:
+    if name in expected and have == (math.prod(want[:-1]), *want[-1:]):  # as a matrix: the axes of the outputs as one
+      stored[name] = stored[name].reshape(want)
+    elif have != want:
       raise UserError(f'{file} holds {have} for {name}, its config.json means {want}: the two do not belong together')
   return unflatten_dict({name: jnp.asarray(value, dtype) for name, value in stored.items()}, sep='/')

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec import struct
+from fastdec.sharding import constrain
 
 
 @struct.pytree
@@ -34,10 +35,13 @@ class KVCache:
 
   @classmethod
   def empty(cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> 'KVCache':
-    """An empty cache of `layers` times [rows, heads, slots, width]."""
-    shape = (rows, heads, slots, width)
-    entries = tuple(LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(layers))
-    return cls(entries, jnp.zeros(rows, jnp.int32))
+    """An empty cache of `layers` times [rows, heads, slots, width].
+
+    On a mesh (`fastdec.sharding`) it is born in parts: rows along 'data', heads along 'model'.
+    """
+    empty = lambda: constrain(jnp.zeros((rows, heads, slots, width), dtype), 'data', 'model')
+    entries = tuple(LayerKV(empty(), empty()) for _ in range(layers))
+    return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
 
   @property
   def slots(self) -> int:

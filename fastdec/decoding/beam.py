@@ -10,6 +10,7 @@ out of the search, not of the law. The stopping rules are Hugging Face's, with i
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
 from fastdec.models.api import causal, suppress
+from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
 NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
@@ -114,7 +116,7 @@ class Beam:
     memory = model.encode(params, prompt.inputs)
     cache = model.init_cache(params, memory, b, t + max_len + 1)
     hidden, _, cache = model.apply(params, prompt.tokens, causal(t), cache)
-    cache = cache.commit(None, prompt.length).gather(jnp.repeat(jnp.arange(b), self.size))
+    cache = by_rows(self._spread_cache)(cache.commit(None, prompt.length))
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
     logits = jnp.repeat(logits, self.size, axis=1)
 
@@ -126,7 +128,7 @@ class Beam:
     limit = self._limit(model, prompt, max_len)
     done = jnp.zeros(shape[:2], bool)
     state = BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, cache)
-    return self._end_empty(model, self._extend(model, state, logits), prompt.empty)
+    return self._end_empty(model, self._extend_rows(model, state, logits), prompt.empty)
 
   def step(self, target: Bound, state: BeamState) -> BeamState:
     """See `Strategy.step`."""
@@ -135,7 +137,7 @@ class Beam:
     hidden, _, cache = model.apply(params, newest[:, None], causal(1), state.cache)
     cache = cache.commit(None, self._spread(~state.done.all(1)).astype(jnp.int32))
     logits = model.unembed(params, hidden).reshape(len(state.length), self.size, -1)
-    return self._extend(model, dataclasses.replace(state, cache=cache), logits)
+    return self._extend_rows(model, dataclasses.replace(state, cache=cache), logits)
 
   def done(self, state: BeamState) -> Bool[Array, ' b']:
     return state.done.all(axis=1)
@@ -162,6 +164,9 @@ class Beam:
     """One value a row, for every beam of the row."""
     return jnp.repeat(x, self.size, axis=0)
 
+  def _spread_cache(self, cache: Any) -> Any:
+    return cache.gather(self._spread(jnp.arange(len(cache.length))))
+
   def _limit(self, model: Any, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
     if self.max_len is None:
       return jnp.full(prompt.length.shape, max_len, jnp.int32)
@@ -183,6 +188,9 @@ class Beam:
       finished_lengths=jnp.where(is_empty, 1, beams.finished_lengths),
     )
     return dataclasses.replace(state, beams=beams, done=state.done | empty[:, None])
+
+  def _extend_rows(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
+    return by_rows(functools.partial(self._extend, model))(state, logits)
 
   def _extend(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
     """One more token for every running beam; rows that are done stay as they are."""

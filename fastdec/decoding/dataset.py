@@ -56,7 +56,7 @@ def decode_each(
 
   Args:
     model, params, strategy, max_len: see `decode`.
-    sources: int[s] each, without padding: source ids, or the prompts of a decoder-only model. May be a `Ragged`.
+    sources: int[s] each, without padding: source ids, or the prompts of a decoder-only model.
     rows: sources decoded at once, at most (a multiple of 4 is used whole).
     key: for strategies that sample; source i draws what row i of one batch of all sources would.
 

@@ -13,6 +13,7 @@ from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.strategies import LoopStrategy, Strategy
 from fastdec.models.api import Model, Params
+from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 
@@ -26,11 +27,11 @@ def decode(
   max_len: int | None = None,
   key: Array | None = None,
 ) -> Decoded:
-  """Decodes a batch.
+  """Decodes a batch, on the devices that the parameters lie on.
 
   Args:
     model: the target (protocol: `fastdec.models.api`).
-    params: its parameters.
+    params: its parameters; placed on a mesh by `fastdec.sharding.place`, they have the rows decoded along its 'data'.
     inputs: encoder-decoder: source ids int[b, s], padded with the pad id (a row of nothing but padding and end tokens
       is empty, and decodes to an end token); decoder-only: prompt ids int[b, t], right-padded.
     strategy: `Greedy()`, `Blockwise(heads)`, ...
@@ -40,10 +41,14 @@ def decode(
     key: for strategies that sample: one key, split by row, or one key a row [b].
 
   Raises:
-    UserError: for inputs of another shape, prompts beyond the model's positions, max_len < 1.
+    UserError: for inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that cannot be
+      divided over the mesh.
   """
   max_len, prompt, keys = checked(model, inputs, prompt_lengths, prefix, max_len, key)
-  return _decode(model, strategy, params, prompt, keys, max_len)
+  mesh = mesh_of(params)
+  prompt, keys = place_rows((prompt, keys), mesh)
+  with using(mesh):
+    return _decode(model, strategy, params, prompt, keys, max_len)
 
 
 def stream(
@@ -61,7 +66,10 @@ def stream(
   Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row yields [].
   """
   max_len, prompt, keys = checked(model, inputs, prompt_lengths, prefix, max_len, key)
-  state = _init(model, strategy, params, prompt, keys, max_len)
+  mesh = mesh_of(params)
+  prompt, keys = place_rows((prompt, keys), mesh)
+  with using(mesh):
+    state = _init(model, strategy, params, prompt, keys, max_len)
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
     tokens, length, over = jax.device_get((state.tokens, state.length, state.done.all()))
@@ -69,7 +77,8 @@ def stream(
     if over:
       return
     seen = length
-    state = _step(model, strategy, params, state)
+    with using(mesh):
+      state = _step(model, strategy, params, state)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'))

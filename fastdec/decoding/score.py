@@ -13,6 +13,7 @@ from fastdec.decoding.inputs import check_ids, check_positions, prompt_of
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, causal, suppress
+from fastdec.sharding import mesh_of, place_rows, using
 
 POSITIONS = 16  # whose logits exist at the same time
 
@@ -61,7 +62,10 @@ def score(
   lengths = ended if target_lengths is None else np.asarray(target_lengths)
   if lengths.shape != (b,) or (lengths < 0).any() or (lengths > t).any():
     raise UserError(f'target_lengths must be {b} numbers from 0 to {t}, not {lengths.tolist()}')
-  return _score(model, params, prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
+  mesh = mesh_of(params)
+  rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
+  with using(mesh):
+    return _score(model, params, *place_rows(rows, mesh))
 
 
 @functools.partial(jax.jit, static_argnames='model')

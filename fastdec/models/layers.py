@@ -1,7 +1,5 @@
 """The layers that models share: products that no backend handles badly, norms, positions."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,8 +10,8 @@ from jaxtyping import Array, DTypeLike, Float, Int
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
 
-def project(x: Float[Array, '*b d'], kernel: Float[Array, 'f d']) -> Float[Array, '*b f']:
-  """x @ kernel^T in x's dtype, accumulated and returned in float32 at least.
+def project(x: Float[Array, '*b d'], kernel: Float[Array, '*f d']) -> Float[Array, '...']:
+  """x @ kernel^T [*b, *f] in x's dtype, accumulated and returned in float32 at least.
 
   Three habits of XLA's CPU backend decide the form. Kernels lie as [outputs, inputs] and are contracted on their last
   axis: with a few rows the other layout takes up to 1.8 times as long. One row in half precision goes in twice: a
@@ -26,27 +24,29 @@ def project(x: Float[Array, '*b d'], kernel: Float[Array, 'f d']) -> Float[Array
   if rows == 1 and x.dtype.itemsize < 4:
     x_rd = jnp.concatenate([x_rd, x_rd])
   wide = jnp.promote_types(x.dtype, jnp.float32)
-  y_rf = jax.lax.dot_general(x_rd, kernel.astype(x.dtype), (((1,), (1,)), ((), ())), preferred_element_type=wide)
-  return y_rf[:rows].reshape(*lead, kernel.shape[0])
+  last = ((1,), (kernel.ndim - 1,))
+  y = jax.lax.dot_general(x_rd, kernel.astype(x.dtype), (last, ((), ())), preferred_element_type=wide)
+  return y[:rows].reshape(*lead, *kernel.shape[:-1])
 
 
 class Dense(nn.Module):
-  """A projection from the last axis to `features` axes, computed in `dtype`; parameters stay float32."""
+  """A projection from the last axis to the axes `features`, computed in `dtype`; parameters stay float32.
+
+  The kernel has these axes too, [*features, inputs], so that it can be split along any of them (by attention heads).
+  """
 
   features: tuple[int, ...]
   use_bias: bool
   dtype: DTypeLike
-  kernel_init: Any = unit_scaling
 
   @nn.compact
-  def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '*b f']:
-    """Returns the features flattened into the last axis."""
-    width = int(np.prod(self.features))
-    kernel = self.param('kernel', self.kernel_init, (width, x.shape[-1]))
-    y = project(x.astype(self.dtype), kernel).astype(self.dtype)
+  def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '...']:
+    outputs, inputs = int(np.prod(self.features)), x.shape[-1]
+    init = lambda key: unit_scaling(key, (outputs, inputs)).reshape(*self.features, inputs)
+    y = project(x.astype(self.dtype), self.param('kernel', init)).astype(self.dtype)
     if self.use_bias:
-      bias = self.param('bias', nn.initializers.zeros, (width,))
-      y = y + bias.astype(self.dtype).reshape((1,) * (y.ndim - 1) + (width,))
+      bias = self.param('bias', nn.initializers.zeros, self.features)
+      y = y + bias.astype(self.dtype).reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
     return y
 
 

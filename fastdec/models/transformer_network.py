@@ -79,22 +79,18 @@ class Attention(nn.Module):
     self.out = dense(c.d_model)
     self.drop = Dropout(c.attention_dropout)
 
-  def _heads(self, y_bnf: Float[Array, 'b n f']) -> Float[Array, 'b n i h p']:
-    c = self.config
-    return y_bnf.reshape(*y_bnf.shape[:2], -1, c.heads, c.d_model // c.heads)
-
   def queries_and_own(self, x: Float[Array, 'b n d']) -> tuple[Array, LayerKV]:
     """Self-attention: the queries [b, n, h, p] of x, and its own keys and values."""
-    qkv = self._heads(self.qkv(x))
+    qkv = self.qkv(x)
     return qkv[:, :, 0], LayerKV(*(qkv[:, :, i].swapaxes(1, 2) for i in (1, 2)))
 
   def queries(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n h p']:
     """Cross-attention: the queries of x."""
-    return self._heads(self.q(x))[:, :, 0]
+    return self.q(x)
 
   def keys_values(self, memory: Float[Array, 'b s d']) -> LayerKV:
     """Cross-attention: keys and values of the memory."""
-    kv = self._heads(self.kv(memory))
+    kv = self.kv(memory)
     return LayerKV(*(kv[:, :, i].swapaxes(1, 2) for i in (0, 1)))
 
   def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, mask: Bool[Array, '#b #n s'], train: bool) -> Array:

@@ -4,13 +4,14 @@
   workdir/checkpoints/<step>/    params, rest (optimizer, key), data (position), sums.json (of every file)
   workdir/checkpoints.bad/       what could not be read, moved out of the way
 
-Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being saved.
+Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being saved. Several
+processes share one workdir: each writes its parts of the arrays, the first does all else, and what is read fits any
+number of them, on any mesh.
 """
 
 import dataclasses
 import json
 import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from orbax.checkpoint.checkpoint_managers import PreservationContext
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
+from fastdec.training.files import damage_of, write_json, write_sums
+from fastdec.training.processes import everywhere, is_first, wait
 from fastdec.training.state import TrainState
 
 PathLike = str | os.PathLike[str]
@@ -61,11 +64,13 @@ class Checkpoints:
     args = ocp.args.Composite(
       params=ocp.args.StandardSave(params),
       rest=ocp.args.StandardSave(rest),
-      data=grain.checkpoint.CheckpointSave(data),
+      data=ocp.args.JsonSave(data.get_state()),
     )
     self._manager.save(int(state.step), args=args)
     folder = self.folder / str(int(state.step))
-    _write_json(folder / 'sums.json', _sums(folder))
+    if is_first():
+      write_sums(folder)
+    wait(f'saved {folder.name}')
 
   def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
     """The newest readable state, with `data` set to its position; `fresh` where there are no checkpoints.
@@ -77,15 +82,17 @@ class Checkpoints:
     """
     unreadable = []
     for step in sorted(self._manager.all_steps(), reverse=True):
+      state = error = None
       try:
         state = self._read(step, fresh, data)
       except UserError:
         raise
-      except Exception as error:  # Orbax, TensorStore, JSON and the file system each have their own
-        unreadable.append((step, error))
-        continue
-      self._move_away(unreadable, f'continuing from step {step}')
-      return state
+      except Exception as its_own:  # Orbax, TensorStore, JSON and the file system each have theirs
+        error = its_own
+      if everywhere(error is None):
+        self._move_away(unreadable, f'continuing from step {step}')
+        return state
+      unreadable.append((step, error or OSError('another process cannot read it')))
     if unreadable:
       steps = ', '.join(str(step) for step, _ in unreadable)
       raise UserError(
@@ -99,15 +106,18 @@ class Checkpoints:
 
   def _read(self, step: int, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
     folder = self.folder / str(step)
-    _check_sums(folder)
+    damage = damage_of(folder) if is_first() else None
+    if not everywhere(damage is None):  # before they wait for each other in reading
+      raise OSError(damage or 'the first process finds it damaged')
     params, rest = _split(fresh)
     _check_shapes(self._manager.item_metadata(step)['params'].tree, params, folder)
     args = ocp.args.Composite(
       params=ocp.args.StandardRestore(params),
       rest=ocp.args.StandardRestore(rest),
-      data=grain.checkpoint.CheckpointRestore(data),
+      data=ocp.args.JsonRestore(),
     )
     found = self._manager.restore(step, args=args)
+    data.set_state(found.data)
     return TrainState(params=found.params, **found.rest)
 
   def _move_away(self, unreadable: list[tuple[int, Exception]], consequence: str) -> None:
@@ -115,11 +125,12 @@ class Checkpoints:
     if not unreadable:
       return
     bad = self.folder.with_name(f'{self.folder.name}.bad')
-    bad.mkdir(exist_ok=True)
-    for step, error in unreadable:
+    for step, error in unreadable if is_first() else ():
+      bad.mkdir(exist_ok=True)
       copies = len(list(bad.glob(f'{step}*')))
       (self.folder / str(step)).rename(bad / (f'{step}.{copies}' if copies else str(step)))
       print(f'checkpoint {step} cannot be read ({_short(error)}): moved to {bad}, {consequence}', flush=True)
+    wait('moved away')
     self._manager.reload()
 
 
@@ -146,33 +157,15 @@ def average_checkpoints(workdir: PathLike, last: int) -> Params:
 
 
 def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Params:
-  """Parameters in float64: a sum of them is exact enough."""
+  """Parameters in float64, whatever mesh they were on: a sum of them is exact enough."""
   try:
-    _check_sums(folder / str(step))
-    found = manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore()))
+    if damage := damage_of(folder / str(step)):
+      raise OSError(damage)
+    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), manager.item_metadata(step)['params'].tree)
+    found = manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like)))
   except Exception as error:
     raise UserError(f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints') from None
   return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
-
-
-def _sums(folder: Path) -> dict[str, int]:
-  """CRC-32 of every file of a checkpoint."""
-  files = (path for path in sorted(folder.rglob('*')) if path.is_file() and path != folder / 'sums.json')
-  return {str(path.relative_to(folder)): zlib.crc32(path.read_bytes()) for path in files}
-
-
-def _check_sums(folder: Path) -> None:
-  """Raises OSError where a file is damaged; asked first, because TensorStore is loud about damaged files.
-
-  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint without them.
-  """
-  path = folder / 'sums.json'
-  if not path.exists():
-    return
-  found = _sums(folder)
-  for name, value in json.loads(path.read_text()).items():
-    if found.get(name) != value:
-      raise OSError(f'{name} is damaged' if name in found else f'{name} is missing')
 
 
 def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
@@ -185,8 +178,8 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
   path = Path(workdir) / 'config.json'
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-      _write_json(path, config)
+    if is_first() and not path.exists():
+      write_json(path, config)
   except OSError as error:
     raise UserError(f'cannot write to {workdir} ({error.strerror}): choose another workdir') from None
 
@@ -212,12 +205,6 @@ def check_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
     raise UserError(
       f'{workdir} was made by another config: {_differences(there, config)}; choose another workdir, or that config'
     )
-
-
-def _write_json(path: Path, value: Any) -> None:
-  partial = path.with_suffix('.json.partial')
-  partial.write_text(json.dumps(value, indent=2) + '\n')
-  os.replace(partial, path)
 
 
 def _differences(there: dict[str, Any], config: dict[str, Any]) -> str:
@@ -260,7 +247,7 @@ def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
   handlers = {
     'params': ocp.StandardCheckpointHandler(),
     'rest': ocp.StandardCheckpointHandler(),
-    'data': grain.checkpoint.CheckpointHandler(),
+    'data': ocp.JsonCheckpointHandler(),
   }
   options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, **options)
   return ocp.CheckpointManager(folder, item_handlers=handlers, options=options)

@@ -2,6 +2,10 @@
 
 A run continues exactly where its last checkpoint stands: same batches, same dropout, same parameters bit for bit,
 however often it was killed.
+
+It runs on a mesh of devices (`fastdec.sharding`), of one process or several, which all call `train` with the same
+arguments: each makes the whole batch, and uploads the rows of its own devices. So the batches, and the position in the
+data, do not depend on how many there are.
 """
 
 import dataclasses
@@ -14,13 +18,17 @@ import grain
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
+from fastdec.sharding import REPLICATED, MeshConfig, Table, make_mesh, place, place_rows, using
 from fastdec.training.checkpoint import Checkpoints, Keep
+from fastdec.training.gradients import gradients_of
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.optimizer import OptimizerConfig
+from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
 from fastdec.training.state import Task, TrainState
 
@@ -38,6 +46,7 @@ class LoopConfig:
   checkpoint_every: int = 1000
   checkpoint_seconds: float = 300.0  # of work that a kill may cost
   keep: int = 5  # checkpoints, at multiples of checkpoint_every
+  accumulate: int = 1  # parts of a batch that are computed one after the other, to save memory
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -62,6 +71,8 @@ def train(
   key: Key[Array, ''],
   evaluate: Evaluate | None = None,
   budget: float | None = None,
+  mesh: Mesh | None = None,
+  table: Table = REPLICATED,
 ) -> Trained:
   """Trains, or continues the training found in `workdir`.
 
@@ -73,30 +84,39 @@ def train(
     workdir: gets `checkpoints/` and TensorBoard's `tb/`.
     key: all randomness: first parameters, dropout, drawn heads.
     evaluate: parameters -> named numbers, called every `eval_every` steps and at the end.
-    budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the earliest).
+    budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the earliest; several
+      processes look at the clock when they log).
+    mesh: the devices (None: one).
+    table: how parameters lie on them, those of the task and its frozen ones.
 
   Raises:
-    UserError: the loss is no finite number, or the workdir's checkpoints are unreadable or of another model.
+    UserError: the loss is no finite number, the workdir's checkpoints are unreadable or of another model, or batches
+      or parameters cannot be divided over the mesh.
   """
   start = time.monotonic()
+  mesh = mesh or make_mesh(MeshConfig())
   transform = optimizer.build()
-  step = make_step(task, transform, optimizer.learning_rate)
+  placed = place({'state': TrainState.create(task, transform, key), 'frozen': task.frozen}, mesh, table)
+  state, frozen = placed['state'], placed['frozen']
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
   iterator = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
   checkpoints = Checkpoints(workdir, Keep(config.checkpoint_every, config.keep))
-  state = checkpoints.restore(TrainState.create(task, transform, key), iterator)
+  state = checkpoints.restore(state, iterator)
   first = done = int(state.step)
   if done > config.steps:
     raise UserError(f'{workdir} is at step {done} already, after steps={config.steps}: choose more, or another workdir')
-  is_over = lambda: done == config.steps or (budget is not None and time.monotonic() - start > budget)
   over, saved_at = done == config.steps, start  # a call makes at least one step
-  with Progress(workdir, done, config.steps) as progress:
+  with Progress(workdir, done, config.steps) as progress, using(mesh):
     while not over:
-      state, metrics = step(state, task.frozen, next(iterator))
+      state, metrics = step(state, frozen, place_rows(next(iterator), mesh, config.accumulate))
       done += 1
       progress.add(metrics, AHEAD)
-      over = is_over()
-      save = over or done % config.checkpoint_every == 0 or time.monotonic() - saved_at > config.checkpoint_seconds
-      if save or done % config.log_every == 0 or done == first + 1:  # the first step apart: it compiles
+      log = done % config.log_every == 0 or done == first + 1  # the first step apart: it compiles
+      passed = lambda since, limit, log=log: _passed(since, limit, log)
+      over = done == config.steps or passed(start, budget)
+      save = over or done % config.checkpoint_every == 0 or passed(saved_at, config.checkpoint_seconds)
+      if save or log:
         progress.log()
       if evaluate is not None and (done % config.eval_every == 0 or done == config.steps):
         progress.evaluated(evaluate(state.params))
@@ -108,15 +128,34 @@ def train(
   return Trained(state.params, done, done == config.steps)
 
 
-def make_step(
-  task: Task, transform: optax.GradientTransformation, learning_rate: optax.Schedule
-) -> Callable[[TrainState, Params, Batch], tuple[TrainState, Metrics]]:
-  """(state, frozen parameters, batch) -> (state, metrics), compiled; the memory of the state given is reused."""
+def _passed(since: float, limit: float | None, may_ask: bool) -> bool:
+  """Whether more than `limit` seconds have passed. Several processes ask the first one, at the cost of a wait."""
+  if limit is None or not (may_ask or jax.process_count() == 1):
+    return False
+  return agreed(time.monotonic() - since > limit)
 
-  @functools.partial(jax.jit, donate_argnums=0)
+
+def make_step(
+  task: Task,
+  transform: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+  accumulate: int = 1,
+  shardings: TrainState | None = None,
+) -> Callable[[TrainState, Params, Batch], tuple[TrainState, Metrics]]:
+  """(state, frozen parameters, batch) -> (state, metrics), compiled; the memory of the state given is reused.
+
+  Args:
+    task: what is trained.
+    transform: the optimizer.
+    learning_rate: of the optimizer, to report.
+    accumulate: parts of a batch; see `gradients.gradients_of`.
+    shardings: a state of shardings, those of the state given: the new state's (None: the compiler's choice).
+  """
+
+  @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, None))
   def step(state: TrainState, frozen: Params, batch: Batch) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(state.key, state.step)
-    (_, metrics), gradients = jax.value_and_grad(task.loss, has_aux=True)(state.params, frozen, batch, key)
+    gradients, metrics = gradients_of(task, state.params, frozen, batch, key, accumulate)
     updates, opt_state = transform.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     metrics |= {'gradient_norm': optax.tree.norm(gradients), 'learning_rate': learning_rate(state.step)}

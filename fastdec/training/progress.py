@@ -16,17 +16,21 @@ from tensorboardX import SummaryWriter
 
 from fastdec.errors import UserError
 from fastdec.training.losses import Metrics
+from fastdec.training.processes import is_first
 
 
 class Progress:
-  """Collects the metrics of every step on the device, and fetches them together when asked to log."""
+  """Collects the metrics of every step on the device, and fetches them together when asked to log.
+
+  Of several processes the first alone shows them; all of them stop where a number is not finite.
+  """
 
   def __init__(self, workdir: str | os.PathLike[str], step: int, steps: int) -> None:
     self.step, self.steps = step, steps
     self._since = time.monotonic()
     self._window: list[Metrics] = []
-    self._writer = SummaryWriter(str(Path(workdir) / 'tb'), purge_step=step + 1)
-    self._console = Console(highlight=False, soft_wrap=True)
+    self._writer = SummaryWriter(str(Path(workdir) / 'tb'), purge_step=step + 1, write_to_disk=is_first())
+    self._console = Console(highlight=False, soft_wrap=True, quiet=not is_first())
     columns = ('step', bars.MofNCompleteColumn(), bars.BarColumn(), bars.TextColumn('{task.description}'))
     self._bar = bars.Progress(*columns, console=self._console, disable=not self._console.is_terminal)
     self._task = self._bar.add_task('compiling', total=steps, completed=step)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -35,7 +36,8 @@ def marian():
   for side, layers in (('encoder', config['encoder_layers']), ('decoder', config['decoder_layers'])):
     for i in range(layers):
       params[f'{side}_{i}'] = _layer(weights, f'model.{side}.layers.{i}.', side == 'decoder')
-  return model, params
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  return model, jax.tree.map(lambda x, like: x.reshape(like.shape), params, shapes)
 
 
 def _layer(weights, prefix, has_cross):

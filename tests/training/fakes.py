@@ -59,6 +59,12 @@ def packed(seed, rows=3, length=12):
   return batch
 
 
+def pairs(seed, rows=3, length=12):
+  """A batch with sources, for a Transformer; a target segment may be without its source."""
+  source = {name.replace('target', 'source'): value for name, value in packed(seed + 1000, rows, length).items()}
+  return source | packed(seed, rows, length)
+
+
 def on_device(seed, rows=3):
   return {name: jnp.asarray(value) for name, value in packed(seed, rows).items()}
 

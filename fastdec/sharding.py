@@ -1,0 +1,192 @@
+"""Where arrays lie on a mesh of devices: rows of a batch along its axis 'data', parameters along its axis 'model'.
+
+  mesh = make_mesh(MeshConfig(data=4, model=2))
+  params = place(params, mesh, TRANSFORMER)
+  out = fd.decode(model, params, inputs, strategy)   # on all eight devices
+
+Place the parameters, and the rest follows: decoding finds the mesh by them, lays its rows along 'data', and the cache
+is born along both axes (`constrain`). A table says how parameters lie: rows (regex, PartitionSpec), the first regex
+found in a parameter's path deciding; what none matches is on every device. Optimizer states have their parameters'
+paths within theirs, so the same table places a whole training state.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, PyTree
+
+from fastdec.errors import UserError
+
+AXES = ('data', 'model')
+AUTO = AxisType.Auto  # today's default, Explicit, refuses embeddings and scattered updates
+T = TypeVar('T')
+Table = tuple[tuple[str, P], ...]
+
+REPLICATED: Table = ()
+
+# Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the second over its inputs,
+# so that each pair needs one sum over devices. Attention's first product is split by heads: kernels lie as
+# [3 or 2, heads, width, inputs].
+TRANSFORMER: Table = (
+  (r'(^|/)embedding$', P('model')),  # by words
+  (r'/(qkv|kv)/(kernel|bias)$', P(None, 'model')),
+  (r'/(q|w1)/(kernel|bias)$', P('model')),
+  (r'/(out|w2)/kernel$', P(None, 'model')),
+)
+
+# Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would
+# otherwise lie on one device each.
+HEADS: dict[str, Table] = {
+  'paper': ((r'(^|/)[wb]1$', P('model')), (r'(^|/)w2$', P(None, None, 'model'))),
+  'separate': ((r'(^|/)w2$', P(None, None, 'model')),),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Devices along each axis; 1 x 1 is a single device."""
+
+  data: int = 1  # each has its share of the rows
+  model: int = 1  # each has its share of the parameters
+
+  def __post_init__(self) -> None:
+    for name in AXES:
+      if getattr(self, name) < 1:
+        raise UserError(f'mesh.{name}={getattr(self, name)} is not possible: give 1 or more devices')
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+  """The mesh over the first data * model devices, of all processes.
+
+  Raises:
+    UserError: there are not so many devices, or several processes and more devices than that.
+  """
+  wanted, there = config.data * config.model, jax.device_count()
+  if wanted > there or (wanted < there and jax.process_count() > 1):
+    raise UserError(
+      f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there are {there}:'
+      f' give two numbers whose product is {there}'
+    )
+  shape = (config.data, config.model)
+  return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=jax.devices()[:wanted])
+
+
+def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
+  """The tree with its arrays on the mesh as the table says; every process gives the same values.
+
+  Raises:
+    UserError: a row of the table matches nothing, or a parameter cannot be divided as it says.
+  """
+  leaves, structure = jax.tree.flatten_with_path(tree)
+  names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
+  for regex, spec in table:
+    if not any(re.search(regex, name) for name in names):
+      shown = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
+      raise UserError(f"the table's row ('{regex}', {spec}) matches no parameter: there are {shown}")
+  placed = []
+  for name, (_, leaf) in zip(names, leaves, strict=True):
+    spec = next((spec for regex, spec in table if re.search(regex, name)), P())
+    _check_divides(name, leaf, mesh, spec)
+    placed.append(_put(leaf, NamedSharding(mesh, spec)))
+  return jax.tree.unflatten(structure, placed)
+
+
+def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
+  """The batch with its rows along 'data'; the batch itself without a mesh.
+
+  Every process gives the whole batch, and keeps the rows of its own devices.
+
+  Raises:
+    UserError: as `check_rows`.
+  """
+  if mesh is None:
+    return batch
+  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh, parts)
+  return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, P('data'))), batch)
+
+
+def check_rows(rows: int, mesh: Mesh, parts: int = 1) -> None:
+  """Raises UserError where a batch cannot be divided into `parts` parts, each over all devices along 'data'."""
+  data = mesh.shape['data']
+  if rows % (data * parts):
+    of_parts = f', {parts} parts of a batch' if parts > 1 else ''
+    raise UserError(
+      f'{rows} rows cannot be divided over mesh.data={data} devices{of_parts}: give a multiple of {data * parts} rows'
+    )
+
+
+def mesh_of(tree: PyTree) -> Mesh | None:
+  """The mesh that the arrays of a tree have been placed on; None where they have not (or are being traced).
+
+  Raises:
+    UserError: a mesh with other axes.
+  """
+  for leaf in jax.tree.leaves(tree):
+    sharding = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, 'sharding', None)
+    if isinstance(sharding, NamedSharding):
+      if sharding.mesh.axis_names != AXES:
+        raise UserError(f'the parameters lie on a mesh with axes {sharding.mesh.axis_names}: make it by make_mesh')
+      return sharding.mesh
+  return None
+
+
+def using(mesh: Mesh | None) -> contextlib.AbstractContextManager:
+  """Within it, what is compiled heeds `constrain`; nothing changes without a mesh."""
+  return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def constrain(x: Array, *axes: str | None) -> Array:
+  """Inside jit: x, each dimension along the named axis of the mesh in use where it divides; x itself without one."""
+  sizes = _sizes()
+  spec = [axis if axis in sizes and n % sizes[axis] == 0 else None for n, axis in zip(x.shape, axes, strict=False)]
+  return jax.lax.with_sharding_constraint(x, P(*spec)) if any(spec) else x
+
+
+def by_rows(f: Callable[..., T]) -> Callable[..., T]:
+  """f, a function of arrays with rows first to such arrays, with each device along 'data' seeing its own rows alone.
+
+  For functions whose rows are independent in a way that the compiler does not find out: rows picked by number, sorts.
+  It would send all rows to all devices.
+  """
+
+  def mapped(*args: Any) -> T:
+    sizes = _sizes()
+    if 'data' not in sizes or any(len(leaf) % sizes['data'] for leaf in jax.tree.leaves(args)):
+      return f(*args)
+    return jax.shard_map(f, in_specs=P('data'), out_specs=P('data'), axis_names={'data'})(*args)
+
+  return mapped
+
+
+def _sizes() -> dict[str, int]:
+  """The axes of the mesh in use that the compiler divides work along."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return {name: mesh.shape[name] for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AUTO}
+
+
+def _check_divides(name: str, leaf: Array, mesh: Mesh, spec: P) -> None:
+  if len(spec) > leaf.ndim:
+    raise UserError(f'{name} has shape {list(leaf.shape)}, too few axes to lie as {spec}: mend the table')
+  for size, axis in zip(leaf.shape, spec, strict=False):
+    if axis is not None and size % mesh.shape[axis]:
+      raise UserError(
+        f'{name} has shape {list(leaf.shape)}, and {size} cannot be divided over mesh.{axis}={mesh.shape[axis]}'
+        f' devices: give a divisor of {size}, or mesh.{axis}=1'
+      )
+
+
+def _put(leaf: Any, sharding: NamedSharding) -> Array:
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+  if sharding.is_fully_addressable:
+    return jax.device_put(leaf, sharding)
+  host = np.asarray(leaf)
+  return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])

@@ -1,0 +1,42 @@
+"""Files of a run that are whole or not there, and checkpoints that are known to be damaged before they are read."""
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+SUMS = 'sums.json'
+
+
+def write_json(path: Path, value: Any) -> None:
+  """Writes it beside, then renames: the file is never half-written."""
+  partial = path.with_suffix('.json.partial')
+  partial.write_text(json.dumps(value, indent=2) + '\n')
+  os.replace(partial, path)
+
+
+def write_sums(folder: Path) -> None:
+  """Adds the CRC-32 of every file of a checkpoint."""
+  write_json(folder / SUMS, _sums(folder))
+
+
+def damage_of(folder: Path) -> str | None:
+  """What is wrong with the files of a checkpoint, None where nothing is; TensorStore is loud about damaged files.
+
+  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint without them.
+  """
+  path = folder / SUMS
+  try:
+    found, expected = _sums(folder), json.loads(path.read_text()) if path.exists() else {}
+  except (OSError, ValueError) as error:
+    return str(error)
+  for name, value in expected.items():
+    if found.get(name) != value:
+      return f'{name} is damaged' if name in found else f'{name} is missing'
+  return None
+
+
+def _sums(folder: Path) -> dict[str, int]:
+  files = (path for path in sorted(folder.rglob('*')) if path.is_file() and path != folder / SUMS)
+  return {str(path.relative_to(folder)): zlib.crc32(path.read_bytes()) for path in files}

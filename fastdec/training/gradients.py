@@ -1,0 +1,48 @@
+"""The gradient of a batch, in the memory of a part of it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fastdec.models.api import Params
+from fastdec.training.losses import Batch, Metrics
+from fastdec.training.state import Task
+
+
+def gradients_of(
+  task: Task, params: Params, frozen: Params, batch: Batch, key: Array, parts: int = 1
+) -> tuple[Params, Metrics]:
+  """Gradients and metrics of a batch: means over its tokens, whatever number of them each part has.
+
+  Part i has the rows i, i + parts, ..., so that each device along 'data' has some of every part. All parts draw from
+  the same key: they train the same head.
+
+  Args:
+    parts: computed one after the other; a divisor of the batch's rows.
+  """
+  slope = jax.grad(task.loss, has_aux=True)
+  if parts == 1:
+    return slope(params, frozen, batch, key)
+
+  def sums(part: Batch) -> tuple[Params, Metrics]:
+    """Over the tokens of a part."""
+    gradients, metrics = slope(params, frozen, part, key)
+    return _floats(lambda x: x * metrics['tokens'].astype(x.dtype), (gradients, metrics))
+
+  def add(total: Any, part: Batch) -> tuple[Any, None]:
+    return jax.tree.map(jnp.add, total, sums(part)), None
+
+  split = {name: jnp.reshape(x, (-1, parts, x.shape[1])).swapaxes(0, 1) for name, x in batch.items()}
+  like = jax.eval_shape(sums, {name: x[0] for name, x in split.items()})
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+  total = jax.lax.scan(add, zeros, split)[0]
+  tokens = jnp.maximum(total[1]['tokens'], 1)
+  gradients, metrics = _floats(lambda x: x / tokens.astype(x.dtype), total)
+  return gradients, metrics | ({'head': metrics['head'] // parts} if 'head' in metrics else {})
+
+
+def _floats(f: Any, tree: Any) -> Any:
+  """f of the means; counts as they are."""
+  return jax.tree.map(lambda x: f(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

@@ -1,0 +1,54 @@
+"""Several processes that train together (`jax.distributed`): how they meet, who writes, and what they agree on.
+
+All of them run the same program. Whatever decides what is computed next must be the same in each, or they wait for each
+other for ever: parameters and losses are; clocks and files are asked in one of them, the first, for all.
+"""
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from fastdec.errors import UserError
+
+
+def connect(coordinator: str, processes: int, process: int) -> None:
+  """Makes this process one of several; before anything is computed.
+
+  Args:
+    coordinator: 'host:port', where process 0 listens.
+    processes: how many there are.
+    process: which one this is, from 0.
+
+  Raises:
+    UserError: no such process, or they did not all come.
+  """
+  if not 0 <= process < processes:
+    raise UserError(f'process={process} of processes={processes} is not possible: give 0 to {processes - 1}')
+  host, _, port = coordinator.rpartition(':')
+  if not host or not port.isdecimal():
+    raise UserError(f'coordinator={coordinator!r} is no address: give host:port of process 0, such as localhost:7001')
+  try:
+    jax.distributed.initialize(coordinator, processes, process, cluster_detection_method='deactivate')
+  except RuntimeError as error:
+    raise UserError(f'{processes} processes did not meet at {coordinator} ({error}): start them all') from None
+
+
+def is_first() -> bool:
+  """Whether this is the process that prints, logs and writes for all."""
+  return jax.process_index() == 0
+
+
+def agreed(answer: bool) -> bool:
+  """The first process's answer, in all of them."""
+  return answer if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(answer))
+
+
+def everywhere(fact: bool) -> bool:
+  """Whether it holds in all processes."""
+  return fact if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(fact)).all())
+
+
+def wait(place: str) -> None:
+  """Returns when all processes are at this place of the program."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(place)

@@ -1,0 +1,208 @@
+"""Distillation: what is written, that nothing can cut it in half, and that no shard is made twice."""
+
+import errno
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from fastdec.data import storing
+from tests.experiments.conftest import ROOT
+
+SHARDS = 10
+SETTINGS = {'distill.shard_size': 20, 'distill.rows': 4, 'distill.beam': 2, 'distill.max_len': '(0, 6)'}
+
+
+@pytest.fixture
+def words(table, tmp_path):
+  """The words of a command on the workdir `tmp_path/out`, with settings changed."""
+  words = lambda **changed: [
+    *table.words(**SETTINGS | changed), f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out'
+  ]  # fmt: skip
+  return words
+
+
+@pytest.fixture(scope='module')
+def whole(table, tmp_path_factory):
+  """A distillation that nothing has disturbed."""
+  folder = tmp_path_factory.mktemp('whole') / 'out'
+  process = start(*table.words(**SETTINGS), f'--teacher={table.folder}/base', f'--workdir={folder}')
+  out, _ = process.communicate(timeout=120)
+  assert process.returncode == 0 and made(out) == list(range(1, SHARDS + 1))
+  return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+  """A finished workdir to be changed."""
+  return shutil.copytree(whole, tmp_path / 'out')
+
+
+def start(*words):
+  """A distillation as its own process."""
+  command = [sys.executable, '-m', 'experiments.distill', *words]
+  compiled = {
+    'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+  }  # shared with this process
+  return subprocess.Popen(command, cwd=ROOT, env=os.environ | compiled, stdout=subprocess.PIPE, text=True)
+
+
+def made(out):
+  """The shards that an output tells of."""
+  return [int(number) for number in re.findall(r'shard (\d+)/10', out)]
+
+
+def result(folder):
+  """Every file but the locks."""
+  files = (path for path in folder.rglob('*') if path.is_file() and 'lock' not in path.name)
+  return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+def lines_of(folder):
+  """Sources and targets."""
+  return [(folder / f'train.{language}').read_text().split('\n')[:-1] for language in ('en', 'de')]
+
+
+def test_every_source_has_a_line_and_a_translation_of_it(whole):
+  record = json.loads((whole / 'config.json').read_text())
+  sources, targets = lines_of(whole)
+  assert record['counts'] == {'sources': 200, 'lines': 200, 'empty': 0, 'long': 0}
+  assert len(sources) == len(targets) == 200 and len(set(sources)) > 150 and all(targets)
+  assert record['distill']['beam'] == 2
+
+
+def test_killed_it_goes_on_and_yields_the_same_bytes(whole, words, launch, tmp_path):
+  process = start(*words())
+  for line in process.stdout:
+    if line.startswith('shard 2/'):
+      process.kill()
+      break
+  rest = process.stdout.read()
+  process.wait()
+  done = {path: path.stat().st_mtime_ns for path in (tmp_path / 'out' / 'parts').glob('*.jsonl')}
+  assert 2 <= len(done) < SHARDS and not (tmp_path / 'out' / 'train.de').exists(), rest
+  ended = launch('distill', *words())
+  assert ended.code == 0 and len(made(ended.out)) == SHARDS - len(done)
+  assert result(tmp_path / 'out') == result(whole)
+  assert all(path.stat().st_mtime_ns == time for path, time in done.items())
+
+
+def test_two_processes_share_the_work_and_do_nothing_twice(whole, words, tmp_path):
+  processes = [start(*words()) for _ in range(2)]
+  outs = [process.communicate(timeout=120)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0, 0]
+  assert sorted(made(outs[0]) + made(outs[1])) == list(range(1, SHARDS + 1))
+  assert result(tmp_path / 'out') == result(whole)
+
+
+def test_the_trainer_takes_it_like_any_other_text(whole, table, launch, tmp_path):
+  settings = {'base': table.folder / 'base', 'data.distilled': whole}
+  command = 'train', *table.words('regime=distil', **settings), f'--workdir={tmp_path}/run', '--budget=0'
+  ended = launch(*command)
+  assert ended.code == 0 and 'Out of budget' in ended.out
+
+
+def test_a_finished_workdir_is_left_as_it_is(copy, words, launch):
+  before = {path: path.stat().st_mtime_ns for path in copy.rglob('*.json*')}
+  ended = launch('distill', *words())
+  assert (ended.code, made(ended.out)) == (0, []) and '200 lines for 200 sources' in ended.out
+  assert {path: path.stat().st_mtime_ns for path in copy.rglob('*.json*')} == before
+
+
+def test_a_shard_cut_short_is_made_again_and_said_so(copy, whole, words, launch):
+  for name in ('train.en', 'train.de', 'config.json'):
+    (copy / name).unlink()
+  part = copy / 'parts' / '00003.jsonl'
+  os.truncate(part, part.stat().st_size // 2)
+  ended = launch('distill', *words())
+  assert 'shard 4 is cut short or damaged: it is made again' in ended.out and made(ended.out) == [4]
+  assert result(copy) == result(whole)
+
+
+def test_a_budget_stops_between_shards(words, launch, tmp_path):
+  ended = launch('distill', *words(), '--budget=0')
+  assert ended.code == 0 and made(ended.out) == [1] and 'Out of budget: the same command goes on' in ended.out
+  assert not (tmp_path / 'out' / 'train.de').exists()
+
+
+def test_several_outputs_of_a_source(words, launch, tmp_path):
+  assert launch('distill', *words(**{'distill.n_best': 2})).code == 0
+  counts = json.loads((tmp_path / 'out' / 'config.json').read_text())['counts']
+  sources, targets = lines_of(tmp_path / 'out')
+  assert 200 < counts['lines'] == len(sources) == len(targets) <= 400
+  assert len(set(zip(sources, targets, strict=True))) > len(set(sources))
+
+
+def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, launch, monkeypatch, tmp_path):
+  from fastdec.data import tokenizer
+
+  decode, calls = tokenizer.Tokenizer.decode, itertools.count()
+  monkeypatch.setattr(tokenizer.Tokenizer, 'decode', lambda self, ids: '' if next(calls) % 3 else decode(self, ids))
+  assert launch('distill', *words(**{'data.row_length': 45})).code == 0
+  counts = json.loads((tmp_path / 'out' / 'config.json').read_text())['counts']
+  assert counts['lines'] == 200 and 0 < counts['long'] < 200 and 0 < counts['empty'] < 200
+  _, targets = lines_of(tmp_path / 'out')
+  assert len(targets) == 200 and all(targets)
+
+
+@pytest.mark.parametrize(
+  'settings, expected',
+  [
+    ({'distill.beam': 0}, ['config.distill.beam=0', 'give 1 or more']),
+    ({'distill.n_best': 3}, ['config.distill.n_best=3', 'beam=2 is the most']),
+    ({'distill.max_len': '(1,)'}, ['config.distill.max_len=(1.0,)', 'give (a, b)']),
+    ({'distill.rows': 0}, ['config.distill.rows=0']),
+    ({'data.vocab_size': 290}, ['base has another vocabulary', 'trained on the same text']),
+    ({'teacher': 'nowhere'}, ['nowhere is not a folder']),
+    ({'teacher': '{table}'}, ['holds the runs base, k2']),
+    ({'workdir': '{table}/base'}, ['base was made by another config']),
+    ({'workdir': f'{__file__}/below'}, ['is a file']),
+  ],
+  ids=lambda value: ' '.join(map(str, value.items())) if isinstance(value, dict) else '',
+)
+def test_mistakes_are_a_sentence_before_any_work(table, launch, tmp_path, settings, expected):
+  flags = {'teacher': '{table}/base', 'workdir': f'{tmp_path}/out'}
+  flags |= {name: settings[name] for name in flags if name in settings}
+  config = {name: value for name, value in settings.items() if name not in flags}
+  flags = [f'--{name}={value.format(table=table.folder)}' for name, value in flags.items()]
+  ended = launch('distill', *table.words(**SETTINGS | config), *flags)
+  assert ended.code == 2 and ended.err.count('\n') == 1 and not made(ended.out)
+  assert all(word in ended.err for word in expected), ended.err
+  assert not (tmp_path / 'out').exists()
+
+
+def test_a_workdir_of_another_config_or_teacher(table, copy, words, launch):
+  before = result(copy)
+  for state in ('finished', 'begun'):
+    ended = launch('distill', *words(**{'distill.length_penalty': 1.0}))
+    assert ended.code == 2 and 'distill.length_penalty is 0.6 there and 1.0 here' in ended.err, state
+    ended = launch('distill', *words()[:-2], f'--teacher={table.folder}/k2-finetune', f'--workdir={copy}')
+    assert ended.code == 2 and 'teacher is "' in ended.err, state
+    assert result(copy) == before
+    (copy / 'config.json').unlink(missing_ok=True)
+    before = result(copy)
+
+
+def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(whole, words, launch, monkeypatch, tmp_path):
+  synced, sync = [], os.fsync
+
+  def full(file):
+    synced.append(file)
+    if len(synced) > 3:
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    sync(file)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(storing.os, 'fsync', full)
+    ended = launch('distill', *words())
+  assert ended.code == 2 and '00003.jsonl (No space left on device): make room' in ended.err
+  assert not list((tmp_path / 'out').rglob('*.partial')) and len(list((tmp_path / 'out').rglob('*.jsonl'))) == 3
+  assert launch('distill', *words()).code == 0
+  assert result(tmp_path / 'out') == result(whole)
