@@ -14,7 +14,7 @@ from fastdec import folders
 from fastdec.data.packing import tokenise
 from fastdec.data.tokens import TokenPairs
 from fastdec.errors import UserError
-from fastdec.evaluation.bleu import corpus_bleu
+from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.cells import Cell
 from fastdec.evaluation.wallclock import Timing, measure
@@ -108,9 +108,14 @@ class Measuring:
   def _quality(self, out: Output) -> dict[str, Any]:
     """BLEU and block sizes."""
     bleu, blocks = corpus_bleu(out.lines, self.references), count_blocks(out.lengths, out.block_sizes)
+    compound = {}
+    if self.experiment.data.target == 'de':  # Tensor2Tensor's script is about German
+      score, signature = split_compound_bleu(out.lines, self.references)
+      compound = {'compound_bleu': score, 'compound_bleu_signature': signature}
     return {
       'bleu': bleu.score,
       'bleu_signature': bleu.signature,
+      **compound,
       'mean_block_size': blocks.mean_block_size,
       'calls_per_sentence': blocks.calls_per_sentence,
       'sentences': blocks.sentences,

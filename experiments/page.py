@@ -9,6 +9,7 @@ each), results.jsonl (one line a cell), and what the launchers make of it. Where
 """
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -16,11 +17,13 @@ from typing import NamedTuple
 import rich.console
 
 from experiments import graph, measure
+from experiments.distillation import distill
 from experiments.training import Run
 from experiments.translation import DISTILLED, TUNED, Experiment, Text
 from fastdec import folders
 from fastdec.evaluation import cells
 from fastdec.evaluation.cells import Cell
+from fastdec.training.checkpoint import check_workdir
 
 
 class Group(NamedTuple):
@@ -75,6 +78,7 @@ class Page:
     self.experiment, self.workdir, self.budget = experiment, workdir, graph.Budget(budget)
     self.console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     self.results = workdir / 'results.jsonl'
+    self.has_measured = False  # whether there are cells from this process
     self._measuring: dict[str, measure.Measuring] = {}
 
   def fill(self, groups: Sequence[Group]) -> graph.Outcome:
@@ -169,8 +173,6 @@ class Page:
     teacher, workdir = self.teacher(), self._distilled
 
     def distil(budget: float | None) -> None:
-      from experiments.distillation import distill
-
       distill(self._on_text('regular'), teacher.workdir, workdir, budget)
 
     is_done = (workdir / 'config.json').is_file
@@ -198,7 +200,10 @@ class Page:
     workdir = self.run(group.k, group.regime).workdir
     for cell in self.measuring(group.split).cells(workdir, group.k, group.regime, self._missing(group)):
       cells.append(self.results, cell)
+      self.has_measured = True
       self.console.print(measure.summary(cell))
+      if self.budget.is_over:
+        break
 
   def _fail(self, group: Group, reason: str) -> None:
     known = cells.latest(self.cells(group.split))
@@ -214,6 +219,7 @@ class Page:
     runs = [self.run(*key) for key in keys]
     if any(regime in DISTILLED for _, regime in keys) and not self.experiment.data.distilled:
       runs.append(self.teacher())
+      self._check_distilled()
     for run in runs:
       run.check()
     is_finished = all(run.is_finished for run in runs)
@@ -223,6 +229,14 @@ class Page:
         text = self.measuring(split).text
         text.train_batches()
         text.dev_batches()
+
+
+  def _check_distilled(self) -> None:
+    """Raises UserError where the distilled text here was made by another config."""
+    record = self._distilled / 'config.json'
+    if record.is_file():
+      wanted = {'distill': json.loads(json.dumps(dataclasses.asdict(self.experiment.distill)))}
+      check_workdir(self._distilled, {**json.loads(record.read_text()), **wanted})
 
 
 def _base_of(k: int, regime: str) -> tuple[int, str] | None:

@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
   for one in drawn:
     table.console.print(report.terminal(one))
   shown = [group for group in groups if group.k > 1 and table.model_of(group.k, group.regime)][-1:]
-  for group in shown if outcome.is_complete else ():  # the longest blocks to be expected
+  for group in shown if outcome.is_complete and table.has_measured else ():  # the longest blocks to be expected
     table.console.rule(f'k = {group.k}, {group.regime}, exact: what each call of the model wrote', align='left')
     show.print_examples(table.console, table.measuring(group.split), table.run(group.k, group.regime).workdir, group.k)
   paths = f'{workdir}/table1.md, the picture {workdir}/table1.png'

@@ -181,6 +181,7 @@ class Experiment:
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       run: RunConfig = getattr(self, name)
       _at_least(1, name, steps=run.steps, warmup=run.warmup, every=run.every, average=run.average)
+      _at_least(0, name, rows=run.rows)
       run.optimizer(self.model.d_model)
     self.blockwise(2)
     limit = self.model.max_positions

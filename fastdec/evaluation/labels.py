@@ -33,7 +33,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
   (left, bottom), (right, top) = axes.transAxes.transform([(0, 0), (1, 1)])
   scale = axes.figure.dpi / 72
   drawn_n2 = np.concatenate([np.empty((0, 2)), *map(_along, axes.lines)])
-  taken = [np.concatenate([point - MARKER, point + MARKER]) for point in points_n2]
+  taken_m4 = np.concatenate([points_n2 - MARKER, points_n2 + MARKER], axis=1)
   angles = 2 * np.pi * (np.arange(16) + 2) / 16  # above right comes first
   for label, point in zip(labels, points_n2, strict=True):
     half = np.array([ASPECT * len(label.text) + 0.4, 1.15]) * SIZE * scale / 2
@@ -44,9 +44,9 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
       box = np.concatenate([middle - half, middle + half])
       outside = box[0] < left or box[1] < bottom or box[2] > right or box[3] > top
       on_lines = ((drawn_n2 > box[:2]) & (drawn_n2 < box[2:])).all(axis=1).sum()
-      boxes.append((sum(_overlap(box, other) for other in taken) + on_lines + 1e6 * outside, radius, box))
+      boxes.append((_overlap(box, taken_m4) + on_lines + 1e6 * outside, radius, box))
     _, radius, box = min(boxes, key=lambda entry: entry[:2])
-    taken.append(box)
+    taken_m4 = np.vstack([taken_m4, box])
     middle = (box[:2] + box[2:]) / 2
     line = {'arrowstyle': '-', 'color': label.colour, 'linewidth': 0.4, 'shrinkA': 0, 'shrinkB': 2}
     text = axes.annotate(
@@ -62,7 +62,7 @@ def _along(line: Line2D) -> Float[np.ndarray, 'n 2']:
   return np.concatenate([np.empty((0, 2)), *pieces])
 
 
-def _overlap(a: Float[np.ndarray, ' 4'], b: Float[np.ndarray, ' 4']) -> float:
-  """The common area of two boxes (left, bottom, right, top)."""
-  width, height = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
-  return float(max(width, 0) * max(height, 0))
+def _overlap(box: Float[np.ndarray, ' 4'], others: Float[np.ndarray, 'm 4']) -> float:
+  """The area that a box (left, bottom, right, top) has in common with others."""
+  sides_m2 = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+  return float(np.maximum(sides_m2, 0).prod(axis=1).sum())
