@@ -8,9 +8,8 @@
   if __name__ == '__main__':
     cli.run(main)
 
-Exit codes: 0 done, 1 some of it failed (the launcher's own sys.exit), 2 a mistake of the user (a sentence on stderr, no
-traceback), 130 Ctrl-C, 141 when whoever reads
-the output has stopped (`| head`). A bug keeps its traceback.
+Exit codes: 0 done, 1 some of it failed (a launcher's own sys.exit), 2 a mistake of the user (a sentence on stderr, no
+traceback), 130 Ctrl-C, 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback.
 """
 
 import os
