@@ -57,11 +57,28 @@ def test_gather_moves_whole_rows():
   assert committed(cache.gather(jnp.array([1, 0, 1]))) == [[101], [1, 2, 3], [101]]
 
 
-def test_memory_follows_its_row_and_never_changes_otherwise():
+def with_memory(beams):
+  """Two sources of 2 and 3 tokens, and the decoder's cache with `beams` rows for each."""
   layer = LayerKV(numbered(2, 3, 1), numbered(2, 3, 1))
-  cache = WithMemory(an_empty_cache(), Memory((layer,), jnp.array([[True, True, False], [True, True, True]])))
-  after = WithMemory(write(cache.own, numbered(2, 3, 1)), cache.memory).commit(None, jnp.array([2, 3]))
-  assert after.memory is cache.memory and after.length.tolist() == [2, 3]
-  swapped = after.gather(jnp.array([1, 0]))
-  assert swapped.length.tolist() == [3, 2] and swapped.memory.mask.sum(1).tolist() == [3, 2]
-  np.testing.assert_array_equal(swapped.memory.layers[0].k, layer.k[::-1])
+  rows = 2 * beams
+  cache = WithMemory(an_empty_cache(rows), Memory((layer,), jnp.array([[True, True, False], [True, True, True]])))
+  own = write(cache.own, numbered(rows, 3, 1))
+  return WithMemory(own, cache.memory).commit(None, 1 + jnp.arange(rows) % 3)
+
+
+def test_memory_is_the_same_for_all_beams_of_its_row():
+  cache = with_memory(beams=2)
+  assert committed(cache.own) == [[1], [101, 102], [201, 202, 203], [301]]
+  reordered = cache.gather(jnp.array([1, 0, 3, 3]))
+  assert committed(reordered.own) == [[101, 102], [1], [301], [301]]
+  assert reordered.memory is cache.memory
+
+
+def test_rows_that_are_taken_bring_their_beams_and_their_memory():
+  cache = with_memory(beams=2)
+  taken = cache.take(jnp.array([1]), beams=2)
+  assert committed(taken.own) == [[201, 202, 203], [301]] and taken.memory.mask.tolist() == [[True] * 3]
+  np.testing.assert_array_equal(taken.memory.layers[0].k, cache.memory.layers[0].k[1:])
+  swapped = cache.take(jnp.array([1, 0]), beams=2)
+  assert committed(swapped.own) == [[201, 202, 203], [301], [1], [101, 102]]
+  assert swapped.memory.mask.sum(1).tolist() == [3, 2]
