@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from fastdec.decoding.penalties import GNMTPenalty, PowerPenalty, repeats
 
-
 WORDS = st.lists(st.integers(0, 2), min_size=8, max_size=8)
 
 
