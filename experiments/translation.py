@@ -17,7 +17,7 @@ from fastdec.data.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, Table, make_mesh
+from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, Table, check_rows, make_mesh
 from fastdec.training.loop import LoopConfig
 from fastdec.training.optimizer import OptimizerConfig
 
@@ -186,8 +186,10 @@ class Experiment:
       raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       run: RunConfig = getattr(self, name)
-      _at_least(1, name, steps=run.steps, warmup=run.warmup, every=run.every, average=run.average)
+      counts = ('steps', 'warmup', 'every', 'average', 'accumulate')
+      _at_least(1, name, **{count: getattr(run, count) for count in counts})
       _at_least(0, name, rows=run.rows)
+      check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
       run.optimizer(self.model.d_model)
     self.blockwise(2)
     limit = self.model.max_positions

@@ -56,6 +56,8 @@ def listing(folder):
     ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
     ({'data.cache': __file__}, [__file__, 'give another folder']),
     ({'model.heads': 3}, ['d_model=32', 'heads=3']),
+    ({'mesh.data': 3}, ['8 rows cannot be divided over mesh.data=3', 'multiple of 3 rows']),
+    ({'train.accumulate': 3}, ['3 parts of a batch', 'multiple of 3 rows']),
     ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),
     ({'heads.layout': 'flat'}, ["layout='flat'", 'paper, separate']),
     ({'finetune.average': 0}, ['config.finetune.average=0', 'give 1 or more']),
