@@ -154,7 +154,6 @@ def test_a_sweep_over_penalties_is_one_program():
     ({'max_len': 20}, 'a \\* source \\+ b'),
     ({'max_len': (1, -2)}, 'from 0'),
     ({'min_len': -1}, '0 tokens or more'),
-    ({'early_stopping': 1}, "True, False or 'never'"),
     ({'length_penalty': 'long'}, "penalty of 'long' is not possible: give a number"),
     ({'length_penalty': float('nan')}, 'penalty of nan'),
   ],

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import fastdec as fd
 from fastdec.decoding.beam import Beam
@@ -95,9 +96,24 @@ def test_the_transformers_caches_follow_their_beams(params):
 
 
 def test_memory_is_not_copied_for_each_beam(params):
-  _, state = search_state(params, Beam(5), 0)
+  """Neither kept nor made on the way: nothing with the source's width is larger than the attention's weights."""
+  strategy, target, width = Beam(5), Bound(TRANSFORMER, params), 13
+  source = np.pad(SOURCES, ((0, 0), (0, width - SOURCES.shape[1])))
+  prompt = fd.decoding.inputs.checked(TRANSFORMER, source, None, None, 9, None)[1]
+  state = jax.eval_shape(lambda: strategy.init(target, prompt, 9, None))
   assert all(leaf.shape[0] == len(SOURCES) for leaf in jax.tree.leaves(state.cache.memory))
   assert all(leaf.shape[0] == 5 * len(SOURCES) for leaf in jax.tree.leaves(state.cache.own))
+  made = jax.make_jaxpr(lambda state: strategy.step(target, state))(state)
+  wide = [shape for shape in shapes_of(made.jaxpr) if width in shape]
+  assert max(map(math.prod, wide)) == len(SOURCES) * 2 * 5 * width  # rows, heads, beams, source
+
+
+def shapes_of(jaxpr):
+  """Of all that a program makes, those inside it included."""
+  for equation in jaxpr.eqns:
+    yield from (out.aval.shape for out in equation.outvars)
+    for inner in jaxprs_in_params(equation.params):
+      yield from shapes_of(inner)
 
 
 def test_rows_taken_in_the_middle_become_what_they_would_have(params):
