@@ -45,10 +45,10 @@ def test_figure_4_shows_distilled_and_fine_tuned_cells(tmp_path):
 def test_the_worked_example_as_text_and_as_a_picture(tmp_path):
   blocks = [[' Once'], [' upon', ' a'], [' time', ',', ' in']]
   assert example.as_text('Es war einmal, in', blocks) == (
-    'source         Es war einmal, in\n'
-    'prompt         Once\n'
-    'call 1 (2)     upon| a\n'
-    'call 2 (3)     time|,| in\n')
+    'source        Es war einmal, in\n'
+    'prompt        Once\n'
+    'call 1 (2)    upon| a\n'
+    'call 2 (3)    time|,| in\n')
   example.picture('Es war einmal, in', blocks, tmp_path / 'short.png')
   example.picture('Es kostet $8 ' * 20, [*blocks, ['$', '_8^']], tmp_path / 'long.png')
   short, long = (matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('short', 'long'))
