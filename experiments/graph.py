@@ -18,7 +18,7 @@ import rich.console
 from fastdec.errors import UserError
 
 POLL_SECONDS = 1.0  # between two looks at what other processes are doing
-LONGEST_REASON = 200  # characters
+LONGEST_REASON = 400  # characters
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,11 +106,11 @@ def test_translate_prints_a_line_for_each_sentence(table, launch, run):
 
 def test_translate_searches_and_prints_hypotheses_behind_their_scores(table, launch):
   command = ('translate', f'--workdir={table.folder}/base', '--max_len=12', '--beam=3', '--nbest=2')
-  rows = launch(*command, 'one sentence', 'another').stdout.splitlines()
+  rows = launch(*command, 'one sentence', 'another').out.splitlines()
   assert len(rows) == 4
   scores = [float(row.split()[0]) for row in rows]
   assert scores[0] >= scores[1] and scores[2] >= scores[3]
-  plain = launch(*command, '--plain', 'one sentence', 'another').stdout.splitlines()
+  plain = launch(*command, '--plain', 'one sentence', 'another').out.splitlines()
   assert plain == [row[10:] for row in rows]
 
 
