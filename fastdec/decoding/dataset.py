@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fastdec.decoding.inputs import check_ids, checked, row_keys
@@ -26,6 +27,7 @@ from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.strategies import Strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
+from fastdec.sharding import check_rows, mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
@@ -57,11 +59,11 @@ def decode_each(
   Args:
     model, params, strategy, max_len: see `decode`.
     sources: int[s] each, without padding: source ids, or the prompts of a decoder-only model.
-    rows: sources decoded at once, at most (a multiple of 4 is used whole).
+    rows: sources decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its devices.
     key: for strategies that sample; source i draws what row i of one batch of all sources would.
 
   Raises:
-    UserError: as `decode`, before anything is decoded; or rows < 1.
+    UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the devices along 'data'.
   """
   if rows < 1:
     raise UserError(f'rows={rows} is not possible: give 1 or more')
@@ -72,9 +74,14 @@ def decode_each(
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
   check_ids('sources', np.concatenate(list(sources))[None], model)
   max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
-  rows = min(rows, len(lengths))
+  mesh = mesh_of(params)
+  unit = 1 if mesh is None else mesh.shape['data']
+  if mesh is not None:
+    check_rows(rows, mesh)
+  rows = min(rows, -(-len(lengths) // unit) * unit)
+  quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
-  pool = _Pool(model, params, strategy, sources, max_len, keys, rows, max(1, rows // EXCHANGED))
+  pool = _Pool(model, params, strategy, sources, max_len, keys, rows, quarter, mesh)
   return (finished for group in groups_of(lengths, LEAST_POOLFULS * rows) for finished in pool.decode(group))
 
 
@@ -121,6 +128,7 @@ class _Pool:
   keys: Array | None  # one a source
   rows: int
   quarter: int
+  mesh: Mesh | None
 
   def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
     """Yields the sources of a group as they end."""
@@ -140,9 +148,10 @@ class _Pool:
       left, owners[slots] = owners[slots], come
       wanted = max(int((owners != NOBODY).sum()) - self.quarter, 0)
       still = pool_rows if begun + self.quarter < pool_rows else wanted  # nothing runs before the pool is full
-      state, calls, is_done, decoded = _exchange(
-        self.model, self.strategy, self.params, state, slots, prompt, keys, (most, self.max_len), still
-      )
+      with using(self.mesh):
+        state, calls, is_done, decoded = _exchange(
+          self.model, self.strategy, self.params, state, slots, prompt, keys, (most, self.max_len), still
+        )
       (kept,) = (left != NOBODY).nonzero()
       if kept.size:
         yield Finished(left[kept], jax.tree.map(functools.partial(_rows_of, rows=kept), decoded), row_calls)
@@ -162,13 +171,15 @@ class _Pool:
     is_prompt = self.model.start_id is None
     keys = None if self.keys is None else self.keys[indices.clip(0)]
     _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, max_len, keys)
-    return dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY)), keys
+    prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
+    return place_rows((prompt, keys), self.mesh)
 
   def _nothing(self, prompt: Prompt, keys: Array | None, max_len: int, quarters: int) -> Any:
     """A state of the pool's shapes; every row of it is overwritten before the first step."""
     init = lambda strategy, params, prompt, keys: strategy.init(Bound(self.model, params), prompt, max_len, keys)
     shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
-    return jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
+    nothing = jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
+    return place_rows(nothing, self.mesh)
 
 
 def _by_readiness(owners: Int[np.ndarray, ' r'], is_done: Bool[np.ndarray, ' r']) -> Int[np.ndarray, ' r']:
