@@ -53,7 +53,7 @@ def main(words: list[str]) -> None:
   _check(model, experiment.transformer(model.vocab_size), workdir)
   heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None
   text = translation.Text(experiment, folders.load_tokenizer(workdir), workdir)
-  measuring = measure.Measuring(experiment, text)
+  measuring = measure.Measuring(experiment, text, experiment.table.split)
   variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
   with open(workdir / 'peers.jsonl', 'a') as file:

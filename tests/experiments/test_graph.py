@@ -73,7 +73,7 @@ def test_what_nothing_missing_needs_is_not_made_again(chain):
   [
     (UserError('the loss is\nnot finite'), 'the loss is not finite'),
     (OSError(28, 'No space left on device'), 'OSError: [Errno 28] No space left on device'),
-    (ValueError('x' * 300), f'ValueError: {"x" * 187}…'),
+    (ValueError('x' * 500), f'ValueError: {"x" * 387}…'),
   ],
   ids=['mistake', 'full disk', 'long'],
 )
