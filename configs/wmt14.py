@@ -43,7 +43,7 @@ def get_config(arg=''):
   """The config of a scale; k, regime and base say which run of Table 1 `experiments.train` does."""
   choice = parse_arg(arg, scale=('tiny', 'smoke', 'multi30k', 'wmt14'), k=1, regime=REGIMES)
   config = {'tiny': tiny, 'smoke': smoke, 'multi30k': multi30k, 'wmt14': wmt14}[choice.scale]()
-  return locked(scale=choice.scale, k=choice.k, regime=choice.regime, base='', seed=0, **config)
+  return locked(scale=choice.scale, k=choice.k, regime=choice.regime, base='', seed=0, mesh=mesh(), **config)
 
 
 def tiny():
@@ -130,6 +130,11 @@ def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, r
   }
 
 
+def mesh(*, data=1, model=1):
+  """Devices along each axis: rows are divided over data, parameters over model (fastdec/sharding.py)."""
+  return {'data': data, 'model': model}
+
+
 def run(*, steps, warmup, every, average=2, constant=2.0, rows=0):
   """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5."""
   return {
@@ -141,6 +146,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0):
     'every': every,  # steps between evaluations and checkpoints
     'average': average,  # checkpoints whose mean is the result
     'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
+    'accumulate': 1,  # parts of a batch computed one after the other, to save memory
   }
 
 

@@ -8,8 +8,8 @@
   if __name__ == '__main__':
     cli.run(main)
 
-Exit codes: 0 done, 1 some of it failed (the launcher's own sys.exit), 2 a mistake of the user (a sentence on stderr, no traceback), 130 Ctrl-C, 141 when whoever reads
-the output has stopped (`| head`). A bug keeps its traceback.
+Exit codes: 0 done, 1 some of it failed (a launcher's own sys.exit), 2 a mistake of the user (a sentence on stderr, no
+traceback), 130 Ctrl-C, 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback.
 """
 
 import os
@@ -41,6 +41,23 @@ def config_flag() -> flags.FlagHolder:
 def budget_flag() -> flags.FlagHolder:
   """Defines `--budget=540s` (or 9m, 1.5h): when to stop cleanly, to be continued by the same command."""
   return flags.DEFINE_string('budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h')
+
+
+def process_flags() -> Callable[[], None]:
+  """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this process one of them."""
+  coordinator = flags.DEFINE_string('coordinator', None, 'of several processes: host:port where process 0 listens')
+  processes = flags.DEFINE_integer('processes', 1, 'how many processes work together, started with the same flags')
+  process = flags.DEFINE_integer('process', 0, 'which of them this is, from 0')
+
+  def connect() -> None:
+    from fastdec.training import processes as together
+
+    if coordinator.value is not None:
+      together.connect(coordinator.value, processes.value, process.value)
+    elif processes.value > 1:
+      raise UserError(f'--processes={processes.value} need to meet: give --coordinator=host:port')
+
+  return connect
 
 
 def seconds(text: str | None) -> float | None:

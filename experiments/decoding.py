@@ -21,6 +21,7 @@ class Output:
   tokens: np.ndarray
   lengths: np.ndarray
   block_sizes: np.ndarray
+  hypotheses: list[list[tuple[float, str]]] | None = None  # of beam search: scores and lines, best first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,14 @@ def translate(
   """
   check_sources(tokens, model.max_positions)
   out = decode_all(model, params, [tokens.source[i] for i in range(len(tokens))], strategy, max_len, rows)
-  return Output([tokenizer.decode(row.tolist()) for row in out.tokens], out.tokens, out.lengths, out.block_sizes)
+  lines = [tokenizer.decode(row.tolist()) for row in out.tokens]
+  hypotheses = None
+  if out.nbest_tokens is not None:
+    hypotheses = [
+      [(float(score), tokenizer.decode(ids.tolist())) for score, ids in zip(*row, strict=True)]
+      for row in zip(out.nbest_scores, out.nbest_tokens, strict=True)
+    ]
+  return Output(lines, out.tokens, out.lengths, out.block_sizes, hypotheses)
 
 
 def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> None:

@@ -14,6 +14,7 @@ CONFIG = cli.config_flag()
 TEACHER = flags.DEFINE_string('teacher', None, 'folder of the finished run that translates', required=True)
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the text', required=True)
 BUDGET = cli.budget_flag()
+CONNECT = cli.process_flags()
 
 
 def main(words: list[str]) -> None:
@@ -22,6 +23,7 @@ def main(words: list[str]) -> None:
   from experiments import distillation, translation
 
   budget = cli.seconds(BUDGET.value)
+  CONNECT()
   experiment = translation.Experiment.of(CONFIG.value)
   workdir = pathlib.Path(WORKDIR.value)
   if distillation.distill(experiment, pathlib.Path(TEACHER.value), workdir, budget):

@@ -31,6 +31,7 @@ from fastdec.data.text import Pair, load_pairs
 from fastdec.data.tokenizer import EOS_ID, Tokenizer, normalise
 from fastdec.decoding.dataset import decode_each
 from fastdec.errors import UserError
+from fastdec.sharding import place
 from fastdec.training.checkpoint import check_workdir, claim_workdir
 
 WAIT = 0.5  # seconds, while other processes have all that is left
@@ -63,6 +64,8 @@ def distill(experiment: Experiment, teacher: pathlib.Path, workdir: pathlib.Path
     claim_workdir(parts, record)
 
   shards = Shards(parts, experiment.distill.shard_size, len(pairs))
+  if experiment.devices and jax.process_count() == 1:  # several processes have a shard each
+    params = place(params, experiment.devices, experiment.table_of(1))
   translate = _Teacher(experiment, model, params, tokenizer)
   with _Progress(len(pairs)) as progress:
     whole = _all_made(shards, lambda span: translate(pairs, span, progress), progress, start, budget)

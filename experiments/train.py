@@ -5,7 +5,8 @@
   python -m experiments.train --config=configs/wmt14.py:regime=distil --config.base=out/base \\
     --config.data.distilled=out/distilled --workdir=out/base-distil
 
-Killed or out of budget, it goes on where it was; the result is workdir/model.
+Killed or out of budget, it goes on where it was; the result is workdir/model. On several devices:
+--config.mesh.data=8; from several processes, each started with --coordinator=host:port --processes=2 --process=0 (1).
 """
 
 from absl import flags
@@ -15,24 +16,29 @@ from experiments import cli
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the run', required=True)
 BUDGET = cli.budget_flag()
+CONNECT = cli.process_flags()
 
 
 def main(words: list[str]) -> None:
   import pathlib
 
   from experiments import training, translation
+  from fastdec.training.processes import is_first
 
   budget = cli.seconds(BUDGET.value)
+  CONNECT()
   experiment = translation.Experiment.of(CONFIG.value)
   base, workdir = pathlib.Path(experiment.base) if experiment.base else None, pathlib.Path(WORKDIR.value)
   run = training.Run(experiment, experiment.k, experiment.regime, base, workdir)
   run.check()
   if run.is_finished:
-    print(f'{workdir} is finished: its model is in {workdir}/model')
+    said = f'{workdir} is finished: its model is in {workdir}/model'
   elif run.train(budget):
-    print(f'The model is in {workdir}/model')
+    said = f'The model is in {workdir}/model'
   else:
-    print(f'Out of budget: the same command goes on in {workdir}')
+    said = f'Out of budget: the same command goes on in {workdir}'
+  if is_first():
+    print(said)
 
 
 if __name__ == '__main__':

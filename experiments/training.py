@@ -20,6 +20,7 @@ from fastdec.models.transformer import Transformer
 from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.training.processes import is_first, wait
 from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
 
 
@@ -99,9 +100,15 @@ class Run:
     self.check_inputs()
     claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
     key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
-    trained = train(job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget)
+    devices, table = self.experiment.devices, self.experiment.table_of(self.k)
+    trained = train(
+      job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget, devices, table
+    )
     if trained.is_finished:
-      job.save(average_checkpoints(self.workdir, config.average))
+      params = average_checkpoints(self.workdir, config.average)
+      if is_first():
+        job.save(params)
+      wait('saved')
     return trained.is_finished
 
   def _base(self, text: Text) -> Job:

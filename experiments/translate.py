@@ -3,10 +3,15 @@
   python -m experiments.translate --workdir=out/quickstart/k8-finetune "a sentence" "another"
   python -m experiments.translate --workdir=... --input=lines.txt
   cat lines.txt | python -m experiments.translate --workdir=...
+  python -m experiments.translate --workdir=out/quickstart/base --beam=4 --nbest=2 "a sentence"
+
+With --beam it searches instead, and prints each hypothesis behind its score.
 """
 
+import itertools
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -15,6 +20,9 @@ from experiments import cli
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
+BEAM = flags.DEFINE_integer('beam', None, 'searches with so many beams instead', lower_bound=1)
+LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --beam")
+NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
 MAX_LEN = flags.DEFINE_integer('max_len', 100, 'at most so many tokens a sentence', lower_bound=1)
 ROWS = flags.DEFINE_integer('rows', 16, 'sentences decoded at once', lower_bound=1)
 PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
@@ -27,18 +35,36 @@ def main(words: list[str]) -> None:
   from fastdec import folders
   from fastdec.data.packing import tokenise
 
-  decoding.rule_of(RULE.value)  # a mistake shows before the model is loaded
+  search = _search()  # a mistake shows before the model is loaded
+  decoding.rule_of(RULE.value)
   lines = _lines(words)
   model, params = folders.load(WORKDIR.value)
   tokenizer = folders.load_tokenizer(WORKDIR.value)
   heads = folders.load_heads(WORKDIR.value) if folders.has_heads(WORKDIR.value) else None
-  strategy = decoding.strategy_of(heads, RULE.value)
+  strategy = search or decoding.strategy_of(heads, RULE.value)
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
   console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+  for score, line in itertools.chain(*(out.hypotheses or [])):
+    console.print(line if PLAIN.value else f'{score:8.3f}  {line}')
+  if out.hypotheses is not None:
+    return
   for line, ids, sizes in zip(out.lines, out.tokens, out.block_sizes, strict=True):
     console.print(line if PLAIN.value else show.marked(show.blocks_of(tokenizer, ids, sizes)))
+
+
+def _search() -> Any:
+  """The beam search that is asked for, None without --beam."""
+  import fastdec as fd
+
+  if BEAM.value is None:
+    if NBEST.value > 1:
+      raise fd.UserError(f'--nbest={NBEST.value} needs a search: give --beam={NBEST.value} or more')
+    return None
+  if RULE.value != 'exact':
+    raise fd.UserError(f'--rule={RULE.value} is about blocks, and --beam={BEAM.value} writes none: give one of them')
+  return fd.Beam(BEAM.value, length_penalty=LENGTH_PENALTY.value, n_best=NBEST.value)
 
 
 def _lines(words: list[str]) -> list[str]:

@@ -4,6 +4,8 @@ import dataclasses
 import pathlib
 from typing import Any, Literal
 
+from jax.sharding import Mesh
+
 from configs.common import to_dataclass
 from experiments.decoding import DistillConfig, rule_of
 from fastdec.data.caching import tokenizer_of, tokens_of
@@ -15,6 +17,7 @@ from fastdec.data.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, Table, check_rows, make_mesh
 from fastdec.training.loop import LoopConfig
 from fastdec.training.optimizer import OptimizerConfig
 
@@ -89,6 +92,7 @@ class RunConfig:
   every: int
   average: int
   rows: int = 0
+  accumulate: int = 1
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -98,6 +102,7 @@ class RunConfig:
       eval_every=self.every,
       checkpoint_every=self.every,
       keep=self.average,
+      accumulate=self.accumulate,
     )
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
@@ -158,6 +163,7 @@ class Experiment:
   regime: Regime
   base: str
   seed: int
+  mesh: MeshConfig
   data: TextConfig
   model: TransformerConfig  # but for its vocabulary, which the text gives
   train: RunConfig  # of the base and the teacher
@@ -180,8 +186,10 @@ class Experiment:
       raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       run: RunConfig = getattr(self, name)
-      _at_least(1, name, steps=run.steps, warmup=run.warmup, every=run.every, average=run.average)
+      counts = ('steps', 'warmup', 'every', 'average', 'accumulate')
+      _at_least(1, name, **{count: getattr(run, count) for count in counts})
       _at_least(0, name, rows=run.rows)
+      check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
       run.optimizer(self.model.d_model)
     self.blockwise(2)
     limit = self.model.max_positions
@@ -198,6 +206,15 @@ class Experiment:
   def transformer(self, vocab_size: int) -> Transformer:
     """The model over so many pieces."""
     return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
+
+  @property
+  def devices(self) -> Mesh | None:
+    """The mesh; None where it is one device, which needs none."""
+    return None if self.mesh == MeshConfig() else make_mesh(self.mesh)
+
+  def table_of(self, k: int) -> Table:
+    """How the parameters of a base model, or of heads with it, lie on the mesh."""
+    return TRANSFORMER if k == 1 else (*TRANSFORMER, *HEADS[self.heads.layout])
 
   def blockwise(self, k: int) -> BlockwiseHeads:
     heads = self.heads

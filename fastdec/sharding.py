@@ -109,13 +109,12 @@ def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
   """
   if mesh is None:
     return batch
-  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh, parts)
+  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh.shape['data'], parts)
   return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, P('data'))), batch)
 
 
-def check_rows(rows: int, mesh: Mesh, parts: int = 1) -> None:
-  """Raises UserError where a batch cannot be divided into `parts` parts, each over all devices along 'data'."""
-  data = mesh.shape['data']
+def check_rows(rows: int, data: int, parts: int = 1) -> None:
+  """Raises UserError where a batch cannot be divided into `parts` parts, each over `data` devices."""
   if rows % (data * parts):
     of_parts = f', {parts} parts of a batch' if parts > 1 else ''
     raise UserError(

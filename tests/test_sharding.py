@@ -176,8 +176,8 @@ EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'm
       r'and 5 cannot be divided over mesh.model=2 devices',  # heads
     ),
     (lambda params: place({'b': jnp.zeros(4)}, EIGHT, (('b', P(None, 'model')),)), 'too few axes'),
-    (lambda params: check_rows(6, EIGHT), '6 rows cannot be divided over mesh.data=4 devices: give a multiple of 4'),
-    (lambda params: check_rows(12, EIGHT, 2), '12 rows .* 2 parts of a batch: give a multiple of 8 rows'),
+    (lambda params: check_rows(6, 4), '6 rows cannot be divided over mesh.data=4 devices: give a multiple of 4'),
+    (lambda params: check_rows(12, 4, 2), '12 rows .* 2 parts of a batch: give a multiple of 8 rows'),
     (
       lambda params: mesh_of(jax.device_put(jnp.zeros(2), jax.NamedSharding(jax.make_mesh((1,), ('x',)), P()))),
       'axes .*x.*: make it by make_mesh',

@@ -27,7 +27,7 @@ from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.strategies import Strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
-from fastdec.sharding import check_rows, mesh_of, place_rows, using
+from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
@@ -59,11 +59,11 @@ def decode_each(
   Args:
     model, params, strategy, max_len: see `decode`.
     sources: int[s] each, without padding: source ids, or the prompts of a decoder-only model.
-    rows: sources decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its devices.
+    rows: sources decoded at once, at most (a multiple of 4 is used whole).
     key: for strategies that sample; source i draws what row i of one batch of all sources would.
 
   Raises:
-    UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the devices along 'data'.
+    UserError: as `decode`, before anything is decoded; or rows < 1.
   """
   if rows < 1:
     raise UserError(f'rows={rows} is not possible: give 1 or more')
@@ -74,12 +74,10 @@ def decode_each(
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
   check_ids('sources', np.concatenate(list(sources))[None], model)
   max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
-  mesh = mesh_of(params)
-  unit = 1 if mesh is None else mesh.shape['data']
-  if mesh is not None:
-    check_rows(rows, mesh)
-  rows = min(rows, -(-len(lengths) // unit) * unit)
-  quarter = max(1, rows // (EXCHANGED * unit)) * unit
+  rows, mesh = min(rows, len(lengths)), mesh_of(params)
+  share = 1 if mesh is None else mesh.shape['data']
+  quarter = -(-max(1, rows // EXCHANGED) // share) * share  # rows of each device
+  rows = max(rows, quarter)
   keys = None if key is None else row_keys(key, len(lengths))
   pool = _Pool(model, params, strategy, sources, max_len, keys, rows, quarter, mesh)
   return (finished for group in groups_of(lengths, LEAST_POOLFULS * rows) for finished in pool.decode(group))

@@ -17,8 +17,8 @@ DPI, SIZE, LINE = 150, 9, 100  # LINE: characters of the source in a line
 
 def as_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
   """A line for each call, tokens between bars; the first block is the token that came with the prompt."""
-  lines = [f'{_name(i, block):14}{"|".join(block)}' for i, block in enumerate(blocks)]
-  return '\n'.join([f'{"source":15}{source}', *lines]) + '\n'
+  lines = [f'{_name(i, block):14}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
+  return '\n'.join([f'{"source":14}{source}', *lines]) + '\n'
 
 
 def picture(source: str, blocks: Sequence[Sequence[str]], path: Path) -> None:

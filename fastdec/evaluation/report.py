@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import rich.box
+import rich.console
 import rich.table
 import rich.text
 
@@ -44,11 +45,9 @@ def markdown(table: Table) -> str:
   return '\n'.join([f'## {table.title}\n', line(table.header), line(['---'] * len(table.header)), *body, '', *notes])
 
 
-def terminal(table: Table) -> rich.table.Table:
+def terminal(table: Table) -> rich.console.Group:
   """The same for `rich.print`, 80 columns wide if need be: figures without spaces, the paper's dim, below ours."""
-  notes = '\n'.join(table.notes)
-  drawn = rich.table.Table(
-    title=table.title, caption=notes, caption_justify='left', box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
+  drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
   rows = [[(ours.replace(' / ', '/'), beside.replace(' / ', '/').strip('()')) for ours, beside in row]
           for row in table.rows]
   for index, heading in enumerate(table.header):
@@ -57,7 +56,7 @@ def terminal(table: Table) -> rich.table.Table:
   for row in rows:
     drawn.add_row(*(rich.text.Text('\n' * bool(ours and beside)).join(
       [rich.text.Text(ours), rich.text.Text(beside, 'dim')]) for ours, beside in row))
-  return drawn
+  return rich.console.Group(f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim'))
 
 
 def tidy_csv(cells: Iterable[Cell]) -> str:

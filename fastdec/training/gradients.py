@@ -17,7 +17,7 @@ def gradients_of(
   """Gradients and metrics of a batch: means over its tokens, whatever number of them each part has.
 
   Part i has the rows i, i + parts, ..., so that each device along 'data' has some of every part. All parts draw from
-  the same key: they train the same head.
+  the same key: they train the same head. Where all heads are trained at once, a part counts by the first one's tokens.
 
   Args:
     parts: computed one after the other; a divisor of the batch's rows.

@@ -8,7 +8,9 @@ import subprocess
 
 import pytest
 
+from configs import wmt14
 from experiments import page
+from experiments.translation import Experiment
 from fastdec import folders
 from fastdec.evaluation import cells
 from tests.experiments.test_mistakes import start
@@ -54,10 +56,80 @@ def filled(table, whole, launch):
   return whole
 
 
+def graph_of(tmp_path, groups, **changed):
+  """{node: what it needs} of a page that nothing has been done for."""
+  config = wmt14.get_config('scale=smoke')
+  for name, value in (FOUR | changed).items():
+    part, _, leaf = name.rpartition('.')
+    config[part][leaf] = value
+  experiment = Experiment.of(config)
+  nodes = page.Page(experiment, tmp_path, None)._nodes(groups(experiment))
+  return {node.name: ' '.join(node.needs) for node in nodes}
+
+
+def test_the_graph_of_table_1(tmp_path):
+  assert graph_of(tmp_path, page.table1_groups) == {
+    'base': '',
+    'cells-k1-regular-dev': 'base',
+    'k3-regular': 'base',  # serves k = 2 too
+    'cells-k2-regular-dev': 'k3-regular',
+    'cells-k3-regular-dev': 'k3-regular',
+    'teacher': '',
+    'distilled': 'teacher',
+    'base-distil': 'base distilled',
+    'cells-k1-distil-dev': 'base-distil',
+    'k3-distil': 'base-distil distilled',
+    'cells-k2-distil-dev': 'k3-distil',
+    'cells-k3-distil-dev': 'k3-distil',
+    'k2-finetune': 'k3-regular',
+    'cells-k2-finetune-dev': 'k2-finetune',
+    'k3-finetune': 'k3-regular',
+    'cells-k3-finetune-dev': 'k3-finetune',
+    'k2-both': 'k3-distil distilled',
+    'cells-k2-both-dev': 'k2-both',
+    'k3-both': 'k3-distil distilled',
+    'cells-k3-both-dev': 'k3-both',
+  }
+
+
+@pytest.mark.parametrize('setting', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}], ids=str)
+def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, setting):
+  found = graph_of(tmp_path, page.table1_groups, **setting)
+  assert found['cells-k2-regular-dev'] == 'k2-regular' and found['k2-finetune'] == 'k2-regular'
+  assert found['k2-both'] == 'k2-distil distilled' and found['k3-both'] == 'k3-distil distilled'
+
+
+def test_the_graph_of_table_4_and_of_a_table_without_distillation(tmp_path):
+  found = graph_of(tmp_path, page.table4_groups)
+  cells_found = [name for name in found if name.startswith('cells')]
+  assert cells_found == ['cells-k1-distil-test', 'cells-k2-both-test', 'cells-k3-both-test']
+  assert [name for name in found if name not in cells_found] == [
+    'base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both']  # fmt: skip
+  found = graph_of(tmp_path, page.table1_groups, **{'table.regimes': ('finetune',)})
+  runs = [name for name in found if not name.startswith('cells')]
+  assert runs == ['base', 'k3-regular', 'k2-finetune', 'k3-finetune']
+  assert 'cells-k3-regular-dev' not in found and 'cells-k1-regular-dev' in found
+
+
+def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
+  found = graph_of(tmp_path, page.table1_groups, **{'data.distilled': 'elsewhere'})
+  assert not {'teacher', 'distilled'} & set(found) and found['base-distil'] == 'base'
+
+
+def test_the_teacher_is_the_base_with_another_seed(tmp_path):
+  config = wmt14.get_config('scale=smoke')
+  config.seed = 2**32 - 1
+  shared = page.Page(Experiment.of(config), tmp_path, None)
+  teacher, base, distilled = shared.teacher(), shared.run(1, 'regular'), shared.run(1, 'distil')
+  assert teacher.experiment == dataclasses.replace(base.experiment, seed=0)
+  assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(tmp_path / 'distilled')
+
+
 def measured(folder):
   return {(*cell.key, cell.split): cell for cell in cells.read(folder / 'results.jsonl')}
 
 
+@pytest.mark.slow
 def test_all_regimes_are_trained_and_measured(filled):
   wanted = {(k, regime, 'exact', 'dev') for k in (2, 3) for regime in REGIMES}
   wanted |= {(1, 'regular', 'exact', 'dev'), (1, 'distil', 'exact', 'dev')}
@@ -68,6 +140,7 @@ def test_all_regimes_are_trained_and_measured(filled):
   assert rows[1].count('/ 1.00') == 4 and rows[1].endswith('| – | – |')  # ours and the paper's k = 1
 
 
+@pytest.mark.slow
 def test_frozen_heads_for_the_largest_k_serve_all(filled):
   found = measured(filled)
   for regime in ('regular', 'distil'):
@@ -78,6 +151,7 @@ def test_frozen_heads_for_the_largest_k_serve_all(filled):
   assert folders.load_heads(filled / 'k2-both')[0].k == 2
 
 
+@pytest.mark.slow
 def test_records_name_the_base_and_the_text_by_content(filled):
   record = {name: json.loads((filled / name / 'config.json').read_text()) for name in RUNS}
   assert set(record['base']) == {'seed', 'data', 'model', 'training'}
@@ -90,6 +164,7 @@ def test_records_name_the_base_and_the_text_by_content(filled):
   assert len(texts) == 1 and record['k2-finetune']['data']['distilled'] == '' not in texts
 
 
+@pytest.mark.slow
 def test_table_4_and_figure_4_share_the_runs_and_measure_the_test_set(table, filled, launch):
   models = {path: path.stat().st_mtime_ns for path in filled.glob('*/model')}
   command = *table.words(**FOUR), f'--workdir={filled}'
@@ -108,6 +183,7 @@ def test_table_4_and_figure_4_share_the_runs_and_measure_the_test_set(table, fil
   assert 'test' not in (filled / 'table1.md').read_text().split('split ')[1][:5]
 
 
+@pytest.mark.slow
 def test_the_worked_example_accounts_for_every_token(table, filled, launch):
   command = f'--workdir={filled}', 'The meeting is on Monday.'
   ended = launch('example', *table.words('k=2,regime=finetune', **FOUR), *command)
@@ -122,7 +198,8 @@ def test_the_worked_example_accounts_for_every_token(table, filled, launch):
     assert ended.code == 2 and mistake in ended.err
 
 
-def test_distilled_text_of_ones_own_needs_no_teacher(table, filled, launch, tmp_path):
+@pytest.mark.slow
+def test_distilled_text_of_ones_own_is_read_where_it_is(table, filled, launch, tmp_path):
   folder = shutil.copytree(filled, tmp_path / 'run', ignore=shutil.ignore_patterns('teacher', 'distilled'))
   command = table.words(**FOUR, **{'data.distilled': filled / 'distilled'})
   ended = launch('table1', *command, f'--workdir={folder}')
@@ -133,6 +210,7 @@ def test_distilled_text_of_ones_own_needs_no_teacher(table, filled, launch, tmp_
 # --- what goes wrong
 
 
+@pytest.mark.slow
 def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(
   table, filled, launch, tmp_path, monkeypatch
 ):
@@ -183,6 +261,7 @@ def test_a_record_from_before_a_setting_existed_is_the_same_where_it_has_its_def
   assert ended.code == 0 and 'training' not in ended.out
 
 
+@pytest.mark.slow
 def test_distilled_text_of_another_config_is_not_taken(table, filled, launch):
   before = (filled / 'results.jsonl').read_text()
   ended = launch('table1', *table.words(**FOUR, **{'distill.beam': 2}), f'--workdir={filled}')

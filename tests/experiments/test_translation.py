@@ -104,6 +104,16 @@ def test_translate_prints_a_line_for_each_sentence(table, launch, run):
   assert [line.replace('|', '') for line in lines] == plain.out.split('\n')
 
 
+def test_translate_searches_and_prints_hypotheses_behind_their_scores(table, launch):
+  command = ('translate', f'--workdir={table.folder}/base', '--max_len=12', '--beam=3', '--nbest=2')
+  rows = launch(*command, 'one sentence', 'another').stdout.splitlines()
+  assert len(rows) == 4
+  scores = [float(row.split()[0]) for row in rows]
+  assert scores[0] >= scores[1] and scores[2] >= scores[3]
+  plain = launch(*command, '--plain', 'one sentence', 'another').stdout.splitlines()
+  assert plain == [row[10:] for row in rows]
+
+
 def test_translate_reads_arguments_a_file_and_a_pipe_alike(table, launch, tmp_path):
   command = ('translate', f'--workdir={table.folder}/k2-regular', '--max_len=12')
   text = 'The first.\x0c Still the first.\n\nThe third.\r\n'

@@ -69,6 +69,6 @@ def on_device(seed, rows=3):
   return {name: jnp.asarray(value) for name, value in packed(seed, rows).items()}
 
 
-def batches():
+def batches(rows=3):
   """An endless, shuffled data set of 40 batches."""
-  return grain.MapDataset.range(40).seed(0).shuffle().map(packed).repeat()
+  return grain.MapDataset.range(40).seed(0).shuffle().map(lambda seed: packed(seed, rows)).repeat()
