@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
@@ -17,6 +18,8 @@ from fastdec.decoding.protocol import Accepted, Draft
 from fastdec.decoding.sampling import argmax, warp
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
+
+SMALLEST = float(np.finfo(np.float32).tiny)  # what lies below counts as 0 on the device
 
 
 class _Matching:
@@ -100,9 +103,9 @@ class Sampling(Exact):
   top_p: Any = 1.0  # float32 scalar
 
   def __post_init__(self) -> None:
-    if _is_outside(self.temperature, lambda t: t > 0):
-      raise UserError(f'temperature={self.temperature} is not possible: give more than 0, or decode by Greedy()')
-    if _is_outside(self.top_p, lambda p: 0 < p <= 1):
+    if _is_outside(self.temperature, lambda t: 1e-6 <= t <= 1e6):  # beyond, float32 logits overflow to a law of NaN
+      raise UserError(f'temperature={self.temperature} is not possible: give 1e-6 to 1e6, or decode by Greedy()')
+    if _is_outside(self.top_p, lambda p: SMALLEST <= p <= 1):
       raise UserError(f'top_p={self.top_p} is not possible: give more than 0 and at most 1')
     object.__setattr__(self, 'top_k', _number(self.top_k, 0, 'sampling takes top_k'))
     for name in ('temperature', 'top_p'):

@@ -84,7 +84,7 @@ class Sample(LoopStrategy):
   """A token drawn from the model's law, one a call; `decode` needs a key.
 
   Args:
-    temperature: divides the logits; above 0.
+    temperature: divides the logits; 1e-6 to 1e6.
     top_k: only the k most likely tokens (0: all).
     top_p: only the fewest most likely tokens that have this probability together, after top_k (1: all).
   """

@@ -71,7 +71,10 @@ class Ensemble:
     """The least of theirs."""
     return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
 
-  def encode(self, params: Params, inputs: Array) -> Any:
+  def encode(self, params: Params, inputs: Array | None) -> Any:
+    if not isinstance(params, tuple | list) or len(params) != len(self.models):
+      have = f'{len(params)}' if isinstance(params, tuple | list) else f'a {type(params).__name__}'
+      raise UserError(f'an ensemble of {len(self.models)} models takes a tuple of as many parameters, not {have}')
     return tuple(model.encode(p, inputs) for model, p in zip(self.models, params, strict=True))
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Caches:

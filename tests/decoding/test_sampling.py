@@ -52,6 +52,14 @@ def test_warp_is_temperature_then_top_k_then_top_p(seed, temperature, top_k, top
   np.testing.assert_allclose(np.exp(warped), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize('settings', [{'temperature': 1e-6}, {'temperature': 1e6}, {'top_p': 1e-30}])
+def test_the_extremes_allowed_are_laws(settings):
+  rule = Sampling(**settings)
+  law = np.exp(warp(jnp.array([-jnp.inf, 1.0, 80.0, -80.0]), rule.temperature, rule.top_k, rule.top_p))
+  np.testing.assert_allclose(law.sum(), 1, rtol=1e-6)
+  assert law[0] == 0
+
+
 def first_tokens(strategy: fd.Sample, rows: int) -> np.ndarray:
   """Draws of the first token after one prompt."""
   out = fd.decode(MODEL, {}, np.repeat(PROMPTS[:1], rows, axis=0), strategy, max_len=1, key=jax.random.key(5))
@@ -121,7 +129,10 @@ def test_top_k_of_one_is_greedy_and_a_sweep_is_one_program():
   ('make', 'words'),
   [
     (lambda: fd.Sample(temperature=0), 'decode by Greedy'),
+    (lambda: fd.Sample(temperature=1e-50), '1e-6 to 1e6'),
+    (lambda: fd.Sample(temperature=float('inf')), '1e-6 to 1e6'),
     (lambda: fd.Sample(top_k=-1), 'top_k >= 0'),
+    (lambda: fd.Sample(top_p=1e-50), 'more than 0 and at most 1'),
     (lambda: fd.Sample(top_p=0), 'more than 0 and at most 1'),
     (lambda: fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=4), 'key=jax.random.key'),
   ],

@@ -62,6 +62,21 @@ def test_members_must_agree():
     fd.Ensemble(())
 
 
+@pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Sample(2.0)], ids=['greedy', 'sample'])
+def test_members_may_have_no_encoder(strategy):
+  prompts, key = SOURCES[:, :2], jax.random.key(0)
+  alone = fd.decode(HashLM(), {}, prompts, strategy, max_len=6, key=key)
+  together = fd.decode(fd.Ensemble((HashLM(), HashLM())), ({}, {}), prompts, strategy, max_len=6, key=key)
+  np.testing.assert_array_equal(alone.tokens, together.tokens)
+
+
+@pytest.mark.parametrize(('count', 'words'), [(1, 'not 1'), (3, 'not 3'), (None, 'not a dict')])
+def test_each_member_needs_its_parameters(count, words):
+  given = {} if count is None else ({},) * count
+  with pytest.raises(fd.UserError, match=f'2 models takes a tuple of as many parameters, {words}'):
+    fd.decode(fd.Ensemble((HashLM(), HashLM())), given, SOURCES, fd.Greedy(), max_len=3)
+
+
 def test_the_least_number_of_positions_holds():
   short = Transformer(dataclasses.replace(CONFIG, max_positions=9))
   assert fd.Ensemble((SMALL, short)).max_positions == 9
