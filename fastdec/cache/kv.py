@@ -8,6 +8,8 @@ A writer must leave room: `lax.dynamic_update_slice` clamps its start, so that n
 would silently overwrite committed ones. Build the cache with slots >= padded prompt + max_len + n.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -25,6 +27,11 @@ class LayerKV:
   def write(self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> 'LayerKV':
     """Puts n new entries at slots start..start+n-1 of each row."""
     return LayerKV(_put(self.k, k, start), _put(self.v, v, start))
+
+  def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> 'LayerKV':
+    """Copies the entries at slots `source` to start..start+m-1."""
+    take = lambda entry: jnp.take_along_axis(entry, source[:, None, :, None], axis=2)
+    return self.write(take(self.k), take(self.v), start)
 
 
 @struct.pytree
@@ -54,16 +61,10 @@ class KVCache:
       path: node indices from the root down, or None for a chain, whose nodes already stand in order.
       count: nodes to keep in each row; 0 leaves a row as it was.
     """
-    if path is None:
-      return KVCache(self.layers, self.length + count)
-    slots_bm = self.length[:, None] + path
-
-    def moved(entry: Float[Array, 'b g s p']) -> Float[Array, 'b g s p']:
-      kept = jnp.take_along_axis(entry, slots_bm[:, None, :, None], axis=2)
-      return _put(entry, kept, self.length)
-
-    layers = tuple(LayerKV(moved(layer.k), moved(layer.v)) for layer in self.layers)
-    return KVCache(layers, self.length + count)
+    layers = self.layers
+    if path is not None:
+      layers = tuple(layer.moved(self.length[:, None] + path, self.length) for layer in layers)
+    return dataclasses.replace(self, layers=layers, length=self.length + count)
 
   def gather(self, rows: Int[Array, ' w']) -> 'KVCache':
     """The cache whose row i is this one's row rows[i] (beam search reorders so)."""

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.cache.local import Slots
 from fastdec.decoding.hypotheses import NEVER, Beams
 from fastdec.decoding.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
@@ -109,7 +110,7 @@ class Beam:
       raise UserError(f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}')
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
-    cache = model.init_cache(params, memory, b, t + max_len + 1)
+    cache = model.init_cache(params, memory, b, Slots(t + max_len + 1, t))
     hidden, _, cache = model.apply(params, prompt.tokens, causal(t), cache)
     cache = by_rows(self._spread_cache)(cache.commit(None, prompt.length))
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])

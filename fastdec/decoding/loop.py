@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.cache.local import Slots
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.models.api import causal, suppress
@@ -44,7 +45,7 @@ def init(
   """Encodes the inputs and scores the prompt once; its last position yields the first token, the first root."""
   model, params = target
   b, t = prompt.tokens.shape
-  slots = t + max_len + drafter.nodes
+  slots = Slots(t + max_len + drafter.nodes, max(t, drafter.nodes))
   memory = model.encode(params, prompt.inputs)
   cache = model.init_cache(params, memory, b, slots)
   hidden, taps, cache = model.apply(params, prompt.tokens, causal(t), cache)

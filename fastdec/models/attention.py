@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
@@ -17,16 +18,34 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 1 1   1      1   0   1 ]
   """
-  n = nodes.mask.shape[-1]
   node_bs = jnp.arange(slots) - length[:, None]  # which node stands in a slot
+  committed_bs = node_bs < 0
+  return committed_bs[:, None, :] | _among_nodes(nodes, node_bs)
+
+
+def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -> Bool[Array, 'b n s']:
+  """The same for a ring (`cache.local`): a node sees back to the beginning of the block before its own."""
+  n = nodes.mask.shape[-1]
+  ahead_bs = (jnp.arange(slots) - length[:, None]) % slots  # 0..n-1: a node; else what was written a round ago
+  depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
+  depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
+  position_bs = length[:, None] + jnp.where(ahead_bs < n, depth_bs, ahead_bs - slots)
+  first_bn = jnp.maximum((length[:, None] + depths_bn) // block - 1, 0) * block
+  committed_bs = ahead_bs >= n
+  sees_bns = committed_bs[:, None, :] | _among_nodes(nodes, ahead_bs)
+  return sees_bns & (position_bs[:, None, :] >= first_bn[:, :, None])
+
+
+def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
+  """Whether each node sees the node that stands in a slot; false where none does."""
+  n = nodes.mask.shape[-1]
   inside_bs = (node_bs >= 0) & (node_bs < n)
-  node_bs = jnp.clip(node_bs, 0, n - 1)
+  node_bs = node_bs.clip(0, n - 1)
   if nodes.mask.ndim == 2:
     sees_bns = jnp.moveaxis(jnp.asarray(nodes.mask)[:, node_bs], 0, 1)
   else:
     sees_bns = jnp.take_along_axis(jnp.asarray(nodes.mask), node_bs[:, None, :], axis=2)
-  committed_bs = jnp.arange(slots) < length[:, None]
-  return committed_bs[:, None, :] | (inside_bs[:, None, :] & sees_bns)
+  return inside_bs[:, None, :] & sees_bns
 
 
 def attend(
@@ -47,3 +66,26 @@ def attend(
   scores = jnp.einsum('bngrp,bgsp->bgrns', q, kv.k, preferred_element_type=wide)
   weights = drop(jax.nn.softmax(jnp.where(mask[:, None, None], scores, -1e30), axis=-1).astype(q.dtype))
   return jnp.einsum('bgrns,bgsp->bngrp', weights, kv.v).reshape(b, n, h, p)
+
+
+def attend_locally(
+  q: Float[Array, 'b t h p'], kv: LayerKV, block: int, drop: Callable[[Array], Array] = lambda weights: weights
+) -> Float[Array, 'b t h p']:
+  """1D local attention over whole sequences (Parmar et al. 2018): position i sees positions up to i of its own block of
+  `block` positions, and all of the block before. Takes memory for t * 2 * block weights, not t * t.
+  """
+  b, t, h, p = q.shape
+  blocks = -(-t // block)
+  pad = blocks * block - t
+  cut = lambda x, axis: jnp.pad(x, [(0, pad if i == axis else 0) for i in range(4)])
+  q = cut(q, 1).reshape(b * blocks, block, h, p)
+
+  def windows(x: Float[Array, 'b g t p']) -> Float[Array, 'c g s p']:
+    x = cut(x, 2).reshape(b, -1, blocks, block, p)
+    before = jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))[:, :, :-1]
+    return jnp.concatenate([before, x], axis=3).swapaxes(1, 2).reshape(b * blocks, -1, 2 * block, p)
+
+  has_before = np.arange(blocks)[:, None, None] > 0
+  mask = np.concatenate(np.broadcast_arrays(has_before, np.tri(block, dtype=bool)[None]), axis=2)
+  mask = jnp.tile(mask, (b, 1, 1))
+  return attend(q, LayerKV(windows(kv.k), windows(kv.v)), mask, drop).reshape(b, -1, h, p)[:, :t]

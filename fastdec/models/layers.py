@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Num
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
@@ -72,7 +72,7 @@ class Dropout(nn.Module):
     return dropout(x, self.rate, self.make_rng('dropout')) if train and self.rate else x
 
 
-def sinusoids(positions: Int[Array, '*b n'], d: int) -> Float[Array, '*b n d']:
+def sinusoids(positions: Num[Array, '*b n'], d: int) -> Float[Array, '*b n d']:
   """T2T's and fairseq's position signal: sines, then cosines, of geometrically spaced wavelengths 2 pi .. 2e4 pi."""
   inverse_timescales = np.exp(-np.arange(d // 2) * np.log(1e4) / max(d // 2 - 1, 1)).astype(np.float32)
   angles = positions[..., None].astype(jnp.float32) * inverse_timescales.reshape((1,) * positions.ndim + (-1,))

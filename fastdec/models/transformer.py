@@ -5,6 +5,7 @@ and incremental decoding (`Transformer.apply`: n nodes over an explicit cache). 
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,10 @@ from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Nodes, Params
-from fastdec.models.attention import node_mask
+from fastdec.models.attention import attend, node_mask
 from fastdec.models.layers import project
-from fastdec.models.transformer_network import Network, Sees, TransformerConfig
+from fastdec.models.transformer_layers import Sees
+from fastdec.models.transformer_network import Network, TransformerConfig
 
 __all__ = ['Transformer', 'TransformerConfig']
 
@@ -88,7 +90,7 @@ class Transformer:
     """Encodes source ids padded with `pad_id`."""
     mask = inputs != self.pad_id
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-    sees = jnp.broadcast_to(mask[:, None, :], (*inputs.shape, inputs.shape[1]))
+    sees = functools.partial(attend, mask=mask[:, None, :])
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
 
   def init_cache(self, params: Params, memory: Source, rows: int, slots: int) -> WithMemory:
@@ -102,10 +104,13 @@ class Transformer:
   ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
     """See `models.api.Model.apply`."""
     own, memory = cache.own, cache.memory
-    sees = Sees(node_mask(nodes, own.length, own.slots), memory.mask[:, None, :])
+    sees = Sees(
+      functools.partial(attend, mask=node_mask(nodes, own.length, own.slots)),
+      functools.partial(attend, mask=memory.mask[:, None, :]),
+    )
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
-    return hidden, (), WithMemory(KVCache(layers, own.length), memory)
+    return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the tied embedding."""

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 
-Batch = Mapping[str, Int[Array | np.ndarray, '_ _']]  # rows, positions
+Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
 Metrics = dict[str, Array]
 
 

@@ -1,0 +1,197 @@
+"""The Image Transformer for super-resolution (Parmar et al. 2018; T2T's `img2img_transformer`).
+
+The image model of Stern et al. 2018: global attention over a small picture, 1D local attention over a large one. Tokens
+are intensities, 0..255, in raster scan, channels interleaved: red, green, blue of the first pixel, then of the next.
+There is no end token: every output has size * size * 3 tokens.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num, UInt8
+
+from fastdec import struct
+from fastdec.cache.local import LocalCache, ring_size
+from fastdec.cache.memory import Memory, WithMemory
+from fastdec.errors import UserError
+from fastdec.models.api import Nodes, Params
+from fastdec.models.attention import attend, attend_locally, local_mask
+from fastdec.models.layers import Dense, sinusoids
+from fastdec.models.transformer_layers import Sees, StackConfig, Stacks
+
+INTENSITIES, CHANNELS = 256, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTransformerConfig(StackConfig):
+  """Sizes and habits; the defaults are T2T's `img2img_transformer_b3`."""
+
+  encoder_layers: int = 4
+  decoder_layers: int = 8
+  norm: str = 'post'
+  attention_dropout: float = 0.0
+  activation_dropout: float = 0.0
+  source_size: int = 8  # pixels a side
+  size: int = 32  # of the output
+  block_length: int = 128  # of local attention: B
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._check_sizes('source_size', 'size', 'block_length')
+    if self.d_model % 4:
+      raise UserError(f'd_model={self.d_model} is not divisible by 4: sines and cosines of rows and columns share it')
+
+
+class Network(Stacks):
+  """All parameters, under one roof."""
+
+  config: ImageTransformerConfig
+
+  def setup(self) -> None:
+    super().setup()
+    d = self.config.d_model
+    table = lambda name: self.param(name, nn.initializers.normal(d**-0.5), (CHANNELS * INTENSITIES, d))
+    self.source_embedding, self.target_embedding = table('source_embedding'), table('target_embedding')
+    self.output = Dense((INTENSITIES,), True, self.config.dtype)
+
+  def embed(
+    self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
+  ) -> Float[Array, 'b n d']:
+    """Embeddings by channel, times sqrt(d), plus the signal of row and column, in the compute dtype.
+
+    A target token is that of the position before, so position 0 has none: zero. Source pixels get the signal of the
+    place in the output that they cover, so that where to look need not be learnt.
+    """
+    c = self.config
+    size = c.size if side == 'target' else c.source_size
+    own = positions - 1 if side == 'target' else positions
+    table = self.target_embedding if side == 'target' else self.source_embedding
+    x = table[own % CHANNELS * INTENSITIES + tokens].astype(c.dtype) * c.d_model**0.5
+    x = jnp.where((own >= 0)[..., None], x, 0)
+    pixel, channel = positions // CHANNELS, positions % CHANNELS
+    row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
+    signal = [sinusoids(row, c.d_model // 2), sinusoids(column * CHANNELS + channel, c.d_model // 2)]
+    return self.drop(x + jnp.concatenate(signal, axis=-1).astype(c.dtype), train)
+
+  def unembed(self, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    return self.output(hidden).astype(jnp.promote_types(hidden.dtype, jnp.float32))
+
+  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
+    """Teacher-forced hidden states; see `ImageTransformer.hidden`."""
+    memory = self.memory(self.encode(*_flat(batch['source']), attend_to_all, train))
+    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+    sees = Sees(functools.partial(attend_locally, block=self.config.block_length), attend_to_all)
+    hidden, _ = self.decode(shifted, jnp.arange(shifted.shape[1])[None], sees, memory, train=train)
+    self.output(hidden[:1, :1])  # in `init`, makes its parameters
+    return hidden
+
+
+def attend_to_all(q: Float[Array, 'b n h p'], kv: Any, **how: Any) -> Float[Array, 'b n h p']:
+  """Attention without a mask: pictures are all of one size."""
+  return attend(q, kv, jnp.ones((1, 1, kv.k.shape[2]), bool), **how)
+
+
+@struct.pytree
+class Picture:
+  """The encoder's output."""
+
+  hidden: Float[Array, 'b s d']
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTransformer:
+  """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
+
+  config: ImageTransformerConfig
+
+  vocab_size = INTENSITIES
+  eos_ids = ()
+  pad_id = 0
+  start_id = 0  # embedded as zero, whatever it is
+  suppressed_ids = ()
+
+  @property
+  def fixed_length(self) -> int:
+    """Tokens of every output."""
+    return self.config.size**2 * CHANNELS
+
+  @property
+  def max_positions(self) -> int:
+    return self.fixed_length
+
+  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+    return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters."""
+    c = self.config
+    source = jnp.zeros((1, c.source_size, c.source_size, CHANNELS), jnp.uint8)
+    return Network(c).init(key, {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}, train=False)['params']
+
+  def hidden(
+    self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
+  ) -> Float[Array, 'b t d']:
+    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
+
+    Args:
+      params: the parameters.
+      batch: 'source' uint8[b, 8, 8, 3], 'target' int[b, t]: intensities in raster scan, t at most `fixed_length`.
+      dropout_key: None switches dropout off.
+    """
+    train = dropout_key is not None
+    rngs = {'dropout': dropout_key} if train else {}
+    return self._call(params, batch, train=train, method='__call__', rngs=rngs)
+
+  def encode(self, params: Params, inputs: UInt8[Array, 'b 8 8 3']) -> Picture:
+    """Encodes small pictures.
+
+    Raises:
+      UserError: they are no such pictures.
+    """
+    self.check(inputs)
+    return Picture(self._call(params, *_flat(inputs), attend_to_all, False, method='encode'))
+
+  def check(self, inputs: Any) -> None:
+    """Raises UserError for what is not uint8[b, 8, 8, 3] (or the config's `source_size`)."""
+    side = self.config.source_size
+    if inputs.dtype != jnp.uint8 or inputs.shape[1:] != (side, side, CHANNELS):
+      wanted, given = f'uint8[rows, {side}, {side}, {CHANNELS}]', f'{inputs.dtype}{list(inputs.shape)}'
+      raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
+
+  def init_cache(self, params: Params, memory: Picture, rows: int, slots: int) -> WithMemory:
+    """An empty ring over the small picture's keys and values."""
+    c = self.config
+    size = ring_size(c.block_length, slots)
+    own = LocalCache.empty(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
+    keys_values = self._call(params, memory.hidden, method='memory')
+    return WithMemory(own, Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool)))
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory
+  ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
+    """See `models.api.Model.apply`."""
+    own, memory = cache.own, cache.memory
+    mask = local_mask(nodes, own.length, own.slots, own.block)
+    sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
+    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
+    hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
+    return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
+
+  def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    """Logits of the 256 intensities."""
+    return self._call(params, hidden, method='unembed')
+
+
+def _flat(pictures: UInt8[Array, 'b height width c']) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:
+  """Intensities in raster scan, and their positions."""
+  tokens = pictures.reshape(pictures.shape[0], -1).astype(jnp.int32)
+  return tokens, jnp.arange(tokens.shape[1])[None]
+
+
+def _centre(at: Int[Array, '*b n'], scale: float) -> Num[Array, '*b n']:
+  """Where in the output the middle of a source pixel lies; an output pixel lies where it is."""
+  return at if scale == 1 else (at + 0.5) * scale - 0.5

@@ -1,0 +1,232 @@
+"""The layers of Transformers and their two stacks: one set of linen modules for training and for decoding over a cache.
+
+What differs between models is how a layer's queries meet their keys and values: it comes as a function (`Sees`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array, Float, Int
+
+from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.errors import UserError
+from fastdec.models.layers import Dense, Dropout
+
+ACTIVATIONS = {'relu': nn.relu, 'gelu': nn.gelu, 'swish': nn.swish}
+CHOICES = {
+  'norm': ('pre', 'post'),
+  'activation': tuple(ACTIVATIONS),
+  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
+}
+Attend = Callable[..., Array]  # (q [b, n, h, p], kv, drop=...) -> [b, n, h, p]; see `models/attention.py`
+
+
+@dataclasses.dataclass(frozen=True)
+class StackConfig:
+  """Sizes and habits of encoder and decoder; the defaults are T2T's `transformer_base` v3."""
+
+  d_model: int = 512
+  d_ff: int = 2048
+  heads: int = 8
+  encoder_layers: int = 6
+  decoder_layers: int = 6
+  norm: str = 'pre'  # 'pre' (T2T v2, v3) or 'post' (Vaswani et al., fairseq, the Image Transformer)
+  norm_epsilon: float = 1e-6
+  activation: str = 'relu'
+  attention_bias: bool = False
+  dropout: float = 0.1  # after each sublayer and on the embeddings
+  attention_dropout: float = 0.1
+  activation_dropout: float = 0.1
+  dtype: str = 'float32'  # of the computation; parameters are float32 until cast
+
+  def __post_init__(self) -> None:
+    self._check_choices(CHOICES)
+    self._check_sizes('d_model', 'd_ff', 'heads', 'encoder_layers', 'decoder_layers')
+    for name in ('dropout', 'attention_dropout', 'activation_dropout'):
+      if not 0 <= getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1')
+    if self.d_model % self.heads:
+      raise UserError(f'd_model={self.d_model} is not divisible by heads={self.heads}')
+
+  def _check_choices(self, choices: dict[str, tuple[str, ...]]) -> None:
+    for name, allowed in choices.items():
+      if getattr(self, name) not in allowed:
+        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}')
+
+  def _check_sizes(self, *names: str) -> None:
+    for name in names:
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+
+
+class Attention(nn.Module):
+  """Multi-head attention; `keys_values` and `__call__` are apart so that a memory is projected once."""
+
+  config: StackConfig
+  is_self: bool
+
+  def setup(self) -> None:
+    c = self.config
+    width = c.d_model // c.heads
+    dense = lambda *features: Dense(features, c.attention_bias, c.dtype)
+    if self.is_self:
+      self.qkv = dense(3, c.heads, width)  # one product instead of three
+    else:
+      self.q = dense(c.heads, width)
+      self.kv = dense(2, c.heads, width)
+    self.out = dense(c.d_model)
+    self.drop = Dropout(c.attention_dropout)
+
+  def queries_and_own(self, x: Float[Array, 'b n d']) -> tuple[Array, LayerKV]:
+    """Self-attention: the queries [b, n, h, p] of x, and its own keys and values."""
+    qkv = self.qkv(x)
+    return qkv[:, :, 0], LayerKV(*(qkv[:, :, i].swapaxes(1, 2) for i in (1, 2)))
+
+  def queries(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n h p']:
+    """Cross-attention: the queries of x."""
+    return self.q(x)
+
+  def keys_values(self, memory: Float[Array, 'b s d']) -> LayerKV:
+    """Cross-attention: keys and values of the memory."""
+    kv = self.kv(memory)
+    return LayerKV(*(kv[:, :, i].swapaxes(1, 2) for i in (0, 1)))
+
+  def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, attend: Attend, train: bool) -> Array:
+    attended = attend(q, kv, drop=lambda weights: self.drop(weights, train))
+    return self.out(attended.reshape(*attended.shape[:2], -1))
+
+
+class FeedForward(nn.Module):
+  """Two projections with biases and the activation between."""
+
+  config: StackConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
+    c = self.config
+    hidden = ACTIVATIONS[c.activation](Dense((c.d_ff,), True, c.dtype, name='w1')(x))
+    hidden = Dropout(c.activation_dropout)(hidden, train)
+    return Dense((c.d_model,), True, c.dtype, name='w2')(hidden)
+
+
+class Sublayer(nn.Module):
+  """The residual around a sublayer: x + drop(f(norm(x))) pre-norm, norm(x + drop(f(x))) post-norm."""
+
+  config: StackConfig
+
+  def setup(self) -> None:
+    self.norm = layer_norm(self.config)
+    self.drop = Dropout(self.config.dropout)
+
+  def enter(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
+    return self.norm(x) if self.config.norm == 'pre' else x
+
+  def leave(self, x: Float[Array, 'b n d'], y: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
+    x = x + self.drop(y, train)
+    return x if self.config.norm == 'pre' else self.norm(x)
+
+
+def layer_norm(config: StackConfig) -> nn.LayerNorm:
+  return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype)
+
+
+class EncoderLayer(nn.Module):
+  config: StackConfig
+
+  def setup(self) -> None:
+    c = self.config
+    self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
+    self.feed_forward, self.around_feed_forward = FeedForward(c), Sublayer(c)
+
+  def __call__(self, x: Float[Array, 'b s d'], attend: Attend, train: bool) -> Float[Array, 'b s d']:
+    q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
+    x = self.around_attention.leave(x, self.attention(q, kv, attend, train), train)
+    y = self.feed_forward(self.around_feed_forward.enter(x), train)
+    return self.around_feed_forward.leave(x, y, train)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sees:
+  """How the two attentions of a decoder layer meet what they see."""
+
+  own: Attend
+  memory: Attend  # a row for each source, which may have several beams
+
+
+class DecoderLayer(nn.Module):
+  config: StackConfig
+
+  def setup(self) -> None:
+    c = self.config
+    self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
+    self.cross, self.around_cross = Attention(c, is_self=False), Sublayer(c)
+    self.feed_forward, self.around_feed_forward = FeedForward(c), Sublayer(c)
+
+  def __call__(
+    self,
+    x: Float[Array, 'b n d'],
+    sees: Sees,
+    memory: LayerKV,
+    cached: LayerKV | None = None,
+    start: Int[Array, ' b'] | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], LayerKV]:
+    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written)."""
+    q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
+    if cached is not None:
+      kv = cached.write(kv.k, kv.v, start)
+    x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
+    q = self.cross.queries(self.around_cross.enter(x))
+    q = q.reshape(len(memory.k), -1, *q.shape[2:])  # the beams of a source are so many queries of its memory
+    y = self.cross(q, memory, sees.memory, train).reshape(x.shape)
+    x = self.around_cross.leave(x, y, train)
+    y = self.feed_forward(self.around_feed_forward.enter(x), train)
+    return self.around_feed_forward.leave(x, y, train), kv
+
+
+class Stacks(nn.Module):
+  """Encoder and decoder between embeddings and logits."""
+
+  config: StackConfig
+
+  def setup(self) -> None:
+    c = self.config
+    self.encoder = [EncoderLayer(c) for _ in range(c.encoder_layers)]
+    self.decoder = [DecoderLayer(c) for _ in range(c.decoder_layers)]
+    if c.norm == 'pre':
+      self.encoder_norm, self.decoder_norm = layer_norm(c), layer_norm(c)
+    self.drop = Dropout(c.dropout)
+
+  def embed(self, tokens: Int[Array, 'b n'], positions: Any, side: str, train: bool) -> Float[Array, 'b n d']:
+    """Embeddings with their position signal, of the side 'source' or 'target'."""
+    raise NotImplementedError
+
+  def encode(
+    self, tokens: Int[Array, 'b s'], positions: Int[Array, 'b s'], attend: Attend, train: bool
+  ) -> Float[Array, 'b s d']:
+    x = self.embed(tokens, positions, 'source', train)
+    for layer in self.encoder:
+      x = layer(x, attend, train)
+    return self.encoder_norm(x) if self.config.norm == 'pre' else x
+
+  def memory(self, hidden: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    return tuple(layer.cross.keys_values(hidden) for layer in self.decoder)
+
+  def decode(
+    self,
+    tokens: Int[Array, 'b n'],
+    positions: Int[Array, 'b n'],
+    sees: Sees,
+    memory: tuple[LayerKV, ...],
+    cache: KVCache | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    x = self.embed(tokens, positions, 'target', train)
+    entries = []
+    for i, layer in enumerate(self.decoder):
+      cached = (None, None) if cache is None else (cache.layers[i], cache.length)
+      x, entry = layer(x, sees, memory[i], *cached, train=train)
+      entries.append(entry)
+    return (self.decoder_norm(x) if self.config.norm == 'pre' else x), tuple(entries)
