@@ -1,0 +1,71 @@
+"""Table 3 of Stern et al. 2018: which enlargements people prefer, blockwise ones or the baseline's (greedy, k = 1).
+
+  python -m experiments.human_eval --workdir=out/faces32 --serve [--port=8000] [--host=127.0.0.1]
+  python -m experiments.human_eval --workdir=out/faces32 --report
+
+--serve opens a page where people vote, as many at once as like, each as long as they like; votes are in
+human_eval.sqlite in the workdir, and voting goes on there after every reload or restart. --report prints the table, the
+paper's figures beside ours, and writes table3.md and table3.csv. The images are those that experiments.table2 left in
+the workdir.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished table2', required=True)
+SERVE = flags.DEFINE_bool('serve', False, 'open the page where people vote')
+REPORT = flags.DEFINE_bool('report', False, 'print Table 3 from the votes so far')
+PORT = flags.DEFINE_integer('port', 8000, 'port of the page; 0 is any free one', lower_bound=0, upper_bound=65535)
+HOST = flags.DEFINE_string('host', '127.0.0.1', 'address of the page; 0.0.0.0 opens it to the whole network')
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+
+  from experiments.voting import study
+  from fastdec.errors import UserError
+
+  if SERVE.value == REPORT.value:
+    raise UserError(f"{'both' if SERVE.value else 'neither'} --serve and --report: give one of them, --serve to vote, "
+                    '--report for the table')
+  workdir = pathlib.Path(WORKDIR.value)
+  shown = study.Study.of(workdir)
+  (_serve if SERVE.value else _report)(workdir, shown)
+
+
+def _serve(workdir, shown) -> None:
+  from experiments.voting import store
+  from fastdec.errors import UserError
+
+  try:
+    from experiments.voting import web
+  except ModuleNotFoundError as error:
+    raise UserError(f"the page needs the package {error.name}: pip install 'fastdec[human-eval]', in a checkout "
+                    "pip install -e '.[human-eval]'") from None
+  listening = web.listen(HOST.value, PORT.value)
+  votes = store.Votes(workdir / store.FILE, shown.digest, new=True)
+  host, port = listening.getsockname()[:2]
+  print(f"Vote at http://{f'[{host}]' if ':' in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them as "
+        f'you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.', flush=True)
+  web.serve(web.make_app(shown, votes), listening)
+  print('\nEnded; the same command goes on. The table: the same with --report.')
+
+
+def _report(workdir, shown) -> None:
+  import numpy as np
+  import rich.console
+
+  from experiments.voting import store
+  from fastdec.errors import UserError
+  from fastdec.evaluation import report, votes
+
+  path = workdir / store.FILE
+  results = store.Votes(path, shown.digest).results()
+  if not results:
+    raise UserError(f'{path} holds no votes yet: collect them with --serve instead of --report')
+  preferred = {method: np.array(result.preferred) for method, result in results.items()}
+  table = votes.table3({method: (votes.preference(preferred[method]), len(preferred[method]), result.raters)
+                        for method, result in results.items()})
+  report.write_text(workdir / 'table3.md', report.markdown(table))
+  rich.console.Console().print(report.terminal(table))
