@@ -69,3 +69,7 @@ def _report(workdir, shown) -> None:
                         for method, result in results.items()})
   report.write_text(workdir / 'table3.md', report.markdown(table))
   rich.console.Console().print(report.terminal(table))
+
+
+if __name__ == '__main__':
+  cli.run(main)

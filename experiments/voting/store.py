@@ -99,11 +99,10 @@ class Votes:
       row = db.execute('SELECT name FROM raters WHERE id = ?', (rater,)).fetchone()
     return None if row is None else row[0] or ''
 
-  def vote(self, vote: str, rater: str, shown: Shown, choice: str) -> bool:
+  def vote(self, vote: str, rater: str, shown: Shown, choice: str) -> None:
     """Keeps a vote: `choice` is the preferred side, and `vote` its id.
 
-    Returns:
-      Whether the vote is kept, now or before. Not so where this rater has another one on this trial, or undid this one.
+    Without effect where that id was here before (also if it was undone) or the rater has another vote on this trial.
 
     Raises:
       ValueError: no such side.
@@ -114,8 +113,6 @@ class Votes:
     with self._transaction() as db:
       db.execute('INSERT OR IGNORE INTO votes (id, rater, k, rule, image, method1, choice, time) '
                  'VALUES (?, ?, ?, ?, ?, ?, ?, ?)', (vote, rater, *shown.trial, shown.side, choice, time.time()))
-      kept = db.execute('SELECT rater, k, rule, image FROM votes WHERE id = ? AND undone IS NULL', (vote,)).fetchone()
-    return kept == (rater, *shown.trial)
 
   def undo(self, vote: str, rater: str) -> None:
     """Lets this vote of the rater count no more; without effect where it does not count anyway."""

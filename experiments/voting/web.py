@@ -63,14 +63,15 @@ def make_app(study: Study, votes: Votes) -> flask.Flask:
     return known if votes.name(known) is not None else None
 
   def state(rater: str | None) -> dict[str, Any]:
-    total = len(study.trials)
+    total, trial = len(study.trials), None
     if rater is None:
       return {'rater': None, 'total': total}
     given = votes.of(rater)
     order = blind.order(rater)
     place = next((place for place, shown in enumerate(order) if shown.trial not in given), None)
-    pictures = {name: f'/picture/{place}/{blind.token(rater, place, name)}' for name in PICTURES}
-    trial = None if place is None else {'place': place, **pictures}
+    if place is not None:
+      pictures = {name: f'/picture/{place}/{blind.token(rater, place, name)}' for name in PICTURES}
+      trial = {'place': place, **pictures}
     last = next(reversed(given.values()), None)
     return {'rater': votes.name(rater), 'done': len(given), 'total': total, 'last': last, 'trial': trial}
 

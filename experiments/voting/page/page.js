@@ -19,31 +19,31 @@ function notice(text) {
   $('notice').hidden = !text;
 }
 
-// Sends until the server has answered. Resolves to its new state.
+// Sends until the server has answered, and its pictures are here. Resolves to its new state and its images.
 async function ask(path, body) {
   for (let wait = 500; ; wait = Math.min(2 * wait, 4000)) {
-    let answer = null;
     try {
       const sent = body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
-      answer = await fetch(path, sent);
+      const answer = await fetch(path, sent);
+      const next = await answer.json();
       if (answer.ok) {
+        const images = await Promise.all(Object.keys(next.trial ? ALTS : {}).map((name) => load(name, next.trial[name])));
         notice('');
-        return await answer.json();
+        return { next, images };
+      }
+      if (answer.status < 500) {   // such as a rater that the server does not know: asking again will not help
+        return { refused: next.error };
       }
     } catch (error) {
-      answer = null;
+      console.warn(error.message);   // no connection, or it broke off
     }
-    if (answer && answer.status < 500) {   // such as a rater that the server does not know: asking again will not help
-      const { error } = await answer.json().catch(() => ({ error: answer.statusText }));
-      throw new Error(error);
-    }
-    notice('The server does not answer. ' + (path === '/vote' ? 'Your last choice is not saved yet; t' : 'T') +
+    notice('The server does not answer. ' + (path === '/vote' ? 'Your last choice may not be saved yet; t' : 'T') +
       'rying again. Leave this page open.');
     await new Promise((done) => setTimeout(done, wait));
   }
 }
 
-async function pictureOf(name, address) {
+async function load(name, address) {
   const image = new Image();
   image.alt = ALTS[name];
   image.draggable = false;
@@ -52,12 +52,10 @@ async function pictureOf(name, address) {
   return image;
 }
 
-async function show(next) {
-  const names = Object.keys(ALTS);
-  const images = next.trial ? await Promise.all(names.map((name) => pictureOf(name, next.trial[name]))) : [];
+function show(next, images) {
   state = next;
   images.forEach((image, index) => {
-    const place = $(names[index]);
+    const place = $(Object.keys(ALTS)[index]);
     (place.querySelector('.frame') || place).replaceChildren(image);
     place.classList.remove('chosen');
   });
@@ -80,10 +78,11 @@ async function show(next) {
 // One request after another; what is pressed meanwhile is not taken for an answer to what nobody has seen.
 async function step(path, body) {
   busy = true;
-  try {
-    await show(await ask(path, body));
-  } catch (error) {
-    notice(`That did not work: ${error.message}. Reload the page to go on.`);
+  const { next, images, refused } = await ask(path, body);
+  if (refused) {
+    notice(`That did not work: ${refused}.`);
+  } else {
+    show(next, images);
   }
   busy = false;
 }
@@ -112,13 +111,17 @@ $('begin').addEventListener('submit', (event) => {
   }
 });
 document.addEventListener('keydown', (event) => {
-  const action = { ArrowLeft: () => choose('left'), ArrowRight: () => choose('right'), Backspace: undo, u: undo, U: undo }[event.key];
+  const keys = { ArrowLeft: () => choose('left'), ArrowRight: () => choose('right'), Backspace: undo, u: undo, U: undo };
+  const action = keys[event.key];
   const elsewhere = event.ctrlKey || event.altKey || event.metaKey || event.target.matches('input');
   if (action && !elsewhere && state && state.rater !== null) {
     event.preventDefault();
     if (!event.repeat) {   // a key held down is one answer
       action();
     }
+  }
+  if (event.repeat && event.key === 'Enter') {   // which presses the button that has the focus
+    event.preventDefault();
   }
 });
 step('/state');
