@@ -27,14 +27,16 @@ def main(words: list[str]) -> None:
   from fastdec.errors import UserError
 
   if SERVE.value == REPORT.value:
-    raise UserError(f"{'both' if SERVE.value else 'neither'} --serve and --report: give one of them, --serve to vote, "
-                    '--report for the table')
+    given = 'both --serve and --report are' if SERVE.value else 'neither --serve nor --report is'
+    raise UserError(f'{given} given: give --serve to vote, or --report for the table')
   workdir = pathlib.Path(WORKDIR.value)
   shown = study.Study.of(workdir)
   (_serve if SERVE.value else _report)(workdir, shown)
 
 
 def _serve(workdir, shown) -> None:
+  import contextlib
+
   from experiments.voting import store
   from fastdec.errors import UserError
 
@@ -45,11 +47,13 @@ def _serve(workdir, shown) -> None:
                     "pip install -e '.[human-eval]'") from None
   listening = web.listen(HOST.value, PORT.value)
   votes = store.Votes(workdir / store.FILE, shown.digest, new=True)
+  app = web.make_app(shown, votes)
   host, port = listening.getsockname()[:2]
-  print(f"Vote at http://{f'[{host}]' if ':' in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them as "
-        f'you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.', flush=True)
-  web.serve(web.make_app(shown, votes), listening)
-  print('\nEnded; the same command goes on. The table: the same with --report.')
+  with contextlib.suppress(KeyboardInterrupt):
+    print(f"Vote at http://{f'[{host}]' if ':' in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them as "
+          f'you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.', flush=True)
+    web.serve(app, listening)
+  print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')
 
 
 def _report(workdir, shown) -> None:

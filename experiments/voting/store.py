@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import secrets
 import sqlite3
+import threading
 import time
 import unicodedata
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ class Votes:
       UserError: there is none, it is no votes file, or it is that of another study. The file stays as it was.
     """
     self._path = path
+    self._turn = threading.Lock()
     if not new and not path.exists():
       raise UserError(f'there are no votes in {path.parent} yet: collect them with python -m experiments.human_eval '
                       f'--workdir={path.parent} --serve')
@@ -141,9 +143,10 @@ class Votes:
   def _transaction(self, kind: str = 'IMMEDIATE', mode: str = 'rw') -> Iterator[sqlite3.Connection]:
     """All that is done within is on the disk afterwards, or none of it where an error is raised."""
     uri = f'{self._path.absolute().as_uri()}?mode={mode}'
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)) as db:
+    # Threads take turns; SQLite makes other processes wait too, but by asking again at growing intervals.
+    with self._turn, contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)) as db:
       db.execute('PRAGMA synchronous = EXTRA')
-      db.execute(f'BEGIN {kind}')   # IMMEDIATE: writers wait for each other here, where waiting is allowed
+      db.execute(f'BEGIN {kind}')   # IMMEDIATE: the lock is taken at once, where waiting for it is possible
       try:
         yield db
         db.execute('COMMIT')

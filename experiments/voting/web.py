@@ -42,7 +42,8 @@ def listen(host: str, port: int) -> socket.socket:
   try:
     return socket.create_server((host, port), family=socket.AF_INET6 if ':' in host else socket.AF_INET)
   except OSError as error:
-    raise UserError(f'cannot serve on {host}:{port} ({error.strerror}): end the server that has this port, or give '
+    reason = error.strerror.split(' (')[0]   # Python adds the address
+    raise UserError(f'cannot serve on {host}:{port} ({reason}): end the server that has this port, or give '
                     'another --port or --host') from None
 
 

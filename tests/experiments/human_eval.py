@@ -27,17 +27,12 @@ def images(workdir, count=3, ks=(2, 10), seed=0, split='dev'):
   return workdir
 
 
-def start(workdir, port=0):
-  """The launcher with --serve as its own process, which may fail."""
-  words = f'--workdir={workdir}', '--serve', f'--port={port}'
-  return subprocess.Popen([sys.executable, '-m', 'experiments.human_eval', *words], cwd=ROOT,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @contextlib.contextmanager
 def server(workdir, port=0):
-  """Yields (process, address) of a server that answers; it is killed afterwards."""
-  process = start(workdir, port)
+  """The launcher with --serve as its own process: yields (process, address), and kills it afterwards."""
+  words = f'--workdir={workdir}', '--serve', f'--port={port}'
+  process = subprocess.Popen([sys.executable, '-m', 'experiments.human_eval', *words], cwd=ROOT,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   try:
     line = process.stdout.readline()
     assert line, process.communicate()[1]
