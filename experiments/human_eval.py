@@ -50,29 +50,25 @@ def _serve(workdir, shown) -> None:
   app = web.make_app(shown, votes)
   host, port = listening.getsockname()[:2]
   with contextlib.suppress(KeyboardInterrupt):
-    print(f"Vote at http://{f'[{host}]' if ':' in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them as "
-          f'you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.', flush=True)
+    print(f"Vote at http://{f'[{host}]' if ':' in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them "
+          f'as you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.', flush=True)
     web.serve(app, listening)
   print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')
 
 
 def _report(workdir, shown) -> None:
-  import numpy as np
   import rich.console
 
-  from experiments.voting import store
+  from experiments.voting import results, store
   from fastdec.errors import UserError
-  from fastdec.evaluation import report, votes
+  from fastdec.evaluation import report
 
   path = workdir / store.FILE
-  results = store.Votes(path, shown.digest).results()
-  if not results:
+  found = store.Votes(path, shown.digest).results()
+  if not found:
     raise UserError(f'{path} holds no votes yet: collect them with --serve instead of --report')
-  preferred = {method: np.array(result.preferred) for method, result in results.items()}
-  table = votes.table3({method: (votes.preference(preferred[method]), len(preferred[method]), result.raters)
-                        for method, result in results.items()})
-  report.write_text(workdir / 'table3.md', report.markdown(table))
-  rich.console.Console().print(report.terminal(table))
+  rich.console.Console().print(report.terminal(results.write(found, workdir)))
+  print(f'\nThe table is {workdir}/table3.md')
 
 
 if __name__ == '__main__':

@@ -39,9 +39,9 @@ CREATE UNIQUE INDEX one_vote_a_trial ON votes (rater, k, rule, image) WHERE undo
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """The votes on one method 1: whether each preferred it, and how many raters gave them."""
+  """The votes on one method 1: whether each preferred it, and the ids of who gave them."""
   preferred: tuple[bool, ...]
-  raters: int
+  raters: frozenset[str]
 
 
 class Votes:
@@ -119,7 +119,8 @@ class Votes:
   def undo(self, vote: str, rater: str) -> None:
     """Lets this vote of the rater count no more; without effect where it does not count anyway."""
     with self._transaction() as db:
-      db.execute('UPDATE votes SET undone = ? WHERE id = ? AND rater = ? AND undone IS NULL', (time.time(), vote, rater))
+      db.execute('UPDATE votes SET undone = ? WHERE id = ? AND rater = ? AND undone IS NULL',
+                 (time.time(), vote, rater))
 
   def of(self, rater: str) -> dict[Trial, str]:
     """{trial: id of the vote} of all that a rater has voted on, the newest last."""
@@ -136,8 +137,8 @@ class Votes:
     found = {}
     for k, rule, preferred, rater in rows:
       found.setdefault((k, rule), []).append((bool(preferred), rater))
-    return {method: Result(tuple(preferred for preferred, _ in votes), len({rater for _, rater in votes}))
-            for method, votes in found.items()}
+    return {method: Result(preferred, frozenset(raters))
+            for method, (preferred, raters) in ((method, zip(*votes, strict=True)) for method, votes in found.items())}
 
   @contextlib.contextmanager
   def _transaction(self, kind: str = 'IMMEDIATE', mode: str = 'rw') -> Iterator[sqlite3.Connection]:

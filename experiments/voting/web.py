@@ -8,7 +8,7 @@
   POST /undo   {id}               -> state
   GET  /picture/<place>/<token>   PNG; the address is another one in every trial and for every rater
 
-`last` is the id of the newest vote, which undo takes back; `trial` is the first one in the rater's order without a vote.
+`last` is the id of the newest vote, which undo takes back; `trial` the first in the rater's order without a vote.
 Whoever can reach the server can vote, and whoever knows a rater's name can go on as that rater.
 """
 
@@ -29,7 +29,8 @@ from experiments.voting.store import Votes
 from experiments.voting.study import Study
 from fastdec.errors import UserError
 
-LONGEST_NAME = 60
+NAME = r'[^\x00-\x1f]{0,60}'   # as long as the page's field
+ID = r'[\w-]{16,64}'
 SECURITY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 
@@ -86,7 +87,7 @@ def make_app(study: Study, votes: Votes) -> flask.Flask:
 
   @app.post('/rater')
   def join():
-    name = _field('name', r'[^\x00-\x1f]{0,%d}' % LONGEST_NAME)
+    name = _field('name', NAME)
     joined = votes.join(name)
     response = flask.jsonify(state(joined))
     response.set_cookie(cookie, joined, max_age=365 * 24 * 3600, httponly=True, samesite='Strict')
@@ -102,13 +103,13 @@ def make_app(study: Study, votes: Votes) -> flask.Flask:
   def vote():
     who, order = _known(rater()), study.trials
     place = _field('place', range(len(order)))
-    votes.vote(_field('id', r'[\w-]{16,64}'), who, blind.order(who)[place], _field('side', '|'.join(SIDES)))
+    votes.vote(_field('id', ID), who, blind.order(who)[place], _field('side', '|'.join(SIDES)))
     return state(who)
 
   @app.post('/undo')
   def undo():
     who = _known(rater())
-    votes.undo(_field('id', r'[\w-]{16,64}'), who)
+    votes.undo(_field('id', ID), who)
     return state(who)
 
   @app.get('/picture/<int:place>/<token>')
@@ -118,11 +119,8 @@ def make_app(study: Study, votes: Votes) -> flask.Flask:
     if name is None:
       flask.abort(404)
     (k, rule, image), side = blind.order(who)[place]
-    if name == 'input':
-      shown = study.inputs
-    else:
-      shown = study.outputs[k, rule] if name == side else study.baseline
-    return flask.Response(png(shown[image]), mimetype='image/png')
+    images = {'input': study.inputs, side: study.outputs[k, rule]}.get(name, study.baseline)
+    return flask.Response(png(images[image]), mimetype='image/png')
 
   app.after_request(_private)
   app.register_error_handler(werkzeug.exceptions.HTTPException, _refused)

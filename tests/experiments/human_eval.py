@@ -18,7 +18,8 @@ PAIRS = 12   # of `images`: 3 pictures, 2 k, 2 rules
 def images(workdir, count=3, ks=(2, 10), seed=0, split='dev'):
   """Writes random images: the baseline, fine-tuned ones, and ones that the study leaves alone. Returns the workdir."""
   rng = np.random.default_rng(seed)
-  shared = {name: rng.integers(256, size=(count, n, n, 3), dtype=np.uint8) for name, n in (('input', 8), ('original', 32))}
+  sizes = {'input': 8, 'original': 32}
+  shared = {name: rng.integers(256, size=(count, n, n, 3), dtype=np.uint8) for name, n in sizes.items()}
   (workdir / 'images').mkdir(parents=True, exist_ok=True)
   methods = [(k, regime, rule) for k in ks for regime in ('finetune', 'both') for rule in ('exact', 'distance-2')]
   for k, regime, rule in [(1, 'regular', 'exact'), (1, 'both', 'exact'), *methods]:
@@ -57,7 +58,8 @@ class Client:
     return json.loads(self.get('state'))
 
   def post(self, path, **body):
-    request = urllib.request.Request(self.address + path, json.dumps(body).encode(), {'Content-Type': 'application/json'})
+    headers = {'Content-Type': 'application/json'}
+    request = urllib.request.Request(self.address + path, json.dumps(body).encode(), headers)
     with self._opener.open(request, timeout=20) as answer:
       return json.loads(answer.read())
 

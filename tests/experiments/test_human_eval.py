@@ -44,8 +44,8 @@ def new_id():
 
 
 def test_a_study_asks_every_picture_of_every_fine_tuned_method(study):
-  assert list(study.outputs) == [(2, 'distance-2'), (2, 'exact'), (10, 'distance-2'), (10, 'exact')]
-  assert study.trials == [Trial(k, rule, image) for k in (2, 10) for rule in ('distance-2', 'exact') for image in range(3)]
+  methods = [(2, 'distance-2'), (2, 'exact'), (10, 'distance-2'), (10, 'exact')]
+  assert study.trials == [Trial(*method, image) for method in methods for image in range(3)]
 
 
 def test_a_study_is_its_pixels_not_its_files(study, workdir):
@@ -146,7 +146,7 @@ def test_raters_vote_at_once(votes, blind):
     list(pool.map(rate, ['Ada', 'Bob', 'Cy', 'Ada']))
   results = votes.results()
   assert sum(len(result.preferred) for result in results.values()) == 3 * PAIRS
-  assert {result.raters for result in results.values()} == {3}
+  assert {len(result.raters) for result in results.values()} == {3}
 
 
 def test_a_file_of_another_study_or_of_anything_else_stays_as_it_is(workdir, study, votes, tmp_path):
@@ -253,14 +253,13 @@ def vote_all(votes, blind, name):
 
 
 def test_the_report_is_the_papers_table_with_ours_beside(launch, workdir, votes, blind):
-  pytest.importorskip('fastdec.evaluation.votes')
   for name in ('Ada', 'Bob'):
     vote_all(votes, blind, name)
   ended = launch('human_eval', f'--workdir={workdir}', '--report')
-  assert ended.code == 0 and '24 votes of 2 raters' in ended.out
+  assert ended.code == 0 and 'Votes in all: 24; raters: 2.' in ended.out
   page = (workdir / 'table3.md').read_text()
   assert '100.0' in page and '52.8' in page and '50.3' in page
   rows = list(csv.DictReader((workdir / 'table3.csv').open()))
   assert [(row['k'], row['rule'], row['votes'], row['raters']) for row in rows] == [
     (k, rule, '6', '2') for k in ('2', '10') for rule in ('distance-2', 'exact')]
-  assert rows[1]['percent'] == rows[1]['low'] == rows[1]['high'] == '100.0'
+  assert rows[1]['percent'] == rows[1]['low'] == rows[1]['high'] == '100.00'
