@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -41,6 +42,11 @@ def server(workdir, port=0):
   finally:
     process.kill()
     process.communicate()
+
+
+def free_port():
+  with socket.create_server(('127.0.0.1', 0)) as listening:
+    return listening.getsockname()[1]
 
 
 class Client:

@@ -6,7 +6,6 @@ import http.client
 import itertools
 import os
 import signal
-import socket
 import sqlite3
 import sys
 import threading
@@ -18,7 +17,7 @@ import pytest
 from experiments import voting
 from experiments.voting.store import FILE, Votes
 from experiments.voting.study import Study
-from tests.experiments.human_eval import PAIRS, Client, files, images, server
+from tests.experiments.human_eval import PAIRS, Client, files, free_port, images, server
 
 BASELINE = 'dev-k1-regular-exact.npz'
 
@@ -118,11 +117,6 @@ def test_a_server_is_this_machines_alone_keeps_its_port_and_ends_with_ctrl_c(ref
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, '') and out.startswith('\nEnded')
-
-
-def free_port():
-  with socket.create_server(('127.0.0.1', 0)) as listening:
-    return listening.getsockname()[1]
 
 
 def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_path):

@@ -65,6 +65,7 @@ function show(next, images) {
   $('foot').hidden = state.rater === null;
   $('total').textContent = state.total;
   if (state.rater === null) {
+    $('name').focus();
     return;
   }
   $('votes').textContent = state.done;
