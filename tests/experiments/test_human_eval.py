@@ -136,11 +136,19 @@ def test_a_name_is_one_rater_and_no_name_is_a_new_one(votes):
   assert votes.name('eve') is None
 
 
-def test_raters_vote_at_once(votes, blind):
+def test_raters_come_at_once(workdir, study, votes):
+  own = [Votes(workdir / FILE, study.digest) for _ in range(8)]   # as in processes of their own
+  with concurrent.futures.ThreadPoolExecutor(len(own)) as pool:
+    raters = list(pool.map(lambda file: [file.join(f'rater {n}') for n in range(10)], own))
+  assert len(set(raters[0])) == 10 and all(row == raters[0] for row in raters)
+
+
+def test_raters_vote_at_once(workdir, study, votes, blind):
   def rate(name):
-    rater = votes.join(name)
+    own = Votes(workdir / FILE, study.digest)   # as in a process of its own
+    rater = own.join(name)
     for shown in blind.order(rater):
-      votes.vote(new_id(), rater, shown, 'right')
+      own.vote(new_id(), rater, shown, 'right')
 
   with concurrent.futures.ThreadPoolExecutor(4) as pool:   # two of them as the same person, in two windows
     list(pool.map(rate, ['Ada', 'Bob', 'Cy', 'Ada']))
@@ -203,6 +211,13 @@ def test_pictures_are_alike_in_all_but_their_pixels(browse):
   same = {'Date'}
   assert [(k, v) for k, v in left.headers if k not in same] == [(k, v) for k, v in right.headers if k not in same]
   assert 'ETag' not in left.headers and left.headers['Cache-Control'] == 'no-store'
+
+
+def test_a_picture_takes_as_many_bytes_whatever_it_shows():
+  web = pytest.importorskip('experiments.voting.web')
+  noise = np.random.default_rng(0).integers(256, size=(32, 32, 3), dtype=np.uint8)
+  assert len(web.png(noise)) == len(web.png(np.zeros_like(noise)))
+  np.testing.assert_array_equal(decoded(web.png(noise)), noise)
 
 
 def test_a_browser_sees_only_its_own_raters_pictures(browse):

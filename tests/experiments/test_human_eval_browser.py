@@ -28,6 +28,14 @@ DRAW = """
   return [height, width, ...drawing.getImageData(0, 0, width, height).data];
 """
 LOADED = "return performance.getEntriesByType('resource').map(({ name, encodedBodySize }) => [name, encodedBodySize])"
+HASTE = """
+  const down = (key, repeat) =>
+    document.body.dispatchEvent(new KeyboardEvent('keydown', { key, repeat, bubbles: true }));
+  down('ArrowRight', true);   // still held down from the pair before
+  down('ArrowLeft', false);
+  down('ArrowLeft', false);   // before the next pair is there
+  down('ArrowRight', false);
+"""
 
 
 class Page:
@@ -114,9 +122,10 @@ def test_a_rater_votes_to_the_end_over_undo_reload_and_a_restart(page, driver, t
 
     page.press(Keys.ARROW_RIGHT)
     page.done(2)
-    page.press(Keys.ARROW_LEFT)
+    driver.execute_script(HASTE)
     page.done(3)
     assert [choice for *_, choice in votes(workdir)] == ['left', 'right', 'left']
+    assert sum(name.endswith('/vote') for name, _ in driver.execute_script(LOADED)) == 3
 
     page.press(Keys.BACKSPACE)
     page.done(2)
@@ -142,7 +151,6 @@ def test_a_rater_votes_to_the_end_over_undo_reload_and_a_restart(page, driver, t
     process.wait()
     page.press(Keys.ARROW_LEFT)
     page.shows('notice', 'may not be saved yet')
-    page.press(Keys.ARROW_RIGHT)   # meanwhile nothing else is taken for an answer
   with server(workdir, port):
     page.done(3)
     assert page.find('notice').text == '' and [choice for *_, choice in votes(workdir)] == ['right', 'right', 'left']
@@ -190,7 +198,7 @@ def test_nothing_tells_the_methods_apart(page, driver, address):
   assert not re.findall(TELLING, '\n'.join(seen), re.IGNORECASE)
 
 
-@pytest.mark.parametrize('width, height', [(360, 640), (1000, 800)])
+@pytest.mark.parametrize('width, height', [(360, 640), (600, 700), (1000, 800)])
 def test_a_pair_fits_on_the_screen_in_whole_pixels(page, driver, address, width, height):
   size = {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': False}
   driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', size)
