@@ -27,7 +27,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  experiment = translation.Experiment.of(CONFIG.value)
+  experiment = translation.TranslationExperiment.of(CONFIG.value)
   base, workdir = pathlib.Path(experiment.base) if experiment.base else None, pathlib.Path(WORKDIR.value)
   run = training.Run(experiment, experiment.k, experiment.regime, base, workdir)
   run.check()
