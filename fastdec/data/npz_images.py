@@ -74,6 +74,6 @@ def _reading(path: str) -> Iterator[None]:
     yield
   except UserError:
     raise
-  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+  except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UserError(f'cannot read {path} ({reason}): give a whole .npz file, as numpy.savez writes it') from error
