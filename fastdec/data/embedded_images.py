@@ -50,17 +50,18 @@ def band(width: int, split: str) -> tuple[int, int]:
 
 
 def _windows(name: str, split: str) -> list[Image]:
-  """Squares of one photograph, each with something to see in it."""
+  """Different squares of one photograph, each with something to see in it."""
   picture = _photograph(name)
   first, end = band(picture.shape[1], split)
   rng = np.random.default_rng((SEED, PHOTOGRAPHS.index(name), list(SIZES).index(split)))
-  images = []
+  images, seen = [], set()
   while len(images) < SIZES[split] // len(PHOTOGRAPHS):
     side = int(rng.integers(WINDOW[0], WINDOW[1] + 1))
     top = int(rng.integers(0, picture.shape[0] - side + 1))
     left = int(rng.integers(first, end - side + 1))
     image = resizing.area_resize(picture[top:top + side, left:left + side], resizing.SIDE)
-    if image.mean(axis=-1).std() >= FLAT:
+    if (top, left, side) not in seen and image.mean(axis=-1).std() >= FLAT:
+      seen.add((top, left, side))
       images.append(image)
   return images
 
