@@ -140,6 +140,13 @@ def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: s
     open_images(data, tmp_path)
 
 
+def test_an_unknown_kind_is_refused(tmp_path: Path):
+  data = ImageData()
+  object.__setattr__(data, 'kind', 'folder')  # as without the checks of types that tests have
+  with pytest.raises(UserError, match="kind 'folder' are not known: set kind to embedded, npz or tfds"):
+    open_images(data, tmp_path)
+
+
 @pytest.mark.parametrize(('call', 'message'), [
   (lambda images: images.split('valid'), "no split 'valid': they have train, dev"),
   (lambda images: images.array('test'), "no split 'test'"),
