@@ -32,6 +32,7 @@ class RunConfig:
   average: int
   rows: int = 0
   accumulate: int = 1
+  b2: float = 0.997
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -46,7 +47,8 @@ class RunConfig:
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
     """The rate for a model of this width."""
-    return OptimizerConfig(d_model=d_model, schedule=self.schedule, constant=self.constant, warmup=self.warmup)
+    settings = {name: getattr(self, name) for name in ('schedule', 'constant', 'warmup', 'b2')}
+    return OptimizerConfig(d_model=d_model, **settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Material(Protocol):
 class Experiment:
   """A page of the paper at one scale: what all have. Subclasses add their data, model and table."""
 
+  task: Literal['translation', 'images']
   scale: str
   k: int
   regime: Regime
@@ -103,6 +106,7 @@ class Experiment:
   heads: HeadsConfig
 
   runs: ClassVar[tuple[str, ...]] = ('train', 'freeze', 'finetune')
+  layout: ClassVar[Table] = TRANSFORMER  # of the model's parameters on the mesh
   distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
 
   @classmethod
@@ -148,7 +152,7 @@ class Experiment:
 
   def table_of(self, k: int) -> Table:
     """How the parameters of a base model, or of heads with it, lie on the mesh."""
-    return TRANSFORMER if k == 1 else (*TRANSFORMER, *HEADS[self.heads.layout])
+    return self.layout if k == 1 else (*self.layout, *HEADS[self.heads.layout])
 
   def blockwise(self, k: int) -> BlockwiseHeads:
     """The heads for block size k."""

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Num, UInt8
