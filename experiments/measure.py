@@ -52,7 +52,7 @@ class Measuring:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on other sentences."""
     here = len(self.references), self.experiment.table.max_len
     for cell in done:
-      measured = cell.sentences, cell.conditions.get('max_len', here[1])
+      measured = cell.outputs, cell.conditions.get('max_len', here[1])
       if cell.error is None and cell.split == self.split and measured != here:
         there = f'{measured[0]} sentences of the {self.split} set at max_len={measured[1]}'
         asked = f'this config means {here[0]} at max_len={here[1]}'
@@ -83,7 +83,7 @@ class Measuring:
     """A cell in one line."""
     return (
       f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block {cell.mean_block_size:.2f}, '
-      f'{cell.ms_per_sentence:.1f} ms a sentence (greedy {cell.greedy_ms_per_sentence:.1f})'
+      f'{cell.ms_per_output:.1f} ms a sentence (greedy {cell.greedy_ms_per_output:.1f})'
     )
 
   def translate(self, workdir: pathlib.Path, k: int, sentence: str | None = None) -> Output:
@@ -124,15 +124,15 @@ class Measuring:
       'bleu_signature': bleu.signature,
       **compound,
       'mean_block_size': blocks.mean_block_size,
-      'calls_per_sentence': blocks.calls_per_sentence,
-      'sentences': blocks.sentences,
+      'calls_per_output': blocks.calls_per_output,
+      'outputs': blocks.outputs,
     }
 
 
 def _clock(timing: Timing, greedy: Timing) -> dict[str, float]:
   return {
-    'ms_per_sentence': timing.milliseconds,
-    'greedy_ms_per_sentence': greedy.milliseconds,
+    'ms_per_output': timing.milliseconds,
+    'greedy_ms_per_output': greedy.milliseconds,
     'speedup': timing.speedup_over(greedy),
     'compile_seconds': timing.compile_seconds,
   }

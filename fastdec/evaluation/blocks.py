@@ -1,6 +1,6 @@
 """Accepted block sizes, counted as in Stern et al. 2018: tokens emitted per call of the target.
 
-The first token of a sentence comes from the prompt and not from a call, so greedy decoding has mean block size 1.
+The first token of an output comes from the prompt and not from a call, so greedy decoding has mean block size 1.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from jaxtyping import Array, Int
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """What the calls of the target emitted over a set of sentences."""
-  sentences: int
+  """What the calls of the target emitted over a set of outputs, sentences or images."""
+  outputs: int
   histogram: tuple[int, ...]   # entry i: how many calls emitted i + 1 tokens
 
   @property
@@ -22,14 +22,14 @@ class Blocks:
 
   @property
   def mean_block_size(self) -> float:
-    """Tokens per call; nan where no sentence needed a call."""
+    """Tokens per call; nan where no output needed a call."""
     tokens = sum(size * count for size, count in enumerate(self.histogram, start=1))
     return tokens / self.calls if self.calls else float('nan')
 
   @property
-  def calls_per_sentence(self) -> float:
-    """Calls of the target per sentence; nan without sentences."""
-    return self.calls / self.sentences if self.sentences else float('nan')
+  def calls_per_output(self) -> float:
+    """Calls of the target per output; nan without outputs."""
+    return self.calls / self.outputs if self.outputs else float('nan')
 
 
 def count_blocks(
@@ -39,7 +39,7 @@ def count_blocks(
   "Once | upon a | time , in": length 6, block sizes 2, 3, 0, ...: two calls, mean block size 2.5.
 
   Args:
-    lengths: tokens generated per sentence, end token included.
+    lengths: tokens generated per output, end token included.
     block_sizes: tokens emitted by each call, 0 where there was none.
 
   Raises:

@@ -12,28 +12,41 @@ from typing import Any
 from fastdec.errors import UserError
 
 REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
+RULE = r'exact|(top|min|beam)-[1-9]\d*|distance-(0|[1-9]\d*)'
 Key = tuple[int, str, str]
+
+# Fields as older files name them.
+RENAMED = {
+  'tune': 'regime', 'sentences': 'outputs', 'calls_per_sentence': 'calls_per_output',
+  'ms_per_sentence': 'ms_per_output', 'greedy_ms_per_sentence': 'greedy_ms_per_output'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One cell of Table 1 or 4. None (in the file: null) is what was not measured."""
+  """One cell of Table 1, 2 or 4. None (in the file: null) is what was not measured.
+
+  An output is a sentence or an image.
+  """
   k: int
   regime: str                                    # a key of REGIMES
-  rule: str                                      # 'exact', 'top-2', 'min-3', ...; 'beam-4' for beam search
+  rule: str                                      # 'exact', 'top-2', 'min-3', 'distance-2', 'beam-4' (beam search), ...
   bleu: float | None = None                      # per cent
   bleu_signature: str | None = None
   compound_bleu: float | None = None             # per cent; as Tensor2Tensor has it, compounds split
   compound_bleu_signature: str | None = None
+  bits_per_dimension: float | None = None        # of the originals, given the inputs
+  psnr: float | None = None                      # dB, against the originals; see `image_quality`
+  ssim: float | None = None                      # against the originals, -1 to 1
+  psnr_to_greedy: float | None = None            # dB, against the same model's greedy output; infinite where equal
   mean_block_size: float | None = None           # tokens per call of the target
-  calls_per_sentence: float | None = None
-  ms_per_sentence: float | None = None           # batch 1, median
-  greedy_ms_per_sentence: float | None = None    # of the same model, interleaved with the former
+  calls_per_output: float | None = None
+  ms_per_output: float | None = None             # batch 1, median
+  greedy_ms_per_output: float | None = None      # of the same model, interleaved with the former
   speedup: float | None = None                   # over that greedy: the median of the ratios of rounds side by side
-  same_as_greedy: float | None = None            # share of sentences with the output of the same model's greedy
+  same_as_greedy: float | None = None            # share of outputs that are the same model's greedy ones
   compile_seconds: float | None = None
   head_accuracy: tuple[float | None, ...] = ()   # top-1 on the dev set of p1 .. pk, 0 to 1
-  sentences: int | None = None
+  outputs: int | None = None
   split: str | None = None
   model: str | None = None                       # a hash of what was measured; see `folders.content`
   error: str | None = None                       # why there are no figures
@@ -42,8 +55,8 @@ class Cell:
   def __post_init__(self) -> None:
     if type(self.k) is not int or self.k < 1:
       raise UserError(f'a cell of a table cannot have k={self.k!r}: k is a whole number from 1')
-    if self.regime not in REGIMES or not re.fullmatch(r'exact|(top|min|beam)-[1-9]\d*', self.rule):
-      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N or beam-N'
+    if self.regime not in REGIMES or not re.fullmatch(RULE, self.rule):
+      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N, distance-N or beam-N'
       raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
 
   @property
@@ -97,8 +110,7 @@ def read(path: Path) -> list[Cell]:
     except ValueError:
       continue
     try:
-      if 'tune' in row:
-        row['regime'] = row.pop('tune')   # its name in older files
+      row = {RENAMED.get(name, name): value for name, value in row.items()}
       fields = {name: row.pop(name) for name in FIELDS if name in row}
       fields['head_accuracy'] = tuple(fields.get('head_accuracy', ()))
       cells.append(Cell(**fields, conditions=row))

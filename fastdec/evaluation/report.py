@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ import rich.table
 import rich.text
 
 from fastdec.evaluation import paper
-from fastdec.evaluation.cells import FIELDS, Cell, flat, latest
+from fastdec.evaluation.cells import FIELDS, Cell, Key, flat, latest
 
 MISSING = '–'
+Published = Mapping[Key, tuple[float | None, float]]   # BLEU and mean accepted block size in a paper
 UNBROKEN = 14   # characters: figures are not broken over lines, reasons of failures are
 
 
@@ -59,26 +60,29 @@ def terminal(table: Table) -> rich.console.Group:
   return rich.console.Group(f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim'))
 
 
-def tidy_csv(cells: Iterable[Cell]) -> str:
-  """One line a cell, its conditions and the figures of the paper's Table 1 included."""
+def tidy_csv(cells: Iterable[Cell], published: Published = paper.TABLE1) -> str:
+  """One line a cell, its conditions and the paper's figures included; without the columns that no cell has."""
   rows = []
   for key, cell in latest(cells).items():
-    bleu, block = paper.TABLE1.get(key, (None, None))
-    accuracy = ' '.join(text(a, '.4f') for a in cell.head_accuracy)
+    bleu, block = published.get(key, (None, None))
+    accuracy = ' '.join(text(a, '.4f') for a in cell.head_accuracy) or None
     rows.append(flat(cell) | {'head_accuracy': accuracy, 'paper_bleu': bleu, 'paper_mean_block_size': block})
-  columns = dict.fromkeys([*FIELDS, 'paper_bleu', 'paper_mean_block_size', *(name for row in rows for name in row)])
+  names = dict.fromkeys([*FIELDS, 'paper_bleu', 'paper_mean_block_size', *(name for row in rows for name in row)])
+  columns = [name for name in names if any(row.get(name) is not None for row in rows)]
   out = io.StringIO()
-  writer = csv.DictWriter(out, list(columns), lineterminator='\n')
+  writer = csv.DictWriter(out, columns, extrasaction='ignore', lineterminator='\n')
   writer.writeheader()
   writer.writerows(rows)
   return out.getvalue()
 
 
-def write(tables: Iterable[Table], cells: Sequence[Cell], stem: Path, picture: str) -> None:
+def write(
+    tables: Iterable[Table], cells: Sequence[Cell], stem: Path, picture: str, published: Published = paper.TABLE1,
+) -> None:
   """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
   page = '\n'.join(map(markdown, tables)) + f'\n![The same as a picture]({picture})\n'
   write_text(stem.with_name(f'{stem.name}.md'), page)
-  write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells))
+  write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells, published))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ TABLE4_NOTES = (
   'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.',
 )
 CONDITIONS = (
-  'bleu_signature', 'compound_bleu_signature', 'split', 'sentences', 'config', 'seed', 'dtype', 'batch', 'device',
+  'bleu_signature', 'compound_bleu_signature', 'split', 'outputs', 'config', 'seed', 'dtype', 'batch', 'device',
   'processor', 'cpus', 'commit')
 
 
@@ -65,8 +65,8 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
   for cell in sorted(finished, key=lambda cell: (list(REGIMES).index(cell.regime), cell.k, _rank(cell.rule))):
     accuracy = cell.head_accuracy if cell.rule == 'exact' else ()   # it does not depend on the rule
     rows.append(tuple(map(Entry, (
-      str(cell.k), REGIMES[cell.regime], cell.rule, text(cell.greedy_ms_per_sentence, '.1f'),
-      text(cell.ms_per_sentence, '.1f'), text(cell.speedup, '.2f', '×'), text(cell.calls_per_sentence, '.1f'),
+      str(cell.k), REGIMES[cell.regime], cell.rule, text(cell.greedy_ms_per_output, '.1f'),
+      text(cell.ms_per_output, '.1f'), text(cell.speedup, '.2f', '×'), text(cell.calls_per_output, '.1f'),
       text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
       ' '.join(text(a and 100 * a, '.0f') for a in accuracy)))))
   header = (

@@ -35,15 +35,15 @@ def test_blocks_of_the_worked_example():
   """Stern et al. 2018, section 7.4: blocks of 10, 5, 4, 10, 2, 3; and "Once | upon a | time , in"."""
   sizes = np.array([[10, 5, 4, 10, 2, 3], [2, 3, 0, 0, 0, 0]])
   blocks = count_blocks(np.array([35, 6]), sizes)
-  assert blocks.sentences == 2 and blocks.calls == 8
+  assert blocks.outputs == 2 and blocks.calls == 8
   assert blocks.mean_block_size == pytest.approx((34 + 5) / 8)
-  assert blocks.calls_per_sentence == 4
+  assert blocks.calls_per_output == 4
   assert blocks.histogram == (0, 2, 2, 1, 1, 0, 0, 0, 0, 2)
 
 
 def test_greedy_has_blocks_of_one():
   blocks = count_blocks(jnp.array([3, 1]), jnp.array([[1, 1, 0], [0, 0, 0]]))
-  assert (blocks.mean_block_size, blocks.calls_per_sentence, blocks.histogram) == (1.0, 1.0, (2,))
+  assert (blocks.mean_block_size, blocks.calls_per_output, blocks.histogram) == (1.0, 1.0, (2,))
 
 
 def test_sentences_that_need_no_call_have_no_mean():

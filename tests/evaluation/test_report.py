@@ -53,7 +53,7 @@ def test_a_line_that_is_no_cell_is_named(tmp_path, line):
     cells.read(path)
 
 
-@pytest.mark.parametrize('rule', ['top', 'top-0', 'best', 'exact-2', ''])
+@pytest.mark.parametrize('rule', ['top', 'top-0', 'best', 'exact-2', 'distance', 'distance-02', 'distance--1', ''])
 def test_a_rule_that_is_not_in_the_table_is_refused(rule):
   with pytest.raises(UserError, match='top-N'):
     Cell(4, 'regular', rule)
@@ -66,10 +66,20 @@ def test_a_rerun_replaces_a_failure():
   assert list(cells.latest([failed, a_cell(error='no space')]).values()) == [a_cell(error='no space')]
 
 
-def test_lines_from_before_regimes_had_their_name_are_read(tmp_path):
+def test_lines_from_before_fields_had_their_names_are_read(tmp_path):
   path = tmp_path / 'cells.jsonl'
-  path.write_text('{"k": 4, "tune": "finetune", "rule": "exact", "seed": 0}\n')
-  assert cells.read(path) == [Cell(4, 'finetune', 'exact', conditions={'seed': 0})]
+  old = {'sentences': 5, 'calls_per_sentence': 9.0, 'ms_per_sentence': 1.0, 'greedy_ms_per_sentence': 2.0}
+  path.write_text(json.dumps({'k': 4, 'tune': 'finetune', 'rule': 'exact', 'seed': 0, **old}) + '\n')
+  new = {'outputs': 5, 'calls_per_output': 9.0, 'ms_per_output': 1.0, 'greedy_ms_per_output': 2.0}
+  assert cells.read(path) == [Cell(4, 'finetune', 'exact', conditions={'seed': 0}, **new)]
+
+
+def test_cells_of_images_survive_the_file_but_for_infinite_figures(tmp_path):
+  measured = {'bits_per_dimension': 3.1, 'psnr': 24.5, 'ssim': 0.8, 'outputs': 64}
+  for rule, infinite in (('distance-0', float('inf')), ('distance-12', 31.0)):
+    cells.append(tmp_path / 'cells.jsonl', Cell(4, 'regular', rule, psnr_to_greedy=infinite, **measured))
+  assert cells.read(tmp_path / 'cells.jsonl') == [
+    Cell(4, 'regular', 'distance-0', **measured), Cell(4, 'regular', 'distance-12', psnr_to_greedy=31.0, **measured)]
 
 
 # --- the paper's figures
@@ -87,6 +97,13 @@ def test_csv_is_tidy(tmp_path):
   assert [row['rule'] for row in rows] == ['exact', 'min-2']
   assert (rows[0]['paper_bleu'], rows[0]['paper_mean_block_size'], rows[0]['bleu']) == ('24.27', '3.01', '30.8')
   assert (rows[1]['paper_bleu'], rows[1]['bleu'], rows[1]['commit']) == ('', '', 'abc')
+
+
+def test_csv_has_only_the_columns_that_some_cell_has():
+  image = Cell(4, 'regular', 'distance-2', psnr=24.5)
+  assert report.tidy_csv([image], {image.key: (None, 1.36)}).splitlines() == [
+    'k,regime,rule,psnr,paper_mean_block_size', '4,regular,distance-2,24.5,1.36']
+  assert 'psnr,' in report.tidy_csv([image, a_cell(8)]) and ',error' not in report.tidy_csv([image, a_cell(8)])
 
 
 def test_the_page_the_csv_and_the_picture_are_written(tmp_path):

@@ -38,7 +38,7 @@ def test_a_line_carries_its_conditions(table):
   rows = [json.loads(line) for line in (table.folder / 'results.jsonl').read_text().splitlines()]
   for row in rows:
     assert {'device', 'dtype', 'batch', 'seed', 'commit', 'config'} <= row.keys()
-    assert row['sentences'] == 6 and row['split'] == 'dev' and row['bleu_signature'].startswith('nrefs:1')
+    assert row['outputs'] == 6 and row['split'] == 'dev' and row['bleu_signature'].startswith('nrefs:1')
 
 
 def test_frozen_heads_with_exact_acceptance_write_what_greedy_writes(table):
