@@ -3,21 +3,18 @@
 from collections.abc import Iterable, Mapping
 
 from fastdec.evaluation import paper
-from fastdec.evaluation.cells import REGIMES, Cell, Key, flat, latest
-from fastdec.evaluation.report import MISSING, Entry, Table, text
+from fastdec.evaluation.cells import REGIMES, Cell, Key, latest
+from fastdec.evaluation.entries import SAME_NOTE, SPEED_NOTE, conditions, in_order, outcome, rank, regimes
+from fastdec.evaluation.report import Entry, Table, text
 
 TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de, newstest2013)."
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
-SPEED_NOTE = 'Per sentence at batch 1, timed in turn with greedy decoding by the same model: median ratio of rounds.'
 TABLE4_NOTES = (
   "Ours: trained on distilled text, heads and base together. In parentheses or below, the paper's Table 4: WMT14 en-de,"
   ' newstest2014, rivals as it quotes them (NAT: not autoregressive, FT: fine-tuned, NPD: best of s candidates).',
   'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.',
 )
-CONDITIONS = (
-  'bleu_signature', 'compound_bleu_signature', 'split', 'outputs', 'config', 'seed', 'dtype', 'batch', 'device',
-  'processor', 'cpus', 'commit')
 
 
 def table1(cells: Iterable[Cell]) -> Table:
@@ -29,7 +26,7 @@ def table1(cells: Iterable[Cell]) -> Table:
   shown = columns(found)
   rows = [
     (Entry(str(k)), *(_entry(found, (k, *column)) for column in shown)) for k in sorted({k for k, _, _ in found})]
-  notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in shown), *_conditions(found.values())]
+  notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in shown), *conditions(found.values())]
   header = ('k', *(_heading(*column) for column in shown))
   return Table('Blockwise parallel decoding, Table 1', header, tuple(rows), tuple(notes))
 
@@ -38,31 +35,31 @@ def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
   """(regime, rule) of the columns of Table 1: the regimes that were run with exact acceptance, in the paper's order,
   then the last of them with top-n, which in the paper is Both."""
   keys = list(found)
-  regimes = _regimes(keys)
-  top = {rule for _, regime, rule in keys if rule.startswith('top-') and regime == regimes[-1] != 'regular'}
-  return [*((regime, 'exact') for regime in regimes), *((regimes[-1], rule) for rule in sorted(top, key=_rank))]
+  run = regimes(keys)
+  top = {rule for _, regime, rule in keys if rule.startswith('top-') and regime == run[-1] != 'regular'}
+  return [*((regime, 'exact') for regime in run), *((run[-1], rule) for rule in sorted(top, key=rank))]
 
 
 def rules_table(cells: Iterable[Cell]) -> Table:
   """BLEU / mean accepted block size of every rule that is not exact, by k and regime."""
   found = _accepting(cells)
-  regimes = _regimes(found)
-  rules = sorted({rule for _, _, rule in found if rule != 'exact'}, key=_rank)
+  run = regimes(found)
+  rules = sorted({rule for _, _, rule in found if rule != 'exact'}, key=rank)
   rows = []
   for rule in rules:
     for k in sorted({k for k, _, name in found if name == rule}):
       label = Entry(f'{k}, {rule.replace("-", " ")}')
-      rows.append((label, *(_entry(found, (k, regime, rule)) for regime in regimes)))
+      rows.append((label, *(_entry(found, (k, regime, rule)) for regime in run)))
   notes = (TABLE1_NOTE, *[MIN_NOTE] * any(rule.startswith('min-') for rule in rules))
-  header = ('k, rule', *(REGIMES[regime] for regime in regimes))
+  header = ('k, rule', *(REGIMES[regime] for regime in run))
   return Table('Other rules of acceptance', header, tuple(rows), notes)
 
 
 def wallclock_table(cells: Iterable[Cell]) -> Table:
-  """Milliseconds per sentence against greedy decoding of the same model, and how often each head is right."""
+  """Milliseconds per output against greedy decoding of the same model, and how often each head is right."""
   finished = [cell for cell in latest(cells).values() if cell.error is None]
   rows = []
-  for cell in sorted(finished, key=lambda cell: (list(REGIMES).index(cell.regime), cell.k, _rank(cell.rule))):
+  for cell in in_order(finished):
     accuracy = cell.head_accuracy if cell.rule == 'exact' else ()   # it does not depend on the rule
     rows.append(tuple(map(Entry, (
       str(cell.k), REGIMES[cell.regime], cell.rule, text(cell.greedy_ms_per_output, '.1f'),
@@ -71,8 +68,7 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
       ' '.join(text(a and 100 * a, '.0f') for a in accuracy)))))
   header = (
     'k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'Same %', 'Top-1 % of p1 .. pk')
-  notes = (SPEED_NOTE, 'Same: sentences whose output is that of greedy decoding with the same model.')
-  return Table('Wall clock and heads', header, tuple(rows), notes)
+  return Table('Wall clock and heads', header, tuple(rows), (SPEED_NOTE, SAME_NOTE))
 
 
 def table4(cells: Iterable[Cell]) -> Table:
@@ -90,7 +86,7 @@ def table4(cells: Iterable[Cell]) -> Table:
     first = first or _figures(cell)
     rows.append((Entry(label), Entry(first), *_beside(bleu, speedup, *theirs), Entry(block * (rule == 'exact'))))
   header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block')
-  notes = (*TABLE4_NOTES, SPEED_NOTE, *_conditions(ours.values()))
+  notes = (*TABLE4_NOTES, SPEED_NOTE, *conditions(ours.values()))
   return Table('Blockwise parallel decoding, Table 4', header, tuple(rows), notes)
 
 
@@ -103,12 +99,6 @@ def _beside(bleu: str, speedup: str, paper_bleu: float | None, paper_speedup: fl
 def _accepting(cells: Iterable[Cell]) -> dict[Key, Cell]:
   """The cells of Table 1: beam search is Table 4's."""
   return {key: cell for key, cell in latest(cells).items() if not key[2].startswith('beam-')}
-
-
-def _regimes(found: Iterable[Key]) -> list[str]:
-  """Those that were run, in the paper's order."""
-  run = {regime for _, regime, _ in found}
-  return [regime for regime in REGIMES if regime in run]
 
 
 def _heading(regime: str, rule: str) -> str:
@@ -128,22 +118,4 @@ def _entry(found: Mapping[Key, Cell], key: Key) -> Entry:
 
 
 def _figures(cell: Cell | None) -> str:
-  if cell is None:
-    return MISSING
-  if cell.error is not None:
-    return f'failed: {" ".join(cell.error.split())}'
-  return f'{text(cell.bleu, ".2f")} / {text(cell.mean_block_size, ".2f")}'
-
-
-def _conditions(cells: Iterable[Cell]) -> list[str]:
-  """One note with what the figures depend on; where cells differ, all values."""
-  rows = [flat(cell) for cell in cells if cell.error is None]
-  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in CONDITIONS}
-  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
-  return [f'Conditions: {note}.'] if note else []
-
-
-def _rank(rule: str) -> tuple[str, int]:
-  """Order of rules: exact, min-2, min-3, top-2, top-3."""
-  name, _, number = rule.partition('-')
-  return name, int(number or 0)
+  return outcome(cell, lambda found: f'{text(found.bleu, ".2f")} / {text(found.mean_block_size, ".2f")}')
