@@ -74,7 +74,7 @@ class Measuring:
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
       yield Cell(
-        k, regime, rule, **self._quality(out), **_clock(timings.get(rule, timings['greedy']), timings['greedy']),
+        k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
         split=self.split, model=content, conditions=self.conditions,
       )  # fmt: skip
@@ -129,7 +129,8 @@ class Measuring:
     }
 
 
-def _clock(timing: Timing, greedy: Timing) -> dict[str, float]:
+def clock(timing: Timing, greedy: Timing) -> dict[str, float]:
+  """The fields of a cell about time."""
   return {
     'ms_per_output': timing.milliseconds,
     'greedy_ms_per_output': greedy.milliseconds,

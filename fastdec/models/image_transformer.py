@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Num, UInt8
+from jaxtyping import Array, Float, Int, Num, Shaped, UInt8
 
 from fastdec import struct
 from fastdec.cache.local import LocalCache, ring_size
@@ -156,8 +156,8 @@ class ImageTransformer:
     rngs = {'dropout': dropout_key} if train else {}
     return self._call(params, batch, train=train, method='__call__', rngs=rngs)
 
-  def encode(self, params: Params, inputs: UInt8[Array, 'b 8 8 3']) -> Picture:
-    """Encodes small pictures.
+  def encode(self, params: Params, inputs: Shaped[Array, '...']) -> Picture:
+    """Encodes small pictures, uint8[b, 8, 8, 3] (8: the config's `source_size`).
 
     Raises:
       UserError: they are no such pictures.
