@@ -43,7 +43,8 @@ def get_config(arg=''):
   """The config of a scale; k, regime and base say which run of Table 1 `experiments.train` does."""
   choice = parse_arg(arg, scale=('tiny', 'smoke', 'multi30k', 'wmt14'), k=1, regime=REGIMES)
   config = {'tiny': tiny, 'smoke': smoke, 'multi30k': multi30k, 'wmt14': wmt14}[choice.scale]()
-  return locked(scale=choice.scale, k=choice.k, regime=choice.regime, base='', seed=0, mesh=mesh(), **config)
+  chosen = {'scale': choice.scale, 'k': choice.k, 'regime': choice.regime}
+  return locked(task='translation', **chosen, base='', seed=0, mesh=mesh(), **config)
 
 
 def tiny():
@@ -147,6 +148,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0):
     'average': average,  # checkpoints whose mean is the result
     'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
     'accumulate': 1,  # parts of a batch computed one after the other, to save memory
+    'b2': 0.997,  # Adam's, as in T2T v3
   }
 
 

@@ -24,7 +24,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  experiment = translation.Experiment.of(CONFIG.value)
+  experiment = translation.TranslationExperiment.of(CONFIG.value)
   workdir = pathlib.Path(WORKDIR.value)
   if distillation.distill(experiment, pathlib.Path(TEACHER.value), workdir, budget):
     print(distillation.summary(workdir))

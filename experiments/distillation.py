@@ -23,7 +23,7 @@ import numpy as np
 import rich.progress as bars
 from rich.console import Console
 
-from experiments.translation import Experiment, Text
+from experiments.translation import Text, TranslationExperiment
 from fastdec import folders
 from fastdec.data.shards import Shards, locked
 from fastdec.data.storing import whole_file
@@ -37,7 +37,9 @@ from fastdec.training.checkpoint import check_workdir, claim_workdir
 WAIT = 0.5  # seconds, while other processes have all that is left
 
 
-def distill(experiment: Experiment, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None) -> bool:
+def distill(
+  experiment: TranslationExperiment, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None
+) -> bool:
   """Has the teacher translate the training sources, or goes on; true when the text is whole.
 
   Args:
@@ -86,7 +88,7 @@ def summary(workdir: pathlib.Path) -> str:
 class _Teacher:
   """Translates a shard: for each source its outputs, best first, or None where it is too long."""
 
-  def __init__(self, experiment: Experiment, model: Any, params: Any, tokenizer: Tokenizer) -> None:
+  def __init__(self, experiment: TranslationExperiment, model: Any, params: Any, tokenizer: Tokenizer) -> None:
     self._settings, self._model, self._params, self._tokenizer = experiment.distill, model, params, tokenizer
     positions = model.max_positions or np.inf
     self._longest = min(experiment.data.row_length, positions)  # longer pairs are left out of training
@@ -168,11 +170,13 @@ def _is_finished(workdir: pathlib.Path, record: dict[str, Any], files: list[path
   return path.exists() and all(file.exists() for file in files)
 
 
-def _files(experiment: Experiment, workdir: pathlib.Path) -> list[pathlib.Path]:
+def _files(experiment: TranslationExperiment, workdir: pathlib.Path) -> list[pathlib.Path]:
   return [workdir / f'train.{language}' for language in (experiment.data.source, experiment.data.target)]
 
 
-def _record(experiment: Experiment, model: Any, params: Any, tokenizer: Tokenizer, pairs: list[Pair]) -> dict[str, Any]:
+def _record(
+  experiment: TranslationExperiment, model: Any, params: Any, tokenizer: Tokenizer, pairs: list[Pair]
+) -> dict[str, Any]:
   """What the outputs depend on: the teacher's and the text's content, and the settings."""
   teacher = hashlib.sha256(repr(model).encode() + tokenizer.model_proto)
   for path, leaf in jax.tree.leaves_with_path(params):

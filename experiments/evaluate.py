@@ -23,7 +23,7 @@ def main(words: list[str]) -> None:
   from fastdec.errors import UserError
   from fastdec.evaluation import cells, report, tables
 
-  experiment = translation.Experiment.of(CONFIG.value)
+  experiment = translation.TranslationExperiment.of(CONFIG.value)
   workdir, table = pathlib.Path(WORKDIR.value), experiment.table
   run = training.Run(experiment, experiment.k, experiment.regime, None, workdir)
   if not run.is_finished:

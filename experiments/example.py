@@ -21,12 +21,12 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import page, show, translation
+  from experiments import show, translation, translation_page
   from fastdec.errors import UserError
   from fastdec.evaluation import example, report
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   if len(words) > 1:
     raise UserError(f'there are {len(words)} sentences, and one makes an example: put it in quotes')
   ks, regimes = experiment.table.ks, experiment.table.regimes
@@ -34,8 +34,8 @@ def main(words: list[str]) -> None:
   if k not in ks or regime not in regimes:
     here = f'k in {ks} and regime in {regimes}'
     raise UserError(f'the table has no cell k={k}, regime={regime}: give {here}, or change the table by --config.table')
-  shared = page.Page(experiment, workdir, budget)
-  group = page.Group(k, regime, (), 'test')
+  shared = translation_page.TranslationPage(experiment, workdir, budget)
+  group = translation_page.Group(k, regime, (), 'test')
   outcome = shared.fill([group])
   if outcome.failed or not outcome.is_complete:
     sys.exit(1 if outcome.failed else 0)

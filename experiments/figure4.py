@@ -19,13 +19,13 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import page, translation
+  from experiments import translation, translation_page
   from fastdec.evaluation import figures, report
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  figure = page.Page(experiment, workdir, budget)
-  groups = page.figure4_groups(experiment)
+  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  figure = translation_page.TranslationPage(experiment, workdir, budget)
+  groups = translation_page.figure4_groups(experiment)
   outcome = figure.fill(groups)
   found = figure.cells_of(groups)
   if found:

@@ -9,7 +9,7 @@ import numpy as np
 import fastdec as fd
 from experiments import cli
 from experiments.decoding import Output, check_sources, padded_width, rule_of, translate
-from experiments.translation import Experiment, Text
+from experiments.translation import Text, TranslationExperiment
 from fastdec import folders
 from fastdec.data.packing import tokenise
 from fastdec.data.tokens import TokenPairs
@@ -33,10 +33,10 @@ class Measuring:
     split: 'dev' or 'test'.
   """
 
-  def __init__(self, experiment: Experiment, text: Text, split: str) -> None:
+  def __init__(self, experiment: TranslationExperiment, text: Text, split: str) -> None:
     table = experiment.table
     pairs = text.pairs(split)[: table.sentences or None]
-    self.experiment, self.text, self.split = experiment, text, split
+    self.experiment, self.text, self.material, self.split = experiment, text, text, split
     conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
     timing = {'timing_batch': 1, 'timing_sentences': table.timed, 'timing_rounds': table.repeats}
     self.conditions = conditions | {'max_len': table.max_len} | timing
@@ -74,10 +74,17 @@ class Measuring:
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
       yield Cell(
-        k, regime, rule, **self._quality(out), **_clock(timings.get(rule, timings['greedy']), timings['greedy']),
+        k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
         split=self.split, model=content, conditions=self.conditions,
       )  # fmt: skip
+
+  def summary(self, cell: Cell) -> str:
+    """A cell in one line."""
+    return (
+      f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block {cell.mean_block_size:.2f}, '
+      f'{cell.ms_per_output:.1f} ms a sentence (greedy {cell.greedy_ms_per_output:.1f})'
+    )
 
   def translate(self, workdir: pathlib.Path, k: int, sentence: str | None = None) -> Output:
     """Every sentence of the split, or the one given, with exact acceptance."""
@@ -122,18 +129,11 @@ class Measuring:
     }
 
 
-def _clock(timing: Timing, greedy: Timing) -> dict[str, float]:
+def clock(timing: Timing, greedy: Timing) -> dict[str, float]:
+  """The fields of a cell about time."""
   return {
     'ms_per_output': timing.milliseconds,
     'greedy_ms_per_output': greedy.milliseconds,
     'speedup': timing.speedup_over(greedy),
     'compile_seconds': timing.compile_seconds,
   }
-
-
-def summary(cell: Cell) -> str:
-  """A cell in one line."""
-  return (
-    f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block {cell.mean_block_size:.2f}, '
-    f'{cell.ms_per_output:.1f} ms a sentence (greedy {cell.greedy_ms_per_output:.1f})'
-  )

@@ -1,29 +1,28 @@
-"""One page of the paper in one workdir: the graph behind Table 1, Table 4, Figure 4 and the worked example.
+"""One page of the paper in one workdir: the graph behind its tables and figures.
 
   base (regular) -> heads on it (regular) -> heads and base together (finetune)
+
+and, where a teacher translates the training text (`translation_page`),
+
   teacher (another seed) -> distilled text -> base on it (distil) -> heads on it (distil) -> together (both)
 
-and from every model its cells. In the workdir: base/, teacher/, distilled/, base-distil/ and k<k>-<regime>/ (one run
-each), results.jsonl (one line a cell), and what the launchers make of it. Where the heads are nested (the layout
-'separate' with p1 the identity), one run with frozen heads for the largest k serves all.
+and from every model its cells. In the workdir: base/, k<k>-<regime>/ and so on (one run each), results.jsonl (one line
+a cell), and what the launchers make of it. Where the heads are nested (the layout 'separate' with p1 the identity), one
+run with frozen heads for the largest k serves all.
 """
 
-import dataclasses
-import json
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import rich.console
 
-from experiments import graph, measure
-from experiments.distillation import distill
+from experiments import graph
+from experiments.settings import DISTILLED, TUNED, Experiment, Material
 from experiments.training import Run
-from experiments.translation import DISTILLED, TUNED, Experiment, Text
 from fastdec import folders
 from fastdec.evaluation import cells
 from fastdec.evaluation.cells import Cell
-from fastdec.training.checkpoint import check_workdir
 
 
 class Group(NamedTuple):
@@ -43,30 +42,23 @@ class Group(NamedTuple):
     return f'cells-k{self.k}-{self.regime}-{self.split}'
 
 
-def table1_groups(experiment: Experiment) -> list[Group]:
-  """The cells of Table 1 that the config asks for."""
-  table, found = experiment.table, []
-  for regime in dict.fromkeys(('regular', *table.regimes)):
-    if regime not in TUNED:
-      found.append(Group(1, regime, ('exact',), table.split))
-    if regime in table.regimes:
-      found += [Group(k, regime, table.rules, table.split) for k in table.ks]
-  return found
+class Measuring(Protocol):
+  """Measures models on one split."""
 
+  material: Material
 
-def table4_groups(experiment: Experiment) -> list[Group]:
-  """The cells of Table 4: on the test set, everything distilled."""
-  tuned = [Group(k, 'both', ('exact',), 'test') for k in experiment.table.ks]
-  return [Group(1, 'distil', ('exact', measure.BEAM), 'test'), *tuned]
+  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+    """Raises UserError where a finished cell of this split, read from `path`, was measured on something else."""
 
+  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
+    """One cell a rule, of a run's model with its first k heads; k = 1 is the model without heads."""
 
-def figure4_groups(experiment: Experiment) -> list[Group]:
-  """The cells of Figure 4: Table 4's with block sizes above 1."""
-  return [group for group in table4_groups(experiment) if group.k > 1]
+  def summary(self, cell: Cell) -> str:
+    """A cell in one line."""
 
 
 class Page:
-  """The runs and cells of an experiment in a workdir.
+  """The runs and cells of an experiment in a workdir; subclasses say how models are measured.
 
   Args:
     experiment: the settings.
@@ -79,7 +71,7 @@ class Page:
     self.console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     self.results = workdir / 'results.jsonl'
     self.has_measured = False  # whether there are cells from this process
-    self._measuring: dict[str, measure.Measuring] = {}
+    self._measuring: dict[str, Measuring] = {}
 
   def fill(self, groups: Sequence[Group]) -> graph.Outcome:
     """Does what is missing for these cells; what went wrong becomes a cell with an error.
@@ -113,11 +105,11 @@ class Page:
     runs = [self.run(*key) for key in self._chain(k, regime)]
     return folders.content(runs[-1].workdir) if all(run.is_current for run in runs) else None
 
-  def measuring(self, split: str) -> measure.Measuring:
+  def measuring(self, split: str) -> Measuring:
     """Measures models on a split."""
     if split not in self._measuring:
       with graph.claimed(pathlib.Path(self.experiment.data.cache) / 'lock', wait=True):  # prepared by one process
-        self._measuring[split] = measure.Measuring(self.experiment, Text.of(self._on_text('regular')), split)
+        self._measuring[split] = self._open(split)
     return self._measuring[split]
 
   def run(self, k: int, regime: str) -> Run:
@@ -126,22 +118,19 @@ class Page:
       k = max(self.experiment.table.ks)
     base = _base_of(k, regime)
     workdir = None if base is None else self.run(*base).workdir
-    return Run(self._on_text(regime), k, regime, workdir, self.workdir / _name(k, regime))
+    return Run(self._settings(regime), k, regime, workdir, self.workdir / _name(k, regime))
 
-  def teacher(self) -> Run:
-    """The run whose model translates the training text: the base with another seed."""
-    experiment = self._on_text('regular')
-    experiment = dataclasses.replace(experiment, seed=(experiment.seed + 1) % 2**32)
-    return Run(experiment, 1, 'regular', None, self.workdir / 'teacher')
+  def _open(self, split: str) -> Measuring:
+    """Prepares the data of a split."""
+    raise NotImplementedError
 
-  def _on_text(self, regime: str) -> Experiment:
-    distilled = str(self._distilled) if regime in DISTILLED else ''
-    return dataclasses.replace(self.experiment, data=dataclasses.replace(self.experiment.data, distilled=distilled))
+  def _settings(self, regime: str) -> Experiment:
+    """Those of a run."""
+    return self.experiment
 
-  @property
-  def _distilled(self) -> pathlib.Path:
-    """The teacher's translations: the config's, or those made here."""
-    return pathlib.Path(self.experiment.data.distilled or self.workdir / 'distilled')
+  def _preparing(self, regime: str) -> list[graph.Node]:
+    """The nodes that make what a regime trains on."""
+    return []
 
   def _chain(self, k: int, regime: str) -> list[tuple[int, str]]:
     """A run, after all runs that it comes from."""
@@ -153,33 +142,17 @@ class Page:
     found: dict[str, graph.Node] = {}
     for group in groups:
       for key in self._chain(group.k, group.regime):
-        found |= {node.name: node for node in (*self._distilling(key[1]), self._training(*key))}
+        found |= {node.name: node for node in (*self._preparing(key[1]), self._training(*key))}
       found[group.name] = self._cells(group)
     return list(found.values())
 
   def _training(self, k: int, regime: str) -> graph.Node:
     run = self.run(k, regime)
     needs = [run.base.name] if run.base else []
-    if regime in DISTILLED and not self.experiment.data.distilled:
-      needs.append('distilled')
+    needs += [node.name for node in self._preparing(regime)]
     what = 'the base model' if k == 1 else f'heads for k = {run.k}'
     is_done = lambda: self.model_of(k, regime) is not None
     return graph.Node(run.workdir.name, f'training {what}, {regime}', tuple(needs), is_done, run.train)
-
-  def _distilling(self, regime: str) -> list[graph.Node]:
-    """The nodes that make the distilled text, where a regime needs one and the config has none."""
-    if regime not in DISTILLED or self.experiment.data.distilled:
-      return []
-    teacher, workdir = self.teacher(), self._distilled
-
-    def distil(budget: float | None) -> None:
-      distill(self._on_text('regular'), teacher.workdir, workdir, budget)
-
-    is_done = (workdir / 'config.json').is_file
-    return [
-      graph.Node('teacher', 'training the teacher', (), lambda: teacher.is_current, teacher.train),
-      graph.Node('distilled', 'translating the training text with the teacher', ('teacher',), is_done, distil, True),
-    ]
 
   def _cells(self, group: Group) -> graph.Node:
     needs = (self.run(group.k, group.regime).workdir.name,)
@@ -201,7 +174,7 @@ class Page:
     for cell in self.measuring(group.split).cells(workdir, group.k, group.regime, self._missing(group)):
       cells.append(self.results, cell)
       self.has_measured = True
-      self.console.print(measure.summary(cell))
+      self.console.print(self.measuring(group.split).summary(cell))
       if self.budget.is_over:
         break
 
@@ -216,27 +189,20 @@ class Page:
     """Raises UserError for what is wrong before any work."""
     cells.read(self.results)  # it may be no table
     keys = {key: None for group in groups for key in self._chain(group.k, group.regime)}
-    runs = [self.run(*key) for key in keys]
-    if any(regime in DISTILLED for _, regime in keys) and not self.experiment.data.distilled:
-      runs.append(self.teacher())
-      self._check_distilled()
+    runs = self._checked([self.run(*key) for key in keys])
     for run in runs:
       run.check()
     is_finished = all(run.is_finished for run in runs)
     for split in {group.split: None for group in groups}:
       self.measuring(split).check(self.cells(split), self.results)
       if not is_finished:
-        text = self.measuring(split).text
-        text.train_batches()
-        text.dev_batches()
+        material = self.measuring(split).material
+        material.train_batches()
+        material.dev_batches()
 
-
-  def _check_distilled(self) -> None:
-    """Raises UserError where the distilled text here was made by another config."""
-    record = self._distilled / 'config.json'
-    if record.is_file():
-      wanted = {'distill': json.loads(json.dumps(dataclasses.asdict(self.experiment.distill)))}
-      check_workdir(self._distilled, {**json.loads(record.read_text()), **wanted})
+  def _checked(self, runs: list[Run]) -> list[Run]:
+    """All runs there will be, when these are to be made."""
+    return runs
 
 
 def _base_of(k: int, regime: str) -> tuple[int, str] | None:

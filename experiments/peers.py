@@ -48,7 +48,7 @@ def main(words: list[str]) -> None:
   from fastdec import folders
 
   version = ctranslate2_model.version()
-  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   model, params = folders.load(workdir)
   _check(model, experiment.transformer(model.vocab_size), workdir)
   heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None

@@ -20,13 +20,13 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import page, show, translation
+  from experiments import show, translation, translation_page
   from fastdec.evaluation import figures, report, tables
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = translation.Experiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = page.Page(experiment, workdir, budget)
-  groups = page.table1_groups(experiment)
+  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  table = translation_page.TranslationPage(experiment, workdir, budget)
+  groups = translation_page.table1_groups(experiment)
   outcome = table.fill(groups)
   found = table.cells_of(groups)
   if not found:

@@ -22,12 +22,12 @@ CONNECT = cli.process_flags()
 def main(words: list[str]) -> None:
   import pathlib
 
-  from experiments import training, translation
+  from experiments import pages, training
   from fastdec.training.processes import is_first
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  experiment = translation.Experiment.of(CONFIG.value)
+  experiment = pages.experiment_of(CONFIG.value)
   base, workdir = pathlib.Path(experiment.base) if experiment.base else None, pathlib.Path(WORKDIR.value)
   run = training.Run(experiment, experiment.k, experiment.regime, base, workdir)
   run.check()

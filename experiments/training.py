@@ -1,22 +1,18 @@
-"""The training runs of the translation experiments: base models, and heads on them, frozen or trained together."""
+"""The training runs of a page: base models, and heads on them, frozen or trained together."""
 
 import dataclasses
-import functools
 import json
-import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from experiments.translation import DISTILLED, TUNED, Experiment, Text, TextConfig
+from experiments.settings import DISTILLED, TUNED, Experiment, Material
 from fastdec import folders
-from fastdec.data.text import open_text
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
-from fastdec.models.api import Params
-from fastdec.models.transformer import Transformer
+from fastdec.models.api import Model, Params
 from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
@@ -38,7 +34,7 @@ class Run:
   """One training run.
 
   Attributes:
-    experiment: the settings; `data.distilled` is set for the regimes that train on a teacher's translations.
+    experiment: the settings; `distilled` is set for the regimes that train on a teacher's translations.
     k: 1 for a base model, 2 or more for heads.
     regime: a column of Table 1 ('regular', 'distil', 'finetune', 'both').
     base: the workdir of the finished run that this one starts from; None for a base from scratch. Heads that are
@@ -81,22 +77,22 @@ class Run:
     there, (base, distilled) = _read(self.workdir), self._inputs()
     stale = there.get('base', base.get('base')) != base.get('base')
     if there and (stale or _part(there, 'data').get('distilled', '') != distilled):
-      which = f'base than {self.base}' if stale else f'text than {self.experiment.data.distilled}'
+      which = f'base than {self.base}' if stale else f'text than {self.experiment.distilled}'
       raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
 
   def train(self, budget: float | None = None) -> bool:
     """Trains, or goes on; True when the run is finished and `model/` is written. `budget`: seconds."""
-    distils, distilled = self.regime in DISTILLED, self.experiment.data.distilled
+    distils, distilled = self.regime in DISTILLED, self.experiment.distilled
     if distils != bool(distilled):
       wanted = 'name it by' if distils else 'leave out'
       raise UserError(f'regime={self.regime} with distilled text {distilled!r}: {wanted} --config.data.distilled=...')
     if self.base is None and (self.k > 1 or distils):
       what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
       raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
-    text = Text.of(self.experiment)
-    job = self._heads(text) if self.k > 1 else self._base(text)
+    material = self.experiment.open()
+    job = self._heads(material) if self.k > 1 else self._base(material)
     config = self.experiment.run(self.k, self.regime)
-    batches = text.train_batches(config.rows)
+    batches = material.train_batches(config.rows)
     self.check_inputs()
     claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
     key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
@@ -111,18 +107,18 @@ class Run:
       wait('saved')
     return trained.is_finished
 
-  def _base(self, text: Text) -> Job:
-    model, start = self._start(text) if self.base else (self.experiment.transformer(text.tokenizer.vocab_size), None)
-    dev = text.dev_batches()
+  def _base(self, material: Material) -> Job:
+    model, start = self._start(material) if self.base else (material.model, None)
+    dev = material.dev_batches()
     return Job(
       base_task(model, self.experiment.run(1, self.regime).label_smoothing, start),
       lambda params: dev_loss(model, params, dev),
-      lambda params: folders.save(self.workdir / 'model', model, params, text.tokenizer_path),
+      lambda params: folders.save(self.workdir / 'model', model, params, material.tokenizer_path),
     )
 
-  def _heads(self, text: Text) -> Job:
-    model, trunk = self._start(text)
-    settings, dev = self.experiment.heads, text.dev_batches()
+  def _heads(self, material: Material) -> Job:
+    model, trunk = self._start(material)
+    settings, dev = self.experiment.heads, material.dev_batches()
     heads, smoothing = self.experiment.blockwise(self.k), self.experiment.run(self.k, self.regime).label_smoothing
     if self.regime in TUNED:
       start, share = _heads_of(self.base, heads), settings.p1_share
@@ -138,49 +134,35 @@ class Run:
 
     def save(params: Params) -> None:
       model_params, head_params = split(params)
-      folders.save(self.workdir / 'model', model, model_params, text.tokenizer_path, (heads, head_params))
+      folders.save(self.workdir / 'model', model, model_params, material.tokenizer_path, (heads, head_params))
 
     return Job(task, evaluate, save)
 
-  def _start(self, text: Text) -> tuple[Transformer, Params]:
+  def _start(self, material: Material) -> tuple[Model, Params]:
     """The base that the run starts from."""
     model, params = folders.load(self.base)
     if isinstance(model, Transformed):
       model, params = model.model, params['model']
-    remedy = 'give the base run of the same config'
-    if model != self.experiment.transformer(text.tokenizer.vocab_size):
-      raise UserError(f'{self.base} holds another model than this config means: {remedy}')
-    if folders.load_tokenizer(self.base).model_proto != text.tokenizer.model_proto:
-      raise UserError(f'{self.base} was trained on other text than this config means: {remedy}')
+    if model != material.model:
+      raise UserError(
+        f'{self.base} holds another model than this config means: give the base run of the same config'
+      )
+    material.check_base(self.base)
     return model, params
 
   def _inputs(self) -> tuple[dict[str, str], str]:
     """What else decides the result: hashes of the base and of the distilled text."""
-    data = self.experiment.data
-    distilled = content_of(data) if data.distilled else ''
-    return {} if self.base is None else {'base': folders.content(self.base)}, distilled
+    return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
 
   def _record(self, there: Mapping[str, Any], base: Mapping[str, str], distilled: str) -> dict[str, Any]:
     """What the run is asked to be: its `workdir/config.json`. What `there` lacks and has its default is left out."""
     experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
     heads = {'heads': experiment.heads} if self.k > 1 else {}
-    data = dataclasses.replace(experiment.data, distilled=distilled)
+    data = experiment.recorded_data(distilled)
     parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
     named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
     plain = {name: _fields(part, _part(there, name) if there else None) for name, part in parts.items()}
     return {**named, 'seed': experiment.seed, **plain, **base}
-
-
-def content_of(data: TextConfig) -> str:
-  """A hash of the pairs to train on."""
-  stats = ((path, os.stat(path)) for path in data.training.train if os.path.exists(path))
-  return _key(data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
-
-
-@functools.lru_cache
-def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
-  """Of the text while its files are these; to open it takes a while."""
-  return open_text(data.training, data.cache).key[:16]
 
 
 def _fields(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:

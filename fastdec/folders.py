@@ -3,7 +3,7 @@
   config.json          sizes of the model, and of its heads if it has any
   model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
   heads.safetensors    the heads' parameters
-  tokenizer.model      the SentencePiece model
+  tokenizer.model      the SentencePiece model, where tokens are text
 
 Written to a temporary folder first, then moved: a folder that exists is whole.
 """
@@ -27,29 +27,35 @@ from jaxtyping import DTypeLike
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.models.api import Params
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-MODELS = {'transformer': (Transformer, TransformerConfig)}
+MODELS = {
+  'transformer': (Transformer, TransformerConfig),
+  'image_transformer': (ImageTransformer, ImageTransformerConfig),
+}
 HEADS = {'blockwise': BlockwiseHeads}
 PathLike = str | os.PathLike[str]
 
 
 def save(
-  folder: PathLike, model: Transformer, params: Params, tokenizer: PathLike, heads: tuple[Any, Params] | None = None
+  folder: PathLike, model: Any, params: Params, tokenizer: PathLike | None, heads: tuple[Any, Params] | None = None
 ) -> None:
-  """Writes a model folder (replacing one that is there), with a copy of the tokenizer file."""
+  """Writes a model folder (replacing one that is there), with a copy of the tokenizer file where there is one."""
   from safetensors.numpy import save_file
 
   folder = pathlib.Path(folder)
   partial = folder.with_name(f'{folder.name}.partial')
   shutil.rmtree(partial, ignore_errors=True)
   partial.mkdir(parents=True)
-  config = {'format': 'fastdec', 'model': {'type': 'transformer', **dataclasses.asdict(model.config)}}
+  (family,) = (name for name, (model_class, _) in MODELS.items() if type(model) is model_class)
+  config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
   save_file(_flat(params), partial / 'model.safetensors')
   if heads is not None:
     config['heads'] = {'type': 'blockwise', **dataclasses.asdict(heads[0])}
     save_file(_flat(heads[1]), partial / 'heads.safetensors')
-  shutil.copy(tokenizer, partial / 'tokenizer.model')
+  if tokenizer is not None:
+    shutil.copy(tokenizer, partial / 'tokenizer.model')
   (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
   if folder.exists():
     shutil.rmtree(folder)

@@ -35,12 +35,14 @@ REPLICATED: Table = ()
 # Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the second over its inputs,
 # so that each pair needs one sum over devices. Attention's first product is split by heads: kernels lie as
 # [3 or 2, heads, width, inputs].
-TRANSFORMER: Table = (
-  (r'(^|/)embedding$', P('model')),  # by words
+_LAYERS: Table = (
   (r'/(qkv|kv)/(kernel|bias)$', P(None, 'model')),
   (r'/(q|w1)/(kernel|bias)$', P('model')),
   (r'/(out|w2)/kernel$', P(None, 'model')),
 )
+
+TRANSFORMER: Table = ((r'(^|/)embedding$', P('model')), *_LAYERS)  # by words
+IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'/output/(kernel|bias)$', P('model')), *_LAYERS)
 
 # Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would
 # otherwise lie on one device each.

@@ -30,7 +30,7 @@ ALLOWED = {
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
 HEAVY = {
   'absl', 'array_record', 'babel', 'datasets', 'grain', 'matplotlib', 'ml_collections', 'optax', 'orbax', 'sacrebleu',
-  'sacremoses', 'safetensors', 'sentencepiece', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'torch',
+  'sacremoses', 'safetensors', 'sentencepiece', 'skimage', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'torch',
   'transformers'}
 
 

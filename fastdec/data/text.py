@@ -5,7 +5,6 @@ under a cache folder, and is read back by random access, without TensorFlow. The
 named after the *content* it was made from, so changed files are a new set.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -15,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from google.protobuf import json_format
 
 from fastdec.data import builders, wmt14
 from fastdec.data.lines import LinePair, Lines, Pair, content_key, read_pairs
@@ -81,7 +79,7 @@ class Corpus(NamedTuple):
     if sample is not None and sample < count:
       chosen = np.sort(np.random.default_rng(0).choice(count, sample, replace=False)).tolist()
     for start in range(0, len(chosen), CHUNK):
-      with _damage(self.folder):
+      with builders.damage(self.folder, 'text'):
         rows = _read(self.rows[split], chosen[start:start + CHUNK])
       for row in rows:
         source, target = (_text(row[side]) for side in self.sides)
@@ -106,10 +104,10 @@ def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
   else:
     builder, key, splits = {'files': _files, 'archives': _archives, 'embedded': _embedded}[data.kind](data, cache)
     folder, sides = cache / key[:16], ('source', 'target')
-    with _damage(folder):
+    with builders.damage(folder, 'text'):
       prepared = builders.prepared(builder, splits, folder)
       rows = {split: prepared.as_data_source(split) for split in splits}
-  with _damage(folder):
+  with builders.damage(folder, 'text'):
     counts = {split: len(source) for split, source in rows.items()}
     for split, count in counts.items():
       _read(rows[split], range(min(count, 1)))  # files are opened when they are read: damage shows now, not in hours
@@ -123,15 +121,6 @@ def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
   return list(open_text(data, cache_dir).pairs(split))
 
 
-@contextlib.contextmanager
-def _damage(folder: pathlib.Path) -> Iterator[None]:
-  """What array_record and TFDS say of damaged files, in our words."""
-  try:
-    yield
-  except (RuntimeError, json_format.ParseError) as error:
-    raise UserError(f'the prepared text {folder} is damaged: remove the folder, and let it be made again') from error
-
-
 def _read(rows: Any, indices: Sequence[int]) -> Sequence[Any]:
   try:
     return rows.__getitems__(indices)
@@ -143,7 +132,7 @@ def _text(value: str | bytes) -> str:
   return value if isinstance(value, str) else value.decode()
 
 
-_Kind = tuple[type[builders.PairBuilder], str, Mapping[str, builders.ReadPairs]]  # with a hash of its content
+_Kind = tuple[type[builders.PairBuilder], str, Mapping[str, builders.ReadRows]]  # with a hash of its content
 
 
 def _embedded(data: TextData, cache: pathlib.Path) -> _Kind:

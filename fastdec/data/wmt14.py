@@ -14,12 +14,10 @@ TFDS shuffles the training pairs, and leaves entities (&amp;) in newstest2014 as
 in order, and without entities.
 """
 
-import hashlib
 import pathlib
 from typing import Any
 
-import tensorflow_datasets as tfds
-
+from fastdec.data import builders
 from fastdec.data.lines import LinePair, Lines
 from fastdec.errors import UserError
 
@@ -66,19 +64,7 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
   from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
 
   _check_languages(source, target)
-  builder = tfds.builder(NAME, data_dir=folder or None, file_format='array_record')
-  try:
-    rows = {split: builder.as_data_source(name) for split, name in SPLITS.items()}
-  except (KeyError, ValueError, NotImplementedError, AssertionError) as error:  # what TFDS says of what is not there
-    root = folder or builder.data_path.parents[2]
-    command = f'tfds build {NAME} --file_format=array_record --data_dir={root}'
-    given = f'{NAME} is not prepared as array records in {root}'
-    remedy = f"run `pip install 'fastdec[prepare]'` and `{command}`, or give the archives with kind=archives"
-    raise UserError(f'{given}: {remedy}') from error
-  digest = hashlib.sha256(f'{builder.info.full_name} {[len(source) for source in rows.values()]}'.encode())
-  for file in sorted(pathlib.Path(builder.data_path).glob('*')):  # none, where the data is mocked
-    digest.update(f'{file.name} {file.stat().st_size}\n'.encode())
-  return digest.hexdigest(), pathlib.Path(builder.data_path), rows
+  return builders.from_tfds(NAME, folder, SPLITS, ', or give the archives with kind=archives')
 
 
 def _check_languages(source: str, target: str) -> None:

@@ -134,21 +134,27 @@ def _emit(
 
   block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
   block = jnp.where(jnp.arange(block.shape[1]) == drafts[:, None], bonus[:, None], block)
-  place = jnp.arange(max_len) - state.length[:, None]
-  emitted = jnp.take_along_axis(block, place.clip(0, block.shape[1] - 1), axis=1)
-  is_call = (jnp.arange(max_len) == state.calls[:, None]) & ~state.done[:, None]
+  index = jnp.arange(block.shape[1])
+  place = jnp.where(index < count[:, None], state.length[:, None] + index, max_len)
+  call = jnp.where(state.done, max_len, state.calls)[:, None]
   newest = jnp.where(cut, last, bonus)
   length = state.length + count
   return dataclasses.replace(
     state,
-    tokens=jnp.where((place >= 0) & (place < count[:, None]), emitted, state.tokens),
+    tokens=_put(state.tokens, place, block),
     length=length,
     root=jnp.where(state.done, state.root, newest),
     done=state.done | _is_among(newest, eos_ids) | (length >= max_len),
-    block_sizes=jnp.where(is_call, count[:, None], state.block_sizes),
+    block_sizes=_put(state.block_sizes, call, count[:, None]),
     calls=state.calls + ~state.done,
     draft_calls=state.draft_calls + draft.calls * ~state.done,
   ), count
+
+
+@jax.vmap
+def _put(row: Int[Array, ' t'], place: Int[Array, ' n'], values: Int[Array, ' n']) -> Int[Array, ' t']:
+  """The row with `values` at `place`, but for those whose place lies beyond its end: no pass over a long row."""
+  return row.at[place].set(values, mode='drop')
 
 
 def _fold(keys: Array | None, data: Int[Array, ' b']) -> Array | None:

@@ -39,7 +39,7 @@ def table2(cells: Iterable[Cell]) -> Table:
 
 def quality_table(cells: Iterable[Cell]) -> Table:
   """Block size, speed-up and quality of every finished cell but those of other distances than Table 2's."""
-  shown = [cell for cell in _finished(cells) if _distance(cell) in (None, 2)]
+  shown = [cell for cell in _finished(cells) if distance(cell) in (None, 2)]
   rows = []
   for cell in in_order(shown):
     accuracy = cell.head_accuracy if cell.rule == 'exact' else ()
@@ -55,22 +55,22 @@ def quality_table(cells: Iterable[Cell]) -> Table:
 
 def tau_table(cells: Iterable[Cell]) -> Table:
   """Block size and quality against the distance accepted, for each regime and k."""
-  sweep = [cell for cell in _finished(cells) if _distance(cell) is not None]
+  sweep = [cell for cell in _finished(cells) if distance(cell) is not None]
   rows = [tuple(map(Entry, (
-    str(cell.k), REGIMES[cell.regime], str(_distance(cell)), text(cell.mean_block_size, '.2f'), *_quality(cell))))
+    str(cell.k), REGIMES[cell.regime], str(distance(cell)), text(cell.mean_block_size, '.2f'), *_quality(cell))))
     for cell in in_order(sweep)]
   header = ('k', 'Training', 'τ', 'Block', 'PSNR', 'SSIM', 'To greedy')
   return Table('Distance accepted', header, tuple(rows), (TAU_NOTE, QUALITY_NOTE))
 
 
-def _finished(cells: Iterable[Cell]) -> list[Cell]:
-  return [cell for cell in latest(cells).values() if cell.error is None]
-
-
-def _distance(cell: Cell) -> int | None:
+def distance(cell: Cell) -> int | None:
   """N of the rule 'distance-N'; None of other rules."""
   name, _, number = cell.rule.partition('-')
   return int(number) if name == 'distance' else None
+
+
+def _finished(cells: Iterable[Cell]) -> list[Cell]:
+  return [cell for cell in latest(cells).values() if cell.error is None]
 
 
 def _quality(cell: Cell) -> tuple[str, str, str]:

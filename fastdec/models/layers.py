@@ -1,5 +1,7 @@
 """The layers that models share: products that no backend handles badly, norms, positions."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -38,11 +40,12 @@ class Dense(nn.Module):
   features: tuple[int, ...]
   use_bias: bool
   dtype: DTypeLike
+  init: Callable[..., Array | np.ndarray] = unit_scaling  # (key, (outputs, inputs)) -> kernel
 
   @nn.compact
   def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '...']:
     outputs, inputs = int(np.prod(self.features)), x.shape[-1]
-    init = lambda key: unit_scaling(key, (outputs, inputs)).reshape(*self.features, inputs)
+    init = lambda key: jnp.asarray(self.init(key, (outputs, inputs))).reshape(*self.features, inputs)
     y = project(x.astype(self.dtype), self.param('kernel', init)).astype(self.dtype)
     if self.use_bias:
       bias = self.param('bias', nn.initializers.zeros, self.features)

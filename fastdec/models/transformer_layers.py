@@ -5,7 +5,6 @@ What differs between models is how a layer's queries meet their keys and values:
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
@@ -199,12 +198,14 @@ class Stacks(nn.Module):
       self.encoder_norm, self.decoder_norm = layer_norm(c), layer_norm(c)
     self.drop = Dropout(c.dropout)
 
-  def embed(self, tokens: Int[Array, 'b n'], positions: Any, side: str, train: bool) -> Float[Array, 'b n d']:
+  def embed(
+    self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
+  ) -> Float[Array, 'b n d']:
     """Embeddings with their position signal, of the side 'source' or 'target'."""
     raise NotImplementedError
 
   def encode(
-    self, tokens: Int[Array, 'b s'], positions: Int[Array, 'b s'], attend: Attend, train: bool
+    self, tokens: Int[Array, 'b s'], positions: Int[Array, '#b s'], attend: Attend, train: bool
   ) -> Float[Array, 'b s d']:
     x = self.embed(tokens, positions, 'source', train)
     for layer in self.encoder:
@@ -217,7 +218,7 @@ class Stacks(nn.Module):
   def decode(
     self,
     tokens: Int[Array, 'b n'],
-    positions: Int[Array, 'b n'],
+    positions: Int[Array, '#b n'],
     sees: Sees,
     memory: tuple[LayerKV, ...],
     cache: KVCache | None = None,

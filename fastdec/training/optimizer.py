@@ -23,6 +23,8 @@ class OptimizerConfig:
   def __post_init__(self) -> None:
     if self.schedule not in SCHEDULES:
       raise UserError(f'schedule={self.schedule!r} is unknown: choose one of {", ".join(SCHEDULES)}')
+    if not 0 <= self.b2 < 1:
+      raise UserError(f'b2={self.b2} is not possible: give a number from 0 to below 1')
     if self.warmup < 1:
       raise UserError(f'warmup={self.warmup} is not possible: give at least 1 step')
 

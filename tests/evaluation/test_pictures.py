@@ -9,7 +9,7 @@ from matplotlib.text import Annotation, Text
 
 from fastdec.evaluation import example, figures, paper
 from fastdec.evaluation.labels import Label, place
-from tests.evaluation.measured import a_cell
+from tests.evaluation.measured import a_cell, an_image_cell
 
 CROWD = {'the paper': [(block, bleu) for bleu, block in paper.TABLE1.values()], 'one point': [(1.4, 33.4)] * 5}
 
@@ -40,6 +40,14 @@ def test_figure_4_shows_distilled_and_fine_tuned_cells(tmp_path):
   assert (tmp_path / 'some.png').read_bytes() != (tmp_path / 'none.png').read_bytes()
   assert paper.FIGURE4[8] == (4.69, 3.31) and paper.FIGURE4[1] == (1.0, 1.0) and len(paper.FIGURE4) == 6
   assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_figure_4_shows_images_that_are_fine_tuned_and_approximate(tmp_path):
+  others = [an_image_cell(6, 'regular'), an_image_cell(6, rule='exact'), an_image_cell(6, rule='distance-3')]
+  for cells, name in (([an_image_cell(6)], 'some.png'), (others, 'others.png'), ([], 'none.png')):
+    figures.speedups(cells, tmp_path / name)
+  some, other, none = ((tmp_path / f'{name}.png').read_bytes() for name in ('some', 'others', 'none'))
+  assert some != none == other
 
 
 def test_the_worked_example_as_text_and_as_a_picture(tmp_path):

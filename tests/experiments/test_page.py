@@ -10,7 +10,7 @@ import pytest
 
 from configs import wmt14
 from experiments import page
-from experiments.translation import Experiment
+from experiments.translation import TranslationExperiment
 from fastdec import folders
 from fastdec.evaluation import cells
 from tests.experiments.test_mistakes import start
@@ -62,13 +62,13 @@ def graph_of(tmp_path, groups, **changed):
   for name, value in (FOUR | changed).items():
     part, _, leaf = name.rpartition('.')
     config[part][leaf] = value
-  experiment = Experiment.of(config)
-  nodes = page.Page(experiment, tmp_path, None)._nodes(groups(experiment))
+  experiment = TranslationExperiment.of(config)
+  nodes = translation_page.TranslationPage(experiment, tmp_path, None)._nodes(groups(experiment))
   return {node.name: ' '.join(node.needs) for node in nodes}
 
 
 def test_the_graph_of_table_1(tmp_path):
-  assert graph_of(tmp_path, page.table1_groups) == {
+  assert graph_of(tmp_path, translation_page.table1_groups) == {
     'base': '',
     'cells-k1-regular-dev': 'base',
     'k3-regular': 'base',  # serves k = 2 too
@@ -94,32 +94,32 @@ def test_the_graph_of_table_1(tmp_path):
 
 @pytest.mark.parametrize('setting', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}], ids=str)
 def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, setting):
-  found = graph_of(tmp_path, page.table1_groups, **setting)
+  found = graph_of(tmp_path, translation_page.table1_groups, **setting)
   assert found['cells-k2-regular-dev'] == 'k2-regular' and found['k2-finetune'] == 'k2-regular'
   assert found['k2-both'] == 'k2-distil distilled' and found['k3-both'] == 'k3-distil distilled'
 
 
 def test_the_graph_of_table_4_and_of_a_table_without_distillation(tmp_path):
-  found = graph_of(tmp_path, page.table4_groups)
+  found = graph_of(tmp_path, translation_page.table4_groups)
   cells_found = [name for name in found if name.startswith('cells')]
   assert cells_found == ['cells-k1-distil-test', 'cells-k2-both-test', 'cells-k3-both-test']
   assert [name for name in found if name not in cells_found] == [
     'base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both']  # fmt: skip
-  found = graph_of(tmp_path, page.table1_groups, **{'table.regimes': ('finetune',)})
+  found = graph_of(tmp_path, translation_page.table1_groups, **{'table.regimes': ('finetune',)})
   runs = [name for name in found if not name.startswith('cells')]
   assert runs == ['base', 'k3-regular', 'k2-finetune', 'k3-finetune']
   assert 'cells-k3-regular-dev' not in found and 'cells-k1-regular-dev' in found
 
 
 def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
-  found = graph_of(tmp_path, page.table1_groups, **{'data.distilled': 'elsewhere'})
+  found = graph_of(tmp_path, translation_page.table1_groups, **{'data.distilled': 'elsewhere'})
   assert not {'teacher', 'distilled'} & set(found) and found['base-distil'] == 'base'
 
 
 def test_the_teacher_is_the_base_with_another_seed(tmp_path):
   config = wmt14.get_config('scale=smoke')
   config.seed = 2**32 - 1
-  shared = page.Page(Experiment.of(config), tmp_path, None)
+  shared = translation_page.TranslationPage(TranslationExperiment.of(config), tmp_path, None)
   teacher, base, distilled = shared.teacher(), shared.run(1, 'regular'), shared.run(1, 'distil')
   assert teacher.experiment == dataclasses.replace(base.experiment, seed=0)
   assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(tmp_path / 'distilled')

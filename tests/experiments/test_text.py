@@ -5,7 +5,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs import wmt14
-from experiments.translation import Experiment, Text
+from experiments.translation import Text, TranslationExperiment
 from fastdec.data.tokenizer import UNK_ID, normalise
 from fastdec.errors import UserError
 
@@ -18,7 +18,7 @@ def text_of(tmp_path_factory):
   def text_of(scale='smoke', **settings):
     config = wmt14.get_config(f'scale={scale}')
     config.data.update({'cache': str(cache), 'vocab_size': 300, 'max_train': 200} | settings)
-    return Text.of(Experiment.of(config))
+    return Text.of(TranslationExperiment.of(config))
 
   return text_of
 

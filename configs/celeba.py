@@ -1,0 +1,131 @@
+"""Blockwise parallel decoding for super-resolution: Stern, Shazeer, Uszkoreit 2018, Tables 2 and 3, Figure 4 (CelebA).
+
+  python -m experiments.table2      --config=configs/celeba.py:scale=tiny --workdir=out/images
+  python -m experiments.human_eval  --workdir=out/images --serve
+  python -m experiments.upscale     --workdir=out/images/k4-finetune photo.png
+  python -m experiments.train       --config=configs/celeba.py:scale=tiny --workdir=out/base
+  python -m experiments.train       --config=configs/celeba.py:k=4 --config.base=out/base --workdir=out/k4
+
+8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image.
+
+scale (2 cores: time for the whole of table2; what to expect)
+  tiny       windows of photographs that come with scikit-image; about ten minutes
+  smoke      the same at toy size: every step runs, nothing is learnt; about a minute
+  faces32    real faces in an npz (--config.data.path=.../faces32.npz): about two hours, see docs/results.md
+  celeba     the paper's: img2img_transformer_b3 on CelebA as TFDS has prepared it; not for a CPU. The paper: k = 10,
+             fine-tuned, approximate: a mean accepted block size of 6.79
+
+regime (the paper's columns)
+  regular    heads on the frozen base; with acceptance within 2 intensities: Approximate
+  finetune   heads and base trained together; with acceptance within 2 intensities: Both
+"""
+
+from configs.common import locked, parse_arg
+from configs.wmt14 import heads, mesh, run
+
+REGIMES = ('regular', 'finetune')
+SMALL = {  # dropout is for the paper's million steps
+  'norm': 'pre',
+  'activation': 'relu',
+  'attention_bias': False,
+  'dropout': 0.0,
+  'attention_dropout': 0.0,
+  'activation_dropout': 0.0,
+  'block_length': 96,  # a row of pixels: what lies above is in sight
+  'dtype': 'float32',
+}
+
+
+def get_config(arg=''):
+  """The config of a scale; k, regime and base say which run of Table 2 `experiments.train` does."""
+  choice = parse_arg(arg, scale=('tiny', 'smoke', 'faces32', 'celeba'), k=1, regime=REGIMES)
+  config = {'tiny': tiny, 'smoke': smoke, 'faces32': faces32, 'celeba': celeba}[choice.scale]()
+  chosen = {'scale': choice.scale, 'k': choice.k, 'regime': choice.regime}
+  return locked(task='images', **chosen, base='', seed=0, mesh=mesh(), **config)
+
+
+def tiny():
+  """2,000 windows of four photographs."""
+  return {
+    'data': images('embedded', rows=2),
+    'model': {**SMALL, 'd_model': 64, 'd_ff': 256, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2},
+    'train': trained(steps=400, warmup=50, every=100, constant=0.15),
+    'freeze': trained(steps=150, warmup=25, every=50, constant=0.1),
+    'finetune': trained(steps=150, warmup=25, every=50, constant=0.05),
+    'heads': heads(d_ff=128, p1_share=0.5, draw='all'),
+    'table': table(ks=(2, 4), taus=(1, 2, 4), images=8, rows=8, timed=1),
+  }
+
+
+def smoke():
+  """Every step of `tiny` in seconds."""
+  return {
+    **tiny(),
+    'data': images('embedded', rows=2, max_train=20),
+    'model': {**SMALL, 'd_model': 16, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
+    'train': trained(steps=4, warmup=2, every=2),
+    'freeze': trained(steps=2, warmup=2, every=2),
+    'finetune': trained(steps=2, warmup=2, every=2),
+    'heads': heads(d_ff=16, draw='all'),
+    'table': table(ks=(2, 4), taus=(2, 8), images=2, rows=2, timed=1),
+  }
+
+
+def faces32():
+  """Real faces, 6,000 of them, at a size that 2 cores train in about an hour."""
+  return {
+    'data': images('npz', path='data/faces32/faces32.npz', rows=4),
+    'model': {**SMALL, 'd_model': 128, 'd_ff': 512, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 3},
+    'train': trained(steps=1800, warmup=100, every=100, average=4, constant=0.25),
+    'freeze': trained(steps=400, warmup=50, every=50, average=2, constant=0.15),
+    'finetune': trained(steps=400, warmup=50, every=50, average=4, constant=0.05),
+    'heads': heads(d_ff=256, p1_share=0.5, draw='all'),
+    'table': table(ks=(4, 10), taus=tuple(range(9)), images=64, rows=32, timed=2),
+  }
+
+
+def celeba():
+  """The paper's: 1,000,000 steps of 2 images on each of 8 GPUs, and 250,000 for each k."""
+  return {
+    'data': images('tfds', rows=16),
+    'model': {
+      **SMALL, 'norm': 'post', 'dropout': 0.1, 'block_length': 128,
+      'd_model': 512, 'd_ff': 2048, 'heads': 8, 'encoder_layers': 4, 'decoder_layers': 8,
+    },
+    'train': trained(steps=1_000_000, warmup=12_000, every=10_000, average=10, constant=0.2, schedule='noam'),
+    'freeze': trained(steps=250_000, warmup=12_000, every=10_000, average=10, constant=0.2, schedule='noam'),
+    'finetune': trained(steps=250_000, warmup=12_000, every=10_000, average=10, constant=0.2, schedule='noam'),
+    'heads': heads(d_ff=2048, layout='paper'),
+    'table': table(ks=(2, 4, 6, 8, 10), taus=tuple(range(9)), images=0, rows=64, timed=16),
+  }  # fmt: skip
+
+
+def images(kind, *, path='', folder='', rows, max_train=0):
+  """Where the images are, and how many make a batch."""
+  return {
+    'kind': kind,
+    'path': path,  # of kind npz
+    'folder': folder,  # of kind tfds: its data_dir
+    'rows': rows,
+    'max_train': max_train,  # 0: all
+    'cache': 'out/data',  # prepared images; shared by all runs
+  }
+
+
+def trained(*, schedule='rsqrt', **settings):
+  """One training run; see `configs/wmt14.py`. Images have no label smoothing, and T2T gives Adam another b2."""
+  return {**run(**settings), 'schedule': schedule, 'label_smoothing': 0.0, 'b2': 0.98}
+
+
+def table(*, ks, taus, images, rows, timed):
+  """Which cells, on what."""
+  return {
+    'ks': ks,
+    'regimes': REGIMES,
+    'taus': taus,  # acceptance within so many intensities, for the largest k; the table's own 2 is always there
+    'split': 'dev',
+    'images': images,  # 0: all
+    'rows': rows,  # images decoded at once
+    'timed': timed,  # images timed one by one
+    'repeats': 3,
+  }

@@ -1,0 +1,56 @@
+"""The page of the paper about images: Table 2, the sweep over tau, Figure 4's other half."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments import page
+from experiments.image_measure import ImageMeasuring
+from experiments.images import TAU, ImageExperiment
+from experiments.page import Group
+from fastdec.evaluation import figures, image_figures
+from fastdec.evaluation.cells import Cell
+
+SHOWN = 8  # images of the paper's last page
+
+
+def table2_groups(experiment: ImageExperiment) -> list[Group]:
+  """The cells of Table 2, and for the largest k those of the sweep."""
+  table = experiment.table
+  found = [Group(1, 'regular', ('exact',), table.split)]
+  for regime in table.regimes:
+    for k in table.ks:
+      taus = sorted({TAU, *table.taus}) if k == max(table.ks) else [TAU]
+      rules = ('exact', *(f'distance-{tau}' for tau in taus if tau))  # within 0 is exact
+      found.append(Group(k, regime, rules, table.split))
+  return found
+
+
+class ImagePage(page.Page):
+  """See `Page`; in the workdir also images/, what every cell made of the split."""
+
+  experiment: ImageExperiment
+
+  def _open(self, split: str) -> ImageMeasuring:
+    return ImageMeasuring(self.experiment, self.experiment.open(), split, self.workdir / 'images')
+
+
+def draw(table: ImagePage, found: Sequence[Cell]) -> list[str]:
+  """Draws what can be drawn of the cells; the names of the pictures in the workdir."""
+  workdir, settings = table.workdir, table.experiment.table
+  image_figures.blocks(found, workdir / 'table2.png')
+  image_figures.tau_sweep(found, workdir / 'tau.png')
+  figures.speedups(found, workdir / 'figure4.png')
+  drawn = ['table2.png', 'tau.png', 'figure4.png']
+  k = max(settings.ks)
+  of = lambda k, regime, rule: table.workdir / 'images' / f'{settings.split}-k{k}-{regime}-{rule}.npz'
+  greedy, both = of(1, 'regular', 'exact'), of(k, 'finetune', f'distance-{TAU}')
+  if greedy.is_file() and both.is_file():
+    with np.load(greedy) as plain, np.load(both) as blockwise:
+      columns = [blockwise['input'], plain['output'], blockwise['output'], blockwise['original']]
+      titles = ('input', 'greedy', f'k = {k}, fine-tuned, within {TAU}', 'original')
+      rows = list(zip(*(column[:SHOWN] for column in columns), strict=True))
+      image_figures.sheet(rows, workdir / 'samples.png', titles)
+      image_figures.block_map(blockwise['output'][0], blockwise['block_sizes'][0], workdir / 'calls.png')
+    drawn += ['samples.png', 'calls.png']
+  return drawn

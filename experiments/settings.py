@@ -1,0 +1,167 @@
+"""What the pages of the paper share: settings of runs and heads, and what a training run asks of an experiment."""
+
+import dataclasses
+import pathlib
+from typing import Any, ClassVar, Literal, Protocol
+
+from jax.sharding import Mesh
+
+from configs.common import to_dataclass
+from fastdec.errors import UserError
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.api import Model
+from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, Table, check_rows, make_mesh
+from fastdec.training.loop import LoopConfig
+from fastdec.training.optimizer import OptimizerConfig
+
+Regime = Literal['regular', 'distil', 'finetune', 'both']
+DISTILLED = ('distil', 'both')  # regimes that train on a teacher's translations
+TUNED = ('finetune', 'both')  # regimes whose heads train together with the base
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """One training run; fields as in `configs/wmt14.py` and `configs/celeba.py`."""
+
+  steps: int
+  schedule: str
+  constant: float
+  warmup: int
+  label_smoothing: float
+  every: int
+  average: int
+  rows: int = 0
+  accumulate: int = 1
+  b2: float = 0.997
+
+  def loop(self) -> LoopConfig:
+    """How long, and how often what."""
+    return LoopConfig(
+      self.steps,
+      log_every=min(50, self.every),
+      eval_every=self.every,
+      checkpoint_every=self.every,
+      keep=self.average,
+      accumulate=self.accumulate,
+    )
+
+  def optimizer(self, d_model: int) -> OptimizerConfig:
+    """The rate for a model of this width."""
+    settings = {name: getattr(self, name) for name in ('schedule', 'constant', 'warmup', 'b2')}
+    return OptimizerConfig(d_model=d_model, **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadsConfig:
+  """The heads of every k; fields as in `configs/wmt14.py` and `configs/celeba.py`."""
+
+  d_ff: int
+  layout: str
+  first: str
+  p1_share: float
+  draw: Literal['one', 'all']
+  decay: float
+
+  def __post_init__(self) -> None:
+    at_least(1, 'heads', d_ff=self.d_ff)
+    if not 0 < self.decay <= 1:
+      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
+    if not 0 <= self.p1_share < 1:
+      raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal shares, or below 1')
+
+
+class Material(Protocol):
+  """What is trained on, and the model for it; `Experiment.open` prepares it."""
+
+  tokenizer_path: pathlib.Path | None  # None: pictures
+
+  @property
+  def model(self) -> Model:
+    """The model that the config means."""
+
+  def train_batches(self, rows: int = 0) -> Any:
+    """Endless batches, by index; 0: as many rows as the config says."""
+
+  def dev_batches(self) -> list[Any]:
+    """Batches to look at during training."""
+
+  def check_base(self, folder: pathlib.Path) -> None:
+    """Raises UserError where the run in a folder was trained on something else."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """A page of the paper at one scale: what all have. Subclasses add their data, model and table."""
+
+  task: Literal['translation', 'images']
+  scale: str
+  k: int
+  regime: Regime
+  base: str
+  seed: int
+  mesh: MeshConfig
+  train: RunConfig  # of the base
+  freeze: RunConfig  # of heads on a frozen base
+  finetune: RunConfig  # of heads and base together
+  heads: HeadsConfig
+
+  runs: ClassVar[tuple[str, ...]] = ('train', 'freeze', 'finetune')
+  layout: ClassVar[Table] = TRANSFORMER  # of the model's parameters on the mesh
+  distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
+
+  @classmethod
+  def of(cls, config: Any) -> 'Experiment':
+    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+    return to_dataclass(cls, config)
+
+  def __post_init__(self) -> None:
+    if self.k < 1:
+      raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
+    if not 0 <= self.seed < 2**32:
+      raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
+    for name in self.runs:
+      run: RunConfig = getattr(self, name)
+      at_least(1, name, **{part: getattr(run, part) for part in ('steps', 'warmup', 'every', 'average', 'accumulate')})
+      at_least(0, name, rows=run.rows)
+      check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
+      run.optimizer(self.model.d_model)
+    self.blockwise(2)
+
+  def open(self) -> Material:
+    """Prepares what is trained on, where that has not been done; then opens it."""
+    raise NotImplementedError
+
+  def run(self, k: int, regime: str) -> RunConfig:
+    """The settings of the base's training, or of the heads'."""
+    if k == 1:
+      return self.train
+    return self.finetune if regime in TUNED else self.freeze
+
+  def distilled_key(self) -> str:
+    """A hash of the distilled text; '' without any."""
+    return ''
+
+  def recorded_data(self, distilled: str) -> Any:
+    """What a run's record says of the data: its settings, the distilled text by its hash."""
+    return self.data
+
+  @property
+  def devices(self) -> Mesh | None:
+    """The mesh; None where it is one device, which needs none."""
+    return None if self.mesh == MeshConfig() else make_mesh(self.mesh)
+
+  def table_of(self, k: int) -> Table:
+    """How the parameters of a base model, or of heads with it, lie on the mesh."""
+    return self.layout if k == 1 else (*self.layout, *HEADS[self.heads.layout])
+
+  def blockwise(self, k: int) -> BlockwiseHeads:
+    """The heads for block size k."""
+    heads = self.heads
+    return BlockwiseHeads(k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first)
+
+
+def at_least(least: int, part: str, **values: int) -> None:
+  """Raises UserError, naming config.<part>.<name>, where a value is less than that."""
+  for name, value in values.items():
+    if value < least:
+      raise UserError(f'config.{part}.{name}={value} is not possible: give {least} or more')

@@ -1,0 +1,45 @@
+"""Table 2 of Stern et al. 2018: mean accepted block sizes of super-resolution, and what the paper does not give.
+
+  python -m experiments.table2 --config=configs/celeba.py:scale=tiny --workdir=out/images [--budget=540s]
+
+In the workdir: the runs (see experiments/page.py), images/ (what every cell made), results.jsonl (one line a cell),
+table2.md and .csv with likeness to the originals, wall clock and a sweep over tau, and pictures: table2.png (block
+sizes), tau.png (the sweep), figure4.png (speed-up), samples.png (the paper's last page), calls.png (which call wrote
+what). Finished cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the
+work, and what failed is shown as failed (exit code 1) while the rest goes on.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its runs', required=True)
+BUDGET = cli.budget_flag()
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+  import sys
+
+  from experiments import image_page, images
+  from fastdec.evaluation import image_tables, report
+
+  budget = cli.seconds(BUDGET.value)
+  experiment, workdir = images.ImageExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  table = image_page.ImagePage(experiment, workdir, budget)
+  groups = image_page.table2_groups(experiment)
+  outcome = table.fill(groups)
+  found = table.cells_of(groups)
+  if found:
+    drawn = image_tables.table2(found), image_tables.quality_table(found), image_tables.tau_table(found)
+    report.write(drawn, found, workdir / 'table2', picture='table2.png', published=image_tables.PUBLISHED)
+    for one in drawn:
+      table.console.print(report.terminal(one))
+    pictures = ', '.join(image_page.draw(table, found))
+    table.console.print(f'\nThe table is {workdir}/table2.md, every cell a line of {table.results}; beside it {pictures}')
+  sys.exit(1 if outcome.failed else 0)
+
+
+if __name__ == '__main__':
+  cli.run(main)

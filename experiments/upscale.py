@@ -1,0 +1,40 @@
+"""Upscales a picture four times, by tiles of 8 x 8 pixels that become 32 x 32, each on its own.
+
+  python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2] [--output=large.png]
+
+The workdir is that of a finished image run (experiments.table2); a base without heads decodes greedily. A picture whose
+sides are no multiples of 8 is continued at its edges, and cut again. Tiles do not know of each other: seams may show.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished image run', required=True)
+RULE = flags.DEFINE_string('rule', 'distance-2', 'when a guess is accepted: exact, distance-N, min-N')
+OUTPUT = flags.DEFINE_string('output', None, 'the PNG to write (default: <picture>-x4.png beside it)')
+ROWS = flags.DEFINE_integer('rows', 16, 'tiles decoded at once', lower_bound=1)
+MOST = flags.DEFINE_integer('most_tiles', 1024, 'refuse pictures of more tiles than this', lower_bound=1)
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+
+  from experiments import tiles
+  from fastdec.errors import UserError
+
+  if len(words) != 1:
+    raise UserError(f'{len(words)} pictures were named: give one, as in experiments.upscale --workdir=... photo.png')
+  source = pathlib.Path(words[0])
+  output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x4.png'))
+  small = tiles.read(source, MOST.value)
+  tiles.check_output(output, source)
+  upscaler = tiles.Upscaler(pathlib.Path(WORKDIR.value), RULE.value, ROWS.value)
+  large = upscaler(small)
+  tiles.write(output, large)
+  print(f'{output}: {large.shape[1]} x {large.shape[0]} pixels')
+  print(upscaler.summary())
+
+
+if __name__ == '__main__':
+  cli.run(main, words=True)

@@ -1,0 +1,40 @@
+"""Shrinking pictures by area: every output pixel is the mean of what it covers, of parts of pixels by their part.
+
+As `tf.image.resize` does by its method 'area'. All sums are of integers, so they are the same on every machine.
+"""
+
+import numpy as np
+from jaxtyping import Int64, Integer, UInt8
+
+SIDE = 32  # of the images that are written
+FACTOR = 4  # how many times smaller the side is of the images that are read
+
+
+def shrink(images: UInt8[np.ndarray, '*b 32 32 3']) -> UInt8[np.ndarray, '*b 8 8 3']:
+  """The model's input: the mean of each block of 4 x 4 pixels, rounded (halves to even)."""
+  small = SIDE // FACTOR
+  blocks = images.reshape(*images.shape[:-3], small, FACTOR, small, FACTOR, 3)
+  return np.rint(blocks.mean(axis=(-4, -2))).astype(np.uint8)
+
+
+def area_resize(image: UInt8[np.ndarray, 'h w 3'], side: int) -> UInt8[np.ndarray, '{side} {side} 3']:
+  """The image with `side` x `side` pixels, not more than it has, rounded (halves to even)."""
+  height, width, _ = image.shape
+  by_row = covered(image, side)
+  sums = covered(by_row.swapaxes(0, 1), side).swapaxes(0, 1)
+  return np.rint(sums / (height * width)).astype(np.uint8)
+
+
+def covered(values: Integer[np.ndarray, 'n *rest'], side: int) -> Int64[np.ndarray, '{side} *rest']:
+  """Sums over what each of `side` equal parts of the first axis covers, in parts of 1 / side of a value.
+
+  [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40], for the value in the middle belongs to both.
+
+  Differences of cumulative sums: a product with a matrix of these weights took BLAS, whose threads wait for one
+  another, 16 ms of a busy machine's time, and this 0.8 ms.
+  """
+  zero = np.zeros_like(values[:1], np.int64)
+  before = np.concatenate([zero, np.cumsum(values, axis=0, dtype=np.int64)])
+  value, part = np.divmod(np.arange(side + 1) * len(values), side)  # where the parts begin and end
+  part = part.reshape(-1, *[1] * (values.ndim - 1))
+  return np.diff(side * before[value] + part * np.concatenate([values, zero])[value], axis=0)

@@ -1,0 +1,59 @@
+"""The ring: writes go round, rollback is a length, a tree's path moves within it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.cache.local import LocalCache, Slots, ring_size
+
+BLOCK, N = 2, 3
+SIZE = 2 * BLOCK + N - 1
+
+
+def a_ring(rows=2):
+  return LocalCache.empty(1, rows, heads=1, slots=SIZE, width=1, dtype=jnp.float32, block=BLOCK)
+
+
+def write(cache, values):
+  """values[b, n] as keys, their negatives as values."""
+  k = jnp.asarray(values, jnp.float32)[:, None, :, None]
+  return LocalCache(
+    tuple(layer.write(k, -k, cache.length) for layer in cache.layers), cache.length, cache.block
+  )
+
+
+def last_positions(cache, count):
+  """What the ring holds at each row's last `count` committed positions."""
+  ring = np.asarray(cache.layers[0].k)[:, 0, :, 0]
+  return [[ring[b, p % SIZE] for p in range(max(0, n - count), n)] for b, n in enumerate(np.asarray(cache.length))]
+
+
+def test_it_has_room_for_two_blocks_and_the_nodes_whatever_the_length():
+  assert ring_size(128, Slots(4000, nodes=10)) == 2 * 128 + 10 - 1 == ring_size(128, Slots(400_000, nodes=10))
+  assert ring_size(128, 4000) == 4000 and ring_size(128, 5) == 256  # a plain number: room for all of it
+
+
+@pytest.mark.parametrize('counts', [(1, 1), (3, 3), (3, 0), (2, 1)])
+def test_the_last_positions_survive_drafts_that_are_rejected(counts):
+  cache, written = a_ring(), [[], []]
+  for call in range(9):
+    new = 100 * call + np.arange(N) + np.array([[1000], [2000]])
+    cache = write(cache, new).commit(None, jnp.array(counts))
+    for row, count in enumerate(counts):
+      written[row] += new[row, :count].tolist()
+  assert last_positions(cache, 2 * BLOCK - 1) == [row[-(2 * BLOCK - 1) :] for row in written]
+
+
+def test_commit_moves_a_path_of_a_tree_across_the_end_of_the_ring():
+  cache = a_ring()
+  for call in range(2):
+    cache = write(cache, 10 * call + np.arange(N) + np.zeros((2, 1))).commit(None, jnp.array([2, 3]))
+  cache = write(cache, 50 + np.arange(N) + np.zeros((2, 1))).commit(jnp.array([[0, 2], [0, 1]]), jnp.array([2, 2]))
+  assert last_positions(cache, 3) == [[11, 50, 52], [12, 50, 51]]
+
+
+def test_gather_and_take_keep_the_kind():
+  cache = write(a_ring(), np.arange(N) + np.array([[0], [10]])).commit(None, jnp.array([1, 2]))
+  for moved in (cache.gather(jnp.array([1, 1, 0])), cache.take(jnp.array([1, 1, 0]), 1)):
+    assert isinstance(moved, LocalCache) and moved.block == BLOCK
+    assert last_positions(moved, 2) == [[10, 11], [10, 11], [0]]

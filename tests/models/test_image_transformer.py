@@ -1,0 +1,204 @@
+"""The Image Transformer: blocked form, ring and full attention agree; images decode exactly, by every strategy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastdec as fd
+from fastdec.cache.kv import LayerKV
+from fastdec.cache.local import Slots
+from fastdec.decoding.topology import Topology
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models import api
+from fastdec.models.attention import attend, attend_locally
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+
+BLOCK, LENGTH, ROWS = 4, 48, 3
+CONFIG = ImageTransformerConfig(
+  d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2, dropout=0.0, source_size=2, size=4,
+  block_length=BLOCK, dtype='float64',
+)
+MODEL = ImageTransformer(CONFIG)
+RNG = np.random.default_rng(0)
+SOURCE = RNG.integers(0, 256, (ROWS, 2, 2, 3)).astype(np.uint8)
+TARGET = RNG.integers(0, 256, (ROWS, LENGTH)).astype(np.int32)
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+  with jax.enable_x64(True):
+    params()  # made outside of what is compiled
+    yield
+
+
+@functools.cache
+def params():
+  """Away from the initialisation, so that outputs vary."""
+  noisy = lambda x: x.astype(jnp.float64) + 0.3 * jax.random.normal(jax.random.key(1), x.shape)
+  return jax.jit(lambda key: jax.tree.map(noisy, MODEL.init(key)))(jax.random.key(0))
+
+
+jitted_hidden = jax.jit(MODEL.hidden)
+
+
+@functools.cache
+def hidden_of(target):
+  return jitted_hidden(params(), {'source': jnp.asarray(SOURCE), 'target': jnp.array(target)})
+
+
+def expected():
+  return hidden_of(tuple(map(tuple, TARGET.tolist())))
+
+
+def full_attention(q, k, v, block):
+  """By the definition, one query at a time."""
+  out = np.zeros_like(q)
+  for i in range(q.shape[1]):
+    seen = range(max(0, (i // block - 1) * block), i + 1)
+    scores = np.einsum('bhp,bhsp->bhs', q[:, i], k[:, :, seen]) * q.shape[-1] ** -0.5
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    out[:, i] = np.einsum('bhs,bhsp->bhp', weights / weights.sum(-1, keepdims=True), v[:, :, seen])
+  return out
+
+
+@pytest.mark.parametrize('t', [1, 3, 4, 7, 8, 13])
+def test_the_blocked_form_is_local_attention_by_the_definition(t):
+  q, k, v = (np.random.default_rng(i).normal(size=(2, t, 2, 3)) for i in range(3))
+  k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+  out = attend_locally(jnp.asarray(q), LayerKV(jnp.asarray(k), jnp.asarray(v)), BLOCK)
+  np.testing.assert_allclose(out, full_attention(q, k, v, BLOCK), atol=1e-12)
+
+
+@functools.partial(jax.jit, static_argnums=(0,))
+def start(nodes):
+  return MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, Slots(LENGTH + nodes, nodes))
+
+
+apply = jax.jit(lambda tokens, nodes, cache: MODEL.apply(params(), tokens, nodes, cache))
+
+
+@settings(max_examples=15)
+@given(st.sampled_from([1, 3, 6]), st.lists(st.tuples(*[st.integers(0, 6)] * ROWS), min_size=5, max_size=15))
+def test_the_ring_gives_what_the_whole_sequence_gives(n, counts):
+  """For every alignment of block, width and rollback: rows go on by 0 to n positions a call, the rest is wrong."""
+  inputs = np.pad(TARGET, ((0, 0), (1, n)))[:, : LENGTH + n]
+  cache, done = start(n), np.zeros(ROWS, int)
+  assert cache.own.slots == 2 * BLOCK + n - 1
+  for count in counts:
+    count = np.minimum(np.minimum(count, n), LENGTH - done)
+    place = done[:, None] + np.arange(n)
+    right = np.take_along_axis(inputs, place, axis=1)
+    tokens = np.where(np.arange(n) < count[:, None], right, (right + 77) % 256)
+    hidden, _, cache = apply(jnp.asarray(tokens), api.causal(n), cache)
+    for row in range(ROWS):
+      span = slice(done[row], done[row] + count[row])
+      np.testing.assert_allclose(hidden[row, : count[row]], expected()[row, span], atol=1e-10)
+    cache, done = cache.commit(None, jnp.asarray(count)), done + count
+
+
+@pytest.mark.parametrize('first', range(2 * BLOCK))
+def test_a_path_of_a_tree_sees_what_a_chain_would(first):
+  """Nodes below one another across the edge of a block, from every alignment; then the path is kept."""
+  topology = Topology.from_choices(TREE)
+  inputs = jnp.asarray(np.pad(TARGET, ((0, 0), (1, 0))))
+  cache = start(topology.n)
+  for i in range(first):
+    _, _, cache = apply(inputs[:, i : i + 1], api.causal(1), cache)
+    cache = cache.commit(None, jnp.ones(ROWS, jnp.int32))
+  path = np.array([0, *(i for i, c in enumerate(sorted(TREE, key=lambda c: (len(c), c)), 1) if set(c) == {0})])
+  tokens = np.full((ROWS, topology.n), 9)
+  tokens[:, path] = inputs[:, first : first + len(path)]
+  hidden, _, cache = apply(jnp.asarray(tokens), topology.nodes, cache)
+  np.testing.assert_allclose(hidden[:, path], expected()[:, first : first + len(path)], atol=1e-10)
+  cache = cache.commit(jnp.broadcast_to(path, (ROWS, len(path))), jnp.full(ROWS, len(path)))
+  after = first + len(path)
+  hidden, _, _ = apply(inputs[:, after : after + 1], api.causal(1), cache)
+  np.testing.assert_allclose(hidden, expected()[:, after : after + 1], atol=1e-10)
+
+
+def test_no_position_sees_what_comes_later_or_lies_before_the_block_before():
+  other = TARGET.copy()
+  other[:, 20] += 1
+  change = np.abs(hidden_of(tuple(map(tuple, (other % 256).tolist()))) - expected()).max((0, 2)) > 0
+  assert not change[:21].any() and change[21]  # token 20 enters at position 21, in block 5
+  two_layers = 2 * 2 * BLOCK + 21 // BLOCK * BLOCK  # each layer reaches to the end of the next block
+  assert not change[two_layers:].any() and change[21:28].all()
+
+
+@functools.cache
+def greedy():
+  """By the definition: the whole model again for every token."""
+  tokens = np.zeros((ROWS, LENGTH), np.int32)
+  source = jnp.asarray(SOURCE)
+  logits = jax.jit(lambda t: MODEL.unembed(params(), MODEL.hidden(params(), {'source': source, 'target': t})))
+  for i in range(LENGTH):
+    tokens[:, i] = np.asarray(logits(tokens))[:, i].argmax(-1)
+  return tokens
+
+
+def heads(k=5):
+  module = BlockwiseHeads(k=k, d_model=16, d_ff=8, dropout=0.0)
+  return module, jax.tree.map(lambda x: x.astype(jnp.float64), module.init(jax.random.key(2)))
+
+
+EXACT = {
+  'greedy': lambda: fd.Greedy(),
+  'blockwise, k = 5': lambda: fd.Blockwise(heads()),
+  'blockwise, wider than a block': lambda: fd.Blockwise(heads(11)),
+  'within 0 intensities': lambda: fd.Blockwise(heads(), rule=fd.Distance(0)),
+  'two calls': lambda: fd.BlockwiseTwoCalls(heads()),
+  'a tree': lambda: fd.Medusa(heads(), TREE),
+  'beam search, 1 beam': lambda: fd.Beam(1),
+}
+
+
+@pytest.mark.parametrize('name', EXACT)
+def test_exact_strategies_write_the_greedy_image(name):
+  out = fd.decode(MODEL, params(), SOURCE, EXACT[name]())
+  np.testing.assert_array_equal(out.tokens, greedy())
+  assert (np.asarray(out.lengths) == LENGTH).all()
+
+
+def test_a_forced_beginning_is_gone_on_with():
+  out = fd.decode(MODEL, params(), SOURCE, fd.Blockwise(heads()), prefix=greedy()[:, :17], max_len=LENGTH - 17)
+  np.testing.assert_array_equal(out.tokens, greedy()[:, 17:])
+
+
+@pytest.mark.parametrize('tau', [0, 2, 9, 255])
+def test_distance_keeps_drafts_within_tau_of_the_argmax_of_what_was_kept_before(tau):
+  out = fd.decode(MODEL, params(), SOURCE, fd.Blockwise(heads(), rule=fd.Distance(tau)))
+  tokens = np.asarray(out.tokens)
+  best = np.asarray(MODEL.unembed(params(), hidden_of(tuple(map(tuple, tokens.tolist()))))).argmax(-1)
+  apart = np.abs(tokens - best)
+  ends = np.cumsum(np.asarray(out.block_sizes), axis=1)  # the last token of each call is the model's own
+  assert apart.max() <= tau and all(apart[row, ends[row, : out.calls[row]]].max() == 0 for row in range(ROWS))
+  if tau == 255:
+    assert (np.asarray(out.block_sizes)[:, 0] == 5).all()  # everything passes
+
+
+@pytest.mark.parametrize('inputs, given', [
+  (np.zeros((2, 2, 2), np.uint8), r'uint8\[2, 2, 2\]'),
+  (np.zeros((2, 2, 2, 4), np.uint8), 'uint8.2, 2, 2, 4'),
+  (np.zeros((2, 2, 2, 1), np.uint8), 'uint8.2, 2, 2, 1'),
+  (np.zeros((2, 3, 2, 3), np.uint8), 'uint8.2, 3, 2, 3'),
+  (np.zeros((2, 2, 2, 3)), 'float'),
+])  # fmt: skip
+def test_what_is_no_small_picture_is_refused(inputs, given):
+  with pytest.raises(fd.UserError, match=given):
+    fd.decode(MODEL, params(), inputs, fd.Greedy())
+
+
+def test_more_tokens_than_an_image_has_are_refused():
+  with pytest.raises(fd.UserError, match='48 positions'):
+    fd.decode(MODEL, params(), SOURCE, fd.Greedy(), max_len=LENGTH + 1)
+
+
+def test_attention_without_a_mask_is_attention():
+  q, kv = jnp.ones((1, 2, 2, 3)), LayerKV(jnp.ones((1, 2, 5, 3)), jnp.arange(30.0).reshape(1, 2, 5, 3))
+  np.testing.assert_allclose(attend(q, kv, jnp.ones((1, 1, 5), bool))[0, 0], kv.v.mean(2)[0])
