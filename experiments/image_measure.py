@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from fastdec.evaluation.image_quality import psnr, ssim
 
 import fastdec as fd
 from experiments import cli
@@ -20,6 +19,7 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.cells import Cell
+from fastdec.evaluation.image_quality import psnr, ssim
 from fastdec.evaluation.wallclock import measure
 from fastdec.training.losses import dev_loss, head_accuracy
 
@@ -60,14 +60,15 @@ class ImageMeasuring:
     """
     content, (model, params) = folders.content(workdir), folders.load(workdir)
     heads = None if k == 1 else folders.load_heads(workdir)
-    strategies = {rule: fd.Greedy() if k == 1 else fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
+    strategies = {} if k == 1 else {rule: fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
     timings = self._timings(model, params, strategies)
     greedy, accuracy = self._greedy(model, params, content), self._accuracy(model, params, heads, k)
     of_model = {'bits_per_dimension': self._bits(model, params), 'head_accuracy': accuracy}
-    for rule, strategy in strategies.items():
-      out = greedy if k == 1 else self._decode(model, params, strategy)
+    for rule in rules:
+      out = greedy if k == 1 else self._decode(model, params, strategies[rule])
       self._save(f'{self.split}-k{k}-{regime}-{rule}', out)
-      timed = clock(timings[rule], timings['greedy']) if rule in timings else {}
+      timing = timings['greedy'] if k == 1 else timings.get(rule)
+      timed = {} if timing is None else clock(timing, timings['greedy'])
       yield Cell(
         k, regime, rule, **self._quality(out, greedy), **of_model, **timed,
         split=self.split, model=content, conditions=self.conditions,

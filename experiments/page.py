@@ -129,7 +129,7 @@ class Page:
     return self.experiment
 
   def _preparing(self, regime: str) -> list[graph.Node]:
-    """The nodes that make what a regime trains on."""
+    """The nodes that make what a regime trains on, the last of them it."""
     return []
 
   def _chain(self, k: int, regime: str) -> list[tuple[int, str]]:
@@ -149,7 +149,7 @@ class Page:
   def _training(self, k: int, regime: str) -> graph.Node:
     run = self.run(k, regime)
     needs = [run.base.name] if run.base else []
-    needs += [node.name for node in self._preparing(regime)]
+    needs += [node.name for node in self._preparing(regime)[-1:]]
     what = 'the base model' if k == 1 else f'heads for k = {run.k}'
     is_done = lambda: self.model_of(k, regime) is not None
     return graph.Node(run.workdir.name, f'training {what}, {regime}', tuple(needs), is_done, run.train)

@@ -36,8 +36,8 @@ def main(words: list[str]) -> None:
     report.write(drawn, found, workdir / 'table2', picture='table2.png', published=image_tables.PUBLISHED)
     for one in drawn:
       table.console.print(report.terminal(one))
-    pictures = ', '.join(image_page.draw(table, found))
-    table.console.print(f'\nThe table is {workdir}/table2.md, every cell a line of {table.results}; beside it {pictures}')
+    beside = ', '.join(image_page.draw(table, found))
+    table.console.print(f'\nThe table is {workdir}/table2.md, every cell a line of {table.results}; beside it {beside}')
   sys.exit(1 if outcome.failed else 0)
 
 

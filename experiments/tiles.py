@@ -117,13 +117,11 @@ class Upscaler:
 
   def summary(self) -> str:
     """How it went, in two lines."""
-    calls = self.blocks.calls
-    sizes = ', '.join(f'{size}: {100 * n / calls:.0f} %' for size, n in enumerate(self.blocks.histogram, 1) if n)
-    return (
-      f'{self.blocks.outputs} tiles of {SIDE} x {SIDE} -> {LARGE} x {LARGE}, each on its own, in {self.seconds:.1f} s'
-      f' with compilation: {self.blocks.calls_per_output:.0f} calls a tile, mean block {self.blocks.mean_block_size:.2f}\n'
-      f'calls by block size: {sizes}'
-    )
+    found = self.blocks
+    sizes = ', '.join(f'{size}: {100 * n / found.calls:.0f} %' for size, n in enumerate(found.histogram, 1) if n)
+    tiles = f'{found.outputs} tiles of {SIDE} x {SIDE} -> {LARGE} x {LARGE}, each on its own'
+    calls = f'{found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}'
+    return f'{tiles}, in {self.seconds:.1f} s with compilation: {calls}\ncalls by block size: {sizes}'
 
 
 def _counts(picture: Picture) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from configs import wmt14
-from experiments import page
+from experiments import translation_page
 from experiments.translation import TranslationExperiment
 from fastdec import folders
 from fastdec.evaluation import cells
@@ -36,7 +36,7 @@ def distill(experiment, teacher, workdir, budget):
 
 @pytest.fixture(autouse=True)
 def teacher(monkeypatch):
-  monkeypatch.setattr(page, 'distill', distill)
+  monkeypatch.setattr(translation_page, 'distill', distill)
 
 
 @pytest.fixture(scope='module')
