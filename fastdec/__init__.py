@@ -6,7 +6,7 @@ from fastdec.decoding.penalties import PowerPenalty
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.score import score
-from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, Sample
+from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
@@ -24,6 +24,7 @@ __all__ = [
   'Medusa',
   'MinBlock',
   'PowerPenalty',
+  'PromptLookup',
   'Sample',
   'TopN',
   'Topology',

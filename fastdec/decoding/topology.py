@@ -33,7 +33,7 @@ class Topology:
   ranks: Int[Array | np.ndarray, '*b n']  # 0: the drafter's first choice
   depths: Int[Array | np.ndarray, '*b n']
   mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j, an ancestor or itself
-  acceptable: Bool[Array | np.ndarray, '*b n']  # false: scored, never accepted
+  acceptable: Bool[Array | np.ndarray, '*c n']  # false: scored, never accepted; may be data where the tree is not
   max_depth: int
 
   @classmethod
@@ -133,8 +133,8 @@ class Topology:
     return isinstance(other, Topology) and self.is_static and other.is_static and self._key() == other._key()
 
   def __hash__(self) -> int:
-    if not self.is_static:
-      raise TypeError('a tree whose parents are data cannot be a static argument')
+    if not (self.is_static and isinstance(self.acceptable, np.ndarray)):
+      raise TypeError('a tree that is data cannot be a static argument')
     return hash(self._key())
 
 
