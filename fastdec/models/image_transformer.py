@@ -25,7 +25,7 @@ from fastdec.models.transformer_layers import Sees, StackConfig, Stacks
 
 INTENSITIES, CHANNELS = 256, 3
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
-LONGEST = 100  # wavelength of the position signal, over 2 pi: an image is no larger
+LONGEST = 100.0  # wavelength of the position signal, over 2 pi: an image is no larger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Network(Stacks):
 
 
 def ordered_intensities(d: int) -> Float[np.ndarray, 'v d']:
-  """Where embeddings and output start: sines and cosines of the intensity, of unit norm, with periods from 8 to 1,024, in
+  """Where embeddings and output start: sines and cosines of the intensity, of unit norm, with periods of 8 to 1,024, in
   the first half of the width; the position signal has the other half. Near intensities are alike from the first step.
   """
   angles = 2 * np.pi * np.arange(INTENSITIES)[:, None] / np.geomspace(8, 1024, d // 4)
