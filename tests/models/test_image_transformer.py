@@ -204,3 +204,17 @@ def test_more_tokens_than_an_image_has_are_refused():
 def test_attention_without_a_mask_is_attention():
   q, kv = jnp.ones((1, 2, 2, 3)), LayerKV(jnp.ones((1, 2, 5, 3)), jnp.arange(30.0).reshape(1, 2, 5, 3))
   np.testing.assert_allclose(attend(q, kv, jnp.ones((1, 1, 5), bool))[0, 0], kv.v.mean(2)[0])
+
+
+@pytest.mark.parametrize('bias', [False, True])
+def test_a_fresh_model_sees_its_source(bias):
+  """Before any training, of the source's four intensities the one in its own place is the most likely."""
+  sizes = dict(d_model=64, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, dropout=0.0)
+  model = ImageTransformer(ImageTransformerConfig(**sizes, block_length=BLOCK, attention_bias=bias, norm='pre'))
+  fresh = jax.jit(model.init)(jax.random.key(0))
+  source = np.array([[20, 90], [160, 230]], np.uint8)
+  batch = {'source': jnp.asarray(source)[None, ..., None].repeat(3, axis=-1), 'target': jnp.full((1, LENGTH), 125)}
+  logits = np.asarray(model.unembed(fresh, model.hidden(fresh, batch))).reshape(4, 4, 3, 256)
+  for row, column in np.ndindex(2, 2):
+    own = logits[2 * row : 2 * row + 2, 2 * column : 2 * column + 2].mean((0, 1, 2))[source]
+    assert own.argmax() == 2 * row + column
