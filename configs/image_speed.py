@@ -5,7 +5,7 @@
 
 scale (2 cores: time)
   small  the model of configs/celeba.py:scale=faces32, whole images decoded as well
-  smoke  to see that all runs: seconds
+  smoke  to see that all runs
   b3     the paper's img2img_transformer_b3; calls only, an image's time is calculated
 
 Ratios are what to quote: absolute times drift with the machine.

@@ -18,10 +18,12 @@ from fastdec.struct import Bound
 
 
 def check_at_least(least: int, config: Any, *names: str) -> None:
-  """Raises UserError where a field, or an entry of a field that is a tuple, is below `least`."""
+  """Raises UserError where a field, or an entry of a field that is a tuple, is below `least`, or a tuple is empty."""
   for name in names:
     value = getattr(config, name)
-    if min(value if isinstance(value, tuple) else (value,), default=least) < least:
+    if not value and isinstance(value, tuple):
+      raise UserError(f'{name}={value} is not possible: give one value at least')
+    if min(value if isinstance(value, tuple) else (value,)) < least:
       raise UserError(f'{name}={value} is not possible: give {least} or more')
 
 
