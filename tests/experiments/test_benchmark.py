@@ -30,10 +30,9 @@ def config():
 
 @pytest.fixture(scope='module')
 def params(config):
-  """All random, so that tokens differ: fresh embeddings are alike where intensities are."""
-  shapes = jax.eval_shape(ImageTransformer(config.model).init, jax.random.key(0))
-  rng = np.random.default_rng(0)
-  return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+  """Matrices all random, so that tokens differ: fresh embeddings are alike where intensities are."""
+  fresh, rng = ImageTransformer(config.model).init(jax.random.key(0)), np.random.default_rng(0)
+  return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32) if x.ndim > 1 else x, fresh)
 
 
 def pictures(rows):
