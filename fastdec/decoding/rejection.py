@@ -138,7 +138,7 @@ def laws(
     UserError: for a tree, and for drafts that come without q.
   """
   if not draft.topology.is_chain:
-    raise UserError('Rejection and BlockVerification need a chain of drafts, and this draft is a tree: use another rule')
+    raise UserError('Rejection and BlockVerification need a chain of drafts, and this is a tree: use another rule')
   p_bnv = jax.nn.softmax(logits, axis=-1)
   if draft.topology.n == 1:
     return p_bnv, jnp.zeros_like(p_bnv)

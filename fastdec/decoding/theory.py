@@ -11,8 +11,10 @@ import numpy as np
 
 from fastdec.errors import UserError
 
+Number = float | int | np.number
 
-def expected_tokens(alpha: float, gamma: int) -> float:
+
+def expected_tokens(alpha: Number, gamma: Number) -> float:
   """Tokens emitted per call of the target, (1 - alpha^(gamma + 1)) / (1 - alpha) (equation 1); gamma + 1 at alpha = 1.
 
   Raises:
@@ -22,7 +24,7 @@ def expected_tokens(alpha: float, gamma: int) -> float:
   return float(np.sum(float(alpha) ** np.arange(gamma + 1)))
 
 
-def speedup(alpha: float, gamma: int, c: float) -> float:
+def speedup(alpha: Number, gamma: Number, c: Number) -> float:
   """How many times faster than one token a call (theorem 3.8): `expected_tokens` / (gamma c + 1).
 
   Raises:
@@ -32,7 +34,7 @@ def speedup(alpha: float, gamma: int, c: float) -> float:
   return expected_tokens(alpha, gamma) / (gamma * c + 1)
 
 
-def operations(alpha: float, gamma: int, c: float) -> float:
+def operations(alpha: Number, gamma: Number, c: Number) -> float:
   """Arithmetic operations per token, in those of one token a call (theorem 3.11):
   (gamma c + gamma + 1) / `expected_tokens`, where c is the ratio of operations, not of time.
 
@@ -43,7 +45,7 @@ def operations(alpha: float, gamma: int, c: float) -> float:
   return (gamma * c + gamma + 1) / expected_tokens(alpha, gamma)
 
 
-def best_gamma(alpha: float, c: float) -> int:
+def best_gamma(alpha: Number, c: Number) -> int:
   """The gamma of the highest `speedup`, the lowest among equals; 0 where drafts do not pay (alpha <= c).
 
   Raises:
@@ -60,7 +62,7 @@ def best_gamma(alpha: float, c: float) -> int:
   return gamma
 
 
-def _check(alpha: float, gamma: int, c: float = 0.0) -> None:
+def _check(alpha: Number, gamma: Number, c: Number = 0.0) -> None:
   if not 0 <= alpha <= 1:
     raise UserError(f'alpha={alpha} is no probability of acceptance: give 0 to 1')
   if gamma != int(gamma) or gamma < 0:

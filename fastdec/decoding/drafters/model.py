@@ -8,8 +8,8 @@ accepted, its last token as well:
     root d1 d2      d1           bonus
     root d1 d2      d1 d2 d3     d3 bonus
 
-Rows differ, so this first call has two nodes in every row, of which a row keeps one or two; the others have one. A draft
-of g tokens costs g calls, always.
+Rows differ, so this first call has two nodes in every row, of which a row keeps one or two; the other calls have one.
+A draft of g tokens costs g calls, always.
 """
 
 import dataclasses
@@ -42,10 +42,10 @@ class ModelDrafter:
   """Drafts a chain of at most gamma tokens.
 
   adaptive: each row has a gamma of its own, from 1 to `gamma`, which grows by 2 where the whole draft was accepted and
-  shrinks by 1 where not (the heuristic of Hugging Face's assisted generation). A batch drafts as many tokens as the row
-  that wants most, and what a row did not want is not acceptable in it: what a row becomes does not depend on the others.
-  The target's call keeps its width, gamma + 1 nodes, which is a shape; what is saved is calls of the draft model.
-  `draft_calls` counts those that the row wanted.
+  shrinks by 1 where not (the heuristic of Hugging Face's assisted generation). A batch drafts as many tokens as the
+  row that wants most, and what a row did not want is not acceptable in it: what becomes of a row does not depend on the
+  others. The target's call keeps its width, gamma + 1 nodes, which is a shape; what is saved is calls of the draft
+  model. `draft_calls` counts those that the row wanted.
   """
 
   draft: Bound
@@ -101,7 +101,7 @@ class ModelDrafter:
     return Reading(
       cache=state.cache.commit(None, jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)),
       before_root=take_node(step.draft.tokens, accepted),
-      unread=jnp.where(runs, 1 + whole, 0),
+      unread=jnp.where(runs, 1 + whole.astype(jnp.int32), 0),
       gamma=gamma,
     )
 
