@@ -1,35 +1,21 @@
-"""Greedy speculative decoding writes what greedy decoding writes; what is drafted is what the draft model would write."""
+"""Speculative decoding writes what greedy decoding writes, and drafts what the draft model would write."""
 
 import dataclasses
+import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import loop
 from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.struct import Bound
 from tests.decoding import test_strategies as translation
-from tests.decoding.fakes import HashLM, oracle, truths
+from tests.decoding.fakes import PRIME, HashLM, Imitation, truths
 
 MODEL, MAX_LEN = HashLM(), 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Imitation(HashLM):
-  """Predicts what `HashLM` does after most prefixes, and something else after one in `lies`."""
-
-  lies: int = 4
-
-  def unembed(self, params, hidden):
-    lie = hidden.astype(jnp.int32) % self.lies == 0
-    return super().unembed(params, jnp.where(lie, hidden + 1, hidden))
-
-
 DRAFTS = {'identical': MODEL, 'good': Imitation(lies=7), 'fair': Imitation(lies=2), 'bad': Imitation(lies=1)}
 rng = np.random.default_rng(0)
 PROMPTS, LENGTHS = rng.integers(2, 14, (300, 5)).astype(np.int32), rng.integers(1, 6, 300)
@@ -90,10 +76,9 @@ def draft_oracle(model, known, count):
   """The most likely tokens by the definition, the whole prefix hashed for each."""
   drafts = []
   for _ in range(count):
-    cache = model.init_cache({}, None, 1, 32)
-    tokens = jnp.asarray([known + drafts], jnp.int32)
-    hidden, _, _ = model.apply({}, tokens, fd.Topology.chain(tokens.shape[1]).nodes, cache)
-    drafts.append(1 + int(np.argmax(model.unembed({}, hidden)[0, -1, 1:])))
+    code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known + drafts))
+    code = (code + (code % model.lies == 0)) % PRIME
+    drafts.append(max(range(1, model.vocab_size), key=lambda v: ((code * (v * v + 3) + v * 17) % 101, -v)))
   return drafts
 
 
@@ -127,7 +112,7 @@ def test_max_len_in_the_middle_of_a_block(max_len):
 def test_stream_and_pool_write_the_same():
   strategy = fd.Speculative((DRAFTS['good'], {}), 3, adaptive=True)
   blocks = list(fd.stream(MODEL, {}, PROMPTS[:9], strategy, prompt_lengths=LENGTHS[:9], max_len=MAX_LEN))
-  rows = [sum(parts, []) for parts in zip(*blocks, strict=True)]
+  rows = [list(itertools.chain(*parts)) for parts in zip(*blocks, strict=True)]
   assert [row + [0] * (MAX_LEN - len(row)) for row in rows] == EXPECTED[:9].tolist()
   prompts = [prompt[:n] for prompt, n in zip(PROMPTS[:30], LENGTHS, strict=False)]
   out = decode_all(MODEL, {}, prompts, strategy, max_len=MAX_LEN, rows=8)
