@@ -115,7 +115,7 @@ def test_a_million_samples_show_a_shift_of_one_percent_and_there_is_none(rule, d
 
 
 def applied(rule, p, q, rows, seed=0):
-  """The rule on `rows` drafts, tokens i of which have the law q[i]; p is the same everywhere. Accepted, bonus, drafts."""
+  """The rule on `rows` drafts, whose i-th tokens have the law q[i]; p is the same everywhere."""
   p, q, gamma = jnp.asarray(p), jnp.asarray(q), len(q)
   keys = jax.random.split(jax.random.key(seed), rows)
   drafts = jax.random.categorical(jax.random.key(seed + 1), jnp.log(q), shape=(rows, gamma)).astype(jnp.int32)
