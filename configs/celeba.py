@@ -76,9 +76,9 @@ def faces32():
   return {
     'data': images('npz', path='data/faces32/faces32.npz', rows=4),
     'model': {**SMALL, 'd_model': 128, 'd_ff': 512, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 3},
-    'train': trained(steps=1800, warmup=100, every=100, average=4, constant=0.25),
-    'freeze': trained(steps=400, warmup=50, every=50, average=2, constant=0.15),
-    'finetune': trained(steps=400, warmup=50, every=50, average=4, constant=0.05),
+    'train': trained(steps=1200, warmup=100, every=100, average=4, constant=0.25),
+    'freeze': trained(steps=200, warmup=25, every=50, average=2, constant=0.15),
+    'finetune': trained(steps=250, warmup=25, every=50, average=2, constant=0.05),
     'heads': heads(d_ff=256, p1_share=0.5, draw='all'),
     'table': table(ks=(4, 10), taus=tuple(range(9)), images=64, rows=32, timed=2),
   }

@@ -32,6 +32,7 @@ class Group(NamedTuple):
   regime: str
   rules: tuple[str, ...]
   split: str
+  kind: str = 'cells'
 
   @property
   def place(self) -> tuple[int, str, str]:
@@ -39,7 +40,7 @@ class Group(NamedTuple):
 
   @property
   def name(self) -> str:
-    return f'cells-k{self.k}-{self.regime}-{self.split}'
+    return f'{self.kind}-k{self.k}-{self.regime}-{self.split}'
 
 
 class Measuring(Protocol):

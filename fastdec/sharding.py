@@ -42,7 +42,7 @@ _LAYERS: Table = (
 )
 
 TRANSFORMER: Table = ((r'(^|/)embedding$', P('model')), *_LAYERS)  # by words
-IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'/output/(kernel|bias)$', P('model')), *_LAYERS)
+IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *_LAYERS)
 
 # Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would
 # otherwise lie on one device each.

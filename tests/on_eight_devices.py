@@ -21,8 +21,9 @@ from fastdec.decoding import decode
 from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.inputs import checked
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, make_mesh, place, place_rows, using
+from fastdec.sharding import HEADS, IMAGE_TRANSFORMER, TRANSFORMER, MeshConfig, make_mesh, place, place_rows, using
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task
@@ -57,6 +58,18 @@ def translated(kind, params, head_params):
     'greedy': fd.Greedy(), 'blockwise': fd.Blockwise((HEADS3, head_params)), 'beam': fd.Beam(2), 'sample': fd.Sample()
   }  # fmt: skip
   return fd.decode(MODEL, params, SOURCES, strategies[kind], max_len=10, key=jax.random.key(1)).tokens
+
+
+def images():
+  """Whether blockwise decoding of images on a mesh, with rings in parts, is that of one device."""
+  sizes = dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, block_length=6)
+  model = ImageTransformer(ImageTransformerConfig(**sizes))
+  params, head_params = model.init(jax.random.key(0)), HEADS3.init(jax.random.key(1))
+  small = np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3)).astype(np.uint8)
+  made = lambda params, head_params: fd.decode(model, params, small, fd.Blockwise((HEADS3, head_params))).tokens
+  mesh = make_mesh(MESHES['4 x 2'])
+  placed = made(place(params, mesh, IMAGE_TRANSFORMER), place(head_params, mesh, HEADS['separate']))
+  return {'images on 4 x 2': bool((made(params, head_params) == placed).all())}
 
 
 def compiled(params, cases):
@@ -110,7 +123,7 @@ def rest(params, head_params):
   sure = base_task(Transformer(dataclasses.replace(MODEL.config, dropout=0, attention_dropout=0, activation_dropout=0)))
   data, both = make_mesh(MESHES['8 x 1']), make_mesh(MESHES['4 x 2'])
   return {
-    'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]),
+    'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]) | images(),
     'compiled': compiled(params, [('8 x 1', 'beam', fd.Beam(2))]),
     'losses': {'1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TRANSFORMER)},
     'losses of heads': {

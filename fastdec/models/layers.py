@@ -75,8 +75,9 @@ class Dropout(nn.Module):
     return dropout(x, self.rate, self.make_rng('dropout')) if train and self.rate else x
 
 
-def sinusoids(positions: Num[Array, '*b n'], d: int) -> Float[Array, '*b n d']:
-  """T2T's and fairseq's position signal: sines, then cosines, of geometrically spaced wavelengths 2 pi .. 2e4 pi."""
-  inverse_timescales = np.exp(-np.arange(d // 2) * np.log(1e4) / max(d // 2 - 1, 1)).astype(np.float32)
+def sinusoids(positions: Num[Array, '*b n'], d: int, longest: float = 1e4) -> Float[Array, '*b n d']:
+  """T2T's and fairseq's position signal: sines, then cosines, of wavelengths 2 pi .. 2 pi * longest, spaced
+  geometrically."""
+  inverse_timescales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(np.float32)
   angles = positions[..., None].astype(jnp.float32) * inverse_timescales.reshape((1,) * positions.ndim + (-1,))
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

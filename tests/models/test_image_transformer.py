@@ -176,8 +176,10 @@ def test_distance_keeps_drafts_within_tau_of_the_argmax_of_what_was_kept_before(
   tokens = np.asarray(out.tokens)
   best = np.asarray(MODEL.unembed(params(), hidden_of(tuple(map(tuple, tokens.tolist()))))).argmax(-1)
   apart = np.abs(tokens - best)
-  ends = np.cumsum(np.asarray(out.block_sizes), axis=1)  # the last token of each call is the model's own
-  assert apart.max() <= tau and all(apart[row, ends[row, : out.calls[row]]].max() == 0 for row in range(ROWS))
+  assert apart.max() <= tau
+  for row in range(ROWS):
+    ends = np.cumsum(np.asarray(out.block_sizes)[row, : out.calls[row] - 1])  # the last call may be cut at a draft
+    assert (apart[row, ends] == 0).all()  # the last token of a call is the model's own
   if tau == 255:
     assert (np.asarray(out.block_sizes)[:, 0] == 5).all()  # everything passes
 
