@@ -1,11 +1,14 @@
 """fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
 
+from fastdec.decoding import theory
 from fastdec.decoding.beam import Beam
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.penalties import PowerPenalty
 from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.score import score
+from fastdec.decoding.speculative import Speculative
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -14,6 +17,7 @@ from fastdec.models.ensemble import Ensemble
 
 __all__ = [
   'Beam',
+  'BlockVerification',
   'Blockwise',
   'BlockwiseTwoCalls',
   'Decoded',
@@ -25,7 +29,9 @@ __all__ = [
   'MinBlock',
   'PowerPenalty',
   'PromptLookup',
+  'Rejection',
   'Sample',
+  'Speculative',
   'TopN',
   'Topology',
   'UserError',
@@ -35,4 +41,5 @@ __all__ = [
   'load_tokenizer',
   'score',
   'stream',
+  'theory',
 ]

@@ -81,8 +81,8 @@ class Draft:
   """Guesses below the root. tokens[:, 0] is the root itself."""
   tokens: Int[Array, 'b n']
   topology: Topology
-  probabilities: Float[Array, 'b n v'] | None = None  # q, where the rule needs it
-  calls: int = 0  # of the drafter's own model, to count
+  probabilities: Float[Array, 'b n v'] | None = None  # q, the law each node was drawn from; 0: nothing was drawn there
+  calls: int | Int[Array, ' b'] = 0  # of the drafter's own model, to count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
-from fastdec.decoding.sampling import argmax, warp
+from fastdec.decoding.sampling import argmax, draw, warp
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 
@@ -111,11 +111,12 @@ class Sampling(Exact):
     for name in ('temperature', 'top_p'):
       object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
 
+  def law(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
+    """Log-probabilities of what is drawn."""
+    return warp(logits, self.temperature, self.top_k, self.top_p)
+
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
-    if keys is None:
-      raise UserError('sampling needs randomness, and no key was given: give decode key=jax.random.key(0), for example')
-    law = warp(logits, self.temperature, self.top_k, self.top_p)
-    return jax.vmap(jax.random.categorical)(keys, law).astype(jnp.int32)
+    return draw(keys, self.law(logits))
 
 
 def at_parent(x: Array, topology: Topology) -> Array:

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fastdec.errors import UserError
+
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
   """The index of the largest entry, the lowest among equals.
@@ -13,6 +15,18 @@ def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
   v = x.shape[-1]
   at_max = x == x.max(axis=-1, keepdims=True)
   return jnp.where(at_max, jnp.arange(v, dtype=jnp.int32), v - 1).min(axis=-1)
+
+
+def given(keys: Array | None) -> Array:
+  """The keys; without, a UserError."""
+  if keys is None:
+    raise UserError('sampling needs randomness, and no key was given: give decode key=jax.random.key(0), for example')
+  return keys
+
+
+def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *n']:
+  """A token from each law, with the key of its row."""
+  return jax.vmap(jax.random.categorical)(given(keys), log_law).astype(jnp.int32)
 
 
 def warp(

@@ -54,14 +54,19 @@ class LoopStrategy:
   drafter: Drafter
   rule: Rule
 
+  @property
+  def whole_rule(self) -> Rule:
+    """The rule, with what the strategy knows beside it."""
+    return self.rule
+
   def most_tokens(self, source: int, max_len: int) -> int:
     return max_len
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
-    return loop.init(target, self.drafter, self.rule, prompt, max_len, keys)
+    return loop.init(target, self.drafter, self.whole_rule, prompt, max_len, keys)
 
   def step(self, target: Bound, state: loop.DecodeState) -> loop.DecodeState:
-    return loop.step(target, self.drafter, self.rule, state)
+    return loop.step(target, self.drafter, self.whole_rule, state)
 
   def done(self, state: loop.DecodeState) -> Bool[Array, ' b']:
     return state.done

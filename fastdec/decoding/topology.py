@@ -33,7 +33,7 @@ class Topology:
   ranks: Int[Array | np.ndarray, '*b n']  # 0: the drafter's first choice
   depths: Int[Array | np.ndarray, '*b n']
   mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j, an ancestor or itself
-  acceptable: Bool[Array | np.ndarray, '*c n']  # false: scored, never accepted; may be data where the tree is not
+  acceptable: Bool[Array | np.ndarray, '*rows n']  # false: scored, never accepted; may be data where the tree is static
   max_depth: int
 
   @classmethod

@@ -48,6 +48,17 @@ class HashLM:
     return ((code * (v * v + 3) + v * 17) % 101).astype(jnp.float32) / 8  # few values: ties happen
 
 
+@dataclasses.dataclass(frozen=True)
+class Imitation(HashLM):
+  """Predicts what `HashLM` does after most prefixes, and something else after one in `lies`."""
+
+  lies: int = 4
+
+  def unembed(self, params, hidden):
+    lie = hidden.astype(jnp.int32) % self.lies == 0
+    return super().unembed(params, jnp.where(lie, hidden + 1, hidden))
+
+
 def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
   """Greedy decoding by the definition, in plain Python, one prefix at a time."""
   tokens, emitted = list(prompt), []

@@ -1,0 +1,170 @@
+"""Acceptance rules that compare two laws: p, the target's, and q, the one that a token was drafted from.
+
+  Rejection           token by token (Leviathan et al. 2022, algorithm 1, and Chen et al. 2023), with lenience (A.5)
+  BlockVerification   the block as a whole (Sun et al. 2024, arXiv 2403.10444, algorithm 2)
+
+Both are lossless in law where p and q are the processed laws, of the same temperature, top-k and top-p: the tokens
+emitted have the law of tokens sampled from p one by one, whatever q is. Both take chains. Where nothing was drafted,
+and after the last draft, q is 0: nothing can be accepted there, and what is left of p to draw the bonus from is p.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Accepted, Draft, Rule
+from fastdec.decoding.rules import Exact, Sampling, at_parent
+from fastdec.decoding.sampling import draw, given
+from fastdec.decoding.topology import take_node
+from fastdec.errors import UserError
+
+
+@runtime_checkable
+class LawRule(Rule, Protocol):
+  """A rule that compares the laws of target and draft."""
+
+  @property
+  def greedy(self) -> Rule:
+    """What it becomes at temperature 0, where drafts have no law."""
+
+
+@struct.pytree
+class Warped:
+  """A rule on the target's law as `sampling` makes it of the logits: that which the drafts were drawn by."""
+
+  rule: LawRule
+  sampling: Sampling
+
+  def __call__(
+    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+  ) -> Accepted:
+    return self.rule(keys, draft, self.sampling.law(logits), acceptable)
+
+
+@struct.pytree
+class Rejection:
+  """A draft x is accepted with probability min(1, p(x) / (lenience q(x))); the first that is not is replaced by a draw
+  from norm(max(0, p - q)), and after the last a token is drawn from p. Lossless in law at lenience 1.
+
+  Args:
+    lenience: above 0, at most 1; smaller is looser, and below 1 not lossless: no token is emitted with more than
+      p(x) / lenience, but rare ones may become rarer still (A.5, which multiplies q by it where p and q are compared,
+      and leaves the residual law as it is). At temperature 0: a draft is accepted where p(x) >= lenience max p.
+  """
+
+  lenience: Any = 1.0  # float32 scalar
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.lenience, jax.core.Tracer) and not 0 < self.lenience <= 1:
+      raise UserError(f'lenience={self.lenience} is not possible: give more than 0 and at most 1, which is lossless')
+    object.__setattr__(self, 'lenience', jnp.asarray(self.lenience, jnp.float32))
+
+  @property
+  def greedy(self) -> Rule:
+    return NearlyBest(self.lenience)
+
+  def __call__(
+    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+  ) -> Accepted:
+    p_bnv, q_bnv = laws(draft, logits, acceptable)
+    p_of_draft, q_of_draft = (_of_next(law, draft.tokens) for law in (p_bnv, q_bnv))
+    chance = _uniform(keys, p_of_draft)
+    matching = (chance * self.lenience * q_of_draft < p_of_draft) & (q_of_draft > 0)
+    node = jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32)
+    p_bv, q_bv = take_node(p_bnv, node), take_node(q_bnv, node)
+    return Accepted(node, _bonus(keys, jnp.maximum(p_bv - q_bv, 0), p_bv))
+
+
+@struct.pytree
+class BlockVerification:
+  """Drafts x1..xg are accepted up to the last i that passes a test of its own (Sun et al. 2024, algorithm 2). Lossless
+  in law, and accepts at least as many as `Rejection` on average: an unlikely token can be made up for by later ones.
+
+    w_0 = 1,   w_i = min(1, w_{i-1} p(x_i) / q(x_i))
+    e_i = sum_x max(0, w_i p(x) - q(x)), p and q being the laws of the token after x_i; after the last, q = 0
+    x_i passes with probability e_i / (e_i + 1 - w_i), which is w_i for the last
+    the bonus after x_i is drawn from norm(max(0, w_i p - q))
+
+  At temperature 0 it is `Exact`.
+  """
+
+  @property
+  def greedy(self) -> Rule:
+    return Exact()
+
+  def __call__(
+    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+  ) -> Accepted:
+    p_bnv, q_bnv = laws(draft, logits, acceptable)
+    p_of_draft, q_of_draft = (_of_next(law, draft.tokens) for law in (p_bnv, q_bnv))
+    drafted = q_of_draft > 0
+    ratio = jnp.where(drafted, p_of_draft / jnp.where(drafted, q_of_draft, 1), 0)
+    weights = [jnp.ones_like(p_bnv[:, 0, 0])]
+    for i in range(ratio.shape[1]):
+      weights.append(jnp.minimum(weights[-1] * ratio[:, i], 1))
+    weight_bn = jnp.stack(weights, axis=1)
+    excess_bnv = jnp.maximum(weight_bn[..., None] * p_bnv - q_bnv, 0)
+    excess_bn = excess_bnv.sum(-1)
+    missing = jnp.where(weight_bn < 1, 1 - weight_bn, 1)
+    passing = jnp.where(weight_bn < 1, excess_bn / (excess_bn + missing), 1)[:, 1:]
+    passed = (_uniform(keys, passing) < passing) & drafted
+    node = jnp.max(passed * jnp.arange(1, draft.tokens.shape[1]), axis=1, initial=0).astype(jnp.int32)
+    return Accepted(node, _bonus(keys, take_node(excess_bnv, node), take_node(p_bnv, node)))
+
+
+@struct.pytree
+class NearlyBest(Exact):
+  """A draft is accepted where it is the target's argmax, or p(x) >= lenience max p (A.5). At lenience 1 it is `Exact`:
+  of equally likely tokens only the lowest id is accepted."""
+
+  lenience: Any  # float32 scalar
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    predicted = at_parent(logits, draft.topology)
+    own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)[..., 0]
+    near = own >= predicted.max(axis=-1) + jnp.log(self.lenience)
+    return super().matches(draft, logits, choice) | (near & (self.lenience < 1))
+
+
+def laws(
+  draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+) -> tuple[Float[Array, 'b n v'], Float[Array, 'b n v']]:
+  """p and q of the token after each node of a chain; q is 0 where no token follows that may be accepted.
+
+  Raises:
+    UserError: for a tree, and for drafts that come without q.
+  """
+  if not draft.topology.is_chain:
+    raise UserError('Rejection and BlockVerification need a chain of drafts, and this is a tree: use another rule')
+  p_bnv = jax.nn.softmax(logits, axis=-1)
+  if draft.topology.n == 1:
+    return p_bnv, jnp.zeros_like(p_bnv)
+  if draft.probabilities is None:
+    raise UserError(
+      'Rejection and BlockVerification need the law that drafts were drawn from, and these come without: '
+      'use them in Speculative, or another rule here'
+    )
+  q_bnv = jnp.where(acceptable[..., None], draft.probabilities, 0).astype(p_bnv.dtype)
+  return p_bnv, jnp.pad(q_bnv[:, 1:], ((0, 0), (0, 1), (0, 0)))
+
+
+def _of_next(law: Float[Array, 'b n v'], tokens: Int[Array, 'b n']) -> Float[Array, 'b g']:
+  """The probability of each draft under the law of the node before it."""
+  return jnp.take_along_axis(law[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
+
+
+def _uniform(keys: Array | None, like: Float[Array, 'b g']) -> Float[Array, 'b g']:
+  """Numbers from 0 to below 1."""
+  return jax.vmap(lambda key: jax.random.uniform(key, like.shape[1:], like.dtype))(_fold(keys, 0))
+
+
+def _bonus(keys: Array | None, rest: Float[Array, 'b v'], p: Float[Array, 'b v']) -> Int[Array, ' b']:
+  """A draw from norm(rest); from p where rounding has left nothing, which p == q can."""
+  return draw(_fold(keys, 1), jnp.log(jnp.where(rest.sum(-1, keepdims=True) > 0, rest, p)))
+
+
+def _fold(keys: Array | None, use: int) -> Array:
+  return jax.vmap(jax.random.fold_in, (0, None))(given(keys), use)

@@ -1,0 +1,71 @@
+"""What speculative decoding gains, by the formulas of Leviathan et al. 2022.
+
+  alpha   the chance that a drafted token is accepted, taken as the same for all (section 2.3): E[sum_x min(p, q)]
+  gamma   tokens drafted for each call of the target
+  c       what a call of the draft model costs, in calls of the target
+
+The formulas take the target's call on gamma + 1 tokens to cost as much as on one.
+"""
+
+import numpy as np
+
+from fastdec.errors import UserError
+
+Number = float | int | np.number
+
+
+def expected_tokens(alpha: Number, gamma: Number) -> float:
+  """Tokens emitted per call of the target, (1 - alpha^(gamma + 1)) / (1 - alpha) (equation 1); gamma + 1 at alpha = 1.
+
+  Raises:
+    UserError: unless 0 <= alpha <= 1 and gamma >= 0 is whole.
+  """
+  _check(alpha, gamma)
+  return float(np.sum(float(alpha) ** np.arange(gamma + 1)))
+
+
+def speedup(alpha: Number, gamma: Number, c: Number) -> float:
+  """How many times faster than one token a call (theorem 3.8): `expected_tokens` / (gamma c + 1).
+
+  Raises:
+    UserError: as `expected_tokens`, or for c < 0.
+  """
+  _check(alpha, gamma, c)
+  return expected_tokens(alpha, gamma) / (gamma * c + 1)
+
+
+def operations(alpha: Number, gamma: Number, c: Number) -> float:
+  """Arithmetic operations per token, in those of one token a call (theorem 3.11):
+  (gamma c + gamma + 1) / `expected_tokens`, where c is the ratio of operations, not of time.
+
+  Raises:
+    UserError: as `speedup`.
+  """
+  _check(alpha, gamma, c)
+  return (gamma * c + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def best_gamma(alpha: Number, c: Number) -> int:
+  """The gamma of the highest `speedup`, the lowest among equals; 0 where drafts do not pay (alpha <= c).
+
+  Raises:
+    UserError: as `speedup`, or where every longer draft is faster still: c = 0, or alpha = 1 and c < 1.
+  """
+  _check(alpha, 0, c)
+  if alpha > c and (c == 0 or alpha == 1):
+    raise UserError(f'alpha={alpha} and c={c} have no best gamma, longer is always faster: give alpha < 1 and c > 0')
+  gamma, tokens = 0, 1.0
+  # The speed-up rises as long as one more draft brings more than the tokens that its time is worth.
+  while alpha ** (gamma + 1) * (gamma * c + 1) > c * tokens:
+    gamma += 1
+    tokens += alpha**gamma
+  return gamma
+
+
+def _check(alpha: Number, gamma: Number, c: Number = 0.0) -> None:
+  if not 0 <= alpha <= 1:
+    raise UserError(f'alpha={alpha} is no probability of acceptance: give 0 to 1')
+  if gamma != int(gamma) or gamma < 0:
+    raise UserError(f'gamma={gamma} is no number of drafted tokens: give 0, 1, 2, ...')
+  if not 0 <= c < float('inf'):
+    raise UserError(f'c={c} is no ratio of costs: give 0 or more')

@@ -1,0 +1,182 @@
+"""Lossless in law: what speculative sampling writes, against the joint law of the first tokens, which is known exactly.
+
+The model's law is a table over four words at every prefix, so the law of all texts of four tokens can be written down.
+A rule that is wrong in one place must fail the same test.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+import fastdec as fd
+from fastdec import struct
+from fastdec.decoding.protocol import Accepted, Draft
+from fastdec.decoding.sampling import draw
+from fastdec.decoding.topology import Topology, take_node
+from tests.decoding.fakes import EOS, PRIME, HashLM, Imitation
+from tests.decoding.test_sampling import law_by_hand
+
+WORDS, TOKENS = 5, 4  # word 0 is suppressed, 1 ends
+TARGET = HashLM(vocab_size=WORDS)
+DRAFTS = {'identical': TARGET, 'good': Imitation(vocab_size=WORDS, lies=3), 'bad': Imitation(vocab_size=WORDS, lies=1)}
+PROMPT = np.array([[3, 4, 2]], np.int32)
+SETTINGS = [(5.0, 0, 1.0), (8.0, 3, 1.0), (9.0, 0, 0.8), (7.0, 3, 0.9)]
+RULES = {'rejection': fd.Rejection(), 'block': fd.BlockVerification()}
+
+
+@struct.pytree
+class BonusFromTarget:
+  """Wrong: what replaces a rejected draft is drawn from p, not from what q has left of it."""
+
+  rule: fd.Rejection | fd.BlockVerification
+  greedy = fd.Exact()
+
+  def __call__(self, keys, draft, logits, acceptable):
+    node = self.rule(keys, draft, logits, acceptable).node
+    return Accepted(node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), take_node(logits, node)))
+
+
+@functools.cache
+def exact_law(temperature, top_k, top_p):
+  """{text: probability} of all texts of TOKENS tokens, or fewer where they end."""
+
+  def continued(known, text, probability):
+    if len(text) == TOKENS or (text and text[-1] == EOS):
+      return {text: probability}
+    code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known)) % PRIME
+    logits = np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(WORDS)])
+    law = law_by_hand(np.where(np.arange(WORDS) > 0, logits, -np.inf), temperature, top_k, top_p)
+    parts = (continued([*known, v], (*text, v), probability * law[v]) for v in range(WORDS) if law[v] > 0)
+    return {text: p for part in parts for text, p in part.items()}
+
+  return continued(PROMPT[0].tolist(), (), 1.0)
+
+
+def counts(strategy, law, rows, chunks):
+  """How often each text of the law was written, and no other."""
+  places = {text: i for i, text in enumerate(law)}
+  seen = np.zeros(len(law))
+  for chunk in range(chunks):
+    key = jax.random.key(chunk)
+    out = fd.decode(TARGET, {}, np.repeat(PROMPT, rows, axis=0), strategy, max_len=TOKENS + 1, key=key)
+    texts, times = np.unique(np.asarray(out.tokens[:, :TOKENS]), axis=0, return_counts=True)
+    for text, n in zip(texts.tolist(), times, strict=True):
+      seen[places[tuple(token for token in text if token)]] += n
+  return seen
+
+
+def p_value(seen, law):
+  """Of the counts under the law; the rarest texts, of fewer than five expected, count as one."""
+  expected = seen.sum() * np.fromiter(law.values(), float)
+  rare = expected < 5
+  pooled = lambda x: np.append(x[~rare], x[rare].sum()) if rare.any() else x
+  return chisquare(pooled(seen), pooled(expected)).pvalue
+
+
+def speculative(draft, rule, settings, **kwargs):
+  return fd.Speculative((DRAFTS[draft], {}), 2, *settings, rule=rule, **kwargs)
+
+
+@pytest.mark.parametrize('draft', DRAFTS)
+@pytest.mark.parametrize('rule', RULES)
+def test_the_joint_law_of_the_first_tokens_is_the_targets(rule, draft):
+  for settings in SETTINGS:
+    law = exact_law(*settings)
+    assert p_value(counts(speculative(draft, RULES[rule], settings), law, 20_000, 1), law) > 1e-3, settings
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_an_adapted_gamma_does_not_change_the_law(rule):
+  law = exact_law(*SETTINGS[3])
+  assert p_value(counts(speculative('good', RULES[rule], SETTINGS[3], adaptive=True), law, 20_000, 1), law) > 1e-3
+
+
+@pytest.mark.parametrize('rule', [*map(BonusFromTarget, RULES.values()), fd.Rejection(lenience=0.7)])
+def test_a_wrong_rule_fails_the_same_test(rule):
+  law = exact_law(*SETTINGS[0])
+  assert p_value(counts(speculative('bad', rule, SETTINGS[0]), law, 20_000, 1), law) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('draft', DRAFTS)
+@pytest.mark.parametrize('rule', RULES)
+def test_a_million_samples_show_a_shift_of_one_percent_and_there_is_none(rule, draft):
+  law = exact_law(*SETTINGS[3])
+  seen = counts(speculative(draft, RULES[rule], SETTINGS[3]), law, 100_000, 10)
+  assert p_value(seen, law) > 1e-3
+  probabilities = np.fromiter(law.values(), float)
+  shifted = 0.99 * probabilities + 0.01 * np.roll(probabilities, 1)
+  assert p_value(seen, dict(zip(law, shifted, strict=True))) < 1e-9
+
+
+def applied(rule, p, q, rows, seed=0):
+  """The rule on `rows` drafts, whose i-th tokens have the law q[i]; p is the same everywhere."""
+  p, q, gamma = jnp.asarray(p), jnp.asarray(q), len(q)
+  keys = jax.random.split(jax.random.key(seed), rows)
+  drafts = jax.random.categorical(jax.random.key(seed + 1), jnp.log(q), shape=(rows, gamma)).astype(jnp.int32)
+  tokens = jnp.pad(drafts, ((0, 0), (1, 0)))
+  laws = jnp.broadcast_to(jnp.pad(q, ((1, 0), (0, 0))), (rows, gamma + 1, q.shape[1]))
+  logits = jnp.broadcast_to(jnp.log(p), (rows, gamma + 1, p.shape[-1]))
+  made = rule(keys, Draft(tokens, Topology.chain(gamma + 1), laws), logits, jnp.ones((rows, gamma + 1), bool))
+  return np.asarray(made.node), np.asarray(made.bonus), np.asarray(drafts)
+
+
+def test_the_papers_example_of_block_verification():
+  """Sun et al. 2024, section 3: two words, two drafts; 10/9 are accepted token by token, 11/9 by the block."""
+  p, q = [1 / 3, 2 / 3], [[2 / 3, 1 / 3]] * 2
+  for rule, expected in ((fd.Rejection(), 10 / 9), (fd.BlockVerification(), 11 / 9)):
+    accepted, _, drafts = applied(rule, p, q, 40_000)
+    assert abs(accepted.mean() - expected) < 4 * accepted.std() / 200
+  by_draft = {text: accepted[(drafts == text).all(1)].mean() for text in itertools.product((0, 1), repeat=2)}
+  np.testing.assert_allclose([by_draft[text] for text in ((0, 0), (0, 1), (1, 0), (1, 1))], [0.5, 2, 1.5, 2], atol=0.05)
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_equal_laws_accept_everything_and_disjoint_ones_nothing(rule):
+  law = np.array([0.1, 0.0, 0.7, 0.2])
+  accepted, bonus, _ = applied(RULES[rule], law, np.stack([law] * 3), 4000)
+  assert (accepted == 3).all() and not (bonus == 1).any()
+  assert chisquare(np.bincount(bonus)[law > 0], 4000 * law[law > 0]).pvalue > 1e-3
+  accepted, bonus, _ = applied(RULES[rule], law, np.array([[0.0, 1.0, 0, 0]] * 3), 400)
+  assert not accepted.any() and not (bonus == 1).any()
+
+
+def test_lenience_accepts_more_and_keeps_its_bound():
+  """A.5: alpha = sum min(p / l, q), and no token has more than p / l."""
+  p, q, lenience, rows = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.3, 0.6]), 0.5, 40_000
+  accepted, bonus, drafts = applied(fd.Rejection(lenience), p, q[None], rows)
+  kept = np.minimum(p / lenience, q)
+  assert abs(accepted.mean() - kept.sum()) < 4 * accepted.std() / 200
+  emitted = np.where(accepted > 0, drafts[:, 0], bonus)
+  left = np.maximum(p - q, 0)
+  law = kept + (1 - kept.sum()) * left / left.sum()
+  assert (law <= p / lenience).all()
+  assert chisquare(np.bincount(emitted, minlength=3), rows * law).pvalue > 1e-3
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_nothing_is_accepted_where_it_must_not_be(rule):
+  """And what comes instead has the target's law, as where nothing was drafted."""
+  p = np.array([0.2, 0.8])
+  rows, q = 4000, np.array([[[0, 0], [0.5, 0.5], [0.5, 0.5]]])
+  draft = Draft(jnp.zeros((rows, 3), jnp.int32), Topology.chain(3), jnp.repeat(jnp.asarray(q), rows, 0))
+  logits = jnp.broadcast_to(jnp.log(p), (rows, 3, 2))
+  acceptable = jnp.broadcast_to(jnp.array([True, False, False]), (rows, 3))
+  made = RULES[rule](jax.random.split(jax.random.key(0), rows), draft, logits, acceptable)
+  assert not made.node.any()
+  assert chisquare(np.bincount(made.bonus), rows * p).pvalue > 1e-3
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_drafts_without_a_law_and_trees_are_refused(rule):
+  keys, logits, acceptable = jax.random.split(jax.random.key(0), 1), jnp.zeros((1, 3, 5)), jnp.ones((1, 3), bool)
+  tokens = jnp.ones((1, 3), jnp.int32)
+  with pytest.raises(fd.UserError, match='these come without'):
+    RULES[rule](keys, Draft(tokens, Topology.chain(3)), logits, acceptable)
+  with pytest.raises(fd.UserError, match='this is a tree'):
+    RULES[rule](keys, Draft(tokens, Topology.from_choices([[0], [1]]), jnp.zeros((1, 3, 5))), logits, acceptable)

@@ -1,0 +1,208 @@
+"""Speculative decoding writes what greedy decoding writes, and drafts what the draft model would write."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.dataset import decode_all
+from fastdec.decoding.decode import _decode
+from fastdec.decoding.inputs import checked
+from fastdec.struct import Bound
+from tests.decoding import test_strategies as translation
+from tests.decoding.fakes import PRIME, HashLM, Imitation, truths
+
+MODEL, MAX_LEN = HashLM(), 20
+DRAFTS = {'identical': MODEL, 'good': Imitation(lies=7), 'fair': Imitation(lies=2), 'bad': Imitation(lies=1)}
+rng = np.random.default_rng(0)
+PROMPTS, LENGTHS = rng.integers(2, 14, (300, 5)).astype(np.int32), rng.integers(1, 6, 300)
+EXPECTED = truths(MODEL, PROMPTS, LENGTHS, MAX_LEN)
+
+
+def decoded(strategy, rows=slice(None), max_len=MAX_LEN, model=MODEL):
+  return fd.decode(model, {}, PROMPTS[rows], strategy, prompt_lengths=LENGTHS[rows], max_len=max_len)
+
+
+@pytest.mark.parametrize('adaptive', [False, True])
+@pytest.mark.parametrize('gamma', [1, 2, 5])
+@pytest.mark.parametrize('draft', DRAFTS)
+def test_greedy_is_lossless(draft, gamma, adaptive):
+  out = decoded(fd.Speculative((DRAFTS[draft], {}), gamma, adaptive=adaptive))
+  np.testing.assert_array_equal(out.tokens, EXPECTED)
+  np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
+  if adaptive:
+    assert (out.draft_calls <= gamma * out.calls).all() and (out.draft_calls >= out.calls).all()
+  else:
+    np.testing.assert_array_equal(out.draft_calls, gamma * out.calls)
+
+
+def test_drafts_of_every_quality_are_tested():
+  sizes = [decoded(fd.Speculative((draft, {}), 5)).mean_block_size for draft in DRAFTS.values()]
+  assert sizes[0] > 3.5 and sizes == sorted(sizes, reverse=True) and sizes[-1] < 1.3
+
+
+def test_an_identical_draft_is_accepted_whole():
+  model = HashLM(eos_ids=())
+  out = fd.decode(model, {}, PROMPTS, fd.Speculative((model, {}), 4), prompt_lengths=LENGTHS, max_len=1 + 3 * 5)
+  assert out.block_sizes[:, :3].tolist() == [[5, 5, 5]] * 300 and out.draft_calls.tolist() == [12] * 300
+
+
+@pytest.mark.parametrize('adaptive', [False, True])
+def test_what_is_drafted_is_what_the_draft_model_would_write(adaptive):
+  """After every kind of step: rows that accept all, some and none lie side by side."""
+  draft_model, rows, gamma = Imitation(lies=3, eos_ids=()), 12, 3
+  target, max_len = Bound(HashLM(eos_ids=()), {}), 16
+  strategy = fd.Speculative((draft_model, {}), gamma, adaptive=adaptive)
+  _, prompt, _ = checked(target.module, PROMPTS[:rows], LENGTHS[:rows], None, max_len, None)
+  state = jax.jit(lambda: strategy.init(target, prompt, max_len, None))()
+  propose = jax.jit(lambda s: strategy.drafter.propose(target, s.drafter, s.root, None)[0].tokens)
+  step = jax.jit(lambda s: strategy.step(target, s))
+  blocks = set()
+  for _ in range(4):
+    drafts, wanted, done = propose(state), state.drafter.gamma, state.done
+    for i in np.flatnonzero(~done):
+      known = [*PROMPTS[i, : LENGTHS[i]].tolist(), *state.tokens[i, : state.length[i]].tolist()]
+      assert drafts[i, 1 : 1 + int(wanted[i])].tolist() == draft_oracle(draft_model, known, int(wanted[i]))
+    before = state.length
+    state = step(state)
+    blocks |= set((state.length - before)[~done].tolist())
+  assert blocks == {1, 2, 3, 4}
+
+
+def draft_oracle(model, known, count):
+  """The most likely tokens by the definition, the whole prefix hashed for each."""
+  drafts = []
+  for _ in range(count):
+    code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known + drafts))
+    code = (code + (code % model.lies == 0)) % PRIME
+    drafts.append(max(range(1, model.vocab_size), key=lambda v: ((code * (v * v + 3) + v * 17) % 101, -v)))
+  return drafts
+
+
+@pytest.mark.parametrize('adaptive', [False, True])
+def test_batch_of_b_equals_b_batches_of_one(adaptive):
+  strategy = fd.Speculative((DRAFTS['fair'], {}), 4, temperature=2.0, adaptive=adaptive)
+  keys = jax.random.split(jax.random.key(3), 6)
+  given = {'strategy': strategy, 'max_len': MAX_LEN}
+  together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **given)
+  for i in range(6):
+    row = slice(i, i + 1)
+    alone = fd.decode(MODEL, {}, PROMPTS[row], prompt_lengths=LENGTHS[row], key=keys[row], **given)
+    for field in ('tokens', 'lengths', 'block_sizes', 'calls', 'draft_calls'):
+      np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
+
+
+def test_gamma_follows_the_acceptance():
+  calls = {}
+  for name in ('identical', 'bad'):
+    out = decoded(fd.Speculative((DRAFTS[name], {}), 5, adaptive=True))
+    calls[name] = np.sum(out.draft_calls) / np.sum(out.calls)
+  assert calls['identical'] == 5 and calls['bad'] < 2.5
+
+
+@pytest.mark.parametrize('max_len', [1, 2, 4])
+def test_max_len_in_the_middle_of_a_block(max_len):
+  out = decoded(fd.Speculative((DRAFTS['good'], {}), 5), max_len=max_len)
+  np.testing.assert_array_equal(out.tokens, EXPECTED[:, :max_len])
+
+
+def test_stream_and_pool_write_the_same():
+  strategy = fd.Speculative((DRAFTS['good'], {}), 3, adaptive=True)
+  blocks = list(fd.stream(MODEL, {}, PROMPTS[:9], strategy, prompt_lengths=LENGTHS[:9], max_len=MAX_LEN))
+  rows = [list(itertools.chain(*parts)) for parts in zip(*blocks, strict=True)]
+  assert [row + [0] * (MAX_LEN - len(row)) for row in rows] == EXPECTED[:9].tolist()
+  prompts = [prompt[:n] for prompt, n in zip(PROMPTS[:30], LENGTHS, strict=False)]
+  out = decode_all(MODEL, {}, prompts, strategy, max_len=MAX_LEN, rows=8)
+  np.testing.assert_array_equal(out.tokens, EXPECTED[:30])
+
+
+@pytest.mark.parametrize('words', [13, 15])
+def test_a_draft_of_another_vocabulary_size(words):
+  """What only the draft knows is never drafted; what only the target knows is written all the same."""
+  draft = HashLM(vocab_size=words)
+  strategy = fd.Speculative((draft, {}), 3, same_ids=True)
+  out = decoded(strategy)
+  np.testing.assert_array_equal(out.tokens, EXPECTED)
+  assert out.mean_block_size > (3 if words == 15 else 2)
+  target = Bound(HashLM(suppressed_ids=(0, 5)), {})
+  _, prompt, keys = checked(target.module, PROMPTS, LENGTHS, None, 4, jax.random.key(0))
+  sampling = dataclasses.replace(strategy, temperature=30.0)
+  state = sampling.init(target, prompt, 4, keys)
+  drafted, _ = sampling.drafter.propose(target, state.drafter, state.root, keys)
+  q_bnv = np.asarray(drafted.probabilities)
+  assert q_bnv.shape == (300, 4, 14) and not q_bnv[:, 0].any() and not q_bnv[..., [0, 5]].any()
+  np.testing.assert_allclose(q_bnv[:, 1:].sum(-1), 1, rtol=1e-5)
+  assert q_bnv[..., 13].any() == (words == 15)
+
+
+def test_lenience_at_temperature_0_keeps_nearly_best_drafts():
+  exact, strict, loose = (
+    decoded(fd.Speculative((DRAFTS['fair'], {}), 4, rule=rule))
+    for rule in (None, fd.Rejection(), fd.Rejection(lenience=0.1))
+  )
+  np.testing.assert_array_equal(strict.tokens, exact.tokens)
+  assert loose.mean_block_size > strict.mean_block_size and (loose.tokens != exact.tokens).any()
+
+
+def test_a_sweep_is_one_program():
+  key, before = jax.random.key(0), None
+  for temperature, lenience in ((1.0, 1.0), (2, 0.5), (0.5, 0.1)):
+    strategy = fd.Speculative((MODEL, {}), 2, temperature, top_k=3, rule=fd.Rejection(lenience))
+    fd.decode(MODEL, {}, PROMPTS[:4], strategy, max_len=4, key=key)
+    before = before or _decode._cache_size()
+  assert _decode._cache_size() == before
+
+
+def noisy(params, scale):
+  """Parameters of a draft that often agrees."""
+  leaves, tree = jax.tree.flatten(params)
+  keys = jax.random.split(jax.random.key(8), len(leaves))
+  noise = [scale * x.std() * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(tree, [x + n for x, n in zip(leaves, noise, strict=True)])
+
+
+@pytest.mark.parametrize('adaptive', [False, True])
+@pytest.mark.parametrize('kind', ['random', 'trained'])
+def test_greedy_is_lossless_with_an_encoder(kind, adaptive):
+  """Against the oracle that has no cache, in float64; the draft has an encoder of its own."""
+  with jax.enable_x64(True):
+    params, _, expected = translation.made(kind)
+    sizes = []
+    for draft in (params, noisy(params, 0.3), translation.random_params()):
+      strategy = fd.Speculative((translation.MODEL, draft), 4, adaptive=adaptive)
+      out = fd.decode(translation.MODEL, params, translation.SOURCE, strategy, max_len=translation.MAX_LEN)
+      np.testing.assert_array_equal(out.tokens, expected)
+      sizes.append(out.mean_block_size)
+    assert sizes[0] >= sizes[1] >= sizes[2] and (kind == 'random' or sizes[0] > sizes[1] > sizes[2])
+
+
+@pytest.mark.parametrize(
+  ('make', 'words'),
+  [
+    (lambda: fd.Speculative((MODEL, {}), gamma=0), 'gamma=0 is not possible'),
+    (lambda: fd.Speculative((MODEL, {}), temperature=-1.0), 'temperature=-1.0 is not possible: give 0'),
+    (lambda: fd.Speculative((MODEL, {}), temperature=float('nan')), 'temperature=nan'),
+    (lambda: fd.Speculative((MODEL, {}), top_p=0), 'more than 0 and at most 1'),
+    (lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()), 'Exact does not sample'),
+    (lambda: fd.Rejection(0), 'lenience=0 is not possible'),
+    (lambda: fd.Rejection(1.5), 'lenience=1.5 is not possible'),
+    (lambda: decoded(fd.Speculative((HashLM(vocab_size=20), {}))), 'has 20 tokens and the target 14'),
+    (lambda: decoded(fd.Speculative((MODEL, {}), temperature=1.0)), 'key=jax.random.key'),
+    (lambda: decoded(fd.Speculative((HashLM(start_id=0), {}))), 'has an encoder, and the target has none'),
+    (lambda: decoded(fd.Speculative((HashLM(max_positions=9), {}))), "exceed the draft model's 9 positions"),
+  ],
+)
+def test_mistakes(make, words):
+  with pytest.raises(fd.UserError, match=words):
+    make()
+
+
+def test_sizes_that_differ_by_padding_are_one_vocabulary():
+  big, padded = HashLM(vocab_size=300), HashLM(vocab_size=302)
+  out = decoded(fd.Speculative((padded, {})), rows=slice(4), max_len=5, model=big)
+  np.testing.assert_array_equal(out.tokens, decoded(fd.Greedy(), rows=slice(4), max_len=5, model=big).tokens)
+  with pytest.raises(fd.UserError, match='has 302 tokens and the target 300'):
+    decoded(fd.Speculative((HashLM(vocab_size=302, eos_ids=(2,)), {})), rows=slice(4), model=big)
