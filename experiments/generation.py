@@ -1,7 +1,6 @@
 """What generating text takes: a model and its tokenizer, and how to decode, from folders and settings."""
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -124,7 +123,7 @@ class Generator:
     """For the tokens that follow this prompt."""
     return Reader(self.tokenizer, [] if self.is_translator else self.ids(prompt))
 
-  @functools.cached_property
+  @property
   def most_drafted(self) -> int:
     """Tokens that one call can accept."""
     return self.strategy.drafter.nodes - 1
@@ -163,7 +162,7 @@ def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:
   """How to decode; draft and heads as they were loaded, None where there are none."""
   law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
   if draft is not None:
-    return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, **law)
+    return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
   if settings.lookup:
     return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, **law)
   if heads is not None:
@@ -195,7 +194,8 @@ def read_prompts(path: pathlib.Path) -> list[str]:
   except OSError as error:
     raise UserError(f'cannot read {path} ({error.strerror}): give a text file with a prompt on each line') from None
   except UnicodeDecodeError as error:
-    raise UserError(f'line {data[: error.start].count(b"\n") + 1} of {path} is not UTF-8: convert the text') from None
+    line = data[: error.start].count(b'\n') + 1
+    raise UserError(f'line {line} of {path} is not UTF-8: convert the text') from None
   if not text:
     raise UserError(f'{path} is empty: give a prompt on each line')
   lines = text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`

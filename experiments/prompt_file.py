@@ -1,5 +1,6 @@
 """Many prompts: each ends as a JSON line, and a run that was stopped goes on where it was."""
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -7,7 +8,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import jax
@@ -53,19 +54,24 @@ class Output:
   def settings_path(self) -> pathlib.Path:
     return self.path.with_name(f'{self.path.name}.settings.json')
 
-  def open(self) -> IO[bytes]:
+  @contextlib.contextmanager
+  def open(self) -> Iterator[IO[bytes]]:
     """The file to add to, for this process alone, its settings on the disk, a line that was cut short taken away."""
     try:
-      with whole_file(self.settings_path) as file:
-        file.write(json.dumps(self.record, indent=2).encode() + b'\n')
-      file = open(self.path, 'a+b')  # closed by its user
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise UserError(f'another process writes {self.path}: wait for it, or give another --output') from None
+      self.path.parent.mkdir(parents=True, exist_ok=True)
+      file = open(self.path, 'a+b', buffering=0)  # noqa: SIM115
     except OSError as error:
-      raise UserError(f'cannot write {self.path} ({error.strerror}): make room, or give another --output') from None
-    file.truncate(len(self._whole_lines()))
-    return file
+      raise UserError(f'cannot write {self.path} ({error.strerror}): give another --output') from None
+    with file:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        raise UserError(f'another process writes {self.path}: wait for it, or give another --output') from None
+      self._check()  # again: another process may have been here
+      with whole_file(self.settings_path) as settings:
+        settings.write(json.dumps(self.record, indent=2).encode() + b'\n')
+      file.truncate(len(self._whole_lines()))
+      yield file
 
   def done(self) -> dict[int, bytes]:
     """The lines that are there, by the index of their prompt."""
@@ -113,10 +119,10 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
     progress.reset(len(done))
     sources = [np.array(generator.ids(prompts[index]), np.int32) for index in todo]
     keys = row_keys(jax.random.key(generator.settings.seed), len(prompts))[np.array(todo, int)] if todo else None
-    settings, since, logged = generator.settings, time.monotonic(), time.monotonic()
+    since = logged = time.monotonic()
     tokens = calls = 0
     for finished in decode_each(
-      generator.model, generator.params, sources, generator.strategy, settings.max_len, rows, keys
+      generator.model, generator.params, sources, generator.strategy, generator.settings.max_len, rows, keys
     ):
       ends = [(todo[i], jax.tree.map(lambda x, row=row: x[row], finished.decoded))
               for row, i in enumerate(finished.indices)]
@@ -146,8 +152,8 @@ def _line(generator: Generator, index: int, prompt: str, decoded: Any) -> bytes:
 def _append(output: Output, file: IO[bytes], lines: bytes) -> None:
   """Adds whole lines, and waits until they are on the disk."""
   try:
-    file.write(lines)
-    file.flush()
+    while lines:
+      lines = lines[file.write(lines) :]
     os.fsync(file.fileno())
   except OSError as error:
     raise UserError(f'cannot write {output.path} ({error.strerror}): make room, and give the same command') from None
