@@ -44,8 +44,8 @@ class T5Config(StackConfig):
     if self.buckets < 4 or self.buckets % 2:
       raise UserError(f'buckets={self.buckets} is not possible: give an even number from 4')
     if self.max_distance <= self.buckets // 2:
-      raise UserError(f'max_distance={self.max_distance} is not possible with buckets={self.buckets}: give more than '
-                      f'{self.buckets // 2}')
+      half = self.buckets // 2
+      raise UserError(f'max_distance={self.max_distance} is not possible with {self.buckets} buckets: give over {half}')
 
   def _check_heads(self) -> None:
     self._check_sizes('d_kv')
