@@ -30,6 +30,9 @@ ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_new': 'gelu', 'silu':
 UNSUPPORTED = ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids')
 EMBEDDINGS = ('shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
 
+# In files converted from the first TensorFlow checkpoints; no attention reads it.
+OBSOLETE = 'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight'
+
 
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> T5:
   """The model that config.json and generation_config.json describe, computing in `dtype`.
@@ -38,7 +41,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   whether they have a matrix of their own, which the tensors decide (`params_of`).
 
   Raises:
-    UserError: an option that is not supported, or ids that are missing.
+    UserError: an option that is not supported.
   """
   if not config.get('is_encoder_decoder', True):
     raise UserError('is_encoder_decoder=false in config.json is not supported: give a T5 that has a decoder')
@@ -46,7 +49,10 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   for name in UNSUPPORTED:
     if settings.get(name):
       raise UserError(f'{name}={settings[name]} in generation_config.json is not supported: remove it')
-  pad = _id(settings, 'pad_token_id', 0)
+  pad = settings.get('pad_token_id', 0)
+  if pad is None:
+    raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
+  start = settings.get('decoder_start_token_id')
   end = settings.get('eos_token_id', 1)
   is_tied = config.get('tie_word_embeddings', True)
   rate = config.get('dropout_rate', 0.1)
@@ -64,7 +70,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       scales_logits=config.get('scale_decoder_outputs', is_tied),
       pad_id=pad,
       eos_ids=() if end is None else (end,) if isinstance(end, int) else tuple(end),
-      start_id=_id(settings, 'decoder_start_token_id', pad),
+      start_id=pad if start is None else start,
       suppressed_ids=_suppressed(settings),
     )
   )
@@ -76,12 +82,12 @@ def params_of(model: T5, tensors: Mapping[str, Array | np.ndarray]) -> Params:
   Raises:
     UserError: encoder and decoder with embeddings of their own.
   """
-  c = model.config
-  tensors.get('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight')  # in old files; nobody reads it
-  params = {'embedding': _embedding(tensors)}
-  head = tensors.get('lm_head.weight')
-  if head is not None and not _are_equal(head, params['embedding']):
-    params['lm_head'] = jnp.asarray(head)
+  c, names = model.config, set(tensors)
+  if OBSOLETE in names:
+    tensors[OBSOLETE]  # noqa: B018 (asked for, so that it is not left over)
+  params = {'embedding': _embedding(tensors, names)}
+  if 'lm_head.weight' in names and not _are_equal(tensors['lm_head.weight'], params['embedding']):
+    params['lm_head'] = jnp.asarray(tensors['lm_head.weight'])
   for side, layers in (('encoder', c.encoder_layers), ('decoder', c.decoder_layers)):
     params[f'{side}_norm'] = {'scale': jnp.asarray(tensors[f'{side}.final_layer_norm.weight'])}
     table = f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
@@ -121,8 +127,8 @@ def _layer(c: T5Config, tensors: Mapping[str, Array | np.ndarray], prefix: str, 
   return layer
 
 
-def _embedding(tensors: Mapping[str, Array | np.ndarray]) -> Array:
-  first, *others = [tensors[name] for name in EMBEDDINGS if name in tensors] or [tensors[EMBEDDINGS[0]]]
+def _embedding(tensors: Mapping[str, Array | np.ndarray], names: set[str]) -> Array:
+  first, *others = [tensors[name] for name in EMBEDDINGS if name in names] or [tensors[EMBEDDINGS[0]]]
   if not all(_are_equal(first, other) for other in others):
     raise UserError(f'{", ".join(EMBEDDINGS)} differ, and T5 shares one: such a model is not supported')
   return jnp.asarray(first)
@@ -140,13 +146,6 @@ def _feed_forward(projection: str) -> dict[str, Any]:
   if projection == 'gated-gelu':
     activation = 'gelu_new'
   return {'is_gated': gate == 'gated', 'activation': ACTIVATIONS[activation]}
-
-
-def _id(settings: Mapping[str, Any], name: str, default: int) -> int:
-  value = settings.get(name, default)
-  if not isinstance(value, int):
-    raise UserError(f'{name}={value!r} is not supported: give one id in config.json or generation_config.json')
-  return value
 
 
 def _suppressed(settings: Mapping[str, Any]) -> tuple[int, ...]:

@@ -214,7 +214,7 @@ def test_bfloat16_is_near_float32(made):
   half = T5(dataclasses.replace(model.config, dtype='bfloat16'))
   wide, narrow = (m.unembed(params, hidden_of(m, params, BATCH)) for m in (model, half))
   assert narrow.dtype == jnp.float32
-  np.testing.assert_allclose(narrow, wide, atol=0.05 * float(jnp.abs(wide).max()))
+  assert 0 < jnp.abs(narrow - wide).mean() < 0.05 * jnp.abs(wide).mean()
 
 
 def test_dropout_is_of_training_alone(made):
