@@ -84,7 +84,7 @@ def params_of(model: T5, tensors: Mapping[str, Array | np.ndarray]) -> Params:
   """
   c, names = model.config, set(tensors)
   if OBSOLETE in names:
-    tensors[OBSOLETE]  # noqa: B018 (asked for, so that it is not left over)
+    tensors[OBSOLETE]  # asked for, so that it is not left over
   params = {'embedding': _embedding(tensors, names)}
   if 'lm_head.weight' in names and not _are_equal(tensors['lm_head.weight'], params['embedding']):
     params['lm_head'] = jnp.asarray(tensors['lm_head.weight'])
