@@ -9,7 +9,7 @@ from fastdec.decoding.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.score import score
 from fastdec.decoding.speculative import Speculative
-from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, Sample
+from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
@@ -28,6 +28,7 @@ __all__ = [
   'Medusa',
   'MinBlock',
   'PowerPenalty',
+  'PromptLookup',
   'Rejection',
   'Sample',
   'Speculative',

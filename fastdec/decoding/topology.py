@@ -133,8 +133,8 @@ class Topology:
     return isinstance(other, Topology) and self.is_static and other.is_static and self._key() == other._key()
 
   def __hash__(self) -> int:
-    if not self.is_static:
-      raise TypeError('a tree whose parents are data cannot be a static argument')
+    if not (self.is_static and isinstance(self.acceptable, np.ndarray)):
+      raise TypeError('a tree that is data cannot be a static argument')
     return hash(self._key())
 
 

@@ -24,9 +24,12 @@ STRATEGIES = {
   'greedy': fd.Greedy(),
   'blockwise': fd.Blockwise((HashHeads(), {}), k=4),
   'tree': fd.Medusa((HashHeads(), {}), [[0], [1], [0, 0], [1, 0]]),
+  'lookup': fd.PromptLookup(ngram=2, k=4),
   'sampling': fd.Sample(temperature=3.0),
   'beam': fd.Beam(size=3, n_best=2),
 }
+
+WITH_SOURCES = {'sampling': fd.Sample(), 'beam': fd.Beam(size=2, max_len=(1, 3)), 'lookup': fd.PromptLookup()}
 
 
 def prompts(count, longest=6, seed=0):
@@ -55,7 +58,7 @@ def test_a_pool_writes_what_one_batch_writes(name):
     assert same(decode_all(MODEL, {}, sources, strategy, MAX_LEN, rows, key), batch)
 
 
-@pytest.mark.parametrize('strategy', [fd.Sample(), fd.Beam(size=2, max_len=(1, 3))], ids=['sampling', 'beam'])
+@pytest.mark.parametrize('strategy', WITH_SOURCES.values(), ids=WITH_SOURCES)
 def test_a_translator_s_sources_of_many_widths(strategy):
   """The memory moves with its rows; a source that is empty ends at once."""
   with jax.enable_x64(True):

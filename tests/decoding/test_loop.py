@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from fastdec.decoding import loop
+from fastdec.decoding.drafters.lookup import LookupDrafter
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.rules import Exact
@@ -29,6 +30,7 @@ DRAFTERS = {
   'trees as data': lambda truth, seed: Scripted(truth, seed, nodes=7),
   'trees with a window': lambda truth, seed: Scripted(truth, seed, nodes=8, window=3),
   'wider than max_len': lambda truth, seed: Scripted(truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9),
+  'prompt lookup': lambda truth, seed: LookupDrafter(ngram=2, nodes=4),
 }
 
 

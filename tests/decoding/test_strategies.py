@@ -126,6 +126,7 @@ def strategy(name, heads):
   layout, _, k = rest.partition(' ')
   return {
     'greedy': lambda: fd.Greedy(),
+    'lookup': lambda: fd.PromptLookup(),
     'blockwise': lambda: fd.Blockwise(bound[layout], int(k)),
     'two-calls': lambda: fd.BlockwiseTwoCalls(bound[layout], int(k)),
     'sweep': lambda: fd.Blockwise(bound[layout], int(k), fd.MinBlock(fd.TopN(1), 1)),
@@ -139,7 +140,7 @@ def strategy(name, heads):
 LOSSLESS = [
   'greedy', *(f'blockwise separate {k}' for k in (1, 2, 3, 7, 10)), 'blockwise paper 10', 'blockwise paper 4',
   'two-calls separate 4', 'sweep separate 10', 'tree separate', 'tree paper', 'chain-as-tree separate',
-  'twins separate',
+  'twins separate', 'lookup',
 ]
 
 
@@ -171,7 +172,9 @@ def test_max_len_in_the_middle_of_a_block(name, max_len):
   np.testing.assert_array_equal(out.tokens, expected[:, :max_len])
 
 
-@pytest.mark.parametrize('name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4'])
+@pytest.mark.parametrize(
+  'name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4', 'lookup']
+)
 def test_batch_of_b_equals_b_batches_of_one(name):
   params, heads, _ = made('trained')
   together = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
@@ -193,7 +196,7 @@ def test_one_call_or_two_calls_draft_the_same():
 def test_a_forced_prefix_is_continued():
   params, heads, expected = made('trained')
   prefix, lengths = expected[:-1, :2], np.array([2, 1, 0, 2, 1, 0])
-  for name in ('greedy', 'blockwise separate 7'):
+  for name in ('greedy', 'blockwise separate 7', 'lookup'):
     forced = {'prefix': prefix, 'prompt_lengths': lengths, 'max_len': 6}
     out = fd.decode(MODEL, params, SOURCE[:-1], strategy(name, heads), **forced)
     for row, n, tokens in zip(expected[:-1], lengths, np.asarray(out.tokens), strict=True):

@@ -1,0 +1,113 @@
+"""Prompt lookup: what followed the last time the text read like this (an n-gram match, no model, nothing to train).
+
+The draft is a chain that copies the text after the latest earlier occurrence of the longest matching suffix, n-grams
+of `ngram` tokens first, then shorter ones, down to one. A copy that runs past the end of the text goes on with itself,
+as in LZ77: in "a b a b", "a b" was followed by "a b a b a b ...". Where nothing matches, no node is acceptable.
+
+    text            the cat sat . the cat          ngram 3, k 4
+    "the cat"       was followed by                 sat . the
+
+The text is the prompt and what has been emitted; of an encoder-decoder model also its source, which counts as earlier
+than all of it. A `Model` has one vocabulary, by which `decode` also checks the source: so wherever the inputs are ids
+[b, s], source and target speak of the same words; images do not. Speculative decoding's n-gram draft (Leviathan et al.
+2022, section 4.1) in the form that became known as prompt lookup (Saxena 2023), but for the copy that goes on.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Draft, Prefill, Prompt, Step
+from fastdec.decoding.topology import Topology
+from fastdec.models.api import Model
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Text:
+  """All that has been read and written: the source in slots 0..begin - 1, then the prompt and what was emitted."""
+
+  tokens: Int[Array, '*b l']
+  source_length: Int[Array, '*b']
+  length: Int[Array, '*b']  # of prompt and emitted tokens; the last of them is the root
+  begin: int = struct.static()  # where the prompt begins
+
+
+@struct.pytree
+class LookupDrafter:
+  """State: the text, to search in."""
+
+  ngram: int = struct.static()  # the longest suffix looked for
+  nodes: int = struct.static()  # a chain
+
+  def init(self, target: Bound, prefill: Prefill) -> Text:
+    source, source_length = _source(target.module, prefill.prompt)
+    prompt, begin = prefill.prompt, source.shape[1]
+    tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.slots - prompt.tokens.shape[1])))
+    text = Text(jnp.concatenate([source, tokens], axis=1), source_length, prompt.length, begin)
+    return _appended(text, prefill.root[:, None], jnp.ones_like(prompt.length))
+
+  def propose(
+    self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Text]:
+    copied, is_known = jax.vmap(functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1))(state)
+    tokens = jnp.concatenate([root[:, None], copied], axis=1)
+    acceptable = jnp.pad(is_known, ((0, 0), (1, 0)), constant_values=True)
+    return Draft(tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)), state
+
+  def observe(self, target: Bound, state: Text, step: Step) -> Text:
+    index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes)
+    block = jnp.take_along_axis(step.tokens, index, axis=1, mode='clip')
+    return _appended(state, block, step.count)
+
+
+def _source(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
+  """The source and its lengths; where it is no text in the model's vocabulary, one of no tokens."""
+  if prompt.inputs is None or prompt.inputs.ndim != 2:
+    return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)
+  places = jnp.arange(1, prompt.inputs.shape[1] + 1, dtype=jnp.int32)
+  length = jnp.where(prompt.inputs != model.pad_id, places, 0).max(axis=1)
+  return prompt.inputs.astype(prompt.tokens.dtype), length
+
+
+def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Text:
+  """The text with the first `count` tokens of each row's block at its end."""
+  n, end = block.shape[1], text.tokens.shape[1]
+  index = jnp.arange(n)
+  place = jnp.where(index < count[:, None], text.begin + text.length[:, None] + index, end)
+  put = jax.vmap(lambda row, place, values: row.at[place].set(values, mode='drop'))
+  return dataclasses.replace(text, tokens=put(text.tokens, place, block), length=text.length + count)
+
+
+def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
+  """What followed the best match in one row's text, and which of it is known: `count` tokens, or none."""
+  tokens, root = text.tokens, text.begin + text.length - 1
+  place, matched = _best_match(text, ngram)
+  in_source = place < text.begin
+  index = jnp.arange(1, count + 1)
+  index = place + jnp.where(in_source, index, 1 + (index - 1) % jnp.maximum(root - place, 1))
+  is_known = (matched > 0) & (~in_source | (index < text.source_length))
+  return jnp.where(is_known, tokens.at[index].get(mode='clip'), tokens[root]), is_known
+
+
+def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
+  """Where in one row's text the longest suffix that something follows ends for the last time, and its length.
+
+  A match lies within the source or within the text, not across the border.
+  """
+  tokens, root = text.tokens, text.begin + text.length - 1
+  index = jnp.arange(tokens.shape[0])
+  is_source = index < text.begin
+  first = jnp.where(is_source, 0, text.begin)
+  agrees = index + 1 < jnp.where(is_source, text.source_length, root + 1)
+  matched = jnp.zeros(tokens.shape, jnp.int32)
+  for back in range(ngram):
+    here = (jnp.roll(tokens, back) == tokens[root - back]) & (index - back >= first) & (root - back >= text.begin)
+    agrees &= here
+    matched += agrees
+  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1])  # the latest among the longest
+  return place, matched[place]
