@@ -1,4 +1,4 @@
-"""Speculative decoding, theory against practice: Tables 2 and 3 of Leviathan et al. 2022, the paper's figures beside ours.
+"""Speculative decoding, theory against practice: Tables 2 and 3 of Leviathan et al. 2022, beside our own figures.
 
   python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=translation --workdir=out/spec
   [--budget=540s]
