@@ -3,22 +3,20 @@
 import dataclasses
 from typing import Any, Literal
 
+import numpy as np
+from jaxtyping import Int
+
 from configs.common import to_dataclass
+from experiments.decoding import check_sources, padded_width
 from experiments.settings import RunConfig, Training, at_least
 from experiments.translation import Text, TextConfig
 from fastdec.errors import UserError
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig
 
-ROLES = ('target', 'large', 'small')  # a draft model is large or small
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-  """One of the models; fields as in `configs/speculative.py`."""
-
-  model: TransformerConfig  # but for its vocabulary, which the text gives
-  train: RunConfig
+TRAINED = ('large', 'small')  # draft models
+ROLES = ('target', *TRAINED)
+MODELS = (*TRAINED, 'bigram', 'unigram')  # drafts that are models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,22 +73,14 @@ class TranslationTraining(Training):
 
 @dataclasses.dataclass(frozen=True)
 class SpeculativeExperiment:
-  """The whole; fields as in `configs/speculative.py`."""
+  """The whole; fields as in `configs/speculative.py`. Subclasses add the three models, and what they read."""
 
   task: Literal['translation', 'lm']
   scale: str
   seed: int
   mesh: MeshConfig
   data: TextConfig
-  target: ModelConfig
-  large: ModelConfig
-  small: ModelConfig
   measure: MeasureConfig
-
-  @classmethod
-  def of(cls, config: Any) -> 'SpeculativeExperiment':
-    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
-    return to_dataclass(cls, config)
 
   def __post_init__(self) -> None:
     for role in ROLES:
@@ -98,5 +88,56 @@ class SpeculativeExperiment:
 
   def training(self, role: str) -> Training:
     """How the model of a role is trained."""
-    part: ModelConfig = getattr(self, role)
+    raise NotImplementedError
+
+  def prompts(self, text: Text, model: Any) -> Int[np.ndarray, 'n s']:
+    """The inputs of `fd.decode`, of the split that is measured; prompts of one length."""
+    raise NotImplementedError
+
+  def first_id(self, model: Any) -> int:
+    """The word before the first of a text."""
+    raise NotImplementedError
+
+  @property
+  def asked(self) -> dict[str, Any]:
+    """What cells must agree on."""
+    measure = self.measure
+    names = ('split', 'sentences', 'timed', 'max_len', 'repeats')
+    return {'task': self.task, **{name: getattr(measure, name) for name in names}}
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationModel:
+  """An encoder-decoder model and its training."""
+
+  model: TransformerConfig  # but for its vocabulary, which the text gives
+  train: RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation(SpeculativeExperiment):
+  """From source to target; a draft model has an encoder of its own."""
+
+  target: TranslationModel
+  large: TranslationModel
+  small: TranslationModel
+
+  def training(self, role: str) -> TranslationTraining:
+    part: TranslationModel = getattr(self, role)
     return TranslationTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
+
+  def prompts(self, text: Text, model: Transformer) -> Int[np.ndarray, 'n s']:
+    tokens = text.tokens(self.measure.split)
+    check_sources(tokens, model.max_positions, f'of the {self.measure.split} set')
+    found = np.full((len(tokens), padded_width(tokens, model.max_positions)), model.pad_id, np.int32)
+    for i in range(len(tokens)):
+      found[i, : tokens.source.lengths[i]] = tokens.source[i]
+    return found
+
+  def first_id(self, model: Transformer) -> int:
+    return model.start_id
+
+
+def experiment_of(config: Any) -> SpeculativeExperiment:
+  """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+  return to_dataclass(Translation, config)

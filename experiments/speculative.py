@@ -23,11 +23,21 @@ def main(words: list[str]) -> None:
   import sys
 
   from experiments import speculation, speculative_page
+  from fastdec.evaluation import report, speculation_figure, speculation_tables
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = speculation.SpeculativeExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = speculation.experiment_of(CONFIG.value), pathlib.Path(WORKDIR.value)
   page = speculative_page.SpeculativePage(experiment, workdir, budget)
   outcome = page.fill()
+  if found := page.cells():
+    drawn = speculation_tables.speed_table(found), speculation_tables.alpha_table(found)
+    picture = '\n![Measured against predicted](speculative.png)\n'
+    report.write_text(workdir / 'speculative.md', '\n'.join(map(report.markdown, drawn)) + picture)
+    speculation_figure.predictions(found, workdir / 'speculative.png')
+    for table in drawn:
+      page.console.print(report.terminal(table))
+    paths = f'{workdir}/speculative.md, the picture {workdir}/speculative.png'
+    page.console.print(f'\nThe tables are {paths}, every cell a line of {page.results}')
   sys.exit(1 if outcome.failed else 0)
 
 
