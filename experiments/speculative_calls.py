@@ -1,5 +1,6 @@
 """What single calls cost in the decoding loop: the target's on so many tokens, and a drafter's, everything included."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from fastdec import struct
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Draft
+from fastdec.decoding.rejection import Warped
 from fastdec.decoding.strategies import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
@@ -37,27 +39,36 @@ class FreeDraft:
     return state
 
 
-def target_calls(
-  target: Bound, strategy: LoopStrategy, drafter: Any, inputs: Any, max_len: int, calls: int, key: Array | None
-) -> Callable[[], Any]:
-  """A function that makes so many calls of the target with this drafter and the strategy's rule."""
+def start(
+  target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None
+) -> loop.DecodeState:
+  """What `fd.decode` has after the prompt; arguments as there."""
   _, prompt, keys = checked(target.module, inputs, None, None, max_len, key)
-  state = _start(target, drafter, strategy.whole_rule, prompt, keys, max_len)
+  return _start(target, strategy, prompt, keys, max_len)
+
+
+def wide_calls(
+  target: Bound, strategy: LoopStrategy, state: loop.DecodeState, nodes: int, calls: int
+) -> Callable[[], Any]:
+  """A function that calls the target so many times, on so many tokens each, and judges them by the strategy's rule."""
+  drafter = FreeDraft(nodes, has_law=isinstance(strategy.whole_rule, Warped))
+  state = dataclasses.replace(state, drafter=())
   return lambda: _turn(target, drafter, strategy.whole_rule, state, calls)
 
 
-def draft_calls(
-  target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, calls: int, key: Array | None
-) -> Callable[[], Any]:
+def plain_calls(target: Bound, plain: LoopStrategy, state: loop.DecodeState, calls: int) -> Callable[[], Any]:
+  """A function that calls the target so many times, on one token each."""
+  return lambda: _turn(target, plain.drafter, plain.whole_rule, state, calls)
+
+
+def draft_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState, calls: int) -> Callable[[], Any]:
   """A function that has the strategy's drafter propose so many drafts, each of all its tokens."""
-  _, prompt, keys = checked(target.module, inputs, None, None, max_len, key)
-  state = _start(target, strategy.drafter, strategy.whole_rule, prompt, keys, max_len)
   return lambda: _propose(target, strategy.drafter, state, calls)
 
 
 @functools.partial(jax.jit, static_argnames='max_len')
-def _start(target: Bound, drafter: Any, rule: Any, prompt: Any, keys: Any, max_len: int) -> loop.DecodeState:
-  return loop.init(target, drafter, rule, prompt, max_len, keys)
+def _start(target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, max_len: int) -> loop.DecodeState:
+  return strategy.init(target, prompt, max_len, keys)
 
 
 @functools.partial(jax.jit, static_argnames='calls')

@@ -13,9 +13,8 @@ import numpy as np
 import fastdec as fd
 from experiments import cli
 from experiments.speculation import MODELS, TRAINED, SpeculativeExperiment
-from experiments.speculative_calls import FreeDraft, draft_calls, target_calls
+from experiments.speculative_calls import draft_calls, plain_calls, start, wide_calls
 from fastdec import folders
-from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.protocol import Decoded
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.speculation import SpecCell
@@ -116,28 +115,29 @@ class Measuring:
     keys = jax.random.split(jax.random.key(self.experiment.seed), count) if is_sampled else [None] * count
     return [(self.timed[np.sort(rows)], key) for rows, key in zip(chosen.reshape(count, batch), keys, strict=True)]
 
-  def _decode(self, strategy: Any, prompts: np.ndarray, key: Any, max_len: int | None = None) -> Decoded:
-    return fd.decode(*self.target, prompts, strategy, max_len=max_len or self.config.max_len, key=key)
+  def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
+    return fd.decode(*self.target, prompts, strategy, max_len=self.config.max_len, key=key)
 
   def _clock(self, strategy: Any, plain: Any, batches: list[tuple[np.ndarray, Any]]) -> dict[str, Timing]:
     """Whole texts, and the prompt alone, of which comes the first token."""
     functions = {
       'plain': lambda prompts, key: self._decode(plain, prompts, key),
       'spec': lambda prompts, key: self._decode(strategy, prompts, key),
-      'plain prompt': lambda prompts, key: self._decode(plain, prompts, key, 1),
-      'spec prompt': lambda prompts, key: self._decode(strategy, prompts, key, 1),
+      'plain prompt': lambda prompts, key: self._start(plain, prompts, key),
+      'spec prompt': lambda prompts, key: self._start(strategy, prompts, key),
     }
     return measure(functions, self.config.repeats, batches)
 
+  def _start(self, strategy: Any, prompts: np.ndarray, key: Any) -> Any:
+    return start(self.target, strategy, prompts, self.config.max_len, key)
+
   def _costs(self, strategy: Any, plain: Any, gamma: int, one: tuple[np.ndarray, Any]) -> tuple[float, float]:
     """c and v."""
-    prompts, key = one
-    loop = (prompts, self.config.max_len, self.config.calls, key)
-    free = FreeDraft(gamma + 1, key is not None and not isinstance(strategy, fd.PromptLookup))
+    calls, after_plain, after = self.config.calls, self._start(plain, *one), self._start(strategy, *one)
     timings = measure({
-      'one': target_calls(self.target, plain, NoDraft(), *loop),
-      'wide': target_calls(self.target, strategy, free, *loop),
-      'draft': draft_calls(self.target, strategy, *loop),
+      'one': plain_calls(self.target, plain, after_plain, calls),
+      'wide': wide_calls(self.target, strategy, after, gamma + 1, calls),
+      'draft': draft_calls(self.target, strategy, after, calls),
     }, self.config.repeats)  # fmt: skip
     cost = {name: 1 / timing.speedup_over(timings['one']) for name, timing in timings.items()}
     return cost['draft'] / gamma, cost['wide']
