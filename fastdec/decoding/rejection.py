@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Rule
-from fastdec.decoding.rules import Exact, Sampling, at_parent
+from fastdec.decoding.rules import Exact, Sampling, at_parent, is_outside
 from fastdec.decoding.sampling import draw, given
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
@@ -58,7 +58,7 @@ class Rejection:
   lenience: Any = 1.0  # float32 scalar
 
   def __post_init__(self) -> None:
-    if not isinstance(self.lenience, jax.core.Tracer) and not 0 < self.lenience <= 1:
+    if is_outside(self.lenience, lambda lenience: 0 < lenience <= 1):
       raise UserError(f'lenience={self.lenience} is not possible: give more than 0 and at most 1, which is lossless')
     object.__setattr__(self, 'lenience', jnp.asarray(self.lenience, jnp.float32))
 

@@ -103,9 +103,9 @@ class Sampling(Exact):
   top_p: Any = 1.0  # float32 scalar
 
   def __post_init__(self) -> None:
-    if _is_outside(self.temperature, lambda t: 1e-6 <= t <= 1e6):  # beyond, float32 logits overflow to a law of NaN
+    if is_outside(self.temperature, lambda t: 1e-6 <= t <= 1e6):  # beyond, float32 logits overflow to a law of NaN
       raise UserError(f'temperature={self.temperature} is not possible: give 1e-6 to 1e6, or decode by Greedy()')
-    if _is_outside(self.top_p, lambda p: SMALLEST <= p <= 1):
+    if is_outside(self.top_p, lambda p: SMALLEST <= p <= 1):
       raise UserError(f'top_p={self.top_p} is not possible: give more than 0 and at most 1')
     object.__setattr__(self, 'top_k', _number(self.top_k, 0, 'sampling takes top_k'))
     for name in ('temperature', 'top_p'):
@@ -147,7 +147,7 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   return argmax(jnp.where(deepest, score, -jnp.inf))
 
 
-def _is_outside(value: Any, allowed: Callable[[Any], bool]) -> bool:
+def is_outside(value: Any, allowed: Callable[[Any], bool]) -> bool:
   """False for what is traced: it was checked outside."""
   return not isinstance(value, jax.core.Tracer) and not allowed(value)
 

@@ -50,13 +50,14 @@ class HashLM:
 
 @dataclasses.dataclass(frozen=True)
 class Imitation(HashLM):
-  """Predicts what `HashLM` does after most prefixes, and something else after one in `lies`."""
-
-  lies: int = 4
+  """Predicts what `HashLM` does after most prefixes, and something else after one in params['lies']."""
 
   def unembed(self, params, hidden):
-    lie = hidden.astype(jnp.int32) % self.lies == 0
+    lie = hidden.astype(jnp.int32) % params['lies'] == params['lies'] - 1
     return super().unembed(params, jnp.where(lie, hidden + 1, hidden))
+
+
+NEVER = 10**6  # lies: more than any hidden state
 
 
 def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:

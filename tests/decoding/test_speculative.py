@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,10 +14,11 @@ from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.struct import Bound
 from tests.decoding import test_strategies as translation
-from tests.decoding.fakes import PRIME, HashLM, Imitation, truths
+from tests.decoding.fakes import NEVER, PRIME, HashLM, Imitation, truths
 
 MODEL, MAX_LEN = HashLM(), 20
-DRAFTS = {'identical': MODEL, 'good': Imitation(lies=7), 'fair': Imitation(lies=2), 'bad': Imitation(lies=1)}
+LIES = {'identical': NEVER, 'good': 7, 'fair': 2, 'bad': 1}  # one in so many
+DRAFTS = {name: (Imitation(), {'lies': jnp.int32(lies)}) for name, lies in LIES.items()}
 rng = np.random.default_rng(0)
 PROMPTS, LENGTHS = rng.integers(2, 14, (300, 5)).astype(np.int32), rng.integers(1, 6, 300)
 EXPECTED = truths(MODEL, PROMPTS, LENGTHS, MAX_LEN)
@@ -30,7 +32,7 @@ def decoded(strategy, rows=slice(None), max_len=MAX_LEN, model=MODEL):
 @pytest.mark.parametrize('gamma', [1, 2, 5])
 @pytest.mark.parametrize('draft', DRAFTS)
 def test_greedy_is_lossless(draft, gamma, adaptive):
-  out = decoded(fd.Speculative((DRAFTS[draft], {}), gamma, adaptive=adaptive))
+  out = decoded(fd.Speculative(DRAFTS[draft], gamma, adaptive=adaptive))
   np.testing.assert_array_equal(out.tokens, EXPECTED)
   np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
   if adaptive:
@@ -40,7 +42,7 @@ def test_greedy_is_lossless(draft, gamma, adaptive):
 
 
 def test_drafts_of_every_quality_are_tested():
-  sizes = [decoded(fd.Speculative((draft, {}), 5)).mean_block_size for draft in DRAFTS.values()]
+  sizes = [decoded(fd.Speculative(draft, 5)).mean_block_size for draft in DRAFTS.values()]
   assert sizes[0] > 3.5 and sizes == sorted(sizes, reverse=True) and sizes[-1] < 1.3
 
 
@@ -53,9 +55,9 @@ def test_an_identical_draft_is_accepted_whole():
 @pytest.mark.parametrize('adaptive', [False, True])
 def test_what_is_drafted_is_what_the_draft_model_would_write(adaptive):
   """After every kind of step: rows that accept all, some and none lie side by side."""
-  draft_model, rows, gamma = Imitation(lies=3, eos_ids=()), 12, 3
+  rows, gamma, lies = 12, 3, 3
   target, max_len = Bound(HashLM(eos_ids=()), {}), 16
-  strategy = fd.Speculative((draft_model, {}), gamma, adaptive=adaptive)
+  strategy = fd.Speculative((Imitation(eos_ids=()), {'lies': jnp.int32(lies)}), gamma, adaptive=adaptive)
   _, prompt, _ = checked(target.module, PROMPTS[:rows], LENGTHS[:rows], None, max_len, None)
   state = jax.jit(lambda: strategy.init(target, prompt, max_len, None))()
   propose = jax.jit(lambda s: strategy.drafter.propose(target, s.drafter, s.root, None)[0].tokens)
@@ -65,26 +67,26 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(adaptive):
     drafts, wanted, done = propose(state), state.drafter.gamma, state.done
     for i in np.flatnonzero(~done):
       known = [*PROMPTS[i, : LENGTHS[i]].tolist(), *state.tokens[i, : state.length[i]].tolist()]
-      assert drafts[i, 1 : 1 + int(wanted[i])].tolist() == draft_oracle(draft_model, known, int(wanted[i]))
+      assert drafts[i, 1 : 1 + int(wanted[i])].tolist() == draft_oracle(known, int(wanted[i]), lies)
     before = state.length
     state = step(state)
     blocks |= set((state.length - before)[~done].tolist())
   assert blocks == {1, 2, 3, 4}
 
 
-def draft_oracle(model, known, count):
+def draft_oracle(known, count, lies):
   """The most likely tokens by the definition, the whole prefix hashed for each."""
   drafts = []
   for _ in range(count):
     code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known + drafts))
-    code = (code + (code % model.lies == 0)) % PRIME
-    drafts.append(max(range(1, model.vocab_size), key=lambda v: ((code * (v * v + 3) + v * 17) % 101, -v)))
+    code = (code + (code % lies == lies - 1)) % PRIME
+    drafts.append(max(range(1, MODEL.vocab_size), key=lambda v: ((code * (v * v + 3) + v * 17) % 101, -v)))
   return drafts
 
 
 @pytest.mark.parametrize('adaptive', [False, True])
 def test_batch_of_b_equals_b_batches_of_one(adaptive):
-  strategy = fd.Speculative((DRAFTS['fair'], {}), 4, temperature=2.0, adaptive=adaptive)
+  strategy = fd.Speculative(DRAFTS['fair'], 4, temperature=2.0, adaptive=adaptive)
   keys = jax.random.split(jax.random.key(3), 6)
   given = {'strategy': strategy, 'max_len': MAX_LEN}
   together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **given)
@@ -98,19 +100,19 @@ def test_batch_of_b_equals_b_batches_of_one(adaptive):
 def test_gamma_follows_the_acceptance():
   calls = {}
   for name in ('identical', 'bad'):
-    out = decoded(fd.Speculative((DRAFTS[name], {}), 5, adaptive=True))
+    out = decoded(fd.Speculative(DRAFTS[name], 5, adaptive=True))
     calls[name] = np.sum(out.draft_calls) / np.sum(out.calls)
   assert calls['identical'] == 5 and calls['bad'] < 2.5
 
 
 @pytest.mark.parametrize('max_len', [1, 2, 4])
 def test_max_len_in_the_middle_of_a_block(max_len):
-  out = decoded(fd.Speculative((DRAFTS['good'], {}), 5), max_len=max_len)
+  out = decoded(fd.Speculative(DRAFTS['good'], 5), max_len=max_len)
   np.testing.assert_array_equal(out.tokens, EXPECTED[:, :max_len])
 
 
 def test_stream_and_pool_write_the_same():
-  strategy = fd.Speculative((DRAFTS['good'], {}), 3, adaptive=True)
+  strategy = fd.Speculative(DRAFTS['good'], 3, adaptive=True)
   blocks = list(fd.stream(MODEL, {}, PROMPTS[:9], strategy, prompt_lengths=LENGTHS[:9], max_len=MAX_LEN))
   rows = [list(itertools.chain(*parts)) for parts in zip(*blocks, strict=True)]
   assert [row + [0] * (MAX_LEN - len(row)) for row in rows] == EXPECTED[:9].tolist()
@@ -126,7 +128,7 @@ def test_a_draft_of_another_vocabulary_size(words):
   strategy = fd.Speculative((draft, {}), 3, same_ids=True)
   out = decoded(strategy)
   np.testing.assert_array_equal(out.tokens, EXPECTED)
-  assert out.mean_block_size > (3 if words == 15 else 2)
+  assert out.mean_block_size > (3 if words == 15 else 1.3)
   target = Bound(HashLM(suppressed_ids=(0, 5)), {})
   _, prompt, keys = checked(target.module, PROMPTS, LENGTHS, None, 4, jax.random.key(0))
   sampling = dataclasses.replace(strategy, temperature=30.0)
@@ -138,9 +140,16 @@ def test_a_draft_of_another_vocabulary_size(words):
   assert q_bnv[..., 13].any() == (words == 15)
 
 
+def test_the_draft_begins_with_its_own_start_token():
+  target = Bound(HashLM(start_id=5), {})
+  _, prompt, _ = checked(target.module, PROMPTS[:1], None, None, 4, None)
+  state = fd.Speculative((HashLM(start_id=3), {})).init(target, prompt, 4, None)
+  assert state.drafter.cache.layers[0].v[0, 0, 0, 0] == (3 + 7) * 5 * 13
+
+
 def test_lenience_at_temperature_0_keeps_nearly_best_drafts():
   exact, strict, loose = (
-    decoded(fd.Speculative((DRAFTS['fair'], {}), 4, rule=rule))
+    decoded(fd.Speculative(DRAFTS['fair'], 4, rule=rule))
     for rule in (None, fd.Rejection(), fd.Rejection(lenience=0.1))
   )
   np.testing.assert_array_equal(strict.tokens, exact.tokens)
@@ -171,12 +180,12 @@ def test_greedy_is_lossless_with_an_encoder(kind, adaptive):
   with jax.enable_x64(True):
     params, _, expected = translation.made(kind)
     sizes = []
-    for draft in (params, noisy(params, 0.3), translation.random_params()):
+    for draft in (params, noisy(params, 0.3)):
       strategy = fd.Speculative((translation.MODEL, draft), 4, adaptive=adaptive)
       out = fd.decode(translation.MODEL, params, translation.SOURCE, strategy, max_len=translation.MAX_LEN)
       np.testing.assert_array_equal(out.tokens, expected)
       sizes.append(out.mean_block_size)
-    assert sizes[0] >= sizes[1] >= sizes[2] and (kind == 'random' or sizes[0] > sizes[1] > sizes[2])
+    assert sizes[0] > 3 and sizes[0] > sizes[1] > 1
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,12 @@ class ModelDrafter:
     model, params = self.draft
     prompt = prefill.prompt
     b, t = prompt.tokens.shape
-    cache = model.init_cache(params, model.encode(params, prompt.inputs), b, prefill.slots)
-    cache = model.apply(params, self._known(prompt.tokens), causal(t), cache)[2].commit(None, prompt.length)
+    is_text = prompt.inputs is not None and prompt.inputs.ndim == 2
+    memory = model.encode(params, self._known(prompt.inputs) if is_text else prompt.inputs)
+    tokens = self._known(prompt.tokens)
+    tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
+    cache = model.init_cache(params, memory, b, prefill.slots)
+    cache = model.apply(params, tokens, causal(t), cache)[2].commit(None, prompt.length)
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
 
