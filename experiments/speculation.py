@@ -124,6 +124,9 @@ class Translation(SpeculativeExperiment):
 
   def training(self, role: str) -> TranslationTraining:
     part: TranslationModel = getattr(self, role)
+    if self.measure.max_len > part.model.max_positions:
+      limit = f'{role}.model.max_positions={part.model.max_positions} is the most'
+      raise UserError(f'config.measure.max_len={self.measure.max_len} is not possible: {limit}')
     return TranslationTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
 
   def prompts(self, text: Text, model: Transformer) -> Int[np.ndarray, 'n s']:
@@ -140,4 +143,8 @@ class Translation(SpeculativeExperiment):
 
 def experiment_of(config: Any) -> SpeculativeExperiment:
   """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+  if config.task == 'lm':
+    from experiments.speculative_captions import CaptionExperiment
+
+    return to_dataclass(CaptionExperiment, config)
   return to_dataclass(Translation, config)

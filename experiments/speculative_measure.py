@@ -167,12 +167,15 @@ def models_hash(workdir: pathlib.Path, draft: str) -> str:
   return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]
 
 
-def _after_prompt(clock: Mapping[str, Timing], spec: _Texts, plain: _Texts) -> float:
-  """The ratio of the times that the calls take for a token, the prompt's time taken off."""
+def _after_prompt(clock: Mapping[str, Timing], spec: _Texts, plain: _Texts) -> float | None:
+  """The ratio of the times that the calls take for a token, the prompt's time taken off; None where the clock is too
+  coarse for that."""
   took = {
-    name: np.subtract(clock[name].seconds, clock[f'{name} prompt'].seconds) / texts.later
+    name: np.subtract(clock[name].seconds, clock[f'{name} prompt'].seconds) / max(texts.later, 1)
     for name, texts in (('spec', spec), ('plain', plain))
   }
+  if min(map(np.min, took.values())) <= 0:
+    return None
   return float(np.median(took['plain'] / took['spec']))
 
 

@@ -124,12 +124,11 @@ class SpeculativePage:
     for run in runs:
       run.check()
     for cell in self.cells():
-      there = {name: cell.conditions.get(name) for name in self.experiment.asked}
-      if cell.error is None and there != self.experiment.asked:
-        raise UserError(
-          f'{self.results} was measured with {there}, and this config means {self.experiment.asked}: choose another'
-          ' workdir, or that config'
-        )
+      for name, asked in self.experiment.asked.items():
+        there = cell.conditions.get(name)
+        if cell.error is None and there != asked:
+          means = f'this config means {name}={asked}: choose another workdir, or that config'
+          raise UserError(f'{self.results} was measured with {name}={there}, and {means}')
     with graph.claimed(pathlib.Path(self.experiment.data.cache) / 'lock', wait=True):  # prepared by one process
       for run in runs if not all(run.is_finished for run in runs) else ():
         material = run.experiment.open()

@@ -28,7 +28,7 @@ def test_a_cell_comes_back_from_its_line(tmp_path):
   speculation.append(path, SpecCell('small', 1.0, 'best', 8, error='no space'))
   assert speculation.read(path) == [*cells, SpecCell('small', 1.0, 'best', 8, error='no space')]
   path.write_text('{"draft": "larger", "temperature": 0, "plan": "3", "batch": 1}\n')
-  with pytest.raises(fd.UserError, match='line 1 of .* is no cell'):
+  with pytest.raises(fd.UserError, match=r'line 1 of .* is no cell'):
     speculation.read(path)
 
 
