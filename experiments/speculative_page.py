@@ -53,7 +53,8 @@ class SpeculativePage:
     """What is known of the cells that the config means: measured on the models that there are now, or failed."""
     wanted = {plan.key for plan in self.plans()}
     found = [cell for cell in speculation.read(self.results) if cell.key in wanted]
-    return [cell for cell in found if cell.error is not None or cell.models == self._models(cell.draft)]
+    models = {draft: self._models(draft) for draft in {cell.draft for cell in found}}
+    return [cell for cell in found if cell.error is not None or cell.models == models[cell.draft]]
 
   def plans(self) -> list[SpecCell]:
     """The cells, empty: of each temperature those of one batch before the larger ones, which are of the best gamma."""
@@ -96,11 +97,12 @@ class SpeculativePage:
 
   def _cell(self, plan: SpecCell) -> graph.Node:
     needs = ['target', *([plan.draft] if plan.draft in TRAINED else [])]
-    if plan.plan == 'best':
-      needs += [other.name for other in self._rivals(plan)]
+    rivals = self._rivals(plan) if plan.plan == 'best' else []
     what = 'gamma adapted' if plan.plan == 'adaptive' else f'gamma {plan.plan}'
     title = f'{speculation.DRAFTS[plan.draft]}, temperature {plan.temperature:g}, {what}, batch {plan.batch}'
-    return graph.Node(plan.name, title, tuple(needs), lambda: self._is_done(plan), lambda _: self._measure(plan))
+    is_done = lambda: all(map(self._is_done, (plan, *rivals)))  # rivals are wanted for themselves too
+    needs += [rival.name for rival in rivals]
+    return graph.Node(plan.name, title, tuple(needs), is_done, lambda _: self._measure(plan))
 
   def _rivals(self, plan: SpecCell) -> list[SpecCell]:
     """The cells that say which gamma is the best."""
