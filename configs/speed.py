@@ -17,6 +17,7 @@ def get_config(arg=''):
     'smoke': {'vocab_size': 500, 'd_model': 32, 'd_ff': 64, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
   }[choice.scale]
   return locked(
+    task='translation',
     model=sizes,
     dtypes=('float32', 'bfloat16'),
     widths=(1, 2, 4, 8, 16),

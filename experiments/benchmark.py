@@ -1,10 +1,12 @@
 """What a call of the target costs as a function of block width, as ratios to our own greedy step and to the floor.
 
   python -m experiments.benchmark --config=configs/speed.py --workdir=out/speed
+  python -m experiments.benchmark --config=configs/image_speed.py --workdir=out/image-speed
 
-The floor is the time to read, once, what a call must read (the decoder's weights, the embedding, the heads) at the
-bandwidth measured in the same process. Random weights and drafts that are never right: only the calls are timed,
-after encoder and prompt, all variants in turn.
+The floor is the time to read, once, what a call must read (the decoder's weights, the vocabulary projection, the heads,
+the cache) at the bandwidth measured in the same process. Random weights and drafts that are hardly ever right: only
+the calls are timed, after encoder and prompt, all variants in turn. Images have more tables: see
+configs/image_speed.py.
 """
 
 from absl import flags
@@ -22,18 +24,22 @@ def main(words: list[str]) -> None:
   from rich.console import Console
 
   from configs.common import to_dataclass
-  from experiments import speed
+  from experiments import image_speed, speed
+  from fastdec.data.storing import whole_file
 
-  config = to_dataclass(speed.SpeedConfig, CONFIG.value)
-  workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, soft_wrap=True)
+  kind = {'translation': speed, 'images': image_speed}[CONFIG.value.task]
+  config = to_dataclass(kind.SpeedConfig, CONFIG.value)
+  workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
   workdir.mkdir(parents=True, exist_ok=True)
-  rows = speed.measure_calls(config, console.print)
-  conditions = cli.conditions(cli.config_string(), ' '.join(config.dtypes), config.batch, config.seed)
+  conditions = cli.conditions(cli.config_string(), '', 0, config.seed)
+  del conditions['dtype'], conditions['batch']  # columns
+  rows = kind.measure_speed(config, console.print)
   with open(workdir / 'speed.jsonl', 'a') as file:
     file.writelines(json.dumps(row | conditions) + '\n' for row in rows)
-  page = speed.markdown(rows, conditions)
-  (workdir / 'speed.md').write_text(page)
-  console.print(page, markup=False)
+  page = kind.markdown(rows) + '\n\n' + '; '.join(f'{name} {value}' for name, value in conditions.items()) + '\n'
+  with whole_file(workdir / 'speed.md') as file:
+    file.write(page.encode())
+  console.print(page)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,8 @@
-"""Evaluates one finished run: BLEU, mean accepted block size, wall clock, head accuracy, for every rule of the table.
+"""Evaluates one finished run: BLEU (of images PSNR, SSIM), mean accepted block size, wall clock, head accuracy, for
+every rule of the table.
 
   python -m experiments.evaluate --config=configs/wmt14.py:k=8,regime=finetune --workdir=out/k8
+  python -m experiments.evaluate --config=configs/celeba.py:scale=tiny,k=4     --workdir=out/k4
 
 Cells are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones are skipped.
 """
@@ -18,27 +20,27 @@ def main(words: list[str]) -> None:
 
   import rich
 
-  from experiments import measure, training, translation
+  from experiments import pages, training
   from fastdec import folders
   from fastdec.errors import UserError
-  from fastdec.evaluation import cells, report, tables
+  from fastdec.evaluation import cells, report
 
-  experiment = translation.TranslationExperiment.of(CONFIG.value)
-  workdir, table = pathlib.Path(WORKDIR.value), experiment.table
+  kind, experiment = pages.KINDS[CONFIG.value.task], pages.experiment_of(CONFIG.value)
+  workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split
   run = training.Run(experiment, experiment.k, experiment.regime, None, workdir)
   if not run.is_finished:
     raise UserError(f'{workdir} holds no finished run: train it first, by experiments.train with the same config')
   run.check()
   results, model = workdir / 'results.jsonl', folders.content(workdir)
-  current = lambda: [cell for cell in cells.read(results) if cell.model == model and cell.split == table.split]
-  measuring = measure.Measuring(experiment, translation.Text.of(experiment), table.split)
+  current = lambda: [cell for cell in cells.read(results) if cell.model == model and cell.split == split]
+  measuring = kind.measuring(experiment, workdir)
   measuring.check(current(), results)
   done = {cell.rule for cell in current()}
-  rules = [rule for rule in (table.rules if run.k > 1 else ('exact',)) if rule not in done]
+  rules = [rule for rule in (kind.rules(experiment) if run.k > 1 else ('exact',)) if rule not in done]
   for cell in measuring.cells(workdir, run.k, run.regime, rules) if rules else ():
     cells.append(results, cell)
-  for one in (tables.table1(current()), tables.rules_table(current()), tables.wallclock_table(current())):
-    rich.print(report.terminal(one))
+  for table in kind.tables:
+    rich.print(report.terminal(table(current())))
 
 
 if __name__ == '__main__':

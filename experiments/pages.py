@@ -1,14 +1,45 @@
-"""Which experiment a config describes."""
+"""Which experiment a config describes, and how its models are measured."""
 
-from typing import Any
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from experiments.images import ImageExperiment
+from experiments.image_measure import ImageMeasuring
+from experiments.image_page import within
+from experiments.images import TAU, ImageExperiment
+from experiments.measure import Measuring as TextMeasuring
+from experiments.page import Measuring
 from experiments.settings import Experiment
 from experiments.translation import TranslationExperiment
+from fastdec.evaluation import image_tables, tables
+from fastdec.evaluation.report import Table
 
-KINDS = {'translation': TranslationExperiment, 'images': ImageExperiment}
+
+class Kind(NamedTuple):
+  """What launchers need to know of a `config.task`."""
+
+  experiment: type[Experiment]
+  measuring: Callable[[Any, pathlib.Path], Measuring]  # of an experiment, on its split; the folder is for outputs
+  rules: Callable[[Any], tuple[str, ...]]  # an experiment's, for heads
+  tables: tuple[Callable[..., Table], ...]  # of cells
+
+
+KINDS = {
+  'translation': Kind(
+    TranslationExperiment,
+    lambda experiment, _: TextMeasuring(experiment, experiment.open(), experiment.table.split),
+    lambda experiment: experiment.table.rules,
+    (tables.table1, tables.rules_table, tables.wallclock_table),
+  ),
+  'images': Kind(
+    ImageExperiment,
+    lambda experiment, folder: ImageMeasuring(experiment, experiment.open(), experiment.table.split, folder / 'images'),
+    lambda _: ('exact', within(TAU)),
+    (image_tables.table2, image_tables.quality_table),
+  ),
+}
 
 
 def experiment_of(config: Any) -> Experiment:
   """The experiment of a locked ConfigDict, by its `task`; mistakes in it are UserErrors."""
-  return KINDS[config.task].of(config)
+  return KINDS[config.task].experiment.of(config)

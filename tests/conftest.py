@@ -28,6 +28,13 @@ hypothesis.settings.load_profile('fastdec')
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _forget_programs():
+  """Each compiled program takes memory maps, of which a process may have 65,530; beyond that LLVM crashes."""
+  yield
+  jax.clear_caches()
+
+
 @pytest.fixture(scope='session')
 def shared() -> Path:
   """The folder with real data and with cases computed by other people's code, beside the repository."""

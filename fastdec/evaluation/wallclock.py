@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,8 +36,8 @@ class Timing:
 
 
 def measure(
-    functions: Mapping[str, Callable[..., Any]], repeats: int, inputs: Sequence[tuple] = ((),),
-) -> dict[str, Timing]:
+    functions: Mapping[Hashable, Callable[..., Any]], repeats: int, inputs: Sequence[tuple] = ((),),
+) -> dict[Hashable, Timing]:
   """Times functions against each other: A B A B, waiting for what they return.
 
   Every round calls each function once on each input, one input after the other. A round before the first, of which
@@ -58,7 +58,7 @@ def measure(
   return timings
 
 
-def _round(functions: Mapping[str, Callable[..., Any]], inputs: Sequence[tuple]) -> dict[str, float]:
+def _round(functions: Mapping[Hashable, Callable[..., Any]], inputs: Sequence[tuple]) -> dict[Hashable, float]:
   """Mean seconds per input of each function."""
   total = dict.fromkeys(functions, 0.0)
   for arguments in inputs:

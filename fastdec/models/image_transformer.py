@@ -144,7 +144,8 @@ class ImageTransformer:
     source = jnp.zeros((1, c.source_size, c.source_size, CHANNELS), jnp.uint8)
     params = Network(c).init(key, {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}, train=False)['params']
     for i in range(c.decoder_layers):
-      params[f'decoder_{i}']['cross'] |= _looking_across(c.heads, c.d_model)
+      for name, start in _looking_across(c.heads, c.d_model).items():
+        params[f'decoder_{i}']['cross'][name] |= start
     return params
 
   def hidden(

@@ -126,3 +126,16 @@ def test_a_finished_table_is_drawn_again_in_no_time_and_other_images_are_refused
   ended = launch('table2', *words(table / 'cache', **{'table.images': 1}), f'--workdir={table}/run')
   assert ended.code == 2 and 'was measured on 2 images of the dev set, and this config means 1' in ended.err
   assert (table / 'run' / 'results.jsonl').read_bytes() == before
+
+
+@pytest.mark.slow
+def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch):
+  run = table / 'run' / 'k2-finetune'
+  config, *settings = words(table / 'cache')
+  ended = launch('evaluate', f'{config},k=2,regime=finetune', *settings, f'--workdir={run}')
+  assert ended.code == 0 and 'PSNR' in ended.out
+  outcome = lambda cell: (cell.mean_block_size, cell.psnr, cell.ssim)
+  alone = cells.latest(cells.read(run / 'results.jsonl'))
+  whole = cells.latest(cells.read(table / 'run' / 'results.jsonl'))
+  assert {key[-1] for key in alone} == {'exact', 'distance-2'}
+  assert all(outcome(alone[key]) == outcome(whole[key]) for key in alone)

@@ -204,3 +204,18 @@ def test_more_tokens_than_an_image_has_are_refused():
 def test_attention_without_a_mask_is_attention():
   q, kv = jnp.ones((1, 2, 2, 3)), LayerKV(jnp.ones((1, 2, 5, 3)), jnp.arange(30.0).reshape(1, 2, 5, 3))
   np.testing.assert_allclose(attend(q, kv, jnp.ones((1, 1, 5), bool))[0, 0], kv.v.mean(2)[0])
+
+
+@pytest.mark.parametrize('bias', [False, True])
+def test_a_fresh_model_sees_its_source(bias):
+  """Before any training, the intensity of a pixel's own place is likelier for it than those of the other places are."""
+  sizes = dict(d_model=128, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, dropout=0.0)
+  model = ImageTransformer(ImageTransformerConfig(**sizes, block_length=BLOCK, attention_bias=bias, norm='pre'))
+  fresh = jax.jit(model.init)(jax.random.key(0))
+  source = np.random.default_rng(0).integers(0, 256, (100, 2, 2, 1), np.uint8).repeat(3, axis=-1)
+  batch = {'source': jnp.asarray(source), 'target': jnp.full((100, LENGTH), 125)}
+  logits = np.asarray(model.unembed(fresh, model.hidden(fresh, batch))).reshape(100, 2, 2, 2, 2, 3, 256)
+  seen = (logits - logits.mean(0)).mean((2, 4, 5)).reshape(100, 4, 256)  # by place in the source
+  of_intensity = np.take_along_axis(seen[:, :, None], source[..., 0].reshape(100, 1, 4, 1).astype(int), -1)
+  looked = of_intensity[..., 0].mean(0)  # [place of the pixel, place of the intensity]
+  assert (looked.diagonal() > 1.2 * looked.mean(1)).all()
