@@ -66,7 +66,7 @@ def model(task, *, width, layers):
   one eight thirds."""
   heads = max(2, width // 32)
   if task == 'lm':
-    sizes = {'d_model': width, 'd_ff': 8 * width // 3, 'heads': heads, 'layers': layers}
+    sizes = {'d_model': width, 'd_ff': width // 3 * 8, 'heads': heads, 'layers': layers}
     return {**sizes, 'suppressed_ids': (0,), 'dropout': 0.1}
   sizes = {'d_model': width, 'd_ff': 4 * width, 'heads': heads, 'encoder_layers': layers, 'decoder_layers': layers}
   return TRANSFORMER | sizes

@@ -28,11 +28,13 @@ from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODELS = {
   'transformer': (Transformer, TransformerConfig),
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
+  'lm': (LM, LMConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads}
 PathLike = str | os.PathLike[str]

@@ -137,7 +137,8 @@ def test_mistakes_are_told_before_any_work(tmp_path, launch):
   ended = launch('speculative', f'--config={ROOT}/configs/speculative.py:scale=large', f'--workdir={tmp_path}/run')
   assert ended.code == 2 and 'scale=large is not possible: give one of smoke, multi30k' in ended.err
   page = f'{ROOT}/configs/speculative.py:scale=multi30k'
-  ended = launch('speculative', f'--config={page}', '--config.data.folder=nowhere', f'--workdir={tmp_path}/run')
+  places = ['--config.data.folder=nowhere', f'--config.data.cache={tmp_path}/cache', f'--workdir={tmp_path}/run']
+  ended = launch('speculative', f'--config={page}', *places)
   assert ended.code == 2 and "there is no folder 'nowhere' with the text" in ended.err
   assert not (tmp_path / 'run' / 'target').exists()
 
