@@ -52,7 +52,7 @@ def multi30k(task):
     'target': {'model': model(task, width=128, layers=6), 'train': training(steps=1600, constant=0.6)},
     'large': {'model': model(task, width=96, layers=2), 'train': training(steps=1400, constant=0.6)},
     'small': {'model': model(task, width=64, layers=1), 'train': training(steps=2400, constant=0.6)},
-    'measure': measure(gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5, calls=32),
+    'measure': measure(gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=64, max_len=80, repeats=5, calls=32),
   }
 
 

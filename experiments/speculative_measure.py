@@ -16,6 +16,7 @@ from experiments.speculation import MODELS, TRAINED, SpeculativeExperiment
 from experiments.speculative_calls import draft_calls, plain_calls, start, wide_calls
 from fastdec import folders
 from fastdec.decoding.protocol import Decoded
+from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.speculation import SpecCell
 from fastdec.evaluation.wallclock import Timing, measure
@@ -53,8 +54,10 @@ class Measuring:
     batches = self._batches(batch, bool(temperature))
     spec_texts = [self._decode(strategy, *one) for one in batches]
     plain_texts = [self._decode(plain, *one) for one in batches]
-    clock = self._clock(strategy, plain, batches)
     spec, reference = _Texts.of(spec_texts), _Texts.of(plain_texts)
+    if not (spec.later and reference.later):
+      raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
+    clock = self._clock(strategy, plain, batches)
     c, v = self._costs(strategy, plain, gamma, batches[0])
     is_model = draft in MODELS
     alpha = self.alpha(draft, temperature) if is_model else None
@@ -90,7 +93,8 @@ class Measuring:
     """By beta, over the texts that the target writes for all prompts."""
     strategy = fd.Sample(temperature) if temperature else fd.Greedy()
     texts = self._decode(strategy, self.prompts, jax.random.key(self.experiment.seed) if temperature else None)
-    return float(betas(tuple(self.target), tuple(self._draft(draft)), self.prompts, texts, temperature).mean())
+    found = betas(tuple(self.target), tuple(self._draft(draft)), self.prompts, texts, temperature)
+    return min(1.0, float(found.mean()))  # sums of probabilities may exceed 1 by rounding
 
   @functools.lru_cache  # noqa: B019
   def _draft(self, draft: str) -> Bound:
@@ -171,7 +175,7 @@ def _after_prompt(clock: Mapping[str, Timing], spec: _Texts, plain: _Texts) -> f
   """The ratio of the times that the calls take for a token, the prompt's time taken off; None where the clock is too
   coarse for that."""
   took = {
-    name: np.subtract(clock[name].seconds, clock[f'{name} prompt'].seconds) / max(texts.later, 1)
+    name: np.subtract(clock[name].seconds, clock[f'{name} prompt'].seconds) / texts.later
     for name, texts in (('spec', spec), ('plain', plain))
   }
   if min(map(np.min, took.values())) <= 0:

@@ -21,7 +21,7 @@ ALPHA_NOTES = (
   ' not defined.',
 )
 CONDITIONS = (
-  'task', 'split', 'sentences', 'timed', 'max_len', 'rounds', 'config', 'seed', 'dtype', 'device', 'processor', 'cpus',
+  'task', 'split', 'sentences', 'timed', 'max_len', 'repeats', 'config', 'seed', 'dtype', 'device', 'processor', 'cpus',
   'commit',
 )  # fmt: skip
 
