@@ -10,19 +10,16 @@ A source that the teacher has no words for, or that is too long for training, ke
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import json
 import pathlib
 import time
-from types import TracebackType
 from typing import Any
 
 import jax
 import numpy as np
-import rich.progress as bars
-from rich.console import Console
 
+from experiments.progress import Progress
 from experiments.translation import Text, TranslationExperiment
 from fastdec import folders
 from fastdec.data.shards import Shards, locked
@@ -69,7 +66,7 @@ def distill(
   if experiment.devices and jax.process_count() == 1:  # several processes have a shard each
     params = place(params, experiment.devices, experiment.table_of(1))
   translate = _Teacher(experiment, model, params, tokenizer)
-  with _Progress(len(pairs)) as progress:
+  with Progress(len(pairs), 'sentence') as progress:
     whole = _all_made(shards, lambda span: translate(pairs, span, progress), progress, start, budget)
   if whole:
     with locked(parts / 'lock'):
@@ -95,7 +92,7 @@ class _Teacher:
     a, b = experiment.distill.max_len
     self._max_len = max(int(min(a * self._longest + b, positions)), 1)
 
-  def __call__(self, pairs: list[Pair], span: range, progress: '_Progress') -> list[list[str] | None]:
+  def __call__(self, pairs: list[Pair], span: range, progress: Progress) -> list[list[str] | None]:
     ids = [np.array([*self._tokenizer.encode(pairs[i][0]), EOS_ID], np.int32) for i in span]
     short = [i for i, source in enumerate(ids) if len(source) <= self._longest]
     outputs: list[list[str] | None] = [None] * len(ids)
@@ -112,7 +109,7 @@ class _Teacher:
     return outputs
 
 
-def _all_made(shards: Shards, make: Any, progress: '_Progress', start: float, budget: float | None) -> bool:
+def _all_made(shards: Shards, make: Any, progress: Progress, start: float, budget: float | None) -> bool:
   """Makes the shards that no other process makes; false where the budget ends first."""
   budget = np.inf if budget is None else budget
   longest, made = 0.0, 0
@@ -134,7 +131,7 @@ def _all_made(shards: Shards, make: Any, progress: '_Progress', start: float, bu
   return True
 
 
-def _missing(shards: Shards, progress: '_Progress') -> list[int]:
+def _missing(shards: Shards, progress: Progress) -> list[int]:
   """Shards that are not there, or not whole, which is said."""
   missing = [shard for shard in range(len(shards)) if shards.read(shard) is None]
   for shard in missing:
@@ -186,44 +183,3 @@ def _record(
     text.update(repr(pair).encode())
   settings = dataclasses.asdict(experiment.distill)
   return {'teacher': teacher.hexdigest()[:16], 'text': text.hexdigest()[:16], 'distill': settings}
-
-
-class _Progress:
-  """Sentences done, a second, and the time left: a bar, or a line a shard where stdout is no terminal."""
-
-  def __init__(self, total: int) -> None:
-    self._total, self._done, self._made, self._since = total, 0, 0, time.monotonic()
-    self._console = Console(highlight=False, soft_wrap=True, markup=False)
-    columns = ('sentence', bars.MofNCompleteColumn(), bars.BarColumn(), bars.TextColumn('{task.description}'))
-    self._bar = bars.Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-    self._task = self._bar.add_task('compiling', total=total)
-
-  def __enter__(self) -> '_Progress':
-    self._bar.start()
-    return self
-
-  def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-    self._bar.stop()
-
-  def add(self, sentences: int) -> None:
-    """So many more, made here."""
-    self._done, self._made = self._done + sentences, self._made + sentences
-    self._bar.update(self._task, completed=self._done, description=self._speed())
-
-  def reset(self, done: int) -> None:
-    """So many are on the disk, whoever made them."""
-    self._done = done
-    self._bar.update(self._task, completed=done)
-
-  def log(self, name: str) -> None:
-    """A line for those who have no bar."""
-    if not self._console.is_terminal:
-      self._console.print(f'{name}  {self._done:,} of {self._total:,} sentences  {self._speed()}')
-
-  def note(self, text: str) -> None:
-    self._console.print(text)
-
-  def _speed(self) -> str:
-    rate = max(self._made, 1) / (time.monotonic() - self._since)
-    left = datetime.timedelta(seconds=round((self._total - self._done) / rate))
-    return f'{rate:,.1f} sentences/s  {left} left'

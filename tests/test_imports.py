@@ -25,13 +25,13 @@ ALLOWED = {
   'training': BASE | {'cache', 'models', 'heads', 'decoding'},
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding'},
   'convert': BASE | {'cache', 'models', 'heads'},
-  'folders': BASE | {'cache', 'models', 'heads', 'data'},
+  'folders': BASE | {'cache', 'models', 'heads', 'data', 'convert'},
 }
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
 HEAVY = {
   'absl', 'array_record', 'babel', 'datasets', 'grain', 'matplotlib', 'ml_collections', 'optax', 'orbax', 'sacrebleu',
-  'sacremoses', 'safetensors', 'sentencepiece', 'skimage', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'torch',
-  'transformers'}
+  'sacremoses', 'safetensors', 'sentencepiece', 'skimage', 'tensorboardX', 'tensorflow', 'tensorflow_datasets',
+  'tokenizers', 'torch', 'transformers'}
 
 
 def imports(file: Path) -> Iterator[str]:

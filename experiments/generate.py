@@ -1,0 +1,81 @@
+"""Generates text with a trained model, and shows it as it is accepted, block by block.
+
+  python -m experiments.generate --model=folder --prompt="A man in"
+  python -m experiments.generate --model=folder --prompt=... --draft=smaller        speculative decoding
+  python -m experiments.generate --model=folder --prompt=... --lookup               drafts copied from the text so far
+  python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
+  python -m experiments.generate --model=folder --prompts=lines.txt --output=out.jsonl [--draft=... or another]
+
+The model goes on from the prompt; one with an encoder translates it. With --temperature it samples, whatever drafts. At
+the end come tokens per call, the share of calls that accepted a draft at each place, tokens per second and the ratio to
+one token a call, timed in turn when all is compiled.
+
+Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
+in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "calls": 5}: the line of the prompt,
+from 0, the tokens generated, an end included, the model's calls. A run that was stopped goes on by the same command.
+Beside the output, in out.jsonl.settings.json, stands what it depends on; an output of other settings is refused.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+MODEL = flags.DEFINE_string('model', None, 'folder of a model, or of a finished run', required=True)
+PROMPT = flags.DEFINE_string('prompt', None, 'text to go on from, or to translate')
+PROMPTS = flags.DEFINE_string('prompts', None, 'file with a prompt on each line')
+OUTPUT = flags.DEFINE_string('output', None, 'file for the JSON lines of --prompts')
+DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that drafts')
+LOOKUP = flags.DEFINE_bool('lookup', False, 'copies drafts from the text so far')
+HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads that draft')
+GAMMA = flags.DEFINE_integer('gamma', None, 'tokens drafted a call (draft: 4, lookup: 9, heads: all)', lower_bound=1)
+TEMPERATURE = flags.DEFINE_float('temperature', 0.0, '0: the most likely tokens; else samples', lower_bound=0)
+TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0)
+TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
+MAX_LEN = flags.DEFINE_integer('max_len', 64, 'at most so many tokens an output', lower_bound=1)
+SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
+ROWS = flags.DEFINE_integer('rows', 16, 'prompts of a file decoded at once', lower_bound=1)
+REPEATS = flags.DEFINE_integer('repeats', 3, 'rounds of timing after a prompt (0: none)', lower_bound=0)
+
+
+def main(_: list[str]) -> None:
+  import pathlib
+
+  import rich.console
+
+  from experiments import generation, prompt_file, streaming
+
+  _check()
+  settings = generation.Settings(
+    MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, GAMMA.value, TEMPERATURE.value, TOP_K.value, TOP_P.value,
+    MAX_LEN.value, SEED.value,
+  )  # fmt: skip
+  console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+  if PROMPT.value is not None:
+    generator = generation.Generator.of(settings, [PROMPT.value])
+    streaming.show(console, generator, PROMPT.value, REPEATS.value)
+  else:
+    prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
+    output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts)
+    prompt_file.write(console, output, generation.Generator.of(settings, prompts), prompts, ROWS.value)
+
+
+def _check() -> None:
+  """Mistakes that show without a look at any file."""
+  from fastdec.errors import UserError
+
+  if (PROMPT.value is None) == (PROMPTS.value is None):
+    given = 'there is nothing to go on from' if PROMPT.value is None else '--prompt and --prompts are both given'
+    raise UserError(f'{given}: give --prompt=text, or --prompts=file with --output=out.jsonl')
+  if (PROMPTS.value is None) != (OUTPUT.value is None):
+    raise UserError('--prompts and --output belong together: give --prompts=file and --output=out.jsonl')
+  if PROMPT.value is not None:
+    try:
+      PROMPT.value.encode()
+    except UnicodeEncodeError:
+      raise UserError('--prompt is not UTF-8: convert the text') from None
+    if not PROMPT.value.strip():
+      raise UserError('the prompt is empty: give some text to go on from')
+
+
+if __name__ == '__main__':
+  cli.run(main)

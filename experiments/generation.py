@@ -1,0 +1,211 @@
+"""What generating text takes: a model and its tokenizer, and how to decode, from folders and settings."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import fastdec as fd
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN
+from fastdec.decoding.rules import Exact, Sampling
+from fastdec.errors import UserError
+
+DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What the text depends on, prompts and folders' contents aside; fields are the flags of `experiments.generate`."""
+
+  model: str
+  draft: str | None = None
+  lookup: bool = False
+  heads: str | None = None
+  gamma: int | None = None
+  temperature: float = 0.0
+  top_k: int = 0
+  top_p: float = 1.0
+  max_len: int = DEFAULT_MAX_LEN
+  seed: int = 0
+
+  def __post_init__(self) -> None:
+    drafters = {'--draft': self.draft is not None, '--lookup': self.lookup, '--heads': self.heads is not None}
+    given = [name for name, is_given in drafters.items() if is_given]
+    if len(given) > 1:
+      raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
+    if self.gamma is not None and not given:
+      raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or --heads=folder too')
+    if self.temperature != 0:
+      _ = self.sampling  # refuses laws that are none
+    elif (self.top_k, self.top_p) != (0, 1.0):
+      raise UserError(f'--top_k={self.top_k} and --top_p={self.top_p} are about sampling: give --temperature=1 too')
+
+  @property
+  def sampling(self) -> Sampling:
+    """The law to draw from, where the temperature is not 0."""
+    return Sampling(self.temperature, self.top_k, self.top_p)
+
+  @property
+  def plain(self) -> Any:
+    """One token a call: what the strategy is measured against."""
+    return fd.Sample(self.temperature, self.top_k, self.top_p) if self.temperature else fd.Greedy()
+
+  @property
+  def plain_name(self) -> str:
+    return 'sampling one by one' if self.temperature else 'greedy decoding'
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator:
+  """A model with its tokenizer: from text to ids, and back."""
+
+  model: Any
+  params: Any
+  tokenizer: Any
+  strategy: Any
+  settings: Settings
+
+  @classmethod
+  def of(cls, settings: Settings, prompts: Sequence[str]) -> 'Generator':
+    """Loads the folders.
+
+    Raises:
+      UserError: a folder that is no model, or has no tokenizer; a draft model that reads text otherwise.
+    """
+    tokenizer = fd.load_tokenizer(settings.model)
+    draft = heads = None
+    if settings.draft is not None:
+      check_same_ids(tokenizer, fd.load_tokenizer(settings.draft), settings)
+    if settings.heads is not None:
+      heads = fd.load_heads(settings.heads)
+    model, params = fd.load(settings.model)
+    if settings.draft is not None:
+      draft = fd.load(settings.draft)
+    generator = cls(model, params, tokenizer, strategy_of(settings, draft, heads), settings)
+    generator.check(prompts)
+    return generator
+
+  def check(self, prompts: Sequence[str]) -> None:
+    """Raises UserError, naming the first, where prompts are empty or too long."""
+    limit = self.model.max_positions
+    for i, prompt in enumerate(prompts):
+      n = len(self.ids(prompt))
+      name = 'the prompt' if len(prompts) == 1 else f'prompt {i + 1}'
+      if not prompt.strip() or not n:
+        raise UserError(f'{name} is empty: give some text to go on from')
+      after = 1 if self.is_translator else n  # positions of the decoder before the first token
+      if limit is not None and max(n, after + self.settings.max_len - 1) > limit:
+        given = f'{name} has {n} tokens'
+        raise UserError(
+          f"{given}, which with --max_len={self.settings.max_len} exceeds the model's {limit} positions: "
+          'shorten it, or lower --max_len'
+        )
+
+  @property
+  def is_translator(self) -> bool:
+    """Whether the prompt is a source, of which the output is no continuation."""
+    return self.model.start_id is not None
+
+  def ids(self, prompt: str) -> list[int]:
+    """The prompt's ids; a source ends in an end token."""
+    ids = list(self.tokenizer.encode(prompt))
+    ends = self.model.eos_ids if self.is_translator else ()
+    return [*ids, *ends[:1]] if ids and ends and ids[-1] not in ends else ids
+
+  def text(self, prompt: str, tokens: Sequence[int]) -> str:
+    """What generated tokens say, spaces as they follow the prompt."""
+    reader = self.reader(prompt)
+    return reader.add(list(tokens)) + reader.finish()
+
+  def reader(self, prompt: str) -> 'Reader':
+    """For the tokens that follow this prompt."""
+    return Reader(self.tokenizer, [] if self.is_translator else self.ids(prompt))
+
+  @property
+  def most_drafted(self) -> int:
+    """Tokens that one call can accept."""
+    return self.strategy.drafter.nodes - 1
+
+
+class Reader:
+  """Turns tokens into text as they come: a character whose bytes are not all there waits for the rest.
+
+  Tokens are decoded together with all before them, because what a token says depends on where it stands: the same
+  piece is ' man' within a sentence, and 'man' at its beginning.
+  """
+
+  UNKNOWN = '\ufffd'  # what decoders make of an incomplete character
+
+  def __init__(self, tokenizer: Any, context: Sequence[int]) -> None:
+    self._tokenizer, self._ids = tokenizer, list(context)
+    self._whole = self._shown = tokenizer.decode(self._ids)
+
+  def add(self, tokens: Sequence[int]) -> str:
+    """What can be said now."""
+    self._ids += [int(token) for token in tokens]
+    self._whole = self._tokenizer.decode(self._ids)
+    return self._say(self._whole.rstrip(self.UNKNOWN))
+
+  def finish(self) -> str:
+    """What had waited for more."""
+    return self._say(self._whole)
+
+  def _say(self, text: str) -> str:
+    new = text[len(self._shown) :]
+    self._shown += new
+    return new
+
+
+def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:
+  """How to decode; draft and heads as they were loaded, None where there are none."""
+  law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
+  if draft is not None:
+    return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
+  if settings.lookup:
+    return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, **law)
+  if heads is not None:
+    rule = settings.sampling if settings.temperature else Exact()
+    return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
+  return settings.plain
+
+
+def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:
+  """Raises UserError where the ids that both tokenizers have do not all mean the same."""
+  for token in range(min(tokenizer.vocab_size, other.vocab_size)):
+    if tokenizer.decode([token]) != other.decode([token]):
+      here, there = (one.decode([token]) for one in (tokenizer, other))
+      raise UserError(
+        f'token {token} is {here!r} for {settings.model} and {there!r} for {settings.draft}: '
+        'give a draft model with the same tokenizer'
+      )
+
+
+def read_prompts(path: pathlib.Path) -> list[str]:
+  """The lines of a file of prompts.
+
+  Raises:
+    UserError: it cannot be read, is empty or not UTF-8, or has an empty line.
+  """
+  try:
+    data = path.read_bytes()
+    text = data.decode()
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): give a text file with a prompt on each line') from None
+  except UnicodeDecodeError as error:
+    line = data[: error.start].count(b'\n') + 1
+    raise UserError(f'line {line} of {path} is not UTF-8: convert the text') from None
+  if not text:
+    raise UserError(f'{path} is empty: give a prompt on each line')
+  lines = text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`
+  for i, line in enumerate(lines):
+    if not line.strip():
+      raise UserError(f'line {i + 1} of {path} is empty: give a prompt on each line')
+  return [line.removesuffix('\r') for line in lines]
+
+
+def accepted_shares(block_sizes: Sequence[int], most: int) -> list[float]:
+  """For each place below the root: the share of calls that accepted a draft there; block sizes without zeros."""
+  sizes = np.asarray(block_sizes)
+  return [float((sizes > place).mean()) for place in range(1, most + 1)] if sizes.size else []
