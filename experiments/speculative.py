@@ -35,7 +35,7 @@ def main(words: list[str]) -> None:
     report.write_text(workdir / 'speculative.md', '\n'.join(map(report.markdown, drawn)) + picture)
     speculation_figure.predictions(found, workdir / 'speculative.png')
     for table in drawn:
-      page.console.print(report.terminal(table))
+      page.console.print(report.markdown(table))  # too wide for a terminal's table
     paths = f'{workdir}/speculative.md, the picture {workdir}/speculative.png'
     page.console.print(f'\nThe tables are {paths}, every cell a line of {page.results}')
   sys.exit(1 if outcome.failed else 0)
