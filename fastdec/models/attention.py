@@ -23,6 +23,19 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
   return committed_bs[:, None, :] | _among_nodes(nodes, node_bs)
 
 
+def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
+  """The position of what stands in each slot, beside `node_mask`: a node's is that of its depth in the tree.
+
+      slot      0 1 | 2=root 3=a 4=b 5=aa
+    position    0 1     2     3   3   4
+  """
+  n = nodes.mask.shape[-1]
+  node_bs = jnp.arange(slots) - length[:, None]
+  depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
+  depth_bs = jnp.take_along_axis(depths_bn, node_bs.clip(0, n - 1), axis=1)
+  return length[:, None] + jnp.where(node_bs < 0, node_bs, depth_bs)
+
+
 def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -> Bool[Array, 'b n s']:
   """The same for a ring (`cache.local`): a node sees back to the beginning of the block before its own."""
   n = nodes.mask.shape[-1]
@@ -68,17 +81,22 @@ def attend(
   kv: LayerKV,
   mask: Bool[Array, '#b #n s'],
   drop: Callable[[Array], Array] = lambda weights: weights,
+  bias: Float[Array, '#b h #n s'] | None = None,
+  scale: float | None = None,
 ) -> Float[Array, 'b n h p']:
   """Scaled dot-product attention; h query heads share g key heads in groups of h / g. Weights in float32 at least.
 
-  `drop` is training's dropout on the weights. A row that may see nothing (an empty source) gets the mean of what is
-  there: finite, and never read.
+  `drop` is training's dropout on the weights. `bias` is added to the scaled scores (relative positions); `scale` is
+  1 / sqrt(p) unless given. A row that may see nothing (an empty source) gets the mean of what is there: finite, and
+  never read.
   """
   b, n, h, p = q.shape
   g = kv.k.shape[1]
-  q = q.reshape(b, n, g, h // g, p) * p**-0.5
+  q = q.reshape(b, n, g, h // g, p) * (p**-0.5 if scale is None else scale)
   wide = jnp.promote_types(q.dtype, jnp.float32)
   scores = jnp.einsum('bngrp,bgsp->bgrns', q, kv.k, preferred_element_type=wide)
+  if bias is not None:
+    scores += bias.reshape(bias.shape[0], g, h // g, *bias.shape[2:])
   weights = drop(jax.nn.softmax(jnp.where(mask[:, None, None], scores, -1e30), axis=-1).astype(q.dtype))
   return jnp.einsum('bgrns,bgsp->bngrp', weights, kv.v).reshape(b, n, h, p)
 

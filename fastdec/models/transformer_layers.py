@@ -4,6 +4,7 @@ What differs between models is how a layer's queries meet their keys and values:
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -13,7 +14,12 @@ from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
 from fastdec.models.layers import Dense, Dropout
 
-ACTIVATIONS = {'relu': nn.relu, 'gelu': nn.gelu, 'swish': nn.swish}
+ACTIVATIONS = {
+  'relu': nn.relu,
+  'gelu': nn.gelu,  # by tanh, as T2T and the first GPT
+  'exact_gelu': functools.partial(nn.gelu, approximate=False),
+  'swish': nn.swish,
+}
 CHOICES = {
   'norm': ('pre', 'post'),
   'activation': tuple(ACTIVATIONS),
@@ -46,8 +52,21 @@ class StackConfig:
     for name in ('dropout', 'attention_dropout', 'activation_dropout'):
       if not 0 <= getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1')
+    self._check_heads()
+
+  def _check_heads(self) -> None:
     if self.d_model % self.heads:
       raise UserError(f'd_model={self.d_model} is not divisible by heads={self.heads}')
+
+  @property
+  def head_width(self) -> int:
+    return self.d_model // self.heads
+
+  def make_norm(self) -> nn.Module:
+    return nn.LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
+
+  def make_feed_forward(self) -> nn.Module:
+    return FeedForward(self)
 
   def _check_choices(self, choices: dict[str, tuple[str, ...]]) -> None:
     for name, allowed in choices.items():
@@ -68,7 +87,7 @@ class Attention(nn.Module):
 
   def setup(self) -> None:
     c = self.config
-    width = c.d_model // c.heads
+    width = c.head_width
     dense = lambda *features: Dense(features, c.attention_bias, c.dtype)
     if self.is_self:
       self.qkv = dense(3, c.heads, width)  # one product instead of three
@@ -116,7 +135,7 @@ class Sublayer(nn.Module):
   config: StackConfig
 
   def setup(self) -> None:
-    self.norm = layer_norm(self.config)
+    self.norm = self.config.make_norm()
     self.drop = Dropout(self.config.dropout)
 
   def enter(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
@@ -127,17 +146,13 @@ class Sublayer(nn.Module):
     return x if self.config.norm == 'pre' else self.norm(x)
 
 
-def layer_norm(config: StackConfig) -> nn.LayerNorm:
-  return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype)
-
-
 class EncoderLayer(nn.Module):
   config: StackConfig
 
   def setup(self) -> None:
     c = self.config
     self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
-    self.feed_forward, self.around_feed_forward = FeedForward(c), Sublayer(c)
+    self.feed_forward, self.around_feed_forward = c.make_feed_forward(), Sublayer(c)
 
   def __call__(self, x: Float[Array, 'b s d'], attend: Attend, train: bool) -> Float[Array, 'b s d']:
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
@@ -161,7 +176,7 @@ class DecoderLayer(nn.Module):
     c = self.config
     self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
     self.cross, self.around_cross = Attention(c, is_self=False), Sublayer(c)
-    self.feed_forward, self.around_feed_forward = FeedForward(c), Sublayer(c)
+    self.feed_forward, self.around_feed_forward = c.make_feed_forward(), Sublayer(c)
 
   def __call__(
     self,
@@ -195,7 +210,7 @@ class Stacks(nn.Module):
     self.encoder = [EncoderLayer(c) for _ in range(c.encoder_layers)]
     self.decoder = [DecoderLayer(c) for _ in range(c.decoder_layers)]
     if c.norm == 'pre':
-      self.encoder_norm, self.decoder_norm = layer_norm(c), layer_norm(c)
+      self.encoder_norm, self.decoder_norm = c.make_norm(), c.make_norm()
     self.drop = Dropout(c.dropout)
 
   def embed(

@@ -1,0 +1,114 @@
+"""T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder whose attention knows relative positions alone.
+
+The layers are the Transformer's (`transformer_layers.py`), with RMSNorm, without biases, with a bias on the scores that
+depends on how far a key is from its query; one table a stack, shared by its layers. Nodes of a tree have the positions
+of their depths. There is no longest input, but nothing was learnt beyond the lengths of training.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec.cache.kv import KVCache
+from fastdec.cache.memory import Memory, WithMemory
+from fastdec.models.api import Nodes, Params
+from fastdec.models.attention import node_mask, slot_positions
+from fastdec.models.layers import project
+from fastdec.models.t5_network import T5Config, T5Network, attend_unscaled, relative_bias, unscaled_queries
+from fastdec.models.transformer import Source
+from fastdec.models.transformer_layers import Sees
+
+__all__ = ['T5', 'T5Config']
+
+
+@dataclasses.dataclass(frozen=True)
+class T5:
+  """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
+
+  config: T5Config
+
+  fixed_length = None
+  max_positions = None
+
+  @property
+  def vocab_size(self) -> int:
+    return self.config.vocab_size
+
+  @property
+  def eos_ids(self) -> tuple[int, ...]:
+    return self.config.eos_ids
+
+  @property
+  def pad_id(self) -> int:
+    return self.config.pad_id
+
+  @property
+  def start_id(self) -> int:
+    return self.config.start_id
+
+  @property
+  def suppressed_ids(self) -> tuple[int, ...]:
+    return self.config.suppressed_ids
+
+  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+    return T5Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters."""
+    ones = jnp.ones((1, 2), jnp.int32)
+    batch = {f'{side}{part}': ones for side in ('source', 'target') for part in ('', '_segment', '_position')}
+    params = T5Network(self.config).init(key, batch, train=False)['params']
+    return unscaled_queries(params, self.config.d_kv)
+
+  def hidden(
+    self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
+  ) -> Float[Array, 'b t d']:
+    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
+
+    Args:
+      params: the parameters.
+      batch: 'source', 'target' and their '_segment' (several sentences a row; 0 is padding) and '_position'.
+      dropout_key: None switches dropout off.
+    """
+    train = dropout_key is not None
+    rngs = {'dropout': dropout_key} if train else {}
+    return self._call(params, batch, train=train, method='__call__', rngs=rngs)
+
+  def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
+    """Encodes source ids padded with `pad_id`."""
+    mask = inputs != self.pad_id
+    positions = jnp.arange(inputs.shape[1])[None]
+    bias = relative_bias(params['encoder_bias'], positions, positions, self.config.max_distance, is_causal=False)
+    sees = functools.partial(attend_unscaled, mask=mask[:, None, :], bias=bias)
+    return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
+
+  def init_cache(self, params: Params, memory: Source, rows: int, slots: int) -> WithMemory:
+    """An empty cache over the source's keys and values."""
+    c = self.config
+    own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
+    return WithMemory(own, Memory(self._call(params, memory.hidden, method='memory'), memory.mask))
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory
+  ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
+    """See `models.api.Model.apply`."""
+    own, memory = cache.own, cache.memory
+    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
+    keys = slot_positions(nodes, own.length, own.slots)
+    bias = relative_bias(params['decoder_bias'], positions, keys, self.config.max_distance, is_causal=True)
+    sees = Sees(
+      functools.partial(attend_unscaled, mask=node_mask(nodes, own.length, own.slots), bias=bias),
+      functools.partial(attend_unscaled, mask=memory.mask[:, None, :]),
+    )
+    hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
+    return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
+
+  def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    """Logits by the matrix 'lm_head' where the parameters have one, else by the embedding."""
+    if self.config.scales_logits:
+      hidden = hidden * self.config.d_model**-0.5
+    return project(hidden, params['lm_head'] if 'lm_head' in params else params['embedding'])

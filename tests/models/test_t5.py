@@ -1,0 +1,284 @@
+"""T5: its network written again in NumPy, by its definition; cached equals uncached, on chains and trees."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.cache.kv import LayerKV
+from fastdec.decoding.topology import Topology
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models import api
+from fastdec.models.attention import attend, slot_positions
+from fastdec.models.t5 import T5, T5Config
+from fastdec.models.t5_network import bucket
+
+# So few buckets that sentences of six tokens reach the last one.
+SMALL = T5Config(
+  vocab_size=19, d_model=10, d_ff=24, d_kv=4, heads=2, encoder_layers=1, decoder_layers=2, buckets=8, max_distance=5
+)
+CONFIGS = {
+  't5': SMALL,
+  'v1.1': dataclasses.replace(SMALL, is_gated=True, activation='gelu', is_tied=False, scales_logits=False),
+}
+
+
+def random_params(model, dtype=np.float32):
+  """Nothing at its neutral value. Embeddings are small and biases large: else a random model repeats one token."""
+  rng = np.random.default_rng(1)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  params = jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.5, size=x.shape) + (x.ndim == 1), dtype), shapes)
+  return params | {'embedding': params['embedding'] / 5, 'decoder_bias': params['decoder_bias'] * 4}
+
+
+@pytest.fixture(params=CONFIGS, scope='module')
+def made(request):
+  model = T5(CONFIGS[request.param])
+  return model, random_params(model)
+
+
+hidden_of = jax.jit(lambda model, params, batch: model.hidden(params, batch), static_argnums=0)
+apply = jax.jit(lambda model, *args: model.apply(*args), static_argnums=0)
+
+
+def a_batch(source, target):
+  """A sentence a row."""
+  part = lambda x: {'': x, '_segment': x > 0, '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape)}
+  sides = {'source': np.array(source), 'target': np.array(target)}
+  return {f'{side}{name}': jnp.asarray(y, jnp.int32) for side, x in sides.items() for name, y in part(x).items()}
+
+
+BATCH = a_batch([[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1]], [[9, 8, 7, 1, 0, 0], [2, 3, 4, 5, 6, 1]])
+SHIFTED = jnp.array([[0, 9, 8, 7, 1, 0], [0, 2, 3, 4, 5, 6]], jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def an_empty_cache(model, params):
+  return model.init_cache(params, model.encode(params, BATCH['source']), 2, 12)
+
+
+# ---- relative positions
+
+
+def the_bucket(ahead, buckets, max_distance, is_causal):
+  """The definition in integers: (max / exact)^(step / steps) <= distance / exact, taken to the power of `steps`."""
+  first, distance = 0, max(-ahead, 0)
+  if not is_causal:
+    buckets //= 2
+    first, distance = buckets * (ahead > 0), abs(ahead)
+  exact = buckets // 2
+  if distance < exact:
+    return first + distance
+  steps = buckets - exact
+  is_reached = lambda step: max_distance**step * exact**steps <= distance**steps * exact**step
+  return first + exact + max(step for step in range(steps) if is_reached(step))
+
+
+@pytest.mark.parametrize('is_causal', [True, False])
+@pytest.mark.parametrize(('buckets', 'max_distance'), [(32, 128), (8, 5), (16, 64), (64, 256)])
+def test_buckets_are_those_of_the_definition(buckets, max_distance, is_causal):
+  ahead = np.arange(-max_distance - 20, max_distance + 20)
+  expected = [the_bucket(int(x), buckets, max_distance, is_causal) for x in ahead]
+  np.testing.assert_array_equal(bucket(ahead, buckets, max_distance, is_causal), expected)
+
+
+def test_the_buckets_of_the_docstring():
+  ahead = np.array([-17, -8, -5, -4, -3, -2, -1, 0, 1, 2, 3])
+  assert bucket(ahead, 8, 16, True).tolist() == [7, 6, 4, 4, 3, 2, 1, 0, 0, 0, 0]
+  assert bucket(ahead, 8, 16, False).tolist() == [3, 3, 2, 2, 2, 2, 1, 0, 5, 6, 6]
+
+
+def test_slots_stand_at_the_positions_of_the_docstring():
+  nodes = Topology.from_choices([[0], [1], [0, 0]]).nodes
+  positions = slot_positions(nodes, jnp.array([2, 0]), 6)
+  assert positions[0].tolist() == [0, 1, 2, 3, 3, 4]
+  assert positions[1, :4].tolist() == [0, 1, 1, 2]
+
+
+def test_a_bias_is_of_the_query_head_where_heads_share_keys():
+  rng = np.random.default_rng(0)
+  shapes = (1, 3, 4, 5), (1, 2, 6, 5), (1, 2, 6, 5), (1, 4, 3, 6)
+  q, k, v, bias = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+  mask = jnp.asarray(rng.random((1, 3, 6)) < 0.7)
+  out = attend(q, LayerKV(k, v), mask, bias=bias, scale=0.5)
+  for head in range(4):
+    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0]
+    np.testing.assert_allclose(out[0, :, head], weights / weights.sum(-1, keepdims=True) @ v[0, head // 2], atol=1e-5)
+
+
+# ---- the network, written again
+
+
+def forward(config, params, source, target):
+  """Logits of one sentence, in NumPy and float64: loops over heads, positions one by one."""
+  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+  def norm(x, where):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * where['scale']
+
+  def attention(x, memory, q, kv, out, table, is_causal):
+    heads = []
+    for h in range(config.heads):
+      scores = (x @ q[h].T) @ (memory @ kv[0][h].T).T
+      for i, j in np.ndindex(*scores.shape):
+        if table is not None:
+          scores[i, j] += table[the_bucket(j - i, config.buckets, config.max_distance, is_causal), h]
+        if is_causal and j > i:
+          scores[i, j] = -np.inf
+      weights = np.exp(scores - scores.max(-1, keepdims=True))
+      heads.append(weights / weights.sum(-1, keepdims=True) @ (memory @ kv[1][h].T))
+    return np.concatenate(heads, axis=-1) @ out.T
+
+  def feed_forward(x, w):
+    if config.is_gated:
+      a, b = (x @ kernel.T for kernel in w['gate_w1']['kernel'])
+      units = 0.5 * a * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3))) * b
+    else:
+      units = np.maximum(x @ w['w1']['kernel'].T, 0)
+    return units @ w['w2']['kernel'].T
+
+  def stack(x, side, layers, memory):
+    for layer in (p[f'{side}_{i}'] for i in range(layers)):
+      y, own = norm(x, layer['around_attention']['norm']), layer['attention']
+      qkv, is_causal = own['qkv']['kernel'], side == 'decoder'
+      x = x + attention(y, y, qkv[0], qkv[1:], own['out']['kernel'], p[f'{side}_bias'], is_causal)
+      if is_causal:
+        y, cross = norm(x, layer['around_cross']['norm']), layer['cross']
+        kernels = (cross[name]['kernel'] for name in ('q', 'kv', 'out'))
+        x = x + attention(y, memory, *kernels, None, False)
+      x = x + feed_forward(norm(x, layer['around_feed_forward']['norm']), layer['feed_forward'])
+    return norm(x, p[f'{side}_norm'])
+
+  memory = stack(p['embedding'][source], 'encoder', config.encoder_layers, None)
+  hidden = stack(p['embedding'][target], 'decoder', config.decoder_layers, memory)
+  return hidden @ (p['embedding'] / config.d_model**0.5 if config.is_tied else p['lm_head']).T
+
+
+def test_the_network_is_that_of_the_definition(made):
+  model, params = made
+  logits = model.unembed(params, hidden_of(model, params, BATCH))
+  for row, (s, t) in enumerate([(4, 4), (6, 6)]):
+    expected = forward(model.config, params, BATCH['source'][row, :s], SHIFTED[row, :t])
+    np.testing.assert_allclose(logits[row, :t], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_cached_equals_uncached_in_steps_of_any_width(made):
+  model, params = made
+  expected = hidden_of(model, params, BATCH)
+  cache, hidden = an_empty_cache(model, params), []
+  for start, width in ((0, 1), (1, 4), (5, 1)):
+    h, _, cache = apply(model, params, SHIFTED[:, start : start + width], api.causal(width), cache)
+    cache = cache.commit(None, jnp.full(2, width))
+    hidden.append(h)
+  real = BATCH['target'] != 0
+  np.testing.assert_allclose(jnp.concatenate(hidden, 1)[real], expected[real], atol=2e-5)
+
+
+def test_a_tree_scores_each_path_as_if_it_were_alone(made):
+  """Nodes root, a, b, aa, aaa behind a committed token: paths give what they give as chains; so does what follows."""
+  model, params = made
+  tree = Topology.from_choices([[0], [1], [0, 0], [0, 0, 0]])
+  tokens = jnp.array([[9, 8, 7, 6, 5], [2, 3, 4, 5, 6]], jnp.int32)
+  first = jnp.zeros((2, 1), jnp.int32)
+  _, _, started = apply(model, params, first, api.causal(1), an_empty_cache(model, params))
+  started = started.commit(None, jnp.array([1, 1]))
+  hidden, _, cache = apply(model, params, tokens, tree.nodes, started)
+  after = lambda c: apply(model, params, jnp.array([[5], [6]]), api.causal(1), c)[0]
+  for path in ([[0, 2], [0, 2]], [[0, 1, 3, 4], [0, 1, 3, 4]]):
+    path = jnp.array(path)
+    alone = jnp.take_along_axis(tokens, path, axis=1)
+    expected, _, chain = apply(model, params, alone, api.causal(path.shape[1]), started)
+    picked = jnp.take_along_axis(hidden, path[..., None], axis=1)
+    np.testing.assert_allclose(picked, expected, atol=2e-5)
+    count = jnp.full(2, path.shape[1])
+    np.testing.assert_allclose(after(cache.commit(path, count)), after(chain.commit(None, count)), atol=2e-5)
+
+
+def test_packed_sentences_do_not_see_each_other(made):
+  model, params = made
+  alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
+  packed = {
+    'source': [[3, 4, 1, 7, 1]], 'source_segment': [[1, 1, 1, 2, 2]], 'source_position': [[0, 1, 2, 0, 1]],
+    'target': [[8, 1, 5, 6, 1]], 'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
+  }  # fmt: skip
+  packed = {name: jnp.array(x, jnp.int32) for name, x in packed.items()}
+  np.testing.assert_allclose(hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5)
+
+
+def test_bfloat16_is_near_float32(made):
+  model, params = made
+  half = T5(dataclasses.replace(model.config, dtype='bfloat16'))
+  wide, narrow = (m.unembed(params, hidden_of(m, params, BATCH)) for m in (model, half))
+  assert narrow.dtype == jnp.float32
+  assert 0 < jnp.abs(narrow - wide).mean() < 0.05 * jnp.abs(wide).mean()
+
+
+def test_dropout_is_of_training_alone(made):
+  model, params = made
+  hidden = jax.jit(model.hidden)
+  dropped = [hidden(params, BATCH, jax.random.key(seed)) for seed in (0, 0, 1)]
+  np.testing.assert_array_equal(dropped[0], dropped[1])
+  assert (dropped[0] != dropped[2]).any()
+  assert 0.02 < float((dropped[0] == 0).mean()) < 0.25  # what leaves the decoder too
+
+
+def test_fresh_scores_have_the_variance_that_scaled_ones_have():
+  model = T5(dataclasses.replace(SMALL, d_model=64, d_kv=16))
+  layer = jax.tree.map(np.asarray, jax.jit(model.init)(jax.random.key(0))['decoder_0'])
+  (q, k, _), cross = layer['attention']['qkv']['kernel'], layer['cross']
+  for queries, keys in ((q, k), (cross['q']['kernel'], cross['kv']['kernel'][0])):
+    assert queries.std() * 4 == pytest.approx(keys.std(), rel=0.1)
+
+
+# ---- decoding
+
+
+@pytest.fixture(scope='module')
+def in_float64():
+  """Model, parameters, sources (one of them empty) and what greedy decoding by the definition writes."""
+  with jax.enable_x64(True):
+    model = T5(dataclasses.replace(SMALL, dtype='float64'))
+    params = random_params(model, np.float64)
+    source = np.array([[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1], [0, 0, 0, 0, 0, 0], [12, 1, 0, 0, 0, 0]], np.int32)
+    best = jax.jit(lambda params, batch: model.unembed(params, model.hidden(params, batch)).argmax(-1))
+    tokens = np.zeros((4, 10), np.int32)
+    running = (source > 1).any(1)
+    tokens[~running, 0] = 1
+    for t in range(10):
+      choice = best(params, a_batch(source, tokens) | {'target_segment': jnp.ones((4, 10), jnp.int32)})[:, t]
+      tokens[running, t] = choice[running]
+      running &= choice != 1
+    yield model, params, source, tokens
+
+
+DRAFTS = {
+  'blockwise': fd.Blockwise,
+  'medusa': lambda heads: fd.Medusa(heads, [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize('kind', DRAFTS)
+def test_drafts_of_random_heads_change_nothing(in_float64, kind):
+  model, params, source, expected = in_float64
+  heads = BlockwiseHeads(k=4, d_model=10, d_ff=16, dropout=0.0)
+  shapes = jax.eval_shape(heads.init, jax.random.key(0))
+  head_params = jax.tree.map(lambda x: np.random.default_rng(1).normal(size=x.shape), shapes)
+  out = fd.decode(model, params, source, DRAFTS[kind]((heads, head_params)), max_len=10)
+  np.testing.assert_array_equal(out.tokens, expected)
+  assert len(np.unique(expected[[0, 1, 3]])) > 4
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'d_kv': 0}, 'd_kv=0'), ({'buckets': 7}, 'even number'), ({'max_distance': 4}, 'give over 4'),
+    ({'activation': 'no'}, 'relu'), ({'dropout': 1.0}, 'below 1'),
+  ],
+)  # fmt: skip
+def test_bad_sizes_are_refused(change, message):
+  with pytest.raises(fd.UserError, match=message):
+    dataclasses.replace(SMALL, **change)
