@@ -89,34 +89,24 @@ class Material(Protocol):
     """Raises UserError where the run in a folder was trained on something else."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-  """A page of the paper at one scale: what all have. Subclasses add their data, model and table."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+  """A base model and how it is trained: what `Run` asks for. Subclasses add their data and model."""
 
-  task: Literal['translation', 'images']
-  scale: str
-  k: int
-  regime: Regime
-  base: str
   seed: int
   mesh: MeshConfig
   train: RunConfig  # of the base
-  freeze: RunConfig  # of heads on a frozen base
-  finetune: RunConfig  # of heads and base together
-  heads: HeadsConfig
 
-  runs: ClassVar[tuple[str, ...]] = ('train', 'freeze', 'finetune')
+  runs: ClassVar[tuple[str, ...]] = ('train',)
   layout: ClassVar[Table] = TRANSFORMER  # of the model's parameters on the mesh
   distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
 
   @classmethod
-  def of(cls, config: Any) -> 'Experiment':
+  def of(cls, config: Any) -> 'Training':
     """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
     return to_dataclass(cls, config)
 
   def __post_init__(self) -> None:
-    if self.k < 1:
-      raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
     if not 0 <= self.seed < 2**32:
       raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
     for name in self.runs:
@@ -125,7 +115,6 @@ class Experiment:
       at_least(0, name, rows=run.rows)
       check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
       run.optimizer(self.model.d_model)
-    self.blockwise(2)
 
   def open(self) -> Material:
     """Prepares what is trained on, where that has not been done; then opens it."""
@@ -133,9 +122,7 @@ class Experiment:
 
   def run(self, k: int, regime: str) -> RunConfig:
     """The settings of the base's training, or of the heads'."""
-    if k == 1:
-      return self.train
-    return self.finetune if regime in TUNED else self.freeze
+    return self.train
 
   def distilled_key(self) -> str:
     """A hash of the distilled text; '' without any."""
@@ -152,6 +139,36 @@ class Experiment:
 
   def table_of(self, k: int) -> Table:
     """How the parameters of a base model, or of heads with it, lie on the mesh."""
+    return self.layout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment(Training):
+  """A page of the paper at one scale: what all have. Subclasses add their table too."""
+
+  task: Literal['translation', 'images']
+  scale: str
+  k: int
+  regime: Regime
+  base: str
+  freeze: RunConfig  # of heads on a frozen base
+  finetune: RunConfig  # of heads and base together
+  heads: HeadsConfig
+
+  runs = ('train', 'freeze', 'finetune')
+
+  def __post_init__(self) -> None:
+    if self.k < 1:
+      raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
+    super().__post_init__()
+    self.blockwise(2)
+
+  def run(self, k: int, regime: str) -> RunConfig:
+    if k == 1:
+      return self.train
+    return self.finetune if regime in TUNED else self.freeze
+
+  def table_of(self, k: int) -> Table:
     return self.layout if k == 1 else (*self.layout, *HEADS[self.heads.layout])
 
   def blockwise(self, k: int) -> BlockwiseHeads:

@@ -33,9 +33,9 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODELS = {
-  'lm': (LM, LMConfig),
   'transformer': (Transformer, TransformerConfig),
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
+  'lm': (LM, LMConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads}
 CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder

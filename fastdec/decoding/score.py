@@ -72,6 +72,21 @@ def score(
 def _score(
   model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t'], lengths: Int[Array, ' b']
 ) -> Scores:
+  hidden = forced(model, params, prompt, targets)
+
+  def at(one: tuple[Array, Array]) -> Float[Array, ' b']:
+    hidden_bd, target_b = one
+    law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
+    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
+
+  t = targets.shape[1]
+  found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS)).T
+  found = jnp.where(jnp.arange(t) < lengths[:, None], found, 0)
+  return Scores(found, found.sum(1), lengths)
+
+
+def forced(model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']) -> Float[Array, 'b t d']:
+  """The hidden states that predict each token of `targets`, all that is before it being given; in one call."""
   b, t = targets.shape
   place = jnp.arange(prompt.tokens.shape[1] + t - 1) - prompt.length[:, None]  # among the targets
   tokens = jnp.pad(prompt.tokens, ((0, 0), (0, t - 1)))
@@ -79,13 +94,4 @@ def _score(
   cache = model.init_cache(params, model.encode(params, prompt.inputs), b, tokens.shape[1])
   hidden, _, _ = model.apply(params, tokens, causal(tokens.shape[1]), cache)
   before = prompt.length[:, None] - 1 + jnp.arange(t)  # the node that predicts each target
-  hidden = jnp.take_along_axis(hidden, before[..., None], axis=1)
-
-  def at(one: tuple[Array, Array]) -> Float[Array, ' b']:
-    hidden_bd, target_b = one
-    law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
-    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
-
-  found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS)).T
-  found = jnp.where(jnp.arange(t) < lengths[:, None], found, 0)
-  return Scores(found, found.sum(1), lengths)
+  return jnp.take_along_axis(hidden, before[..., None], axis=1)

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +71,24 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Cell) if field.name !=
 def flat(cell: Cell) -> dict[str, Any]:
   """One level of plain values, conditions included; what is not a finite number is None."""
   row = {name: getattr(cell, name) for name in FIELDS} | dict(cell.conditions)
-  return {name: _plain(value) for name, value in row.items()}
+  return {name: plain(value) for name, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+  """A value as JSON has it: tuples as lists, what is not a finite number as None."""
   if isinstance(value, tuple):
-    return [_plain(entry) for entry in value]
+    return [plain(entry) for entry in value]
   return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def append(path: Path, cell: Cell) -> None:
   """Adds one line in one write, on disk when this returns."""
-  line = json.dumps(flat(cell), ensure_ascii=False) + '\n'
+  append_row(path, flat(cell))
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+  """The same for a line of any fields."""
+  line = json.dumps(row, ensure_ascii=False) + '\n'
   path.parent.mkdir(parents=True, exist_ok=True)
   with open(path, 'a+b', buffering=0) as file:
     file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
@@ -99,25 +105,35 @@ def read(path: Path) -> list[Cell]:
   Raises:
     UserError: a line that is JSON and no cell.
   """
-  try:
-    lines = path.read_bytes().split(b'\n') if path.exists() else ()
-  except OSError as error:
-    raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
   cells = []
-  for number, line in enumerate(lines, start=1):
-    try:
-      row = json.loads(line)
-    except ValueError:
-      continue
+  for number, row in rows(path):
     try:
       row = {RENAMED.get(name, name): value for name, value in row.items()}
       fields = {name: row.pop(name) for name in FIELDS if name in row}
       fields['head_accuracy'] = tuple(fields.get('head_accuracy', ()))
       cells.append(Cell(**fields, conditions=row))
     except (AttributeError, TypeError, UserError):
-      remedy = 'remove the line, or use another workdir'
-      raise UserError(f'line {number} of {path} is no cell of a table: {remedy}') from None
+      raise no_cell(number, path) from None
   return cells
+
+
+def rows(path: Path) -> Iterator[tuple[int, Any]]:
+  """What stands in a file of JSON lines, with the numbers of the lines; see `read`."""
+  try:
+    lines = path.read_bytes().split(b'\n') if path.exists() else ()
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
+  for number, line in enumerate(lines, start=1):
+    try:
+      row = json.loads(line)
+    except ValueError:
+      continue
+    yield number, row
+
+
+def no_cell(number: int, path: Path) -> UserError:
+  """What is said of a line that is no cell."""
+  return UserError(f'line {number} of {path} is no cell of a table: remove the line, or use another workdir')
 
 
 def latest(cells: Iterable[Cell]) -> dict[Key, Cell]:

@@ -1,0 +1,108 @@
+"""Unigram and bigram models of counts, the cheapest drafts there are (Leviathan et al. 2022, section 4.2 and table 3).
+
+The law of the word after w backs off to the unigram law as Witten and Bell (1991) have it, for the share of w's
+occurrences that were followed by something new:
+
+    P(x | w) = (count(w x) + types(w) P(x)) / (count(w) + types(w))        types(w): different words seen after w
+
+Laid out by words and their most frequent successors: [v, m] ids and [v, m] shares, 4 MB for 8,000 words and m = 64,
+where a whole matrix would have 256 MB. What a longer list would have held goes to the unigram law, so that every law
+still sums to 1.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer
+
+from fastdec.cache.kv import KVCache
+from fastdec.errors import UserError
+from fastdec.models.api import Nodes, Params
+
+
+@dataclasses.dataclass(frozen=True)
+class NGram:
+  """The model (protocol: `models/api.py`): decoder-only, its cache a length; parameters by `count`.
+
+  Attributes:
+    successors: m, the words listed after each word: 0 for a unigram model.
+  """
+
+  vocab_size: int
+  successors: int = 0
+  eos_ids: tuple[int, ...] = (1,)
+  pad_id: int = 0
+  suppressed_ids: tuple[int, ...] = ()
+
+  start_id = None
+  max_positions = None
+  fixed_length = None
+
+  def __post_init__(self) -> None:
+    if not 0 <= self.successors <= self.vocab_size:
+      allowed = f'0, for a unigram model, to vocab_size={self.vocab_size}'
+      raise UserError(f'successors={self.successors} is not possible: give {allowed}')
+
+  def count(self, sentences: Sequence[Integer[np.ndarray, ' _']], first: int) -> Params:
+    """The parameters: shares of words, of successors, and of the unigram law where it is backed off to.
+
+    Args:
+      sentences: ids, end tokens included.
+      first: the word that stands before the first of a sentence; it is not counted itself.
+
+    Raises:
+      UserError: ids that the vocabulary does not have, or no words at all.
+    """
+    words = np.concatenate([np.zeros(0, np.int32), *sentences])
+    if not words.size or words.min() < 0 or words.max() >= self.vocab_size or not 0 <= first < self.vocab_size:
+      given = f'{words.size} words' if not words.size else f'ids from {words.min()} to {words.max()}, {first} first'
+      raise UserError(f'there are {given} to count: give at least one, all of them from 0 to {self.vocab_size - 1}')
+    unigram = np.bincount(words, minlength=self.vocab_size) + 1.0  # each once more: no word is impossible
+    unigram[list(self.suppressed_ids)] = 0
+    params = {'unigram': jnp.asarray(unigram / unigram.sum(), jnp.float32)}
+    if self.successors:
+      before = np.concatenate([[first, *sentence[:-1]] for sentence in sentences]).astype(np.int64)
+      params |= {name: jnp.asarray(value) for name, value in self._successors(before, words).items()}
+    return params
+
+  def _successors(self, before: Int[np.ndarray, ' n'], words: Integer[np.ndarray, ' n']) -> dict[str, np.ndarray]:
+    """The lists, of bigrams by their frequency."""
+    v, m = self.vocab_size, self.successors
+    pairs, counts = np.unique(before * v + words, return_counts=True)
+    order = np.lexsort((pairs, -counts, pairs // v))  # by the word before, the most frequent first
+    first, second = np.divmod(pairs[order], v)
+    types = np.bincount(first, minlength=v)
+    rank = np.arange(len(first)) - np.repeat(np.cumsum(types) - types, types)
+    total = np.bincount(before, minlength=v) + types
+    ids, shares = np.zeros((v, m), np.int32), np.zeros((v, m), np.float32)
+    listed = rank < m
+    ids[first[listed], rank[listed]] = second[listed]
+    shares[first[listed], rank[listed]] = (counts[order] / total[first])[listed]
+    return {'ids': ids, 'shares': shares, 'rest': (1 - shares.sum(1, dtype=np.float64)).astype(np.float32)}
+
+  def encode(self, params: Params, inputs: Any) -> None:
+    """Nothing: a draft for an encoder-decoder target does not read the source."""
+
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> KVCache:
+    """A cache that holds nothing but lengths."""
+    return KVCache((), jnp.zeros(rows, jnp.int32))
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache
+  ) -> tuple[Float[Array, 'b n 1'], tuple[()], KVCache]:
+    """The hidden state is the word itself, as a number."""
+    return tokens[..., None].astype(jnp.float32), (), cache
+
+  def unembed(self, params: Params, hidden: Float[Array, '*b 1']) -> Float[Array, '*b v']:
+    """Log-probabilities."""
+    words = hidden[..., 0].astype(jnp.int32).reshape(-1)
+    unigram = params['unigram']
+    if self.successors:
+      law = params['rest'][words, None] * unigram
+      law = law.at[jnp.arange(len(words))[:, None], params['ids'][words]].add(params['shares'][words])
+    else:
+      law = jnp.broadcast_to(unigram, (len(words), self.vocab_size))
+    return jnp.log(law).reshape(*hidden.shape[:-1], self.vocab_size)
