@@ -30,12 +30,14 @@ from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
+from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODELS = {
   'transformer': (Transformer, TransformerConfig),
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
   'lm': (LM, LMConfig),
+  't5': (T5, T5Config),
 }
 HEADS = {'blockwise': BlockwiseHeads}
 CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder

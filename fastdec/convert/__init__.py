@@ -6,7 +6,6 @@
 """
 
 import importlib
-import importlib.util
 from types import ModuleType
 
 FAMILIES = ('llama', 'marian', 't5')
@@ -14,6 +13,5 @@ FAMILIES = ('llama', 'marian', 't5')
 
 def families() -> dict[str, ModuleType]:
   """The family module of every known model_type."""
-  names = [f'{__name__}.{name}' for name in FAMILIES]
-  modules = [importlib.import_module(name) for name in names if importlib.util.find_spec(name)]
+  modules = [importlib.import_module(f'{__name__}.{name}') for name in FAMILIES]
   return {model_type: module for module in modules for model_type in module.MODEL_TYPES}

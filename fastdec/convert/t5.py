@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fastdec.convert.huggingface import suppressed
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
@@ -27,7 +28,6 @@ SIZES = {  # ours by theirs
 }
 # Theirs: 'relu', 'gated-silu'. 'gated-gelu' alone is by tanh, for the sake of the first T5 v1.1.
 ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_new': 'gelu', 'silu': 'swish', 'swish': 'swish'}
-UNSUPPORTED = ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids')
 EMBEDDINGS = ('shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
 
 # In files converted from the first TensorFlow checkpoints; no attention reads it.
@@ -46,9 +46,6 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   if not config.get('is_encoder_decoder', True):
     raise UserError('is_encoder_decoder=false in config.json is not supported: give a T5 that has a decoder')
   settings = {**config, **{name: value for name, value in generation.items() if value is not None}}
-  for name in UNSUPPORTED:
-    if settings.get(name):
-      raise UserError(f'{name}={settings[name]} in generation_config.json is not supported: remove it')
   pad = settings.get('pad_token_id', 0)
   if pad is None:
     raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
@@ -71,7 +68,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       pad_id=pad,
       eos_ids=() if end is None else (end,) if isinstance(end, int) else tuple(end),
       start_id=pad if start is None else start,
-      suppressed_ids=_suppressed(settings),
+      suppressed_ids=tuple(sorted(suppressed(config, generation))),
     )
   )
 
@@ -146,11 +143,3 @@ def _feed_forward(projection: str) -> dict[str, Any]:
   if projection == 'gated-gelu':
     activation = 'gelu_new'
   return {'is_gated': gate == 'gated', 'activation': ACTIVATIONS[activation]}
-
-
-def _suppressed(settings: Mapping[str, Any]) -> tuple[int, ...]:
-  """Ids that `generate` would never emit."""
-  words = settings.get('bad_words_ids') or []
-  if any(len(word) > 1 for word in words):
-    raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
-  return tuple(sorted({*(settings.get('suppress_tokens') or ()), *(word[0] for word in words)}))

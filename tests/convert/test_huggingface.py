@@ -23,7 +23,7 @@ def logits_of(model, params, inputs, target):
   return model.unembed(params, model.apply(params, jnp.asarray(target, jnp.int32), causal(target.shape[1]), cache)[0])
 
 
-@pytest.mark.parametrize('name', ['llama_tiny', 'llama_gqa_tiny', 'marian_tiny'])
+@pytest.mark.parametrize('name', ['llama_tiny', 'llama_gqa_tiny', 'marian_tiny', 't5_tiny'])
 def test_logits_and_greedy_tokens_are_theirs(name):
   expected = np.load(REFERENCE / name / 'expected.npz')
   model, params = fd.load(REFERENCE / name)
