@@ -6,7 +6,7 @@ import pytest
 
 import fastdec as fd
 from configs import speculative
-from experiments import graph, speculation
+from experiments import cli, graph, speculation
 from experiments.speculative_measure import Measuring
 from experiments.speculative_page import SpeculativePage
 from fastdec.evaluation.speculation import SpecCell, latest, read
@@ -181,8 +181,9 @@ def test_a_finished_page_is_drawn_again_in_no_time_and_other_settings_are_refuse
 
 
 @pytest.mark.slow
-def test_above_temperature_0(finished):
+def test_above_temperature_0(finished, monkeypatch):
   task, folder = finished
+  monkeypatch.setattr(cli, 'config_string', lambda: 'configs/speculative.py')  # a launcher's
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
   measuring = Measuring(speculation.experiment_of(changed(task, **settings)), folder / 'run')
   cell = measuring.cell('bigram', 1.0, '2', 2, 2)
