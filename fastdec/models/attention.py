@@ -49,6 +49,21 @@ def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -
   return sees_bns & (position_bs[:, None, :] >= first_bn[:, :, None])
 
 
+def node_window(nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int) -> Bool[Array, 'b n s']:
+  """Which slots stand at the last `window` positions up to each node's own; to be combined with `node_mask`.
+
+  Window 3 in the example of `node_mask`: aa stands at position 4 (as depth 2 after two slots), and sees 2, 3 and 4.
+      slot  0 1 | 2=root 3=a 4=b 5=aa
+    aa    [ 0 0   1      1   1   1 ]
+  """
+  depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.mask.shape[-1]))
+  slot_s = jnp.arange(slots)
+  node_bs = slot_s - length[:, None]
+  depth_bs = jnp.take_along_axis(depths_bn, node_bs.clip(0, depths_bn.shape[1] - 1), axis=1)
+  position_bs = jnp.where(node_bs < 0, slot_s, length[:, None] + depth_bs)
+  return position_bs[:, None, :] > (length[:, None] + depths_bn)[:, :, None] - window
+
+
 def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
   """Whether each node sees the node that stands in a slot; false where none does."""
   n = nodes.mask.shape[-1]
