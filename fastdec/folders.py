@@ -24,13 +24,16 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import DTypeLike
 
+from fastdec.convert import huggingface
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODELS = {
+  'lm': (LM, LMConfig),
   'transformer': (Transformer, TransformerConfig),
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
 }
@@ -66,12 +69,14 @@ def load(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
   """The model of a folder, or of a training run's workdir, and its parameters.
 
   Args:
-    path: the folder.
+    path: the folder, ours or one of Hugging Face's with safetensors (`convert`).
     dtype: computes and keeps the parameters in this type (None: as trained and stored).
 
   Raises:
     UserError: where there is no such folder, or it is not whole, or of other shapes than its config says.
   """
+  if huggingface.is_folder(pathlib.Path(path)):
+    return huggingface.load(pathlib.Path(path), dtype)
   folder, config = _open(path)
   model_class, config_class = _family(MODELS, config['model'], folder)
   fields = _fields(config_class, config['model'], folder)

@@ -25,7 +25,7 @@ ALLOWED = {
   'training': BASE | {'cache', 'models', 'heads', 'decoding'},
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding'},
   'convert': BASE | {'cache', 'models', 'heads'},
-  'folders': BASE | {'cache', 'models', 'heads', 'data'},
+  'folders': BASE | {'cache', 'models', 'heads', 'data', 'convert'},
 }
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
 HEAVY = {

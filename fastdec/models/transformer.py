@@ -114,4 +114,7 @@ class Transformer:
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the tied embedding."""
-    return project(hidden, params['embedding'])
+    logits = project(hidden, params['embedding'])
+    if not self.config.output_bias:
+      return logits
+    return logits + params['output_bias'].astype(logits.dtype).reshape((1,) * (logits.ndim - 1) + (-1,))

@@ -20,6 +20,7 @@ class TransformerConfig(StackConfig):
   vocab_size: int = 32000
   positions: str = 'sinusoidal'  # or 'learned'
   max_positions: int = 1024
+  output_bias: bool = False  # on the logits
   pad_id: int = 0
   eos_ids: tuple[int, ...] = (1,)
   start_id: int = 0  # T2T shifts zeros in
@@ -44,6 +45,8 @@ class Network(Stacks):
     if c.positions == 'learned':
       self.source_positions = self.param('source_positions', scale, (c.max_positions, c.d_model))
       self.target_positions = self.param('target_positions', scale, (c.max_positions, c.d_model))
+    if c.output_bias:
+      self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))  # read by `Transformer.unembed`
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool

@@ -1,0 +1,197 @@
+"""Reads Hugging Face folders: config.json, generation_config.json, and one or many safetensors files; no PyTorch."""
+
+import json
+import math
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, DTypeLike
+
+from fastdec.convert import families
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+
+INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
+# Tables that are computed, and copies of tied matrices: no harm where nobody asks for them.
+HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$')
+DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
+SHOWN = 8
+
+
+def is_folder(folder: pathlib.Path) -> bool:
+  """Whether a folder's config.json is one of Hugging Face's: it has a model_type, and no format of ours."""
+  try:
+    config = json.loads((folder / 'config.json').read_text())
+  except (OSError, ValueError):
+    return False
+  return isinstance(config, dict) and 'model_type' in config and 'format' not in config
+
+
+def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
+  """The model of a folder and its parameters.
+
+  Args:
+    folder: with config.json and safetensors files.
+    dtype: computes and keeps the parameters in this type (None: as config.json says, else float32).
+
+  Raises:
+    UserError: an unknown model_type, an option that is not supported, weights only as pickle, missing or unknown
+      tensors, shapes that do not fit config.json.
+  """
+  config, generation = _json(folder / 'config.json'), {}
+  if (folder / 'generation_config.json').is_file():
+    generation = _json(folder / 'generation_config.json')
+  known = families()
+  if config.get('model_type') not in known:
+    raise UserError(f'{folder} is of model_type {config.get("model_type")!r}: known are {", ".join(sorted(known))}')
+  if config.get('quantization_config'):
+    raise UserError(f'{folder} is quantized, which is not supported: give the checkpoint that it was made from')
+  family = known[config['model_type']]
+  stored = config.get('dtype') or config.get('torch_dtype')
+  name = jnp.dtype(dtype).name if dtype is not None else stored if stored in DTYPES else 'float32'
+  try:
+    model = family.model_of(config, generation, name)
+  except KeyError as error:
+    raise UserError(f'{folder}/config.json has no {error.args[0]}: restore the file') from None
+  tensors = Tensors(folder, name)
+  params = family.params_of(model, tensors)
+  tensors.check()
+  return model, _fitted(params, model, folder)
+
+
+class Tensors(Mapping[str, Array]):
+  """The tensors of a folder by name, read when asked for, one at a time, into the wanted type.
+
+  Once one is missing, nothing more is read: zeros stand for the rest, so that `check` can list all that are missing.
+  """
+
+  def __init__(self, folder: pathlib.Path, dtype: str):
+    self.folder, self.dtype = folder, dtype
+    self.asked: set[str] = set()
+    self.missing: list[str] = []
+    self._open: dict[str, Any] = {}
+    self._files = _files(folder)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._files)
+
+  def __len__(self) -> int:
+    return len(self._files)
+
+  def __getitem__(self, name: str) -> Array:
+    self.asked.add(name)
+    if name not in self._files:
+      self.missing.append(name)
+      alike = re.compile(re.sub(r'\d+', r'\\d+', re.escape(name)))  # that of another layer has its shape
+      name = next((other for other in self._files if alike.fullmatch(other)), '')
+      if not name:
+        self.check()
+    file = self._file(name)
+    if self.missing:
+      return jnp.zeros(file.get_slice(name).get_shape(), self.dtype)
+    return jnp.asarray(file.get_tensor(name), self.dtype)
+
+  def check(self) -> None:
+    """Raises UserError where a tensor was missing, or one is there that nobody asked for."""
+    extra = [] if self.missing else [n for n in self._files if n not in self.asked and not HARMLESS.search(n)]
+    parts = [f'{word} {_listed(names)}' for word, names in (('lacks', self.missing), ('has unknown', extra)) if names]
+    if parts:
+      raise UserError(f'{self.folder} {" and ".join(parts)}: its tensors and its config.json do not belong together')
+
+  def _file(self, name: str) -> Any:
+    file = self._files[name]
+    if file not in self._open:
+      self._open[file] = _opened(self.folder / file)
+    return self._open[file]
+
+
+def _files(folder: pathlib.Path) -> dict[str, str]:
+  """The file that holds each tensor."""
+  if (folder / INDEX).is_file():
+    files = _json(folder / INDEX).get('weight_map')
+    if not isinstance(files, dict):
+      raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
+    if absent := sorted({file for file in files.values() if not (folder / file).is_file()}):
+      raise UserError(f'{folder} lacks {_listed(absent)}, which {INDEX} names: copy the folder again')
+    return files
+  if not (folder / SINGLE).is_file():
+    if pickled := sorted(file.name for file in folder.glob('*.bin')):
+      command = (
+        'python -c "import transformers as t; m = t.AutoModel'
+        f"{'ForSeq2SeqLM' if _json(folder / 'config.json').get('is_encoder_decoder') else 'ForCausalLM'}"
+        f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
+      )
+      raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
+    raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
+  return {name: SINGLE for name in _opened(folder / SINGLE).keys()}  # noqa: SIM118 (not a dict)
+
+
+def _opened(file: pathlib.Path) -> Any:
+  from safetensors import SafetensorError, safe_open
+
+  try:
+    return safe_open(file, 'flax')
+  except (SafetensorError, OSError) as error:
+    raise UserError(f'{file} is corrupt or cut short ({error}): copy it again') from None
+
+
+def _fitted(params: Params, model: Any, folder: pathlib.Path) -> Params:
+  """The parameters in the shapes of the model's own: matrices [outputs, inputs] get the axes of their outputs."""
+  expected = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
+  found = flatten_dict(params, sep='/')
+  for name, value in found.items():
+    if name not in expected or value.shape == expected[name].shape:
+      continue
+    want = expected[name].shape
+    if value.shape not in ((math.prod(want[:-1]), *want[-1:]), (math.prod(want),)):
+      raise UserError(f'{folder} holds {list(value.shape)} for {name}, its config.json means {list(want)}: mend either')
+    found[name] = value.reshape(want)
+  return unflatten_dict(found, sep='/')
+
+
+def _json(file: pathlib.Path) -> dict[str, Any]:
+  try:
+    content = json.loads(file.read_text())
+  except FileNotFoundError:
+    raise UserError(f'{file.parent} has no {file.name}: give a whole model folder') from None
+  except ValueError:
+    raise UserError(f'{file} is not JSON: restore the file') from None
+  if not isinstance(content, dict):
+    raise UserError(f'{file} is no JSON object: restore the file')
+  return content
+
+
+def _listed(names: list[str]) -> str:
+  return ', '.join(names[:SHOWN]) + (f' and {len(names) - SHOWN} more' if len(names) > SHOWN else '')
+
+
+def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+  """The ids that end a text, and the one that fills up after them: an end where it is null."""
+  setting = lambda name: generation[name] if generation.get(name) is not None else config.get(name)
+  ends, pad = setting('eos_token_id'), setting('pad_token_id')
+  ends = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
+  if pad is None or not 0 <= pad < config['vocab_size']:  # old Llama folders have -1
+    pad = ends[0] if ends else 0
+  return ends, pad
+
+
+def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
+  """The ids that are never emitted.
+
+  Raises:
+    UserError: a setting of `generate` that changes what is emitted otherwise.
+  """
+  both = {**config, **{name: value for name, value in generation.items() if value is not None}}
+  for name in ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias'):
+    if both.get(name):
+      raise UserError(f'{name}={both[name]} of generation_config.json is not supported: remove it')
+  words = both.get('bad_words_ids') or []
+  if any(len(word) != 1 for word in words):
+    raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
+  return {*(both.get('suppress_tokens') or ()), *np.ravel(words).astype(int).tolist()}

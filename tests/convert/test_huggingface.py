@@ -1,0 +1,150 @@
+"""Hugging Face folders against what `transformers` itself computed on them (`../shared/reference`)."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.models.api import causal
+
+REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
+pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here')
+MARGIN = 1e-4  # where the two best are nearer, rounding may flip the choice
+
+
+def logits_of(model, params, inputs, target):
+  memory = model.encode(params, None if model.start_id is None else jnp.asarray(inputs, jnp.int32))
+  cache = model.init_cache(params, memory, *target.shape)
+  return model.unembed(params, model.apply(params, jnp.asarray(target, jnp.int32), causal(target.shape[1]), cache)[0])
+
+
+@pytest.mark.parametrize('name', ['llama_tiny', 'llama_gqa_tiny', 'marian_tiny'])
+def test_logits_and_greedy_tokens_are_theirs(name):
+  expected = np.load(REFERENCE / name / 'expected.npz')
+  model, params = fd.load(REFERENCE / name)
+  is_lm = model.start_id is None
+  inputs = expected['prompt' if is_lm else 'source']
+  logits = logits_of(model, params, inputs, inputs if is_lm else expected['target'])
+  np.testing.assert_allclose(logits, expected['logits'], rtol=2e-4, atol=2e-4 * np.abs(expected['logits']).max())
+  theirs = expected['greedy'][:, not is_lm :]
+  out = fd.decode(model, params, inputs, fd.Greedy(), max_len=24)
+  for row, (ours, length) in enumerate(zip(np.asarray(out.tokens), out.lengths, strict=True)):
+    differ = np.flatnonzero(ours[:length] != theirs[row, :length])
+    assert not differ.size or expected['greedy_margin'][row, differ[0]] < MARGIN
+    assert length == 24 or ours[length - 1] in model.eos_ids
+
+
+def test_beam_search_on_marian_is_theirs():
+  expected = np.load(REFERENCE / 'marian_tiny' / 'expected.npz')
+  strategy = fd.Beam(4, length_penalty=fd.PowerPenalty(0.6))
+  out = fd.decode(*fd.load(REFERENCE / 'marian_tiny'), expected['source'], strategy, max_len=24)
+  theirs = expected['beam4'][:, 1:]
+  np.testing.assert_array_equal(np.asarray(out.tokens)[:, : theirs.shape[1]], theirs)
+  np.testing.assert_allclose(out.scores, expected['beam4_scores'], rtol=1e-5)
+
+
+def test_ragged_prompts_decode_as_alone():
+  model, params = fd.load(REFERENCE / 'llama_gqa_tiny')
+  prompt = np.load(REFERENCE / 'llama_gqa_tiny' / 'expected.npz')['prompt']
+  together = fd.decode(model, params, prompt, fd.Greedy(), prompt_lengths=[4, 9, 6], max_len=6)
+  for row, length in ((0, 4), (2, 6)):
+    alone = fd.decode(model, params, prompt[row : row + 1, :length], fd.Greedy(), max_len=6)
+    np.testing.assert_array_equal(together.tokens[row], alone.tokens[0])
+
+
+# Copies of a folder, changed.
+
+
+def copied(name, folder, shards=1, rename=None, **changes):
+  """A copy with a changed config.json, its tensors renamed (None: left out), in one file or several."""
+  from safetensors.numpy import load_file, save_file
+
+  config = json.loads((REFERENCE / name / 'config.json').read_text()) | changes
+  (folder / 'config.json').write_text(json.dumps(config))
+  tensors = load_file(REFERENCE / name / 'model.safetensors')
+  tensors = {new: x for old, x in tensors.items() if (new := (rename or {}).get(old, old)) is not None}
+  if shards == 1:
+    save_file(tensors, folder / 'model.safetensors')
+    return folder
+  weight_map = {key: f'model-{i % shards}.safetensors' for i, key in enumerate(tensors)}
+  for file in set(weight_map.values()):
+    save_file({key: tensors[key] for key in tensors if weight_map[key] == file}, folder / file)
+  (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': weight_map}))
+  return folder
+
+
+def test_many_files_read_as_one(tmp_path):
+  model, params = fd.load(copied('llama_tiny', tmp_path, shards=3), dtype='bfloat16')
+  _, whole = fd.load(REFERENCE / 'llama_tiny')
+  assert model.config.dtype == 'bfloat16'
+  gate_up = params['layer_1']['gate_up']['kernel']
+  assert gate_up.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(gate_up, whole['layer_1']['gate_up']['kernel'].astype(jnp.bfloat16))
+
+
+def test_a_tied_embedding_is_one_array_whatever_copies_there_are(tmp_path):
+  model, params = fd.load(copied('llama_tiny', tmp_path, tie_word_embeddings=True))
+  assert model.config.tied and 'output' not in params
+
+
+def test_bfloat16_files_are_read(tmp_path):
+  from safetensors.flax import load_file, save_file
+
+  tensors = load_file(REFERENCE / 'llama_tiny' / 'model.safetensors')
+  copied('llama_tiny', tmp_path, dtype='bfloat16')
+  save_file({name: x.astype(jnp.bfloat16) for name, x in tensors.items()}, tmp_path / 'model.safetensors')
+  model, params = fd.load(tmp_path)
+  assert model.config.dtype == 'bfloat16' and params['embedding'].dtype == jnp.bfloat16
+
+
+def test_what_options_mean(tmp_path):
+  scaling = {'type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4}
+  older = {'rope_parameters': None, 'rope_theta': 5e5, 'eos_token_id': [2, 5], 'head_dim': None}
+  scaling['original_max_position_embeddings'] = 64
+  config = fd.load(copied('llama_tiny', tmp_path, rope_scaling=scaling, **older))[0].config
+  assert (config.rope, config.rope_theta, config.rope_factor, config.rope_original) == ('llama3', 5e5, 8, 64)
+  assert config.eos_ids == (2, 5) and config.pad_id == 2 and config.width == 8
+  assert fd.load(copied('llama_tiny', tmp_path, model_type='mistral', sliding_window=4))[0].config.windows == (4, 4)
+
+
+LAYER = 'model.layers.{}.mlp.up_proj.weight'.format
+REFUSED = {
+  'model_type': ({'model_type': 'gpt9'}, None, 'known are llama, marian, mistral'),
+  'rope': ({'rope_parameters': {'rope_type': 'yarn'}}, None, "'yarn' of config.json"),
+  'activation': ({'hidden_act': 'tanh'}, None, "hidden_act='tanh'"),
+  'quantized': ({'quantization_config': {'bits': 4}}, None, 'quantized'),
+  'missing': ({}, {LAYER(0): None, 'model.norm.weight': None}, r'lacks .*norm\.weight|lacks model\.norm\.weight'),
+  'missing and renamed': ({}, {LAYER(0): 'up.0'}, r'lacks model\.layers\.0\.mlp\.up_proj\.weight'),
+  'extra': ({'num_hidden_layers': 1}, None, r'has unknown model\.layers\.1\.input_layernorm\.weight, .* and 1 more'),
+  'shapes': ({'intermediate_size': 63}, None, r'holds \[128, 32\] for layer_0/gate_up/kernel'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_does_not_fit_is_refused(case, tmp_path):
+  changes, rename, message = REFUSED[case]
+  with pytest.raises(fd.UserError, match=message):
+    fd.load(copied('llama_tiny', tmp_path, rename=rename, **changes))
+
+
+def test_pickles_are_refused_with_the_command_that_converts(tmp_path):
+  copied('llama_tiny', tmp_path)
+  (tmp_path / 'model.safetensors').rename(tmp_path / 'pytorch_model.bin')
+  with pytest.raises(fd.UserError, match=r'pickle .*AutoModelForCausalLM\.from_pretrained'):
+    fd.load(tmp_path)
+
+
+def test_a_size_that_config_lacks_is_named(tmp_path):
+  copied('llama_tiny', tmp_path)
+  config = json.loads((tmp_path / 'config.json').read_text())
+  (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in config.items() if k != 'hidden_size'}))
+  with pytest.raises(fd.UserError, match='has no hidden_size'):
+    fd.load(tmp_path)
+
+
+def test_marian_options_are_refused(tmp_path):
+  with pytest.raises(fd.UserError, match='scale_embedding=False'):
+    fd.load(copied('marian_tiny', tmp_path, scale_embedding=False))
