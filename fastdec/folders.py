@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import DTypeLike
 
-from fastdec.convert import huggingface
+from fastdec.convert import huggingface, tokenizers
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.models.api import Params
@@ -38,6 +38,7 @@ MODELS = {
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads}
+CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder
 PathLike = str | os.PathLike[str]
 
 
@@ -103,13 +104,19 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
 
 def has_heads(path: PathLike) -> bool:
   """Whether `load_heads` would find any."""
+  if huggingface.is_folder(pathlib.Path(path)):
+    return False
   return _open(path)[1].get('heads') is not None
 
 
 def content(path: PathLike) -> str:
   """A hash of what a folder or workdir decodes with: model, heads, tokenizer. 16 hexadecimal digits."""
-  folder, _ = _open(path)
-  files = [folder / name for name in ('config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model')]
+  folder = pathlib.Path(path)
+  if huggingface.is_folder(folder):
+    files = sorted(file for file in folder.iterdir() if file.suffix in CONTENT)
+  else:
+    folder, _ = _open(path)
+    files = [folder / name for name in ('config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model')]
   stats = [(file, file.stat()) for file in files if file.is_file()]
   sums = [(file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)) for file, stat in stats]
   return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
@@ -124,6 +131,8 @@ def _sha256(file: pathlib.Path, mtime_ns: int, size: int) -> str:
 
 def load_tokenizer(path: PathLike) -> Any:
   """The tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
+  if huggingface.is_folder(pathlib.Path(path)):
+    return tokenizers.load(pathlib.Path(path))
   from fastdec.data.tokenizer import Tokenizer  # SentencePiece is not needed for decoding
 
   return Tokenizer.load(_open(path)[0] / 'tokenizer.model')

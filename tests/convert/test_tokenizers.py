@@ -1,0 +1,81 @@
+"""Tokenizers of Hugging Face folders, on models trained here."""
+
+import io
+import json
+
+import pytest
+
+import fastdec as fd
+
+LINES = ['a small dog runs', 'the cat sat on the mat', 'two men run on grass', 'a dog and a cat'] * 4
+TEXT = 'the dog sat'
+
+
+def pieces(**ids):
+  import sentencepiece
+
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(LINES), model_writer=model, vocab_size=40, model_type='bpe', minloglevel=2, **ids
+  )
+  return model.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+  (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
+  return tmp_path
+
+
+def test_llamas_pieces_follow_a_start(folder):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  tokenizer = fd.load_tokenizer(folder)
+  ids = tokenizer.encode(TEXT)
+  assert ids[0] == 1 and 2 not in ids and tokenizer.decode([*ids, 2]) == TEXT
+  (folder / 'tokenizer_config.json').write_text('{"add_bos_token": false, "add_eos_token": true}')
+  assert fd.load_tokenizer(folder).encode(TEXT) == [*ids[1:], 2]
+
+
+def test_t5s_pieces_end_and_know_no_sentinels(folder):
+  (folder / 'spiece.model').write_bytes(pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+  tokenizer = fd.load_tokenizer(folder)
+  ids = tokenizer.encode(TEXT)
+  assert ids[-1] == 1 and tokenizer.decode([*ids, 99]) == TEXT
+
+
+def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
+  import sentencepiece
+
+  proto = pieces()
+  names = sentencepiece.SentencePieceProcessor(model_proto=proto)
+  vocab = ['</s>', '<unk>', '>>fra<<', *(names.id_to_piece(i) for i in range(3, 40)), '<pad>']
+  for name in ('source.spm', 'target.spm'):
+    (folder / name).write_bytes(proto)
+  (folder / 'vocab.json').write_text(json.dumps({piece: i for i, piece in enumerate(vocab)}))
+  tokenizer = fd.load_tokenizer(folder)
+  ids = tokenizer.encode(f'>>fra<<{TEXT}')
+  assert ids[0] == 2 and ids[-1] == 0 and tokenizer.decode([*ids[1:], 40, 40]) == TEXT
+  assert 1 in tokenizer.encode('Ж')
+
+
+def test_tokenizer_json(folder):
+  tokenizers = pytest.importorskip('tokenizers')
+  words = {word: i for i, word in enumerate(('<s>', *sorted(set(TEXT.split()))))}
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token='<s>'))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  made.add_special_tokens(['<s>'])
+  made.post_processor = tokenizers.processors.TemplateProcessing(single='<s> $A', special_tokens=[('<s>', 0)])
+  made.save(str(folder / 'tokenizer.json'))
+  tokenizer = fd.load_tokenizer(folder)
+  assert tokenizer.encode(TEXT)[0] == 0 and tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+  (folder / 'tokenizer.json').write_text('{}')
+  with pytest.raises(fd.UserError, match=r'tokenizer\.json cannot be read'):
+    fd.load_tokenizer(folder)
+
+
+def test_what_is_not_there_is_said(folder):
+  with pytest.raises(fd.UserError, match=r'no tokenizer \(looked for tokenizer\.json'):
+    fd.load_tokenizer(folder)
+  (folder / 'tokenizer.model').write_bytes(b'nothing')
+  with pytest.raises(fd.UserError, match='no SentencePiece model'):
+    fd.load_tokenizer(folder)
