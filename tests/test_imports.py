@@ -30,8 +30,8 @@ ALLOWED = {
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
 HEAVY = {
   'absl', 'array_record', 'babel', 'datasets', 'grain', 'matplotlib', 'ml_collections', 'optax', 'orbax', 'sacrebleu',
-  'sacremoses', 'safetensors', 'sentencepiece', 'skimage', 'tensorboardX', 'tensorflow', 'tensorflow_datasets', 'tokenizers',
-  'torch', 'transformers'}
+  'sacremoses', 'safetensors', 'sentencepiece', 'skimage', 'tensorboardX', 'tensorflow', 'tensorflow_datasets',
+  'tokenizers', 'torch', 'transformers'}
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -98,7 +98,8 @@ def test_window_of_a_tree_is_by_position():
   length = jnp.array([2])
   np.testing.assert_array_equal(node_window(nodes, length, 6, 3)[0, 3], [0, 0, 1, 1, 1, 1])
   both = node_mask(nodes, length, 6) & node_window(nodes, length, 6, 3)
-  np.testing.assert_array_equal(both[0], [[1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 1, 0], [0, 0, 1, 1, 0, 1]])
+  expected = [[1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 1, 0], [0, 0, 1, 1, 0, 1]]
+  np.testing.assert_array_equal(both[0], expected)
 
 
 def test_a_query_and_a_key_meet_by_their_distance():
