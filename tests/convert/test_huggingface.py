@@ -1,4 +1,6 @@
-"""Hugging Face folders against what `transformers` itself computed on them (`../shared/reference`)."""
+"""Hugging Face folders against what `transformers` itself computed on them (`../shared/reference`); beam search on
+Marian is in `decoding/test_beam_reference.py`.
+"""
 
 import json
 from pathlib import Path
@@ -35,15 +37,6 @@ def test_logits_and_greedy_tokens_are_theirs(name):
     differ = np.flatnonzero(ours[:length] != theirs[row, :length])
     assert not differ.size or expected['greedy_margin'][row, differ[0]] < MARGIN
     assert length == 24 or ours[length - 1] in model.eos_ids
-
-
-def test_beam_search_on_marian_is_theirs():
-  expected = np.load(REFERENCE / 'marian_tiny' / 'expected.npz')
-  strategy = fd.Beam(4, length_penalty=fd.PowerPenalty(0.6))
-  out = fd.decode(*fd.load(REFERENCE / 'marian_tiny'), expected['source'], strategy, max_len=24)
-  theirs = expected['beam4'][:, 1:]
-  np.testing.assert_array_equal(np.asarray(out.tokens)[:, : theirs.shape[1]], theirs)
-  np.testing.assert_allclose(out.scores, expected['beam4_scores'], rtol=1e-5)
 
 
 def test_ragged_prompts_decode_as_alone():
