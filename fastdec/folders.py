@@ -33,8 +33,8 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODELS = {
-  'lm': (LM, LMConfig),
   'transformer': (Transformer, TransformerConfig),
+  'lm': (LM, LMConfig),
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads}
