@@ -13,7 +13,10 @@ from fastdec.models.api import Params
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODEL_TYPES = ('marian',)
-ACTIVATIONS = {'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu_new': 'gelu', 'gelu_pytorch_tanh': 'gelu'}
+ACTIVATIONS = {  # ours by theirs
+  'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_new': 'gelu',
+  'gelu_pytorch_tanh': 'gelu',
+}  # fmt: skip
 NEEDED = {  # what may be said, but not otherwise
   'scale_embedding': True, 'share_encoder_decoder_embeddings': True, 'tie_word_embeddings': True,
   'normalize_before': False, 'normalize_embedding': False, 'add_final_layer_norm': False,
