@@ -12,7 +12,10 @@ import fastdec as fd
 from tests.decoding.test_rejection import RULES, BonusFromTarget, p_value
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
-pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here')
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here'),
+]
 ROWS, CHUNKS = 10_000, 5
 
 

@@ -17,12 +17,12 @@ LENGTHS = np.array([3, 1])
 
 def by_hand(prompt, target):
   """One prefix after the other, uncached."""
-  found = []
+  found, n = [], len(prompt) + len(target)
   for i, token in enumerate(target):
-    prefix = jnp.array([[*prompt, *target[:i]]], jnp.int32)
-    cache = MODEL.init_cache({}, None, 1, prefix.shape[1])
-    logits = MODEL.unembed({}, MODEL.apply({}, prefix, causal(prefix.shape[1]), cache)[0])[0, -1]
-    logits = np.asarray(logits, float)
+    prefix = [*prompt, *target[:i]]
+    padded = jnp.array([prefix + [0] * (n - len(prefix))], jnp.int32)  # one shape, so one program
+    hidden = MODEL.apply({}, padded, causal(n), MODEL.init_cache({}, None, 1, n))[0]
+    logits = np.asarray(MODEL.unembed({}, hidden[:, len(prefix) - 1])[0], float)
     found.append(logits[token] - np.logaddexp.reduce(logits))
   return found
 

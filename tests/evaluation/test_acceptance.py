@@ -73,8 +73,9 @@ def test_betas_foretell_what_rejection_accepts():
 
 def test_agreement_foretells_what_greedy_decoding_accepts():
   prompts = np.random.default_rng(0).integers(2, 14, (64, 5))
-  found = fd.decode(HashLM(), {}, prompts, fd.Speculative((Imitation(), {}), gamma=1), max_len=32)
-  alpha = betas((HashLM(), {}), (Imitation(), {}), prompts, found, 0.0).mean()
+  draft = Imitation(), {'lies': jnp.int32(4)}
+  found = fd.decode(HashLM(), {}, prompts, fd.Speculative(draft, gamma=1), max_len=32)
+  alpha = betas((HashLM(), {}), draft, prompts, found, 0.0).mean()
   assert 0.6 < alpha < 0.9 and accepted_share(found, gamma=1) == pytest.approx(alpha, abs=0.06)
 
 
