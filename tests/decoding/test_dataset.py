@@ -29,7 +29,11 @@ STRATEGIES = {
   'beam': fd.Beam(size=3, n_best=2),
 }
 
-WITH_SOURCES = {'sampling': fd.Sample(), 'beam': fd.Beam(size=2, max_len=(1, 3)), 'lookup': fd.PromptLookup(temperature=1.0)}
+WITH_SOURCES = {
+  'sampling': fd.Sample(),
+  'beam': fd.Beam(size=2, max_len=(1, 3)),
+  'lookup': fd.PromptLookup(temperature=1.0),
+}
 
 
 def prompts(count, longest=6, seed=0):
