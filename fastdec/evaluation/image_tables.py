@@ -39,7 +39,7 @@ def table2(cells: Iterable[Cell]) -> Table:
 
 def quality_table(cells: Iterable[Cell]) -> Table:
   """Block size, speed-up and quality of every finished cell but those of other distances than Table 2's."""
-  shown = [cell for cell in _finished(cells) if distance(cell) in (None, 2)]
+  shown = [cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2)]
   rows = []
   for cell in in_order(shown):
     accuracy = cell.head_accuracy if cell.rule == 'exact' else ()
@@ -64,8 +64,10 @@ def tau_table(cells: Iterable[Cell]) -> Table:
 
 
 def distance(cell: Cell) -> int | None:
-  """N of the rule 'distance-N'; None of other rules."""
+  """N of the rule 'distance-N', 0 of 'exact'; None of other rules, and where there is nothing to accept."""
   name, _, number = cell.rule.partition('-')
+  if name == 'exact' and cell.k > 1:
+    return 0
   return int(number) if name == 'distance' else None
 
 

@@ -55,8 +55,10 @@ def test_quality_has_a_row_for_each_finished_cell_of_table_2_and_each_other_rule
     ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5', '')]
 
 
-def test_the_sweep_is_ordered_by_regime_k_and_tau():
-  rows = texts(image_tables.tau_table([*SWEEP, an_image_cell(4, rule='exact'), an_image_cell(4, rule='distance-12')]))
+def test_the_sweep_is_ordered_by_regime_k_and_tau_and_exact_is_0():
+  exact = [an_image_cell(1, 'regular', 'exact'), an_image_cell(4, 'regular', 'exact')]  # with one head all are accepted
+  sweep = [cell for cell in SWEEP if (cell.k, cell.regime, cell.rule) != (4, 'regular', 'distance-0')]
+  rows = texts(image_tables.tau_table([*sweep, *exact, an_image_cell(4, rule='distance-12')]))
   assert [row[:3] for row in rows] == [
     *[(k, 'Regular', tau) for k in ('4', '10') for tau in '028'],
     *[('4', 'Fine tuning', tau) for tau in ('0', '2', '8', '12')], *[('10', 'Fine tuning', tau) for tau in '028']]
