@@ -119,7 +119,8 @@ class Upscaler:
     """How it went, in two lines."""
     found = self.blocks
     sizes = ', '.join(f'{size}: {100 * n / found.calls:.0f} %' for size, n in enumerate(found.histogram, 1) if n)
-    tiles = f'{found.outputs} tile{"s"[: found.outputs > 1]} of {SIDE} x {SIDE} -> {LARGE} x {LARGE}, each on its own'
+    name = 'tile' if found.outputs == 1 else 'tiles'
+    tiles = f'{found.outputs} {name} of {SIDE} x {SIDE} -> {LARGE} x {LARGE}, each on its own'
     calls = f'{found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}'
     return f'{tiles}, in {self.seconds:.1f} s with compilation: {calls}\ncalls by block size: {sizes}'
 
