@@ -68,6 +68,7 @@ def test_a_call_reads_decoder_output_and_cache(config, params):
   assert calls.bytes('output') == 4 * floats + others
 
 
+@pytest.mark.slow
 def test_the_ring_is_as_large_whatever_the_length(config, params):
   strategies = {'greedy': fd.Greedy(), 'k = 2': fd.Blockwise(image_speed._heads(config, 2))}
   rows = image_speed._lengths(config, params, strategies, 1)
@@ -99,6 +100,7 @@ def test_an_image_takes_its_calls(config):
   assert {row['how'] for row in rows} == {'calculated'}
 
 
+@pytest.mark.slow
 def test_the_image_benchmark_writes_its_tables_with_their_conditions(launch, tmp_path):
   ended = launch('benchmark', '--config=configs/image_speed.py:scale=smoke', *WORDS, f'--workdir={tmp_path}')
   assert (ended.code, ended.err) == (0, '')
