@@ -29,16 +29,19 @@ def check_at_least(least: int, config: Any, *names: str) -> None:
 
 @struct.pytree
 class FreeDraft:
-  """A chain of guesses that cost nothing and are never right."""
+  """A chain of guesses that cost nothing and are never right; if sampled, of the law that knows nothing."""
 
   nodes: int = struct.static()
+  has_law: bool = struct.static(default=False)
 
   def init(self, target: Bound, prefill: Any) -> tuple[()]:
     return ()
 
   def propose(self, target: Bound, state: tuple[()], root: Any, keys: Any) -> tuple[Draft, tuple[()]]:
-    guesses = (root[:, None] + 17 * jnp.arange(self.nodes)) % target.module.vocab_size
-    return Draft(guesses.astype(jnp.int32), Topology.chain(self.nodes)), state
+    words = target.module.vocab_size
+    guesses = ((root[:, None] + 17 * jnp.arange(self.nodes)) % words).astype(jnp.int32)
+    law = jnp.full((*guesses.shape, words), 1 / words) if self.has_law else None
+    return Draft(guesses, Topology.chain(self.nodes), law), state
 
   def observe(self, target: Bound, state: tuple[()], step: Any) -> tuple[()]:
     return state

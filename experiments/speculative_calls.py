@@ -6,37 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
-from fastdec import struct
+from experiments.calls import FreeDraft
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
-from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rejection import Warped
 from fastdec.decoding.strategies import LoopStrategy
-from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
-
-
-@struct.pytree
-class FreeDraft:
-  """A chain of guesses that cost nothing and are never right; if sampled, of the law that knows nothing."""
-
-  nodes: int = struct.static()
-  has_law: bool = struct.static()
-
-  def init(self, target: Bound, prefill: Any) -> tuple[()]:
-    return ()
-
-  def propose(self, target: Bound, state: tuple[()], root: Any, keys: Any) -> tuple[Draft, tuple[()]]:
-    words = target.module.vocab_size
-    guesses = ((root[:, None] + 17 * jnp.arange(self.nodes)) % words).astype(jnp.int32)
-    law = jnp.full((*guesses.shape, words), 1 / words) if self.has_law else None
-    return Draft(guesses, Topology.chain(self.nodes), law), state
-
-  def observe(self, target: Bound, state: tuple[()], step: Any) -> tuple[()]:
-    return state
 
 
 def start(
