@@ -53,29 +53,44 @@ def serve(app: flask.Flask, listening: socket.socket) -> None:
   waitress.create_server(app, sockets=[listening], threads=8, ident='').run()
 
 
-def make_app(study: Study, votes: Votes) -> flask.Flask:
-  """The web application of a study. Its state is the votes file alone."""
-  app = flask.Flask(__name__, static_folder='page', static_url_path='/page')
-  app.config['MAX_CONTENT_LENGTH'] = 10_000
-  blind = Blind(votes.secret, study.trials)
-  cookie = f'rater-{study.digest[:8]}'   # browsers do not tell ports apart: two studies, two cookies
+class Ballots:
+  """What raters see of a study and their votes; its state is the votes file alone."""
 
-  def rater() -> str | None:
-    known = flask.request.cookies.get(cookie, '')
-    return known if votes.name(known) is not None else None
+  def __init__(self, study: Study, votes: Votes) -> None:
+    self.study, self.votes, self.blind = study, votes, Blind(votes.secret, study.trials)
 
-  def state(rater: str | None) -> dict[str, Any]:
-    total, trial = len(study.trials), None
+  def state(self, rater: str | None) -> dict[str, Any]:
+    """All that the page shows follows from it."""
+    total, trial = len(self.study.trials), None
     if rater is None:
       return {'rater': None, 'total': total}
-    given = votes.of(rater)
-    order = blind.order(rater)
+    given = self.votes.of(rater)
+    order = self.blind.order(rater)
     place = next((place for place, shown in enumerate(order) if shown.trial not in given), None)
     if place is not None:
-      pictures = {name: f'/picture/{place}/{blind.token(rater, place, name)}' for name in PICTURES}
+      pictures = {name: f'/picture/{place}/{self.blind.token(rater, place, name)}' for name in PICTURES}
       trial = {'place': place, **pictures}
     last = next(reversed(given.values()), None)
-    return {'rater': votes.name(rater), 'done': len(given), 'total': total, 'last': last, 'trial': trial}
+    return {'rater': self.votes.name(rater), 'done': len(given), 'total': total, 'last': last, 'trial': trial}
+
+  def picture(self, rater: str, place: int, token: str) -> np.ndarray | None:
+    """The image at an address; None where the rater has none there."""
+    name = self.blind.picture(rater, place, token)
+    if name is None:
+      return None
+    (k, rule, image), side = self.blind.order(rater)[place]
+    study = self.study
+    return {'input': study.inputs, side: study.outputs[k, rule]}.get(name, study.baseline)[image]
+
+
+def make_app(study: Study, votes: Votes) -> flask.Flask:
+  """The web application of a study."""
+  app = flask.Flask(__name__, static_folder='page', static_url_path='/page')
+  app.config['MAX_CONTENT_LENGTH'] = 10_000
+  ballots = Ballots(study, votes)
+  cookie = f'rater-{study.digest[:8]}'   # browsers do not tell ports apart: two studies, two cookies
+  sent = lambda: flask.request.cookies.get(cookie, '')
+  rater = lambda: sent() if votes.name(sent()) is not None else None
 
   @app.get('/')
   def page():
@@ -83,44 +98,40 @@ def make_app(study: Study, votes: Votes) -> flask.Flask:
 
   @app.get('/state')
   def current():
-    return state(rater())
+    return ballots.state(rater())
 
   @app.post('/rater')
   def join():
-    name = _field('name', NAME)
-    joined = votes.join(name)
-    response = flask.jsonify(state(joined))
+    joined = votes.join(_field('name', NAME))
+    response = flask.jsonify(ballots.state(joined))
     response.set_cookie(cookie, joined, max_age=365 * 24 * 3600, httponly=True, samesite='Strict')
     return response
 
   @app.post('/leave')
   def leave():
-    response = flask.jsonify(state(None))
+    response = flask.jsonify(ballots.state(None))
     response.delete_cookie(cookie, httponly=True, samesite='Strict')
     return response
 
   @app.post('/vote')
   def vote():
-    who, order = _known(rater()), study.trials
-    place = _field('place', range(len(order)))
-    votes.vote(_field('id', ID), who, blind.order(who)[place], _field('side', '|'.join(SIDES)))
-    return state(who)
+    who = _known(rater())
+    place = _field('place', range(len(study.trials)))
+    votes.vote(_field('id', ID), who, ballots.blind.order(who)[place], _field('side', '|'.join(SIDES)))
+    return ballots.state(who)
 
   @app.post('/undo')
   def undo():
     who = _known(rater())
     votes.undo(_field('id', ID), who)
-    return state(who)
+    return ballots.state(who)
 
   @app.get('/picture/<int:place>/<token>')
   def picture(place: int, token: str):
-    who = flask.request.cookies.get(cookie, '')
-    name = blind.picture(who, place, token)
-    if name is None:
+    image = ballots.picture(sent(), place, token)
+    if image is None:
       flask.abort(404)
-    (k, rule, image), side = blind.order(who)[place]
-    images = {'input': study.inputs, side: study.outputs[k, rule]}.get(name, study.baseline)
-    return flask.Response(png(images[image]), mimetype='image/png')
+    return flask.Response(png(image), mimetype='image/png')
 
   app.after_request(_private)
   app.register_error_handler(werkzeug.exceptions.HTTPException, _refused)
