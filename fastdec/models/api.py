@@ -110,6 +110,11 @@ class Model(Protocol):
     """Logits, at least float32."""
 
 
+def setting(name: str) -> property:
+  """A value of a model that its config says."""
+  return property(lambda model: getattr(model.config, name))
+
+
 def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
   """The model's `project` where it has one: a model whose `unembed` does more than project (a learned p1) has both, so
   that heads share the projection and not the rest. Else its `unembed`."""

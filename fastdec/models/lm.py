@@ -12,17 +12,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache
-from fastdec.models.api import Nodes, Params
+from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.layers import project
 from fastdec.models.lm_network import LMConfig, Network
 
 __all__ = ['LM', 'LMConfig']
-
-
-def _setting(name: str) -> property:
-  """What the config says."""
-  return property(lambda self: getattr(self.config, name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +29,11 @@ class LM:
   start_id = None  # the prompt is the input
   fixed_length = None
 
-  vocab_size = _setting('vocab_size')
-  eos_ids = _setting('eos_ids')
-  pad_id = _setting('pad_id')
-  suppressed_ids = _setting('suppressed_ids')
-  max_positions = _setting('max_positions')
+  vocab_size = setting('vocab_size')
+  eos_ids = setting('eos_ids')
+  pad_id = setting('pad_id')
+  suppressed_ids = setting('suppressed_ids')
+  max_positions = setting('max_positions')
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""

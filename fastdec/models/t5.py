@@ -7,76 +7,33 @@ of their depths. There is no longest input, but nothing was learnt beyond the le
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.kv import KVCache
-from fastdec.cache.memory import Memory, WithMemory
+from fastdec.cache.memory import WithMemory
 from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import node_mask, slot_positions
+from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import project
 from fastdec.models.t5_network import T5Config, T5Network, attend_unscaled, relative_bias, unscaled_queries
-from fastdec.models.transformer import Source
 from fastdec.models.transformer_layers import Sees
 
 __all__ = ['T5', 'T5Config']
 
 
 @dataclasses.dataclass(frozen=True)
-class T5:
+class T5(EncoderDecoder):
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
 
   config: T5Config
 
-  fixed_length = None
+  network = T5Network
   max_positions = None
-
-  @property
-  def vocab_size(self) -> int:
-    return self.config.vocab_size
-
-  @property
-  def eos_ids(self) -> tuple[int, ...]:
-    return self.config.eos_ids
-
-  @property
-  def pad_id(self) -> int:
-    return self.config.pad_id
-
-  @property
-  def start_id(self) -> int:
-    return self.config.start_id
-
-  @property
-  def suppressed_ids(self) -> tuple[int, ...]:
-    return self.config.suppressed_ids
-
-  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
-    return T5Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
-    ones = jnp.ones((1, 2), jnp.int32)
-    batch = {f'{side}{part}': ones for side in ('source', 'target') for part in ('', '_segment', '_position')}
-    params = T5Network(self.config).init(key, batch, train=False)['params']
-    return unscaled_queries(params, self.config.d_kv)
-
-  def hidden(
-    self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
-  ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
-
-    Args:
-      params: the parameters.
-      batch: 'source', 'target' and their '_segment' (several sentences a row; 0 is padding) and '_position'.
-      dropout_key: None switches dropout off.
-    """
-    train = dropout_key is not None
-    rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, method='__call__', rngs=rngs)
+    return unscaled_queries(super().init(key), self.config.d_kv)
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
     """Encodes source ids padded with `pad_id`."""
@@ -85,12 +42,6 @@ class T5:
     bias = relative_bias(params['encoder_bias'], positions, positions, self.config.max_distance, is_causal=False)
     sees = functools.partial(attend_unscaled, mask=mask[:, None, :], bias=bias)
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
-
-  def init_cache(self, params: Params, memory: Source, rows: int, slots: int) -> WithMemory:
-    """An empty cache over the source's keys and values."""
-    c = self.config
-    own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
-    return WithMemory(own, Memory(self._call(params, memory.hidden, method='memory'), memory.mask))
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
 from fastdec.models.attention import attend
 from fastdec.models.layers import Dense, Dropout
-from fastdec.models.transformer_layers import ACTIVATIONS, Attend, Sees, StackConfig, Stacks
+from fastdec.models.transformer_layers import ACTIVATIONS, Sees, StackConfig, Stacks
 
 # Queries are not scaled: the initialisation is instead (`t5.T5.init`).
 attend_unscaled = functools.partial(attend, scale=1.0)
@@ -135,22 +134,8 @@ class T5Network(Stacks):
     """Embeddings alone, in the compute dtype: positions are the attention's affair."""
     return self.drop(self.embedding[tokens].astype(self.config.dtype), train)
 
-  def encode(
-    self, tokens: Int[Array, 'b s'], positions: Int[Array, '#b s'], attend: Attend, train: bool
-  ) -> Float[Array, 'b s d']:
-    return self.drop(super().encode(tokens, positions, attend, train), train)
-
-  def decode(
-    self,
-    tokens: Int[Array, 'b n'],
-    positions: Int[Array, '#b n'],
-    sees: Sees,
-    memory: tuple[LayerKV, ...],
-    cache: KVCache | None = None,
-    train: bool = False,
-  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
-    x, entries = super().decode(tokens, positions, sees, memory, cache, train)
-    return self.drop(x, train), entries
+  def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
+    return self.drop(super().leave(x, stack, train), train)
 
   def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
     """Teacher-forced hidden states of packed rows; see `T5.hidden`."""

@@ -219,13 +219,19 @@ class Stacks(nn.Module):
     """Embeddings with their position signal, of the side 'source' or 'target'."""
     raise NotImplementedError
 
+  def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
+    """What leaves the stack 'encoder' or 'decoder': where norms come first, one comes last too."""
+    if self.config.norm == 'post':
+      return x
+    return self.encoder_norm(x) if stack == 'encoder' else self.decoder_norm(x)
+
   def encode(
     self, tokens: Int[Array, 'b s'], positions: Int[Array, '#b s'], attend: Attend, train: bool
   ) -> Float[Array, 'b s d']:
     x = self.embed(tokens, positions, 'source', train)
     for layer in self.encoder:
       x = layer(x, attend, train)
-    return self.encoder_norm(x) if self.config.norm == 'pre' else x
+    return self.leave(x, 'encoder', train)
 
   def memory(self, hidden: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
     return tuple(layer.cross.keys_values(hidden) for layer in self.decoder)
@@ -245,4 +251,4 @@ class Stacks(nn.Module):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)
       x, entry = layer(x, sees, memory[i], *cached, train=train)
       entries.append(entry)
-    return (self.decoder_norm(x) if self.config.norm == 'pre' else x), tuple(entries)
+    return self.leave(x, 'decoder', train), tuple(entries)

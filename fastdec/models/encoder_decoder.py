@@ -1,0 +1,66 @@
+"""What the encoder-decoders over text share: settings, training on packed rows, the cache over a source."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.cache.kv import KVCache
+from fastdec.cache.memory import Memory, WithMemory
+from fastdec.models.api import Params, setting
+from fastdec.models.transformer_layers import StackConfig, Stacks
+
+
+@struct.pytree
+class Source:
+  """The encoder's output."""
+  hidden: Float[Array, 'b s d']
+  mask: Bool[Array, 'b s']
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoder:
+  """The part of a model (protocol: `models/api.py`) that does not depend on how positions are told."""
+
+  config: StackConfig
+
+  network: ClassVar[type[Stacks]]  # all parameters, under one roof
+  fixed_length = None
+
+  vocab_size = setting('vocab_size')
+  eos_ids = setting('eos_ids')
+  pad_id = setting('pad_id')
+  start_id = setting('start_id')
+  suppressed_ids = setting('suppressed_ids')
+
+  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+    return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters."""
+    ones = jnp.ones((1, 2), jnp.int32)
+    batch = {f'{side}{part}': ones for side in ('source', 'target') for part in ('', '_segment', '_position')}
+    return self.network(self.config).init(key, batch, train=False)['params']
+
+  def hidden(
+    self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
+  ) -> Float[Array, 'b t d']:
+    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
+
+    Args:
+      params: the parameters.
+      batch: 'source', 'target' and their '_segment' (several sentences a row; 0 is padding) and '_position'.
+      dropout_key: None switches dropout off.
+    """
+    train = dropout_key is not None
+    rngs = {'dropout': dropout_key} if train else {}
+    return self._call(params, batch, train=train, method='__call__', rngs=rngs)
+
+  def init_cache(self, params: Params, memory: Source, rows: int, slots: int) -> WithMemory:
+    """An empty cache over the source's keys and values."""
+    c = self.config
+    own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
+    return WithMemory(own, Memory(self._call(params, memory.hidden, method='memory'), memory.mask))
