@@ -18,6 +18,7 @@ from fastdec import folders
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
+from fastdec.evaluation.parting import check_partings, partings
 from fastdec.evaluation.speculation import SpecCell
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.ngram import NGram
@@ -57,13 +58,13 @@ class Measuring:
     spec, reference = _Texts.of(spec_texts), _Texts.of(plain_texts)
     if not (spec.later and reference.later):
       raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
+    agreement = {} if temperature else self._agreement(batches, spec_texts, plain_texts)
     clock = self._clock(strategy, plain, batches)
     c, v = self._costs(strategy, plain, gamma, batches[0])
     is_model = draft in MODELS
     alpha = self.alpha(draft, temperature) if is_model else None
     tokens_per_call = spec.per_step / reference.per_step
     drafts = spec.drafts_per_call if is_model else float(gamma)
-    same = np.concatenate([_same(a, b) for a, b in zip(spec_texts, plain_texts, strict=True)])
     rates = {
       name: Timing(tuple(s * len(batches) / texts.tokens for s in clock[name].seconds), 0.0)
       for name, texts in (('spec', spec), ('plain', reference))
@@ -79,8 +80,7 @@ class Measuring:
       speedup_calls=_after_prompt(clock, spec, reference), spread=(min(ratios), max(ratios)),
       ms_per_token=rates['spec'].milliseconds,
       plain_ms_per_token=rates['plain'].milliseconds,
-      same_as_plain=None if temperature else float(same.mean()),
-      texts=len(same), models=self.models(draft),
+      texts=spec.texts, models=self.models(draft), **agreement,
       conditions=self.conditions | {'repeated_4grams': repeated_share(_joined(plain_texts))},
     )  # fmt: skip
 
@@ -122,6 +122,23 @@ class Measuring:
   def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
     return fd.decode(*self.target, prompts, strategy, max_len=self.config.max_len, key=key)
 
+  def _agreement(
+    self, batches: list[tuple[np.ndarray, Any]], spec: list[Decoded], plain: list[Decoded]
+  ) -> dict[str, Any]:
+    """The fields of a greedy cell about plain greedy decoding.
+
+    Raises:
+      UserError: texts part where there is no near tie.
+    """
+    parts = [
+      partings(tuple(self.target), prompts, ours, theirs)
+      for (prompts, _), ours, theirs in zip(batches, spec, plain, strict=True)
+    ]
+    gaps, texts = np.concatenate(parts), sum(len(one.lengths) for one in plain)
+    check_partings(gaps, texts, self.experiment.target.model.dtype)
+    largest = float(gaps.max()) if gaps.size else None
+    return {'same_as_plain': 1 - len(gaps) / texts, 'parted': len(gaps), 'largest_gap': largest}
+
   def _clock(self, strategy: Any, plain: Any, batches: list[tuple[np.ndarray, Any]]) -> dict[str, Timing]:
     """Whole texts, and the prompt alone, of which comes the first token."""
     functions = {
@@ -151,6 +168,7 @@ class Measuring:
 class _Texts:
   """What a strategy wrote, in sums over batches: a batch takes as many steps as the row that needs most."""
 
+  texts: int
   tokens: int
   later: int  # tokens after the first ones, which come of the prompts
   per_step: float  # later tokens for each step of a batch
@@ -159,10 +177,10 @@ class _Texts:
   @classmethod
   def of(cls, texts: list[Decoded]) -> '_Texts':
     lengths = sum(int(one.lengths.sum()) for one in texts)
-    later = lengths - sum(len(one.lengths) for one in texts)
-    steps = sum(int(one.calls.max()) for one in texts)
+    count, steps = sum(len(one.lengths) for one in texts), sum(int(one.calls.max()) for one in texts)
     calls, drafts = (sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls'))
-    return cls(lengths, later, later / max(steps, 1), drafts / max(calls, 1))
+    later = lengths - count
+    return cls(count, lengths, later, later / max(steps, 1), drafts / max(calls, 1))
 
 
 def models_hash(workdir: pathlib.Path, draft: str) -> str:
@@ -185,10 +203,6 @@ def _after_prompt(clock: Mapping[str, Timing], spec: _Texts, plain: _Texts) -> f
 
 def _joined(texts: list[Decoded]) -> Decoded:
   return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)
-
-
-def _same(ours: Decoded, plain: Decoded) -> np.ndarray:
-  return np.asarray((ours.tokens == plain.tokens).all(axis=1))
 
 
 def _spaced(total: int, count: int) -> np.ndarray:

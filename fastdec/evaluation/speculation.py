@@ -40,6 +40,8 @@ class SpecCell:
   ms_per_token: float | None = None
   plain_ms_per_token: float | None = None
   same_as_plain: float | None = None  # share of texts, at temperature 0
+  parted: int | None = None  # texts that are not the same, at temperature 0: all at near ties, see `parting`
+  largest_gap: float | None = None  # between the logits of two tokens where such a text parts
   texts: int | None = None
   models: str | None = None  # a hash of target and draft model
   error: str | None = None  # why there are no figures

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from fastdec.decoding import theory
 from fastdec.evaluation.leviathan import ALPHAS, SPEEDS
+from fastdec.evaluation.parting import NEAR_TIE
 from fastdec.evaluation.report import MISSING, Entry, Table, text
 from fastdec.evaluation.speculation import DRAFTS, SpecCell, latest
 
@@ -14,7 +15,9 @@ SPEED_NOTES = (
   'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1)) with α by beta; with'
   ' the width: tokens / (v + γ c). Emp: measured over plain decoding in turn, whole texts, and in brackets the slowest'
   ' and fastest round; calls alone: without encoder and prompt, which the formulas leave out.',
-  "Same: texts that are plain greedy decoding's, token for token.",
+  "Same: texts that are plain greedy decoding's, token for token; in brackets, how many are not, and by how much the"
+  ' logits of the two tokens differ at most where such a text parts from the plain one. In float32 a cell fails where'
+  f' that is not under {NEAR_TIE:g}, which the rounding of wide calls explains.',
 )
 ALPHA_NOTES = (
   'α by beta. Tokens: expected per call, (1 - α^(γ+1)) / (1 - α), and measured. Prompt lookup proposes no law: its α is'
@@ -50,14 +53,15 @@ def _speed_row(cell: SpecCell) -> tuple[Entry, ...]:
   if cell.error is not None:
     start = (DRAFTS[cell.draft], f'{cell.temperature:g}', cell.plan, str(cell.batch))
     return tuple(map(Entry, (*start, f'failed: {" ".join(cell.error.split())}', *[MISSING] * 9)))
+  same = None if cell.same_as_plain is None else 100 * cell.same_as_plain
+  parted = f'({cell.parted} of {cell.texts} part, by {text(cell.largest_gap, ".1g")})' if cell.parted else ''
   spread = '' if cell.spread is None else f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})'
   return (
     Entry(DRAFTS[cell.draft]), Entry(f'{cell.temperature:g}'), Entry(gamma), Entry(str(cell.batch)),
     Entry(text(cell.alpha_beta, '.3f')), Entry(text(cell.alpha_accepted, '.3f')), Entry(text(cell.c, '.3f')),
     Entry(text(cell.v, '.2f')), Entry(text(cell.tokens_per_call, '.2f')), Entry(text(cell.predicted, '.2f', '×')),
     Entry(text(cell.predicted_width, '.2f', '×')), Entry(text(cell.speedup, '.2f', '×'), spread),
-    Entry(text(cell.speedup_calls, '.2f', '×')),
-    Entry(text(cell.same_as_plain if cell.same_as_plain is None else 100 * cell.same_as_plain, '.1f')),
+    Entry(text(cell.speedup_calls, '.2f', '×')), Entry(text(same, '.1f'), parted),
   )  # fmt: skip
 
 

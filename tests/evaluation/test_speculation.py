@@ -59,6 +59,12 @@ def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   assert '(1.40 .. 1.55)' in page and r'memory \| left' in page and '12.5 % had stood before' in page
 
 
+def test_texts_that_part_from_plain_greedy_decoding_are_counted_in_the_table():
+  parted = cell(same_as_plain=0.75, parted=2, largest_gap=3.2e-5)
+  page = report.markdown(speculation_tables.speed_table([parted, cell(plan='5', parted=0)]))
+  assert '| 75.0 (2 of 8 part, by 3e-05) |' in page and '| 100.0 |' in page
+
+
 def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():
   drafts = ('large', 'small', 'bigram', 'unigram', 'lookup')
   cells = [cell(draft, temperature, alpha_beta=None if draft == 'lookup' else 0.5)

@@ -1,5 +1,6 @@
 """Speculative decoding, theory against practice: the graph and its cells without any model, then all at toy size."""
 
+import dataclasses
 import shutil
 
 import pytest
@@ -160,7 +161,7 @@ def test_all_of_it_at_toy_size(finished):
     'lookup-t0-g2-b1', 'lookup-t0-gbest-b2', 'bigram-t0-g1-b1', 'unigram-t0-g1-b1',
   }  # fmt: skip
   for cell in found:
-    assert cell.error is None and cell.same_as_plain == 1
+    assert cell.error is None and (cell.same_as_plain, cell.parted, cell.largest_gap) == (1, 0, None)
     assert cell.v > 0 and cell.c > 0 and cell.speedup > 0 and cell.gamma + 1 >= cell.tokens_per_call >= 1
     assert (cell.alpha_beta is None) == (cell.draft == 'lookup')
   page = (folder / 'run' / 'speculative.md').read_text()
@@ -188,3 +189,21 @@ def test_above_temperature_0(finished, monkeypatch):
   measuring = Measuring(speculation.experiment_of(changed(task, **settings)), folder / 'run')
   cell = measuring.cell('bigram', 1.0, '2', 2, 2)
   assert cell.same_as_plain is None and 0 < cell.alpha_beta < 1 and cell.predicted > 0 and cell.texts == 2
+
+
+@pytest.mark.slow
+def test_a_cell_fails_whose_texts_part_where_there_is_no_near_tie(finished, monkeypatch):
+  task, folder = finished
+  monkeypatch.setattr(cli, 'config_string', lambda: 'configs/speculative.py')
+  settings = SETTINGS | {'data.cache': str(folder / 'cache')}
+  measuring = Measuring(speculation.experiment_of(changed(task, **settings)), folder / 'run')
+  decode = Measuring._decode
+
+  def mistaken(self, strategy, prompts, key):
+    out = decode(self, strategy, prompts, key)
+    is_plain = isinstance(strategy, fd.Greedy)
+    return out if is_plain else dataclasses.replace(out, tokens=out.tokens.at[0, 1].set(7 + (out.tokens[0, 1] == 7)))
+
+  monkeypatch.setattr(Measuring, '_decode', mistaken)
+  with pytest.raises(fd.UserError, match="1 of 2 texts part from plain greedy decoding's"):
+    measuring.cell('unigram', 0.0, '1', 1, 2)
