@@ -11,6 +11,7 @@ from jaxtyping import Int
 from experiments.settings import RunConfig, Training
 from experiments.speculation import SpeculativeExperiment
 from experiments.translation import Text, TextConfig
+from fastdec import sharding
 from fastdec.errors import UserError
 from fastdec.models.lm import LM, LMConfig
 
@@ -29,6 +30,8 @@ class CaptionTraining(Training):
 
   data: TextConfig
   model: LMConfig
+
+  layout = sharding.LM
 
   def open(self) -> Captions:
     return Captions.of(self)

@@ -34,14 +34,23 @@ REPLICATED: Table = ()
 
 # Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the second over its inputs,
 # so that each pair needs one sum over devices. Attention's first product is split by heads: kernels lie as
-# [3 or 2, heads, width, inputs].
+# [3 or 2, heads, width, inputs]. A gated layer's first lies as [2, outputs, inputs]: a device has the gates of its own
+# outputs.
 _LAYERS: Table = (
-  (r'/(qkv|kv)/(kernel|bias)$', P(None, 'model')),
+  (r'/(qkv|kv|gate_up|gate_w1)/(kernel|bias)$', P(None, 'model')),
   (r'/(q|w1)/(kernel|bias)$', P('model')),
-  (r'/(out|w2)/kernel$', P(None, 'model')),
+  (r'/(out|w2|down)/kernel$', P(None, 'model')),
 )
 
-TRANSFORMER: Table = ((r'(^|/)embedding$', P('model')), *_LAYERS)  # by words
+# Embeddings and logits are split by words.
+TRANSFORMER: Table = ((r'(^|/)embedding$', P('model')), *_LAYERS)
+LM: Table = ((r'(^|/)(embedding|output)$', P('model')), *_LAYERS)
+LM_WHOLE_KEYS: Table = ((r'/kv/(kernel|bias)$', P()), *LM)  # for fewer key heads than devices along 'model'
+T5: Table = (
+  (r'(^|/)(embedding|lm_head)$', P('model')),
+  (r'(^|/)(encoder|decoder)_bias$', P(None, 'model')),  # [buckets, heads]
+  *_LAYERS,
+)
 IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *_LAYERS)
 
 # Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would
@@ -180,7 +189,7 @@ def _check_divides(name: str, leaf: Array | np.ndarray, mesh: Mesh, spec: P) -> 
     if axis is not None and size % mesh.shape[axis]:
       raise UserError(
         f'{name} has shape {list(leaf.shape)}, and {size} cannot be divided over mesh.{axis}={mesh.shape[axis]}'
-        f' devices: give a divisor of {size}, or mesh.{axis}=1'
+        f' devices: give a divisor of {size}, mesh.{axis}=1, or a table that leaves it whole'
       )
 
 

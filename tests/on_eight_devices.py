@@ -1,6 +1,6 @@
 """What `test_sharding` looks at, found on eight virtual CPU devices and printed as JSON.
 
-  python -m tests.on_eight_devices core   (or: rest)
+  python -m tests.on_eight_devices core   (or: rest, families)
 """
 
 import dataclasses
@@ -17,11 +17,14 @@ import jax
 import numpy as np
 
 import fastdec as fd
+from fastdec import sharding
 from fastdec.decoding import decode
 from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.inputs import checked
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import HEADS, IMAGE_TRANSFORMER, TRANSFORMER, MeshConfig, make_mesh, place, place_rows, using
 from fastdec.training.loop import LoopConfig, make_step, train
@@ -134,6 +137,43 @@ def rest(params, head_params):
   }  # fmt: skip
 
 
+def families():
+  """Whether language models and T5 decode on 4 x 2 devices what they do on one, and the shapes of the parts there."""
+  sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
+  grouped = LM(LMConfig(**sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False))
+  one_key = LM(LMConfig(**sizes, layers=1, key_heads=1))
+  gated = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False))
+  mesh = make_mesh(MESHES['4 x 2'])
+  twice = lambda params, table: (params, place(params, mesh, table))
+  grouped_params = twice(jax.jit(grouped.init)(jax.random.key(0)), sharding.LM)
+  key_params = twice(jax.jit(one_key.init)(jax.random.key(1)), sharding.LM_WHOLE_KEYS)
+  t5_params = twice(jax.jit(gated.init)(jax.random.key(2)), sharding.T5)
+  speculative = [fd.Speculative((one_key, params), gamma=3) for params in key_params]
+  cases = {
+    'grouped heads': (grouped, grouped_params, [fd.Greedy()] * 2),
+    'grouped heads, speculative': (grouped, grouped_params, speculative),
+    'one key head': (one_key, key_params, [fd.Greedy()] * 2),
+    't5': (gated, t5_params, [fd.Greedy()] * 2),
+  }
+  tokens = {}
+  for name, (model, params, strategies) in cases.items():
+    both = zip(params, strategies, strict=True)
+    alone, placed = (fd.decode(model, values, SOURCES, strategy, max_len=10) for values, strategy in both)
+    tokens[name] = bool((alone.tokens == placed.tokens).all() and (alone.block_sizes == placed.block_sizes).all())
+  parts = {
+    name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(cases[name][1][1])) if part}
+    for name in ('grouped heads', 'one key head', 't5')
+  }
+  return {'tokens': tokens, 'parts': parts}
+
+
+def part_of(leaf):
+  """The path, and the shape of what one device has; None if that is all."""
+  path, x = leaf
+  shape = x.addressable_shards[0].data.shape
+  return jax.tree_util.keystr(path, simple=True, separator='/'), None if shape == x.shape else shape
+
+
 def continuing():
   """The largest difference in parameters between a run that changes its mesh half way, and one that does not."""
 
@@ -151,5 +191,6 @@ def continuing():
 
 
 if __name__ == '__main__':
-  part = {'core': core, 'rest': rest}[sys.argv[1]]
-  print(json.dumps(part(MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1)))))
+  models = lambda: (MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1)))
+  parts = {'core': lambda: core(*models()), 'rest': lambda: rest(*models()), 'families': families}
+  print(json.dumps(parts[sys.argv[1]]()))

@@ -14,10 +14,16 @@ from jax.sharding import PartitionSpec as P
 
 import fastdec as fd
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.lm import LM as LMModel
+from fastdec.models.lm import LMConfig
+from fastdec.models.t5 import T5 as T5Model
+from fastdec.models.t5 import T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import (
   HEADS,
+  LM,
   REPLICATED,
+  T5,
   TRANSFORMER,
   MeshConfig,
   by_rows,
@@ -93,6 +99,46 @@ def test_a_run_goes_on_with_another_mesh(rest):
 
 
 @pytest.fixture(scope='module')
+def families():
+  return on_eight_devices('families')
+
+
+@pytest.mark.slow
+def test_language_models_and_t5_decode_on_eight_devices_what_they_do_on_one(families):
+  assert len(families['tokens']) == 4 and all(families['tokens'].values()), families['tokens']
+
+
+@pytest.mark.slow
+def test_each_of_two_devices_has_half_of_a_language_models_matrices(families):
+  layer = {
+    'q/kernel': [2, 4, 16],  # [heads, width, inputs]
+    'q/bias': [2, 4],
+    'kv/kernel': [2, 1, 4, 16],  # [2, key heads, width, inputs]
+    'kv/bias': [2, 1, 4],
+    'out/kernel': [16, 8],  # [outputs, heads * width]
+    'gate_up/kernel': [2, 12, 16],  # the gates of the same outputs
+    'gate_up/bias': [2, 12],
+    'down/kernel': [16, 12],
+  }
+  words = {'embedding': [16, 16], 'output': [16, 16]}
+  layers = {f'layer_{i}/{name}': shape for i in range(2) for name, shape in layer.items()}
+  assert families['parts']['grouped heads'] == words | layers
+  found = families['parts']['one key head']
+  assert not any('kv' in name for name in found) and found['layer_0/q/kernel'] == [2, 4, 16]
+
+
+@pytest.mark.slow
+def test_each_of_two_devices_has_half_of_t5s_matrices(families):
+  attention = {'attention/qkv/kernel': [3, 2, 4, 16], 'attention/out/kernel': [16, 8]}
+  cross = {'cross/q/kernel': [2, 4, 16], 'cross/kv/kernel': [2, 2, 4, 16], 'cross/out/kernel': [16, 8]}
+  feed_forward = {'feed_forward/gate_w1/kernel': [2, 12, 16], 'feed_forward/w2/kernel': [16, 12]}
+  stacks = {'encoder_0': attention | feed_forward, 'decoder_0': attention | cross | feed_forward}
+  expected = {f'{stack}/{name}': shape for stack, layer in stacks.items() for name, shape in layer.items()}
+  expected |= {'embedding': [16, 16], 'lm_head': [16, 16], 'encoder_bias': [32, 2], 'decoder_bias': [32, 2]}
+  assert families['parts']['t5'] == expected
+
+
+@pytest.fixture(scope='module')
 def mesh():
   return make_mesh(MeshConfig())
 
@@ -127,6 +173,27 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
     'encoder_0/feed_forward/w2/kernel': P(None, 'model'),
   }
   assert specs(place(params, mesh, REPLICATED)) == {}
+
+
+def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
+  sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
+  model = T5Model(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1))
+  found = specs(place(shapes(model), mesh, T5))
+  assert found['decoder_0/feed_forward/w1/kernel'] == found['embedding'] == P('model') and 'lm_head' not in found
+  found = specs(place(shapes(LMModel(LMConfig(**sizes, layers=1))), mesh, LM))
+  assert found == {
+    'embedding': P('model'),
+    'layer_0/q/kernel': P('model'),
+    'layer_0/kv/kernel': P(None, 'model'),
+    'layer_0/out/kernel': P(None, 'model'),
+    'layer_0/gate_up/kernel': P(None, 'model'),
+    'layer_0/down/kernel': P(None, 'model'),
+  }
+
+
+def shapes(model):
+  """Parameters of zeros, which take no compiling."""
+  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0)))
 
 
 @pytest.mark.parametrize('layout', HEADS)
@@ -174,6 +241,10 @@ EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'm
     (
       lambda params: place({'a/qkv/kernel': jnp.zeros((3, 5, 2, 4))}, EIGHT, TRANSFORMER[1:2]),
       r'and 5 cannot be divided over mesh.model=2 devices',  # heads
+    ),
+    (
+      lambda params: place({'a/kv/kernel': jnp.zeros((2, 1, 2, 4))}, EIGHT, LM[1:2]),
+      r'1 cannot be divided over mesh.model=2 devices: .* or a table that leaves it whole',
     ),
     (lambda params: place({'b': jnp.zeros(4)}, EIGHT, (('b', P(None, 'model')),)), 'too few axes'),
     (lambda params: check_rows(6, 4), '6 rows cannot be divided over mesh.data=4 devices: give a multiple of 4'),

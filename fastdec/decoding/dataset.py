@@ -76,8 +76,7 @@ def decode_each(
   max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
   mesh = mesh_of(params)
   unit = 1 if mesh is None else mesh.shape['data']
-  if mesh is not None:
-    check_rows(rows, mesh)
+  check_rows(rows, unit)
   rows = min(rows, -(-len(lengths) // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
