@@ -11,8 +11,9 @@ the end come tokens per call, the share of calls that accepted a draft at each p
 one token a call, timed in turn when all is compiled.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
-in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "calls": 5}: the line of the prompt,
-from 0, the tokens generated, an end included, the model's calls. A run that was stopped goes on by the same command.
+in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}: the line of
+the prompt, from 0, the tokens generated, an end included, the model's calls that emitted one token, two, three. All
+lines together give tokens per call and the shares accepted. A run that was stopped goes on by the same command.
 Beside the output, in out.jsonl.settings.json, stands what it depends on; an output of other settings is refused.
 """
 
@@ -50,13 +51,14 @@ def main(_: list[str]) -> None:
     MAX_LEN.value, SEED.value,
   )  # fmt: skip
   console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-  if PROMPT.value is not None:
-    generator = generation.Generator.of(settings, [PROMPT.value])
-    streaming.show(console, generator, PROMPT.value, REPEATS.value)
+  is_one = PROMPT.value is not None
+  prompts = [PROMPT.value] if is_one else generation.read_prompts(pathlib.Path(PROMPTS.value))
+  language = generation.Language.of(settings, prompts)
+  if is_one:
+    streaming.show(console, language.load(), PROMPT.value, REPEATS.value)
   else:
-    prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
     output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts)
-    prompt_file.write(console, output, generation.Generator.of(settings, prompts), prompts, ROWS.value)
+    prompt_file.write(console, output, language.load(), prompts, ROWS.value)
 
 
 def _check() -> None:

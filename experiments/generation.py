@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding.inputs import DEFAULT_MAX_LEN
+from fastdec import folders
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.rules import Exact, Sampling
+from fastdec.decoding.speculative import check_draft
 from fastdec.errors import UserError
 
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
@@ -58,50 +60,58 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Generator:
-  """A model with its tokenizer: from text to ids, and back."""
+class Language:
+  """A model with its tokenizer, its parameters unread: from text to ids, and back."""
 
   model: Any
-  params: Any
   tokenizer: Any
-  strategy: Any
   settings: Settings
 
   @classmethod
-  def of(cls, settings: Settings, prompts: Sequence[str]) -> 'Generator':
-    """Loads the folders.
+  def of(cls, settings: Settings, prompts: Sequence[str]) -> 'Language':
+    """What configs and tokenizers say, the prompts being all right for it.
 
     Raises:
-      UserError: a folder that is no model, or has no tokenizer; a draft model that reads text otherwise.
+      UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long; a draft model that
+        reads text otherwise, or not as far.
     """
-    tokenizer = fd.load_tokenizer(settings.model)
-    draft = heads = None
+    language = cls(folders.describe(settings.model), fd.load_tokenizer(settings.model), settings)
+    language.check(prompts)
     if settings.draft is not None:
-      check_same_ids(tokenizer, fd.load_tokenizer(settings.draft), settings)
-    if settings.heads is not None:
-      heads = fd.load_heads(settings.heads)
-    model, params = fd.load(settings.model)
+      draft = folders.describe(settings.draft)
+      check_same_ids(language.tokenizer, fd.load_tokenizer(settings.draft), settings)
+      longest = max(map(language.ids, prompts), key=len)
+      max_len, prompt, _ = checked(language.model, [longest], None, None, settings.max_len, None)
+      check_draft(language.model, draft, prompt, max_len)
+    return language
+
+  def load(self) -> 'Generator':
+    """Reads the parameters: of the target, the largest, last."""
+    settings, (draft, heads) = self.settings, (None, None)
     if settings.draft is not None:
       draft = fd.load(settings.draft)
-    generator = cls(model, params, tokenizer, strategy_of(settings, draft, heads), settings)
-    generator.check(prompts)
-    return generator
+    if settings.heads is not None:
+      heads = fd.load_heads(settings.heads)
+    strategy = strategy_of(settings, draft, heads)
+    model, params = fd.load(settings.model)
+    return Generator(model, self.tokenizer, settings, params, strategy)
 
   def check(self, prompts: Sequence[str]) -> None:
-    """Raises UserError, naming the first, where prompts are empty or too long."""
+    """Raises UserError, naming the first, where prompts are empty, too long, or hold what the model does not know."""
     limit = self.model.max_positions
     for i, prompt in enumerate(prompts):
-      n = len(self.ids(prompt))
+      ids = self.ids(prompt)
       name = 'the prompt' if len(prompts) == 1 else f'prompt {i + 1}'
-      if not prompt.strip() or not n:
+      if not prompt.strip() or not ids:
         raise UserError(f'{name} is empty: give some text to go on from')
-      after = 1 if self.is_translator else n  # positions of the decoder before the first token
-      if limit is not None and max(n, after + self.settings.max_len - 1) > limit:
-        given = f'{name} has {n} tokens'
+      after = 1 if self.is_translator else len(ids)  # positions of the decoder before the first token
+      if limit is not None and max(len(ids), after + self.settings.max_len - 1) > limit:
+        given = f'{name} has {len(ids)} tokens'
         raise UserError(
           f"{given}, which with --max_len={self.settings.max_len} exceeds the model's {limit} positions: "
           'shorten it, or lower --max_len'
         )
+      check_ids(f"{name}'s tokens", np.array([ids]), self.model)
 
   @property
   def is_translator(self) -> bool:
@@ -122,6 +132,14 @@ class Generator:
   def reader(self, prompt: str) -> 'Reader':
     """For the tokens that follow this prompt."""
     return Reader(self.tokenizer, [] if self.is_translator else self.ids(prompt))
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator(Language):
+  """The same with its parameters, and how to decode."""
+
+  params: Any
+  strategy: Any
 
   @property
   def most_drafted(self) -> int:
@@ -175,10 +193,10 @@ def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:
   """Raises UserError where the ids that both tokenizers have do not all mean the same."""
   for token in range(min(tokenizer.vocab_size, other.vocab_size)):
     if tokenizer.decode([token]) != other.decode([token]):
-      here, there = (one.decode([token]) for one in (tokenizer, other))
+      here, there = (f'{one.decode([token])!r}' for one in (tokenizer, other))
       raise UserError(
-        f'token {token} is {here!r} for {settings.model} and {there!r} for {settings.draft}: '
-        'give a draft model with the same tokenizer'
+        f'{settings.draft} has {other.vocab_size} tokens and {settings.model} {tokenizer.vocab_size}, of which number'
+        f' {token} is {there} and {here}: give a draft model with the same tokenizer'
       )
 
 
@@ -205,7 +223,26 @@ def read_prompts(path: pathlib.Path) -> list[str]:
   return [line.removesuffix('\r') for line in lines]
 
 
-def accepted_shares(block_sizes: Sequence[int], most: int) -> list[float]:
-  """For each place below the root: the share of calls that accepted a draft there; block sizes without zeros."""
-  sizes = np.asarray(block_sizes)
-  return [float((sizes > place).mean()) for place in range(1, most + 1)] if sizes.size else []
+def accepted_shares(histogram: Sequence[int], most: int) -> list[float]:
+  """For each place below the root: the share of calls that accepted a draft there.
+
+  Args:
+    histogram: entry i: how many calls emitted i + 1 tokens.
+    most: places.
+  """
+  calls = sum(histogram)
+  return [sum(histogram[place:]) / calls for place in range(1, most + 1)] if calls else []
+
+
+def counted(histogram: Sequence[int], most: int) -> str:
+  """Tokens per call and, where drafts are made, the share of calls that accepted one at each place; '' without calls.
+
+  The call that ends a text counts like the others, though what an end or max_len cuts off might have been accepted.
+  """
+  if not sum(histogram):
+    return ''
+  tokens = sum(size * count for size, count in enumerate(histogram, start=1))
+  text = f'{tokens / sum(histogram):.2f} tokens per call'
+  shares = accepted_shares(histogram, most)
+  listed = ', '.join(f'{place}: {share:.0%}' for place, share in enumerate(shares, start=1))
+  return f'{text}\naccepted at {listed}' if shares else text

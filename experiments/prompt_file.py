@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
+import operator
 import os
 import pathlib
 import time
@@ -15,7 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from experiments.generation import Generator, Settings
+from experiments.generation import Generator, Settings, counted
 from experiments.progress import Progress
 from fastdec import folders
 from fastdec.data.storing import whole_file
@@ -78,7 +80,7 @@ class Output:
     found = {}
     for i, line in enumerate(self._whole_lines().splitlines(keepends=True)):
       try:
-        index = json.loads(line)['index']
+        index, _ = json.loads(line)['index'], blocks_of(line)
       except (ValueError, KeyError, TypeError):
         index = None
       if not isinstance(index, int) or not 0 <= index < self.total or index in found:
@@ -120,7 +122,7 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
     sources = [np.array(generator.ids(prompts[index]), np.int32) for index in todo]
     keys = row_keys(jax.random.key(generator.settings.seed), len(prompts))[np.array(todo, int)] if todo else None
     since = logged = time.monotonic()
-    tokens = calls = 0
+    tokens = 0
     for finished in decode_each(
       generator.model, generator.params, sources, generator.strategy, generator.settings.max_len, rows, keys
     ):
@@ -129,24 +131,33 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
       lines = [_line(generator, index, prompts[index], decoded) for index, decoded in ends]
       _append(output, file, b''.join(lines))
       progress.add(len(ends))
-      tokens += sum(int(decoded.lengths) - 1 for _, decoded in ends)
-      calls += sum(int(decoded.calls) for _, decoded in ends)
+      tokens += sum(int(decoded.lengths) for _, decoded in ends)
       if time.monotonic() - logged > LOGGED:
         progress.log(str(output.path))
         logged = time.monotonic()
     output.sort()
-  summary = f'{output.path} holds {len(prompts):,} outputs, {len(todo):,} of them new'
-  if calls:
-    speed = (tokens + len(todo)) / (time.monotonic() - since)
-    summary += f': {tokens / calls:.2f} tokens per call, {speed:,.1f} tokens per second with compilation'
-  console.print(summary)
+    blocks = map(sum, itertools.zip_longest(*map(blocks_of, output.done().values()), fillvalue=0))
+  console.print(f'{output.path} holds {len(prompts):,} outputs, {len(todo):,} of them new')
+  if count := counted(list(blocks), generator.most_drafted):
+    console.print(count)
+  if todo:
+    console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')
 
 
 def _line(generator: Generator, index: int, prompt: str, decoded: Any) -> bytes:
   ids = decoded.tokens[: int(decoded.lengths)].tolist()
-  record = {'index': index, 'prompt': prompt, 'text': generator.text(prompt, ids)}
-  record |= {'tokens': int(decoded.lengths), 'calls': int(decoded.calls)}
+  blocks = np.bincount(decoded.block_sizes[: int(decoded.calls)], minlength=1)[1:].tolist()
+  record = {'index': index, 'prompt': prompt, 'text': generator.text(prompt, ids), 'tokens': len(ids), 'blocks': blocks}
   return json.dumps(record, ensure_ascii=False).encode() + b'\n'
+
+
+def blocks_of(line: bytes) -> list[int]:
+  """Of a line: how many calls emitted one token, how many two, and so on.
+
+  Raises:
+    ValueError, KeyError, TypeError: it does not say.
+  """
+  return [operator.index(count) for count in json.loads(line)['blocks']]
 
 
 def _append(output: Output, file: IO[bytes], lines: bytes) -> None:

@@ -1,6 +1,5 @@
 """One prompt: its text while it is generated, a colour a block, then what the blocks were worth."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 import fastdec as fd
-from experiments.generation import Generator, accepted_shares
+from experiments.generation import Generator, counted
 from experiments.show import COLOURS
 from fastdec.evaluation.wallclock import measure
 
@@ -18,7 +17,7 @@ def show(console: Console, generator: Generator, prompt: str, repeats: int) -> N
   given = {'inputs': np.array([generator.ids(prompt)], np.int32), 'max_len': generator.settings.max_len}
   given['key'] = jax.random.key(generator.settings.seed)
   sizes = stream(console, generator, prompt, given)
-  for line in [counted(generator, sizes), *(timed(generator, given, repeats) if repeats else [])]:
+  for line in [worth(generator, sizes), *(timed(generator, given, repeats) if repeats else [])]:
     console.print(line, style='dim')
 
 
@@ -38,17 +37,12 @@ def stream(console: Console, generator: Generator, prompt: str, given: dict[str,
   return sizes[1:]
 
 
-def counted(generator: Generator, sizes: Sequence[int]) -> str:
-  """Tokens per call, and the share of calls that accepted a draft at each place.
-
-  The call that ends a text counts like the others, though what an end or max_len cuts off might have been accepted.
-  """
+def worth(generator: Generator, sizes: list[int]) -> str:
+  """What the blocks were worth, in a line or two."""
   if not sizes:
     return '1 token, which the prompt yielded: no call'
-  text = f'{sum(sizes) + 1} tokens, {len(sizes)} calls: {sum(sizes) / len(sizes):.2f} tokens per call'
-  shares = accepted_shares(sizes, generator.most_drafted)
-  listed = ', '.join(f'{place}: {share:.0%}' for place, share in enumerate(shares, start=1))
-  return f'{text}\naccepted at {listed}' if shares else text
+  count = counted(np.bincount(sizes)[1:].tolist(), generator.most_drafted)
+  return f'{sum(sizes) + 1} tokens, {len(sizes)} calls: {count}'
 
 
 def timed(generator: Generator, given: dict[str, Any], repeats: int) -> list[str]:

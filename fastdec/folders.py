@@ -80,18 +80,26 @@ def load(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
   """
   if huggingface.is_folder(pathlib.Path(path)):
     return huggingface.load(pathlib.Path(path), dtype)
+  model, (folder, _) = describe(path, dtype), _open(path)
+  if isinstance(model, Transformed):  # p1 is part of the model
+    params = _read(folder / 'model.safetensors', model.model, dtype)
+    return model, {'model': params, 'heads': load_heads(path, dtype)[1]}
+  return model, _read(folder / 'model.safetensors', model, dtype)
+
+
+def describe(path: PathLike, dtype: DTypeLike | None = None) -> Any:
+  """The model alone, its parameters unread; see `load`."""
+  if huggingface.is_folder(pathlib.Path(path)):
+    return huggingface.describe(pathlib.Path(path), dtype)
   folder, config = _open(path)
   model_class, config_class = _family(MODELS, config['model'], folder)
   fields = _fields(config_class, config['model'], folder)
   if dtype is not None:
     fields['dtype'] = jnp.dtype(dtype).name
   model = model_class(config_class(**fields))
-  params = _read(folder / 'model.safetensors', model, dtype)
-  heads = config.get('heads')
-  if heads is not None and heads['first'] == 'transformed':  # then p1 is part of the model
-    module, head_params = load_heads(path, dtype)
-    return Transformed(model, module), {'model': params, 'heads': head_params}
-  return model, params
+  if (config.get('heads') or {}).get('first') == 'transformed':
+    return Transformed(model, _heads(folder, config))
+  return model
 
 
 def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
@@ -99,8 +107,7 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
   folder, config = _open(path)
   if config.get('heads') is None:
     raise UserError(f'{folder} holds a model without heads: give the workdir of a run with k >= 2')
-  heads_class = _family(HEADS, config['heads'], folder)
-  heads = heads_class(**_fields(heads_class, config['heads'], folder))
+  heads = _heads(folder, config)
   return heads, _read(folder / 'heads.safetensors', heads, dtype)
 
 
@@ -165,6 +172,12 @@ def _family(families: Mapping[str, Any], config: Mapping[str, Any], folder: path
   if config.get('type') not in families:
     raise UserError(f'{folder} is of type {config.get("type")!r}: known are {", ".join(families)}')
   return families[config['type']]
+
+
+def _heads(folder: pathlib.Path, config: Mapping[str, Any]) -> Any:
+  """The module of the heads that a config names."""
+  heads_class = _family(HEADS, config['heads'], folder)
+  return heads_class(**_fields(heads_class, config['heads'], folder))
 
 
 def _fields(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:

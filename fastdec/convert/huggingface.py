@@ -44,6 +44,19 @@ def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[Any, Par
     UserError: an unknown model_type, an option that is not supported, weights only as pickle, missing or unknown
       tensors, shapes that do not fit config.json.
   """
+  family, model, tensors = _opened_folder(folder, dtype)
+  params = family.params_of(model, tensors)
+  tensors.check()
+  return model, _fitted(params, model, folder)
+
+
+def describe(folder: pathlib.Path, dtype: DTypeLike | None = None) -> Any:
+  """The model alone: its parameters are there, and unread; see `load`."""
+  return _opened_folder(folder, dtype)[1]
+
+
+def _opened_folder(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[Any, Any, 'Tensors']:
+  """The family, the model, and its tensors, of which nothing has been read."""
   config, generation = _json(folder / 'config.json'), {}
   if (folder / 'generation_config.json').is_file():
     generation = _json(folder / 'generation_config.json')
@@ -59,10 +72,7 @@ def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[Any, Par
     model = family.model_of(config, generation, name)
   except KeyError as error:
     raise UserError(f'{folder}/config.json has no {error.args[0]}: restore the file') from None
-  tensors = Tensors(folder, name)
-  params = family.params_of(model, tensors)
-  tensors.check()
-  return model, _fitted(params, model, folder)
+  return family, model, Tensors(folder, name)
 
 
 class Tensors(Mapping[str, Array]):

@@ -93,3 +93,34 @@ def table(tmp_path_factory):
   table = Table(folder / 'run', folder / 'cache')
   assert run('table1', *table.words(), f'--workdir={table.folder}') == 0
   return table
+
+
+@pytest.fixture(scope='session')
+def translator(tmp_path_factory):
+  """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike; 'short', which reads
+  less far; 'other', of another tokenizer."""
+  import jax
+  import numpy as np
+
+  from fastdec import folders
+  from fastdec.data.tokenizer import Tokenizer
+  from fastdec.heads.blockwise import BlockwiseHeads
+  from fastdec.models.transformer import Transformer, TransformerConfig
+
+  place = tmp_path_factory.mktemp('models')
+  sizes = dict(d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)
+  module = BlockwiseHeads(k=3, d_model=8, d_ff=6)
+  heads = (module, jax.jit(module.init)(jax.random.key(3)))
+  model = Transformer(TransformerConfig(vocab_size=30, max_positions=32, **sizes))
+  init = jax.jit(model.init)
+  Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], place / 'pieces', vocab_size=30)
+  folders.save(place / 'model', model, init(jax.random.key(0)), place / 'pieces', heads)
+  smaller = init(jax.random.key(1))
+  folders.save(place / 'smaller', model, smaller, place / 'pieces', heads)
+  short = Transformer(TransformerConfig(vocab_size=30, max_positions=4, **sizes))
+  folders.save(place / 'short', short, smaller, place / 'pieces')
+  Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
+  other = Transformer(TransformerConfig(vocab_size=18, max_positions=32, **sizes))
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0)))
+  folders.save(place / 'other', other, zeros, place / 'others')
+  return place / 'model'
