@@ -17,7 +17,8 @@ def versions() -> dict[str, Any]:
   except ImportError as error:
     name = error.name or 'transformers'
     raise UserError(f"{name} is not installed: run pip install 'fastdec[benchmark]'") from None
-  return {'transformers': transformers.__version__, 'torch': torch.__version__, 'threads': torch.get_num_threads()}
+  threads = torch.get_num_threads()
+  return {'transformers': transformers.__version__, 'torch': torch.__version__, 'torch_threads': threads}
 
 
 def write(folder: str, sizes: LMConfig, seed: int) -> None:
