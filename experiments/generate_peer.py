@@ -82,26 +82,26 @@ def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str,
   from experiments.resting import measure_resting
 
   prompts = np.random.default_rng(config.seed).integers(0, words, (config.prompts, 1, config.prompt), np.int32)
-  texts = [[variant.decode(prompt) for prompt in prompts] for variant in variants]
-  calls = [np.mean([variant.calls(prompt) for prompt in prompts], axis=0) for variant in variants]
+  counted = [[variant.count(prompt) for prompt in prompts] for variant in variants]
   functions = {variant.name: variant.decode for variant in variants}
   spinning = {variant.name for variant in variants if variant.engine == THEIRS}
   timings = measure_resting(functions, spinning, config.rounds, [(prompt,) for prompt in prompts[: config.timed]])
   greedy = {variant.engine: timings[variant.name] for variant in variants if variant.strategy == 'greedy'}
   theirs = {variant.strategy: timings[variant.name] for variant in variants if variant.engine == THEIRS}
-  return [
-    {
+  rows = []
+  for variant, counts in zip(variants, counted, strict=True):
+    timing, same = timings[variant.name], [own[0] == plain[0] for own, plain in zip(counts, counted[0], strict=True)]
+    rows.append({
       'strategy': variant.strategy,
       'engine': variant.engine,
-      'same_as_greedy': sum(map(list.__eq__, own, texts[0])) / len(own),
-      'ms_per_token': timings[variant.name].milliseconds / config.tokens,
-      'to_peer': timings[variant.name].speedup_over(theirs[variant.strategy]),
-      'to_greedy': timings[variant.name].speedup_over(greedy[variant.engine]),
-      'target_calls': float(target),
-      'draft_calls': float(draft),
-    }
-    for variant, own, (target, draft) in zip(variants, texts, calls, strict=True)
-  ]
+      'same_as_greedy': float(np.mean(same)),
+      'ms_per_token': timing.milliseconds / config.tokens,
+      'to_peer': timing.speedup_over(theirs[variant.strategy]),
+      'to_greedy': timing.speedup_over(greedy[variant.engine]),
+      'target_calls': float(np.mean([target for _, target, _ in counts])),
+      'draft_calls': float(np.mean([draft for _, _, draft in counts])),
+    })
+  return rows
 
 
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -36,12 +36,12 @@ class PeerConfig:
 
 
 class Variant(NamedTuple):
-  """One way to decode, on one side."""
+  """One way to decode, on one side. Calls are counted with those that read the prompt."""
 
   strategy: str
   engine: str
   decode: Callable[[Any], Ids]  # a prompt [1, t]
-  calls: Callable[[Any], tuple[int, int]]  # of the target and of the draft model, those on the prompt among them
+  count: Callable[[Any], tuple[Ids, int, int]]  # the same, and the calls of the target and of the draft model for it
 
   @property
   def name(self) -> str:
@@ -78,12 +78,13 @@ def ours(loaded: Mapping[str, tuple[LM, Any]], config: PeerConfig) -> list[Varia
 
   def variant(name: str, strategy: Any) -> Variant:
     decoded = lambda prompt: fd.decode(*target, prompt, strategy, max_len=config.tokens)
+    ids = lambda out: np.asarray(out.tokens[0]).tolist()
 
-    def calls(prompt: Any) -> tuple[int, int]:
+    def count(prompt: Any) -> tuple[Ids, int, int]:
       out = decoded(prompt)
-      return 1 + int(out.calls[0]), int(out.draft_calls[0]) + isinstance(strategy, fd.Speculative)
+      return ids(out), 1 + int(out.calls[0]), int(out.draft_calls[0]) + isinstance(strategy, fd.Speculative)
 
-    return Variant(name, OURS, lambda prompt: np.asarray(decoded(prompt).tokens[0]).tolist(), calls)
+    return Variant(name, OURS, lambda prompt: ids(decoded(prompt)), count)
 
   return [variant(*named) for named in strategies.items()]
 
@@ -103,11 +104,11 @@ def theirs(folders: Mapping[str, str], config: PeerConfig) -> list[Variant]:
     decode = lambda prompt: huggingface_peer.generate(models['model'], prompt, config.tokens, **chosen)
     draft = [chosen[key] for key in ('assistant_model',) if key in chosen]
 
-    def calls(prompt: Any) -> tuple[int, int]:
+    def count(prompt: Any) -> tuple[Ids, int, int]:
       with huggingface_peer.counted([models['model'], *draft]) as counts:
-        decode(prompt)
-      return counts[0], sum(counts[1:])
+        ids = decode(prompt)
+      return ids, counts[0], sum(counts[1:])
 
-    return Variant(name, THEIRS, decode, calls)
+    return Variant(name, THEIRS, decode, count)
 
   return [variant(*named) for named in options.items()]

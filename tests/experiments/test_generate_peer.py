@@ -64,13 +64,13 @@ def test_both_models_are_decoder_only_and_speak_of_the_same_words(tmp_path):
     return str(tmp_path / name)
 
   sizes = {'d_model': 8, 'd_ff': 8, 'heads': 2}
-  lm = lambda words: LM(LMConfig(words, **sizes, layers=1, suppressed_ids=(3,)))
+  lm = lambda words: LM(LMConfig(vocab_size=words, **sizes, layers=1, suppressed_ids=(3,)))
   first, second = saved('first', lm(20)), saved('second', lm(21))
   model, _ = load({'model': first, 'draft': first}, 'float32')['draft']
   assert (model.eos_ids, model.suppressed_ids) == ((), ())
   with pytest.raises(fd.UserError, match='the model has 20 tokens and the draft model 21'):
     load({'model': first, 'draft': second}, 'float32')
-  encoder = Transformer(TransformerConfig(20, **sizes, encoder_layers=1, decoder_layers=1))
+  encoder = Transformer(TransformerConfig(vocab_size=20, **sizes, encoder_layers=1, decoder_layers=1))
   with pytest.raises(fd.UserError, match='holds a Transformer'):
     load({'model': saved('third', encoder)}, 'float32')
 
