@@ -2,11 +2,12 @@
 
   python -m experiments.benchmark --config=configs/speed.py --workdir=out/speed
   python -m experiments.benchmark --config=configs/image_speed.py --workdir=out/image-speed
+  python -m experiments.benchmark --config=configs/lm_speed.py --workdir=out/lm-speed
 
 The floor is the time to read, once, what a call must read (the decoder's weights, the vocabulary projection, the heads,
 the cache) at the bandwidth measured in the same process. Random weights and drafts that are hardly ever right: only
 the calls are timed, after encoder and prompt, all variants in turn. Images have more tables: see
-configs/image_speed.py.
+configs/image_speed.py. Of a language model the model's part of a call is timed alone too: the rest is the loop's.
 """
 
 from absl import flags
@@ -24,10 +25,10 @@ def main(words: list[str]) -> None:
   from rich.console import Console
 
   from configs.common import to_dataclass
-  from experiments import image_speed, speed
+  from experiments import image_speed, lm_speed, speed
   from fastdec.data.storing import whole_file
 
-  kind = {'translation': speed, 'images': image_speed}[CONFIG.value.task]
+  kind = {'translation': speed, 'images': image_speed, 'lm': lm_speed}[CONFIG.value.task]
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)
   workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
   workdir.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,17 @@ import jax.numpy as jnp
 
 from fastdec import struct
 from fastdec.decoding import loop
+from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.rules import Exact
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
+
+DECODER = ('decoder', 'layer', 'norm')  # how the parts that every call reads are named
+LARGEST = 2**30  # bytes to measure the bandwidth by, beyond all caches
+READS = 8  # of them in one program, which is started once
 
 
 def check_at_least(least: int, config: Any, *names: str) -> None:
@@ -61,10 +66,8 @@ def _turn(model: Any, params: Any, drafter: Any, state: loop.DecodeState, calls:
 class Calls:
   """A decode after its prompt; called, it goes on for `calls` calls. Rows that have finished cost what they did."""
 
-  def __init__(self, target: Bound, drafter: Any, source: Any, max_len: int, calls: int) -> None:
-    rows = len(source)
-    start = jnp.full((rows, 1), target.module.start_id, jnp.int32)
-    prompt = Prompt(jnp.asarray(source), start, jnp.ones(rows, jnp.int32), jnp.zeros(rows, bool))
+  def __init__(self, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int) -> None:
+    _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
     self.target, self.drafter, self.calls = target, drafter, calls
     self.state = _start(*target, drafter, prompt, max_len)
 
@@ -76,7 +79,7 @@ class Calls:
     """What a call must read: decoder weights without the memory's own projections, the vocabulary projection (named as
     in the parameters), the heads, the cache."""
     params = self.target.params
-    decoder = [value for name, value in params.items() if name.startswith('decoder')]
+    decoder = [value for name, value in params.items() if name.startswith(DECODER)]
     once = _size(layer['cross']['kv'] for layer in decoder if 'cross' in layer)
     return _size(decoder) - once + _size((params[projection], self.drafter, self.state.cache))
 
@@ -92,30 +95,38 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
 
 def measured(variants: Mapping[str, Calls], rounds: int, projection: str) -> list[dict[str, Any]]:
   """One row a variant, 'greedy' among them: milliseconds a call, the ratio to greedy's call, and to the floor."""
-  timings = measure(variants, rounds)
+  return figures(measure(variants, rounds), variants, projection)
+
+
+def figures(timings: Mapping[str, Timing], variants: Mapping[str, Calls], projection: str) -> list[dict[str, Any]]:
+  """The rows of `measured` from their timings."""
   sizes = {name: variant.bytes(projection) for name, variant in variants.items()}
   bandwidth = _bandwidth(sizes['greedy'])
   return [
-    {'variant': name, **_figures(timings[name], timings['greedy'], sizes[name] / bandwidth, variant), 'rounds': rounds}
+    {'variant': name, **_figures(timings[name], timings['greedy'], sizes[name], bandwidth, variant)}
     for name, variant in variants.items()
   ]
 
 
-def _figures(timing: Timing, greedy: Timing, floor: float, variant: Calls) -> dict[str, float]:
+def _figures(timing: Timing, greedy: Timing, size: int, bandwidth: float, variant: Calls) -> dict[str, float]:
+  floor = size / bandwidth
   return {
     'ms_per_call': timing.milliseconds / variant.calls,
     'to_greedy': 1 / timing.speedup_over(greedy),
     'to_floor': timing.median / variant.calls / floor,
     'floor_ms': 1e3 * floor,
+    'megabytes': size / 1e6,
     'compile_seconds': timing.compile_seconds,
+    'rounds': len(timing.seconds),
   }
 
 
 def _bandwidth(size: int) -> float:
-  """Bytes a second that a matrix-vector product of `size` bytes reads, the fastest of seven."""
-  matrix = jnp.ones((-(-size // 4096), 1024), jnp.float32)
-  product = jax.jit(lambda matrix: matrix @ matrix[0])
-  return matrix.nbytes / measure({'product': lambda: product(matrix)}, 7)['product'].spread[0]
+  """Bytes a second that a matrix-vector product of about `size` bytes reads, the fastest of seven programs."""
+  matrix = jnp.ones((-(-min(size, LARGEST) // 4096), 1024), jnp.float32)
+  again = lambda matrix: lambda _, vector: vector + 1e-30 * (matrix @ vector).sum()
+  products = jax.jit(lambda matrix: jax.lax.fori_loop(0, READS, again(matrix), matrix[0]))
+  return READS * matrix.nbytes / measure({'products': lambda: products(matrix)}, 7)['products'].spread[0]
 
 
 def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:

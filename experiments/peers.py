@@ -21,7 +21,6 @@ from experiments import cli, ctranslate2_model
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
 SETTINGS = [(compute_type, threads) for threads in (1, 2) for compute_type in ('float32', 'int8')]
-REST = 0.02  # seconds after a call on several threads: OpenMP's spin on for milliseconds, at the next call's cost
 Ids = list[int]
 
 
@@ -130,19 +129,14 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
 
 def _measure(variants: Sequence[Variant], measuring: Any) -> list[dict[str, Any]]:
   """One row a variant; ratios are to CTranslate2's fastest in float32, above 1 where that is the faster."""
-  import time
-
-  from fastdec.evaluation.wallclock import measure
+  from experiments.resting import measure_resting
 
   greedy, *others = [variant.every() for variant in variants]
   shares = [1.0, *(sum(map(list.__eq__, ids, greedy)) / len(greedy) for ids in others)]
   tokens = [sum(len(v.one(*source)) for source in measuring.timed) / len(measuring.timed) for v in variants]
-  functions = {}
-  for variant in variants:
-    functions[variant.name] = variant.one
-    if variant.engine == 'CTranslate2' and variant.threads > 1:
-      functions[f'rest after {variant.name}'] = lambda source: time.sleep(REST)
-  timings = measure(functions, measuring.experiment.table.repeats, measuring.timed)
+  functions = {variant.name: variant.one for variant in variants}
+  spinning = {v.name for v in variants if v.engine == 'CTranslate2' and v.threads > 1}
+  timings = measure_resting(functions, spinning, measuring.experiment.table.repeats, measuring.timed)
   each = [timings[variant.name] for variant in variants]
   peers = [i for i, v in enumerate(variants) if (v.engine, v.dtype) == ('CTranslate2', 'float32')]
   best = min(peers, key=lambda i: each[i].median / tokens[i])

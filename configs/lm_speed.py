@@ -1,0 +1,42 @@
+"""What a call of a decoder-only language model costs: time against width, the bandwidth reached, what the loop adds.
+
+  python -m experiments.benchmark --config=configs/lm_speed.py:scale=110m --workdir=out/lm-speed
+  python -m experiments.benchmark --config=configs/lm_speed.py:scale=smoke --workdir=out/lm-speed-smoke
+  python -m experiments.benchmark --config=configs/lm_speed.py:scale=7b --workdir=out/lm-speed-7b     # on a GPU
+
+scale
+  110m   Llama-style, 12 layers of 768; six minutes on 2 cores
+  smoke  to see that all runs
+  1b     the shape of Llama-3.2-1B: 2.5 GB of weights in bfloat16
+  7b     the shape of Llama-2-7B: 13.5 GB
+
+Random weights, made in the type they are used in. Ratios are what to quote: absolute times drift with the machine.
+"""
+
+from configs.common import locked, parse_arg
+
+SIZES = {
+  '110m': {'vocab_size': 32000, 'd_model': 768, 'd_ff': 2048, 'layers': 12, 'heads': 12},
+  'smoke': {'vocab_size': 500, 'd_model': 32, 'd_ff': 64, 'layers': 1, 'heads': 2},
+  '1b': {
+    'vocab_size': 128256, 'd_model': 2048, 'd_ff': 8192, 'layers': 16, 'heads': 32, 'key_heads': 8, 'rope_theta': 5e5,
+  },
+  '7b': {'vocab_size': 32000, 'd_model': 4096, 'd_ff': 11008, 'layers': 32, 'heads': 32, 'tied': False},
+}  # fmt: skip
+
+
+def get_config(arg=''):
+  """The config of a scale."""
+  choice = parse_arg(arg, scale=tuple(SIZES))
+  is_large = choice.scale in ('1b', '7b')
+  return locked(
+    task='lm',
+    model=SIZES[choice.scale],
+    dtypes=('bfloat16',) if is_large else ('float32', 'bfloat16'),
+    widths=(1, 2, 4, 8, 16, 64),
+    prompt=64,  # tokens
+    calls=32 if is_large else 16,  # of a round
+    rounds=7,
+    batch=1,
+    seed=0,
+  )

@@ -1,0 +1,140 @@
+"""What a call of a language model costs: `experiments.benchmark` with configs/lm_speed.py."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.calls import Calls, FreeDraft, check_at_least, figures, table
+from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.sampling import argmax
+from fastdec.errors import UserError
+from fastdec.evaluation.wallclock import Timing, measure
+from fastdec.models.api import causal
+from fastdec.models.lm import LM, LMConfig
+from fastdec.struct import Bound
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeedConfig:
+  """Fields as in `configs/lm_speed.py`; `model` but for its dtype and ends."""
+
+  task: Literal['lm']
+  model: LMConfig
+  dtypes: tuple[str, ...]
+  widths: tuple[int, ...]
+  prompt: int
+  calls: int
+  rounds: int
+  batch: int
+  seed: int
+
+  def __post_init__(self) -> None:
+    check_at_least(1, self, 'widths', 'prompt', 'calls', 'rounds', 'batch')
+    if not self.dtypes:
+      raise UserError('dtypes=() is not possible: give one value at least')
+    for dtype in self.dtypes:
+      dataclasses.replace(self.model, dtype=dtype)  # says which there are
+
+
+class BareCalls:
+  """The model's part of the same calls, alone: nodes in, the most likely token after each out, which the next call
+  reads. No draft, no rule, no output. Starts from what `calls` has after the prompt."""
+
+  def __init__(self, calls: Calls, nodes: int) -> None:
+    self.target, self.calls = calls.target, calls.calls
+    self.tokens = jnp.tile(calls.state.root[:, None], nodes)
+    self.cache = jax.tree.map(jnp.copy, calls.state.cache)  # the calls' own is overwritten in place
+
+  def __call__(self) -> Any:
+    self.tokens, self.cache = _bare(*self.target, self.tokens, self.cache, self.calls)
+    return self.tokens
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'calls'), donate_argnames='cache')
+def _bare(model: Any, params: Any, tokens: Any, cache: Any, calls: int) -> tuple[Any, Any]:
+  nodes = causal(tokens.shape[1])
+
+  def call(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    hidden, _, cache = model.apply(params, carry[0], nodes, carry[1])
+    has_room = cache.length + tokens.shape[1] < cache.slots
+    return argmax(model.unembed(params, hidden)), cache.commit(None, has_room.astype(jnp.int32))
+
+  return jax.lax.fori_loop(0, calls, call, (tokens, cache))
+
+
+def random_lm(model: LM, seed: int, dtype: str) -> Any:
+  """Random matrices, scales of one, no biases; each tensor is made in `dtype`, so that no other copy is ever there."""
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  leaves, tree = jax.tree.flatten_with_path(shapes)
+  keys = jax.random.split(jax.random.key(seed), len(leaves))
+
+  def made(name: str, shape: tuple[int, ...], key: Any) -> Any:
+    if name in ('scale', 'bias'):
+      return jnp.full(shape, name == 'scale', dtype)
+    return _matrix(key, shape, dtype)
+
+  return tree.unflatten(made(path[-1].key, leaf.shape, key) for (path, leaf), key in zip(leaves, keys, strict=True))
+
+
+@functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
+def _matrix(key: Any, shape: tuple[int, ...], dtype: str) -> Any:
+  return jax.random.normal(key, shape, dtype) * jnp.asarray(shape[-1] ** -0.5, dtype)
+
+
+def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
+  """One row a dtype and width: those of `calls.measured`, the share of the bandwidth, and what the loop adds."""
+  return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
+
+
+def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
+  model = LM(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
+  target = Bound(model, random_lm(model, config.seed, dtype))
+  widths = {'greedy': 1} | {f'width {n}': n for n in config.widths if n > 1}
+  say(f'{dtype}: compiling and timing {len(widths)} widths')
+  prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
+  max_len = config.calls + max(widths.values()) + 1  # one for all, so that all caches have about the same slots
+  drafter = lambda n: FreeDraft(n) if n > 1 else NoDraft()
+  loops = {name: Calls(target, drafter(n), prompts, max_len, config.calls) for name, n in widths.items()}
+  bare = {f'bare {name}': BareCalls(loops[name], n) for name, n in widths.items()}
+  timings = measure(loops | bare, config.rounds)
+  rows = figures(timings, loops, 'embedding' if config.model.tied else 'output')
+  return [
+    {'dtype': dtype, 'batch': config.batch, **row, **_beside(row, timings[f'bare {row["variant"]}'], timings, config)}
+    for row in rows
+  ]
+
+
+def _beside(row: Row, bare: Timing, timings: Mapping[str, Timing], config: SpeedConfig) -> Row:
+  """The share of the bandwidth that a call reaches, and by how much it exceeds the bare one, round by round."""
+  pairs = list(zip(timings[row['variant']].seconds, bare.seconds, strict=True))
+  return {
+    'bandwidth_share': 1 / row['to_floor'],
+    'bare_ms': bare.milliseconds / config.calls,
+    'overhead_ms': 1e3 * statistics.median(whole - alone for whole, alone in pairs) / config.calls,
+    'overhead_share': statistics.median(1 - alone / whole for whole, alone in pairs),
+  }
+
+
+def markdown(rows: Sequence[Row]) -> str:
+  """The rows as a pipe table."""
+  return table(rows, {
+    'dtype': '{dtype}',
+    'batch': '{batch}',
+    'variant': '{variant}',
+    'ms a call': '{ms_per_call:.2f}',
+    'to greedy': '{to_greedy:.2f}',
+    'to the floor': '{to_floor:.2f}',
+    'floor ms': '{floor_ms:.2f}',
+    'of the bandwidth': '{bandwidth_share:.0%}',
+    'the model alone, ms': '{bare_ms:.2f}',
+    'the loop adds, ms': '{overhead_ms:.3f}',
+    'of a call': '{overhead_share:.1%}',
+  })  # fmt: skip
