@@ -208,18 +208,19 @@ def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tup
 
 
 def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
-  """The ids that are never emitted; of words, those that end a text may be all the same, as in `generate`.
+  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the same, and config.json is
+  only asked where there is no generation_config.json.
 
   Raises:
     UserError: a setting of `generate` that changes what is emitted otherwise.
   """
-  both = {**config, **{name: value for name, value in generation.items() if value is not None}}
+  said = generation or config
   for name in ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias'):
-    if both.get(name) not in (None, [], {}):
-      raise UserError(f'{name}={both[name]} of generation_config.json is not supported: remove it')
-  words = both.get('bad_words_ids') or []
+    if said.get(name) not in (None, [], {}):
+      raise UserError(f'{name}={said[name]} of generation_config.json is not supported: remove it')
+  words = said.get('bad_words_ids') or []
   if any(len(word) != 1 for word in words):
     raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
   ends, _ = end_and_pad(config, generation)
-  ids = {*(both.get('suppress_tokens') or ()), *(word for (word,) in words if word not in ends)}
+  ids = {*(said.get('suppress_tokens') or ()), *(word for (word,) in words if word not in ends)}
   return {token for token in ids if 0 <= token < config['vocab_size']}

@@ -121,6 +121,8 @@ def test_what_is_never_emitted():
   generation = {'eos_token_id': [2, 5], 'bad_words_ids': [[3], [5]], 'suppress_tokens': [-1, 7, 99]}
   assert huggingface.suppressed(LLAMA, generation) == {3, 7}
   assert huggingface.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
+  older = {**LLAMA, 'bad_words_ids': [[4]]}
+  assert huggingface.suppressed(older, {}) == {4} and not huggingface.suppressed(older, {'eos_token_id': 2})
 
 
 def test_marians_sides_may_differ_in_size():
