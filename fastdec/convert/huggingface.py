@@ -1,7 +1,6 @@
 """Reads Hugging Face folders: config.json, generation_config.json, and one or many safetensors files; no PyTorch."""
 
 import json
-import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -9,8 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, DTypeLike
 
 from fastdec.convert import families
@@ -47,7 +44,8 @@ def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[Any, Par
   family, model, tensors = _opened_folder(folder, dtype)
   params = family.params_of(model, tensors)
   tensors.check()
-  return model, _fitted(params, model, folder)
+  _fit(params, jax.eval_shape(model.init, jax.random.key(0)))
+  return model, params
 
 
 def describe(folder: pathlib.Path, dtype: DTypeLike | None = None) -> Any:
@@ -57,21 +55,25 @@ def describe(folder: pathlib.Path, dtype: DTypeLike | None = None) -> Any:
 
 def _opened_folder(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[Any, Any, 'Tensors']:
   """The family, the model, and its tensors, of which nothing has been read."""
-  config, generation = _json(folder / 'config.json'), {}
+  config, generation = read_json(folder / 'config.json'), {}
   if (folder / 'generation_config.json').is_file():
-    generation = _json(folder / 'generation_config.json')
+    generation = read_json(folder / 'generation_config.json')
   known = families()
-  if config.get('model_type') not in known:
+  family = known.get(str(config.get('model_type')))
+  if family is None:
     raise UserError(f'{folder} is of model_type {config.get("model_type")!r}: known are {", ".join(sorted(known))}')
   if config.get('quantization_config'):
     raise UserError(f'{folder} is quantized, which is not supported: give the checkpoint that it was made from')
-  family = known[config['model_type']]
   stored = config.get('dtype') or config.get('torch_dtype')
   name = jnp.dtype(dtype).name if dtype is not None else stored if stored in DTYPES else 'float32'
   try:
     model = family.model_of(config, generation, name)
+  except UserError:
+    raise
   except KeyError as error:
     raise UserError(f'{folder}/config.json has no {error.args[0]}: restore the file') from None
+  except (AttributeError, TypeError, ValueError) as error:  # a word for a number, a list for an object
+    raise UserError(f'{folder}/config.json has a value of another kind than expected ({error}): mend it') from None
   return family, model, Tensors(folder, name)
 
 
@@ -102,10 +104,16 @@ class Tensors(Mapping[str, Array]):
       name = next((other for other in self._files if alike.fullmatch(other)), '')
       if not name:
         self.check()
+    from safetensors import SafetensorError
+
     file = self._file(name)
-    if self.missing:
-      return jnp.zeros(file.get_slice(name).get_shape(), self.dtype)
-    return jnp.asarray(file.get_tensor(name), self.dtype)
+    try:
+      if self.missing:
+        return jnp.zeros(file.get_slice(name).get_shape(), self.dtype)
+      return jnp.asarray(file.get_tensor(name), self.dtype)
+    except SafetensorError:
+      where = f'{self.folder / self._files[name]} has no {name}, which {INDEX} says is there'
+      raise UserError(f'{where}: copy the folder again') from None
 
   def check(self) -> None:
     """Raises UserError where a tensor was missing, or one is there that nobody asked for."""
@@ -124,7 +132,7 @@ class Tensors(Mapping[str, Array]):
 def _files(folder: pathlib.Path) -> dict[str, str]:
   """The file that holds each tensor."""
   if (folder / INDEX).is_file():
-    files = _json(folder / INDEX).get('weight_map')
+    files = read_json(folder / INDEX).get('weight_map')
     if not isinstance(files, dict):
       raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
     if absent := sorted({file for file in files.values() if not (folder / file).is_file()}):
@@ -134,7 +142,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
     if pickled := sorted(file.name for file in folder.glob('*.bin')):
       command = (
         'python -c "import transformers as t; m = t.AutoModel'
-        f"{'ForSeq2SeqLM' if _json(folder / 'config.json').get('is_encoder_decoder') else 'ForCausalLM'}"
+        f"{'ForSeq2SeqLM' if read_json(folder / 'config.json').get('is_encoder_decoder') else 'ForCausalLM'}"
         f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
       )
       raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
@@ -151,21 +159,39 @@ def _opened(file: pathlib.Path) -> Any:
     raise UserError(f'{file} is corrupt or cut short ({error}): copy it again') from None
 
 
-def _fitted(params: Params, model: Any, folder: pathlib.Path) -> Params:
-  """The parameters in the shapes of the model's own: matrices [outputs, inputs] get the axes of their outputs."""
-  expected = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
-  found = flatten_dict(params, sep='/')
-  for name, value in found.items():
-    if name not in expected or value.shape == expected[name].shape:
-      continue
-    want = expected[name].shape
-    if value.shape not in ((math.prod(want[:-1]), *want[-1:]), (math.prod(want),)):
-      raise UserError(f'{folder} holds {list(value.shape)} for {name}, its config.json means {list(want)}: mend either')
-    found[name] = value.reshape(want)
-  return unflatten_dict(found, sep='/')
+def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Array:
+  """The tensor of this name.
+
+  Raises:
+    UserError: it has another shape.
+  """
+  tensor = tensors[name]
+  if tensor.shape != shape:
+    have, want = list(tensor.shape), list(shape)
+    raise UserError(f'{name} is of shape {have}, and config.json means {want}: the two do not belong together')
+  return jnp.asarray(tensor)
 
 
-def _json(file: pathlib.Path) -> dict[str, Any]:
+def are_equal(a: Array, b: Array) -> bool:
+  """Whether one array is a copy of the other."""
+  return a.shape == b.shape and bool((a == b).all())
+
+
+def _fit(params: Params, expected: Params) -> None:
+  """Gives matrices [outputs, inputs] the axes of their outputs, in place: no second copy of the model."""
+  for name, value in params.items():
+    if isinstance(value, dict):
+      _fit(value, expected[name])
+    elif name in expected and value.shape != expected[name].shape:
+      params[name] = value.reshape(expected[name].shape)
+
+
+def read_json(file: pathlib.Path) -> dict[str, Any]:
+  """The JSON object in a file.
+
+  Raises:
+    UserError: there is none.
+  """
   try:
     content = json.loads(file.read_text())
   except FileNotFoundError:
@@ -192,16 +218,19 @@ def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tup
 
 
 def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
-  """The ids that are never emitted.
+  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the same, and config.json is
+  only asked where there is no generation_config.json.
 
   Raises:
     UserError: a setting of `generate` that changes what is emitted otherwise.
   """
-  both = {**config, **{name: value for name, value in generation.items() if value is not None}}
+  said = generation or config
   for name in ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias'):
-    if both.get(name):
-      raise UserError(f'{name}={both[name]} of generation_config.json is not supported: remove it')
-  words = both.get('bad_words_ids') or []
+    if said.get(name) not in (None, [], {}):
+      raise UserError(f'{name}={said[name]} of generation_config.json is not supported: remove it')
+  words = said.get('bad_words_ids') or []
   if any(len(word) != 1 for word in words):
     raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
-  return {*(both.get('suppress_tokens') or ()), *np.ravel(words).astype(int).tolist()}
+  ends, _ = end_and_pad(config, generation)
+  ids = {*(said.get('suppress_tokens') or ()), *(word for (word,) in words if word not in ends)}
+  return {token for token in ids if 0 <= token < config['vocab_size']}

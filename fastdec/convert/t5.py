@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fastdec.convert.huggingface import suppressed
+from fastdec.convert.huggingface import are_equal, shaped, suppressed
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
@@ -27,7 +27,10 @@ SIZES = {  # ours by theirs
   'relative_attention_max_distance': 'max_distance',
 }
 # Theirs: 'relu', 'gated-silu'. 'gated-gelu' alone is by tanh, for the sake of the first T5 v1.1.
-ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_new': 'gelu', 'silu': 'swish', 'swish': 'swish'}
+ACTIVATIONS = {
+  'relu': 'relu', 'silu': 'swish', 'swish': 'swish', 'gelu': 'exact_gelu', 'gelu_python': 'exact_gelu',
+  'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
+}  # fmt: skip
 EMBEDDINGS = ('shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
 
 # In files converted from the first TensorFlow checkpoints; no attention reads it.
@@ -51,7 +54,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
     raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
   start = settings.get('decoder_start_token_id')
   end = settings.get('eos_token_id', 1)
-  is_tied = config.get('tie_word_embeddings', True)
+  is_tied = config.get('tie_word_embeddings') is not False
   rate = config.get('dropout_rate', 0.1)
   sizes = {ours: config[theirs] for theirs, ours in SIZES.items() if config.get(theirs) is not None}
   sizes.setdefault('decoder_layers', sizes.get('encoder_layers', T5Config.encoder_layers))
@@ -77,31 +80,35 @@ def params_of(model: T5, tensors: Mapping[str, Array | np.ndarray]) -> Params:
   """The parameters from tensors by their Hugging Face names, one array where embeddings and logits share theirs.
 
   Raises:
-    UserError: encoder and decoder with embeddings of their own.
+    UserError: a tensor of another shape than the config means, or encoder and decoder with embeddings of their own.
   """
   c, names = model.config, set(tensors)
+  size = (c.vocab_size, c.d_model)
   if OBSOLETE in names:
     tensors[OBSOLETE]  # asked for, so that it is not left over
-  params = {'embedding': _embedding(tensors, names)}
-  if 'lm_head.weight' in names and not _are_equal(tensors['lm_head.weight'], params['embedding']):
-    params['lm_head'] = jnp.asarray(tensors['lm_head.weight'])
+  params = {'embedding': _embedding(tensors, names, size)}
+  if 'lm_head.weight' in names:
+    output = shaped(tensors, 'lm_head.weight', *size)
+    if not are_equal(output, params['embedding']):
+      params['lm_head'] = output
   for side, layers in (('encoder', c.encoder_layers), ('decoder', c.decoder_layers)):
-    params[f'{side}_norm'] = {'scale': jnp.asarray(tensors[f'{side}.final_layer_norm.weight'])}
+    params[f'{side}_norm'] = {'scale': shaped(tensors, f'{side}.final_layer_norm.weight', c.d_model)}
     table = f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
-    params[f'{side}_bias'] = jnp.asarray(tensors[table])
+    params[f'{side}_bias'] = shaped(tensors, table, c.buckets, c.heads)
     for i in range(layers):
       params[f'{side}_{i}'] = _layer(c, tensors, f'{side}.block.{i}.layer', side == 'decoder')
   return params
 
 
 def _layer(c: T5Config, tensors: Mapping[str, Array | np.ndarray], prefix: str, has_cross: bool) -> Params:
-  weight = lambda name: jnp.asarray(tensors[f'{prefix}.{name}.weight'])
-  by_heads = lambda *names: jnp.stack([weight(name).reshape(c.heads, c.d_kv, c.d_model) for name in names])
-  norm = lambda index: {'norm': {'scale': weight(f'{index}.layer_norm')}}
+  d, inner = c.d_model, c.heads * c.d_kv
+  weight = lambda name, *shape: shaped(tensors, f'{prefix}.{name}.weight', *shape)
+  by_heads = lambda *names: jnp.stack([weight(name, inner, d).reshape(c.heads, c.d_kv, d) for name in names])
+  norm = lambda index: {'norm': {'scale': weight(f'{index}.layer_norm', d)}}
   layer = {
     'attention': {
       'qkv': {'kernel': by_heads(*(f'0.SelfAttention.{x}' for x in 'qkv'))},
-      'out': {'kernel': weight('0.SelfAttention.o')},
+      'out': {'kernel': weight('0.SelfAttention.o', d, inner)},
     },
     'around_attention': norm(0),
   }
@@ -110,29 +117,26 @@ def _layer(c: T5Config, tensors: Mapping[str, Array | np.ndarray], prefix: str, 
     layer['cross'] = {
       'q': {'kernel': by_heads(f'{cross}.q')[0]},
       'kv': {'kernel': by_heads(f'{cross}.k', f'{cross}.v')},
-      'out': {'kernel': weight(f'{cross}.o')},
+      'out': {'kernel': weight(f'{cross}.o', d, inner)},
     }
     layer['around_cross'] = norm(1)
   last = 2 if has_cross else 1
   dense = f'{last}.DenseReluDense'
   if c.is_gated:
-    first = {'gate_w1': {'kernel': jnp.stack([weight(f'{dense}.wi_0'), weight(f'{dense}.wi_1')])}}
+    first = {'gate_w1': {'kernel': jnp.stack([weight(f'{dense}.wi_{i}', c.d_ff, d) for i in (0, 1)])}}
   else:
-    first = {'w1': {'kernel': weight(f'{dense}.wi')}}
-  layer['feed_forward'] = {**first, 'w2': {'kernel': weight(f'{dense}.wo')}}
+    first = {'w1': {'kernel': weight(f'{dense}.wi', c.d_ff, d)}}
+  layer['feed_forward'] = {**first, 'w2': {'kernel': weight(f'{dense}.wo', d, c.d_ff)}}
   layer['around_feed_forward'] = norm(last)
   return layer
 
 
-def _embedding(tensors: Mapping[str, Array | np.ndarray], names: set[str]) -> Array:
-  first, *others = [tensors[name] for name in EMBEDDINGS if name in names] or [tensors[EMBEDDINGS[0]]]
-  if not all(_are_equal(first, other) for other in others):
+def _embedding(tensors: Mapping[str, Array | np.ndarray], names: set[str], size: tuple[int, int]) -> Array:
+  found = [name for name in EMBEDDINGS if name in names] or EMBEDDINGS[:1]
+  first = shaped(tensors, found[0], *size)
+  if not all(are_equal(shaped(tensors, name, *size), first) for name in found[1:]):
     raise UserError(f'{", ".join(EMBEDDINGS)} differ, and T5 shares one: such a model is not supported')
-  return jnp.asarray(first)
-
-
-def _are_equal(a: Array | np.ndarray, b: Array | np.ndarray) -> bool:
-  return a.shape == b.shape and bool((jnp.asarray(a) == jnp.asarray(b)).all())
+  return first
 
 
 def _feed_forward(projection: str) -> dict[str, Any]:

@@ -4,12 +4,12 @@ Each has .encode(str) -> list[int], with the special ids that the folder's model
 .decode(ids) -> str, without any.
 """
 
-import json
 import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from fastdec.convert.huggingface import read_json
 from fastdec.errors import UserError
 
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
@@ -45,6 +45,8 @@ class JsonTokenizer:
       self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # what the library raises is a bare Exception
       raise UserError(f'{file} cannot be read ({error}): copy it again') from None
+    self._tokenizer.no_truncation()  # the file may have kept what somebody once trained with
+    self._tokenizer.no_padding()
 
   @property
   def vocab_size(self) -> int:
@@ -66,7 +68,7 @@ class PieceTokenizer:
   def __init__(self, file: pathlib.Path):
     self._pieces = _sentencepiece(file)
     settings = file.parent / 'tokenizer_config.json'
-    config = json.loads(settings.read_text()) if settings.is_file() else {}
+    config = read_json(settings) if settings.is_file() else {}
     is_t5 = file.name == 'spiece.model'
     self._add_bos = config.get('add_bos_token', not is_t5) and self._pieces.bos_id() >= 0
     self._add_eos = config.get('add_eos_token', is_t5)
@@ -81,9 +83,9 @@ class PieceTokenizer:
     return self._pieces.encode(text, add_bos=self._add_bos, add_eos=self._add_eos)
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of ids; control pieces, and ids beyond the pieces, are left out."""
+    """The text of ids; control pieces, the unknown one, and ids beyond the pieces, are left out."""
     ids = [int(token) for token in ids]
-    return self._pieces.decode([token for token in ids if token < self.vocab_size])
+    return self._pieces.decode([token for token in ids if token < self.vocab_size and token != self._pieces.unk_id()])
 
 
 class MarianTokenizer:
@@ -91,7 +93,7 @@ class MarianTokenizer:
 
   def __init__(self, folder: pathlib.Path):
     self._source, self._target = (_sentencepiece(folder / name) for name in MARIAN[:2])
-    self._ids = json.loads((folder / 'vocab.json').read_text())
+    self._ids = read_json(folder / 'vocab.json')
     self._names = {token: piece for piece, token in self._ids.items()}
     if absent := [name for name in ('</s>', '<unk>') if name not in self._ids]:
       raise UserError(f'{folder}/vocab.json has no {" and no ".join(absent)}: copy it again')
@@ -114,8 +116,10 @@ class MarianTokenizer:
 
 
 def _sentencepiece(file: pathlib.Path) -> Any:
-  import sentencepiece
-
+  try:
+    import sentencepiece
+  except ImportError:
+    raise UserError(f'{file} needs the sentencepiece library: run pip install sentencepiece') from None
   try:
     return sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes())
   except (OSError, RuntimeError):

@@ -61,6 +61,6 @@ class EncoderDecoder:
 
   def init_cache(self, params: Params, memory: Source, rows: int, slots: int) -> WithMemory:
     """An empty cache over the source's keys and values."""
-    c = self.config
+    c = self.config.of_decoder
     own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
     return WithMemory(own, Memory(self._call(params, memory.hidden, method='memory'), memory.mask))

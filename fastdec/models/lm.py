@@ -78,5 +78,5 @@ class LM:
     return hidden, (), dataclasses.replace(cache, layers=layers)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits by the output matrix, which is the embedding where they are tied."""
-    return project(hidden, params['embedding' if self.config.tied else 'output'])
+    """Logits by the matrix 'output' where the parameters have one, else by the embedding."""
+    return project(hidden, params['output'] if 'output' in params else params['embedding'])

@@ -52,7 +52,7 @@ class LMConfig:
   mlp_bias: bool = False
   qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
   windows: tuple[int, ...] = ()  # positions that each layer sees, its own included; 0, or (): all before it
-  tied: bool = True  # output by the embedding
+  tied: bool = True  # whether `init` makes no output matrix: the embedding is it
   max_positions: int | None = None
   bos_id: int = 0  # training: what the first token of a text is predicted from
   eos_ids: tuple[int, ...] = (1,)

@@ -62,6 +62,11 @@ class StackConfig:
   def head_width(self) -> int:
     return self.d_model // self.heads
 
+  @property
+  def of_decoder(self) -> 'StackConfig':
+    """Where the decoder's layers have other sizes: the config of those."""
+    return self
+
   def make_norm(self) -> nn.Module:
     return nn.LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
 
@@ -208,7 +213,7 @@ class Stacks(nn.Module):
   def setup(self) -> None:
     c = self.config
     self.encoder = [EncoderLayer(c) for _ in range(c.encoder_layers)]
-    self.decoder = [DecoderLayer(c) for _ in range(c.decoder_layers)]
+    self.decoder = [DecoderLayer(c.of_decoder) for _ in range(c.decoder_layers)]
     if c.norm == 'pre':
       self.encoder_norm, self.decoder_norm = c.make_norm(), c.make_norm()
     self.drop = Dropout(c.dropout)

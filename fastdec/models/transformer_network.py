@@ -20,7 +20,10 @@ class TransformerConfig(StackConfig):
   vocab_size: int = 32000
   positions: str = 'sinusoidal'  # or 'learned'
   max_positions: int = 1024
+  scales_embedding: bool = True  # times sqrt(d_model) where they come in
   output_bias: bool = False  # on the logits
+  decoder_heads: int | None = None  # None: as many as the encoder
+  decoder_d_ff: int | None = None  # None: as wide as the encoder's
   pad_id: int = 0
   eos_ids: tuple[int, ...] = (1,)
   start_id: int = 0  # T2T shifts zeros in
@@ -30,6 +33,15 @@ class TransformerConfig(StackConfig):
     super().__post_init__()
     self._check_choices({'positions': ('sinusoidal', 'learned')})
     self._check_sizes('max_positions')
+    if self.of_decoder is not self:
+      self.of_decoder._check_heads()
+
+  @property
+  def of_decoder(self) -> 'TransformerConfig':
+    if self.decoder_heads is None and self.decoder_d_ff is None:
+      return self
+    heads, d_ff = self.decoder_heads or self.heads, self.decoder_d_ff or self.d_ff
+    return dataclasses.replace(self, heads=heads, d_ff=d_ff, decoder_heads=None, decoder_d_ff=None)
 
 
 class Network(Stacks):
@@ -51,14 +63,14 @@ class Network(Stacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings times sqrt(d) plus the position signal, in the compute dtype."""
+    """Embeddings, times sqrt(d) where they are scaled, plus the position signal, in the compute dtype."""
     c = self.config
     if c.positions == 'learned':
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
     else:
       signal = sinusoids(positions, c.d_model)
-    x = self.embedding[tokens].astype(c.dtype) * c.d_model**0.5 + signal.astype(c.dtype)
-    return self.drop(x, train)
+    x = self.embedding[tokens].astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
+    return self.drop(x + signal.astype(c.dtype), train)
 
   def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
     """Teacher-forced hidden states of packed rows; see `Transformer.hidden`."""

@@ -5,6 +5,7 @@ Marian is in `decoding/test_beam_reference.py`.
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,14 +52,15 @@ def test_ragged_prompts_decode_as_alone():
 # Copies of a folder, changed.
 
 
-def copied(name, folder, shards=1, rename=None, **changes):
-  """A copy with a changed config.json, its tensors renamed (None: left out), in one file or several."""
+def copied(name, folder, shards=1, rename=None, copies=(), **changes):
+  """A copy with a changed config.json, its tensors renamed (None: left out) and copied, in one file or several."""
   from safetensors.numpy import load_file, save_file
 
   config = json.loads((REFERENCE / name / 'config.json').read_text()) | changes
   (folder / 'config.json').write_text(json.dumps(config))
   tensors = load_file(REFERENCE / name / 'model.safetensors')
   tensors = {new: x for old, x in tensors.items() if (new := (rename or {}).get(old, old)) is not None}
+  tensors |= {copy: tensors[of].copy() for copy, of in dict(copies).items()}
   if shards == 1:
     save_file(tensors, folder / 'model.safetensors')
     return folder
@@ -78,9 +80,25 @@ def test_many_files_read_as_one(tmp_path):
   np.testing.assert_array_equal(gate_up, whole['layer_1']['gate_up']['kernel'].astype(jnp.bfloat16))
 
 
-def test_a_tied_embedding_is_one_array_whatever_copies_there_are(tmp_path):
+@pytest.mark.parametrize(
+  ('name', 'copies'),
+  [
+    ('llama_tiny', {'lm_head.weight': 'model.embed_tokens.weight'}),
+    ('t5_tiny', {'lm_head.weight': 'shared.weight', 'decoder.embed_tokens.weight': 'shared.weight'}),
+    ('marian_tiny', {f'model.{side}.embed_tokens.weight': 'model.shared.weight' for side in ('encoder', 'decoder')}),
+  ],
+)
+def test_a_tied_embedding_is_one_array_whatever_copies_there_are(name, copies, tmp_path):
+  model, params = fd.load(copied(name, tmp_path, tie_word_embeddings=True, copies=copies))
+  by_rows = [x for x in jax.tree.leaves(params) if x.ndim == 2 and len(x) == model.vocab_size]
+  assert len(by_rows) == 1 and params['embedding'] is by_rows[0]
+
+
+def test_an_output_matrix_that_differs_is_used_whatever_the_config_says(tmp_path):
   model, params = fd.load(copied('llama_tiny', tmp_path, tie_word_embeddings=True))
-  assert model.config.tied and 'output' not in params
+  untied, expected = fd.load(REFERENCE / 'llama_tiny')
+  hidden = jnp.ones((1, model.config.d_model))
+  np.testing.assert_array_equal(model.unembed(params, hidden), untied.unembed(expected, hidden))
 
 
 def test_bfloat16_files_are_read(tmp_path):
@@ -112,7 +130,9 @@ REFUSED = {
   'missing': ({}, {LAYER(0): None, 'model.norm.weight': None}, r'lacks .*norm\.weight|lacks model\.norm\.weight'),
   'missing and renamed': ({}, {LAYER(0): 'up.0'}, r'lacks model\.layers\.0\.mlp\.up_proj\.weight'),
   'extra': ({'num_hidden_layers': 1}, None, r'has unknown model\.layers\.1\.input_layernorm\.weight, .* and 1 more'),
-  'shapes': ({'intermediate_size': 63}, None, r'holds \[128, 32\] for layer_0/gate_up/kernel'),
+  'shapes': ({'intermediate_size': 63}, None, r'mlp\.gate_proj\.weight is of shape \[64, 32\], .* means \[63, 32\]'),
+  'a word': ({'hidden_size': 'wide'}, None, 'a value of another kind than expected'),
+  'a list': ({'model_type': ['llama']}, None, 'known are llama'),
 }
 
 
@@ -138,6 +158,46 @@ def test_a_size_that_config_lacks_is_named(tmp_path):
     fd.load(tmp_path)
 
 
-def test_marian_options_are_refused(tmp_path):
-  with pytest.raises(fd.UserError, match='scale_embedding=False'):
-    fd.load(copied('marian_tiny', tmp_path, scale_embedding=False))
+@pytest.mark.parametrize(
+  ('name', 'changes', 'message'),
+  [
+    ('t5_tiny', {'d_kv': 7}, r'SelfAttention\.q\.weight is of shape \[32, 32\], and config\.json means \[28, 32\]'),
+    ('t5_tiny', {'vocab_size': 9}, r'shared\.weight is of shape \[103, 32\], and config\.json means \[9, 32\]'),
+    ('t5_tiny', {'d_ff': 65}, r'DenseReluDense\.wi\.weight is of shape \[64, 32\], .* means \[65, 32\]'),
+    ('marian_tiny', {'decoder_ffn_dim': 9}, r'decoder\.layers\.0\.fc1\.weight is of shape \[64, .* means \[9, 32\]'),
+    ('llama_gqa_tiny', {'num_key_value_heads': 1}, r'k_proj\.weight is of shape \[16, 32\], .* means \[8, 32\]'),
+    ('marian_tiny', {'tie_word_embeddings': False}, 'tie_word_embeddings=False'),
+    ('marian_tiny', {'share_encoder_decoder_embeddings': False}, 'share_encoder_decoder_embeddings=False'),
+    ('marian_tiny', {'decoder_vocab_size': 7}, 'decoder_vocab_size=7'),
+    ('marian_tiny', {'decoder_attention_heads': 5}, 'not divisible by heads=5'),
+  ],
+)
+def test_what_does_not_fit_is_named_in_each_family(name, changes, message, tmp_path):
+  with pytest.raises(fd.UserError, match=message):
+    fd.load(copied(name, tmp_path, **changes))
+
+
+def test_damaged_files_are_named(tmp_path):
+  copied('llama_tiny', tmp_path, shards=2)
+  index, shard = tmp_path / 'model.safetensors.index.json', tmp_path / 'model-0.safetensors'
+  weight_map = json.loads(index.read_text())['weight_map']
+  index.write_text(json.dumps({'weight_map': {**weight_map, 'model.norm.weight': 'model-9.safetensors'}}))
+  with pytest.raises(fd.UserError, match=r'lacks model-9\.safetensors, which model\.safetensors\.index\.json names'):
+    fd.load(tmp_path)
+  moved = {key: 'model-0.safetensors' for key in weight_map}
+  index.write_text(json.dumps({'weight_map': moved}))
+  with pytest.raises(fd.UserError, match=r'model-0\.safetensors has no .*, which .*index\.json says'):
+    fd.load(tmp_path)
+  index.write_text(json.dumps({'weight_map': weight_map}))
+  shard.write_bytes(shard.read_bytes()[:-8])
+  with pytest.raises(fd.UserError, match=r'model-0\.safetensors is corrupt or cut short'):
+    fd.load(tmp_path)
+  index.write_text('{"weight_map": 3}')
+  with pytest.raises(fd.UserError, match='has no weight_map'):
+    fd.load(tmp_path)
+  index.unlink()
+  with pytest.raises(fd.UserError, match=r'has no model\.safetensors'):
+    fd.load(tmp_path)
+  (tmp_path / 'config.json').unlink()
+  with pytest.raises(fd.UserError, match=r'has no config\.json'):
+    fd.load(tmp_path)

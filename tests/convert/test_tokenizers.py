@@ -41,6 +41,7 @@ def test_t5s_pieces_end_and_know_no_sentinels(folder):
   tokenizer = fd.load_tokenizer(folder)
   ids = tokenizer.encode(TEXT)
   assert ids[-1] == 1 and tokenizer.decode([*ids, 99]) == TEXT
+  assert 2 in tokenizer.encode('Ж') and tokenizer.decode([2, *ids]) == TEXT
 
 
 def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
@@ -68,6 +69,10 @@ def test_tokenizer_json(folder):
   made.save(str(folder / 'tokenizer.json'))
   tokenizer = fd.load_tokenizer(folder)
   assert tokenizer.encode(TEXT)[0] == 0 and tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+  made.enable_truncation(2)
+  made.enable_padding(length=9)
+  made.save(str(folder / 'tokenizer.json'))
+  assert fd.load_tokenizer(folder).encode(TEXT) == tokenizer.encode(TEXT)
   (folder / 'tokenizer.json').write_text('{}')
   with pytest.raises(fd.UserError, match=r'tokenizer\.json cannot be read'):
     fd.load_tokenizer(folder)
@@ -78,4 +83,8 @@ def test_what_is_not_there_is_said(folder):
     fd.load_tokenizer(folder)
   (folder / 'tokenizer.model').write_bytes(b'nothing')
   with pytest.raises(fd.UserError, match='no SentencePiece model'):
+    fd.load_tokenizer(folder)
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  (folder / 'tokenizer_config.json').write_text('{')
+  with pytest.raises(fd.UserError, match=r'tokenizer_config\.json is not JSON'):
     fd.load_tokenizer(folder)
