@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from fastdec.convert.huggingface import are_equal, end_and_pad, shaped, suppressed
 from fastdec.errors import UserError
@@ -61,7 +60,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   )
 
 
-def params_of(model: LM, tensors: Mapping[str, Array]) -> Params:
+def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   """The parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
 
   A copy of a tied embedding is left out; an output matrix that differs from it is used, whatever the config says.
@@ -82,7 +81,7 @@ def params_of(model: LM, tensors: Mapping[str, Array]) -> Params:
   return params
 
 
-def _layer(c: LMConfig, tensors: Mapping[str, Array], prefix: str) -> Params:
+def _layer(c: LMConfig, tensors: Mapping[str, Any], prefix: str) -> Params:
   d, queries, keys = c.d_model, c.heads * c.width, c.kv_heads * c.width
   norm = lambda name, size: {'scale': shaped(tensors, f'{prefix}{name}.weight', size)}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from fastdec.convert.huggingface import are_equal, end_and_pad, shaped, suppressed
 from fastdec.errors import UserError
@@ -78,7 +78,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   )
 
 
-def params_of(model: Transformer, tensors: Mapping[str, Array]) -> Params:
+def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
   """The parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
 
   Marian's positions come as if they had been learned: its order of waves is not the Transformer's.
@@ -107,7 +107,7 @@ def params_of(model: Transformer, tensors: Mapping[str, Array]) -> Params:
   return params
 
 
-def _layer(tensors: Mapping[str, Array], prefix: str, d: int, d_ff: int, has_cross: bool) -> Params:
+def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross: bool) -> Params:
   part = lambda name, *shape: shaped(tensors, f'{prefix}{name}', *shape)
 
   def dense(*names: str, outputs: int = d, inputs: int = d) -> Params:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from fastdec.convert.huggingface import are_equal, shaped, suppressed
@@ -76,7 +75,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   )
 
 
-def params_of(model: T5, tensors: Mapping[str, Array | np.ndarray]) -> Params:
+def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
   """The parameters from tensors by their Hugging Face names, one array where embeddings and logits share theirs.
 
   Raises:
@@ -100,7 +99,7 @@ def params_of(model: T5, tensors: Mapping[str, Array | np.ndarray]) -> Params:
   return params
 
 
-def _layer(c: T5Config, tensors: Mapping[str, Array | np.ndarray], prefix: str, has_cross: bool) -> Params:
+def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool) -> Params:
   d, inner = c.d_model, c.heads * c.d_kv
   weight = lambda name, *shape: shaped(tensors, f'{prefix}.{name}.weight', *shape)
   by_heads = lambda *names: jnp.stack([weight(name, inner, d).reshape(c.heads, c.d_kv, d) for name in names])
@@ -131,7 +130,7 @@ def _layer(c: T5Config, tensors: Mapping[str, Array | np.ndarray], prefix: str, 
   return layer
 
 
-def _embedding(tensors: Mapping[str, Array | np.ndarray], names: set[str], size: tuple[int, int]) -> Array:
+def _embedding(tensors: Mapping[str, Any], names: set[str], size: tuple[int, int]) -> Array:
   found = [name for name in EMBEDDINGS if name in names] or EMBEDDINGS[:1]
   first = shaped(tensors, found[0], *size)
   if not all(are_equal(shaped(tensors, name, *size), first) for name in found[1:]):
