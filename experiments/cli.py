@@ -112,12 +112,12 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
 def conditions(config: str, dtype: str, batch: int, seed: int) -> dict[str, Any]:
   """What a measurement depends on beside the code it measures: goes into every JSON line."""
   import jax  # not above: a mistyped flag is answered before JAX is loaded
-  device = jax.devices()[0]
+  device, flags = jax.devices()[0], os.environ.get('XLA_FLAGS')
   return {
     'config': config, 'dtype': dtype, 'batch': batch, 'seed': seed,
     'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
     'processor': _processor(), 'cpus': len(os.sched_getaffinity(0)),
-    'jax': jax.__version__, 'commit': _commit(),
+    'jax': jax.__version__, 'commit': _commit(), **({'xla_flags': flags} if flags else {}),
   }
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from experiments import cli
@@ -141,3 +142,11 @@ def test_conditions_name_the_machine_and_the_commit():
   conditions = cli.conditions('page.py', 'float32', batch=1, seed=0)
   assert conditions['config'] == 'page.py' and conditions['platform'] == 'cpu' and conditions['cpus'] >= 1
   assert re.fullmatch(r'[0-9a-f]{12}(-dirty)?|unknown', conditions['commit'])
+
+
+def test_conditions_name_the_flags_of_the_compiler_where_there_are_some(monkeypatch):
+  jax.devices()  # they were read long ago
+  monkeypatch.setenv('XLA_FLAGS', '--fast')
+  assert cli.conditions('page.py', 'float32', batch=1, seed=0)['xla_flags'] == '--fast'
+  monkeypatch.delenv('XLA_FLAGS')
+  assert 'xla_flags' not in cli.conditions('page.py', 'float32', batch=1, seed=0)
