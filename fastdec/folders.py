@@ -160,7 +160,7 @@ def _open(path: PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
   try:
     config = json.loads((folder / 'config.json').read_text())
   except FileNotFoundError:
-    raise UserError(f'{folder} has no config.json: give the workdir of a finished run, or a Hugging Face folder') from None
+    raise UserError(f'{folder} has no config.json: give the workdir of a run, or a Hugging Face folder') from None
   except ValueError:
     raise UserError(f'{folder}/config.json is not JSON: restore the file, or train again') from None
   if not isinstance(config, dict) or config.get('format') != 'fastdec' or not isinstance(config.get('model'), dict):
