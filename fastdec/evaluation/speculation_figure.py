@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from fastdec.evaluation.figures import dress, nothing_yet, save
 from fastdec.evaluation.leviathan import SPEEDS
 from fastdec.evaluation.speculation import DRAFTS, SpecCell, latest
+from fastdec.evaluation.speculation_tables import WITHIN
 
 # Okabe and Ito's colours; each draft also has a shape of its own.
 STYLES = {
@@ -15,7 +16,6 @@ STYLES = {
   'lookup': ('#E69F00', 'P'),
 }  # fmt: skip
 PAPER_COLOUR = '#666666'
-WITHIN = 0.1  # the band drawn: measured within 10 % of predicted
 
 
 def predictions(cells: Iterable[SpecCell], path: Path) -> None:

@@ -25,8 +25,9 @@ ALPHA_NOTES = (
 )
 CONDITIONS = (
   'task', 'split', 'sentences', 'timed', 'max_len', 'repeats', 'config', 'seed', 'dtype', 'device', 'processor', 'cpus',
-  'commit',
+  'xla_flags', 'commit',
 )  # fmt: skip
+WITHIN = 0.1  # how far measured may be from predicted, to be counted
 
 
 def speed_table(cells: Iterable[SpecCell]) -> Table:
@@ -43,9 +44,8 @@ def speed_table(cells: Iterable[SpecCell]) -> Table:
     'Draft', 'T', 'γ', 'Batch', 'α (beta)', 'α (accepted)', 'c', 'v', 'Tokens', 'Exp', 'Exp, width', 'Emp',
     'Emp, calls alone', 'Same %',
   )  # fmt: skip
-  return Table(
-    'Speculative decoding, Tables 2 and 4', header, tuple(rows), (*SPEED_NOTES, *_repeated(found), *conditions(found))
-  )
+  notes = (*SPEED_NOTES, *_close(found), *_repeated(found), *conditions(found))
+  return Table('Speculative decoding, Tables 2 and 4', header, tuple(rows), notes)
 
 
 def _speed_row(cell: SpecCell) -> tuple[Entry, ...]:
@@ -106,6 +106,13 @@ def conditions(cells: Iterable[SpecCell]) -> Sequence[str]:
   values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in CONDITIONS}
   note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
   return [f'Conditions: {note}.'] if note else []
+
+
+def _close(cells: Iterable[SpecCell]) -> Sequence[str]:
+  """How many cells came out as predicted."""
+  known = [cell for cell in cells if cell.speedup_calls is not None and cell.predicted_width is not None]
+  close = sum(abs(cell.speedup_calls / cell.predicted_width - 1) <= WITHIN for cell in known)
+  return [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {len(known)}.'] if known else []
 
 
 def _repeated(cells: Iterable[SpecCell]) -> Sequence[str]:

@@ -57,6 +57,8 @@ def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   assert table.rows[5][4].ours == 'failed: no memory | left'
   page = report.markdown(table)
   assert '(1.40 .. 1.55)' in page and r'memory \| left' in page and '12.5 % had stood before' in page
+  far = speculation_tables.speed_table([cell(), cell(plan='5', speedup_calls=1.4), cell(plan='7', speedup_calls=None)])
+  assert 'Calls alone within 10% of what the width predicts: 1 of 2.' in far.notes
 
 
 def test_texts_that_part_from_plain_greedy_decoding_are_counted_in_the_table():
