@@ -37,12 +37,16 @@ def test_parameters_are_random_and_of_their_type():
 
 
 def test_bare_calls_say_what_greedy_decoding_says():
-  (model, params), calls = calls_of(5, max_len=8)
+  (model, params), calls = calls_of(1, max_len=8, tied=False)  # tied, a random model says again what it reads
   expected = fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=8).tokens
+  assert min(len(set(row)) for row in expected.tolist()) > 2
   bare = BareCalls(calls, 1)
-  np.testing.assert_array_equal(bare()[:, 0], expected[:, 5])
-  np.testing.assert_array_equal(calls().tokens[:, :6], expected[:, :6])  # the caches are two
-  assert bare().shape == (2, 1) and (bare.cache.length < bare.cache.slots).all()  # it goes on beyond its room
+  for i in range(1, 8):
+    np.testing.assert_array_equal(bare()[:, 0], expected[:, i])
+  np.testing.assert_array_equal(calls().tokens[:, :2], expected[:, :2])  # the caches are two
+  for _ in range(8):
+    bare()
+  assert (bare.cache.length < bare.cache.slots).all()  # it goes on beyond its room
 
 
 @pytest.mark.parametrize('tied', [True, False])
