@@ -6,6 +6,7 @@
 import functools
 import pathlib
 
+import jax
 import rich.console
 
 from experiments import graph
@@ -117,6 +118,7 @@ class SpeculativePage:
       gamma = max((known[rival.key] for rival in self._rivals(plan)), key=lambda cell: cell.speedup).gamma
     cell = self.measuring.cell(plan.draft, plan.temperature, plan.plan, gamma, plan.batch)
     speculation.append(self.results, cell)
+    jax.clear_caches()  # hardly a program is of use twice, and Linux gives a process memory maps for some hundreds
     predicted = f'predicted {cell.predicted_width:.2f}x, measured {cell.speedup:.2f}x'
     self.console.print(f'{cell.tokens_per_call:.2f} tokens a call, {predicted}')
 
