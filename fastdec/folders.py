@@ -27,6 +27,7 @@ from jaxtyping import DTypeLike
 from fastdec.convert import huggingface, tokenizers
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
@@ -39,7 +40,7 @@ MODELS = {
   'lm': (LM, LMConfig),
   't5': (T5, T5Config),
 }
-HEADS = {'blockwise': BlockwiseHeads}
+HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
 CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder
 PathLike = str | os.PathLike[str]
 
@@ -58,7 +59,8 @@ def save(
   config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
   save_file(_flat(params), partial / 'model.safetensors')
   if heads is not None:
-    config['heads'] = {'type': 'blockwise', **dataclasses.asdict(heads[0])}
+    (kind,) = (name for name, heads_class in HEADS.items() if type(heads[0]) is heads_class)
+    config['heads'] = {'type': kind, **dataclasses.asdict(heads[0])}
     save_file(_flat(heads[1]), partial / 'heads.safetensors')
   if tokenizer is not None:
     shutil.copy(tokenizer, partial / 'tokenizer.model')
