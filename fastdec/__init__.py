@@ -1,5 +1,6 @@
 """fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
 
+from fastdec.convert.medusa import save_heads
 from fastdec.decoding import theory
 from fastdec.decoding.beam import Beam
 from fastdec.decoding.decode import decode, stream
@@ -39,6 +40,7 @@ __all__ = [
   'load',
   'load_heads',
   'load_tokenizer',
+  'save_heads',
   'score',
   'stream',
   'theory',

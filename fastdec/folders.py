@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import DTypeLike
 
-from fastdec.convert import huggingface, tokenizers
+from fastdec.convert import huggingface, medusa, tokenizers
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.heads.medusa import MedusaHeads
@@ -105,7 +105,11 @@ def describe(path: PathLike, dtype: DTypeLike | None = None) -> Any:
 
 
 def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
-  """The prediction heads of a folder or workdir, and their parameters; see `load`."""
+  """The prediction heads of a folder or workdir, ours or published Medusa heads, and their parameters; see `load`."""
+  if medusa.is_folder(pathlib.Path(path)):
+    return medusa.load(pathlib.Path(path), dtype)
+  if huggingface.is_folder(pathlib.Path(path)):
+    raise UserError(f'{path} holds a model without heads: give a folder of heads for it')
   folder, config = _open(path)
   if config.get('heads') is None:
     raise UserError(f'{folder} holds a model without heads: give the workdir of a run with k >= 2')
@@ -115,15 +119,15 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
 
 def has_heads(path: PathLike) -> bool:
   """Whether `load_heads` would find any."""
-  if huggingface.is_folder(pathlib.Path(path)):
-    return False
+  if medusa.is_folder(pathlib.Path(path)) or huggingface.is_folder(pathlib.Path(path)):
+    return medusa.is_folder(pathlib.Path(path))
   return _open(path)[1].get('heads') is not None
 
 
 def content(path: PathLike) -> str:
   """A hash of what a folder or workdir decodes with: model, heads, tokenizer. 16 hexadecimal digits."""
   folder = pathlib.Path(path)
-  if huggingface.is_folder(folder):
+  if huggingface.is_folder(folder) or medusa.is_folder(folder):
     files = sorted(file for file in folder.iterdir() if file.suffix in CONTENT)
   else:
     folder, _ = _open(path)
