@@ -12,6 +12,7 @@ from fastdec.decoding.score import score
 from fastdec.decoding.speculative import Speculative
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
+from fastdec.decoding.trees import medusa_choices
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.models.ensemble import Ensemble
@@ -40,6 +41,7 @@ __all__ = [
   'load',
   'load_heads',
   'load_tokenizer',
+  'medusa_choices',
   'save_heads',
   'score',
   'stream',
