@@ -13,6 +13,7 @@ from fastdec.decoding.speculative import Speculative
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
 from fastdec.decoding.trees import medusa_choices
+from fastdec.decoding.typical import Typical
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.models.ensemble import Ensemble
@@ -36,6 +37,7 @@ __all__ = [
   'Speculative',
   'TopN',
   'Topology',
+  'Typical',
   'UserError',
   'decode',
   'load',
