@@ -1,5 +1,6 @@
 """fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
 
+from fastdec.convert.medusa import save_heads
 from fastdec.decoding import theory
 from fastdec.decoding.beam import Beam
 from fastdec.decoding.decode import decode, stream
@@ -11,6 +12,8 @@ from fastdec.decoding.score import score
 from fastdec.decoding.speculative import Speculative
 from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
+from fastdec.decoding.trees import medusa_choices
+from fastdec.decoding.typical import Typical
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.models.ensemble import Ensemble
@@ -34,11 +37,14 @@ __all__ = [
   'Speculative',
   'TopN',
   'Topology',
+  'Typical',
   'UserError',
   'decode',
   'load',
   'load_heads',
   'load_tokenizer',
+  'medusa_choices',
+  'save_heads',
   'score',
   'stream',
   'theory',

@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import DTypeLike
 
-from fastdec.convert import huggingface, tokenizers
+from fastdec.convert import huggingface, medusa, tokenizers
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
@@ -39,7 +40,7 @@ MODELS = {
   'lm': (LM, LMConfig),
   't5': (T5, T5Config),
 }
-HEADS = {'blockwise': BlockwiseHeads}
+HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
 CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder
 PathLike = str | os.PathLike[str]
 
@@ -58,7 +59,8 @@ def save(
   config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
   save_file(_flat(params), partial / 'model.safetensors')
   if heads is not None:
-    config['heads'] = {'type': 'blockwise', **dataclasses.asdict(heads[0])}
+    (kind,) = (name for name, heads_class in HEADS.items() if type(heads[0]) is heads_class)
+    config['heads'] = {'type': kind, **dataclasses.asdict(heads[0])}
     save_file(_flat(heads[1]), partial / 'heads.safetensors')
   if tokenizer is not None:
     shutil.copy(tokenizer, partial / 'tokenizer.model')
@@ -103,7 +105,11 @@ def describe(path: PathLike, dtype: DTypeLike | None = None) -> Any:
 
 
 def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
-  """The prediction heads of a folder or workdir, and their parameters; see `load`."""
+  """The prediction heads of a folder or workdir, ours or published Medusa heads, and their parameters; see `load`."""
+  if medusa.is_folder(pathlib.Path(path)):
+    return medusa.load(pathlib.Path(path), dtype)
+  if huggingface.is_folder(pathlib.Path(path)):
+    raise UserError(f'{path} holds a model without heads: give a folder of heads for it')
   folder, config = _open(path)
   if config.get('heads') is None:
     raise UserError(f'{folder} holds a model without heads: give the workdir of a run with k >= 2')
@@ -113,15 +119,15 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
 
 def has_heads(path: PathLike) -> bool:
   """Whether `load_heads` would find any."""
-  if huggingface.is_folder(pathlib.Path(path)):
-    return False
+  if medusa.is_folder(pathlib.Path(path)) or huggingface.is_folder(pathlib.Path(path)):
+    return medusa.is_folder(pathlib.Path(path))
   return _open(path)[1].get('heads') is not None
 
 
 def content(path: PathLike) -> str:
   """A hash of what a folder or workdir decodes with: model, heads, tokenizer. 16 hexadecimal digits."""
   folder = pathlib.Path(path)
-  if huggingface.is_folder(folder):
+  if huggingface.is_folder(folder) or medusa.is_folder(folder):
     files = sorted(file for file in folder.iterdir() if file.suffix in CONTENT)
   else:
     folder, _ = _open(path)

@@ -15,8 +15,8 @@ from fastdec.errors import UserError
 from fastdec.models.api import Params
 
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
-# Tables that are computed, and copies of tied matrices: no harm where nobody asks for them.
-HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$')
+# No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads (`convert.medusa`).
+HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.')
 DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 SHOWN = 8
 
@@ -78,17 +78,17 @@ def _opened_folder(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[Any, 
 
 
 class Tensors(Mapping[str, Array]):
-  """The tensors of a folder by name, read when asked for, one at a time, into the wanted type.
+  """The tensors of a folder by name, read when asked for, one at a time, into the wanted type (None: as stored).
 
   Once one is missing, nothing more is read: zeros stand for the rest, so that `check` can list all that are missing.
   """
 
-  def __init__(self, folder: pathlib.Path, dtype: str):
+  def __init__(self, folder: pathlib.Path, dtype: str | None, files: dict[str, str] | None = None):
     self.folder, self.dtype = folder, dtype
     self.asked: set[str] = set()
     self.missing: list[str] = []
     self._open: dict[str, Any] = {}
-    self._files = _files(folder)
+    self._files = files_of(folder) if files is None else files  # the file that holds each tensor
 
   def __iter__(self) -> Iterator[str]:
     return iter(self._files)
@@ -118,25 +118,25 @@ class Tensors(Mapping[str, Array]):
   def check(self) -> None:
     """Raises UserError where a tensor was missing, or one is there that nobody asked for."""
     extra = [] if self.missing else [n for n in self._files if n not in self.asked and not HARMLESS.search(n)]
-    parts = [f'{word} {_listed(names)}' for word, names in (('lacks', self.missing), ('has unknown', extra)) if names]
+    parts = [f'{word} {listed(names)}' for word, names in (('lacks', self.missing), ('has unknown', extra)) if names]
     if parts:
       raise UserError(f'{self.folder} {" and ".join(parts)}: its tensors and its config.json do not belong together')
 
   def _file(self, name: str) -> Any:
     file = self._files[name]
     if file not in self._open:
-      self._open[file] = _opened(self.folder / file)
+      self._open[file] = opened(self.folder / file)
     return self._open[file]
 
 
-def _files(folder: pathlib.Path) -> dict[str, str]:
+def files_of(folder: pathlib.Path) -> dict[str, str]:
   """The file that holds each tensor."""
   if (folder / INDEX).is_file():
     files = read_json(folder / INDEX).get('weight_map')
     if not isinstance(files, dict):
       raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
     if absent := sorted({file for file in files.values() if not (folder / file).is_file()}):
-      raise UserError(f'{folder} lacks {_listed(absent)}, which {INDEX} names: copy the folder again')
+      raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
     return files
   if not (folder / SINGLE).is_file():
     if pickled := sorted(file.name for file in folder.glob('*.bin')):
@@ -147,10 +147,10 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
       )
       raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
     raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
-  return {name: SINGLE for name in _opened(folder / SINGLE).keys()}  # noqa: SIM118 (not a dict)
+  return {name: SINGLE for name in opened(folder / SINGLE).keys()}  # noqa: SIM118 (not a dict)
 
 
-def _opened(file: pathlib.Path) -> Any:
+def opened(file: pathlib.Path) -> Any:
   from safetensors import SafetensorError, safe_open
 
   try:
@@ -203,7 +203,7 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   return content
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
   return ', '.join(names[:SHOWN]) + (f' and {len(names) - SHOWN} more' if len(names) > SHOWN else '')
 
 

@@ -16,6 +16,7 @@ from fastdec.decoding.drafters.two_calls import TwoCallDrafter
 from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
 from fastdec.decoding.rules import Exact, Sampling
 from fastdec.decoding.topology import Topology
+from fastdec.decoding.trees import medusa_choices
 from fastdec.errors import UserError
 from fastdec.struct import Bound
 
@@ -155,21 +156,29 @@ class Medusa(LoopStrategy):
 
   Args:
     heads: (module, params); the head at depth i fills the nodes of depth i.
-    choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static `Topology`.
-    rule: how to accept.
+    choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static `Topology`; or the name
+      of a published tree (`trees.medusa_choices`).
+    rule: how to accept; `Exact()` is lossless, `Typical()` is the paper's own and is not.
+
+  Raises:
+    UserError: choices that are no tree, an unknown name, choices deeper than there are heads.
   """
 
   heads: Bound | tuple[Any, Any]
-  choices: Topology | Sequence[Sequence[int]] = struct.static()
+  choices: Topology | Sequence[Sequence[int]] | str = struct.static()
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'heads', Bound(*self.heads))
-    if not isinstance(self.choices, Topology):
-      object.__setattr__(self, 'choices', Topology.from_choices(self.choices))
-    depth, most = self.choices.max_depth, self.heads.module.depth
+    choices = medusa_choices(self.choices) if isinstance(self.choices, str) else self.choices
+    topology = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
+    object.__setattr__(self, 'choices', topology)
+    depth, most = topology.max_depth, self.heads.module.depth
     if depth > most:
-      raise UserError(f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks')
+      raise UserError(
+        f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks, as'
+        f' [c for c in choices if len(c) <= {most}]'
+      )
 
   @property
   def drafter(self) -> Drafter:

@@ -22,8 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.models.layers import dropout, unit_scaling
-from fastdec.models.layers import project as product
+from fastdec.models.layers import affine, dropout, unit_scaling
 
 LAYOUTS = ('paper', 'separate')
 FIRSTS = ('identity', 'transformed')
@@ -81,18 +80,18 @@ class BlockwiseHeads:
       w1 = jax.lax.dynamic_slice_in_dim(w1, index * self.d_ff, self.d_ff)
       b1 = jax.lax.dynamic_slice_in_dim(b1, index * self.d_ff, self.d_ff)
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-    units = self._drop(jax.nn.relu(_affine(hidden, w1, b1)), keys[0])
-    return hidden + self._drop(_affine(units, params['w2'][index], params['b2'][index]), keys[1])
+    units = self._drop(jax.nn.relu(affine(hidden, w1, b1)), keys[0])
+    return hidden + self._drop(affine(units, params['w2'][index], params['b2'][index]), keys[1])
 
   def all(self, params: Params, hidden: Float[Array, 'b d']) -> Float[Array, 'b h d']:
     """The hidden states of all outputs, at one position a row."""
     h = params['b2'].shape[0]
-    units = jax.nn.relu(_affine(hidden, params['w1'], params['b1']))
+    units = jax.nn.relu(affine(hidden, params['w1'], params['b1']))
     if self.layout == 'separate':
       per_head = [units[:, j * self.d_ff : (j + 1) * self.d_ff] for j in range(h)]
     else:
       per_head = [units] * h
-    outputs = [_affine(per_head[j], params['w2'][j], params['b2'][j]) for j in range(h)]
+    outputs = [affine(per_head[j], params['w2'][j], params['b2'][j]) for j in range(h)]
     return hidden[:, None] + jnp.stack(outputs, axis=1)
 
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
@@ -109,13 +108,21 @@ class BlockwiseHeads:
     """What each head predicts, through the trunk's vocabulary projection `project`."""
     return project(self.all(params, hidden))
 
+  def logits_at(
+    self,
+    params: Params,
+    hidden: Float[Array, '*b d'],
+    offset: Int[Array, ''],
+    project: Callable[[Array], Array],
+    dropout_key: Array | None = None,
+  ) -> Float[Array, '*b v']:
+    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1 (for training)."""
+    first = self.offsets[0]
+    one = lambda x: self.one(params, x, jnp.maximum(offset - first, 0), dropout_key)
+    return project(one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden))
+
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)
-
-
-def _affine(x: Float[Array, '*b d'], w: Float[Array, 'f d'], b: Float[Array, ' f']) -> Float[Array, '*b f']:
-  y = product(x, w).astype(x.dtype)
-  return y + b.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,12 @@ def project(x: Float[Array, '*b d'], kernel: Float[Array, '*f d']) -> Float[Arra
   return y[:rows].reshape(*lead, *kernel.shape[:-1])
 
 
+def affine(x: Float[Array, '*b d'], kernel: Float[Array, 'f d'], bias: Float[Array, ' f']) -> Float[Array, '*b f']:
+  """x @ kernel^T + bias, in x's dtype."""
+  y = project(x, kernel).astype(x.dtype)
+  return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+
+
 class Dense(nn.Module):
   """A projection from the last axis to the axes `features`, computed in `dtype`; parameters stay float32.
 

@@ -67,7 +67,8 @@ def head_loss(
 
   Args:
     model: the trunk, with parameters `params`.
-    heads: a module with `one` and `offsets` (see `heads.blockwise`), with parameters `head_params`.
+    heads: a module with `logits_at` and `offsets` (see `heads.blockwise`, `heads.medusa`), with parameters
+      `head_params`.
     batch: packed sentences.
     offset: 0 is p1 (the trunk itself where the heads leave it the identity), up to the last of `heads.offsets`.
     smoothing: see `cross_entropy`.
@@ -118,19 +119,9 @@ def _on_hidden(
   key: Array | None,
 ) -> tuple[Float[Array, ''], Metrics]:
   """The loss of one head on the trunk's hidden states."""
-  outputs_btd = _through_head(heads, head_params, hidden, offset, key)
+  logits_btv = heads.logits_at(head_params, hidden, offset, functools.partial(model.unembed, params), key)
   targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, heads.offsets[-1])
-  return cross_entropy(model.unembed(params, outputs_btd), targets_bt, mask_bt, smoothing)
-
-
-def _through_head(
-  heads: Any, head_params: Params, hidden: Float[Array, 'b t d'], offset: Int[Array, ''], key: Array | None
-) -> Float[Array, 'b t d']:
-  first = heads.offsets[0]
-  one = lambda x_btd: heads.one(head_params, x_btd, jnp.maximum(offset - first, 0), key)
-  if first == 0:
-    return one(hidden)
-  return jax.lax.cond(offset == 0, lambda x_btd: x_btd, one, hidden)
+  return cross_entropy(logits_btv, targets_bt, mask_bt, smoothing)
 
 
 def shifted(

@@ -59,20 +59,27 @@ def base_task(model: Any, smoothing: float = SMOOTHING, start: Params | None = N
 
 
 def frozen_heads_task(
-  model: Any, heads: Any, trunk: Params, smoothing: float = SMOOTHING, draw: str = 'one', decay: float = 1.0
+  model: Any,
+  heads: Any,
+  trunk: Params,
+  smoothing: float = SMOOTHING,
+  draw: str = 'one',
+  decay: float = 1.0,
+  start: Params | None = None,
 ) -> Task:
-  """Trains fresh heads on the parameters `trunk`, which stay as they are. Parameters: the heads'.
+  """Trains heads on the parameters `trunk`, which stay as they are. Parameters: the heads'.
 
   The trunk runs without dropout: it is not trained, and the heads see the hidden states that decoding will show them.
 
   Args:
     model: the trunk.
-    heads: a module with `init`, `one` and `offsets` (see `heads.blockwise`).
+    heads: a module with `init`, `logits_at` and `offsets` (see `heads.blockwise`, `heads.medusa`).
     trunk: its parameters.
     smoothing: of the labels.
     draw: 'one' head a minibatch, drawn at random (section 6: an unbiased estimate of the mean of the heads' losses at
       the price of one), or 'all' (the mean itself; the trunk runs once).
     decay: each later head counts `decay` times as much as the one before (1: all equally, as in the paper).
+    start: what the heads begin at (None: fresh).
   """
   shares = _shares(heads.offsets, 0.0, decay)
 
@@ -80,7 +87,7 @@ def frozen_heads_task(
     draw_key, key = jax.random.split(key)
     return LOSSES[draw](model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
 
-  return Task(heads.init, loss, trunk)
+  return Task(heads.init if start is None else lambda key: _copy(start), loss, trunk)
 
 
 def finetuned_heads_task(

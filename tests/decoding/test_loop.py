@@ -15,6 +15,7 @@ from fastdec.decoding.drafters.lookup import LookupDrafter
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.rules import Exact
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.struct import Bound
 from tests.decoding.fakes import EOS, HashHeads, HashLM, Scripted, truths
 
@@ -116,11 +117,17 @@ def some_choices(draw):
   return paths[1:]
 
 
-@hypothesis.given(choices=some_choices(), max_len=st.integers(1, 9), seed=st.integers(0, 10_000))
+MEDUSA = MedusaHeads(depth=9, d_model=1, vocab_size=MODEL.vocab_size)
+
+
+@hypothesis.given(
+  choices=some_choices(), max_len=st.integers(1, 9), seed=st.integers(0, 10_000), is_medusa=st.booleans()
+)
 @hypothesis.settings(max_examples=12)
-def test_static_trees_of_any_shape_are_lossless(choices, max_len, seed):
+def test_static_trees_of_any_shape_are_lossless(choices, max_len, seed, is_medusa):
   prompts, lengths = some_prompts(seed)
-  strategy = fd.Medusa((HashHeads(), {}), choices)
+  heads = (MEDUSA, MEDUSA.init(jax.random.key(seed))) if is_medusa else (HashHeads(), {})
+  strategy = fd.Medusa(heads, choices)
   out = fd.decode(MODEL, {}, prompts, strategy, prompt_lengths=lengths, max_len=max_len)
   np.testing.assert_array_equal(out.tokens, truths(MODEL, prompts, lengths, max_len))
 

@@ -16,6 +16,7 @@ import fastdec as fd
 from fastdec.decoding.drafters.heads import draft_tokens
 from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.losses import head_loss
@@ -29,6 +30,7 @@ MODEL = Transformer(CONFIG)
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
 LAYOUTS = ('paper', 'separate')
 HEADS = {layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS}
+HEADS['medusa'] = MedusaHeads(depth=3, d_model=24, vocab_size=VOCAB)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +72,7 @@ def reversed_sources():
 
 @functools.cache
 def trained_params():
-  """The model and the heads of both layouts, trained together until they know the seven sentences by heart."""
+  """The model and all heads, trained together until they know the seven sentences by heart."""
   fresh = {'model': MODEL.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in HEADS.items()}}
   params = jax.tree.map(lambda x: x.astype(jnp.float64), fresh)
   batch, optimizer = batch_of(SOURCE, reversed_sources()), optax.adam(4e-3)
@@ -78,7 +80,8 @@ def trained_params():
   @jax.jit
   def step(params, state, offset):
     def loss(p):
-      of = lambda name, o: head_loss(MODEL, HEADS[name], p['model'], p[name], batch, o, 0.0)[0]
+      last = lambda name: HEADS[name].offsets[-1]
+      of = lambda name, o: head_loss(MODEL, HEADS[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0)[0]
       return sum(of(name, o) for name in HEADS for o in (offset, jnp.zeros_like(offset)))
 
     updates, state = optimizer.update(jax.grad(loss)(params), state)
@@ -92,7 +95,7 @@ def trained_params():
 
 @functools.cache
 def made(kind):
-  """(params, {layout: head params}, the oracle's tokens)."""
+  """(params, {name: head params}, the oracle's tokens)."""
   if kind == 'random':
     params, heads = random_params(), {n: h.init(jax.random.key(1)) for n, h in HEADS.items()}
   else:
@@ -121,7 +124,7 @@ def oracle(params):
 
 
 def strategy(name, heads):
-  bound = {layout: (HEADS[layout], heads[layout]) for layout in HEADS}
+  bound = {name: (HEADS[name], heads[name]) for name in HEADS}
   kind, _, rest = name.partition(' ')
   layout, _, k = rest.partition(' ')
   return {
@@ -140,7 +143,7 @@ def strategy(name, heads):
 LOSSLESS = [
   'greedy', *(f'blockwise separate {k}' for k in (1, 2, 3, 7, 10)), 'blockwise paper 10', 'blockwise paper 4',
   'two-calls separate 4', 'sweep separate 10', 'tree separate', 'tree paper', 'chain-as-tree separate',
-  'twins separate', 'lookup',
+  'twins separate', 'lookup', 'tree medusa', 'chain-as-tree medusa', 'twins medusa', 'blockwise medusa 4',
 ]
 
 
@@ -160,8 +163,9 @@ def test_the_trained_model_is_worth_testing_on():
   np.testing.assert_array_equal(expected[:, :8], reversed_sources())
   out = fd.decode(MODEL, params, SOURCE, strategy('blockwise separate 10', heads), max_len=MAX_LEN)
   assert out.mean_block_size > 2 and len(set(np.asarray(out.lengths))) > 3
-  tree = fd.decode(MODEL, params, SOURCE, strategy('tree separate', heads), max_len=MAX_LEN)
-  assert tree.mean_block_size > 2
+  for name in ('tree separate', 'tree medusa'):
+    tree = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+    assert tree.mean_block_size > 2
 
 
 @pytest.mark.parametrize('name', ['blockwise separate 7', 'tree separate'])
@@ -173,7 +177,7 @@ def test_max_len_in_the_middle_of_a_block(name, max_len):
 
 
 @pytest.mark.parametrize(
-  'name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4', 'lookup']
+  'name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4', 'lookup', 'tree medusa']
 )
 def test_batch_of_b_equals_b_batches_of_one(name):
   params, heads, _ = made('trained')

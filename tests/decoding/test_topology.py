@@ -8,6 +8,8 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.topology import Topology
+from fastdec.decoding.trees import PUBLISHED
+from tests.decoding.fakes import HashHeads
 
 
 def test_docstring_example():
@@ -54,13 +56,27 @@ def test_bad_choices_are_refused(choices, message):
     fd.Topology.from_choices(choices)
 
 
-def test_published_trees(shared):
+def test_published_trees_are_those_of_the_project(shared):
   """The nine trees of the Medusa project: 63 nodes and the root, leaves as counted in its own buffers."""
   trees = json.loads((shared / 'reference' / 'medusa_choices.json').read_text())
   leaves = {'mc_sim_7b_63': 42, 'vicuna_7b_stage1': 44, 'vicuna_33b_stage1': 46, 'zephyr_stage2': 44}
-  assert len(trees) == 9
+  assert trees.keys() == PUBLISHED.keys() and len(trees) == 9
   for name, choices in trees.items():
+    assert sorted(fd.medusa_choices(name)) == sorted(choices)
     tree = Topology.from_choices(choices)
     assert tree.n == 64
     if name in leaves:
       assert len(tree.paths) == leaves[name]
+
+
+def test_published_trees_by_name():
+  """Nodes at depths 1 to 4, as counted in the project's files."""
+  counts = {'mc_sim_7b_63': [10, 28, 23, 2], 'vicuna_7b_stage2': [10, 23, 23, 7], 'vicuna_33b_stage1': [10, 34, 19]}
+  for name, expected in counts.items():
+    strategy = fd.Medusa((HashHeads(depth=4), {}), name)
+    assert np.bincount(strategy.choices.depths)[1:].tolist() == expected
+    assert strategy == fd.Medusa((HashHeads(depth=4), {}), fd.medusa_choices(name)[::-1])
+  with pytest.raises(fd.UserError, match="'mc_sim' is no published tree: known are mc_sim_7b_63, vicuna_7b_stage2, "):
+    fd.Medusa((HashHeads(depth=4), {}), 'mc_sim')
+  with pytest.raises(fd.UserError, match='4 deep, and there are 3 heads: give paths of 1 to 3 ranks'):
+    fd.Medusa((HashHeads(depth=3), {}), 'zephyr_stage2')

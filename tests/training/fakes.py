@@ -42,6 +42,10 @@ class Matrices:
   def one(self, params, hidden, index, dropout_key=None):
     return hidden @ params['w'][index]
 
+  def logits_at(self, params, hidden, offset, project, dropout_key=None):
+    index = offset - self.offsets[0]
+    return project(jnp.where(index < 0, hidden, self.one(params, hidden, jnp.maximum(index, 0))))
+
 
 def packed(seed, rows=3, length=12):
   """A batch of rows with sentences of 1 to 5 tokens one behind the other, each counting up from its first token."""

@@ -49,8 +49,11 @@ def draft_tokens(
     raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
   project = vocabulary_projection(target.module)
   logits_bhv = heads.module.logits(heads.params, hidden, lambda h: project(target.params, h))
+  known, words = logits_bhv.shape[-1], target.module.vocab_size
+  if known != words:
+    raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
   logits_bhv = suppress(logits_bhv, target.module.suppressed_ids)
-  ranks, words = int(topology.ranks.max()) + 1, target.module.vocab_size
+  ranks = int(topology.ranks.max()) + 1
   if ranks > words:
     raise UserError(f'the tree asks a head for {ranks} choices, and there are {words} words: give ranks below {words}')
   top = (lambda x: argmax(x)[..., None]) if ranks == 1 else (lambda x: jax.lax.top_k(x, ranks)[1])  # ties: lowest id

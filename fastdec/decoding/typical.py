@@ -1,0 +1,67 @@
+"""Typical acceptance (Cai et al. 2024, section 2.3.1): what the target finds plausible is good enough.
+
+A rule for drafts that are guesses, on chains and trees, with any heads. Not lossless, and not a way of sampling: where
+temperature is above 0 the output is neither the greedy one nor a draw from the target's law.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Accepted, Draft
+from fastdec.decoding.rules import Exact, at_parent, is_outside, longest
+from fastdec.decoding.sampling import argmax
+from fastdec.decoding.topology import take_node
+from fastdec.errors import UserError
+
+
+@struct.pytree
+class Typical(Exact):
+  """A draft x is accepted where p(x) > min(epsilon, delta exp(-H(p))), p being the target's law at `temperature` and H
+  its entropy in nats: the less sure the target is, the less likely a token may be. Not lossless.
+
+  The longest path is kept, of equally long ones the likeliest by p. The first token and every bonus are the target's
+  argmax, as in the original's default, so that no key is needed. The argmax is always accepted where delta < 1, since
+  max p >= exp(-H).
+
+  Args:
+    epsilon: 0 to 1; a token at least this likely is accepted whatever the entropy. 0 accepts all that is possible.
+    delta: 0 to 1; the authors advise sqrt(epsilon).
+    temperature: divides the logits before p; higher ones accept more. 0 is `Exact`; else 1e-6 to 1e6.
+  """
+
+  epsilon: Any = 0.09  # float32 scalars
+  delta: Any = 0.3
+  temperature: Any = 1.0
+
+  def __post_init__(self) -> None:
+    for name in ('epsilon', 'delta'):
+      if is_outside(getattr(self, name), lambda value: 0 <= value <= 1):
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 0 to 1')
+    if is_outside(self.temperature, lambda t: t == 0 or 1e-6 <= t <= 1e6):
+      raise UserError(f'temperature={self.temperature} is not possible: give 1e-6 to 1e6, or 0 for exact acceptance')
+    for name in ('epsilon', 'delta', 'temperature'):
+      object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
+
+  def scaled(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
+    """The logits at the rule's temperature."""
+    return logits / jnp.where(self.temperature > 0, self.temperature, 1).astype(logits.dtype)
+
+  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+    log_p = jax.nn.log_softmax(self.scaled(logits), axis=-1)
+    surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)  # suppressed tokens have none to give
+    entropy = (jnp.exp(log_p) * surprise).sum(-1)
+    threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
+    own = jnp.take_along_axis(at_parent(log_p, draft.topology), draft.tokens[..., None], axis=-1)[..., 0]
+    typical = jnp.exp(own) > at_parent(threshold, draft.topology)
+    return jnp.where(self.temperature > 0, typical, super().matches(draft, logits, choice))
+
+  def __call__(
+    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+  ) -> Accepted:
+    choice = argmax(logits)
+    node = longest(self.matches(draft, logits, choice) & acceptable, draft, self.scaled(logits))
+    return Accepted(node=node, bonus=take_node(choice, node))

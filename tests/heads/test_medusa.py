@@ -1,0 +1,235 @@
+"""Medusa's heads: they begin as the model's own head, are what the paper's formula says, and train one at a time."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.api import causal, vocabulary_projection
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.t5 import T5, T5Config
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.losses import head_accuracy, head_loss
+from fastdec.training.state import finetuned_heads_task, frozen_heads_task
+
+D, V, DEPTH = 8, 13, 3
+STACKS = {'vocab_size': V, 'd_model': D, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
+SIZES = {'own': {'vocab_size': V}, 'shared': {}, 'two blocks': {'vocab_size': V, 'layers': 2}}
+MODELS = {
+  'lm': LM(LMConfig(vocab_size=V, d_model=D, d_ff=12, layers=1, heads=2, tied=False)),
+  'transformer': Transformer(TransformerConfig(**STACKS)),
+  'marian': Transformer(TransformerConfig(**STACKS, output_bias=True)),
+  't5': T5(T5Config(**STACKS, d_kv=4)),
+}
+HIDDEN = jax.random.normal(jax.random.key(2), (3, D))
+
+
+def noisy(params, seed=1, scale=0.3):
+  keys = iter(jax.random.split(jax.random.key(seed), 1000))
+  return jax.tree.map(lambda x: x + scale * jax.random.normal(next(keys), x.shape, x.dtype), params)
+
+
+def made(kind, **more):
+  heads = MedusaHeads(depth=DEPTH, d_model=D, **SIZES[kind], **more)
+  return heads, noisy(heads.init(jax.random.key(0)))
+
+
+TABLE = jax.random.normal(jax.random.key(3), (V, D))
+
+
+def project(x):
+  return x @ TABLE.T
+
+
+@pytest.mark.parametrize('kind', ['own', 'shared'])
+@pytest.mark.parametrize('name', MODELS)
+def test_every_head_begins_by_predicting_what_the_model_does(name, kind):
+  model = MODELS[name]
+  params = noisy(model.init(jax.random.key(0)))
+  own = SIZES[kind] | ({'output_bias': True} if name == 'marian' and kind == 'own' else {})
+  heads = MedusaHeads(depth=DEPTH, d_model=D, layers=2, **own)
+  at_model = lambda x: vocabulary_projection(model)(params, x)
+  logits = heads.logits(heads.start(model, params), HIDDEN, at_model)
+  assert logits.shape == (3, DEPTH, V)
+  for i in range(DEPTH):
+    np.testing.assert_allclose(logits[:, i], model.unembed(params, HIDDEN), atol=2e-6)
+
+
+@pytest.mark.parametrize('kind', SIZES)
+def test_a_head_is_residual_blocks_and_a_projection(kind):
+  heads, params = made(kind)
+  silu = lambda x: x / (1 + np.exp(-x))
+  for i in range(DEPTH):
+    own, x = jax.tree.map(np.asarray, params[f'head_{i}']), np.asarray(HIDDEN)
+    for j in range(heads.layers):
+      x = x + silu(x @ own[f'block_{j}']['kernel'].T + own[f'block_{j}']['bias'])
+    expected = project(x) if kind == 'shared' else x @ own['projection']['kernel'].T
+    np.testing.assert_allclose(heads.logits(params, HIDDEN, project)[:, i], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', SIZES)
+def test_one_head_alone_predicts_what_it_does_among_all_and_offset_0_is_the_model(kind):
+  heads, params = made(kind)
+  whole = heads.logits(params, HIDDEN, project)
+  assert heads.offsets == (1, 2, 3)
+  for offset in heads.offsets:
+    alone = heads.logits_at(params, HIDDEN, jnp.int32(offset), project)
+    np.testing.assert_allclose(alone, whole[:, offset - 1], atol=1e-5)
+  np.testing.assert_allclose(heads.logits_at(params, HIDDEN, jnp.int32(0), project), project(HIDDEN), atol=1e-5)
+
+
+def test_an_output_bias_is_added():
+  heads, params = made('own', output_bias=True)
+  without, _ = made('own')
+  added = heads.logits(params, HIDDEN, project) - without.logits(params, HIDDEN, project)
+  for i in range(DEPTH):
+    np.testing.assert_allclose(added[:, i], np.tile(params[f'head_{i}']['projection']['bias'], (3, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', SIZES)
+def test_drafting_leaves_out_later_heads(kind):
+  heads, params = made(kind)
+  fewer, chosen = heads.drafting(params, 2)
+  assert sorted(chosen) == ['head_0', 'head_1'] and fewer.depth == 2
+  logits = fewer.logits(chosen, HIDDEN, project)
+  np.testing.assert_array_equal(logits, heads.logits(params, HIDDEN, project)[:, :2])
+
+
+# ---- training
+
+MODEL = MODELS['transformer']
+SENTENCES = np.tile(np.array([[4, 5, 6, 7, 8, 1], [9, 10, 11, 12, 3, 1]], np.int32), (2, 1))
+BATCH = {
+  f'{side}{part}': jnp.asarray(value)
+  for side in ('source', 'target')
+  for part, value in (('', SENTENCES), ('_segment', SENTENCES > 0), ('_position', np.tile(np.arange(6), (4, 1))))
+} | {f'{side}_segment': jnp.ones((4, 6), jnp.int32) for side in ('source', 'target')}
+
+
+@pytest.mark.parametrize('kind', ['own', 'shared'])
+def test_the_gradient_of_one_head_touches_no_other(kind):
+  heads, params = made(kind)
+  trunk = MODEL.init(jax.random.key(0))
+  gradient = jax.grad(lambda p: head_loss(MODEL, heads, trunk, p, BATCH, jnp.int32(2), 0.1)[0])(params)
+  assert [bool(np.any(gradient[f'head_{i}']['block_0']['kernel'])) for i in range(DEPTH)] == [False, True, False]
+
+
+@pytest.mark.parametrize('draw', ['one', 'all'])
+def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
+  """From the model's own projection and blocks at zero: nothing is stuck there."""
+  heads = MedusaHeads(depth=DEPTH, d_model=D, vocab_size=V)
+  trunk = noisy(MODEL.init(jax.random.key(0)))
+  start = heads.start(MODEL, trunk)
+  task = frozen_heads_task(MODEL, heads, trunk, start=start, draw=draw)
+  params = task.init(jax.random.key(1))
+  jax.tree.map(np.testing.assert_array_equal, params, start)
+  before = head_accuracy(MODEL, heads, trunk, params, [BATCH])
+  assert len(before) == DEPTH + 1
+
+  @jax.jit
+  def step(params, key):
+    gradient = jax.grad(lambda p: task.loss(p, task.frozen, BATCH, key)[0])(params)
+    return jax.tree.map(lambda x, g: x - 0.5 * g, params, gradient)
+
+  for i in range(150):
+    params = step(params, jax.random.key(i))
+  after = head_accuracy(MODEL, heads, trunk, params, [BATCH])
+  assert after[0] == before[0] and all(a > b + 0.3 for a, b in zip(after[1:], before[1:], strict=True))
+  assert all(np.any(params[f'head_{i}']['block_0']['kernel']) for i in range(DEPTH))
+
+
+def test_fine_tuning_trains_trunk_and_heads():
+  heads, start = made('own')
+  task = finetuned_heads_task(MODEL, heads, MODEL.init(jax.random.key(0)), start, p1_share=0.5, draw='all')
+  params = task.init(jax.random.key(0))
+  gradient = jax.grad(lambda p: task.loss(p, {}, BATCH, jax.random.key(0))[0])(params)
+  assert np.any(gradient['model']['embedding']) and np.any(gradient['heads']['head_2']['projection']['kernel'])
+
+
+# ---- decoding
+
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]]
+PROMPTS, LENGTHS = np.array([[3, 4, 5, 6], [7, 8, 0, 0], [9, 0, 0, 0]], np.int32), np.array([4, 2, 1])
+FORCED = {'prefix': PROMPTS, 'prompt_lengths': LENGTHS - 1}
+CASES = {  # what is given beside the prompts; seed and size of the noise, by which outputs vary
+  'lm': ({'prompt_lengths': LENGTHS}, 1, 2.0),
+  'transformer': (FORCED, 2, 1.0),
+  't5': (FORCED, 2, 2.0),
+}
+
+
+@pytest.mark.parametrize('kind', ['own', 'shared'])
+@pytest.mark.parametrize('name', CASES)
+def test_exact_trees_are_lossless_on_ragged_batches_and_rows_are_independent(name, kind):
+  with jax.enable_x64(True):
+    given, seed, scale = CASES[name]
+    model = type(MODELS[name])(dataclasses.replace(MODELS[name].config, dtype='float64'))
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), model.init(jax.random.key(0)))
+    params = noisy(params, seed, scale)
+    heads = MedusaHeads(depth=DEPTH, d_model=D, **SIZES[kind])
+    bound = (heads, noisy(heads.start(model, params), seed=7, scale=0.1))
+    greedy = fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=9, **given)
+    strategy = fd.Medusa(bound, TREE)
+    out = fd.decode(model, params, PROMPTS, strategy, max_len=9, **given)
+    np.testing.assert_array_equal(out.tokens, greedy.tokens)
+    assert len(np.unique(greedy.tokens)) > 3 and (np.asarray(out.block_sizes) > 1).any()
+    for i in range(len(PROMPTS)):
+      row = {key: value[i : i + 1] for key, value in given.items()}
+      alone = fd.decode(model, params, PROMPTS[i : i + 1], strategy, max_len=9, **row)
+      for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
+        np.testing.assert_array_equal(getattr(alone, field)[0], getattr(out, field)[i], err_msg=field)
+
+
+def test_heads_in_half_precision_compute_in_the_models_type():
+  model = dataclasses.replace(MODELS['lm'], config=dataclasses.replace(MODELS['lm'].config, dtype='bfloat16'))
+  params = model.init(jax.random.key(0))
+  hidden, _, _ = model.apply(params, jnp.asarray(PROMPTS[:1]), causal(4), model.init_cache(params, None, 1, 4))
+  heads, own = made('own')
+  assert hidden.dtype == jnp.bfloat16 and heads.logits(own, hidden[:, 0], project).dtype == jnp.float32
+
+
+# ---- folders and mistakes
+
+
+def test_model_folders_hold_them(tmp_path):
+  heads, params = made('two blocks')
+  model = MODELS['transformer']
+  folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None, (heads, params))
+  loaded, loaded_params = fd.load_heads(tmp_path)
+  assert loaded == heads and fd.load(tmp_path)[0] == model and folders.has_heads(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
+
+
+def decode_with(heads):
+  model = MODELS['lm']
+  bound = (heads, heads.init(jax.random.key(0)))
+  return fd.decode(model, model.init(jax.random.key(0)), PROMPTS, fd.Medusa(bound, [[0], [1]]), prompt_lengths=LENGTHS)
+
+
+@pytest.mark.parametrize(
+  'call, message',
+  [
+    (lambda: MedusaHeads(depth=0, d_model=D), 'depth=0 is not possible: give 1 or more'),
+    (lambda: MedusaHeads(depth=1, d_model=D, layers=0), 'layers=0'),
+    (lambda: MedusaHeads(depth=1, d_model=D, output_bias=True), 'give vocab_size too'),
+    (lambda: decode_with(MedusaHeads(depth=1, d_model=16)), 'hidden states of 16, and this model has 8'),
+    (lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=12)), 'among 12 words, and this model has 13'),
+    (lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=14)), 'among 14 words, and this model has 13'),
+    (
+      lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(MODEL, MODEL.init(jax.random.key(0))),
+      'vocab_size=5, and the model has 13 words',
+    ),
+    (
+      lambda: MedusaHeads(1, D, V).start(MODELS['marian'], noisy(MODELS['marian'].init(jax.random.key(0)))),
+      'give the heads output_bias=True',
+    ),
+  ],
+)
+def test_bad_requests_are_refused(call, message):
+  with pytest.raises(fd.UserError, match=message):
+    call()
