@@ -103,7 +103,7 @@ BROKEN = {
   'missing': ([], 'lacks model.layers.1.mlp.gate_proj.weight, '),
   'extra': ([], 'has unknown model.layers.7.gate: '),
   'torn': ([], 'is corrupt or cut short'),
-  'another size': ([], 'its config.json means'),
+  'another size': ([], 'and config.json means'),
   'short context': (['--max_len=8'], "which with --max_len=8 exceeds the model's 8 positions"),
   'empty prompt': (['--prompt='], 'the prompt is empty'),
   'gamma': (['--lookup', '--gamma=0'], '--gamma=0 is not possible'),
