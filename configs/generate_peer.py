@@ -3,7 +3,7 @@
   python -m experiments.generate_peer --config=configs/generate_peer.py:scale=110m --workdir=out/peer
   python -m experiments.generate_peer --config=configs/generate_peer.py:scale=smoke --workdir=out/peer-smoke
 
-Expected on 2 cores: six minutes, and 24 ms a token for transformers' greedy decoding. Needs `fastdec[benchmark]`. With
+Minutes on 2 cores. Needs `fastdec[benchmark]`. With
 --model=folder [--draft=folder] the sizes here are not read.
 """
 

@@ -5,7 +5,7 @@
   python -m experiments.benchmark --config=configs/lm_speed.py:scale=7b --workdir=out/lm-speed-7b     # on a GPU
 
 scale
-  110m   Llama-style, 12 layers of 768; six minutes on 2 cores
+  110m   Llama-style, 12 layers of 768; minutes on 2 cores
   smoke  to see that all runs
   1b     the shape of Llama-3.2-1B: 2.5 GB of weights in bfloat16
   7b     the shape of Llama-2-7B: 13.5 GB

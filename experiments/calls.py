@@ -20,6 +20,15 @@ from fastdec.struct import Bound
 DECODER = ('decoder', 'layer', 'norm')  # how the parts that every call reads are named
 LARGEST = 2**30  # bytes to measure the bandwidth by, beyond all caches
 READS = 8  # of them in one program, which is started once
+COLUMNS = {
+  'dtype': '{dtype}',
+  'batch': '{batch}',
+  'variant': '{variant}',
+  'ms a call': '{ms_per_call:.2f}',
+  'to greedy': '{to_greedy:.2f}',
+  'to the floor': '{to_floor:.2f}',
+  'floor ms': '{floor_ms:.2f}',
+}
 
 
 def check_at_least(least: int, config: Any, *names: str) -> None:
@@ -131,15 +140,7 @@ def _bandwidth(size: int) -> float:
 
 def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:
   """Rows of `measured`, with the columns dtype and batch, as a pipe table."""
-  return table(rows, {
-    'dtype': '{dtype}',
-    'batch': '{batch}',
-    'variant': '{variant}',
-    'ms a call': '{ms_per_call:.2f}',
-    'to greedy': '{to_greedy:.2f}',
-    'to the floor': '{to_floor:.2f}',
-    'floor ms': '{floor_ms:.2f}',
-  })  # fmt: skip
+  return table(rows, COLUMNS)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:

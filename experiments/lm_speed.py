@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.calls import Calls, FreeDraft, check_at_least, figures, table
+from experiments.calls import COLUMNS, Calls, FreeDraft, check_at_least, figures, table
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.sampling import argmax
 from fastdec.errors import UserError
@@ -125,14 +125,7 @@ def _beside(row: Row, bare: Timing, timings: Mapping[str, Timing], config: Speed
 
 def markdown(rows: Sequence[Row]) -> str:
   """The rows as a pipe table."""
-  return table(rows, {
-    'dtype': '{dtype}',
-    'batch': '{batch}',
-    'variant': '{variant}',
-    'ms a call': '{ms_per_call:.2f}',
-    'to greedy': '{to_greedy:.2f}',
-    'to the floor': '{to_floor:.2f}',
-    'floor ms': '{floor_ms:.2f}',
+  return table(rows, COLUMNS | {
     'of the bandwidth': '{bandwidth_share:.0%}',
     'the model alone, ms': '{bare_ms:.2f}',
     'the loop adds, ms': '{overhead_ms:.3f}',

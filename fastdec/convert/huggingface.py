@@ -147,7 +147,12 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
       )
       raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
     raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
-  return {name: SINGLE for name in opened(folder / SINGLE).keys()}  # noqa: SIM118 (not a dict)
+  return files_in(folder, SINGLE)
+
+
+def files_in(folder: pathlib.Path, file: str) -> dict[str, str]:
+  """The same where one file holds all."""
+  return dict.fromkeys(opened(folder / file).keys(), file)
 
 
 def opened(file: pathlib.Path) -> Any:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, DTypeLike
 
-from fastdec.convert.huggingface import INDEX, SINGLE, Tensors, files_of, listed, opened, read_json
+from fastdec.convert.huggingface import INDEX, SINGLE, Tensors, files_in, files_of, listed, read_json
 from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
@@ -123,7 +123,7 @@ def _their_name(ours: str, layers: int) -> str:
 def _files(folder: pathlib.Path) -> dict[str, str]:
   """The file that holds each tensor."""
   if (folder / FILE).is_file():
-    return {name: FILE for name in opened(folder / FILE).keys()}  # noqa: SIM118 (not a dict)
+    return files_in(folder, FILE)
   pickled = sorted(folder.glob('*.pt'))
   if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickled:
     return files_of(folder)
