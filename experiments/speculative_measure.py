@@ -13,7 +13,7 @@ import numpy as np
 import fastdec as fd
 from experiments import cli
 from experiments.speculation import MODELS, TRAINED, SpeculativeExperiment
-from experiments.speculative_calls import draft_calls, plain_calls, start, wide_calls
+from experiments.speculative_calls import draft_calls, plain_calls, start, text, wide_calls
 from fastdec import folders
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
@@ -59,8 +59,9 @@ class Measuring:
     if not (spec.later and reference.later):
       raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
     agreement = {} if temperature else self._agreement(batches, spec_texts, plain_texts)
-    clock = self._clock(strategy, plain, batches)
-    c, v = self._costs(strategy, plain, gamma, batches[0])
+    clock = self._clock(strategy, plain, gamma, batches)
+    c, v = (_cost(clock, name) for name in ('drafts', 'wide calls'))
+    c = None if c is None else c / gamma
     is_model = draft in MODELS
     alpha = self.alpha(draft, temperature) if is_model else None
     tokens_per_call = spec.per_step / reference.per_step
@@ -74,10 +75,10 @@ class Measuring:
       draft, temperature, plan, batch, gamma, alpha_beta=alpha,
       alpha_accepted=accepted_share(_joined(spec_texts), gamma) if is_model and plan != 'adaptive' else None,
       c=c, v=v, tokens_per_call=tokens_per_call, drafts_per_call=drafts,
-      predicted=None if alpha is None or plan == 'adaptive' else fd.theory.speedup(alpha, gamma, c),
-      predicted_width=tokens_per_call / (v + drafts * c),
+      predicted=None if None in (alpha, c) or plan == 'adaptive' else fd.theory.speedup(alpha, gamma, c),
+      predicted_width=None if None in (c, v) else tokens_per_call / (v + drafts * c),
       speedup=rates['spec'].speedup_over(rates['plain']),
-      speedup_calls=_after_prompt(clock, spec, reference), spread=(min(ratios), max(ratios)),
+      speedup_calls=_calls_alone(clock, spec, reference), spread=(min(ratios), max(ratios)),
       ms_per_token=rates['spec'].milliseconds,
       plain_ms_per_token=rates['plain'].milliseconds,
       texts=spec.texts, models=self.models(draft), **agreement,
@@ -139,29 +140,25 @@ class Measuring:
     largest = float(gaps.max()) if gaps.size else None
     return {'same_as_plain': 1 - len(gaps) / texts, 'parted': len(gaps), 'largest_gap': largest}
 
-  def _clock(self, strategy: Any, plain: Any, batches: list[tuple[np.ndarray, Any]]) -> dict[str, Timing]:
-    """Whole texts, and the prompt alone, of which comes the first token."""
-    functions = {
-      'plain': lambda prompts, key: self._decode(plain, prompts, key),
-      'spec': lambda prompts, key: self._decode(strategy, prompts, key),
-      'plain prompt': lambda prompts, key: self._start(plain, prompts, key),
-      'spec prompt': lambda prompts, key: self._start(strategy, prompts, key),
+  def _clock(self, strategy: Any, plain: Any, gamma: int, batches: list[tuple[np.ndarray, Any]]) -> dict[str, Timing]:
+    """Whole texts, texts without their prompts, and single calls, in turn: all meet the same speed of the machine."""
+    calls, max_len = -(-self.config.calls // len(batches)), self.config.max_len
+    after_plain, after = (start(self.target, one, batches[0][0], max_len, batches[0][1]) for one in (plain, strategy))
+    costs = {
+      'one call': plain_calls(self.target, plain, after_plain),
+      'wide calls': wide_calls(self.target, strategy, after, gamma + 1),
+      'drafts': draft_calls(self.target, strategy, after),
     }
+    functions = {}
+    for name, one in (('plain', plain), ('spec', strategy)):
+      functions[name] = lambda prompts, key, one=one: self._decode(one, prompts, key)
+      for times, steps in (('', max_len), (', none', 0)):
+        functions[f'{name} calls{times}'] = lambda prompts, key, one=one, steps=steps: text(
+          self.target, one, prompts, max_len, key, steps
+        )
+    for name, run in costs.items():
+      functions |= {name: lambda *_, run=run: run(calls), f'{name}, none': lambda *_, run=run: run(0)}
     return measure(functions, self.config.repeats, batches)
-
-  def _start(self, strategy: Any, prompts: np.ndarray, key: Any) -> Any:
-    return start(self.target, strategy, prompts, self.config.max_len, key)
-
-  def _costs(self, strategy: Any, plain: Any, gamma: int, one: tuple[np.ndarray, Any]) -> tuple[float, float]:
-    """c and v."""
-    calls, after_plain, after = self.config.calls, self._start(plain, *one), self._start(strategy, *one)
-    timings = measure({
-      'one': plain_calls(self.target, plain, after_plain, calls),
-      'wide': wide_calls(self.target, strategy, after, gamma + 1, calls),
-      'draft': draft_calls(self.target, strategy, after, calls),
-    }, self.config.repeats)  # fmt: skip
-    cost = {name: 1 / timing.speedup_over(timings['one']) for name, timing in timings.items()}
-    return cost['draft'] / gamma, cost['wide']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,13 +186,20 @@ def models_hash(workdir: pathlib.Path, draft: str) -> str:
   return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]
 
 
-def _after_prompt(clock: Mapping[str, Timing], spec: _Texts, plain: _Texts) -> float | None:
-  """The ratio of the times that the calls take for a token, the prompt's time taken off; None where the clock is too
-  coarse for that."""
-  took = {
-    name: np.subtract(clock[name].seconds, clock[f'{name} prompt'].seconds) / texts.later
-    for name, texts in (('spec', spec), ('plain', plain))
-  }
+def _net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
+  """Seconds of the calls alone, round by round: what the same program takes without any is taken off."""
+  return np.subtract(clock[name].seconds, clock[f'{name}, none'].seconds)
+
+
+def _cost(clock: Mapping[str, Timing], name: str) -> float | None:
+  """In plain calls of the target; None where the clock is too coarse for that."""
+  ones, cost = _net(clock, 'one call'), _net(clock, name)
+  return float(np.median(cost / ones)) if min(ones.min(), cost.min()) > 0 else None
+
+
+def _calls_alone(clock: Mapping[str, Timing], spec: _Texts, plain: _Texts) -> float | None:
+  """The ratio of the times that the calls take for a token; None where the clock is too coarse for that."""
+  took = {name: _net(clock, f'{name} calls') / texts.later for name, texts in (('spec', spec), ('plain', plain))}
   if min(map(np.min, took.values())) <= 0:
     return None
   return float(np.median(took['plain'] / took['spec']))

@@ -119,8 +119,8 @@ class SpeculativePage:
     cell = self.measuring.cell(plan.draft, plan.temperature, plan.plan, gamma, plan.batch)
     speculation.append(self.results, cell)
     jax.clear_caches()  # hardly a program is of use twice, and Linux gives a process memory maps for some hundreds
-    predicted = f'predicted {cell.predicted_width:.2f}x, measured {cell.speedup:.2f}x'
-    self.console.print(f'{cell.tokens_per_call:.2f} tokens a call, {predicted}')
+    predicted = 'nothing predicted' if cell.predicted_width is None else f'predicted {cell.predicted_width:.2f}x'
+    self.console.print(f'{cell.tokens_per_call:.2f} tokens a call, {predicted}, measured {cell.speedup:.2f}x')
 
   def _check(self) -> None:
     """Raises UserError for what is wrong before any work."""
