@@ -1,0 +1,130 @@
+"""Measures prediction heads on text that their model writes: accuracies, the best tree, and what its calls cost."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+import fastdec as fd
+from experiments.calls import Calls
+from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.topology import Topology
+from fastdec.evaluation import cai
+from fastdec.evaluation.calibration import Tree, accuracy, best_nodes, grow, head_ranks
+from fastdec.evaluation.report import MISSING, Entry, Table, text
+from fastdec.evaluation.wallclock import measure
+from fastdec.struct import Bound
+
+CALLS = 16  # of a round
+TOPS = (1, 5)
+HEADS_NOTE = (
+  'Right: the token that the model itself writes is among the first choices, over all tokens of its texts; in'
+  ' parentheses {name}, Medusa-1 (Cai et al. 2024).'
+)
+WIDTHS_NOTE = (
+  'The tokens that the best tree of so many nodes writes a call, as counted on these texts, and what a call takes at'
+  ' batch 1, heads included; 1 node: greedy decoding without heads.'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """What was found."""
+
+  tree: Tree  # as large as was allowed
+  right: Mapping[int, tuple[float, ...]]  # how often a head has the token among so many first choices
+  positions: int  # tokens that were guessed after
+  milliseconds: Mapping[int, float]  # of a call, by nodes; {}: not timed
+
+  @property
+  def nodes(self) -> int:
+    """Of the tree to use: with the most tokens a second, or, if that is not known, all."""
+    return best_nodes(self.tree, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
+
+  @property
+  def chosen(self) -> Tree:
+    """The tree to use."""
+    return self.tree.cut(self.nodes)
+
+
+def calibrate(
+  target: Bound,
+  heads: Bound,
+  prompts: Sequence[Sequence[int]],
+  nodes: int,
+  max_len: int,
+  rows: int,
+  said: Callable[[int], None] = lambda count: None,
+) -> Calibration:
+  """Has the model write greedily, and grows a tree of so many nodes at most; not timed.
+
+  Args:
+    target, heads: the model, and heads on it.
+    prompts: ids, of sources if the model has an encoder.
+    nodes: of the tree at most, the root included.
+    max_len: of a text.
+    rows: prompts at once.
+    said: is told how many more prompts are done.
+  """
+  parts = []
+  for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
+    parts.append(head_ranks(tuple(target), tuple(heads), inputs, texts, lengths))
+    said(int((texts.lengths > 0).sum()))
+  ranks = np.concatenate(parts)
+  if not len(ranks):
+    raise fd.UserError('the model ends every text after one token, so there is nothing to guess: give other prompts')
+  right = {top: accuracy(ranks, top) for top in TOPS}
+  return Calibration(grow(ranks, nodes), right, len(ranks), {})
+
+
+def timed(
+  found: Calibration, target: Bound, heads: Bound, prompt: Sequence[int], max_len: int, rounds: int
+) -> Calibration:
+  """The same with the time of a call for 1, 2, 4, ... nodes, at batch 1."""
+  most = len(found.tree.choices) + 1
+  widths = sorted({*(2**i for i in range(most.bit_length())), most})
+  drafters = {n: fd.Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths}
+  inputs = np.array([prompt], np.int32)
+  timings = measure({n: Calls(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}, rounds)
+  return dataclasses.replace(found, milliseconds={n: timings[n].milliseconds / CALLS for n in widths})
+
+
+def _texts(
+  target: Bound, prompts: Sequence[Sequence[int]], max_len: int, rows: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None, Decoded]]:
+  """Inputs, prompt lengths and greedy texts, so many rows at once, all of one shape; rows too many have no length."""
+  model, width = target.module, max(map(len, prompts))
+  rows = min(rows, len(prompts))
+  for start in range(0, len(prompts), rows):
+    chosen = list(prompts[start : start + rows])
+    missing = rows - len(chosen)
+    chosen += chosen[-1:] * missing
+    inputs = np.array([[*ids, *[model.pad_id] * (width - len(ids))] for ids in chosen], np.int32)
+    lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
+    texts = fd.decode(*target, inputs, fd.Greedy(), lengths, max_len=max_len)
+    kept = np.where(np.arange(rows) < rows - missing, texts.lengths, 0)
+    yield inputs, lengths, dataclasses.replace(texts, lengths=kept)
+
+
+def heads_table(found: Calibration, name: str = 'Vicuna 7B') -> Table:
+  """How often each head is right, the published heads' accuracies beside."""
+  published, rows = cai.ACCURACY[name], []
+  for i in range(len(found.right[1])):
+    beside = [f'({100 * value:.0f})' for value in published[i]] if i < len(published) else [''] * len(TOPS)
+    ours = (text(100 * found.right[top][i], '.1f') for top in TOPS)
+    rows.append((Entry(f'{i + 1}'), *map(Entry, ours, beside)))
+  notes = (HEADS_NOTE.format(name=name), f'Counted at {found.positions:,} tokens.')
+  return Table('Heads', ('Head', *(f'Top-{top} %' for top in TOPS)), tuple(rows), notes)
+
+
+def widths_table(found: Calibration) -> Table:
+  """What trees of growing size promise; the chosen one is marked."""
+  nodes = sorted({*found.milliseconds, found.nodes})
+  rows = []
+  for n in nodes:
+    tokens, ms = found.tree.cut(n).tokens_per_call, found.milliseconds.get(n)
+    speed = MISSING if ms is None else f'{1e3 * tokens / ms:,.0f}'
+    mark = f'{n} (chosen)' if n == found.nodes else str(n)
+    rows.append(tuple(map(Entry, (mark, f'{tokens:.2f}', text(ms, '.2f'), speed))))
+  header = ('Nodes', 'Tokens a call', 'ms a call', 'Tokens a second')
+  return Table('Trees', header, tuple(rows), (WIDTHS_NOTE,))

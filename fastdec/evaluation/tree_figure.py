@@ -1,0 +1,57 @@
+"""The picture of a tree: every node with how often it is accepted."""
+
+from pathlib import Path
+
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from fastdec.evaluation.calibration import Tree
+from fastdec.evaluation.figures import save
+
+SLOT = 0.42  # inches for a leaf
+
+
+def draw(tree: Tree, title: str, path: Path) -> None:
+  """The tree as a PNG: the root on top, siblings by rank from left to right; in a node its rate in percent."""
+  rates = {(): 1.0, **dict(zip(tree.choices, tree.rates, strict=True))}
+  places = _places(rates)
+  deepest, leaves = max(map(len, rates)), 1 + max(x for x, _ in places.values())
+  figure = Figure(figsize=(max(6.0, SLOT * leaves + 1), 1.1 * deepest + 1.6), dpi=150, layout='constrained')
+  axes = figure.subplots()
+  for node, (x, y) in places.items():
+    if node:
+      above = places[node[:-1]]
+      axes.plot([above[0], x], [above[1], y], color='0.7', linewidth=0.8, zorder=1)
+  colours = [colormaps['viridis'](rates[node]) for node in places]
+  axes.scatter(*zip(*places.values(), strict=True), s=420, c=colours, zorder=2)
+  for node, (x, y) in places.items():
+    label = f'{100 * rates[node]:.0f}' if rates[node] >= 0.01 else '<1'
+    axes.text(x, y, label, ha='center', va='center', fontsize=8, color='black' if rates[node] > 0.6 else 'white')
+  axes.set_yticks(range(-deepest, 1), ['root' if d == 0 else f'head {d}' for d in range(deepest, -1, -1)])
+  axes.set_xticks([])
+  axes.spines[:].set_visible(False)
+  axes.margins(0.03, 0.12)
+  axes.set_title(f'{title}\nin a node: of 100 calls, how many accept it', fontsize=10)
+  save(figure, path)
+
+
+def _places(nodes: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], tuple[float, float]]:
+  """Leaves side by side, every other node above the middle of its children."""
+  found: dict[tuple[int, ...], tuple[float, float]] = {}
+  children: dict[tuple[int, ...], list[tuple[int, ...]]] = {node: [] for node in nodes}
+  for node in sorted(filter(None, nodes)):
+    children[node[:-1]].append(node)
+  used = 0
+
+  def put(node: tuple[int, ...]) -> float:
+    nonlocal used
+    if children[node]:
+      xs = [put(child) for child in children[node]]
+      x = (xs[0] + xs[-1]) / 2
+    else:
+      x, used = float(used), used + 1
+    found[node] = (x, float(-len(node)))
+    return x
+
+  put(())
+  return found
