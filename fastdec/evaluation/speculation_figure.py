@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from fastdec.evaluation.figures import dress, nothing_yet, save
 from fastdec.evaluation.leviathan import SPEEDS
-from fastdec.evaluation.speculation import DRAFTS, SpecCell, latest
+from fastdec.evaluation.measured import latest
+from fastdec.evaluation.speculation import DRAFTS, SpecCell
 from fastdec.evaluation.speculation_tables import WITHIN
 
 # Okabe and Ito's colours; each draft also has a shape of its own.

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from fastdec.decoding import theory
 from fastdec.evaluation.leviathan import ALPHAS, SPEEDS
+from fastdec.evaluation.measured import latest
 from fastdec.evaluation.parting import NEAR_TIE
 from fastdec.evaluation.report import MISSING, Entry, Table, text
-from fastdec.evaluation.speculation import DRAFTS, SpecCell, latest
+from fastdec.evaluation.speculation import DRAFTS, SpecCell
 
 SPEED_NOTES = (
   'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own texts (temperature'

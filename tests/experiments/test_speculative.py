@@ -10,7 +10,8 @@ from configs import speculative
 from experiments import cli, graph, speculation
 from experiments.speculative_measure import Measuring
 from experiments.speculative_page import SpeculativePage
-from fastdec.evaluation.speculation import SpecCell, latest, read
+from fastdec.evaluation.measured import latest, read
+from fastdec.evaluation.speculation import SpecCell
 from tests.experiments.conftest import ROOT, run
 
 SETTINGS = {
@@ -46,11 +47,11 @@ class Rehearsal(SpeculativePage):
   def _check(self):
     pass
 
-  def _models(self, draft):
+  def _models(self, plan):
     return self.models
 
-  def _training(self, role):
-    return graph.Node(role, role, (), lambda: True, lambda budget: None)
+  def _training(self, run, title, needs=()):
+    return graph.Node(run.workdir.name, title, (), lambda: True, lambda budget: None)
 
   @property
   def measuring(self):
@@ -154,7 +155,7 @@ def finished(request, tmp_path_factory):
 @pytest.mark.slow
 def test_all_of_it_at_toy_size(finished):
   _, folder = finished
-  found = latest(read(folder / 'run' / 'results.jsonl')).values()
+  found = latest(read(folder / 'run' / 'results.jsonl', SpecCell)).values()
   names = {cell.name for cell in found}
   assert names == {
     *(f'{draft}-t0-g{plan}' for draft in ('large', 'small') for plan in ('2-b1', 'adaptive-b1', 'best-b2')),

@@ -1,0 +1,79 @@
+"""What is measured of a strategy against plain decoding, as JSON lines: one cell a line, finished or failed."""
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastdec.errors import UserError
+from fastdec.evaluation.cells import append_row, no_cell, plain, rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+  """One measurement; subclasses say of what. None is what was not measured, or has no meaning there.
+
+  Tokens per call and all ratios are to plain decoding of the same texts' length: token by token, at one temperature.
+  """
+
+  tokens_per_call: float | None = None  # of the batch: as many times fewer calls of the target than plain decoding
+  speedup: float | None = None  # whole texts, encoder and prompt included
+  speedup_calls: float | None = None  # without the prompt
+  spread: tuple[float, float] | None = None  # the least and the largest `speedup` of rounds side by side
+  ms_per_token: float | None = None
+  plain_ms_per_token: float | None = None
+  same_as_plain: float | None = None  # share of texts, at temperature 0
+  parted: int | None = None  # texts that are not the same, at temperature 0: all at near ties, see `parting`
+  largest_gap: float | None = None  # between the logits of two tokens where such a text parts
+  texts: int | None = None
+  models: str | None = None  # a hash of all models and heads
+  error: str | None = None  # why there are no figures
+  conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def key(self) -> Hashable:
+    """What the cell is, whatever came out."""
+    raise NotImplementedError
+
+  @property
+  def name(self) -> str:
+    """The same as a word."""
+    raise NotImplementedError
+
+
+Kind = TypeVar('Kind', bound=Measured)
+
+
+def append(path: Path, cell: Measured) -> None:
+  """Adds one line in one write, on disk when this returns."""
+  append_row(path, {name: plain(getattr(cell, name)) for name in _fields(type(cell))} | dict(cell.conditions))
+
+
+def read(path: Path, kind: type[Kind]) -> list[Kind]:
+  """The cells in the file in their order, none where it does not exist.
+
+  Raises:
+    UserError: a line that is JSON and no cell.
+  """
+  cells = []
+  for number, row in rows(path):
+    try:
+      fields = {name: row.pop(name) for name in _fields(kind) if name in row}
+      fields['spread'] = None if fields.get('spread') is None else tuple(fields['spread'])
+      cells.append(kind(**fields, conditions=row))
+    except (AttributeError, TypeError, UserError):
+      raise no_cell(number, path) from None
+  return cells
+
+
+def latest(cells: Iterable[Kind]) -> dict[Hashable, Kind]:
+  """Of each key the last cell that was measured, or, where there is none, the last failure."""
+  found: dict[Hashable, Kind] = {}
+  for cell in cells:
+    if cell.error is None or found.get(cell.key, cell).error is not None:
+      found[cell.key] = cell
+  return found
+
+
+def _fields(kind: type[Measured]) -> list[str]:
+  return [field.name for field in dataclasses.fields(kind) if field.name != 'conditions']
