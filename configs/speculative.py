@@ -45,12 +45,8 @@ def smoke(task):
 
 def multi30k(task):
   """Real captions. An epoch is about 240 batches of 32 rows; the target sees seven, the drafts six and ten."""
-  places = {'folder': 'data/multi30k', 'train': 'train', 'dev': 'val', 'test': 'test_2016_flickr', 'suffix': '.gz'}
-  data = text('files', **places, vocab_size=4000, rows=32, row_length=64)
-  if task == 'lm':
-    data |= {'target': 'en'}  # captions alone
   return {
-    'data': data,
+    'data': captions(task),
     'target': {'model': model(task, width=128, layers=6), 'train': training(steps=1600, constant=0.6)},
     'large': {'model': model(task, width=96, layers=2), 'train': training(steps=1400, constant=0.6)},
     'small': {'model': model(task, width=64, layers=1), 'train': training(steps=2400, constant=0.6)},
@@ -58,6 +54,13 @@ def multi30k(task):
       gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5, calls=1024
     ),
   }
+
+
+def captions(task):
+  """Multi30k's; for a language model their English side alone."""
+  places = {'folder': 'data/multi30k', 'train': 'train', 'dev': 'val', 'test': 'test_2016_flickr', 'suffix': '.gz'}
+  data = text('files', **places, vocab_size=4000, rows=32, row_length=64)
+  return data | {'target': 'en'} if task == 'lm' else data
 
 
 def training(*, steps, constant):

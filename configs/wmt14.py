@@ -136,7 +136,7 @@ def mesh(*, data=1, model=1):
   return {'data': data, 'model': model}
 
 
-def run(*, steps, warmup, every, average=2, constant=2.0, rows=0):
+def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0):
   """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5."""
   return {
     'steps': steps,
@@ -149,6 +149,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0):
     'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
     'accumulate': 1,  # parts of a batch computed one after the other, to save memory
     'b2': 0.997,  # Adam's, as in T2T v3
+    'heads_rate': heads_rate,  # heads that train together with the base learn at so many times its rate
   }
 
 

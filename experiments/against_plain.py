@@ -51,6 +51,12 @@ class Contest:
     """Of the strategy's texts, and of the plain ones."""
     return Counts.of(self.ours), Counts.of(self.theirs)
 
+  @property
+  def same(self) -> float:
+    """The share of texts that are plain decoding's."""
+    rows = [(a.tokens == b.tokens).all(1) for a, b in zip(self.ours, self.theirs, strict=True)]
+    return float(np.concatenate(rows).mean())
+
   def agreement(self, dtype: str) -> dict[str, Any]:
     """How many texts are plain decoding's, for temperature 0.
 

@@ -5,7 +5,7 @@
 
 The model goes on from each prompt greedily (or translates it), and it is counted how often each guess of each head is
 what the model writes next. The tree grows by the guess that is right most often, and has as many nodes as write the
-most tokens a second on this machine: a call is timed for 1, 2, 4, ... nodes at batch 1. With --repeats=0 nothing is
+most tokens a second on this machine: a call is timed for 1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is
 timed, and the tree has --nodes nodes.
 
 Writes tree.json, its "choices" and what was counted, and tree.png, the tree with the share of calls that accept each
@@ -27,7 +27,7 @@ REPEATS = flags.DEFINE_integer('repeats', 5, 'rounds of timing (0: none)', lower
 
 
 def main(_: list[str]) -> None:
-  import json
+  import dataclasses
   import pathlib
 
   import rich.console
@@ -35,7 +35,6 @@ def main(_: list[str]) -> None:
   import fastdec as fd
   from experiments import calibration, generation
   from experiments.progress import Progress
-  from fastdec.data.storing import whole_file
   from fastdec.errors import UserError
   from fastdec.evaluation import report, tree_figure
   from fastdec.struct import Bound
@@ -55,19 +54,7 @@ def main(_: list[str]) -> None:
     longest = max(ids, key=len)
     found = calibration.timed(found, target, heads, longest, MAX_LEN.value, REPEATS.value)
   tree = found.chosen
-  record = {
-    'choices': tree.choices,
-    'rates': [round(rate, 6) for rate in tree.rates],
-    'tokens_per_call': tree.tokens_per_call,
-    'top_1': found.right[1],
-    'top_5': found.right[5],
-    'positions': found.positions,
-    'milliseconds': {str(n): ms for n, ms in found.milliseconds.items()},
-    'model': MODEL.value,
-    'heads': heads_folder,
-  }
-  with whole_file(output) as file:
-    file.write(json.dumps(record, indent=1).encode() + b'\n')
+  dataclasses.replace(found, tree=tree).save(output, model=MODEL.value, heads=heads_folder)
   picture = output.with_suffix('.png')
   tree_figure.draw(tree, f'{len(tree.choices) + 1} nodes, {tree.tokens_per_call:.2f} tokens a call', picture)
   for table in (calibration.heads_table(found), calibration.widths_table(found)):

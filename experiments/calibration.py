@@ -1,12 +1,15 @@
 """Measures prediction heads on text that their model writes: accuracies, the best tree, and what its calls cost."""
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 import fastdec as fd
 from experiments.calls import Calls
+from fastdec.data.storing import whole_file
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import cai
@@ -15,6 +18,7 @@ from fastdec.evaluation.report import MISSING, Entry, Table, text
 from fastdec.evaluation.wallclock import measure
 from fastdec.struct import Bound
 
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
 CALLS = 16  # of a round
 TOPS = (1, 5)
 HEADS_NOTE = (
@@ -35,6 +39,26 @@ class Calibration:
   right: Mapping[int, tuple[float, ...]]  # how often a head has the token among so many first choices
   positions: int  # tokens that were guessed after
   milliseconds: Mapping[int, float]  # of a call, by nodes; {}: not timed
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> 'Calibration':
+    """What `save` wrote."""
+    there = json.loads(path.read_text())
+    tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
+    right = {top: tuple(there[f'top_{top}']) for top in TOPS}
+    return cls(tree, right, there['positions'], {int(n): ms for n, ms in there['milliseconds'].items()})
+
+  def save(self, path: pathlib.Path, **more: str) -> None:
+    """Writes a JSON file, whose "choices" are what decoding takes.
+
+    Args:
+      more: what else it is to say.
+    """
+    right = {f'top_{top}': values for top, values in self.right.items()}
+    record = {'choices': self.tree.choices, 'rates': self.tree.rates, 'tokens_per_call': self.tree.tokens_per_call}
+    record |= {**right, 'positions': self.positions, 'milliseconds': self.milliseconds, **more}
+    with whole_file(path) as file:
+      file.write(json.dumps(record, indent=1).encode() + b'\n')
 
   @property
   def nodes(self) -> int:
@@ -80,9 +104,9 @@ def calibrate(
 def timed(
   found: Calibration, target: Bound, heads: Bound, prompt: Sequence[int], max_len: int, rounds: int
 ) -> Calibration:
-  """The same with the time of a call for 1, 2, 4, ... nodes, at batch 1."""
+  """The same with the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
   most = len(found.tree.choices) + 1
-  widths = sorted({*(2**i for i in range(most.bit_length())), most})
+  widths = sorted({*(n for n in WIDTHS if n < most), most})
   drafters = {n: fd.Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths}
   inputs = np.array([prompt], np.int32)
   timings = measure({n: Calls(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}, rounds)
@@ -106,20 +130,20 @@ def _texts(
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)
 
 
-def heads_table(found: Calibration, name: str = 'Vicuna 7B') -> Table:
+def heads_table(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B') -> Table:
   """How often each head is right, the published heads' accuracies beside."""
-  published, rows = cai.ACCURACY[name], []
+  published, rows = cai.ACCURACY[beside], []
   for i in range(len(found.right[1])):
-    beside = [f'({100 * value:.0f})' for value in published[i]] if i < len(published) else [''] * len(TOPS)
+    theirs = [f'({100 * value:.0f})' for value in published[i]] if i < len(published) else [''] * len(TOPS)
     ours = (text(100 * found.right[top][i], '.1f') for top in TOPS)
-    rows.append((Entry(f'{i + 1}'), *map(Entry, ours, beside)))
-  notes = (HEADS_NOTE.format(name=name), f'Counted at {found.positions:,} tokens.')
-  return Table('Heads', ('Head', *(f'Top-{top} %' for top in TOPS)), tuple(rows), notes)
+    rows.append((Entry(f'{i + 1}'), *map(Entry, ours, theirs)))
+  notes = (HEADS_NOTE.format(name=beside), f'Counted at {found.positions:,} tokens.')
+  return Table(f'{of}: how often each head is right', ('Head', *(f'Top-{top} %' for top in TOPS)), tuple(rows), notes)
 
 
-def widths_table(found: Calibration) -> Table:
+def widths_table(found: Calibration, of: str = 'Heads') -> Table:
   """What trees of growing size promise; the chosen one is marked."""
-  nodes = sorted({*found.milliseconds, found.nodes})
+  nodes = sorted(found.milliseconds) or [found.nodes]
   rows = []
   for n in nodes:
     tokens, ms = found.tree.cut(n).tokens_per_call, found.milliseconds.get(n)
@@ -127,4 +151,4 @@ def widths_table(found: Calibration) -> Table:
     mark = f'{n} (chosen)' if n == found.nodes else str(n)
     rows.append(tuple(map(Entry, (mark, f'{tokens:.2f}', text(ms, '.2f'), speed))))
   header = ('Nodes', 'Tokens a call', 'ms a call', 'Tokens a second')
-  return Table('Trees', header, tuple(rows), (WIDTHS_NOTE,))
+  return Table(f'{of}: trees of growing size', header, tuple(rows), (WIDTHS_NOTE,))

@@ -115,7 +115,7 @@ class Page:
 
   def run(self, k: int, regime: str) -> Run:
     """The training run whose model serves a k and a regime."""
-    if k > 1 and regime not in TUNED and self.experiment.blockwise(k).are_nested:
+    if k > 1 and regime not in TUNED and self.experiment.heads_for(k).are_nested:
       k = max(self.experiment.table.ks)
     base = _base_of(k, regime)
     workdir = None if base is None else self.run(*base).workdir

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from configs.common import to_dataclass
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.api import Model
+from fastdec.models.api import Model, Params
 from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, Table, check_rows, make_mesh
 from fastdec.training.loop import LoopConfig
 from fastdec.training.optimizer import OptimizerConfig
@@ -33,6 +33,7 @@ class RunConfig:
   rows: int = 0
   accumulate: int = 1
   b2: float = 0.997
+  heads_rate: float = 1.0
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -47,7 +48,7 @@ class RunConfig:
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
     """The rate for a model of this width."""
-    settings = {name: getattr(self, name) for name in ('schedule', 'constant', 'warmup', 'b2')}
+    settings = {name: getattr(self, name) for name in ('schedule', 'constant', 'warmup', 'b2', 'heads_rate')}
     return OptimizerConfig(d_model=d_model, **settings)
 
 
@@ -141,6 +142,10 @@ class Training:
     """How the parameters of a base model, or of heads with it, lie on the mesh."""
     return self.layout
 
+  def fresh_heads(self, heads: Any, model: Model, trunk: Params) -> Params | None:
+    """What new heads on a trunk begin at; None: what their `init` draws."""
+    return None
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment(Training):
@@ -161,7 +166,7 @@ class Experiment(Training):
     if self.k < 1:
       raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
     super().__post_init__()
-    self.blockwise(2)
+    self.heads_for(2)
 
   def run(self, k: int, regime: str) -> RunConfig:
     if k == 1:
@@ -171,7 +176,7 @@ class Experiment(Training):
   def table_of(self, k: int) -> Table:
     return self.layout if k == 1 else (*self.layout, *HEADS[self.heads.layout])
 
-  def blockwise(self, k: int) -> BlockwiseHeads:
+  def heads_for(self, k: int) -> BlockwiseHeads:
     """The heads for block size k."""
     heads = self.heads
     return BlockwiseHeads(k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first)

@@ -36,9 +36,9 @@ def wide_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState, n
   return lambda calls: _turn(target, drafter, strategy.whole_rule, state, calls)
 
 
-def plain_calls(target: Bound, plain: LoopStrategy, state: loop.DecodeState) -> Callable[[int], Any]:
-  """A function of how often to call the target, on one token each."""
-  return lambda calls: _turn(target, plain.drafter, plain.whole_rule, state, calls)
+def whole_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState) -> Callable[[int], Any]:
+  """A function of how often to do as the strategy does: draft, call the target, judge."""
+  return lambda calls: _turn(target, strategy.drafter, strategy.whole_rule, state, calls)
 
 
 def draft_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState) -> Callable[[int], Any]:

@@ -58,12 +58,18 @@ class CaptionExperiment(SpeculativeExperiment):
     return CaptionTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
 
   def prompts(self, text: Text, model: LM) -> Int[np.ndarray, 'n s']:
-    tokens, n = text.tokens(self.measure.split).target, self.measure.prompt
-    found = [[self.first_id(model), *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
-    if not found:
-      split = f'no sentence of the {self.measure.split} set has more'
-      raise UserError(f'config.measure.prompt={n} tokens are too long, {split}: give fewer')
-    return np.array(found, np.int32)
+    return prompts_of(text, self.measure.split, self.measure.prompt)
 
   def first_id(self, model: LM) -> int:
     return model.config.bos_id
+
+
+def prompts_of(text: Captions, split: str, n: int) -> Int[np.ndarray, 'n s']:
+  """The first n tokens of every caption that has more, after the word that training predicts the first one from."""
+  tokens, first = text.tokens(split).target, text.model.config.bos_id
+  found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
+  if not found:
+    raise UserError(
+      f'config.measure.prompt={n} tokens are too long, no sentence of the {split} set has more: give fewer'
+    )
+  return np.array(found, np.int32)

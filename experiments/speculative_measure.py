@@ -12,7 +12,7 @@ import fastdec as fd
 from experiments import cli
 from experiments.against_plain import Contest, batches_of, cost, joined, spaced
 from experiments.speculation import MODELS, TRAINED, SpeculativeExperiment
-from experiments.speculative_calls import draft_calls, plain_calls, wide_calls
+from experiments.speculative_calls import draft_calls, whole_calls, wide_calls
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
@@ -103,7 +103,7 @@ class Measuring:
     """The parts that the formulas reckon with."""
     plain, ours = contest.state(contest.plain), contest.state(contest.strategy)
     return {
-      'one call': plain_calls(self.target, contest.plain, plain),
+      'one call': whole_calls(self.target, contest.plain, plain),
       'wide calls': wide_calls(self.target, contest.strategy, ours, gamma + 1),
       'drafts': draft_calls(self.target, contest.strategy, ours),
     }

@@ -119,13 +119,15 @@ class Run:
   def _heads(self, material: Material) -> Job:
     model, trunk = self._start(material)
     settings, dev = self.experiment.heads, material.dev_batches()
-    heads, smoothing = self.experiment.blockwise(self.k), self.experiment.run(self.k, self.regime).label_smoothing
+    heads, smoothing = self.experiment.heads_for(self.k), self.experiment.run(self.k, self.regime).label_smoothing
+    fresh = self.experiment.fresh_heads(heads, model, trunk)
     if self.regime in TUNED:
-      start, share = _heads_of(self.base, heads), settings.p1_share
+      trained, share = _heads_of(self.base, heads), settings.p1_share
+      start = fresh if trained is None else trained
       task = finetuned_heads_task(model, heads, trunk, start, share, smoothing, settings.draw, settings.decay)
       split = lambda params: (params['model'], params['heads'])
     else:
-      task = frozen_heads_task(model, heads, trunk, smoothing, settings.draw, settings.decay)
+      task = frozen_heads_task(model, heads, trunk, smoothing, settings.draw, settings.decay, fresh)
       split = lambda params: (trunk, params)
 
     def evaluate(params: Params) -> dict[str, float]:

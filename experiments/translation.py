@@ -99,8 +99,27 @@ class TableConfig:
       rule_of(rule)
 
 
+class OnText:
+  """What a training on text, its field `data`, says of text that a model has written."""
+
+  data: TextConfig
+
+  @property
+  def distilled(self) -> str:
+    return self.data.distilled
+
+  def distilled_key(self) -> str:
+    if not self.distilled:
+      return ''
+    stats = ((path, os.stat(path)) for path in self.data.training.train if os.path.exists(path))
+    return _key(self.data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
+
+  def recorded_data(self, distilled: str) -> TextConfig:
+    return dataclasses.replace(self.data, distilled=distilled)
+
+
 @dataclasses.dataclass(frozen=True)
-class TranslationExperiment(Experiment):
+class TranslationExperiment(OnText, Experiment):
   """A page of the paper about translation at one scale."""
 
   data: TextConfig
@@ -123,19 +142,6 @@ class TranslationExperiment(Experiment):
 
   def run(self, k: int, regime: str) -> RunConfig:
     return self.retrain if k == 1 and regime in DISTILLED else super().run(k, regime)
-
-  @property
-  def distilled(self) -> str:
-    return self.data.distilled
-
-  def distilled_key(self) -> str:
-    if not self.distilled:
-      return ''
-    stats = ((path, os.stat(path)) for path in self.data.training.train if os.path.exists(path))
-    return _key(self.data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
-
-  def recorded_data(self, distilled: str) -> TextConfig:
-    return dataclasses.replace(self.data, distilled=distilled)
 
   def transformer(self, vocab_size: int) -> Transformer:
     """The model over so many pieces."""

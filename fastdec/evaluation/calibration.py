@@ -118,13 +118,9 @@ def best_nodes(tree: Tree, milliseconds: Mapping[int, float]) -> int:
 
   Args:
     tree: of as many nodes as are considered at most.
-    milliseconds: a call's, by its nodes, measured on one node, on the most and on some between; straight lines join
-      them.
+    milliseconds: a call's, by its nodes; only these numbers of nodes are considered.
   """
-  known = sorted(milliseconds)
-  tokens = np.cumsum([1.0, *tree.rates])
-  times = np.interp(np.arange(1, len(tokens) + 1), known, [milliseconds[n] for n in known])
-  return int(np.argmax(tokens / times)) + 1
+  return max(milliseconds, key=lambda n: tree.cut(n).tokens_per_call / milliseconds[n])
 
 
 def accuracy(ranks: Int[np.ndarray, 'n h'], top: int) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """What is measured of a strategy against plain decoding, as JSON lines: one cell a line, finished or failed."""
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,6 +73,21 @@ def latest(cells: Iterable[Kind]) -> dict[Hashable, Kind]:
     if cell.error is None or found.get(cell.key, cell).error is not None:
       found[cell.key] = cell
   return found
+
+
+def conditions(cells: Iterable[Measured], names: Sequence[str]) -> list[str]:
+  """One note with what the figures depend on; where cells differ, all values; none without cells."""
+  rows = [cell.conditions for cell in cells if cell.error is None]
+  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in names}
+  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
+  return [f'Conditions: {note}.'] if note else []
+
+
+def repeated(cells: Iterable[Measured]) -> list[str]:
+  """One note on what greedy texts repeat, by the cells that have them; none without."""
+  shares = {cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None} - {None}
+  known = f'Of the 4-grams of greedy texts, {100 * min(shares):.1f} % had' if shares else ''
+  return [f'{known} stood before in the same text.'] if shares else []
 
 
 def _fields(kind: type[Measured]) -> list[str]:

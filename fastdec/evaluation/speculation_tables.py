@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from fastdec.decoding import theory
 from fastdec.evaluation.leviathan import ALPHAS, SPEEDS
-from fastdec.evaluation.measured import latest
+from fastdec.evaluation.measured import conditions, latest, repeated
 from fastdec.evaluation.parting import NEAR_TIE
 from fastdec.evaluation.report import MISSING, Entry, Table, text
 from fastdec.evaluation.speculation import DRAFTS, SpecCell
@@ -45,7 +45,7 @@ def speed_table(cells: Iterable[SpecCell]) -> Table:
     'Draft', 'T', 'γ', 'Batch', 'α (beta)', 'α (accepted)', 'c', 'v', 'Tokens', 'Exp', 'Exp, width', 'Emp',
     'Emp, calls alone', 'Same %',
   )  # fmt: skip
-  notes = (*SPEED_NOTES, *_close(found), *_repeated(found), *conditions(found))
+  notes = (*SPEED_NOTES, *_close(found), *repeated(found), *conditions(found, CONDITIONS))
   return Table('Speculative decoding, Tables 2 and 4', header, tuple(rows), notes)
 
 
@@ -83,7 +83,7 @@ def alpha_table(cells: Iterable[SpecCell]) -> Table:
     rows.append((label, Entry(MISSING), *(entry for part in entries for entry in part)))
   parts = ('α', 'tokens expected', 'tokens', 'speed-up')
   header = ('Draft', 'γ', *(f'T = {temperature:g}: {part}' for temperature in temperatures for part in parts))
-  return Table('Speculative decoding, Table 3', header, tuple(rows), (*ALPHA_NOTES, *conditions(found)))
+  return Table('Speculative decoding, Table 3', header, tuple(rows), (*ALPHA_NOTES, *conditions(found, CONDITIONS)))
 
 
 def _alpha_entries(cell: SpecCell | None) -> tuple[Entry, ...]:
@@ -101,23 +101,8 @@ def _order(cell: SpecCell) -> tuple:
   return list(DRAFTS).index(cell.draft), cell.temperature, cell.batch, rank
 
 
-def conditions(cells: Iterable[SpecCell]) -> Sequence[str]:
-  """One note with what the figures depend on; where cells differ, all values."""
-  rows = [cell.conditions for cell in cells if cell.error is None]
-  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in CONDITIONS}
-  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
-  return [f'Conditions: {note}.'] if note else []
-
-
 def _close(cells: Iterable[SpecCell]) -> Sequence[str]:
   """How many cells came out as predicted."""
   known = [cell for cell in cells if cell.speedup_calls is not None and cell.predicted_width is not None]
   close = sum(abs(cell.speedup_calls / cell.predicted_width - 1) <= WITHIN for cell in known)
   return [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {len(known)}.'] if known else []
-
-
-def _repeated(cells: Iterable[SpecCell]) -> Sequence[str]:
-  """What greedy texts repeat: prompt lookup lives on it."""
-  shares = {cell.conditions.get('repeated_4grams') for cell in cells if cell.error is None and cell.temperature == 0}
-  known = sorted(share for share in shares if share is not None)
-  return [f'Of the 4-grams of greedy texts, {100 * known[0]:.1f} % had stood before in the same text.'] if known else []

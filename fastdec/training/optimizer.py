@@ -19,12 +19,15 @@ class OptimizerConfig:
   b1: float = 0.9
   b2: float = 0.997
   epsilon: float = 1e-9
+  heads_rate: float = 1.0  # of heads that train together with the model: so many times its rate
 
   def __post_init__(self) -> None:
     if self.schedule not in SCHEDULES:
       raise UserError(f'schedule={self.schedule!r} is unknown: choose one of {", ".join(SCHEDULES)}')
     if not 0 <= self.b2 < 1:
       raise UserError(f'b2={self.b2} is not possible: give a number from 0 to below 1')
+    if self.heads_rate <= 0:
+      raise UserError(f'heads_rate={self.heads_rate} is not possible: give a number above 0')
     if self.warmup < 1:
       raise UserError(f'warmup={self.warmup} is not possible: give at least 1 step')
 
@@ -34,7 +37,11 @@ class OptimizerConfig:
     return SCHEDULES[self.schedule](self)
 
   def build(self) -> optax.GradientTransformation:
-    return optax.adam(self.learning_rate, b1=self.b1, b2=self.b2, eps=self.epsilon)
+    adam = optax.adam(self.learning_rate, b1=self.b1, b2=self.b2, eps=self.epsilon)
+    if self.heads_rate == 1:
+      return adam
+    of_heads = lambda params: {name: name == 'heads' for name in params}
+    return optax.chain(adam, optax.masked(optax.scale(self.heads_rate), of_heads))  # Adam forgets a gradient's scale
 
 
 def _rsqrt(config: OptimizerConfig) -> optax.Schedule:

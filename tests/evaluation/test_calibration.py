@@ -45,8 +45,8 @@ def test_accuracy_counts_where_there_was_something_to_guess():
 
 def test_the_budget_is_of_tokens_a_second():
   tree = Tree(((0,), (1,), (2,), (3,)), (0.6, 0.2, 0.1, 0.05))
-  assert best_nodes(tree, {1: 1.0, 5: 1.0}) == 5  # wide calls cost nothing more
-  assert best_nodes(tree, {1: 1.0, 5: 9.0}) == 1  # each node costs two calls
+  assert best_nodes(tree, {1: 1.0, 2: 1.0, 5: 1.0}) == 5  # wide calls cost nothing more
+  assert best_nodes(tree, {1: 1.0, 2: 3.0, 5: 9.0}) == 1  # each node costs two calls
   assert best_nodes(tree, {1: 1.0, 2: 1.1, 5: 2.0}) == 2
 
 

@@ -1,0 +1,92 @@
+"""Measures Medusa heads: their trees on held-out text, then one cell after the other."""
+
+import dataclasses
+import functools
+import pathlib
+
+import fastdec as fd
+from experiments import calibration, cli
+from experiments.against_plain import Contest, batches_of, cost, joined, spaced
+from experiments.medusa_settings import MedusaExperiment
+from experiments.speculative_calls import whole_calls
+from experiments.speculative_captions import prompts_of
+from fastdec import folders
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.evaluation.acceptance import repeated_share
+from fastdec.evaluation.medusa_cells import MedusaCell
+from fastdec.struct import Bound
+from fastdec.training.losses import dev_loss
+
+ROWS = 64  # prompts at once, where nothing is timed
+
+
+class Measuring:
+  """Measures the finished runs of a workdir.
+
+  Args:
+    experiment: whose `measure` says what.
+    workdir: with the runs.
+  """
+
+  def __init__(self, experiment: MedusaExperiment, workdir: pathlib.Path) -> None:
+    self.experiment, self.config, self.workdir = experiment, experiment.measure, workdir
+    self.text = experiment.open()
+    config = self.config
+    prompts = prompts_of(self.text, config.split, config.prompt)
+    self.timed = prompts[spaced(len(prompts), min(config.timed, len(prompts)))]
+    self.conditions = cli.conditions(cli.config_string(), experiment.model.dtype, 0, experiment.seed)
+    del self.conditions['batch']  # a field of the cells
+    self.conditions |= experiment.asked
+
+  def calibrate(self, stage: str, path: pathlib.Path) -> calibration.Calibration:
+    """Grows the tree of a stage's heads on the dev set, times its calls, and writes both."""
+    target, heads = self._bound(stage)
+    config = self.config
+    prompts = prompts_of(self.text, 'dev', config.prompt)
+    prompts = prompts[spaced(len(prompts), min(config.calibrated, len(prompts)))]
+    most = max(config.most, config.nodes)
+    found = calibration.calibrate(target, heads, prompts, most, config.max_len, ROWS)
+    found = calibration.timed(found, target, heads, prompts[0], config.max_len, config.repeats)
+    found.save(path)
+    return found
+
+  def cell(self, plan: MedusaCell, found: calibration.Calibration) -> MedusaCell:
+    """Measures a cell, by the calibration of its heads."""
+    target, heads = self._bound(plan.stage)
+    choices = self._choices(plan.tree, heads, found)
+    rule = fd.Typical(self.config.typical, self.config.typical**0.5) if plan.tree == 'typical' else fd.Exact()
+    strategy = fd.Medusa(heads, choices, rule)
+    batches = batches_of(self.timed, plan.batch, target.module.pad_id, None)
+    contest = Contest(target, strategy, fd.Greedy(), batches, self.config.max_len)
+    counts, theirs = contest.counts
+    if not (counts.later and theirs.later):
+      raise UserError('the model ends every text after one token, so nothing is drafted: train it for longer')
+    is_exact = plan.tree != 'typical'
+    agreement = contest.agreement(self.experiment.model.dtype) if is_exact else {'same_as_plain': contest.same}
+    turns = {'one call': contest.plain, 'tree call': strategy}
+    calls = {name: whole_calls(target, one, contest.state(one)) for name, one in turns.items()}
+    clock = contest.clock(self.config.repeats, calls, -(-self.config.calls // len(batches)))
+    return dataclasses.replace(
+      plan, nodes=choices.n, depth=choices.max_depth, width_cost=cost(clock, 'tree call', 'one call'),
+      nll=self.nll(plan.stage), models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,
+      conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},
+    )  # fmt: skip
+
+  @functools.lru_cache  # noqa: B019 (one object a process)
+  def nll(self, stage: str) -> float:
+    """Of the dev set as people wrote it."""
+    target = self._bound(stage)[0]
+    return dev_loss(*target, self.text.dev_batches())['nll']
+
+  def _bound(self, stage: str) -> tuple[Bound, Bound]:
+    """Model and heads of a stage."""
+    return Bound(*folders.load(self.workdir / stage)), Bound(*folders.load_heads(self.workdir / stage))
+
+  def _choices(self, tree: str, heads: Bound, found: calibration.Calibration) -> Topology:
+    if tree == 'chain':
+      return Topology.chain(heads.module.depth + 1)
+    if tree == 'published':
+      return Topology.from_choices(fd.medusa_choices(self.config.published))
+    best = found.chosen if tree == 'fastest' else found.tree.cut(self.config.nodes)
+    return Topology.from_choices(best.choices)
