@@ -39,21 +39,21 @@ def smoke():
     'freeze': short,
     'finetune': short,
     'heads': heads(),
-    'measure': measure(nodes=8, most=16, batches=(1, 2), calibrated=16, timed=2, max_len=12, repeats=1, calls=4),
+    'measure': measure(nodes=8, most=12, batches=(1,), calibrated=16, timed=2, max_len=12, repeats=1, calls=4),
   }
 
 
 def multi30k():
-  """The language model of configs/speculative.py; heads see their text four times, then as often with the model."""
+  """The language model of configs/speculative.py; heads see their text twice, then as often with the model."""
   return {
     'data': captions('lm'),
     'model': model('lm', width=128, layers=6),
     'train': base_training(steps=1600, constant=0.6),
-    'freeze': run(steps=1000, warmup=100, every=100, average=4, constant=0.3),
-    'finetune': run(steps=800, warmup=200, every=100, average=4, constant=0.05, heads_rate=4.0),
+    'freeze': run(steps=1000, warmup=100, every=100, average=4, constant=0.2, rows=16),
+    'finetune': run(steps=800, warmup=200, every=100, average=4, constant=0.05, rows=16, heads_rate=4.0),
     'heads': heads(),
     'measure': measure(
-      nodes=32, most=64, batches=(1, 8, 32), calibrated=1000, timed=64, max_len=60, repeats=5, calls=1024
+      nodes=32, most=64, batches=(1, 8, 32), calibrated=1000, timed=64, max_len=60, repeats=5, calls=32
     ),
   }
 
@@ -84,5 +84,5 @@ def measure(*, nodes, most, batches, calibrated, timed, max_len, repeats, calls)
     'timed': timed,  # captions of the split, evenly spaced
     'max_len': max_len,
     'repeats': repeats,
-    'calls': calls,  # of a round in which single calls are timed: so many, a share of them beside each batch
+    'calls': calls,  # of each kind that are timed beside each batch
   }

@@ -50,9 +50,7 @@ def multi30k(task):
     'target': {'model': model(task, width=128, layers=6), 'train': training(steps=1600, constant=0.6)},
     'large': {'model': model(task, width=96, layers=2), 'train': training(steps=1400, constant=0.6)},
     'small': {'model': model(task, width=64, layers=1), 'train': training(steps=2400, constant=0.6)},
-    'measure': measure(
-      gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5, calls=1024
-    ),
+    'measure': measure(gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5, calls=32),
   }
 
 
@@ -93,5 +91,5 @@ def measure(*, gammas, batches, sentences, timed, max_len, repeats, calls):
     'timed': timed,  # of them, evenly spaced: for wall clock and tokens per call
     'max_len': max_len,
     'repeats': repeats,
-    'calls': calls,  # of a round in which single calls are timed: so many, a share of them beside each batch
+    'calls': calls,  # of each kind that are timed beside each batch
   }

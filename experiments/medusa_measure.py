@@ -66,7 +66,7 @@ class Measuring:
     agreement = contest.agreement(self.experiment.model.dtype) if is_exact else {'same_as_plain': contest.same}
     turns = {'one call': contest.plain, 'tree call': strategy}
     calls = {name: whole_calls(target, one, contest.state(one)) for name, one in turns.items()}
-    clock = contest.clock(self.config.repeats, calls, -(-self.config.calls // len(batches)))
+    clock = contest.clock(self.config.repeats, calls, self.config.calls)
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth, width_cost=cost(clock, 'tree call', 'one call'),
       nll=self.nll(plan.stage), models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,

@@ -55,7 +55,7 @@ class Measuring:
     if not (counts.later and theirs.later):
       raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
     agreement = {} if temperature else contest.agreement(self.experiment.target.model.dtype)
-    clock = contest.clock(self.config.repeats, self._calls(contest, gamma), -(-self.config.calls // len(batches)))
+    clock = contest.clock(self.config.repeats, self._calls(contest, gamma), self.config.calls)
     c, v = (cost(clock, name, 'one call') for name in ('drafts', 'wide calls'))
     c = None if c is None else c / gamma
     is_model = draft in MODELS
