@@ -5,6 +5,7 @@ import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
@@ -126,7 +127,7 @@ def _texts(
     inputs = np.array([[*ids, *[model.pad_id] * (width - len(ids))] for ids in chosen], np.int32)
     lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
     texts = fd.decode(*target, inputs, fd.Greedy(), lengths, max_len=max_len)
-    kept = np.where(np.arange(rows) < rows - missing, texts.lengths, 0)
+    kept = jnp.where(jnp.arange(rows) < rows - missing, texts.lengths, 0)
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)
 
 

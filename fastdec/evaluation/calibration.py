@@ -43,7 +43,7 @@ class Tree:
   @property
   def tokens_per_call(self) -> float:
     """Expected: the accepted guesses and the token that a call yields anyway."""
-    return 1 + sum(self.rates)
+    return 1.0 + sum(self.rates)
 
 
 def head_ranks(

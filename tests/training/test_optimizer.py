@@ -38,7 +38,25 @@ def test_two_updates_by_hand():
   np.testing.assert_allclose(params, 5 - m / np.sqrt(v), rtol=1e-4)
 
 
-@pytest.mark.parametrize(('field', 'words'), [({'schedule': 'cosine'}, 'rsqrt, noam'), ({'warmup': 0}, 'at least 1')])
+def test_heads_may_learn_faster_than_the_model_they_train_with():
+  params = {'model': jnp.ones(2), 'heads': jnp.ones(3)}
+  gradients = {'model': jnp.array([1.0, -2.0]), 'heads': jnp.array([0.5, 1.0, -1.0])}
+
+  def updates(rate):
+    transform = OptimizerConfig(d_model=1, constant=1.0, warmup=1, heads_rate=rate).build()
+    state = transform.update(gradients, transform.init(params), params)[1]  # update 0 has rate 0
+    return transform.update(gradients, state, params)[0]
+
+  plain, faster = updates(1.0), updates(4.0)
+  np.testing.assert_array_equal(faster['model'], plain['model'])
+  np.testing.assert_allclose(faster['heads'], 4 * plain['heads'], rtol=1e-6)
+  assert plain['heads'].all()
+
+
+@pytest.mark.parametrize(
+  ('field', 'words'),
+  [({'schedule': 'cosine'}, 'rsqrt, noam'), ({'warmup': 0}, 'at least 1'), ({'heads_rate': 0.0}, 'above 0')],
+)
 def test_mistakes_are_named(field, words):
   with pytest.raises(UserError, match=words):
     OptimizerConfig(d_model=512, **field)
