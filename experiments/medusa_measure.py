@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import pathlib
 
+import numpy as np
+
 import fastdec as fd
 from experiments import calibration, cli
 from experiments.against_plain import Contest, batches_of, cost, joined, spaced
@@ -35,9 +37,11 @@ class Measuring:
     config = self.config
     prompts = prompts_of(self.text, config.split, config.prompt)
     self.timed = prompts[spaced(len(prompts), min(config.timed, len(prompts)))]
+    self.seen = set(map(tuple, prompts_of(self.text, 'train', config.prompt).tolist()))
     self.conditions = cli.conditions(cli.config_string(), experiment.model.dtype, 0, experiment.seed)
     del self.conditions['batch']  # a field of the cells
-    self.conditions |= experiment.asked
+    seen = sum(tuple(prompt) in self.seen for prompt in self.timed.tolist())
+    self.conditions |= experiment.asked | {'seen_prompts': seen / len(self.timed)}
 
   def calibrate(self, stage: str, path: pathlib.Path) -> calibration.Calibration:
     """Grows the tree of a stage's heads on the dev set, times its calls, and writes both."""
@@ -69,7 +73,7 @@ class Measuring:
     clock = contest.clock(self.config.repeats, calls, self.config.calls)
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth, width_cost=cost(clock, 'tree call', 'one call'),
-      nll=self.nll(plan.stage), models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,
+      tokens_unseen=self._unseen(contest), nll=self.nll(plan.stage), models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,
       conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},
     )  # fmt: skip
 
@@ -78,6 +82,13 @@ class Measuring:
     """Of the dev set as people wrote it."""
     target = self._bound(stage)[0]
     return dev_loss(*target, self.text.dev_batches())['nll']
+
+  def _unseen(self, contest: Contest) -> float | None:
+    """Tokens per call over the prompts that no text of the training begins with; None without any."""
+    is_new = np.array([tuple(row) not in self.seen for prompts, _ in contest.batches for row in prompts.tolist()])
+    texts = joined(contest.ours)
+    calls = texts.calls[is_new].sum()
+    return float((texts.lengths[is_new] - 1).sum() / calls) if calls else None
 
   def _bound(self, stage: str) -> tuple[Bound, Bound]:
     """Model and heads of a stage."""

@@ -9,7 +9,8 @@ from fastdec.evaluation.report import MISSING, Entry, Table, text
 
 NOTES = (
   'Tokens: per call of the model; of a batch, per step, which goes on until its last row ends. Call: what a call on the'
-  ' tree takes, heads included, in calls of plain greedy decoding of the same model. Speed-up: over plain greedy'
+  ' tree takes, heads included, in calls of plain greedy decoding of the same model. New: tokens per call of a row, over'
+  ' the prompts that no text of the training begins with. Speed-up: over plain greedy'
   ' decoding in turn, whole texts, and in brackets the slowest and fastest round; calls alone: without the prompt.',
   "Same: texts that are plain greedy decoding's, token for token; the others part at near ties (float32 rounding)."
   ' Typical acceptance is not lossless. NLL: of held-out text by the model itself: Medusa-2 trains it too.',
@@ -25,21 +26,23 @@ def speed_table(cells: Iterable[MedusaCell]) -> Table:
   found = sorted(latest(cells).values(), key=lambda cell: (cell.stage, cell.batch, list(TREES).index(cell.tree)))
   rows = [_row(cell) for cell in found]
   for stage, model, speedup, tokens, overhead in cai.SPEEDS:
-    row = (stage.capitalize(), f'{model} (paper)', '64', '1', text(tokens, '.2f'), text(overhead, '.2f'))
+    row = (stage.capitalize(), f'{model} (paper)', '64', '1', text(tokens, '.2f'), MISSING, text(overhead, '.2f'))
     rows.append(tuple(map(Entry, (*row, f'{speedup:.2f}×', MISSING, MISSING, MISSING))))
-  header = ('Heads', 'Tree', 'Nodes', 'Batch', 'Tokens', 'Call', 'Speed-up', 'Calls alone', 'Same %', 'NLL')
-  return Table('Medusa', header, tuple(rows), (*NOTES, *repeated(found), *conditions(found, CONDITIONS)))
+  header = ('Heads', 'Tree', 'Nodes', 'Batch', 'Tokens', 'New', 'Call', 'Speed-up', 'Calls alone', 'Same %', 'NLL')
+  seen = {cell.conditions.get('seen_prompts') for cell in found if cell.error is None} - {None}
+  begun = [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.'] if seen else []
+  return Table('Medusa', header, tuple(rows), (*NOTES, *begun, *repeated(found), *conditions(found, CONDITIONS)))
 
 
 def _row(cell: MedusaCell) -> tuple[Entry, ...]:
   start = (cell.stage.capitalize(), TREES[cell.tree])
   if cell.error is not None:
     failed = f'failed: {" ".join(cell.error.split())}'
-    return tuple(map(Entry, (*start, MISSING, str(cell.batch), failed, *[MISSING] * 5)))
+    return tuple(map(Entry, (*start, MISSING, str(cell.batch), failed, *[MISSING] * 6)))
   spread = f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})' if cell.spread else ''
   same = None if cell.same_as_plain is None else 100 * cell.same_as_plain
   return (
     *map(Entry, (*start, str(cell.nodes), str(cell.batch), text(cell.tokens_per_call, '.2f'))),
-    Entry(text(cell.width_cost, '.2f')), Entry(text(cell.speedup, '.2f', '×'), spread),
+    Entry(text(cell.tokens_unseen, '.2f')), Entry(text(cell.width_cost, '.2f')), Entry(text(cell.speedup, '.2f', '×'), spread),
     Entry(text(cell.speedup_calls, '.2f', '×')), Entry(text(same, '.1f')), Entry(text(cell.nll, '.3f')),
   )  # fmt: skip
