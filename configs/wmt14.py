@@ -76,7 +76,7 @@ def smoke():
     'finetune': run(steps=6, warmup=3, every=3),
     'heads': heads(d_ff=32, draw='all'),
     'distill': distill(shard_size=250, rows=16),
-    'table': table(ks=(2, 4), rules=(*RULES, 'tree-8'), max_len=32, timed=3, sentences=32),
+    'table': table(ks=(2, 4), rules=(*RULES, 'tree-32'), max_len=32, timed=3, sentences=32),
   }
 
 
