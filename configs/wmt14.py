@@ -25,6 +25,8 @@ With k=1, regime=regular is the base, and regime=distil is the base trained on, 
 
 from configs.common import locked, parse_arg
 
+RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
+TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of so many nodes
 REGIMES = ('regular', 'distil', 'finetune', 'both')
 TRANSFORMER = {  # T2T's transformer_base v3, but for its sizes (facts: pre-norm, dropout 0.1 everywhere)
   'norm': 'pre',
@@ -74,7 +76,7 @@ def smoke():
     'finetune': run(steps=6, warmup=3, every=3),
     'heads': heads(d_ff=32, draw='all'),
     'distill': distill(shard_size=250, rows=16),
-    'table': table(ks=(2, 4), max_len=32, timed=3, sentences=32),
+    'table': table(ks=(2, 4), rules=(*RULES, 'tree-32'), max_len=32, timed=3, sentences=32),
   }
 
 
@@ -92,7 +94,7 @@ def multi30k():
     'finetune': run(steps=800, warmup=100, every=100, average=4, constant=0.1, rows=16),
     'heads': heads(d_ff=512, p1_share=0.5, draw='all'),
     'distill': distill(),
-    'table': table(ks=(4, 8, 10), max_len=80, timed=30, split='test', rows=50),
+    'table': table(ks=(4, 8, 10), rules=(*RULES, *TREES), max_len=80, timed=30, split='test', rows=50),
   }
 
 
@@ -107,7 +109,7 @@ def wmt14():
     'finetune': run(steps=1_000_000, warmup=8000, every=10_000, average=10),
     'heads': heads(d_ff=2048, layout='paper'),
     'distill': distill(max_len=(1, 50), shard_size=20_000, rows=256),
-    'table': table(ks=(2, 4, 6, 8, 10), max_len=256, timed=100),
+    'table': table(ks=(2, 4, 6, 8, 10), rules=(*RULES, *TREES), max_len=256, timed=100),
   }
 
 
@@ -177,12 +179,12 @@ def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
   }
 
 
-def table(*, ks, max_len, timed, regimes=REGIMES, sentences=0, split='dev', rows=64):
+def table(*, ks, max_len, timed, regimes=REGIMES, rules=RULES, sentences=0, split='dev', rows=64):
   """Which cells, on what."""
   return {
     'ks': ks,
     'regimes': regimes,
-    'rules': ('exact', 'top-2', 'top-3', 'min-2', 'min-3'),
+    'rules': rules,
     'split': split,  # of Table 1; Table 4 and Figure 4 are about the test set
     'sentences': sentences,  # 0: all
     'max_len': max_len,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 import fastdec as fd
 from experiments.calls import Calls
@@ -91,15 +92,27 @@ def calibrate(
     rows: prompts at once.
     said: is told how many more prompts are done.
   """
-  parts = []
-  for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
-    parts.append(head_ranks(tuple(target), tuple(heads), inputs, texts, lengths))
-    said(int((texts.lengths > 0).sum()))
-  ranks = np.concatenate(parts)
+  ranks = written_ranks(target, heads, prompts, max_len, rows, said)
   if not len(ranks):
     raise fd.UserError('the model ends every text after one token, so there is nothing to guess: give other prompts')
   right = {top: accuracy(ranks, top) for top in TOPS}
   return Calibration(grow(ranks, nodes), right, len(ranks), {})
+
+
+def written_ranks(
+  target: Bound,
+  heads: Bound,
+  prompts: Sequence[Sequence[int]],
+  max_len: int,
+  rows: int,
+  said: Callable[[int], None] = lambda count: None,
+) -> Int[np.ndarray, 'n h']:
+  """The heads' ranks (see `head_ranks`) along what the model writes greedily; arguments as of `calibrate`."""
+  parts = []
+  for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
+    parts.append(head_ranks(tuple(target), tuple(heads), inputs, texts, lengths))
+    said(int((texts.lengths > 0).sum()))
+  return np.concatenate(parts)
 
 
 def timed(

@@ -54,9 +54,19 @@ def rule_of(name: str) -> fd.MinBlock:
   """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
   if match is None:
-    raise UserError(f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2')
+    raise UserError(f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2 (in tables also tree-N)')
   top, size = {'top': (int(match[2] or 1), 1), 'min': (1, int(match[2] or 1)), None: (1, 1)}[match[1]]
   return fd.MinBlock(fd.TopN(top), size)
+
+
+def tree_nodes(name: str) -> int | None:
+  """Of the tree that a rule of a table names, the root included: 'tree-32'. None for the rules of `rule_of`."""
+  if not name.startswith('tree'):
+    return None
+  match = re.fullmatch(r'tree-([1-9]\d{0,2})', name)
+  if match is None or match[1] == '1':
+    raise UserError(f'the rule {name} names no tree: give tree-N of 2 to 999 nodes, the root included, such as tree-32')
+  return int(match[1])
 
 
 def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:

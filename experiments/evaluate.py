@@ -39,8 +39,9 @@ def main(words: list[str]) -> None:
   rules = [rule for rule in (kind.rules(experiment) if run.k > 1 else ('exact',)) if rule not in done]
   for cell in measuring.cells(workdir, run.k, run.regime, rules) if rules else ():
     cells.append(results, cell)
-  for table in kind.tables:
-    rich.print(report.terminal(table(current())))
+  for table in (make(current()) for make in kind.tables):
+    if table.rows:
+      rich.print(report.terminal(table))
 
 
 if __name__ == '__main__':

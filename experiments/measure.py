@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from experiments import cli
-from experiments.decoding import Output, check_sources, padded_width, rule_of, translate
+from experiments import blockwise_trees, cli
+from experiments.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
 from experiments.translation import Text, TranslationExperiment
 from fastdec import folders
 from fastdec.data.packing import tokenise
@@ -19,6 +19,7 @@ from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.cells import Cell
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.heads.blockwise import Transformed
+from fastdec.struct import Bound
 from fastdec.training.losses import head_accuracy
 
 BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
@@ -44,6 +45,9 @@ class Measuring:
     self.references = [target for _, target in pairs]
     limit = experiment.model.max_positions
     check_sources(self.tokens, limit, f'of the {split} set')
+    other = blockwise_trees.other_split(split)
+    self.tree_sources = blockwise_trees.sources_of(text, other) if any(map(tree_nodes, table.rules)) else []
+    self.tree_conditions = {'tree_split': other, 'tree_sentences': len(self.tree_sources)}
     width = padded_width(self.tokens, limit)
     chosen = np.linspace(0, len(pairs) - 1, min(table.timed, len(pairs))).round().astype(int)
     self.timed = [(np.pad(x, (0, width - len(x)))[None],) for x in (self.tokens.source[i] for i in chosen)]
@@ -61,10 +65,12 @@ class Measuring:
   def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
     """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact') or by beam search.
 
-    All acceptance rules run in the same compiled programs, timed in turn with the same model's greedy.
+    All acceptance rules of chains run in the same compiled programs, trees each in their own, and all are timed in turn
+    with the same model's greedy.
     """
     model, params = folders.load(workdir)
-    strategies = {rule: self._strategy(workdir, k, rule) for rule in rules}
+    trees = self._trees(Bound(model, params), workdir, k, rules)
+    strategies = {rule: trees[rule] if rule in trees else self._strategy(workdir, k, rule) for rule in rules}
     decode = {'greedy': fd.Greedy(), **{rule: s for rule, s in strategies.items() if (k, rule) != (1, 'exact')}}
     functions = {name: self._timed(model, params, strategy) for name, strategy in decode.items()}
     timings = measure(functions, self.experiment.table.repeats, self.timed)
@@ -73,10 +79,11 @@ class Measuring:
     content = folders.content(workdir)
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
+      tree = {'tree_nodes': trees[rule].choices.n, **self.tree_conditions} if rule in trees else {}
       yield Cell(
         k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
-        split=self.split, model=content, conditions=self.conditions,
+        split=self.split, model=content, conditions=self.conditions | tree,
       )  # fmt: skip
 
   def summary(self, cell: Cell) -> str:
@@ -95,6 +102,16 @@ class Measuring:
     if rule == BEAM:
       return fd.Beam(size=4, length_penalty=0.6)
     return fd.Greedy() if k == 1 else fd.Blockwise(folders.load_heads(workdir), k=k, rule=rule_of(rule))
+
+  def _trees(self, target: Bound, workdir: pathlib.Path, k: int, rules: Sequence[str]) -> dict[str, fd.Medusa]:
+    """How the rules decode that name trees: on cuts of the largest, grown once."""
+    nodes = {rule: count for rule in rules if (count := tree_nodes(rule))}
+    if not nodes:
+      return {}
+    table, heads = self.experiment.table, Bound(*folders.load_heads(workdir))
+    most = max(nodes.values())
+    tree = blockwise_trees.grown(target, heads, k - 1, self.tree_sources, most, table.max_len, table.rows)
+    return {rule: fd.Medusa(heads, tree.cut(count).choices) for rule, count in nodes.items()}
 
   def _accuracy(self, model: Any, params: Any, workdir: pathlib.Path, k: int) -> tuple[float, ...]:
     heads = folders.load_heads(workdir)

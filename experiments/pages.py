@@ -11,7 +11,7 @@ from experiments.measure import Measuring as TextMeasuring
 from experiments.page import Measuring
 from experiments.settings import Experiment
 from experiments.translation import TranslationExperiment
-from fastdec.evaluation import image_tables, tables
+from fastdec.evaluation import image_tables, tables, tree_tables
 from fastdec.evaluation.report import Table
 
 
@@ -29,7 +29,7 @@ KINDS = {
     TranslationExperiment,
     lambda experiment, _: TextMeasuring(experiment, experiment.open(), experiment.table.split),
     lambda experiment: experiment.table.rules,
-    (tables.table1, tables.rules_table, tables.wallclock_table),
+    (tables.table1, tables.rules_table, tree_tables.trees_table, tables.wallclock_table),
   ),
   'images': Kind(
     ImageExperiment,

@@ -20,8 +20,8 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import show, translation, translation_page
-  from fastdec.evaluation import figures, report, tables
+  from experiments import pages, show, translation, translation_page
+  from fastdec.evaluation import figures, report
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -31,7 +31,7 @@ def main(words: list[str]) -> None:
   found = table.cells_of(groups)
   if not found:
     sys.exit(1 if outcome.failed else 0)
-  drawn = tables.table1(found), tables.rules_table(found), tables.wallclock_table(found)
+  drawn = [one for one in (make(found) for make in pages.KINDS['translation'].tables) if one.rows]
   report.write(drawn, found, workdir / 'table1', picture='table1.png')
   figures.scatter(found, workdir / 'table1.png')
   for one in drawn:

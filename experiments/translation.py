@@ -6,7 +6,7 @@ import os
 import pathlib
 from typing import Any, Literal
 
-from experiments.decoding import DistillConfig, rule_of
+from experiments.decoding import DistillConfig, rule_of, tree_nodes
 from experiments.settings import DISTILLED, Experiment, Regime, RunConfig, at_least
 from fastdec import folders
 from fastdec.data.caching import tokenizer_of, tokens_of
@@ -96,7 +96,8 @@ class TableConfig:
     at_least(1, 'table', max_len=self.max_len, rows=self.rows, timed=self.timed, repeats=self.repeats)
     at_least(0, 'table', sentences=self.sentences)
     for rule in self.rules:
-      rule_of(rule)
+      if tree_nodes(rule) is None:
+        rule_of(rule)
 
 
 class OnText:

@@ -12,7 +12,7 @@ from typing import Any
 from fastdec.errors import UserError
 
 REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
-RULE = r'exact|(top|min|beam)-[1-9]\d*|distance-(0|[1-9]\d*)'
+RULE = r'exact|(top|min|beam|tree)-[1-9]\d*|distance-(0|[1-9]\d*)'
 Key = tuple[int, str, str]
 
 # Fields as older files name them.
@@ -29,7 +29,7 @@ class Cell:
   """
   k: int
   regime: str                                    # a key of REGIMES
-  rule: str                                      # 'exact', 'top-2', 'min-3', 'distance-2', 'beam-4' (beam search), ...
+  rule: str                                      # 'exact', 'top-2', 'min-3', 'tree-32', 'beam-4' (beam search), ...
   bleu: float | None = None                      # per cent
   bleu_signature: str | None = None
   compound_bleu: float | None = None             # per cent; as Tensor2Tensor has it, compounds split
@@ -56,7 +56,7 @@ class Cell:
     if type(self.k) is not int or self.k < 1:
       raise UserError(f'a cell of a table cannot have k={self.k!r}: k is a whole number from 1')
     if self.regime not in REGIMES or not re.fullmatch(RULE, self.rule):
-      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N, distance-N or beam-N'
+      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N, distance-N, tree-N or beam-N'
       raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
 
   @property

@@ -31,7 +31,7 @@ def regimes(found: Iterable[Key]) -> list[str]:
 
 
 def rank(rule: str) -> tuple[bool, str, int]:
-  """Order of rules: exact, distance-0, distance-2, min-2, min-3, top-2, top-3."""
+  """Order of rules: exact, distance-0, distance-2, min-2, min-3, top-2, top-3, tree-8."""
   name, _, number = rule.partition('-')
   return name != 'exact', name, int(number or 0)
 

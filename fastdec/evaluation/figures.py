@@ -11,13 +11,13 @@ from matplotlib.lines import Line2D
 from fastdec.evaluation import paper
 from fastdec.evaluation.cells import REGIMES, Cell, Key, latest
 from fastdec.evaluation.labels import Label, place
-from fastdec.evaluation.tables import columns
+from fastdec.evaluation.tables import TREE, columns
 
 Points = Mapping[Key, tuple[float, float]]   # (k, regime, rule) -> (BLEU, mean block size)
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; each rule also has a shape and a line of its own.
 COLOURS = {'regular': '#0072B2', 'distil': '#56B4E9', 'finetune': '#D55E00', 'both': '#009E73'}
-STYLES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':')}
+STYLES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), TREE: ('D', '-.')}
 OTHER_RULE = ('P', '-.')
 PAPER_COLOUR = '#666666'
 TRANSLATION, IMAGES = ('both', 'exact'), ('finetune', 'distance-2')   # what Figure 4 is about
