@@ -73,7 +73,8 @@ class Measuring:
     clock = contest.clock(self.config.repeats, calls, self.config.calls)
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth, width_cost=cost(clock, 'tree call', 'one call'),
-      tokens_unseen=self._unseen(contest), nll=self.nll(plan.stage), models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,
+      tokens_unseen=self._unseen(contest), nll=self.nll(plan.stage),
+      models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,
       conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},
     )  # fmt: skip
 

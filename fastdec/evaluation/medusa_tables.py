@@ -9,9 +9,9 @@ from fastdec.evaluation.report import MISSING, Entry, Table, text
 
 NOTES = (
   'Tokens: per call of the model; of a batch, per step, which goes on until its last row ends. Call: what a call on the'
-  ' tree takes, heads included, in calls of plain greedy decoding of the same model. New: tokens per call of a row, over'
-  ' the prompts that no text of the training begins with. Speed-up: over plain greedy'
-  ' decoding in turn, whole texts, and in brackets the slowest and fastest round; calls alone: without the prompt.',
+  ' tree takes, heads included, in calls of plain greedy decoding of the same model. New: tokens per call of a row,'
+  ' over prompts that begin no text of the training. Speed-up: over plain greedy decoding in turn, whole texts, and in'
+  ' brackets the slowest and fastest round; calls alone: without the prompt.',
   "Same: texts that are plain greedy decoding's, token for token; the others part at near ties (float32 rounding)."
   ' Typical acceptance is not lossless. NLL: of held-out text by the model itself: Medusa-2 trains it too.',
 )
@@ -43,6 +43,7 @@ def _row(cell: MedusaCell) -> tuple[Entry, ...]:
   same = None if cell.same_as_plain is None else 100 * cell.same_as_plain
   return (
     *map(Entry, (*start, str(cell.nodes), str(cell.batch), text(cell.tokens_per_call, '.2f'))),
-    Entry(text(cell.tokens_unseen, '.2f')), Entry(text(cell.width_cost, '.2f')), Entry(text(cell.speedup, '.2f', '×'), spread),
-    Entry(text(cell.speedup_calls, '.2f', '×')), Entry(text(same, '.1f')), Entry(text(cell.nll, '.3f')),
+    Entry(text(cell.tokens_unseen, '.2f')), Entry(text(cell.width_cost, '.2f')),
+    Entry(text(cell.speedup, '.2f', '×'), spread), Entry(text(cell.speedup_calls, '.2f', '×')),
+    Entry(text(same, '.1f')), Entry(text(cell.nll, '.3f')),
   )  # fmt: skip
