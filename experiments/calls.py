@@ -43,10 +43,14 @@ def check_at_least(least: int, config: Any, *names: str) -> None:
 
 @struct.pytree
 class FreeDraft:
-  """A chain of guesses that cost nothing and are never right; if sampled, of the law that knows nothing."""
+  """A chain or tree of guesses that cost nothing and are never right; if sampled, of the law that knows nothing."""
 
-  nodes: int = struct.static()
+  topology: Topology = struct.static()
   has_law: bool = struct.static(default=False)
+
+  @property
+  def nodes(self) -> int:
+    return self.topology.n
 
   def init(self, target: Bound, prefill: Any) -> tuple[()]:
     return ()
@@ -55,7 +59,7 @@ class FreeDraft:
     words = target.module.vocab_size
     guesses = ((root[:, None] + 17 * jnp.arange(self.nodes)) % words).astype(jnp.int32)
     law = jnp.full((*guesses.shape, words), 1 / words) if self.has_law else None
-    return Draft(guesses, Topology.chain(self.nodes), law), state
+    return Draft(guesses, self.topology, law), state
 
   def observe(self, target: Bound, state: tuple[()], step: Any) -> tuple[()]:
     return state

@@ -4,11 +4,18 @@
   python -m experiments.generate --model=folder --prompt=... --draft=smaller        speculative decoding
   python -m experiments.generate --model=folder --prompt=... --lookup               drafts copied from the text so far
   python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
+  python -m experiments.generate --model=folder --prompt=... --medusa=folder        heads that draft a tree
   python -m experiments.generate --model=folder --prompts=lines.txt --output=out.jsonl [--draft=... or another]
 
-The model goes on from the prompt; one with an encoder translates it. With --temperature it samples, whatever drafts. At
-the end come tokens per call, the share of calls that accepted a draft at each place, tokens per second and the ratio to
-one token a call, timed in turn when all is compiled.
+The model goes on from the prompt; one with an encoder translates it. With --temperature it samples, whatever drafts but
+Medusa. At the end come tokens per call, the share of calls that accepted a draft at each place, tokens per second and
+the ratio to one token a call, timed in turn when all is compiled.
+
+--heads and --medusa take the same folders, of any prediction heads: a chain of each head's first choice, or a tree of
+several. --choices says which: a published tree's name, or a JSON file with paths of ranks, [[0], [0, 0], [1], ...];
+without it, that part of mc_sim_7b_63 for which there are heads. A tree given that is deeper than the heads is refused.
+With --temperature Medusa accepts what is typical (Cai et al. 2024, section 2.3.1), which is no sampling and not
+lossless, as the last line then says: no token is drawn, and --seed changes nothing.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
 in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}: the line of
@@ -28,6 +35,8 @@ OUTPUT = flags.DEFINE_string('output', None, 'file for the JSON lines of --promp
 DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that drafts')
 LOOKUP = flags.DEFINE_bool('lookup', False, 'copies drafts from the text so far')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads that draft')
+MEDUSA = flags.DEFINE_string('medusa', None, 'folder of prediction heads that draft a tree')
+CHOICES = flags.DEFINE_string('choices', None, 'the tree of --medusa: a published name, or a JSON file')
 GAMMA = flags.DEFINE_integer('gamma', None, 'tokens drafted a call (draft: 4, lookup: 9, heads: all)', lower_bound=1)
 TEMPERATURE = flags.DEFINE_float('temperature', 0.0, '0: the most likely tokens; else samples', lower_bound=0)
 TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0)
@@ -47,8 +56,8 @@ def main(_: list[str]) -> None:
 
   _check()
   settings = generation.Settings(
-    MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, GAMMA.value, TEMPERATURE.value, TOP_K.value, TOP_P.value,
-    MAX_LEN.value, SEED.value,
+    MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
+    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value,
   )  # fmt: skip
   console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   is_one = PROMPT.value is not None

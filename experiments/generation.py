@@ -5,17 +5,23 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
+from experiments.reader import Reader
 from fastdec import folders
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.rules import Exact, Sampling
 from fastdec.decoding.speculative import check_draft
 from fastdec.errors import UserError
+from fastdec.heads.blockwise import Transformed
+from fastdec.struct import Bound
 
 UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
+TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +32,8 @@ class Settings:
   draft: str | None = None
   lookup: bool = False
   heads: str | None = None
+  medusa: str | None = None
+  choices: str | None = None
   gamma: int | None = None
   temperature: float = 0.0
   top_k: int = 0
@@ -34,16 +42,30 @@ class Settings:
   seed: int = 0
 
   def __post_init__(self) -> None:
-    drafters = {'--draft': self.draft is not None, '--lookup': self.lookup, '--heads': self.heads is not None}
-    given = [name for name, is_given in drafters.items() if is_given]
+    drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
+    given = [f'--{name}' for name, value in drafters.items() if value is not None]
     if len(given) > 1:
       raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
+    if self.choices is not None and self.medusa is None:
+      raise UserError(f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too')
+    if self.gamma is not None and self.medusa is not None:
+      raise UserError(f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead')
     if self.gamma is not None and not given:
       raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or --heads=folder too')
     if self.temperature != 0:
       _ = self.sampling  # refuses laws that are none
-    elif (self.top_k, self.top_p) != (0, 1.0):
-      raise UserError(f'--top_k={self.top_k} and --top_p={self.top_p} are about sampling: give --temperature=1 too')
+    if not self.samples and (self.top_k, self.top_p) != (0, 1.0):
+      remedy = 'give --temperature=1 too' if self.medusa is None else '--medusa does not sample, so leave them out'
+      raise UserError(f'--top_k={self.top_k} and --top_p={self.top_p} are about sampling: {remedy}')
+
+  @property
+  def samples(self) -> bool:
+    """Whether tokens are drawn. Medusa's are not: at a temperature above 0 it accepts what is typical."""
+    return self.temperature != 0 and self.medusa is None
+
+  @property
+  def heads_folder(self) -> str | None:
+    return self.heads if self.medusa is None else self.medusa
 
   @property
   def sampling(self) -> Sampling:
@@ -53,11 +75,18 @@ class Settings:
   @property
   def plain(self) -> Any:
     """One token a call: what the strategy is measured against."""
-    return fd.Sample(self.temperature, self.top_k, self.top_p) if self.temperature else fd.Greedy()
+    return fd.Sample(self.temperature, self.top_k, self.top_p) if self.samples else fd.Greedy()
 
   @property
   def plain_name(self) -> str:
-    return 'sampling one by one' if self.temperature else 'greedy decoding'
+    return 'sampling one by one' if self.samples else 'greedy decoding'
+
+  @property
+  def warnings(self) -> list[str]:
+    """What to say at the end of text that is not the model's own."""
+    if self.temperature == 0 or self.samples:
+      return []
+    return [f'not lossless: drafts were accepted where typical at temperature {self.temperature:g} (Typical)']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +103,7 @@ class Language:
 
     Raises:
       UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long; a draft model that
-        reads text otherwise, or not as far.
+        reads text otherwise, or not as far; heads of another model, or a tree that they cannot fill.
     """
     language = cls(folders.describe(settings.model), fd.load_tokenizer(settings.model), settings)
     language.check(prompts)
@@ -84,6 +113,8 @@ class Language:
       longest = max(map(language.ids, prompts), key=len)
       max_len, prompt, _ = checked(language.model, [longest], None, None, settings.max_len, None)
       check_draft(language.model, draft, prompt, max_len)
+    if settings.heads_folder is not None:
+      check_heads(language.model, folders.describe_heads(settings.heads_folder), settings)
     return language
 
   def load(self) -> 'Generator':
@@ -91,8 +122,8 @@ class Language:
     settings, (draft, heads) = self.settings, (None, None)
     if settings.draft is not None:
       draft = fd.load(settings.draft)
-    if settings.heads is not None:
-      heads = fd.load_heads(settings.heads)
+    if settings.heads_folder is not None:
+      heads = fd.load_heads(settings.heads_folder)
     strategy = strategy_of(settings, draft, heads)
     model, params = fd.load(settings.model)
     return Generator(model, self.tokenizer, settings, params, strategy)
@@ -145,36 +176,8 @@ class Generator(Language):
   @property
   def most_drafted(self) -> int:
     """Tokens that one call can accept."""
-    return self.strategy.drafter.nodes - 1
-
-
-class Reader:
-  """Turns tokens into text as they come: a character whose bytes are not all there waits for the rest.
-
-  Tokens are decoded together with all before them, because what a token says depends on where it stands: the same
-  piece is ' man' within a sentence, and 'man' at its beginning.
-  """
-
-  UNKNOWN = '\ufffd'  # what decoders make of an incomplete character
-
-  def __init__(self, tokenizer: Any, context: Sequence[int]) -> None:
-    self._tokenizer, self._ids = tokenizer, list(context)
-    self._whole = self._shown = tokenizer.decode(self._ids)
-
-  def add(self, tokens: Sequence[int]) -> str:
-    """What can be said now."""
-    self._ids += [int(token) for token in tokens]
-    self._whole = self._tokenizer.decode(self._ids)
-    return self._say(self._whole.rstrip(self.UNKNOWN))
-
-  def finish(self) -> str:
-    """What had waited for more."""
-    return self._say(self._whole)
-
-  def _say(self, text: str) -> str:
-    new = text[len(self._shown) :]
-    self._shown += new
-    return new
+    strategy = self.strategy
+    return strategy.choices.max_depth if isinstance(strategy, fd.Medusa) else strategy.drafter.nodes - 1
 
 
 def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:
@@ -184,10 +187,24 @@ def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:
     return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
   if settings.lookup:
     return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, **law)
+  if settings.medusa is not None:
+    whole = fd.medusa_choices(TREE)
+    choices = [path for path in whole if len(path) <= heads[0].depth] if settings.choices is None else settings.choices
+    return fd.Medusa(heads, choices, fd.Typical(temperature=settings.temperature) if settings.temperature else Exact())
   if heads is not None:
     rule = settings.sampling if settings.temperature else Exact()
     return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
   return settings.plain
+
+
+def check_heads(model: Any, heads: Any, settings: Settings) -> None:
+  """Raises UserError where heads, whose parameters are unread, cannot draft for the model what is asked for."""
+  trunk = model.model if isinstance(model, Transformed) else model
+  key = jax.random.key(0)
+  target = Bound(trunk, jax.eval_shape(trunk.init, key))
+  strategy = strategy_of(settings, None, (heads, jax.eval_shape(heads.init, key)))
+  hidden, root = jnp.zeros((1, trunk.config.d_model)), jnp.zeros(1, jnp.int32)
+  jax.eval_shape(lambda s, t: s.drafter.propose(t, hidden, root, None)[0].tokens, strategy, target)
 
 
 def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:

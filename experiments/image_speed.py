@@ -9,6 +9,7 @@ import numpy as np
 import fastdec as fd
 from experiments.calls import Calls, FreeDraft, calls_table, check_at_least, measured, random_params, table
 from fastdec.cache.memory import WithMemory
+from fastdec.decoding.topology import Topology
 from fastdec.evaluation.wallclock import measure
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig, Picture
@@ -85,7 +86,7 @@ def _ready(config: SpeedConfig, model: ImageTransformer, params: Any, drafter: A
 def _calls(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int) -> list[Row]:
   """One row a variant: a call in a decode of the full size."""
   drafters = {name: strategy.drafter for name, strategy in strategies.items()}
-  drafters |= {f'width {n}': FreeDraft(n) for n in config.widths if n > 1}
+  drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   model = ImageTransformer(config.model)
   variants = {name: _ready(config, model, params, drafter, batch) for name, drafter in drafters.items()}
   return measured(variants, config.rounds, 'output')

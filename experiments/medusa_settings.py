@@ -13,7 +13,7 @@ from fastdec.decoding.typical import Typical
 from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Model, Params
-from fastdec.sharding import Table
+from fastdec.sharding import HEADS, Table
 
 STAGES = ('medusa-1', 'medusa-2')  # heads on the frozen model; heads and model together, beginning with those
 
@@ -107,7 +107,7 @@ class MedusaExperiment(OnText, CaptionTraining):
     return heads.start(model, trunk)
 
   def table_of(self, k: int) -> Table:
-    return self.layout
+    return self.layout if k == 1 else (*self.layout, *HEADS['medusa'])
 
   @property
   def asked(self) -> dict[str, Any]:

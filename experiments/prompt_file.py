@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+import fastdec as fd
 from experiments.generation import Generator, Settings, counted
 from experiments.progress import Progress
 from fastdec import folders
@@ -44,10 +45,12 @@ class Output:
     """
     if path.is_dir():
       raise UserError(f'{path} is a folder: give --output a file, such as {path / "out.jsonl"}')
-    record = {**dataclasses.asdict(settings), 'prompts': hashlib.sha256('\n'.join(prompts).encode()).hexdigest()[:16]}
-    for name in ('model', 'draft', 'heads'):
+    record = {**dataclasses.asdict(settings), 'prompts': _hash('\n'.join(prompts))}
+    for name in ('model', 'draft', 'heads', 'medusa'):
       if record[name] is not None:
         record[name] = folders.content(record[name])
+    if settings.choices is not None:
+      record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))
     output = cls(path, record, len(prompts))
     output._check()
     return output
@@ -142,6 +145,12 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
     console.print(count)
   if todo:
     console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')
+  for line in generator.settings.warnings:
+    console.print(line)
+
+
+def _hash(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _line(generator: Generator, index: int, prompt: str, decoded: Any) -> bytes:

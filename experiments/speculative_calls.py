@@ -13,6 +13,7 @@ from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.rejection import Warped
 from fastdec.decoding.strategies import LoopStrategy
+from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
 
 
@@ -31,7 +32,7 @@ def text(
 
 def wide_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState, nodes: int) -> Callable[[int], Any]:
   """A function of how often to call the target, on so many tokens each, judged by the strategy's rule."""
-  drafter = FreeDraft(nodes, has_law=isinstance(strategy.whole_rule, Warped))
+  drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.whole_rule, Warped))
   state = dataclasses.replace(state, drafter=())
   return lambda calls: _turn(target, drafter, strategy.whole_rule, state, calls)
 

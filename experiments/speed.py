@@ -43,7 +43,7 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
   model = Transformer(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
-  drafters = {'greedy': NoDraft()} | {f'width {n}': FreeDraft(n) for n in config.widths if n > 1}
+  drafters = {'greedy': NoDraft()} | {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):
     heads = BlockwiseHeads(k=config.k, d_model=config.model.d_model, d_ff=config.heads_d_ff, layout=layout)
     bound = Bound(heads, random_params(heads, config.seed + 1, dtype))

@@ -17,7 +17,8 @@ def show(console: Console, generator: Generator, prompt: str, repeats: int) -> N
   given = {'inputs': np.array([generator.ids(prompt)], np.int32), 'max_len': generator.settings.max_len}
   given['key'] = jax.random.key(generator.settings.seed)
   sizes = stream(console, generator, prompt, given)
-  for line in [worth(generator, sizes), *(timed(generator, given, repeats) if repeats else [])]:
+  speeds = timed(generator, given, repeats) if repeats else []
+  for line in [worth(generator, sizes), *speeds, *generator.settings.warnings]:
     console.print(line, style='dim')
 
 

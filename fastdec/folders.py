@@ -108,13 +108,20 @@ def load_heads(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Par
   """The prediction heads of a folder or workdir, ours or published Medusa heads, and their parameters; see `load`."""
   if medusa.is_folder(pathlib.Path(path)):
     return medusa.load(pathlib.Path(path), dtype)
+  heads = describe_heads(path)
+  return heads, _read(_open(path)[0] / 'heads.safetensors', heads, dtype)
+
+
+def describe_heads(path: PathLike) -> Any:
+  """The prediction heads alone, their parameters unread; see `load_heads`."""
+  if medusa.is_folder(pathlib.Path(path)):
+    return medusa.describe(pathlib.Path(path))
   if huggingface.is_folder(pathlib.Path(path)):
     raise UserError(f'{path} holds a model without heads: give a folder of heads for it')
   folder, config = _open(path)
   if config.get('heads') is None:
     raise UserError(f'{folder} holds a model without heads: give the workdir of a run with k >= 2')
-  heads = _heads(folder, config)
-  return heads, _read(folder / 'heads.safetensors', heads, dtype)
+  return _heads(folder, config)
 
 
 def has_heads(path: PathLike) -> bool:

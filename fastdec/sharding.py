@@ -54,10 +54,11 @@ T5: Table = (
 IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *_LAYERS)
 
 # Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would
-# otherwise lie on one device each.
+# otherwise lie on one device each. Medusa's matrices lie by their outputs, own projections so by words, as the model's.
 HEADS: dict[str, Table] = {
   'paper': ((r'(^|/)[wb]1$', P('model')), (r'(^|/)w2$', P(None, None, 'model'))),
   'separate': ((r'(^|/)w2$', P(None, None, 'model')),),
+  'medusa': ((r'(^|/)head_\d+/(block_\d+|projection)/(kernel|bias)$', P('model')),),
 }
 
 

@@ -22,6 +22,7 @@ from fastdec.decoding import decode
 from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.inputs import checked
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
@@ -149,11 +150,19 @@ def families():
   key_params = twice(jax.jit(one_key.init)(jax.random.key(1)), sharding.LM_WHOLE_KEYS)
   t5_params = twice(jax.jit(gated.init)(jax.random.key(2)), sharding.T5)
   speculative = [fd.Speculative((one_key, params), gamma=3) for params in key_params]
+  own, shared = MedusaHeads(depth=2, d_model=16, vocab_size=32), MedusaHeads(depth=2, d_model=16)
+  heads = {
+    module: twice(jax.tree.map(lambda x: x + 0.1, module.init(jax.random.key(3))), HEADS['medusa'])
+    for module in (own, shared)
+  }
+  tree = lambda module: [fd.Medusa((module, params), [[0], [1], [0, 0]]) for params in heads[module]]
   cases = {
     'grouped heads': (grouped, grouped_params, [fd.Greedy()] * 2),
     'grouped heads, speculative': (grouped, grouped_params, speculative),
     'one key head': (one_key, key_params, [fd.Greedy()] * 2),
     't5': (gated, t5_params, [fd.Greedy()] * 2),
+    'medusa': (grouped, grouped_params, tree(own)),
+    'medusa, the model\'s projection': (gated, t5_params, tree(shared)),
   }
   tokens = {}
   for name, (model, params, strategies) in cases.items():
@@ -161,9 +170,11 @@ def families():
     alone, placed = (fd.decode(model, values, SOURCES, strategy, max_len=10) for values, strategy in both)
     tokens[name] = bool((alone.tokens == placed.tokens).all() and (alone.block_sizes == placed.block_sizes).all())
   parts = {
-    name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(cases[name][1][1])) if part}
-    for name in ('grouped heads', 'one key head', 't5')
-  }
+    name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(placed)) if part}
+    for name, (_, placed) in {
+      'grouped heads': grouped_params, 'one key head': key_params, 't5': t5_params, 'medusa': heads[own]
+    }.items()
+  }  # fmt: skip
   return {'tokens': tokens, 'parts': parts}
 
 

@@ -13,7 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import fastdec as fd
-from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.blockwise import LAYOUTS, BlockwiseHeads
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM as LMModel
 from fastdec.models.lm import LMConfig
 from fastdec.models.t5 import T5 as T5Model
@@ -105,7 +106,7 @@ def families():
 
 @pytest.mark.slow
 def test_language_models_and_t5_decode_on_eight_devices_what_they_do_on_one(families):
-  assert len(families['tokens']) == 4 and all(families['tokens'].values()), families['tokens']
+  assert len(families['tokens']) == 6 and all(families['tokens'].values()), families['tokens']
 
 
 @pytest.mark.slow
@@ -136,6 +137,12 @@ def test_each_of_two_devices_has_half_of_t5s_matrices(families):
   expected = {f'{stack}/{name}': shape for stack, layer in stacks.items() for name, shape in layer.items()}
   expected |= {'embedding': [16, 16], 'lm_head': [16, 16], 'encoder_bias': [32, 2], 'decoder_bias': [32, 2]}
   assert families['parts']['t5'] == expected
+
+
+@pytest.mark.slow
+def test_each_of_two_devices_has_half_of_medusas_matrices(families):
+  head = {'block_0/kernel': [8, 16], 'block_0/bias': [8], 'projection/kernel': [16, 16]}
+  assert families['parts']['medusa'] == {f'head_{i}/{name}': shape for i in range(2) for name, shape in head.items()}
 
 
 @pytest.fixture(scope='module')
@@ -196,11 +203,20 @@ def shapes(model):
   return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0)))
 
 
-@pytest.mark.parametrize('layout', HEADS)
+@pytest.mark.parametrize('layout', LAYOUTS)
 def test_heads_have_tables_by_their_layout(mesh, layout):
   heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, layout=layout).init(jax.random.key(0))
   split = {'separate': {'w2'}, 'paper': {'w1', 'b1', 'w2'}}[layout]
   assert specs(place(heads, mesh, HEADS[layout])).keys() == split
+
+
+@pytest.mark.parametrize('own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own'])
+def test_medusa_heads_lie_by_their_outputs(mesh, own):
+  heads = MedusaHeads(depth=2, d_model=16, layers=2, **own)
+  found = specs(place(shapes(heads), mesh, HEADS['medusa']))
+  parts = ('block_0', 'block_1', *(['projection'] if own else []))
+  names = {f'head_{i}/{part}/{name}' for i in range(2) for part in parts for name in ('kernel', 'bias')}
+  assert found == dict.fromkeys(names, P('model'))
 
 
 def test_placed_values_are_the_same_and_tell_their_mesh(mesh, params):

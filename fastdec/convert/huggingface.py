@@ -3,8 +3,8 @@
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.')
 DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 SHOWN = 8
+T = TypeVar('T')
 
 
 def is_folder(folder: pathlib.Path) -> bool:
@@ -104,16 +105,13 @@ class Tensors(Mapping[str, Array]):
       name = next((other for other in self._files if alike.fullmatch(other)), '')
       if not name:
         self.check()
-    from safetensors import SafetensorError
+    if self.missing:
+      return jnp.zeros(self.shape(name), self.dtype)
+    return jnp.asarray(self._asked_of_file(name, lambda file: file.get_tensor(name)), self.dtype)
 
-    file = self._file(name)
-    try:
-      if self.missing:
-        return jnp.zeros(file.get_slice(name).get_shape(), self.dtype)
-      return jnp.asarray(file.get_tensor(name), self.dtype)
-    except SafetensorError:
-      where = f'{self.folder / self._files[name]} has no {name}, which {INDEX} says is there'
-      raise UserError(f'{where}: copy the folder again') from None
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Of a tensor that is there; nothing is read."""
+    return tuple(self._asked_of_file(name, lambda file: file.get_slice(name).get_shape()))
 
   def check(self) -> None:
     """Raises UserError where a tensor was missing, or one is there that nobody asked for."""
@@ -121,6 +119,16 @@ class Tensors(Mapping[str, Array]):
     parts = [f'{word} {listed(names)}' for word, names in (('lacks', self.missing), ('has unknown', extra)) if names]
     if parts:
       raise UserError(f'{self.folder} {" and ".join(parts)}: its tensors and its config.json do not belong together')
+
+  def _asked_of_file(self, name: str, ask: Callable[[Any], T]) -> T:
+    from safetensors import SafetensorError
+
+    file = self._file(name)
+    try:
+      return ask(file)
+    except SafetensorError:
+      where = f'{self.folder / self._files[name]} has no {name}, which {INDEX} says is there'
+      raise UserError(f'{where}: copy the folder again') from None
 
   def _file(self, name: str) -> Any:
     file = self._files[name]

@@ -64,17 +64,26 @@ def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[MedusaHe
   Raises:
     UserError: heads only as pickle, tensors that are missing, unknown or of other shapes, a truncated vocabulary.
   """
+  heads, tensors, names = _opened(folder, dtype)
+  stored = {name: tensors[name] for name in sorted(set(names.values()))}  # what several heads share stays one array
+  return heads, _fitted(heads, {ours: stored[name] for ours, name in names.items()}, folder)
+
+
+def describe(folder: pathlib.Path) -> MedusaHeads:
+  """The heads alone: their parameters are there, and unread; see `load`."""
+  return _opened(folder, None)[0]
+
+
+def _opened(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[MedusaHeads, Any, dict[str, str]]:
+  """The heads, the folder's `Tensors`, of which nothing has been read, and the stored name of each parameter."""
   config = read_json(folder / 'config.json') if (folder / 'config.json').is_file() else {}
   tensors = Tensors(folder, None if dtype is None else jnp.dtype(dtype).name, _files(folder))
   names = _our_names(tensors, config, folder)
   depth, layers = (_count(names, of) for of in ('head', 'block'))
   _check_counts(config, depth, layers, folder)
-  stored = {name: tensors[name] for name in sorted(set(names.values()))}  # what several heads share stays one array
-  found = {ours: stored[name] for ours, name in names.items()}
-  projections = [value for name, value in found.items() if '/projection/' in name]
-  vocab_size = projections[0].shape[0] if projections else None
-  heads = MedusaHeads(depth, next(iter(found.values())).shape[-1], vocab_size, layers)
-  return heads, _fitted(heads, found, folder)
+  projections = [name for ours, name in names.items() if '/projection/' in ours]
+  vocab_size = tensors.shape(projections[0])[0] if projections else None
+  return MedusaHeads(depth, tensors.shape(next(iter(names.values())))[-1], vocab_size, layers), tensors, names
 
 
 def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_model: str) -> None:

@@ -1,5 +1,6 @@
 """How to decode: most strategies are a drafter and a rule. Frozen pytrees: a sweep over array leaves compiles once."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -157,7 +158,7 @@ class Medusa(LoopStrategy):
   Args:
     heads: (module, params); the head at depth i fills the nodes of depth i.
     choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static `Topology`; or the name
-      of a published tree (`trees.medusa_choices`).
+      of a published tree, or a file with one (`trees.medusa_choices`).
     rule: how to accept; `Exact()` is lossless, `Typical()` is the paper's own and is not.
 
   Raises:
@@ -165,12 +166,14 @@ class Medusa(LoopStrategy):
   """
 
   heads: Bound | tuple[Any, Any]
-  choices: Topology | Sequence[Sequence[int]] | str = struct.static()
+  choices: Topology | Sequence[Sequence[int]] | str | os.PathLike[str] = struct.static()
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'heads', Bound(*self.heads))
-    choices = medusa_choices(self.choices) if isinstance(self.choices, str) else self.choices
+    choices = self.choices
+    if isinstance(choices, str | os.PathLike):
+      choices = medusa_choices(choices)
     topology = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
     object.__setattr__(self, 'choices', topology)
     depth, most = topology.max_depth, self.heads.module.depth

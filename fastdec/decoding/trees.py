@@ -2,9 +2,14 @@
 medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0).
 
 Stage 1 stands for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medusa-2). They were grown
-from the accuracies of those very heads: other heads want other trees.
+from the accuracies of those very heads: other heads want other trees, which come in files.
 """
 
+import json
+import os
+import pathlib
+
+from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 
 # 'path:children': the node at this path of ranks has so many children, of ranks 0, 1, ...
@@ -48,14 +53,43 @@ PUBLISHED = {
 }
 
 
-def medusa_choices(name: str) -> list[list[int]]:
-  """A published tree, as paths of ranks below the root: what `Medusa` takes as choices, shortest first.
+def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
+  """A tree, as paths of ranks below the root: what `Medusa` takes as choices.
+
+  Args:
+    name: a published tree's, whose paths come shortest first. Or a JSON file with a list of paths, [[0], [0, 0], [1]],
+      or with an object that has one as "choices".
 
   Raises:
-    UserError: for an unknown name.
+    UserError: neither a known name nor a file, or a file that holds no tree.
   """
+  if name not in PUBLISHED and os.path.exists(name):
+    return _read(pathlib.Path(name))
   if name not in PUBLISHED:
-    raise UserError(f'{name!r} is no published tree: known are {", ".join(PUBLISHED)}')
+    known = ', '.join(PUBLISHED)
+    raise UserError(f'{str(name)!r} is no published tree: known are {known}; a JSON file of paths of ranks will do too')
   nodes = (node.split(':') for node in PUBLISHED[name].split())
   paths = (([int(rank) for rank in path.removeprefix('root')], int(children)) for path, children in nodes)
   return [[*path, rank] for path, children in paths for rank in range(children)]
+
+
+def _read(path: pathlib.Path) -> list[list[int]]:
+  """The choices in a JSON file; see `medusa_choices`."""
+  try:
+    content = json.loads(path.read_bytes())
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): give a JSON file of paths of ranks') from None
+  except (ValueError, RecursionError):
+    raise UserError(f'{path} is not JSON: give a file of paths of ranks, such as [[0], [0, 0], [1]]') from None
+  choices = content.get('choices') if isinstance(content, dict) else content
+  if not isinstance(choices, list) or not all(map(_is_path, choices)):
+    raise UserError(f'{path} holds no list of paths of ranks: give [[0], [0, 0], [1]], or {{"choices": [[0], ...]}}')
+  try:
+    Topology.from_choices(choices)
+  except UserError as error:
+    raise UserError(f'{path} holds no tree: {error}') from None
+  return choices
+
+
+def _is_path(value: object) -> bool:
+  return isinstance(value, list) and all(type(rank) is int and rank < 2**31 for rank in value)

@@ -9,6 +9,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.convert import huggingface
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 
@@ -70,7 +71,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize('variant', VARIANTS)
 @pytest.mark.parametrize('own', [True, False], ids=['own projections', 'the model\'s'])
-def test_every_naming_gives_the_same_heads(variant, own, tmp_path):
+def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
   tensors = tensors_of(own=own)
   folder = VARIANTS[variant](tmp_path, tensors)
   heads, params = fd.load_heads(folder)
@@ -82,6 +83,8 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path):
     if own:
       np.testing.assert_array_equal(own_params['projection']['kernel'], tensors[f'{i}.1.weight'])
   assert heads.init(jax.random.key(0)).keys() == params.keys()
+  monkeypatch.setattr(huggingface.Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
+  assert folders.describe_heads(folder) == heads
 
 
 @pytest.mark.parametrize('name, config', [('lm_head', {}), ('lm_heads.0', {'original_lm_head': True})])

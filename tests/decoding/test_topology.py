@@ -76,7 +76,42 @@ def test_published_trees_by_name():
     strategy = fd.Medusa((HashHeads(depth=4), {}), name)
     assert np.bincount(strategy.choices.depths)[1:].tolist() == expected
     assert strategy == fd.Medusa((HashHeads(depth=4), {}), fd.medusa_choices(name)[::-1])
-  with pytest.raises(fd.UserError, match="'mc_sim' is no published tree: known are mc_sim_7b_63, vicuna_7b_stage2, "):
+  expected = r"'mc_sim' is no published tree: known are mc_sim_7b_63, vicuna_7b_stage2, .*; a JSON file .* will do too"
+  with pytest.raises(fd.UserError, match=expected):
     fd.Medusa((HashHeads(depth=4), {}), 'mc_sim')
+
+
+def test_a_tree_in_a_file_is_its_paths_and_a_published_name_is_no_file(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  choices = [[0], [1], [0, 2]]
+  for name, content in (('list', choices), ('object', {'choices': choices, 'nodes': 4}), ('zephyr_stage2', choices)):
+    (tmp_path / name).write_text(json.dumps(content))
+  assert fd.medusa_choices('list') == fd.medusa_choices(tmp_path / 'object') == choices
+  assert len(fd.medusa_choices('zephyr_stage2')) == 63
+  for given in ('list', tmp_path / 'object'):
+    assert fd.Medusa((HashHeads(depth=4), {}), given).choices == Topology.from_choices(choices)
+
+
+@pytest.mark.parametrize(
+  'content, message',
+  [
+    (b'', 'tree is not JSON: give'),
+    (b'\xff', 'tree is not JSON'),
+    (b'[' * 10**5, 'tree is not JSON'),
+    *(
+      (text, 'tree holds no list of paths of ranks: give')
+      for text in (b'3', b'[0, 1]', b'[["0"]]', b'[[0.5]]', b'[[true]]', b'[[4294967296]]', b'{"tree": [[0]]}')
+    ),
+    (b'{"choices": [[0], [1, 0]]}', r'tree holds no tree: choice \[1, 0\] has no parent'),
+    (b'[[-1]]', r'tree holds no tree: choice \[-1\] is no path'),
+    (None, r'cannot read .*tree \(Is a directory\)'),
+  ],
+)
+def test_a_file_that_holds_no_tree_is_refused(content, message, tmp_path):
+  path = tmp_path / 'tree'
+  path.mkdir() if content is None else path.write_bytes(content)
+  with pytest.raises(fd.UserError, match=message) as caught:
+    fd.medusa_choices(path)
+  assert '\n' not in str(caught.value)
   with pytest.raises(fd.UserError, match='4 deep, and there are 3 heads: give paths of 1 to 3 ranks'):
     fd.Medusa((HashHeads(depth=3), {}), 'zephyr_stage2')

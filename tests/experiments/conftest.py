@@ -98,13 +98,15 @@ def table(tmp_path_factory):
 @pytest.fixture(scope='session')
 def translator(tmp_path_factory):
   """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike; 'short', which reads
-  less far; 'other', of another tokenizer."""
+  less far; 'other', of another tokenizer; 'wide' and 'wordy', Medusa heads for other models."""
   import jax
   import numpy as np
 
   from fastdec import folders
+  from fastdec.convert import medusa
   from fastdec.data.tokenizer import Tokenizer
   from fastdec.heads.blockwise import BlockwiseHeads
+  from fastdec.heads.medusa import MedusaHeads
   from fastdec.models.transformer import Transformer, TransformerConfig
 
   place = tmp_path_factory.mktemp('models')
@@ -123,4 +125,7 @@ def translator(tmp_path_factory):
   other = Transformer(TransformerConfig(vocab_size=18, max_positions=32, **sizes))
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0)))
   folders.save(place / 'other', other, zeros, place / 'others')
+  for name, module in (('wide', MedusaHeads(2, d_model=6)), ('wordy', MedusaHeads(2, d_model=8, vocab_size=31))):
+    shapes = jax.eval_shape(module.init, jax.random.key(0))
+    medusa.save_heads(place / name, (module, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)), 'another')
   return place / 'model'

@@ -1,5 +1,6 @@
 """Text for people: what is streamed, what a file of prompts yields; nothing twice after a stop."""
 
+import dataclasses
 import io
 import json
 import shutil
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from experiments import generation, prompt_file, streaming
+from experiments.reader import Reader
 from tests.decoding.fakes import HashLM
 
 PROMPTS = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt', 'a cat', 'the dog sits']
@@ -31,9 +33,23 @@ def greedy_text(translator, prompt, max_len):
   return tokenizer.decode(np.asarray(out.tokens[0]).tolist()), int(out.lengths[0])
 
 
-@pytest.mark.parametrize('words', [['--lookup'], ['--heads={}', '--gamma=1'], ['--draft={}'], []])
-def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, words):
-  words = [word.format(translator) for word in words]
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0]]
+
+
+@pytest.fixture
+def tree(tmp_path):
+  path = tmp_path / 'tree.json'
+  path.write_text(json.dumps({'choices': TREE, 'nodes': 7}))
+  return path
+
+
+@pytest.mark.parametrize(
+  'words',
+  [['--lookup'], ['--heads={}', '--gamma=1'], ['--draft={}'], [], ['--medusa={}'], ['--medusa={}', '--choices={tree}']],
+  ids=lambda words: ' '.join(word.split('=')[0] for word in words) or 'greedy',
+)
+def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, words, tree):
+  words = [word.format(translator, tree=tree) for word in words]
   ended = launch('generate', f'--model={translator}', '--prompt=a dog sits', '--max_len=12', '--repeats=1', *words)
   assert ended.code == 0, ended.err
   text, length = greedy_text(translator, 'a dog sits', 12)
@@ -41,8 +57,44 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, wor
   assert lines[0] == text and lines[1].startswith(f'{length} tokens, ') and 'tokens per call' in lines[1]
   assert 'tokens per second' in lines[-1]
   assert ('times greedy decoding' in lines[-1]) == ('accepted at 1: ' in ended.out) == bool(words)
+  if f'--medusa={translator}' in words:  # places are depths: of two heads, whatever the tree
+    assert ', 2: ' in lines[2] and ', 3: ' not in lines[2]
   if words == [f'--draft={translator}']:  # a model that drafts for itself is always right
     assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
+
+
+def test_without_choices_the_tree_is_the_published_one_as_deep_as_the_heads(translator):
+  settings, heads = generation.Settings('model', medusa='heads'), fd.load_heads(translator)
+  strategy = generation.strategy_of(settings, None, heads)
+  assert np.bincount(strategy.choices.depths).tolist() == [1, 10, 28] and strategy.rule == fd.Exact()
+  assert (settings.plain, settings.warnings) == (fd.Greedy(), [])
+  warm = dataclasses.replace(settings, temperature=3.0)
+  rule = generation.strategy_of(warm, None, heads).rule
+  assert isinstance(rule, fd.Typical) and rule.temperature == 3 and warm.plain == fd.Greedy()
+
+
+def test_a_file_of_prompts_is_what_medusa_writes_in_batches(translator, launch, prompts, tree, tmp_path):
+  out, moved, other = tmp_path / 'out.jsonl', tmp_path / 'moved.json', tmp_path / 'other.json'
+  moved.write_text(json.dumps(TREE[::-1]))
+  other.write_text('[[0]]')
+  words = ('generate', f'--model={translator}', f'--medusa={translator}', f'--prompts={prompts}', f'--output={out}')
+  words = (*words, '--max_len=9', '--rows=4')
+  ended = launch(*words, f'--choices={tree}')
+  assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out and ', 2: ' in ended.out, ended.err
+  line = lines_of(out)[1]
+  assert (line['text'], line['tokens']) == greedy_text(translator, PROMPTS[1], 9)
+  assert '0 of them new' in launch(*words, f'--choices={moved}').out  # the same tree
+  for changed in ([], [f'--choices={other}']):
+    ended = launch(*words, *changed)
+    assert ended.code == 2 and 'made with other settings (choices)' in ended.err
+
+
+def test_medusa_at_a_temperature_says_that_it_is_not_lossless(translator, launch, prompts, tree, tmp_path):
+  words = ('generate', f'--model={translator}', f'--medusa={translator}', f'--choices={tree}', '--temperature=3')
+  for given in (['--prompt=a dog', '--repeats=0'], [f'--prompts={prompts}', f'--output={tmp_path / "out.jsonl"}']):
+    ended = launch(*words, '--max_len=9', *given)
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == 'not lossless: drafts were accepted where typical at temperature 3 (Typical)'
 
 
 def test_sampling_follows_the_seed(translator, launch):
@@ -143,7 +195,7 @@ class Bytes:
   context=st.lists(st.sampled_from([2, 3, 10, 13]), max_size=3), blocks=st.lists(st.lists(st.integers(2, 13)))
 )
 def test_characters_that_blocks_split_come_out_whole(context, blocks):
-  reader = generation.Reader(Bytes(), context)
+  reader = Reader(Bytes(), context)
   said = [reader.add(block) for block in blocks]
   ids = [i for block in blocks for i in block]
   assert not said or not said[-1].endswith('\ufffd')

@@ -22,6 +22,21 @@ MISTAKES = {
   'two drafters': (['--prompt=a', '--draft={model}', '--lookup'], '--draft and --lookup each say how to draft'),
   'gamma of nothing': (['--prompt=a', '--gamma=2'], 'is about drafts'),
   'gamma 0': (['--prompt=a', '--gamma=0', '--lookup'], '--gamma=0 is not possible'),
+  'unknown medusa': (['--prompt=a', '--medusa={files}/nowhere'], 'is not a folder'),
+  'no heads': (['--prompt=a', '--medusa={model}/../short'], 'holds a model without heads'),
+  'two kinds of heads': (['--prompt=a', '--heads={model}', '--medusa={model}'], '--heads and --medusa each say how to'),
+  'choices of nothing': (['--prompt=a', '--choices=zephyr_stage2'], '--choices=zephyr_stage2 is about a tree'),
+  'choices of a chain': (['--prompt=a', '--heads={model}', '--choices=zephyr_stage2'], 'give --medusa=folder too'),
+  'gamma of a tree': (['--prompt=a', '--medusa={model}', '--gamma=2'], '--gamma=2 is about a chain'),
+  'top_k of a tree': (['--prompt=a', '--medusa={model}', '--temperature=1', '--top_k=3'], '--medusa does not sample'),
+  'unknown tree': (['--prompt=a', '--medusa={model}', '--choices=mc'], "'mc' is no published tree: known are mc_sim_7"),
+  'no tree': (['--prompt=a', '--medusa={model}', '--choices={files}/lines'], '{files}/lines is not JSON'),
+  'an orphan': (['--prompt=a', '--medusa={model}', '--choices={files}/orphan'], 'choice [1, 0] has no parent'),
+  'a deep tree': (['--prompt=a', '--medusa={model}', '--choices=zephyr_stage2'], 'is 4 deep, and there are 2 heads'),
+  'a wide tree': (['--prompt=a', '--medusa={model}', '--choices={files}/wide'], '31 choices, and there are 30 words'),
+  'heads of another width': (['--prompt=a', '--medusa={model}/../wide'], 'hidden states of 6, and this model has 8'),
+  'a chain of another width': (['--prompt=a', '--heads={model}/../wide'], 'hidden states of 6, and this model has 8'),
+  'heads of other words': (['--prompt=a', '--medusa={model}/../wordy'], 'among 31 words, and this model has 30'),
   'too many heads': (['--prompt=a', '--gamma=3', '--heads={model}'], 'k=4 is out of range'),
   'cold': (['--prompt=a', '--temperature=-1'], '--temperature=-1'),
   'top_k of greedy': (['--prompt=a', '--top_k=3'], 'about sampling'),
@@ -40,13 +55,13 @@ MISTAKES = {
 }
 
 
-NEED_WEIGHTS = ('too many heads',)
+TREES = (('orphan', b'[[0], [1, 0]]'), ('wide', json.dumps([[rank] for rank in range(31)]).encode()))
 
 
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
   place = tmp_path_factory.mktemp('files')
-  for name, data in (('lines', b'a\n'), ('empty', b''), ('gap', b'a\n \nb\n'), ('latin', b'a\nzur\xfcck\n')):
+  for name, data in (('lines', b'a\n'), ('empty', b''), ('gap', b'a\n \nb\n'), ('latin', b'a\nzur\xfcck\n'), *TREES):
     (place / name).write_bytes(data)
   (place / 'long').write_text('a\n' + 'dog ' * 40 + '\n')
   return place
@@ -55,8 +70,8 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize('name', MISTAKES)
 def test_a_mistake_is_one_sentence_before_weights_are_read(translator, files, launch, name, monkeypatch):
   words, expected = MISTAKES[name]
-  if name not in NEED_WEIGHTS:
-    monkeypatch.setattr(folders, '_read', None)
+  monkeypatch.setattr(folders, '_read', None)
+  monkeypatch.setattr(huggingface.Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
   words = [word.format(files=files, model=translator) for word in words]
   ended = launch('generate', f'--model={translator}', '--max_len=8', *words)
   assert ended.code == 2 and ended.out == '', ended

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.calls import Calls
+from experiments.calls import Calls, FreeDraft
 from experiments.lm_speed import BareCalls, random_lm
 from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.topology import Topology
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
 
@@ -40,7 +41,7 @@ def test_bare_calls_say_what_greedy_decoding_says():
   (model, params), calls = calls_of(1, max_len=8, tied=False)  # tied, a random model says again what it reads
   expected = fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=8).tokens
   assert min(len(set(row)) for row in expected.tolist()) > 2
-  bare = BareCalls(calls, 1)
+  bare = BareCalls(calls, Topology.chain(1))
   for i in range(1, 8):
     np.testing.assert_array_equal(bare()[:, 0], expected[:, i])
   np.testing.assert_array_equal(calls().tokens[:, :2], expected[:, :2])  # the caches are two
@@ -57,20 +58,32 @@ def test_a_call_reads_one_vocabulary_matrix(tied):
   assert calls.bytes('embedding' if tied else 'output') == 4 * (layer + 16 + 50 * 16 + cache) + 4 * 2  # and lengths
 
 
-def test_the_benchmark_writes_a_row_a_width(launch, tmp_path):
-  words = ["--config.dtypes=('float32',)", '--config.widths=(1, 3)', '--config.calls=2', '--config.rounds=1']
+def test_a_free_tree_is_scored_as_a_tree_and_keeps_its_root_alone():
+  (model, params), _ = calls_of(1, max_len=20, tied=False)
+  tree = Topology.from_choices([[0], [1], [0, 0]])
+  calls = Calls(Bound(model, params), FreeDraft(tree), PROMPTS, 20, 5)
+  np.testing.assert_array_equal(calls().tokens[:, :6], fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=6).tokens)
+  draft, _ = FreeDraft(tree).propose(calls.target, (), calls.state.root, None)
+  assert draft.topology is tree and draft.tokens.shape == (2, 4)
+
+
+def test_the_benchmark_writes_a_row_a_width_and_a_tree(launch, tmp_path):
+  words = ["--config.dtypes=('float32',)", '--config.widths=(1, 16)', '--config.calls=2', '--config.rounds=1']
   ended = launch('benchmark', '--config=configs/lm_speed.py:scale=smoke', *words, f'--workdir={tmp_path}')
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
   assert [(row['variant'], row['dtype'], row['batch']) for row in rows] == [
-    ('greedy', 'float32', 1), ('width 3', 'float32', 1)
+    ('greedy', 'float32', 1), ('width 16', 'float32', 1), ('tree 16', 'float32', 1)
   ]  # fmt: skip
   for row in rows:
     assert row['bandwidth_share'] * row['ms_per_call'] == pytest.approx(row['floor_ms'])
     assert row['overhead_ms'] == pytest.approx(row['ms_per_call'] - row['bare_ms'])
     assert row['overhead_share'] == pytest.approx(row['overhead_ms'] / row['ms_per_call'])
+  _, chain, tree = rows
+  assert tree['to_chain'] == pytest.approx(tree['ms_per_call'] / chain['ms_per_call'])
+  assert rows[0]['to_chain'] == chain['to_chain'] == 1
   assert rows[0]['to_greedy'] == 1 and {'commit', 'config'} <= rows[0].keys()
-  assert (tmp_path / 'speed.md').read_text().count('| float32 | 1 |') == 2
+  assert (tmp_path / 'speed.md').read_text().count('| float32 | 1 |') == 3
 
 
 @pytest.mark.parametrize('word', ['prompt=0', 'widths=()', 'dtypes=()', "dtypes=('float32', 'float8')"])
