@@ -56,7 +56,7 @@ def main(_: list[str]) -> None:
   tree = found.chosen
   dataclasses.replace(found, tree=tree).save(output, model=MODEL.value, heads=heads_folder)
   picture = output.with_suffix('.png')
-  tree_figure.draw(tree, f'{len(tree.choices) + 1} nodes, {tree.tokens_per_call:.2f} tokens a call', picture)
+  tree_figure.draw(tree, f'{found.nodes} nodes, {found.tokens[found.nodes]:.2f} tokens a call', picture)
   for table in (calibration.heads_table(found), calibration.widths_table(found)):
     console.print(report.terminal(table))
   console.print(f'\nThe tree is {output}, its picture {picture}')

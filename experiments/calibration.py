@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
 
 import fastdec as fd
 from experiments.calls import Calls
@@ -15,7 +14,7 @@ from fastdec.data.storing import whole_file
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import cai
-from fastdec.evaluation.calibration import Tree, accuracy, best_nodes, grow, head_ranks
+from fastdec.evaluation.calibration import Ranks, Tree, accuracy, best_nodes, grow, head_ranks, tokens_per_call
 from fastdec.evaluation.report import MISSING, Entry, Table, text
 from fastdec.evaluation.wallclock import measure
 from fastdec.struct import Bound
@@ -28,7 +27,7 @@ HEADS_NOTE = (
   ' parentheses {name}, Medusa-1 (Cai et al. 2024).'
 )
 WIDTHS_NOTE = (
-  'The tokens that the best tree of so many nodes writes a call, as counted on these texts, and what a call takes at'
+  'The tokens that the tree of so many nodes writes a call, as counted on these texts, and what a call takes at'
   ' batch 1, heads included; 1 node: greedy decoding without heads.'
 )
 
@@ -39,7 +38,8 @@ class Calibration:
 
   tree: Tree  # as large as was allowed
   right: Mapping[int, tuple[float, ...]]  # how often a head has the token among so many first choices
-  positions: int  # tokens that were guessed after
+  positions: int  # tokens that there was something to guess after
+  tokens: Mapping[int, float]  # per call, by nodes, where decoding writes these texts
   milliseconds: Mapping[int, float]  # of a call, by nodes; {}: not timed
 
   @classmethod
@@ -48,7 +48,8 @@ class Calibration:
     there = json.loads(path.read_text())
     tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
     right = {top: tuple(there[f'top_{top}']) for top in TOPS}
-    return cls(tree, right, there['positions'], {int(n): ms for n, ms in there['milliseconds'].items()})
+    by_nodes = ({int(n): value for n, value in there[name].items()} for name in ('tokens_per_call', 'milliseconds'))
+    return cls(tree, right, there['positions'], *by_nodes)
 
   def save(self, path: pathlib.Path, **more: str) -> None:
     """Writes a JSON file, whose "choices" are what decoding takes.
@@ -57,7 +58,7 @@ class Calibration:
       more: what else it is to say.
     """
     right = {f'top_{top}': values for top, values in self.right.items()}
-    record = {'choices': self.tree.choices, 'rates': self.tree.rates, 'tokens_per_call': self.tree.tokens_per_call}
+    record = {'choices': self.tree.choices, 'rates': self.tree.rates, 'tokens_per_call': self.tokens}
     record |= {**right, 'positions': self.positions, 'milliseconds': self.milliseconds, **more}
     with whole_file(path) as file:
       file.write(json.dumps(record, indent=1).encode() + b'\n')
@@ -65,7 +66,7 @@ class Calibration:
   @property
   def nodes(self) -> int:
     """Of the tree to use: with the most tokens a second, or, if that is not known, all."""
-    return best_nodes(self.tree, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
+    return best_nodes(self.tokens, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
 
   @property
   def chosen(self) -> Tree:
@@ -93,10 +94,13 @@ def calibrate(
     said: is told how many more prompts are done.
   """
   ranks = written_ranks(target, heads, prompts, max_len, rows, said)
-  if not len(ranks):
+  positions = sum(map(len, ranks))
+  if not positions:
     raise fd.UserError('the model ends every text after one token, so there is nothing to guess: give other prompts')
   right = {top: accuracy(ranks, top) for top in TOPS}
-  return Calibration(grow(ranks, nodes), right, len(ranks), {})
+  tree = grow(ranks, nodes)
+  tokens = {n: tokens_per_call(ranks, tree.cut(n)) for n in widths_of(tree)}
+  return Calibration(tree, right, positions, tokens, {})
 
 
 def written_ranks(
@@ -106,21 +110,26 @@ def written_ranks(
   max_len: int,
   rows: int,
   said: Callable[[int], None] = lambda count: None,
-) -> Int[np.ndarray, 'n h']:
+) -> list[Ranks]:
   """The heads' ranks (see `head_ranks`) along what the model writes greedily; arguments as of `calibrate`."""
   parts = []
   for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
-    parts.append(head_ranks(tuple(target), tuple(heads), inputs, texts, lengths))
+    parts += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
     said(int((texts.lengths > 0).sum()))
-  return np.concatenate(parts)
+  return parts
+
+
+def widths_of(tree: Tree) -> list[int]:
+  """How many nodes of a tree are considered: `WIDTHS`, and all."""
+  most = len(tree.choices) + 1
+  return [*(n for n in WIDTHS if n < most), most]
 
 
 def timed(
   found: Calibration, target: Bound, heads: Bound, prompt: Sequence[int], max_len: int, rounds: int
 ) -> Calibration:
   """The same with the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
-  most = len(found.tree.choices) + 1
-  widths = sorted({*(n for n in WIDTHS if n < most), most})
+  widths = widths_of(found.tree)
   drafters = {n: fd.Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths}
   inputs = np.array([prompt], np.int32)
   timings = measure({n: Calls(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}, rounds)
@@ -157,10 +166,10 @@ def heads_table(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B'
 
 def widths_table(found: Calibration, of: str = 'Heads') -> Table:
   """What trees of growing size promise; the chosen one is marked."""
-  nodes = sorted(found.milliseconds) or [found.nodes]
+  nodes = sorted(found.tokens)
   rows = []
   for n in nodes:
-    tokens, ms = found.tree.cut(n).tokens_per_call, found.milliseconds.get(n)
+    tokens, ms = found.tokens[n], found.milliseconds.get(n)
     speed = MISSING if ms is None else f'{1e3 * tokens / ms:,.0f}'
     mark = f'{n} (chosen)' if n == found.nodes else str(n)
     rows.append(tuple(map(Entry, (mark, f'{tokens:.2f}', text(ms, '.2f'), speed))))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import pathlib
 
 import numpy as np
@@ -21,6 +22,14 @@ from fastdec.struct import Bound
 from fastdec.training.losses import dev_loss
 
 ROWS = 64  # prompts at once, where nothing is timed
+
+
+def models_hash(workdir: pathlib.Path, plan: MedusaCell, found: calibration.Calibration) -> str:
+  """Of what a cell is measured with: the run, and the tree if it is a calibrated one."""
+  run = folders.content(workdir / plan.stage)
+  if plan.tree in ('chain', 'published'):
+    return run
+  return hashlib.sha256(f'{run} {found.tree.choices} {found.nodes}'.encode()).hexdigest()[:16]
 
 
 class Measuring:
@@ -74,7 +83,7 @@ class Measuring:
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth, width_cost=cost(clock, 'tree call', 'one call'),
       tokens_unseen=self._unseen(contest), nll=self.nll(plan.stage),
-      models=folders.content(self.workdir / plan.stage), **contest.speed(clock), **agreement,
+      models=models_hash(self.workdir, plan, found), **contest.speed(clock), **agreement,
       conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},
     )  # fmt: skip
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from experiments import graph, own_text
 from experiments.calibration import Calibration
 from experiments.measured_page import MeasuredPage
-from experiments.medusa_measure import Measuring
+from experiments.medusa_measure import Measuring, models_hash
 from experiments.medusa_settings import STAGES, MedusaExperiment
 from experiments.training import Run
-from fastdec import folders
 from fastdec.evaluation import tree_figure
 from fastdec.evaluation.medusa_cells import TREES, MedusaCell
 
@@ -62,7 +61,9 @@ class MedusaPage(MeasuredPage[MedusaCell]):
     return self.workdir / f'{stage}-tree.json'
 
   def _models(self, plan: MedusaCell) -> str | None:
-    return folders.content(self.workdir / plan.stage) if self._is_trained(plan.stage) else None
+    if not self._is_calibrated(plan.stage):
+      return None
+    return models_hash(self.workdir, plan, Calibration.load(self._tree(plan.stage)))
 
   def _is_trained(self, name: str) -> bool:
     """Whether a run, and all that it comes from, are finished and of one piece."""
@@ -104,7 +105,7 @@ class MedusaPage(MeasuredPage[MedusaCell]):
     def calibrate(_: float | None) -> None:
       found = self.measuring.calibrate(stage, self._tree(stage))
       tree = found.tree.cut(self.experiment.measure.nodes)
-      said = f'{stage.capitalize()}: {len(tree.choices) + 1} nodes, {tree.tokens_per_call:.2f} tokens a call'
+      said = f'{stage.capitalize()}: {len(tree.choices) + 1} nodes'
       tree_figure.draw(tree, said, self._tree(stage).with_suffix('.png'))
 
     is_done = lambda: self._is_calibrated(stage)

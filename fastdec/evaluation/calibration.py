@@ -1,21 +1,21 @@
 """Trees for one's own heads: how often each guess is right, and which guesses a tree should hold (Cai et al. 2024,
 section 2.3.3).
 
-The paper multiplies the accuracies of single heads, as if they were independent. Here the ranks of all heads are kept
-together, position by position: how often a whole path of ranks is right is counted, not estimated. A path is right at
-most as often as what it begins with; so taking the most frequent path next, again and again, yields for every number of
-nodes the tree with the most tokens a call.
+The paper multiplies the accuracies of single heads over all tokens. Here it is counted, not estimated. The ranks of all
+heads are kept together, token by token, along texts that the model has written: that says which path of a tree a call
+would accept at which token, and so where the next call would begin. Heads err in clusters, so calls begin at hard
+tokens more often than not: counted over all tokens, a tree promises more than decoding keeps.
 """
 
 import dataclasses
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.protocol import Decoded, Prompt
@@ -24,35 +24,32 @@ from fastdec.models.api import suppress, vocabulary_projection
 from fastdec.struct import Bound
 
 NOTHING = -1  # the rank of a token behind the end
+TURNS = 4  # of growing a tree and finding where its calls begin
+Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
 
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-  """Paths of ranks in the order in which they pay: the first n - 1, with the root, are the best tree of n nodes.
+  """Paths of ranks in the order in which they pay: the first n - 1, with the root, are a good tree of n nodes.
 
     choices ((0,), (0, 0), (1,), ...)      rates (0.61, 0.34, 0.12, ...)
   """
 
   choices: tuple[tuple[int, ...], ...]
-  rates: tuple[float, ...]  # how often each path was right: falling
+  rates: tuple[float, ...]  # the share of calls on the whole tree that accept a path: falling
 
   def cut(self, nodes: int) -> 'Tree':
-    """The best tree of so many nodes at most, the root included."""
+    """The tree of so many nodes at most, the root included."""
     return Tree(self.choices[: nodes - 1], self.rates[: nodes - 1])
-
-  @property
-  def tokens_per_call(self) -> float:
-    """Expected: the accepted guesses and the token that a call yields anyway."""
-    return 1.0 + sum(self.rates)
 
 
 def head_ranks(
   target: tuple[Any, Any], heads: tuple[Any, Any], inputs: Any, texts: Decoded, prompt_lengths: Any = None
-) -> Int[np.ndarray, 'n h']:
-  """Which rank each head gave to what came, at every token of the texts but their last.
+) -> list[Ranks]:
+  """Which rank each head gave to what came: an array for each text, a row for each of its tokens but the last.
 
-  Row by row, a token is the root of a call: head i (from 0) guesses the token i + 1 after it. 0 is the head's first
-  choice; `NOTHING` where the text ends before.
+  A row is about a call whose root is that token: head i (from 0) guesses the token i + 1 after it. 0 is the head's
+  first choice; `NOTHING` where the text ends before.
 
   Args:
     target, heads: (module, params).
@@ -61,10 +58,10 @@ def head_ranks(
   """
   prompt = prompt_of(target[0], np.asarray(inputs), prompt_lengths, None)
   ranks = np.asarray(_ranks(Bound(*target), Bound(*heads), prompt, jnp.asarray(texts.tokens)))
-  lengths = np.asarray(texts.lengths)[:, None, None]
+  lengths = np.asarray(texts.lengths)
   place = np.arange(ranks.shape[1])[:, None]
-  known = place + 1 + np.arange(ranks.shape[2]) < lengths
-  return np.where(known, ranks, NOTHING)[(place < lengths - 1)[..., 0]]
+  known = place + 1 + np.arange(ranks.shape[2]) < lengths[:, None, None]
+  return [row[: max(int(length) - 1, 0)] for row, length in zip(np.where(known, ranks, NOTHING), lengths, strict=True)]
 
 
 @jax.jit
@@ -87,15 +84,77 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
   return found.swapaxes(0, 1)
 
 
-def grow(ranks: Int[np.ndarray, 'n h'], nodes: int) -> Tree:
-  """The best tree of so many nodes, the root included; smaller where nothing else was ever right.
+def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
+  """A tree of so many nodes, the root included; smaller where nothing else was ever right.
+
+  The paths that are right most often where calls begin: a path is right at most as often as its beginning, so taking
+  the most frequent one next, again and again, is best for given calls. Where calls begin depends on the tree; so it is
+  grown a few times, each time for the calls of the last, and the best of these trees is kept.
 
   Args:
-    ranks: of `head_ranks`.
+    texts: of `head_ranks`.
     nodes: at least 1.
   """
-  total, found = len(ranks), []
-  waiting: list[tuple[int, int, tuple[int, ...], Any]] = []  # -count, depth, path, the positions where it is right
+  ranks = np.concatenate(texts)
+  begins, best, rows = np.ones(len(ranks), bool), (), None
+  for _ in range(TURNS):
+    choices = _most_frequent(ranks[begins], nodes)
+    begins = calls_of(texts, choices)
+    if rows is None or begins.sum() < len(rows):
+      best, rows = choices, ranks[begins]
+  rates = {path: float((rows[:, : len(path)] == path).all(1).mean()) for path in best}
+  order = sorted(best, key=lambda path: (-rates[path], len(path), path))  # a path stays behind its beginning
+  return Tree(tuple(order), tuple(rates[path] for path in order))
+
+
+def tokens_per_call(texts: Sequence[Ranks], tree: Tree) -> float:
+  """What decoding with exact acceptance on the tree comes to, if it writes these texts: tokens after the first, by
+  calls."""
+  calls = calls_of(texts, tree.choices)
+  return len(calls) / calls.sum()
+
+
+def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, ' n']:
+  """Where calls begin that decode these texts on the tree of these paths: for each token but the last, text by text."""
+  known = set(choices)
+  found = []
+  for ranks in texts:
+    begins, place = np.zeros(len(ranks), bool), 0
+    while place < len(ranks):
+      begins[place] = True
+      path: tuple[int, ...] = ()
+      for rank in ranks[place].tolist():
+        if (*path, rank) not in known:
+          break
+        path = (*path, rank)
+      place += len(path) + 1
+    found.append(begins)
+  return np.concatenate(found)
+
+
+def best_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -> int:
+  """How many nodes write the most tokens a second.
+
+  Args:
+    tokens: per call, by nodes.
+    milliseconds: of a call, by nodes.
+  """
+  return max(milliseconds, key=lambda n: tokens[n] / milliseconds[n])
+
+
+def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
+  """How often each head had the token that came among its first `top` choices (0..1), over all tokens; nan without
+  any."""
+  ranks = np.concatenate(texts)
+  known = ranks != NOTHING
+  with np.errstate(invalid='ignore'):
+    return tuple(((known & (ranks < top)).sum(0) / known.sum(0)).tolist())
+
+
+def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
+  """The paths that are right most often, each after its beginning; with the root, so many nodes."""
+  found: list[tuple[int, ...]] = []
+  waiting: list[tuple[int, int, tuple[int, ...], Any]] = []  # -count, depth, path, the rows where it is right
 
   def add_children(path: tuple[int, ...], where: Int[np.ndarray, ' m']) -> None:
     if len(path) == ranks.shape[1]:
@@ -105,26 +164,9 @@ def grow(ranks: Int[np.ndarray, 'n h'], nodes: int) -> Tree:
       right = where[next_ranks == rank]
       heapq.heappush(waiting, (-len(right), len(path) + 1, (*path, int(rank)), right))
 
-  add_children((), np.arange(total))
+  add_children((), np.arange(len(ranks)))
   while waiting and len(found) < nodes - 1:
-    count, _, path, where = heapq.heappop(waiting)
-    found.append((path, -count / total))
+    _, _, path, where = heapq.heappop(waiting)
+    found.append(path)
     add_children(path, where)
-  return Tree(tuple(path for path, _ in found), tuple(rate for _, rate in found))
-
-
-def best_nodes(tree: Tree, milliseconds: Mapping[int, float]) -> int:
-  """How many nodes of the tree write the most tokens a second, the root included.
-
-  Args:
-    tree: of as many nodes as are considered at most.
-    milliseconds: a call's, by its nodes; only these numbers of nodes are considered.
-  """
-  return max(milliseconds, key=lambda n: tree.cut(n).tokens_per_call / milliseconds[n])
-
-
-def accuracy(ranks: Int[np.ndarray, 'n h'], top: int) -> tuple[float, ...]:
-  """How often each head had the token that came among its first `top` choices (0..1); nan without any."""
-  known = ranks != NOTHING
-  with np.errstate(invalid='ignore'):
-    return tuple(((known & (ranks < top)).sum(0) / known.sum(0)).tolist())
+  return tuple(found)

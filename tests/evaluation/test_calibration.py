@@ -7,47 +7,80 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.evaluation import calibration
-from fastdec.evaluation.calibration import NOTHING, Tree, accuracy, best_nodes, grow, head_ranks
+from fastdec.evaluation.calibration import (
+  NOTHING,
+  Tree,
+  accuracy,
+  best_nodes,
+  calls_of,
+  grow,
+  head_ranks,
+  tokens_per_call,
+)
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-RANKS = np.array([[0, 0], [0, 1], [0, 0], [1, 0], [2, NOTHING], [0, NOTHING]])
+# Two texts of four tokens and of three; two heads.
+TEXTS = [np.array([[0, 0], [0, 1], [1, NOTHING]]), np.array([[0, 0], [2, NOTHING]])]
+TREE = ((0,), (0, 0), (1,))
 
 
-def test_a_tree_grows_by_what_was_right_most_often():
-  tree = grow(RANKS, 6)
-  assert tree.choices == ((0,), (0, 0), (1,), (2,), (0, 1))
-  assert tree.rates == pytest.approx((4 / 6, 2 / 6, 1 / 6, 1 / 6, 1 / 6))
-  assert tree.tokens_per_call == pytest.approx(1 + 9 / 6)
-  assert tree.cut(3) == grow(RANKS, 3) and grow(RANKS, 1).choices == ()
+def test_calls_begin_where_the_last_one_stopped():
+  # The first call of each text accepts two guesses and yields one token more, of which the second text has none left.
+  np.testing.assert_array_equal(calls_of(TEXTS, TREE), [1, 0, 0, 1, 0])
+  np.testing.assert_array_equal(calls_of(TEXTS, ((0,),)), [1, 0, 1, 1, 0])
+  np.testing.assert_array_equal(calls_of(TEXTS, ()), [1, 1, 1, 1, 1])
+  tokens = [tokens_per_call(TEXTS, Tree(choices, ())) for choices in (TREE, ((0,),), ())]
+  assert tokens == pytest.approx([5 / 2, 5 / 3, 1])
 
 
-def test_it_ends_where_nothing_else_was_ever_right():
-  assert len(grow(RANKS, 100).choices) == 6
+def test_a_tree_grows_by_what_is_right_where_calls_begin():
+  tree = grow(TEXTS, 3)
+  assert tree.choices == ((0,), (0, 0)) and tree.rates == (1.0, 1.0)  # of the two calls that it takes
+  assert tree.cut(2) == Tree(((0,),), (1.0,)) and grow(TEXTS, 1).choices == ()
+
+
+def independent(heads, share, texts=300):
+  """Ranks of heads that do not know of each other."""
+  return [np.random.default_rng(i).geometric(share, (20, heads)) - 1 for i in range(texts)]
 
 
 @pytest.mark.parametrize('nodes', [2, 3, 4, 5])
-def test_no_tree_of_as_many_nodes_holds_more(nodes):
-  ranks = np.random.default_rng(0).geometric(0.5, (200, 2)) - 1
+def test_no_tree_of_as_many_nodes_writes_more_where_all_tokens_are_alike(nodes):
+  texts = independent(2, 0.5)
   paths = [(a,) for a in range(3)] + [(a, b) for a in range(3) for b in range(3)]
-  rate = {path: (ranks[:, : len(path)] == path).all(1).mean() for path in paths}
   trees = (set(chosen) for chosen in itertools.combinations(paths, nodes - 1))
-  best = max(sum(rate[path] for path in tree) for tree in trees if all(path[:1] in tree for path in tree))
-  assert sum(grow(ranks, nodes).rates) == pytest.approx(best)
+  best = max(tokens_per_call(texts, Tree(tuple(tree), ())) for tree in trees if all(path[:1] in tree for path in tree))
+  assert tokens_per_call(texts, grow(texts, nodes)) == pytest.approx(best, rel=0.01)
+
+
+def test_paths_fall_in_rate_each_behind_its_beginning():
+  tree = grow(independent(3, 0.4), 30)
+  assert list(tree.rates) == sorted(tree.rates, reverse=True) and len(tree.choices) == 29
+  assert all(path[:-1] in tree.choices[:i] for i, path in enumerate(tree.choices) if len(path) > 1)
+
+
+def test_heads_that_err_in_clusters_are_judged_where_calls_begin():
+  """Half of each text is easy, and one call takes all of it: seen from all tokens a second guess is hardly worth it."""
+  hard = np.tile([[1, 1]], (4, 1))
+  texts = [np.concatenate([np.zeros((12, 2), int), hard])] * 20
+  tree = grow(texts, 3)
+  assert tokens_per_call(texts, tree) >= tokens_per_call(texts, Tree(((0,), (0, 0)), ()))
+  firsts = np.concatenate(texts)[calls_of(texts, tree.choices), 0]
+  assert tree.rates[0] == pytest.approx((firsts == tree.choices[0][0]).mean())
 
 
 def test_accuracy_counts_where_there_was_something_to_guess():
-  assert accuracy(RANKS, 1) == pytest.approx((4 / 6, 3 / 4))
-  assert accuracy(RANKS, 2) == pytest.approx((5 / 6, 1))
+  assert accuracy(TEXTS, 1) == pytest.approx((3 / 5, 2 / 3))
+  assert accuracy(TEXTS, 2) == pytest.approx((4 / 5, 1))
 
 
 def test_the_budget_is_of_tokens_a_second():
-  tree = Tree(((0,), (1,), (2,), (3,)), (0.6, 0.2, 0.1, 0.05))
-  assert best_nodes(tree, {1: 1.0, 2: 1.0, 5: 1.0}) == 5  # wide calls cost nothing more
-  assert best_nodes(tree, {1: 1.0, 2: 3.0, 5: 9.0}) == 1  # each node costs two calls
-  assert best_nodes(tree, {1: 1.0, 2: 1.1, 5: 2.0}) == 2
+  tokens = {1: 1.0, 2: 1.6, 5: 1.95}
+  assert best_nodes(tokens, {1: 1.0, 2: 1.0, 5: 1.0}) == 5  # wide calls cost nothing more
+  assert best_nodes(tokens, {1: 1.0, 2: 3.0, 5: 9.0}) == 1  # each node costs two calls
+  assert best_nodes(tokens, {1: 1.0, 2: 1.1, 5: 2.0}) == 2
 
 
 V, MAX_LEN = 13, 24
@@ -75,20 +108,12 @@ def test_decoding_accepts_what_the_ranks_promise(name):
     inputs = np.where(np.arange(5) < lengths[:, None], inputs, model.pad_id)
   texts = fd.decode(model, params, inputs, fd.Greedy(), lengths, max_len=MAX_LEN)
   ranks = head_ranks((model, params), (heads, head_params), inputs, texts, lengths)
-  tree = calibration.grow(ranks, 12)
+  tree = grow(ranks, 12)
   assert {len(path) for path in tree.choices} >= {1, 2}
   ours = fd.decode(model, params, inputs, fd.Medusa((heads, head_params), tree.choices), lengths, max_len=MAX_LEN)
   np.testing.assert_array_equal(ours.tokens, texts.tokens)
 
-  later = np.asarray(texts.lengths) - 1
-  by_row = np.split(ranks, np.cumsum(later)[:-1])
-  for row, sizes, end in zip(by_row, np.asarray(ours.block_sizes), later, strict=True):
-    place, expected = 0, []
-    while place < end:
-      accepted = max(d for d in range(4) if d == 0 or tuple(row[place, :d]) in tree.choices)
-      expected.append(min(accepted + 1, end - place))
-      place += expected[-1]
-    assert sizes[sizes > 0].tolist() == expected
-  assert tree.tokens_per_call == pytest.approx(
-    1 + np.mean([max(d for d in range(4) if d == 0 or tuple(row[:d]) in tree.choices) for row in ranks])
-  )
+  for row, sizes in zip(ranks, np.asarray(ours.block_sizes), strict=True):
+    begins = np.flatnonzero(calls_of([row], tree.choices))
+    assert sizes[sizes > 0].tolist() == np.diff([*begins, len(row)]).tolist()
+  assert tokens_per_call(ranks, tree) == pytest.approx(float((ours.lengths - 1).sum() / ours.calls.sum()))

@@ -7,7 +7,7 @@ import pytest
 
 import fastdec as fd
 from configs import wmt14
-from experiments import blockwise_trees
+from experiments import blockwise_trees, cli
 from experiments.decoding import tree_nodes
 from experiments.measure import Measuring
 from experiments.translation import TranslationExperiment
@@ -21,6 +21,11 @@ def experiment(tmp_path_factory):
   config.data.update({'cache': str(tmp_path_factory.mktemp('cache')), 'vocab_size': 300, 'max_train': 200})
   config.table.update({'sentences': 6, 'rules': ('exact', 'tree-8')})
   return TranslationExperiment.of(config)
+
+
+@pytest.fixture(autouse=True)
+def no_flags(monkeypatch):
+  monkeypatch.setattr(cli, 'config_string', lambda: 'configs/wmt14.py')  # a launcher's
 
 
 @pytest.mark.parametrize('split, other', [('dev', 'test'), ('test', 'dev')])

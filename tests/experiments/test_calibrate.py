@@ -25,7 +25,7 @@ def test_a_tree_for_a_model_with_heads(translator, launch, prompts, tmp_path):
   assert 'Top-5 %' in ended.out and '(chosen)' in ended.out and f'its picture {tmp_path}/new/tree.png' in ended.out
   found, there = Calibration.load(output), json.loads(output.read_text())
   assert set(found.milliseconds) >= {1, 2} and len(there['choices']) <= 5
-  assert there['tokens_per_call'] == pytest.approx(1 + sum(there['rates'])) and there['model'] == str(translator)
+  assert there['tokens_per_call'].keys() == there['milliseconds'].keys() and there['model'] == str(translator)
   assert (tmp_path / 'new' / 'tree.png').stat().st_size > 2000
   model, params = fd.load(translator)
   choices = there['choices'] or [[0]]
@@ -42,7 +42,7 @@ def test_without_timing_all_nodes_are_taken(translator, launch, prompts, tmp_pat
 
 @pytest.mark.parametrize('words, message', [
   (['--output={tmp}/tree.txt'], 'is to be a JSON file: give a name such as tree.json'),
-  (['--output={tmp}/tree.json', '--heads={tmp}'], 'there is no config.json in'),
+  (['--output={tmp}/tree.json', '--heads={tmp}'], 'has no config.json: give the workdir of a run'),
   (['--output={tmp}/tree.json', '--nodes=1'], '--nodes=1 is not possible'),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(translator, launch, prompts, tmp_path, words, message):
