@@ -39,7 +39,7 @@ def smoke():
     'freeze': short,
     'finetune': short,
     'heads': heads(),
-    'measure': measure(nodes=8, most=12, batches=(1,), calibrated=16, timed=2, max_len=12, repeats=1, calls=4),
+    'measure': measure(nodes=8, most=12, batches=(1,), calibrated=16, timed=2, max_len=12, repeats=1),
   }
 
 
@@ -52,9 +52,7 @@ def multi30k():
     'freeze': run(steps=1000, warmup=100, every=100, average=4, constant=0.2, rows=16),
     'finetune': run(steps=800, warmup=200, every=100, average=4, constant=0.05, rows=16, heads_rate=4.0),
     'heads': heads(),
-    'measure': measure(
-      nodes=32, most=64, batches=(1, 8, 32), calibrated=1000, timed=64, max_len=60, repeats=5, calls=32
-    ),
+    'measure': measure(nodes=32, most=64, batches=(1, 8, 32), calibrated=1000, timed=32, max_len=60, repeats=3),
   }
 
 
@@ -70,7 +68,7 @@ def heads():
   }
 
 
-def measure(*, nodes, most, batches, calibrated, timed, max_len, repeats, calls):
+def measure(*, nodes, most, batches, calibrated, timed, max_len, repeats):
   """What is measured, and on how much."""
   return {
     'published': 'mc_sim_7b_63',  # the tree beside the calibrated ones
@@ -84,5 +82,4 @@ def measure(*, nodes, most, batches, calibrated, timed, max_len, repeats, calls)
     'timed': timed,  # captions of the split, evenly spaced
     'max_len': max_len,
     'repeats': repeats,
-    'calls': calls,  # of each kind that are timed beside each batch
   }

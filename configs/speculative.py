@@ -39,7 +39,7 @@ def smoke(task):
     'target': {'model': model(task, width=32, layers=2), 'train': short},
     'large': {'model': model(task, width=16, layers=2), 'train': short},
     'small': {'model': model(task, width=16, layers=1), 'train': short},
-    'measure': measure(gammas=(1, 2), batches=(1, 2), sentences=8, timed=2, max_len=12, repeats=1, calls=4),
+    'measure': measure(gammas=(1, 2), batches=(1, 2), sentences=8, timed=2, max_len=12, repeats=1),
   }
 
 
@@ -50,7 +50,7 @@ def multi30k(task):
     'target': {'model': model(task, width=128, layers=6), 'train': training(steps=1600, constant=0.6)},
     'large': {'model': model(task, width=96, layers=2), 'train': training(steps=1400, constant=0.6)},
     'small': {'model': model(task, width=64, layers=1), 'train': training(steps=2400, constant=0.6)},
-    'measure': measure(gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5, calls=32),
+    'measure': measure(gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5),
   }
 
 
@@ -77,7 +77,7 @@ def model(task, *, width, layers):
   return TRANSFORMER | sizes
 
 
-def measure(*, gammas, batches, sentences, timed, max_len, repeats, calls):
+def measure(*, gammas, batches, sentences, timed, max_len, repeats):
   """What is measured, and on how much."""
   return {
     'gammas': gammas,  # drafted tokens a call, one sentence at a time; the adapted gamma is at most the largest
@@ -91,5 +91,4 @@ def measure(*, gammas, batches, sentences, timed, max_len, repeats, calls):
     'timed': timed,  # of them, evenly spaced: for wall clock and tokens per call
     'max_len': max_len,
     'repeats': repeats,
-    'calls': calls,  # of each kind that are timed beside each batch
   }

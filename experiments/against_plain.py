@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.speculative_calls import start, text
+from experiments.speculative_calls import start, texts
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
 from fastdec.evaluation.parting import check_partings, partings
@@ -17,7 +17,7 @@ from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
 Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, and their key
-NONE = ', none'  # of a function's name: the same program without any call
+MORE = 3  # times as many, to take off what the first ones cost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +75,26 @@ class Contest:
     largest = float(gaps.max()) if gaps.size else None
     return {'same_as_plain': 1 - len(gaps) / texts, 'parted': len(gaps), 'largest_gap': largest}
 
-  def clock(self, rounds: int, calls: Mapping[str, Callable[[int], Any]], times: int) -> dict[str, Timing]:
+  def clock(
+    self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
+  ) -> dict[str, Timing]:
     """Whole texts, texts without their prompts, and single calls, in turn: all meet the same speed of the machine.
 
     Args:
       rounds: how often.
-      calls: functions of how many calls to do.
-      times: how many calls beside each batch.
+      calls: functions of how many calls to do, and how many a text takes.
+      few: texts that a program decodes before its time counts: the first calls of small models find cold caches.
     """
-    functions = {}
+    functions, repeats = {}, {', few': few, ', many': MORE * few}
     for name, one in (('plain', self.plain), ('ours', self.strategy)):
       functions[name] = lambda prompts, key, one=one: self._decode(one, prompts, key)
-      for suffix, steps in (('', self.max_len), (NONE, 0)):
-        functions[f'{name} calls{suffix}'] = lambda prompts, key, one=one, steps=steps: text(
-          self.target, one, prompts, self.max_len, key, steps
+      for suffix, times in repeats.items():
+        functions[f'{name} calls{suffix}'] = lambda prompts, key, one=one, times=times: texts(
+          self.target, one, prompts, self.max_len, key, times
         )
-    for name, run in calls.items():
-      functions |= {name: lambda *_, run=run: run(times), f'{name}{NONE}': lambda *_, run=run: run(0)}
+    for name, (run, count) in calls.items():
+      for suffix, times in repeats.items():
+        functions[f'{name}{suffix}'] = lambda *_, run=run, count=count * times: run(count)
     return measure(functions, rounds, self.batches)
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
@@ -133,6 +136,7 @@ class Counts:
   texts: int
   tokens: int
   later: int  # tokens after the first ones, which come of the prompts
+  steps: int  # of a batch, on average: at least 1
   per_step: float  # later tokens for each step of a batch
   drafts_per_call: float
 
@@ -142,17 +146,17 @@ class Counts:
     count, steps = sum(len(one.lengths) for one in texts), sum(int(one.calls.max()) for one in texts)
     calls, drafts = (sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls'))
     later = lengths - count
-    return cls(count, lengths, later, later / max(steps, 1), drafts / max(calls, 1))
+    return cls(count, lengths, later, max(round(steps / len(texts)), 1), later / max(steps, 1), drafts / max(calls, 1))
 
 
 def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
-  """Seconds of the calls alone, round by round: what the same program takes without any is taken off."""
-  return np.subtract(clock[name].seconds, clock[f'{name}{NONE}'].seconds)
+  """Seconds of the calls of a few texts, round by round, once the program runs: what starting it takes is taken off."""
+  return np.subtract(clock[f'{name}, many'].seconds, clock[f'{name}, few'].seconds)
 
 
-def cost(clock: Mapping[str, Timing], name: str, one: str) -> float | None:
-  """A call, in calls of another kind; None where the clock is too coarse for that."""
-  ones, these = net(clock, one), net(clock, name)
+def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int) -> float | None:
+  """A call, in plain calls, of both of which the clock has so many; None where it is too coarse for that."""
+  these, ones = net(clock, name) / calls, net(clock, plain) / plain_calls
   return float(np.median(these / ones)) if min(ones.min(), these.min()) > 0 else None
 
 

@@ -52,14 +52,13 @@ class MeasureConfig:
   timed: int
   max_len: int
   repeats: int
-  calls: int
 
   def __post_init__(self) -> None:
     if not self.batches or len(set(self.batches)) < len(self.batches):
       raise UserError(f'config.measure.batches={self.batches} is not possible: give one or more, each once')
     at_least(1, 'measure', **{f'batches[{i}]': value for i, value in enumerate(self.batches)})
     at_least(2, 'measure', nodes=self.nodes, most=self.most, max_len=self.max_len)
-    names = ('prompt', 'calibrated', 'timed', 'repeats', 'calls')
+    names = ('prompt', 'calibrated', 'timed', 'repeats')
     at_least(1, 'measure', **{name: getattr(self, name) for name in names})
     medusa_choices(self.published)
     Typical(self.typical)

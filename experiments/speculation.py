@@ -34,7 +34,6 @@ class MeasureConfig:
   timed: int
   max_len: int
   repeats: int
-  calls: int
 
   def __post_init__(self) -> None:
     for name in ('gammas', 'batches', 'temperatures'):
@@ -43,7 +42,7 @@ class MeasureConfig:
         raise UserError(f'config.measure.{name}={given} is not possible: give one or more, each once')
     for name in ('gammas', 'batches'):
       at_least(1, 'measure', **{f'{name}[{i}]': value for i, value in enumerate(getattr(self, name))})
-    names = ('ngram_gamma', 'lookup', 'prompt', 'timed', 'max_len', 'repeats', 'calls')
+    names = ('ngram_gamma', 'lookup', 'prompt', 'timed', 'max_len', 'repeats')
     at_least(1, 'measure', **{name: getattr(self, name) for name in names})
     at_least(0, 'measure', sentences=self.sentences)
     if min(self.temperatures) < 0:

@@ -19,15 +19,15 @@ from fastdec.struct import Bound
 
 def start(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None) -> loop.DecodeState:
   """What `fd.decode` has after the prompt; arguments as there."""
-  return text(target, strategy, inputs, max_len, key, 0)
+  return texts(target, strategy, inputs, max_len, key, 0)
 
 
-def text(
-  target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, steps: int
+def texts(
+  target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int
 ) -> loop.DecodeState:
-  """What `fd.decode` has after so many steps at most; arguments as there."""
+  """Decodes the same text so many times, the prompt but once; arguments as of `fd.decode`."""
   _, prompt, keys = checked(target.module, inputs, None, None, max_len, key)
-  return _text(target, strategy, prompt, keys, max_len, steps)
+  return _texts(target, strategy, prompt, keys, max_len, times)
 
 
 def wide_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState, nodes: int) -> Callable[[int], Any]:
@@ -48,14 +48,16 @@ def draft_calls(target: Bound, strategy: LoopStrategy, state: loop.DecodeState) 
 
 
 @functools.partial(jax.jit, static_argnames='max_len')
-def _text(
-  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, max_len: int, steps: int | Array
+def _texts(
+  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, max_len: int, times: int | Array
 ) -> loop.DecodeState:
-  def goes_on(carry: tuple[Any, Any]) -> Array:
-    return (carry[0] < steps) & ~strategy.done(carry[1]).all()
+  def again(_: Array, last: loop.DecodeState) -> loop.DecodeState:
+    root = state.root + (last.length < 0)  # no length is: but XLA, which does not know, decodes each time anew
+    begun = dataclasses.replace(state, root=root)
+    return jax.lax.while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun)
 
   state = strategy.init(target, prompt, max_len, keys)
-  return jax.lax.while_loop(goes_on, lambda carry: (carry[0] + 1, strategy.step(target, carry[1])), (0, state))[1]
+  return jax.lax.fori_loop(0, times, again, state)
 
 
 @jax.jit

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from fastdec.evaluation.speculation import SpecCell
 from fastdec.models.ngram import NGram
 from fastdec.struct import Bound
 
+FEW = 3  # texts, see `Contest.clock`
 SUCCESSORS = 64  # of a word that the bigram model lists
 
 
@@ -55,8 +55,10 @@ class Measuring:
     if not (counts.later and theirs.later):
       raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
     agreement = {} if temperature else contest.agreement(self.experiment.target.model.dtype)
-    clock = contest.clock(self.config.repeats, self._calls(contest, gamma), self.config.calls)
-    c, v = (cost(clock, name, 'one call') for name in ('drafts', 'wide calls'))
+    steps, plain_steps = counts.steps, theirs.steps
+    calls = self._calls(contest, gamma, steps, plain_steps)
+    clock = contest.clock(self.config.repeats, calls, few=max(FEW // batch, 1))
+    c, v = (cost(clock, name, steps, 'one call', plain_steps) for name in ('drafts', 'wide calls'))
     c = None if c is None else c / gamma
     is_model = draft in MODELS
     alpha = self.alpha(draft, temperature) if is_model else None
@@ -99,13 +101,13 @@ class Measuring:
       return fd.PromptLookup(self.config.lookup, gamma + 1, temperature)
     return fd.Speculative(tuple(self._draft(draft)), gamma, temperature, adaptive=adaptive)
 
-  def _calls(self, contest: Contest, gamma: int) -> dict[str, Callable[[int], Any]]:
-    """The parts that the formulas reckon with."""
+  def _calls(self, contest: Contest, gamma: int, steps: int, plain_steps: int) -> dict[str, Any]:
+    """The parts that the formulas reckon with, and how many of each a text takes."""
     plain, ours = contest.state(contest.plain), contest.state(contest.strategy)
     return {
-      'one call': whole_calls(self.target, contest.plain, plain),
-      'wide calls': wide_calls(self.target, contest.strategy, ours, gamma + 1),
-      'drafts': draft_calls(self.target, contest.strategy, ours),
+      'one call': (whole_calls(self.target, contest.plain, plain), plain_steps),
+      'wide calls': (wide_calls(self.target, contest.strategy, ours, gamma + 1), steps),
+      'drafts': (draft_calls(self.target, contest.strategy, ours), steps),
     }
 
 
