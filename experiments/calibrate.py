@@ -44,7 +44,8 @@ def main(_: list[str]) -> None:
     raise UserError(f'--output={output} is to be a JSON file: give a name such as tree.json')
   heads_folder = HEADS.value or MODEL.value
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
-  language = generation.Language.of(generation.Settings(MODEL.value, heads=heads_folder, max_len=MAX_LEN.value), prompts)
+  settings = generation.Settings(MODEL.value, heads=heads_folder, max_len=MAX_LEN.value)
+  language = generation.Language.of(settings, prompts)
   heads, target = Bound(*fd.load_heads(heads_folder)), Bound(*fd.load(MODEL.value))
   ids = [language.ids(prompt) for prompt in prompts]
   console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
