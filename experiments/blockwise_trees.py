@@ -3,6 +3,8 @@
 Which nodes are best is counted on what the model itself writes, for sources of another split than the one measured on.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
 from experiments.calibration import written_ranks
@@ -28,9 +30,11 @@ def sources_of(text: Text, split: str) -> list[list[int]]:
 
 
 def grown(
-  target: Bound, heads: Bound, depth: int, sources: list[list[int]], nodes: int, max_len: int, rows: int
-) -> Tree:
-  """The best tree of so many nodes at most for the first `depth` heads; smaller where nothing else was ever right.
+  target: Bound, heads: Bound, depth: int, sources: list[list[int]], nodes: Collection[int], max_len: int, rows: int
+) -> dict[int, Tree]:
+  """The best tree of each of so many nodes for the first `depth` heads; smaller where nothing else was ever right.
+
+  Each is grown by itself, and so is the same whichever others are asked for; the text is written once.
 
   Args:
     target, heads: the model, and blockwise heads on it.
@@ -40,4 +44,5 @@ def grown(
     rows: sources translated at once.
   """
   drafting = Bound(*heads.module.drafting(heads.params, depth))
-  return grow(written_ranks(target, drafting, sources, max_len, rows), nodes)
+  ranks = written_ranks(target, drafting, sources, max_len, rows)
+  return {count: grow(ranks, count) for count in nodes}

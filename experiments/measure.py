@@ -104,14 +104,14 @@ class Measuring:
     return fd.Greedy() if k == 1 else fd.Blockwise(folders.load_heads(workdir), k=k, rule=rule_of(rule))
 
   def _trees(self, target: Bound, workdir: pathlib.Path, k: int, rules: Sequence[str]) -> dict[str, fd.Medusa]:
-    """How the rules decode that name trees: on cuts of the largest, grown once."""
+    """How the rules decode that name trees."""
     nodes = {rule: count for rule in rules if (count := tree_nodes(rule))}
     if not nodes:
       return {}
     table, heads = self.experiment.table, Bound(*folders.load_heads(workdir))
-    most = max(nodes.values())
-    tree = blockwise_trees.grown(target, heads, k - 1, self.tree_sources, most, table.max_len, table.rows)
-    return {rule: fd.Medusa(heads, tree.cut(count).choices) for rule, count in nodes.items()}
+    counts = nodes.values()
+    trees = blockwise_trees.grown(target, heads, k - 1, self.tree_sources, counts, table.max_len, table.rows)
+    return {rule: fd.Medusa(heads, trees[count].choices) for rule, count in nodes.items()}
 
   def _accuracy(self, model: Any, params: Any, workdir: pathlib.Path, k: int) -> tuple[float, ...]:
     heads = folders.load_heads(workdir)

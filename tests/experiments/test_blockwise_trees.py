@@ -52,9 +52,10 @@ def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(t
   sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
   depths = {}
   for k in (2, 3):
-    tree = blockwise_trees.grown(target, heads, k - 1, sources, nodes=6, max_len=12, rows=2)
+    trees = blockwise_trees.grown(target, heads, k - 1, sources, nodes=(2, 6), max_len=12, rows=2)
+    tree = trees[6]
     depths[k] = max(map(len, tree.choices))
-    assert 1 < len(tree.choices) + 1 <= 6
+    assert len(trees[2].choices) == 1 < len(tree.choices) < 6
   assert depths == {2: 1, 3: 2}
   source = np.array([[5, 6, 7, 2]], np.int32)
   on_tree, greedy = (
