@@ -71,17 +71,16 @@ def test_a_cell_whose_line_is_deleted_is_measured_again_and_no_other(table, laun
 def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(table, launch, copy):
   results = copy / 'results.jsonl'
   before = results.read_bytes()
-  words = table.words(**{'table.rules': (*RULES, 'tree-3', 'tree-12')})
+  words = table.words(**{'table.rules': (*RULES, 'tree-12')})
   assert launch('table1', *words, f'--workdir={copy}').code == 0
   assert results.read_bytes().startswith(before)
   found = {cell.key: cell for cell in cells.read(results)}
-  keys = {(2, regime, f'tree-{n}') for regime in ('regular', 'finetune') for n in (3, 12)}
+  keys = {(2, regime, 'tree-12') for regime in ('regular', 'finetune')}
   assert found.keys() == CELLS | keys and all(found[key].same_as_greedy == 1 for key in keys)
   for regime in ('regular', 'finetune'):
-    chain, small, large = (found[2, regime, rule] for rule in ('exact', 'tree-3', 'tree-12'))
-    assert 1 <= small.mean_block_size <= large.mean_block_size <= 2 and small.bleu == large.bleu == chain.bleu
-    assert small.conditions['tree_nodes'] <= 3 and large.conditions['tree_nodes'] <= 12
-    assert (large.conditions['tree_split'], large.model) == ('test', chain.model)
+    chain, tree = (found[2, regime, rule] for rule in ('exact', 'tree-12'))
+    assert 1 <= tree.mean_block_size <= 2 and tree.bleu == chain.bleu and tree.conditions['tree_nodes'] <= 12
+    assert (tree.conditions['tree_split'], tree.model) == ('test', chain.model)
   assert '## Trees on blockwise heads' in (copy / 'table1.md').read_text()
   after = results.read_bytes()
   assert launch('table1', *words, f'--workdir={copy}').code == 0 and results.read_bytes() == after
