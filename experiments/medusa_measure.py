@@ -9,9 +9,8 @@ import numpy as np
 
 import fastdec as fd
 from experiments import calibration, cli
-from experiments.against_plain import Contest, batches_of, cost, joined, spaced
+from experiments.against_plain import Contest, batches_of, joined, spaced
 from experiments.medusa_settings import MedusaExperiment
-from experiments.speculative_calls import whole_calls
 from experiments.speculative_captions import prompts_of
 from fastdec import folders
 from fastdec.decoding.topology import Topology
@@ -77,12 +76,9 @@ class Measuring:
       raise UserError('the model ends every text after one token, so nothing is drafted: train it for longer')
     is_exact = plan.tree != 'typical'
     agreement = contest.agreement(self.experiment.model.dtype) if is_exact else {'same_as_plain': contest.same}
-    turns = {'one call': (contest.plain, theirs.steps), 'tree call': (strategy, counts.steps)}
-    calls = {name: (whole_calls(target, one, contest.state(one)), n) for name, (one, n) in turns.items()}
-    clock = contest.clock(self.config.repeats, calls)
+    clock = contest.clock(self.config.repeats, {})
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth,
-      width_cost=cost(clock, 'tree call', counts.steps, 'one call', theirs.steps),
       tokens_unseen=self._unseen(contest), nll=self.nll(plan.stage),
       models=models_hash(self.workdir, plan, found), **contest.speed(clock), **agreement,
       conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},

@@ -20,7 +20,6 @@ class MedusaCell(Measured):
   batch: int
   nodes: int | None = None  # the root included
   depth: int | None = None
-  width_cost: float | None = None  # a call on the tree, heads included, in calls of plain decoding
   tokens_unseen: float | None = None  # per call of a row, over texts whose prompts begin no text of the training
   nll: float | None = None  # of the held-out text by the model itself, nats a token
 

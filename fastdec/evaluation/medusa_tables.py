@@ -41,9 +41,10 @@ def _row(cell: MedusaCell) -> tuple[Entry, ...]:
     return tuple(map(Entry, (*start, MISSING, str(cell.batch), failed, *[MISSING] * 6)))
   spread = f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})' if cell.spread else ''
   same = None if cell.same_as_plain is None else 100 * cell.same_as_plain
+  call = None if cell.speedup_calls is None else cell.tokens_per_call / cell.speedup_calls
   return (
     *map(Entry, (*start, str(cell.nodes), str(cell.batch), text(cell.tokens_per_call, '.2f'))),
-    Entry(text(cell.tokens_unseen, '.2f')), Entry(text(cell.width_cost, '.2f')),
+    Entry(text(cell.tokens_unseen, '.2f')), Entry(text(call, '.2f')),
     Entry(text(cell.speedup, '.2f', '×'), spread), Entry(text(cell.speedup_calls, '.2f', '×')),
     Entry(text(same, '.1f')), Entry(text(cell.nll, '.3f')),
   )  # fmt: skip
