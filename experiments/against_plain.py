@@ -155,9 +155,9 @@ def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
 
 
 def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int) -> float | None:
-  """A call, in plain calls, of both of which the clock has so many; None where it is too coarse for that."""
+  """A call, in plain calls, of both of which the clock has so many; None where it is too coarse for plain ones."""
   these, ones = net(clock, name) / calls, net(clock, plain) / plain_calls
-  return float(np.median(these / ones)) if min(ones.min(), these.min()) > 0 else None
+  return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
 
 
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:

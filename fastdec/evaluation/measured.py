@@ -84,10 +84,10 @@ def conditions(cells: Iterable[Measured], names: Sequence[str]) -> list[str]:
 
 
 def repeated(cells: Iterable[Measured]) -> list[str]:
-  """One note on what greedy texts repeat, by the cells that have them; none without."""
+  """One note on what greedy texts repeat, from model to model, by the cells that have them; none without."""
   shares = {cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None} - {None}
-  known = f'Of the 4-grams of greedy texts, {100 * min(shares):.1f} % had' if shares else ''
-  return [f'{known} stood before in the same text.'] if shares else []
+  known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares)))) if shares else ''
+  return [f'Of the 4-grams of greedy texts, {known} % had stood before in the same text.'] if shares else []
 
 
 def _fields(kind: type[Measured]) -> list[str]:
