@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.speculative_calls import start, texts
+from experiments.loop_calls import start, texts
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
 from fastdec.evaluation.parting import check_partings, partings

@@ -10,8 +10,8 @@ import numpy as np
 import fastdec as fd
 from experiments import calibration, cli
 from experiments.against_plain import Contest, batches_of, joined, spaced
+from experiments.captions import prompts_of
 from experiments.medusa_settings import MedusaExperiment
-from experiments.speculative_captions import prompts_of
 from fastdec import folders
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError

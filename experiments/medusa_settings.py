@@ -4,8 +4,8 @@ import dataclasses
 import pathlib
 from typing import Any, ClassVar, Literal
 
+from experiments.captions import CaptionTraining
 from experiments.settings import RunConfig, at_least
-from experiments.speculative_captions import CaptionTraining
 from experiments.translation import OnText
 from fastdec.decoding.topology import Topology
 from fastdec.decoding.trees import medusa_choices

@@ -11,8 +11,8 @@ import pathlib
 import numpy as np
 
 import fastdec as fd
+from experiments.captions import prompts_of
 from experiments.progress import Progress
-from experiments.speculative_captions import prompts_of
 from experiments.translation import TextConfig
 from fastdec import folders
 from fastdec.data.storing import whole_file

@@ -10,8 +10,8 @@ import jax
 import fastdec as fd
 from experiments import cli
 from experiments.against_plain import Contest, batches_of, cost, joined, spaced
+from experiments.loop_calls import draft_calls, whole_calls, wide_calls
 from experiments.speculation import MODELS, TRAINED, SpeculativeExperiment
-from experiments.speculative_calls import draft_calls, whole_calls, wide_calls
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
