@@ -50,6 +50,18 @@ def run(name, *words):
   raise AssertionError('a launcher ends its process')
 
 
+def with_settings(config, settings):
+  """The config with other leaves, as --config.a.b=... would set them, but of any type."""
+  config = config.unlock()
+  for name, value in settings.items():
+    *parts, leaf = name.split('.')
+    place = config
+    for part in parts:
+      place = place[part]
+    place[leaf] = value
+  return config
+
+
 SETTINGS = {
   'data.max_train': 200,
   'data.vocab_size': 300,

@@ -10,20 +10,13 @@ from experiments.medusa_page import MedusaPage
 from experiments.medusa_settings import MedusaExperiment
 from fastdec.evaluation.measured import latest, read
 from fastdec.evaluation.medusa_cells import MedusaCell
-from tests.experiments.conftest import ROOT, run
+from tests.experiments.conftest import ROOT, run, with_settings
 
 SETTINGS = {'data.max_train': 100, 'measure.calibrated': 4, 'train.steps': 2, 'freeze.steps': 2, 'finetune.steps': 2}
 
 
 def changed(**settings):
-  config = medusa.get_config('scale=smoke').unlock()
-  for name, value in settings.items():
-    *parts, leaf = name.split('.')
-    place = config
-    for part in parts:
-      place = place[part]
-    place[leaf] = value
-  return config
+  return with_settings(medusa.get_config('scale=smoke'), settings)
 
 
 @pytest.mark.parametrize('setting, message', [

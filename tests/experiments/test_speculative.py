@@ -13,7 +13,7 @@ from experiments.speculative_measure import Measuring
 from experiments.speculative_page import SpeculativePage
 from fastdec.evaluation.measured import latest, read
 from fastdec.evaluation.speculation import SpecCell
-from tests.experiments.conftest import ROOT, run
+from tests.experiments.conftest import ROOT, run, with_settings
 
 SETTINGS = {
   'data.max_train': 200,
@@ -25,14 +25,7 @@ SETTINGS = {
 
 
 def changed(task='translation', **settings):
-  config = speculative.get_config(f'scale=smoke,task={task}').unlock()
-  for name, value in settings.items():
-    *parts, leaf = name.split('.')
-    place = config
-    for part in parts:
-      place = place[part]
-    place[leaf] = value
-  return config
+  return with_settings(speculative.get_config(f'scale=smoke,task={task}'), settings)
 
 
 class Rehearsal(SpeculativePage):
