@@ -62,7 +62,8 @@ def test_all_of_it_at_toy_size(tmp_path, launch):
   found = latest(read(folder / 'results.jsonl', MedusaCell)).values()
   assert len(found) == 2 * 5
   for cell in found:
-    assert cell.error is None and cell.speedup > 0 and cell.tokens_per_call >= 1 and cell.nodes > 1
+    assert cell.error is None and cell.speedup > 0 and cell.tokens_per_call >= 1
+    assert cell.nodes > 1 or cell.tree == 'fastest'  # by the clock it may be best to guess nothing
     assert cell.tree == 'typical' or cell.same_as_plain == 1
   tree = json.loads((folder / 'medusa-1-tree.json').read_text())
   assert len(tree['choices']) == len(tree['rates']) <= 11 and tree['milliseconds']['1'] > 0
