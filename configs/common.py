@@ -88,7 +88,8 @@ def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str
 
 def _field(hint: Any, value: Any, path: str) -> Any:
   """`value` as its annotation wants it: a mapping becomes a dataclass, a list a tuple, a whole number a float."""
-  for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
+  kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+  for kind in sorted(kinds, key=lambda kind: not _fits(kind, value)):
     origin = typing.get_origin(kind)
     if dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping):
       return to_dataclass(kind, value, path)
@@ -100,6 +101,13 @@ def _field(hint: Any, value: Any, path: str) -> Any:
     if type(value) is kind or (origin is typing.Literal and value in typing.get_args(kind)):
       return value
   raise UserError(f'{path}={value!r} is not possible: give {a_value(hint)}')
+
+
+def _fits(kind: Any, value: Any) -> bool:
+  """Whether a mapping's fields are all among a dataclass's: it is that one of several which is meant."""
+  if not (dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping)):
+    return False
+  return set(value) <= {field.name for field in dataclasses.fields(kind)}
 
 
 def known(names: Iterable[str]) -> str:

@@ -20,6 +20,11 @@ scale (2 cores: time for the whole of table1; what to expect)
 regime (the paper's columns)
   regular    heads on the frozen base             distil     heads on the frozen base, all on a teacher's translations
   finetune   heads and base trained together      both       heads and base trained together on a teacher's translations
+model (with any scale; --workdir of its own)
+  transformer  the paper's, tensor2tensor's transformer_base
+  fconv        Gehring et al. 2017, fairseq's fconv: multi30k as fconv_iwslt_de_en at half its width, wmt14 as
+               fconv_wmt_en_de; trained by Adam with weight normalisation, where fairseq has Nesterov's method
+
 With k=1, regime=regular is the base, and regime=distil is the base trained on, on a teacher's translations.
 """
 
@@ -39,12 +44,33 @@ TRANSFORMER = {  # T2T's transformer_base v3, but for its sizes (facts: pre-norm
   'activation_dropout': 0.1,
   'dtype': 'float32',
 }
+FCONV = {
+  'is_tied': True,  # logits by the embedding, as the Transformer's here
+  'dropout': 0.1,
+  'max_positions': 1024,
+  'dtype': 'float32',
+}
+FCONV_SIZES = {  # (channels, kernel width) of each layer
+  'tiny': {'d_embed': 128, 'd_out': 128, 'encoder_layers': ((128, 3),) * 2, 'decoder_layers': ((128, 3),) * 2},
+  'smoke': {'d_embed': 32, 'd_out': 32, 'encoder_layers': ((32, 3),), 'decoder_layers': ((32, 3),)},
+  'multi30k': {'d_embed': 128, 'd_out': 128, 'encoder_layers': ((128, 3),) * 4, 'decoder_layers': ((128, 3),) * 3},
+  'wmt14': {
+    'd_embed': 768,
+    'd_out': 512,
+    'is_tied': False,
+    'encoder_layers': ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2,
+    'decoder_layers': ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2,
+  },
+}
 
 
 def get_config(arg=''):
   """The config of a scale; k, regime and base say which run of Table 1 `experiments.train` does."""
-  choice = parse_arg(arg, scale=('tiny', 'smoke', 'multi30k', 'wmt14'), k=1, regime=REGIMES)
-  config = {'tiny': tiny, 'smoke': smoke, 'multi30k': multi30k, 'wmt14': wmt14}[choice.scale]()
+  scales = {'tiny': tiny, 'smoke': smoke, 'multi30k': multi30k, 'wmt14': wmt14}
+  choice = parse_arg(arg, scale=tuple(scales), model=('transformer', 'fconv'), k=1, regime=REGIMES)
+  config = scales[choice.scale]()
+  if choice.model == 'fconv':
+    config = config | fconv(config, FCONV_SIZES[choice.scale])
   chosen = {'scale': choice.scale, 'k': choice.k, 'regime': choice.regime}
   return locked(task='translation', **chosen, base='', seed=0, mesh=mesh(), **config)
 
@@ -113,6 +139,13 @@ def wmt14():
   }
 
 
+def fconv(config, sizes):
+  """What changes in a scale for FConv: the model, and that its base's kernels are trained as directions and lengths."""
+  trained = ('train', 'retrain', 'finetune')
+  runs = {name: {**config[name], 'weight_norm': True} for name in trained}
+  return {'model': {**FCONV, **sizes}, **runs}
+
+
 def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, rows, row_length, max_train=0):
   """Where the text is (kind 'files': folder/train.en<suffix> and so on), and how it is cut into batches."""
   return {
@@ -138,7 +171,7 @@ def mesh(*, data=1, model=1):
   return {'data': data, 'model': model}
 
 
-def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0):
+def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0, weight_norm=False):
   """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5."""
   return {
     'steps': steps,
@@ -152,6 +185,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0
     'accumulate': 1,  # parts of a batch computed one after the other, to save memory
     'b2': 0.997,  # Adam's, as in T2T v3
     'heads_rate': heads_rate,  # heads that train together with the base learn at so many times its rate
+    'weight_norm': weight_norm,  # kernels as directions and lengths (Salimans and Kingma 2016)
   }
 
 

@@ -49,7 +49,7 @@ def main(words: list[str]) -> None:
   version = ctranslate2_model.version()
   experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   model, params = folders.load(workdir)
-  _check(model, experiment.transformer(model.vocab_size), workdir)
+  _check(model, experiment.model_over(model.vocab_size), workdir)
   heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None
   text = translation.Text(experiment, folders.load_tokenizer(workdir), workdir)
   measuring = measure.Measuring(experiment, text, experiment.table.split)
@@ -65,9 +65,12 @@ def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
   """Raises UserError for what CTranslate2 cannot run, and for a model that the config does not describe."""
   from fastdec.errors import UserError
   from fastdec.heads.blockwise import Transformed
+  from fastdec.models.transformer import Transformer
 
   if isinstance(model, Transformed):
     raise UserError(f"{workdir} has a learned p1, which CTranslate2 cannot run: give a run of heads.first='identity'")
+  if not isinstance(model, Transformer):
+    raise UserError(f'{workdir} holds a {type(model).__name__}, which CTranslate2 cannot run: give a Transformer')
   if model.config.norm != 'pre':
     raise UserError(f"{workdir} has norm='post', and only pre-norm runs in CTranslate2 here: give a run of norm='pre'")
   if model != expected:

@@ -34,6 +34,7 @@ class RunConfig:
   accumulate: int = 1
   b2: float = 0.997
   heads_rate: float = 1.0
+  weight_norm: bool = False
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -48,8 +49,8 @@ class RunConfig:
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
     """The rate for a model of this width."""
-    settings = {name: getattr(self, name) for name in ('schedule', 'constant', 'warmup', 'b2', 'heads_rate')}
-    return OptimizerConfig(d_model=d_model, **settings)
+    names = ('schedule', 'constant', 'warmup', 'b2', 'heads_rate', 'weight_norm')
+    return OptimizerConfig(d_model=d_model, **{name: getattr(self, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,12 @@ from fastdec.data.text import TextData, load_pairs, open_text
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import TokenPairs
 from fastdec.errors import UserError
-from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.models.api import Model
+from fastdec.models.fconv import FConvConfig
+from fastdec.models.transformer import TransformerConfig
+from fastdec.sharding import FCONV, TRANSFORMER, Table
 
+LAYOUTS = {TransformerConfig: TRANSFORMER, FConvConfig: FCONV}
 DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
 
 
@@ -124,7 +128,7 @@ class TranslationExperiment(OnText, Experiment):
   """A page of the paper about translation at one scale."""
 
   data: TextConfig
-  model: TransformerConfig  # but for its vocabulary, which the text gives
+  model: TransformerConfig | FConvConfig  # but for its vocabulary, which the text gives
   retrain: RunConfig  # of the base, on distilled text
   distill: DistillConfig
   table: TableConfig
@@ -144,9 +148,14 @@ class TranslationExperiment(OnText, Experiment):
   def run(self, k: int, regime: str) -> RunConfig:
     return self.retrain if k == 1 and regime in DISTILLED else super().run(k, regime)
 
-  def transformer(self, vocab_size: int) -> Transformer:
+  @property
+  def layout(self) -> Table:
+    return LAYOUTS[type(self.model)]
+
+  def model_over(self, vocab_size: int) -> Model:
     """The model over so many pieces."""
-    return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
+    (family,) = (model for model, config in folders.MODELS.values() if config is type(self.model))
+    return family(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
 @functools.lru_cache
@@ -173,9 +182,9 @@ class Text:
     return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
 
   @property
-  def model(self) -> Transformer:
+  def model(self) -> Model:
     """The model that the config means, over these pieces."""
-    return self.experiment.transformer(self.tokenizer.vocab_size)
+    return self.experiment.model_over(self.tokenizer.vocab_size)
 
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where the run in a folder was trained on other text."""

@@ -29,6 +29,7 @@ from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
@@ -39,6 +40,7 @@ MODELS = {
   'image_transformer': (ImageTransformer, ImageTransformerConfig),
   'lm': (LM, LMConfig),
   't5': (T5, T5Config),
+  'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
 CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder

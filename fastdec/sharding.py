@@ -51,6 +51,10 @@ T5: Table = (
   (r'(^|/)(encoder|decoder)_bias$', P(None, 'model')),  # [buckets, heads]
   *_LAYERS,
 )
+FCONV: Table = (  # words and gated channels; attention has one head
+  (r'(^|/)(embedding|source_embedding|output|output_bias)$', P('model')),
+  (r'/conv/(kernel|bias)$', P(None, 'model')),
+)
 IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *_LAYERS)
 
 # Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -11,7 +12,6 @@ from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Params, setting
-from fastdec.models.transformer_layers import StackConfig, Stacks
 
 
 @struct.pytree
@@ -23,11 +23,11 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoder:
-  """The part of a model (protocol: `models/api.py`) that does not depend on how positions are told."""
+  """The part of a model (protocol: `models/api.py`) that does not depend on its layers, but for the cache of Stacks."""
 
-  config: StackConfig
+  config: Any
 
-  network: ClassVar[type[Stacks]]  # all parameters, under one roof
+  network: ClassVar[type[nn.Module]]  # all parameters, under one roof
   fixed_length = None
 
   vocab_size = setting('vocab_size')

@@ -1,11 +1,15 @@
 """Adam with the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017; T2T v2 and v3)."""
 
 import dataclasses
+import re
 
 import jax.numpy as jnp
 import optax
 
 from fastdec.errors import UserError
+from fastdec.training.weight_norm import weight_normalised
+
+NORMALISED = re.compile(r'^(?!heads/)(.*/)?(kernel|output)$')  # paths of what weight normalisation is for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +24,7 @@ class OptimizerConfig:
   b2: float = 0.997
   epsilon: float = 1e-9
   heads_rate: float = 1.0  # of heads that train together with the model: so many times its rate
+  weight_norm: bool = False  # of the model's kernels, those of heads excepted
 
   def __post_init__(self) -> None:
     if self.schedule not in SCHEDULES:
@@ -38,6 +43,8 @@ class OptimizerConfig:
 
   def build(self) -> optax.GradientTransformation:
     adam = optax.adam(self.learning_rate, b1=self.b1, b2=self.b2, eps=self.epsilon)
+    if self.weight_norm:
+      adam = weight_normalised(adam, lambda name: bool(NORMALISED.search(name)))
     if self.heads_rate == 1:
       return adam
     of_heads = lambda params: {name: name == 'heads' for name in params}

@@ -1,0 +1,73 @@
+"""Convolution cache: what a causal convolution reads of the past, so its size does not grow with the text.
+
+A convolution of width w reads a position's own input and the w - 1 before it. So each layer keeps its last w - 1
+committed inputs, oldest first, and from `write` to `commit` those of the call's n nodes behind them:
+
+    w = 3, nodes root, a, b, aa as in `models.api.Nodes`
+    slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps what stood in slots 3 and 5
+
+Before the first token there are zeros, the padding of training. Nothing is overwritten before `commit`, so any path of
+nodes can be kept and the others forgotten; fairseq's buffer (`LinearizedConvolution`) takes one step at a time and
+cannot go back.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from fastdec import struct
+from fastdec.sharding import constrain
+
+
+@struct.pytree
+class LayerConv:
+  """Inputs of one convolution: `past` committed ones, then those of the nodes written last, if any."""
+  inputs: Float[Array, 'b s c']
+  past: int = struct.static()  # w - 1
+
+  def write(self, x: Float[Array, 'b n c']) -> 'LayerConv':
+    """Puts the inputs of n nodes behind the committed ones."""
+    committed = self.inputs[:, : self.past]
+    return dataclasses.replace(self, inputs=jnp.concatenate([committed, x.astype(committed.dtype)], axis=1))
+
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
+    """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
+    slots = count[:, None] + jnp.arange(self.past)  # among committed inputs and path
+    if path is not None:
+      node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)
+      slots = jnp.where(slots < self.past, slots, self.past + node)
+    return dataclasses.replace(self, inputs=jnp.take_along_axis(self.inputs, slots[:, :, None], axis=1))
+
+
+@struct.pytree
+class ConvCache:
+  """What the convolutions of a decoder remember; verbs as `cache.kv.KVCache`."""
+  layers: tuple[LayerConv, ...]
+  length: Int[Array, ' b']
+
+  @classmethod
+  def empty(cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike) -> 'ConvCache':
+    """A cache without tokens for layers of (input channels, kernel width); rows lie along 'data' on a mesh."""
+    empty = lambda channels, width: constrain(jnp.zeros((rows, width - 1, channels), dtype), 'data')
+    entries = tuple(LayerConv(empty(channels, width), width - 1) for channels, width in layers)
+    return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
+
+  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'ConvCache':
+    """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
+
+    Args:
+      path: node indices from the root down, or None for a chain, whose nodes already stand in order.
+      count: nodes to keep in each row; 0 leaves a row as it was.
+    """
+    return ConvCache(tuple(layer.commit(path, count) for layer in self.layers), self.length + count)
+
+  def gather(self, rows: Int[Array, ' w']) -> 'ConvCache':
+    """See `KVCache.gather`."""
+    return jax.tree.map(lambda x: x[rows], self)
+
+  def take(self, rows: Int[Array, ' r'], beams: int) -> 'ConvCache':
+    """See `KVCache.take`."""
+    return self.gather((rows[:, None] * beams + jnp.arange(beams)).reshape(-1))

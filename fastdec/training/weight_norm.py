@@ -1,0 +1,73 @@
+"""Weight normalisation (Salimans and Kingma 2016) as an optimizer: it moves directions and lengths, the model sees w.
+
+Each output's row of a kernel is w = g v / |v|. The inner optimizer's parameters are v and g; gradients come to it by
+the chain rule, and what goes back to the model is the new w less the old one. So models, caches and checkpoints of
+models know nothing of it, and decoding multiplies by w as it is. A training starts with v = w, g = |w|.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+Flat = dict[str, Array]  # by path
+Parts = dict[str, Flat]  # 'direction' and 'length' of normalised kernels, 'plain' parameters
+
+
+class WeightNormState(NamedTuple):
+  direction: Flat  # v [*outputs, inputs]
+  length: Flat  # g [*outputs]
+  inner: Any
+
+
+def weight_normalised(
+  inner: optax.GradientTransformation, is_normalised: Callable[[str], bool]
+) -> optax.GradientTransformation:
+  """`inner` over the directions and lengths of kernels [*outputs, inputs], and over all other parameters as they are.
+
+  Args:
+    inner: any optimizer; clipping within it sees the gradients of directions and lengths.
+    is_normalised: whether the parameter of a path, 'decoder_0/conv/kernel', is normalised.
+  """
+
+  def parts_of(flat: Flat, direction: Flat, length: Flat) -> Parts:
+    plain = {name: value for name, value in flat.items() if name not in direction}
+    return {'direction': direction, 'length': length, 'plain': plain}
+
+  def init(params: Any) -> WeightNormState:
+    flat = _flat(params)
+    direction = {name: jnp.array(value) for name, value in flat.items() if is_normalised(name)}
+    length = {name: jnp.linalg.norm(value, axis=-1) for name, value in direction.items()}
+    return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
+
+  def update(gradients: Any, state: WeightNormState, params: Any) -> tuple[Any, WeightNormState]:
+    flat, parts = _flat(params), parts_of(_flat(params), state.direction, state.length)
+    kernels, back = jax.vjp(_kernels, state.direction, state.length)
+    flat_gradients = _flat(gradients)
+    of_parts = parts_of(flat_gradients, *back({name: flat_gradients[name] for name in kernels}))
+    updates, inner_state = inner.update(of_parts, state.inner, parts)
+    parts = optax.apply_updates(parts, updates)
+    moved = {name: new - flat[name] for name, new in _kernels(parts['direction'], parts['length']).items()}
+    both = updates['plain'] | moved
+    return (
+      jax.tree.unflatten(jax.tree.structure(params), [both[name] for name in flat]),
+      WeightNormState(parts['direction'], parts['length'], inner_state),
+    )
+
+  return optax.GradientTransformation(init, update)
+
+
+def _kernels(direction: Flat, length: Flat) -> Flat:
+  return {name: _kernel(v, length[name]) for name, v in direction.items()}
+
+
+def _kernel(v: Float[Array, '*f d'], g: Float[Array, '*f']) -> Float[Array, '*f d']:
+  return (g / jnp.linalg.norm(v, axis=-1))[..., None] * v
+
+
+def _flat(tree: Any) -> Flat:
+  leaves, _ = jax.tree.flatten_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
