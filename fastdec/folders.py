@@ -197,11 +197,16 @@ def _heads(folder: pathlib.Path, config: Mapping[str, Any]) -> Any:
 
 def _fields(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
   known = {field.name for field in dataclasses.fields(cls)}
-  given = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != 'type'}
+  given = {name: _tuples(value) for name, value in config.items() if name != 'type'}
   if unknown := sorted(set(given) - known):
     names = ', '.join(unknown)
     raise UserError(f'{folder}/config.json has unknown fields {names}: known are {", ".join(sorted(known))}')
   return given
+
+
+def _tuples(value: Any) -> Any:
+  """JSON's lists as the tuples that they were."""
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _flat(params: Params) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)
@@ -42,6 +43,16 @@ def test_round_trip_by_folder_and_by_workdir(parts, folder):
     jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
     jax.tree.map(np.testing.assert_array_equal, loaded_heads, head_params)
     assert fd.load_tokenizer(path).decode(fd.load_tokenizer(path).encode('a dog sits')) == 'a dog sits'
+
+
+def test_round_trip_of_convolutions(tmp_path):
+  layers = {'encoder_layers': ((4, 3),), 'decoder_layers': ((4, 3), (8, 2))}
+  model = FConv(FConvConfig(vocab_size=9, d_embed=4, d_out=6, **layers))
+  params = jax.jit(model.init)(jax.random.key(0))
+  folders.save(tmp_path / 'model', model, params, None)
+  loaded, loaded_params = fd.load(tmp_path)
+  assert loaded == model and hash(loaded) == hash(model)
+  jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
 
 
 def test_a_dtype_is_that_of_parameters_and_computation(folder):

@@ -16,7 +16,8 @@ from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend
 from fastdec.models.encoder_decoder import EncoderDecoder
-from fastdec.models.fconv_network import FConvConfig, Network, cached_reads, logits, with_inputs
+from fastdec.models.fconv_network import FConvConfig, Network, cached_reads, with_inputs
+from fastdec.models.layers import project
 from fastdec.models.transformer_layers import Attend
 
 __all__ = ['FConv', 'FConvConfig']
@@ -53,5 +54,6 @@ class FConv(EncoderDecoder):
     return hidden, (), WithMemory(ConvCache(layers, own.length), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits; see `fconv_network.logits`."""
-    return logits(params, hidden)
+    """Logits by a matrix of their own where the parameters have one, else by the embedding."""
+    y = project(hidden, params['output'] if 'output' in params else params['embedding'])
+    return y + params['output_bias'].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))

@@ -15,11 +15,11 @@ from fastdec.errors import UserError
 from fastdec.models.api import Nodes
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
-from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.layers import Dense, Dropout
 from fastdec.models.transformer_layers import CHOICES, Attend
 
 HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
-Layers = tuple[tuple[int, int], ...]  # (channels, kernel width) of each
+Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,7 @@ class FConvConfig:
 
   def __post_init__(self) -> None:
     for name in ('encoder_layers', 'decoder_layers'):
-      layers = tuple(map(tuple, getattr(self, name)))  # JSON has lists
-      object.__setattr__(self, name, layers)
+      layers = getattr(self, name)
       if not layers:
         raise UserError(f'{name}=() is not possible: give one pair (channels, kernel width) at least')
       for i, layer in enumerate(layers):
@@ -66,7 +65,7 @@ class FConvConfig:
     return self.d_out
 
 
-def normal(variance: float) -> Callable[..., Array]:
+def normal(variance: float = 1.0) -> Callable[..., Array]:
   """Gehring et al. 2017, section 3.5: kernels from N(0, variance / inputs)."""
   return lambda key, shape: jax.random.normal(key, shape) * math.sqrt(variance / shape[-1])
 
@@ -83,7 +82,7 @@ class Convolution(nn.Module):
     c = self.config
     self.conv = Dense((2, self.channels), True, c.dtype, normal(4 * (1 - c.dropout)))
     if self.inputs != self.channels:
-      self.skip = Dense((self.channels,), True, c.dtype, normal(1))
+      self.skip = Dense((self.channels,), True, c.dtype, normal())
     self.drop = Dropout(c.dropout)
 
   def residual(self, x: Float[Array, 'b n c']) -> Float[Array, 'b n d']:
@@ -119,8 +118,8 @@ class DecoderLayer(Convolution):
   def setup(self) -> None:
     super().setup()
     c = self.config
-    self.query = Dense((c.d_embed,), True, c.dtype, normal(1))
-    self.out = Dense((self.channels,), True, c.dtype, normal(1))
+    self.query = Dense((c.d_embed,), True, c.dtype, normal())
+    self.out = Dense((self.channels,), True, c.dtype, normal())
 
   def __call__(
     self, x: Float[Array, 'b n c'], embedded: Float[Array, 'b n e'], i: int, reads: Reads, train: bool
@@ -210,12 +209,6 @@ def cached_reads(nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Arr
     return node_frames(layer, nodes), layer
 
   return Reads(frames, memory, mask[:, None, :], across)
-
-
-def logits(params: Mapping[str, Array], hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-  """Logits by a matrix of their own where the parameters have one, else by the embedding."""
-  y = project(hidden, params['output'] if 'output' in params else params['embedding'])
-  return y + params['output_bias'].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:

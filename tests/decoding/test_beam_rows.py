@@ -1,4 +1,4 @@
-"""Beam search over the Transformer: rows, prefixes, and caches that follow their beams while the memory stays."""
+"""Beam search over Transformer and FConv: rows, prefixes, and caches that follow their beams while the memory stays."""
 
 import math
 
@@ -10,6 +10,7 @@ from jax.extend.core import jaxprs_in_params
 
 import fastdec as fd
 from fastdec.decoding.beam import Beam
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from tests.decoding.beam_by_hand import by_hand
@@ -29,18 +30,26 @@ TRANSFORMER = Transformer(
     vocab_size=11, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2, max_positions=32, dtype='float64'
   )
 )
+FCONV = FConv(
+  FConvConfig(
+    vocab_size=11, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=((8, 3), (6, 4)), max_positions=32,
+    dtype='float64',
+  )
+)
 SOURCES = np.array([[3, 4, 5, 6, 1], [7, 8, 1, 0, 0], [9, 1, 0, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 
 
-@pytest.fixture(scope='module')
-def params():
-  return jax.tree.map(lambda x: x.astype('float64') * 2, TRANSFORMER.init(jax.random.key(7)))
+@pytest.fixture(scope='module', params=[TRANSFORMER, FCONV], ids=['transformer', 'fconv'])
+def made(request):
+  """(model, params)"""
+  return request.param, jax.tree.map(lambda x: x.astype('float64') * 2, request.param.init(jax.random.key(7)))
 
 
-def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(params):
-  together = fd.decode(TRANSFORMER, params, SOURCES, Beam(3, n_best=3), max_len=9)
+def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(made):
+  model, params = made
+  together = fd.decode(model, params, SOURCES, Beam(3, n_best=3), max_len=9)
   for i in range(len(SOURCES)):
-    alone = fd.decode(TRANSFORMER, params, SOURCES[i : i + 1], Beam(3, n_best=3), max_len=9)
+    alone = fd.decode(model, params, SOURCES[i : i + 1], Beam(3, n_best=3), max_len=9)
     np.testing.assert_array_equal(together.nbest_tokens[i], alone.nbest_tokens[0])
     np.testing.assert_allclose(together.nbest_scores[i], alone.nbest_scores[0], rtol=1e-9)
     assert together.calls[i] == alone.calls[0]
@@ -49,18 +58,18 @@ def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(params):
   assert all(len({tuple(words) for words in row}) == 3 for row in together.nbest_tokens.tolist()[:3])
 
 
-def test_a_prefix_is_followed_and_not_repeated(params):
+def test_a_prefix_is_followed_and_not_repeated(made):
+  model, params = made
   prefix = np.array([[5, 6], [7, 0], [8, 9], [2, 0]])
-  out = fd.decode(TRANSFORMER, params, SOURCES, Beam(3), [2, 1, 2, 1], prefix, max_len=6)
+  out = fd.decode(model, params, SOURCES, Beam(3), [2, 1, 2, 1], prefix, max_len=6)
   for i, length in enumerate([2, 1, 2]):
-    forced = fd.score(TRANSFORMER, params, SOURCES[i : i + 1], out.tokens[i : i + 1], out.lengths[i : i + 1],
+    forced = fd.score(model, params, SOURCES[i : i + 1], out.tokens[i : i + 1], out.lengths[i : i + 1],
                       prefix=prefix[i : i + 1, :length])  # fmt: skip
     np.testing.assert_allclose(out.scores[i], forced.total[0] / ((5 + out.lengths[i]) / 6) ** 0.6, rtol=1e-6)
 
 
-def search_state(params, strategy, steps):
-  target = Bound(TRANSFORMER, params)
-  prompt = fd.decoding.inputs.checked(TRANSFORMER, SOURCES, None, None, 9, None)[1]
+def search_state(target, strategy, steps):
+  prompt = fd.decoding.inputs.checked(target.module, SOURCES, None, None, 9, None)[1]
   state = jax.jit(lambda prompt: strategy.init(target, prompt, 9, None))(prompt)
   step = jax.jit(lambda state: strategy.step(target, state))
   for _ in range(steps):
@@ -68,44 +77,47 @@ def search_state(params, strategy, steps):
   return step, state
 
 
-def test_the_transformers_caches_follow_their_beams(params):
+def test_caches_follow_their_beams(made):
   """The search written with lists, over the model run afresh, without a cache, for every prefix."""
+  model, params = made
 
   @jax.jit
   def laws(source, target):
-    part = lambda x: {'': x, '_segment': x > 0, '_position': jnp.arange(x.shape[1])[None]}
+    part = lambda x: {'': x, '_segment': (x > 0).astype(int), '_position': jnp.arange(x.shape[1])[None]}
     sides = {'source': source, 'target': target}
     batch = {f'{side}{name}': y for side, x in sides.items() for name, y in part(x).items()}
     batch['target_segment'] = jnp.ones_like(target)
-    return jax.nn.log_softmax(TRANSFORMER.unembed(params, TRANSFORMER.hidden(params, batch)))[0]
+    return jax.nn.log_softmax(model.unembed(params, model.hidden(params, batch)))[0]
 
   def afresh(source):
-    def law(model, words):
+    def law(_, words):
       found = laws(source, np.array([words + [0] * (MAX_LEN - len(words))], np.int32))[len(words)]
       return [-math.inf, *np.asarray(found)[1:].tolist()]
 
     return law
 
   beam = Beam(3, n_best=3)
-  out = fd.decode(TRANSFORMER, params, SOURCES, beam, max_len=MAX_LEN)
+  out = fd.decode(model, params, SOURCES, beam, max_len=MAX_LEN)
   for row in range(3):
-    expected = by_hand(TRANSFORMER, [], beam, MAX_LEN, afresh(SOURCES[row : row + 1]))
+    expected = by_hand(model, [], beam, MAX_LEN, afresh(SOURCES[row : row + 1]))
     padded = [words + [0] * (MAX_LEN - len(words)) for _, words in expected]
     assert out.nbest_tokens[row].tolist() == padded
     np.testing.assert_allclose(out.nbest_scores[row], [score for score, _ in expected], rtol=1e-6)
 
 
-def test_memory_is_not_copied_for_each_beam(params):
+def test_memory_is_not_copied_for_each_beam(made):
   """Neither kept nor made on the way: nothing with the source's width is larger than the attention's weights."""
-  strategy, target, width = Beam(5), Bound(TRANSFORMER, params), 13
+  model, params = made
+  strategy, target, width = Beam(5), Bound(model, params), 13
   source = np.pad(SOURCES, ((0, 0), (0, width - SOURCES.shape[1])))
-  prompt = fd.decoding.inputs.checked(TRANSFORMER, source, None, None, 9, None)[1]
+  prompt = fd.decoding.inputs.checked(model, source, None, None, 9, None)[1]
   state = jax.eval_shape(lambda: strategy.init(target, prompt, 9, None))
   assert all(leaf.shape[0] == len(SOURCES) for leaf in jax.tree.leaves(state.cache.memory))
   assert all(leaf.shape[0] == 5 * len(SOURCES) for leaf in jax.tree.leaves(state.cache.own))
   made = jax.make_jaxpr(lambda state: strategy.step(target, state))(state)
   wide = [shape for shape in shapes_of(made.jaxpr) if width in shape]
-  assert max(map(math.prod, wide)) == len(SOURCES) * 2 * 5 * width  # rows, heads, beams, source
+  heads = 2 if model is TRANSFORMER else 1
+  assert max(map(math.prod, wide)) == len(SOURCES) * heads * 5 * width  # rows, heads, beams, source
 
 
 def shapes_of(jaxpr):
@@ -116,10 +128,11 @@ def shapes_of(jaxpr):
       yield from shapes_of(inner)
 
 
-def test_rows_taken_in_the_middle_become_what_they_would_have(params):
+def test_rows_taken_in_the_middle_become_what_they_would_have(made):
+  model, params = made
   strategy = Beam(3, n_best=2)
-  whole = fd.decode(TRANSFORMER, params, SOURCES, strategy, max_len=9)
-  step, state = search_state(params, strategy, 2)
+  whole = fd.decode(model, params, SOURCES, strategy, max_len=9)
+  step, state = search_state(Bound(model, params), strategy, 2)
   state = strategy.take(state, jnp.array([2, 0]))
   while not strategy.done(state).all():
     state = step(state)

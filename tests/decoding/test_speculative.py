@@ -188,6 +188,22 @@ def test_greedy_is_lossless_with_an_encoder(kind, adaptive):
     assert sizes[0] > 3 and sizes[0] > sizes[1] > 1
 
 
+@pytest.mark.parametrize('target', translation.MODELS)
+def test_a_draft_of_another_kind(target):
+  """A convolutional draft for a Transformer, and the reverse; both were trained on the same sentences."""
+  with jax.enable_x64(True):
+    (draft,) = translation.MODELS.keys() - {target}
+    params, _, expected = translation.made('trained', target)
+    strategy = fd.Speculative((translation.MODELS[draft], translation.made('trained', draft)[0]), 4)
+    model, source = translation.MODELS[target], translation.SOURCE
+    out = fd.decode(model, params, source, strategy, max_len=translation.MAX_LEN)
+    np.testing.assert_array_equal(out.tokens, expected)
+    assert out.mean_block_size > 2
+    sampling = dataclasses.replace(strategy, temperature=1.0)
+    drawn = fd.decode(model, params, source, sampling, max_len=translation.MAX_LEN, key=jax.random.key(0))
+    assert drawn.mean_block_size > 1.5
+
+
 @pytest.mark.parametrize(
   ('make', 'words'),
   [

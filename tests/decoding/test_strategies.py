@@ -1,7 +1,7 @@
 """Exact means exact: every lossless strategy writes what greedy decoding by the definition writes, in float64.
 
-The oracle runs the whole model again for each token, without a cache. Models are random (heads are rarely right) and
-trained (heads are mostly right), the batch is ragged and holds an empty sentence.
+The oracle runs the whole model again for each token, without a cache. Models are a Transformer and an FConv, random
+(heads are rarely right) and trained (heads are mostly right), the batch is ragged and holds an empty sentence.
 """
 
 import functools
@@ -17,6 +17,7 @@ from fastdec.decoding.drafters.heads import draft_tokens
 from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.losses import head_loss
@@ -26,7 +27,12 @@ CONFIG = TransformerConfig(
   vocab_size=VOCAB, d_model=24, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0,
   attention_dropout=0.0, activation_dropout=0.0, dtype='float64',
 )
+FCONV = FConvConfig(
+  vocab_size=VOCAB, d_embed=16, d_out=24, encoder_layers=((24, 3), (16, 3)), decoder_layers=((24, 3), (16, 4)),
+  dropout=0.0, dtype='float64',
+)
 MODEL = Transformer(CONFIG)
+MODELS = {'transformer': MODEL, 'fconv': FConv(FCONV)}
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
 LAYOUTS = ('paper', 'separate')
 HEADS = {layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS}
@@ -52,9 +58,9 @@ def sources(rng, rows):
 SOURCE = sources(np.random.default_rng(0), 7)
 
 
-def random_params():
+def random_params(family):
   """Scaled up from the initialisation, so that outputs vary: a fresh tied model repeats its input."""
-  params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), MODEL.init(jax.random.key(0)))
+  params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), MODELS[family].init(jax.random.key(0)))
   return params | {'embedding': params['embedding'] * 3}
 
 
@@ -71,9 +77,10 @@ def reversed_sources():
 
 
 @functools.cache
-def trained_params():
+def trained_params(family):
   """The model and all heads, trained together until they know the seven sentences by heart."""
-  fresh = {'model': MODEL.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in HEADS.items()}}
+  model = MODELS[family]
+  fresh = {'model': model.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in HEADS.items()}}
   params = jax.tree.map(lambda x: x.astype(jnp.float64), fresh)
   batch, optimizer = batch_of(SOURCE, reversed_sources()), optax.adam(4e-3)
 
@@ -81,7 +88,7 @@ def trained_params():
   def step(params, state, offset):
     def loss(p):
       last = lambda name: HEADS[name].offsets[-1]
-      of = lambda name, o: head_loss(MODEL, HEADS[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0)[0]
+      of = lambda name, o: head_loss(model, HEADS[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0)[0]
       return sum(of(name, o) for name in HEADS for o in (offset, jnp.zeros_like(offset)))
 
     updates, state = optimizer.update(jax.grad(loss)(params), state)
@@ -94,24 +101,24 @@ def trained_params():
 
 
 @functools.cache
-def made(kind):
+def made(kind, family='transformer'):
   """(params, {name: head params}, the oracle's tokens)."""
   if kind == 'random':
-    params, heads = random_params(), {n: h.init(jax.random.key(1)) for n, h in HEADS.items()}
+    params, heads = random_params(family), {n: h.init(jax.random.key(1)) for n, h in HEADS.items()}
   else:
-    heads = dict(trained_params())
+    heads = dict(trained_params(family))
     params = heads.pop('model')
-  return params, heads, oracle(params)
+  return params, heads, oracle(MODELS[family], params)
 
 
-def oracle(params):
+def oracle(model, params):
   """Greedy decoding by the definition: the whole model again for every token."""
 
   @jax.jit
   def logits(target):
     full = jnp.ones_like(target)
     batch = batch_of(SOURCE, np.ones(target.shape)) | {'target': target, 'target_segment': full}
-    return MODEL.unembed(params, MODEL.hidden(params, batch))
+    return model.unembed(params, model.hidden(params, batch))
 
   tokens = np.zeros((len(SOURCE), MAX_LEN), np.int32)
   running = (SOURCE > 1).any(1)
@@ -147,43 +154,47 @@ LOSSLESS = [
 ]
 
 
+@pytest.mark.parametrize('family', MODELS)
 @pytest.mark.parametrize('kind', ['random', 'trained'])
 @pytest.mark.parametrize('name', LOSSLESS)
-def test_exact_is_lossless(name, kind):
-  params, heads, expected = made(kind)
-  out = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+def test_exact_is_lossless(name, kind, family):
+  params, heads, expected = made(kind, family)
+  out = fd.decode(MODELS[family], params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
   np.testing.assert_array_equal(out.tokens, expected)
   np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
   assert out.tokens[-1].tolist() == [1] + [0] * (MAX_LEN - 1)  # the empty sentence
 
 
-def test_the_trained_model_is_worth_testing_on():
+@pytest.mark.parametrize('family', MODELS)
+def test_the_trained_model_is_worth_testing_on(family):
   """It has learnt the task, its heads draft well, and rows end at different lengths inside blocks."""
-  params, heads, expected = made('trained')
+  model, (params, heads, expected) = MODELS[family], made('trained', family)
   np.testing.assert_array_equal(expected[:, :8], reversed_sources())
-  out = fd.decode(MODEL, params, SOURCE, strategy('blockwise separate 10', heads), max_len=MAX_LEN)
+  out = fd.decode(model, params, SOURCE, strategy('blockwise separate 10', heads), max_len=MAX_LEN)
   assert out.mean_block_size > 2 and len(set(np.asarray(out.lengths))) > 3
   for name in ('tree separate', 'tree medusa'):
-    tree = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+    tree = fd.decode(model, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
     assert tree.mean_block_size > 2
 
 
+@pytest.mark.parametrize('family', MODELS)
 @pytest.mark.parametrize('name', ['blockwise separate 7', 'tree separate'])
 @pytest.mark.parametrize('max_len', [1, 2, 5])
-def test_max_len_in_the_middle_of_a_block(name, max_len):
-  params, heads, expected = made('trained')
-  out = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=max_len)
+def test_max_len_in_the_middle_of_a_block(name, max_len, family):
+  params, heads, expected = made('trained', family)
+  out = fd.decode(MODELS[family], params, SOURCE, strategy(name, heads), max_len=max_len)
   np.testing.assert_array_equal(out.tokens, expected[:, :max_len])
 
 
+@pytest.mark.parametrize('family', MODELS)
 @pytest.mark.parametrize(
   'name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4', 'lookup', 'tree medusa']
 )
-def test_batch_of_b_equals_b_batches_of_one(name):
-  params, heads, _ = made('trained')
-  together = fd.decode(MODEL, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+def test_batch_of_b_equals_b_batches_of_one(name, family):
+  params, heads, _ = made('trained', family)
+  together = fd.decode(MODELS[family], params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
   for i, row in enumerate(SOURCE):
-    alone = fd.decode(MODEL, params, row[None], strategy(name, heads), max_len=MAX_LEN)
+    alone = fd.decode(MODELS[family], params, row[None], strategy(name, heads), max_len=MAX_LEN)
     for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
       np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
 

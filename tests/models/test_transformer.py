@@ -1,4 +1,4 @@
-"""The Transformer: cached equals uncached, nothing sees the future, and the user's own model joins by the protocol."""
+"""Transformer and FConv: cached equals uncached, nothing sees the future; a user's own model joins by the protocol."""
 
 import dataclasses
 import functools
@@ -13,20 +13,28 @@ import fastdec as fd
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.topology import Topology
 from fastdec.models import api, attention
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 SMALL = TransformerConfig(vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)
-CONFIGS = {
-  'pre-norm': SMALL,
-  'post-norm, learned positions, biases': dataclasses.replace(
-    SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32
-  ),
+POST = dataclasses.replace(
+  SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32
+)
+CONVOLUTIONS = FConvConfig(  # kernels of odd and even width, and of 1; channels that change and stay
+  vocab_size=19, d_embed=12, d_out=16, max_positions=32,
+  encoder_layers=((16, 3), (8, 4), (8, 1)), decoder_layers=((16, 3), (8, 2), (8, 1)),
+)
+MODELS = {
+  'pre-norm': Transformer(SMALL),
+  'post-norm, learned positions, biases': Transformer(POST),
+  'convolutions': FConv(CONVOLUTIONS),
+  'convolutions, tied': FConv(dataclasses.replace(CONVOLUTIONS, d_out=12, is_tied=True)),
 }
 
 
-@pytest.fixture(params=CONFIGS, scope='module')
+@pytest.fixture(params=MODELS, scope='module')
 def made(request):
-  model = Transformer(CONFIGS[request.param])
+  model = MODELS[request.param]
 
   @jax.jit
   def params():
@@ -122,7 +130,7 @@ def test_padding_of_the_source_changes_nothing(made):
 
 def test_bfloat16_is_near_float32(made):
   model, params = made
-  half = Transformer(dataclasses.replace(model.config, dtype='bfloat16'))
+  half = type(model)(dataclasses.replace(model.config, dtype='bfloat16'))
   wide, narrow = (m.unembed(params, hidden_of(m, params, BATCH)) for m in (model, half))
   assert narrow.dtype == jnp.float32
   np.testing.assert_allclose(narrow, wide, atol=0.25)
@@ -137,6 +145,32 @@ def test_bfloat16_is_near_float32(made):
 def test_bad_sizes_are_refused(change, message):
   with pytest.raises(fd.UserError, match=message):
     dataclasses.replace(SMALL, **change)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({'decoder_layers': ((8, 3), (8, 0))}, r'decoder_layers\[1\]=\(8, 0\) is not possible: give \(channels'),
+    ({'encoder_layers': ((0, 3),)}, r'encoder_layers\[0\]=\(0, 3\) is not possible'),
+    ({'encoder_layers': ((8, 3, 1),)}, r'give \(channels, kernel width\), both 1 or more'),
+    ({'encoder_layers': ()}, 'give one pair'),
+    ({'is_tied': True}, 'd_out=16 is not possible with is_tied: give d_embed=12'),
+    ({'d_embed': 0}, 'give 1 or more'),
+    ({'max_positions': 0}, 'give 1 or more'),
+    ({'dtype': 'int8'}, 'choose one of float32'),
+    ({'dropout': 1.0}, 'give a number from 0 to below 1'),
+  ],
+)
+def test_bad_convolutions_are_refused(change, message):
+  with pytest.raises(fd.UserError, match=message):
+    dataclasses.replace(CONVOLUTIONS, **change)
+
+
+def test_a_source_longer_than_the_learned_positions_is_refused(made):
+  model, params = made
+  if model.max_positions == 32:
+    with pytest.raises(fd.UserError, match='source of 33 tokens exceeds'):
+      fd.decode(model, params, np.ones((1, 33), np.int32), fd.Greedy(), max_len=4)
 
 
 def test_the_example_of_the_protocol_decodes():
