@@ -10,8 +10,10 @@ from experiments.calls import Calls, FreeDraft, calls_table, check_at_least, mea
 from fastdec.decoding.drafters.heads import HeadsDrafter
 from fastdec.decoding.drafters.none import NoDraft
 from fastdec.decoding.topology import Topology
+from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.models.fconv import FConvConfig
+from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 
 
@@ -20,7 +22,7 @@ class SpeedConfig:
   """Fields as in `configs/speed.py`; `model` but for its dtype and ends."""
 
   task: Literal['translation']
-  model: TransformerConfig
+  model: TransformerConfig | FConvConfig
   dtypes: tuple[str, ...]
   widths: tuple[int, ...]
   k: int
@@ -41,7 +43,7 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 
 
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
-  model = Transformer(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
+  model = model_of(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
   drafters = {'greedy': NoDraft()} | {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):
@@ -53,7 +55,7 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
   variants = {name: Calls(target, drafter, source, max_len, config.calls) for name, drafter in drafters.items()}
-  rows = measured(variants, config.rounds, 'embedding')
+  rows = measured(variants, config.rounds, 'output' if 'output' in target.params else 'embedding')
   return [{'dtype': dtype, 'batch': config.batch, **row} for row in rows]
 
 

@@ -154,8 +154,7 @@ class TranslationExperiment(OnText, Experiment):
 
   def model_over(self, vocab_size: int) -> Model:
     """The model over so many pieces."""
-    (family,) = (model for model, config in folders.MODELS.values() if config is type(self.model))
-    return family(dataclasses.replace(self.model, vocab_size=vocab_size))
+    return folders.model_of(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
 @functools.lru_cache

@@ -72,6 +72,12 @@ def save(
   partial.rename(folder)
 
 
+def model_of(config: Any) -> Any:
+  """The model of a config, such as a TransformerConfig."""
+  (model_class,) = (model_class for model_class, config_class in MODELS.values() if type(config) is config_class)
+  return model_class(config)
+
+
 def load(path: PathLike, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
   """The model of a folder, or of a training run's workdir, and its parameters.
 

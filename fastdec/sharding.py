@@ -52,7 +52,7 @@ T5: Table = (
   *_LAYERS,
 )
 FCONV: Table = (  # words and gated channels; attention has one head
-  (r'(^|/)(embedding|source_embedding|output|output_bias)$', P('model')),
+  (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
   (r'/conv/(kernel|bias)$', P(None, 'model')),
 )
 IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *_LAYERS)

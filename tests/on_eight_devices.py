@@ -23,6 +23,7 @@ from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.inputs import checked
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
@@ -139,16 +140,19 @@ def rest(params, head_params):
 
 
 def families():
-  """Whether language models and T5 decode on 4 x 2 devices what they do on one, and the shapes of the parts there."""
+  """Whether language models, T5 and FConv decode on 4 x 2 devices what they do on one; the shapes of the parts there."""
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
   grouped = LM(LMConfig(**sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False))
   one_key = LM(LMConfig(**sizes, layers=1, key_heads=1))
   gated = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False))
+  layers = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3), (12, 2)))
+  gates = FConv(FConvConfig(vocab_size=32, d_embed=16, d_out=16, **layers))
   mesh = make_mesh(MESHES['4 x 2'])
   twice = lambda params, table: (params, place(params, mesh, table))
   grouped_params = twice(jax.jit(grouped.init)(jax.random.key(0)), sharding.LM)
   key_params = twice(jax.jit(one_key.init)(jax.random.key(1)), sharding.LM_WHOLE_KEYS)
   t5_params = twice(jax.jit(gated.init)(jax.random.key(2)), sharding.T5)
+  fconv_params = twice(jax.jit(gates.init)(jax.random.key(4)), sharding.FCONV)
   speculative = [fd.Speculative((one_key, params), gamma=3) for params in key_params]
   own, shared = MedusaHeads(depth=2, d_model=16, vocab_size=32), MedusaHeads(depth=2, d_model=16)
   heads = {
@@ -161,6 +165,7 @@ def families():
     'grouped heads, speculative': (grouped, grouped_params, speculative),
     'one key head': (one_key, key_params, [fd.Greedy()] * 2),
     't5': (gated, t5_params, [fd.Greedy()] * 2),
+    'fconv': (gates, fconv_params, [fd.Beam(2)] * 2),
     'medusa': (grouped, grouped_params, tree(own)),
     'medusa, the model\'s projection': (gated, t5_params, tree(shared)),
   }
@@ -172,7 +177,8 @@ def families():
   parts = {
     name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(placed)) if part}
     for name, (_, placed) in {
-      'grouped heads': grouped_params, 'one key head': key_params, 't5': t5_params, 'medusa': heads[own]
+      'grouped heads': grouped_params, 'one key head': key_params, 't5': t5_params, 'fconv': fconv_params,
+      'medusa': heads[own],
     }.items()
   }  # fmt: skip
   return {'tokens': tokens, 'parts': parts}

@@ -15,12 +15,14 @@ from jax.sharding import PartitionSpec as P
 import fastdec as fd
 from fastdec.heads.blockwise import LAYOUTS, BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM as LMModel
 from fastdec.models.lm import LMConfig
 from fastdec.models.t5 import T5 as T5Model
 from fastdec.models.t5 import T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import (
+  FCONV,
   HEADS,
   LM,
   REPLICATED,
@@ -36,6 +38,7 @@ from fastdec.sharding import (
   place_rows,
   using,
 )
+from fastdec.training.optimizer import OptimizerConfig
 
 ROOT = Path(__file__).parent.parent
 CONFIG = TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
@@ -105,8 +108,8 @@ def families():
 
 
 @pytest.mark.slow
-def test_language_models_and_t5_decode_on_eight_devices_what_they_do_on_one(families):
-  assert len(families['tokens']) == 6 and all(families['tokens'].values()), families['tokens']
+def test_language_models_t5_and_fconv_decode_on_eight_devices_what_they_do_on_one(families):
+  assert len(families['tokens']) == 7 and all(families['tokens'].values()), families['tokens']
 
 
 @pytest.mark.slow
@@ -137,6 +140,15 @@ def test_each_of_two_devices_has_half_of_t5s_matrices(families):
   expected = {f'{stack}/{name}': shape for stack, layer in stacks.items() for name, shape in layer.items()}
   expected |= {'embedding': [16, 16], 'lm_head': [16, 16], 'encoder_bias': [32, 2], 'decoder_bias': [32, 2]}
   assert families['parts']['t5'] == expected
+
+
+@pytest.mark.slow
+def test_each_of_two_devices_has_half_of_the_gated_channels(families):
+  gates = {f'{side}_0/conv/{name}': shape for side in ('encoder', 'decoder')
+           for name, shape in (('kernel', [2, 8, 48]), ('bias', [2, 8]))}
+  words = {'embedding': [16, 16], 'output': [16, 16], 'output_bias': [16]}
+  second = {'decoder_1/conv/kernel': [2, 6, 32], 'decoder_1/conv/bias': [2, 6]}
+  assert families['parts']['fconv'] == words | gates | second
 
 
 @pytest.mark.slow
@@ -180,6 +192,15 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
     'encoder_0/feed_forward/w2/kernel': P(None, 'model'),
   }
   assert specs(place(params, mesh, REPLICATED)) == {}
+
+
+def test_directions_and_lengths_lie_as_their_kernels(mesh):
+  sizes = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3),), is_tied=True)
+  model = FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes))
+  state = OptimizerConfig(d_model=16, weight_norm=True).build().init(jax.tree.map(jnp.asarray, shapes(model)))
+  found = specs(place(state, mesh, FCONV))
+  conv = [spec for name, spec in found.items() if name.endswith('decoder_0/conv/kernel')]
+  assert conv == [P(None, 'model')] * 6  # direction and length, Adam's two moments of both
 
 
 def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
