@@ -140,7 +140,7 @@ def rest(params, head_params):
 
 
 def families():
-  """Whether language models, T5 and FConv decode on 4 x 2 devices what they do on one, and the shapes there."""
+  """Whether language models, T5 and FConv decode on 4 x 2 devices what they do on one; the shapes there."""
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
   grouped = LM(LMConfig(**sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False))
   one_key = LM(LMConfig(**sizes, layers=1, key_heads=1))
