@@ -1,0 +1,33 @@
+"""Several workdirs of Table 1 in one table: the Transformer beside the convolutional model, for example.
+
+  python -m experiments.beside --workdirs=out/multi30k,out/fconv [--out=beside.md]
+
+Reads their results.jsonl; measures nothing. Columns have the folders' names.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+WORKDIRS = flags.DEFINE_list('workdirs', None, 'workdirs of experiments.table1, two or more', required=True)
+OUT = flags.DEFINE_string('out', None, 'also writes the table to this Markdown file')
+
+
+def main(_: list[str]) -> None:
+  import pathlib
+
+  from fastdec.errors import UserError
+  from fastdec.evaluation import cells, report
+  from fastdec.evaluation.beside import beside_table
+
+  names = {pathlib.Path(workdir).name: pathlib.Path(workdir) for workdir in WORKDIRS.value}
+  if len(names) < 2:
+    raise UserError(f'--workdirs={",".join(WORKDIRS.value)} has fewer than two names: give two or more folders')
+  page = report.markdown(beside_table({name: cells.read(path / 'results.jsonl') for name, path in names.items()}))
+  print(page)
+  if OUT.value:
+    report.write_text(pathlib.Path(OUT.value), page)
+
+
+if __name__ == '__main__':
+  cli.run(main)
