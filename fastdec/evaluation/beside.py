@@ -15,8 +15,8 @@ NOTE = (
 
 
 def beside_table(found: Mapping[str, Sequence[Cell]]) -> Table:
-  """The cells with exact acceptance, a column for each workdir by its name, a row for each k and training
-  that two of them have.
+  """The cells with exact acceptance, a column for each workdir by its name, a row for each k and training that two
+  of them have.
 
   Raises:
     UserError: a workdir without such cells, or outputs of different splits.
@@ -37,7 +37,8 @@ def beside_table(found: Mapping[str, Sequence[Cell]]) -> Table:
     (Entry(str(k)), Entry(REGIMES[regime]), *(Entry(outcome(of.get((k, regime)), _figures)) for of in exact.values()))
     for k, regime in shown
   ]
-  return Table('Side by side', ('k', 'Training', *exact), tuple(rows), (NOTE, *conditions(cell for cell in every if cell.key[:2] in shown)))
+  notes = (NOTE, *conditions(cell for cell in every if cell.key[:2] in shown))
+  return Table('Side by side', ('k', 'Training', *exact), tuple(rows), notes)
 
 
 def _figures(cell: Cell) -> str:
