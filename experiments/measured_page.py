@@ -1,4 +1,4 @@
-"""A workdir of runs and of cells that are measured against plain decoding, whatever decodes.
+"""A workdir of runs and of cells that are measured: most of them against plain decoding, whatever decodes.
 
 In the workdir: a folder for each run, results.jsonl (one line a cell), and what the launcher makes of it. Finished
 cells are skipped, several processes share the work, and what failed is a cell with its reason.
@@ -14,9 +14,9 @@ import rich.console
 from experiments import graph
 from experiments.training import Run
 from fastdec.errors import UserError
-from fastdec.evaluation.measured import Measured, append, latest, read
+from fastdec.evaluation.measured import Line, append, latest, read
 
-Kind = TypeVar('Kind', bound=Measured)
+Kind = TypeVar('Kind', bound=Line)
 
 
 class MeasuredPage(Generic[Kind]):
@@ -116,8 +116,10 @@ class MeasuredPage(Generic[Kind]):
         if cell.error is None and there != asked:
           means = f'this config means {name}={asked}: choose another workdir, or that config'
           raise UserError(f'{self.results} was measured with {name}={there}, and {means}')
+    if all(run.is_finished for run in runs):
+      return
     with graph.claimed(pathlib.Path(self.experiment.data.cache) / 'lock', wait=True):  # prepared by one process
-      for run in runs if not all(run.is_finished for run in runs) else ():
+      for run in runs:
         self._prepare(run)
 
   def _prepare(self, run: Run) -> None:

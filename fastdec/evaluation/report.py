@@ -67,7 +67,12 @@ def tidy_csv(cells: Iterable[Cell], published: Published = paper.TABLE1) -> str:
     bleu, block = published.get(key, (None, None))
     accuracy = ' '.join(text(a, '.4f') for a in cell.head_accuracy) or None
     rows.append(flat(cell) | {'head_accuracy': accuracy, 'paper_bleu': bleu, 'paper_mean_block_size': block})
-  names = dict.fromkeys([*FIELDS, 'paper_bleu', 'paper_mean_block_size', *(name for row in rows for name in row)])
+  return csv_text(rows, (*FIELDS, 'paper_bleu', 'paper_mean_block_size'))
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> str:
+  """One line a row, without the columns that no row has; those named in `first` come first."""
+  names = dict.fromkeys([*first, *(name for row in rows for name in row)])
   columns = [name for name in names if any(row.get(name) is not None for row in rows)]
   out = io.StringIO()
   writer = csv.DictWriter(out, columns, extrasaction='ignore', lineterminator='\n')

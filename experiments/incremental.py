@@ -1,0 +1,49 @@
+"""What incremental decoding saves: without a cache, with one driven from the host, with the whole loop on the device.
+
+  python -m experiments.incremental --config=configs/incremental.py:scale=small --workdir=out/incremental [--budget=9m]
+
+Measures time per token against length, FasterTransformer's tables (Decoder against Decoding), what a step launches and
+the encoder alone, all with random weights. In the workdir: results.jsonl (one line a cell), incremental.md, .csv, .png.
+Finished cells are skipped, an interrupted run goes on where it was, and what failed is shown as failed (exit code 1)
+while the rest goes on. An idle machine is asked for: rounds run in turn, but times are the machine's.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables', required=True)
+BUDGET = cli.budget_flag()
+
+
+def main(words: list[str]) -> None:
+  import pathlib
+  import sys
+
+  from experiments.incremental_page import IncrementalPage
+  from experiments.incremental_settings import IncrementalExperiment
+  from fastdec.evaluation import report, saving_cells, saving_figure, saving_tables
+  from fastdec.evaluation.measured import latest
+
+  budget = cli.seconds(BUDGET.value)
+  experiment, workdir = IncrementalExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  page = IncrementalPage(experiment, workdir, budget)
+  outcome = page.fill()
+  found = page.cells()
+  if found:
+    drawn = [report.markdown(table) for table in saving_tables.tables(found)]
+    has_picture = any(cell.part == 'growth' and cell.error is None for cell in found)
+    if has_picture:
+      saving_figure.draw(found, workdir / 'incremental.png')
+      drawn.append('![Time per token against length](incremental.png)\n')
+    report.write_text(workdir / 'incremental.md', '\n'.join(drawn))
+    rows = [saving_cells.flat(cell) for cell in latest(found).values()]
+    report.write_text(workdir / 'incremental.csv', report.csv_text(rows))
+    page.console.print('\n'.join(drawn))
+    page.console.print(f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}')
+  sys.exit(1 if outcome.failed else 0)
+
+
+if __name__ == '__main__':
+  cli.run(main)

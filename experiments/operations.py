@@ -1,0 +1,70 @@
+"""How many operations a program launches: compiled, and one primitive at a time."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend import core
+
+# Instructions that give a value a name, and launch nothing.
+NAMES = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id'}
+CALLED = r'(?:to_apply|body|condition|calls|true_computation|false_computation)=%?([\w.-]+)'
+BRANCHES = r'branch_computations={([^}]*)}'
+OUTER = {'call', 'while', 'conditional', 'async-start'}  # what they call is launched instruction by instruction
+
+
+def launches(hlo: str) -> int:
+  """Instructions of a compiled program that run as something of their own: on a GPU kernels and library calls.
+
+  Counted in the entry computation and in the bodies of loops and branches, once each; a fusion is one.
+
+  Args:
+    hlo: `compiled.as_text()`.
+  """
+  computations, entry = _computations(hlo)
+
+  def count(name: str) -> int:
+    total = 0
+    for opcode, line in computations[name]:
+      if opcode in OUTER:
+        branches = ','.join(re.findall(BRANCHES, line))
+        total += sum(map(count, re.findall(CALLED, line) + re.findall(r'[\w.-]+', branches)))
+      elif opcode not in NAMES and not opcode.endswith('-done'):
+        total += 1
+    return total
+
+  return count(entry)
+
+
+def primitives(jaxpr: Any) -> int:
+  """Operations of a traced program (`jax.make_jaxpr(f)(...)`): what runs where nothing is compiled as a whole."""
+  total = 0
+  for equation in jaxpr.eqns:
+    inner = list(_inner(equation.params.values()))
+    total += sum(map(primitives, inner)) if inner else 1
+  return total
+
+
+def _computations(hlo: str) -> tuple[dict[str, list[tuple[str, str]]], str]:
+  """The (opcode, line) pairs of each computation, and which is the entry."""
+  found: dict[str, list[tuple[str, str]]] = {}
+  entry = name = ''
+  for line in hlo.splitlines():
+    if head := re.match(r'(ENTRY )?%?([\w.-]+) \(.*\{$', line):
+      name = head[2]
+      found[name] = []
+      entry = name if head[1] else entry
+    elif opcode := re.match(r'\s+(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(', line):
+      found[name].append((opcode[1], line))
+  return found, entry
+
+
+def _inner(values: Any) -> Iterator[Any]:
+  """The programs among an equation's parameters."""
+  for value in values:
+    if isinstance(value, tuple | list):
+      yield from _inner(value)
+    elif isinstance(value, core.ClosedJaxpr):
+      yield value.jaxpr
+    elif isinstance(value, core.Jaxpr):
+      yield value
