@@ -1,7 +1,7 @@
 """Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's pair of them.
 
-Each has .encode(str) -> list[int], with the special ids that the folder's models expect around a text, and
-.decode(ids) -> str, without any.
+Each has .encode(str) -> list[int], with the special ids that the folder's models expect around a text, .decode(ids) ->
+str, without any, and .pieces(ids) -> list[str], what each id stands for, special ones included.
 """
 
 import pathlib
@@ -61,6 +61,10 @@ class JsonTokenizer:
     """The text of ids, special ones left out."""
     return self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
 
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """The piece of each id; '<unk>' for those that have none."""
+    return [self._tokenizer.id_to_token(int(token)) or '<unk>' for token in ids]
+
 
 class PieceTokenizer:
   """A SentencePiece model whose piece numbers are the ids. Llama's puts its start before a text, T5's its end after."""
@@ -87,6 +91,10 @@ class PieceTokenizer:
     ids = [int(token) for token in ids]
     return self._pieces.decode([token for token in ids if token < self.vocab_size and token != self._pieces.unk_id()])
 
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """The piece of each id; '<unk>' for those beyond the pieces."""
+    return [self._pieces.id_to_piece(int(token)) if token < self.vocab_size else '<unk>' for token in ids]
+
 
 class MarianTokenizer:
   """Marian's: pieces of the source's model, numbered by vocab.json, and an end; decodes by the target's model."""
@@ -111,8 +119,11 @@ class MarianTokenizer:
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of target ids, special ones left out."""
-    pieces = [self._names.get(int(token), '<unk>') for token in ids]
-    return self._target.decode([piece for piece in pieces if piece not in ('</s>', '<pad>', '<unk>')])
+    return self._target.decode([piece for piece in self.pieces(ids) if piece not in ('</s>', '<pad>', '<unk>')])
+
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """The piece of each id; '<unk>' for those that vocab.json does not number."""
+    return [self._names.get(int(token), '<unk>') for token in ids]
 
 
 def _sentencepiece(file: pathlib.Path) -> Any:

@@ -171,8 +171,8 @@ class Transformed:
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Any:
     return self.model.init_cache(params['model'], memory, rows, slots)
 
-  def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any) -> Any:
-    return self.model.apply(params['model'], tokens, nodes, cache)
+  def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, **how: Any) -> Any:
+    return self.model.apply(params['model'], tokens, nodes, cache, **how)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     return self.model.unembed(params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0)))

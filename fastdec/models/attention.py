@@ -84,21 +84,37 @@ def attend(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
 ) -> Float[Array, 'b n h p']:
-  """Scaled dot-product attention; h query heads share g key heads in groups of h / g. Weights in float32 at least.
+  """Scaled dot-product attention: the values mixed by the weights, on which training has its dropout (`drop`)."""
+  return mix(drop(weights_of(q, kv.k, mask, bias, scale)), kv.v)
 
-  `drop` is training's dropout on the weights. `bias` is added to the scaled scores (relative positions); `scale` is
+
+def weights_of(
+  q: Float[Array, 'b n h p'],
+  k: Float[Array, 'b g s p'],
+  mask: Bool[Array, '#b #n s'],
+  bias: Float[Array, '#b h #n s'] | None = None,
+  scale: float | None = None,
+) -> Float[Array, 'b g r n s']:
+  """How much each query takes from each slot: the softmax of scaled dot products, in float32 at least.
+
+  h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative positions); `scale` is
   1 / sqrt(p) unless given. A row that may see nothing (an empty source) gets the mean of what is there: finite, and
   never read.
   """
   b, n, h, p = q.shape
-  g = kv.k.shape[1]
+  g = k.shape[1]
   q = q.reshape(b, n, g, h // g, p) * (p**-0.5 if scale is None else scale)
   wide = jnp.promote_types(q.dtype, jnp.float32)
-  scores = jnp.einsum('bngrp,bgsp->bgrns', q, kv.k, preferred_element_type=wide)
+  scores = jnp.einsum('bngrp,bgsp->bgrns', q, k, preferred_element_type=wide)
   if bias is not None:
     scores += bias.reshape(bias.shape[0], g, h // g, *bias.shape[2:])
-  weights = drop(jax.nn.softmax(jnp.where(mask[:, None, None], scores, -1e30), axis=-1).astype(q.dtype))
-  return jnp.einsum('bgrns,bgsp->bngrp', weights, kv.v).reshape(b, n, h, p)
+  return jax.nn.softmax(jnp.where(mask[:, None, None], scores, -1e30), axis=-1).astype(q.dtype)
+
+
+def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float[Array, 'b n h p']:
+  """What the queries get: the values in these shares."""
+  mixed = jnp.einsum('bgrns,bgsp->bngrp', weights, v)
+  return mixed.reshape(*mixed.shape[:2], -1, mixed.shape[-1])
 
 
 def attend_locally(

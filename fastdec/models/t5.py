@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
 from fastdec.models.api import Nodes, Params
-from fastdec.models.attention import node_mask, slot_positions
+from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import project
 from fastdec.models.t5_network import T5Config, T5Network, attend_unscaled, relative_bias, unscaled_queries
-from fastdec.models.transformer_layers import Sees
+from fastdec.models.transformer_layers import Attend, Sees
 
 __all__ = ['T5', 'T5Config']
 
@@ -44,16 +44,16 @@ class T5(EncoderDecoder):
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, across: Attend = attend
   ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
-    """See `models.api.Model.apply`."""
+    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each layer in turn."""
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     keys = slot_positions(nodes, own.length, own.slots)
     bias = relative_bias(params['decoder_bias'], positions, keys, self.config.max_distance, is_causal=True)
     sees = Sees(
       functools.partial(attend_unscaled, mask=node_mask(nodes, own.length, own.slots), bias=bias),
-      functools.partial(attend_unscaled, mask=memory.mask[:, None, :]),
+      functools.partial(across, mask=memory.mask[:, None, :], scale=1.0),
     )
     hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
     return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)

@@ -15,7 +15,7 @@ from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import project
-from fastdec.models.transformer_layers import Sees
+from fastdec.models.transformer_layers import Attend, Sees
 from fastdec.models.transformer_network import Network, TransformerConfig
 
 __all__ = ['Transformer', 'TransformerConfig']
@@ -38,13 +38,13 @@ class Transformer(EncoderDecoder):
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, across: Attend = attend
   ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
-    """See `models.api.Model.apply`."""
+    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each layer in turn."""
     own, memory = cache.own, cache.memory
     sees = Sees(
       functools.partial(attend, mask=node_mask(nodes, own.length, own.slots)),
-      functools.partial(attend, mask=memory.mask[:, None, :]),
+      functools.partial(across, mask=memory.mask[:, None, :]),
     )
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')

@@ -1,0 +1,145 @@
+"""Draws where a translation looked: a model's cross-attention, cut where its calls were.
+
+  python -m experiments.attention --model=out/quickstart/k8-finetune --text="A man is riding a bicycle."
+  python -m experiments.attention --model=... --text=... --layer=2 --out=heads.png     one layer, its heads side by side
+  python -m experiments.attention --model=... --text=... --k=1                         one token a call
+  python -m experiments.attention --model=... --text=... --heads=folder --rule=top-2   heads of another folder
+
+Each panel is a layer, the mean over its heads. Source tokens are across, written tokens down; a line stands wherever a
+call of the model ended, so that what lies between two lines was written at once. Heads that are in the model's folder
+draft unless --k=1 says otherwise.
+"""
+
+from typing import Any
+
+from absl import flags
+
+from experiments import cli
+
+MODEL = flags.DEFINE_string('model', None, 'folder of a translation model, or of a finished run', required=True)
+TEXT = flags.DEFINE_string('text', None, 'the sentence to translate', required=True)
+OUT = flags.DEFINE_string('out', 'attention.png', 'the picture, a PNG')
+HEADS = flags.DEFINE_string('heads', None, "folder of prediction heads that draft, instead of the model's own")
+K = flags.DEFINE_integer('k', None, 'tokens a call has at most (all heads)', lower_bound=1)
+RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
+LAYER = flags.DEFINE_integer('layer', None, 'draws the heads of this layer, from 1', lower_bound=1)
+MAX_LEN = flags.DEFINE_integer('max_len', 64, 'at most so many tokens', lower_bound=1, upper_bound=100)
+
+
+def main(_: list[str]) -> None:
+  import pathlib
+
+  import jax.numpy as jnp
+  import numpy as np
+
+  import fastdec as fd
+  from fastdec.evaluation import attention_figure, figures
+  from fastdec.evaluation.attention_weights import cross_attention
+
+  out = _writable(pathlib.Path(OUT.value))
+  generator = _language().load()
+  _check_layer(generator)
+  model, params, strategy = generator.model, generator.params, _with_rule(generator.strategy)
+  source = np.array(generator.ids(TEXT.value), np.int32)
+  decoded = fd.decode(model, params, source[None], strategy, max_len=MAX_LEN.value)
+  written = np.asarray(decoded.tokens[0, : decoded.lengths[0]])
+  weights = np.asarray(cross_attention(model, params, jnp.asarray(source), jnp.asarray(written)), np.float32)
+  weights, names = _panels(weights)
+  source_pieces, pieces = (generator.tokenizer.pieces(ids.tolist()) for ids in (source, written))
+  title = f'{pathlib.Path(MODEL.value).resolve().name}: {_name(strategy)}, {_worth(decoded)}'
+  picture = attention_figure.figure(weights, names, source_pieces, pieces, decoded.block_sizes[0], title)
+  figures.save(picture, out)
+  print(f'{generator.tokenizer.decode(written.tolist())}\n{_worth(decoded)}; the picture is in {out}')
+
+
+def _writable(out: Any) -> Any:
+  """Where the picture goes; a place that it cannot have is a mistake."""
+  from fastdec.errors import UserError
+
+  if out.suffix.lower() != '.png':
+    raise UserError(f'--out={out} is no name of a PNG: let it end in .png')
+  if not out.parent.is_dir() or out.is_dir():
+    reason = 'is a folder' if out.is_dir() else f'is in {out.parent}, which is no folder'
+    raise UserError(f'--out={out} {reason}: name a file in a folder that exists')
+  return out
+
+
+def _language() -> Any:
+  """The model's config and tokenizer, with what drafts, all of it being possible with the text."""
+  from experiments import decoding, generation
+  from fastdec import folders
+  from fastdec.errors import UserError
+  from fastdec.evaluation.attention_figure import MOST
+  from fastdec.evaluation.attention_weights import check_translates
+
+  decoding.rule_of(RULE.value)
+  try:
+    TEXT.value.encode()
+  except UnicodeEncodeError:
+    raise UserError('--text is not UTF-8: convert the text') from None
+  if not TEXT.value.strip():
+    raise UserError('--text is empty: give a sentence to translate')
+  check_translates(folders.describe(MODEL.value), MODEL.value)
+  own = MODEL.value if folders.has_heads(MODEL.value) else None
+  heads = own if HEADS.value is None else HEADS.value
+  if heads is None and (K.value or 1) > 1:
+    raise UserError(f'--k={K.value} needs heads, and {MODEL.value} has none: give --heads=folder, or a run with k >= 2')
+  if heads is None or K.value == 1:
+    decoding.strategy_of(None, RULE.value)
+    heads = None
+  gamma = None if heads is None or K.value is None else K.value - 1
+  settings = generation.Settings(MODEL.value, heads=heads, gamma=gamma, max_len=MAX_LEN.value)
+  language = generation.Language.of(settings, [TEXT.value])
+  count = len(language.ids(TEXT.value))
+  if count > MOST:
+    raise UserError(f'the text has {count} tokens, and a picture has room for {MOST}: give a shorter sentence')
+  return language
+
+
+def _check_layer(generator: Any) -> None:
+  """Raises UserError where the decoder has no such layer; found by tracing, before anything is compiled."""
+  import jax
+  import jax.numpy as jnp
+
+  from fastdec.errors import UserError
+  from fastdec.evaluation.attention_weights import cross_attention
+
+  if LAYER.value is not None:
+    ids = jnp.zeros(1, jnp.int32)
+    layers = jax.eval_shape(lambda: cross_attention(generator.model, generator.params, ids, ids)).shape[0]
+    if LAYER.value > layers:
+      raise UserError(f'--layer={LAYER.value} is not possible: the decoder has {layers} layers, so give 1 to {layers}')
+
+
+def _panels(weights: Any) -> tuple[Any, list[str]]:
+  """What is drawn of weights [layers, h, t, s]: matrices, and their names."""
+  h = weights.shape[1]
+  if LAYER.value is not None:
+    return weights[LAYER.value - 1], [f'layer {LAYER.value}, head {i}' for i in range(1, h + 1)]
+  mean = f', mean of {h} heads' * (h > 1)
+  return weights.mean(axis=1), [f'layer {i}{mean}' for i in range(1, len(weights) + 1)]
+
+
+def _with_rule(strategy: Any) -> Any:
+  """The strategy, with the rule that is asked for where there are heads."""
+  import dataclasses
+
+  import fastdec as fd
+  from experiments.decoding import rule_of
+
+  return dataclasses.replace(strategy, rule=rule_of(RULE.value)) if isinstance(strategy, fd.Blockwise) else strategy
+
+
+def _name(strategy: Any) -> str:
+  import fastdec as fd
+
+  return f'blockwise, k = {strategy.k}, {RULE.value}' if isinstance(strategy, fd.Blockwise) else 'greedy'
+
+
+def _worth(decoded: Any) -> str:
+  """Tokens per call, if any call was needed."""
+  return f'{decoded.mean_block_size:.2f} tokens per call' if int(decoded.calls[0]) else '1 token, without a call'
+
+
+if __name__ == '__main__':
+  cli.run(main)
