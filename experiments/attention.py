@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
   weights, names = _panels(weights)
   source_pieces, pieces = (generator.tokenizer.pieces(ids.tolist()) for ids in (source, written))
   title = f'{pathlib.Path(MODEL.value).resolve().name}: {_name(strategy)}, {_worth(decoded)}'
-  picture = attention_figure.figure(weights, names, source_pieces, pieces, decoded.block_sizes[0], title)
+  picture = attention_figure.figure(weights, names, source_pieces, pieces, np.asarray(decoded.block_sizes[0]).tolist(), title)
   figures.save(picture, out)
   print(f'{generator.tokenizer.decode(written.tolist())}\n{_worth(decoded)}; the picture is in {out}')
 

@@ -67,8 +67,8 @@ def _name_source(axes: Axes, source: Sequence[str]) -> None:
 
 def _name_written(axes: Axes, written: Sequence[str], sizes: Sequence[int]) -> None:
   axes.set_yticks(range(len(written)), written, fontsize=SMALL, parse_math=False)
-  block_of = np.repeat(np.arange(len(sizes)), sizes)
-  for label, block in zip(axes.get_yticklabels(), block_of, strict=False):
+  blocks = np.repeat(np.arange(len(sizes)), sizes).tolist()
+  for label, block in zip(axes.get_yticklabels(), blocks, strict=False):  # inner panels have no labels
     label.set_color(_colour(block))
 
 

@@ -32,7 +32,7 @@ def files(tmp_path_factory):
 
   place = tmp_path_factory.mktemp('files')
   models = {
-    'lm': LM(LMConfig(vocab_size=9, d_model=8, heads=1, kv_heads=1, d_ff=8, layers=1)),
+    'lm': LM(LMConfig(vocab_size=9, d_model=8, heads=1, d_ff=8, layers=1)),
     'images': ImageTransformer(ImageTransformerConfig(d_model=8, heads=1, d_ff=8, encoder_layers=1, decoder_layers=1)),
   }
   for name, model in models.items():
