@@ -36,7 +36,7 @@ def main(_: list[str]) -> None:
   from fastdec.evaluation import attention_figure, figures
   from fastdec.evaluation.attention_weights import cross_attention
 
-  out = _writable(pathlib.Path(OUT.value))
+  out = cli.picture_path(OUT.value)
   generator = _language().load()
   _check_layer(generator)
   model, params, strategy = generator.model, generator.params, _with_rule(generator.strategy)
@@ -47,21 +47,10 @@ def main(_: list[str]) -> None:
   weights, names = _panels(weights)
   source_pieces, pieces = (generator.tokenizer.pieces(ids.tolist()) for ids in (source, written))
   title = f'{pathlib.Path(MODEL.value).resolve().name}: {_name(strategy)}, {_worth(decoded)}'
-  picture = attention_figure.figure(weights, names, source_pieces, pieces, np.asarray(decoded.block_sizes[0]).tolist(), title)
+  sizes = np.asarray(decoded.block_sizes[0]).tolist()
+  picture = attention_figure.figure(weights, names, source_pieces, pieces, sizes, title)
   figures.save(picture, out)
   print(f'{generator.tokenizer.decode(written.tolist())}\n{_worth(decoded)}; the picture is in {out}')
-
-
-def _writable(out: Any) -> Any:
-  """Where the picture goes; a place that it cannot have is a mistake."""
-  from fastdec.errors import UserError
-
-  if out.suffix.lower() != '.png':
-    raise UserError(f'--out={out} is no name of a PNG: let it end in .png')
-  if not out.parent.is_dir() or out.is_dir():
-    reason = 'is a folder' if out.is_dir() else f'is in {out.parent}, which is no folder'
-    raise UserError(f'--out={out} {reason}: name a file in a folder that exists')
-  return out
 
 
 def _language() -> Any:

@@ -70,6 +70,17 @@ def seconds(text: str | None) -> float | None:
   return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
 
 
+def picture_path(name: str) -> Path:
+  """`--out=name`, where a picture goes; a place that it cannot have is a mistake."""
+  path = Path(name)
+  if path.suffix.lower() != '.png':
+    raise UserError(f'--out={name} is no name of a PNG: let it end in .png')
+  if path.is_dir() or not path.parent.is_dir():
+    reason = 'is a folder' if path.is_dir() else f'is in {path.parent}, which is no folder'
+    raise UserError(f'--out={name} {reason}: name a file in a folder that exists')
+  return path
+
+
 def config_string() -> str:
   """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
   flag = flags.FLAGS['config']

@@ -12,12 +12,19 @@ import fastdec as fd
 from fastdec.evaluation import attention_figure
 from fastdec.evaluation.attention_weights import cross_attention, keeping
 from fastdec.models import api
+from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 SIZES = dict(vocab_size=19, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=2, dtype='float64')
-MODELS = {'transformer': Transformer(TransformerConfig(**SIZES)), 't5': T5(T5Config(d_kv=3, **SIZES))}
+MODELS = {
+  'transformer': Transformer(TransformerConfig(**SIZES)),
+  't5': T5(T5Config(d_kv=3, **SIZES)),
+  'fconv': FConv(FConvConfig(
+    vocab_size=19, d_embed=8, d_out=6, encoder_layers=((8, 3),), decoder_layers=((8, 3), (10, 2)), dtype='float64',
+  )),
+}  # fmt: skip
 SOURCE, WRITTEN = np.array([3, 4, 5, 1, 0, 0], np.int32), np.array([9, 8, 7, 9, 1], np.int32)
 REAL = SOURCE != 0
 
@@ -33,7 +40,7 @@ def made(request):
 
 def test_weights_are_shares_of_the_real_source_tokens(made):
   weights = cross_attention(*made, jnp.asarray(SOURCE), jnp.asarray(WRITTEN))
-  assert weights.shape == (2, 2, 5, 6) and weights.dtype == np.float64
+  assert weights.shape == (2, 1 if isinstance(made[0], FConv) else 2, 5, 6) and weights.dtype == np.float64
   np.testing.assert_allclose(weights[..., REAL].sum(-1), 1, atol=1e-12)
   assert (weights[..., ~REAL] == 0).all() and weights.std(axis=(0, 1)).max() > 0.1
 

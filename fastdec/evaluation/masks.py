@@ -1,0 +1,96 @@
+"""What a token sees in one call of a model, kind by kind, worked out by the functions that decode with it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from fastdec.decoding.topology import Topology
+from fastdec.models import attention, convolution
+from fastdec.models.api import causal
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0]]).nodes
+TREE_NAMES = ('root', 'a', 'b', 'aa', 'ab', 'ba')
+BLOCK, WINDOW, WIDTH = 3, 4, 3  # of local attention, of the sliding window, of the convolution's kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+  """Which columns each row sees."""
+  title: str
+  sees: Bool[np.ndarray, 'n s']
+  rows: tuple[str, ...]
+  columns: tuple[str, ...]  # what stands in a slot: a committed position, a node; '': nothing yet
+  committed: Bool[np.ndarray, ' s']  # before the call
+  edges: tuple[int, ...] = ()  # columns with which a block of positions begins
+
+
+def every_mask() -> list[Mask]:
+  """One of each kind."""
+  return [_prompt(), _chain(), _padding(), _tree(), _window(), _local(), _convolution()]
+
+
+def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
+  """Of a cache in which the nodes stand behind `length` committed positions."""
+  slots = sees.shape[-1]
+  empty = ('',) * (slots - length - len(rows))
+  return Mask(title, np.asarray(sees[0]), rows, (*_positions(0, length), *rows, *empty), np.arange(slots) < length)
+
+
+def _prompt() -> Mask:
+  sees = attention.node_mask(causal(6), jnp.zeros(1, jnp.int32), 8)
+  return _over_slots('causal: a prompt of 6', sees, _positions(0, 6), 0)
+
+
+def _chain() -> Mask:
+  sees = attention.node_mask(causal(4), jnp.array([3]), 8)
+  return _over_slots('causal: a chain of 4 after 3', sees, ('root', 'a', 'aa', 'aaa'), 3)
+
+
+def _padding() -> Mask:
+  """The memory's mask, by an encoder of no size worth mentioning."""
+  model = Transformer(TransformerConfig(vocab_size=4, d_model=2, d_ff=1, heads=1, encoder_layers=1, decoder_layers=1))
+  params = jax.tree.map(lambda x: jnp.zeros(x.shape), jax.eval_shape(model.init, jax.random.key(0)))
+  ids = np.where(np.arange(8) < np.array([[8], [3], [5], [6]]), 2, model.pad_id)
+  sees = np.asarray(model.encode(params, jnp.asarray(ids, jnp.int32)).mask)
+  rows = tuple(f'sentence {i}' for i in range(1, 5))
+  return Mask('padding: sources of 8, 3, 5, 6', sees, rows, _positions(0, 8), np.ones(8, bool))
+
+
+def _tree() -> Mask:
+  return _over_slots('tree after 3', attention.node_mask(TREE, jnp.array([3]), 9), TREE_NAMES, 3)
+
+
+def _window() -> Mask:
+  length, slots = jnp.array([5]), 11
+  sees = attention.node_mask(TREE, length, slots) & attention.node_window(TREE, length, slots, WINDOW)
+  return _over_slots(f'sliding window of {WINDOW}: tree after 5', sees, TREE_NAMES, 5)
+
+
+def _local() -> Mask:
+  """The ring has 2 B + n - 1 slots, and position p of a chain stands in slot p mod their number."""
+  length, n = 7, 3
+  slots = 2 * BLOCK + n - 1
+  sees = np.asarray(attention.local_mask(causal(n), jnp.array([length]), slots, BLOCK)[0])
+  position = np.arange(length + n - slots, length + n)
+  position = position[np.argsort(position % slots)]
+  edges = tuple(np.flatnonzero(position % BLOCK == 0).tolist())
+  names = tuple(map(str, position))
+  title = f'local, blocks of {BLOCK}: 3 after {length}, a ring'
+  return Mask(title, sees, _positions(length, length + n), names, position < length, edges)
+
+
+def _convolution() -> Mask:
+  """Not a mask but the slots that are read; those of `cache.conv`, where only the last ones are kept."""
+  n, past = len(TREE_NAMES), WIDTH - 1
+  sees = np.zeros((n, past + n), bool)
+  np.put_along_axis(sees, np.asarray(convolution.reads(TREE, WIDTH)), True, axis=1)
+  columns = (*_positions(3 - past, 3), *TREE_NAMES)
+  return Mask(f'convolution of width {WIDTH}: tree after 3', sees, TREE_NAMES, columns, np.arange(past + n) < past)
+
+
+def _positions(start: int, end: int) -> tuple[str, ...]:
+  return tuple(map(str, range(start, end)))
