@@ -18,7 +18,7 @@ COLUMNS = 4
 def figure(masks: Sequence[Mask]) -> Figure:
   """A panel for each, and what its colours mean in the last."""
   rows = len(masks) // COLUMNS + 1
-  made = Figure(figsize=(13, 3.1 * rows), dpi=100, layout='constrained')
+  made = Figure(figsize=(13, 2.7 * rows), dpi=100, layout='constrained')
   made.get_layout_engine().set(wspace=0.04, hspace=0.08)
   panels = made.subplots(rows, COLUMNS).ravel()
   for axes, mask in zip(panels, masks, strict=False):

@@ -41,6 +41,8 @@ def test_t5s_pieces_end_and_know_no_sentinels(folder):
   tokenizer = fd.load_tokenizer(folder)
   ids = tokenizer.encode(TEXT)
   assert ids[-1] == 1 and tokenizer.decode([*ids, 99]) == TEXT
+  shown = tokenizer.pieces([*ids, 99])
+  assert shown[-2:] == ['</s>', '<unk>'] and ''.join(shown[:-2]).replace('▁', ' ').strip() == TEXT
   assert 2 in tokenizer.encode('Ж') and tokenizer.decode([2, *ids]) == TEXT
 
 
@@ -56,6 +58,8 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
   tokenizer = fd.load_tokenizer(folder)
   ids = tokenizer.encode(f'>>fra<<{TEXT}')
   assert ids[0] == 2 and ids[-1] == 0 and tokenizer.decode([*ids[1:], 40, 40]) == TEXT
+  shown = tokenizer.pieces([*ids, 99])
+  assert shown[0] == '>>fra<<' and shown[-2:] == ['</s>', '<unk>'] and ''.join(shown[1:-2]) == '▁the▁dog▁sat'
   assert 1 in tokenizer.encode('Ж')
 
 
