@@ -18,8 +18,8 @@ MISTAKES = {
   'nowhere': (['--text=a dog', '--out={files}/none/a.png'], 'is in {files}/none, which is no folder'),
   'no such layer': (['--text=a dog', '--layer=2'], '--layer=2 is not possible: the decoder has 1 layers'),
   'too many': (['--text=a dog', '--k=4'], 'k=4 is out of range'),
-  'k of nothing': (['--model={model}/../smaller', '--text=a dog', '--k=2'], '--k=2 needs heads'),
-  'rule of nothing': (['--model={model}/../smaller', '--text=a dog', '--rule=top-2'], 'top-2 needs heads'),
+  'k of nothing': (['--model={model}/../short', '--text=a dog', '--k=2'], '--k=2 needs heads'),
+  'rule of nothing': (['--model={model}/../short', '--text=a dog', '--rule=top-2'], 'top-2 needs heads'),
   'unknown rule': (['--text=a dog', '--rule=best'], 'the rule best is unknown'),
 }
 
