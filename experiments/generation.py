@@ -17,6 +17,7 @@ from fastdec.decoding.rules import Exact, Sampling
 from fastdec.decoding.speculative import check_draft
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import Transformed
+from fastdec.models.api import source_words
 from fastdec.struct import Bound
 
 UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
@@ -143,7 +144,7 @@ class Language:
           f"{given}, which with --max_len={self.settings.max_len} exceeds the model's {limit} positions: "
           'shorten it, or lower --max_len'
         )
-      check_ids(f"{name}'s tokens", np.array([ids]), self.model)
+      check_ids(f"{name}'s tokens", np.array([ids]), source_words(self.model))
 
   @property
   def is_translator(self) -> bool:

@@ -3,7 +3,8 @@
   config.json          sizes of the model, and of its heads if it has any
   model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
   heads.safetensors    the heads' parameters
-  tokenizer.model      the SentencePiece model, where tokens are text
+  tokenizer.model      the SentencePiece model, where tokens are text; or, of a model that came from fairseq:
+  source.dict.txt, target.dict.txt     its dictionaries
 
 Written to a temporary folder first, then moved: a folder that exists is whole.
 """
@@ -25,6 +26,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import DTypeLike
 
 from fastdec.convert import huggingface, medusa, tokenizers
+from fastdec.data.dictionary import DictionaryPair
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads, Transformed
 from fastdec.heads.medusa import MedusaHeads
@@ -43,14 +45,20 @@ MODELS = {
   'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
+TOKENIZER, DICTIONARIES = 'tokenizer.model', ('source.dict.txt', 'target.dict.txt')
 CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of a Hugging Face folder
 PathLike = str | os.PathLike[str]
 
 
 def save(
-  folder: PathLike, model: Any, params: Params, tokenizer: PathLike | None, heads: tuple[Any, Params] | None = None
+  folder: PathLike,
+  model: Any,
+  params: Params,
+  tokenizer: PathLike | tuple[PathLike, PathLike] | None,
+  heads: tuple[Any, Params] | None = None,
 ) -> None:
-  """Writes a model folder (replacing one that is there), with a copy of the tokenizer file where there is one."""
+  """Writes a model folder (replacing one that is there), with copies of the tokenizer's file, or of the dictionaries of
+  source and target, where there are any."""
   from safetensors.numpy import save_file
 
   folder = pathlib.Path(folder)
@@ -64,8 +72,11 @@ def save(
     (kind,) = (name for name, heads_class in HEADS.items() if type(heads[0]) is heads_class)
     config['heads'] = {'type': kind, **dataclasses.asdict(heads[0])}
     save_file(_flat(heads[1]), partial / 'heads.safetensors')
-  if tokenizer is not None:
-    shutil.copy(tokenizer, partial / 'tokenizer.model')
+  if isinstance(tokenizer, tuple):
+    for file, name in zip(tokenizer, DICTIONARIES, strict=True):
+      shutil.copy(file, partial / name)
+  elif tokenizer is not None:
+    shutil.copy(tokenizer, partial / TOKENIZER)
   (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
   if folder.exists():
     shutil.rmtree(folder)
@@ -146,7 +157,8 @@ def content(path: PathLike) -> str:
     files = sorted(file for file in folder.iterdir() if file.suffix in CONTENT)
   else:
     folder, _ = _open(path)
-    files = [folder / name for name in ('config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model')]
+    names = ('config.json', 'model.safetensors', 'heads.safetensors', TOKENIZER, *DICTIONARIES)
+    files = [folder / name for name in names]
   stats = [(file, file.stat()) for file in files if file.is_file()]
   sums = [(file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)) for file, stat in stats]
   return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
@@ -163,9 +175,23 @@ def load_tokenizer(path: PathLike) -> Any:
   """The tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
   if huggingface.is_folder(pathlib.Path(path)):
     return tokenizers.load(pathlib.Path(path))
+  folder, _ = _open(path)
+  if any((folder / name).is_file() for name in DICTIONARIES):
+    return DictionaryPair.load(*(folder / name for name in DICTIONARIES))
   from fastdec.data.tokenizer import Tokenizer  # SentencePiece is not needed for decoding
 
-  return Tokenizer.load(_open(path)[0] / 'tokenizer.model')
+  return Tokenizer.load(folder / TOKENIZER)
+
+
+def is_replaceable(folder: PathLike) -> bool:
+  """Whether `save` would lose nothing but a model folder of ours: it is one, or empty, or not there."""
+  folder = pathlib.Path(folder)
+  if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    return True
+  try:
+    return json.loads((folder / 'config.json').read_text()).get('format') == 'fastdec'
+  except (OSError, ValueError, AttributeError):
+    return False
 
 
 def _open(path: PathLike) -> tuple[pathlib.Path, dict[str, Any]]:

@@ -43,7 +43,7 @@ _LAYERS: Table = (
 )
 
 # Embeddings and logits are split by words.
-TRANSFORMER: Table = ((r'(^|/)embedding$', P('model')), *_LAYERS)
+TRANSFORMER: Table = ((r'(^|/)((source_)?embedding|output)$', P('model')), *_LAYERS)
 LM: Table = ((r'(^|/)(embedding|output)$', P('model')), *_LAYERS)
 LM_WHOLE_KEYS: Table = ((r'/kv/(kernel|bias)$', P()), *LM)  # for fewer key heads than devices along 'model'
 T5: Table = (

@@ -45,7 +45,7 @@ def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[Any, Par
   family, model, tensors = _opened_folder(folder, dtype)
   params = family.params_of(model, tensors)
   tensors.check()
-  _fit(params, jax.eval_shape(model.init, jax.random.key(0)))
+  fit(params, jax.eval_shape(model.init, jax.random.key(0)))
   return model, params
 
 
@@ -84,8 +84,11 @@ class Tensors(Mapping[str, Array]):
   Once one is missing, nothing more is read: zeros stand for the rest, so that `check` can list all that are missing.
   """
 
+  origin = 'config.json'  # what says their sizes
+  advice = 'its tensors and its config.json do not belong together'  # where they are not what is needed
+
   def __init__(self, folder: pathlib.Path, dtype: str | None, files: dict[str, str] | None = None):
-    self.folder, self.dtype = folder, dtype
+    self.where, self.folder, self.dtype = folder, folder, dtype
     self.asked: set[str] = set()
     self.missing: list[str] = []
     self._open: dict[str, Any] = {}
@@ -107,7 +110,11 @@ class Tensors(Mapping[str, Array]):
         self.check()
     if self.missing:
       return jnp.zeros(self.shape(name), self.dtype)
-    return jnp.asarray(self._asked_of_file(name, lambda file: file.get_tensor(name)), self.dtype)
+    return jnp.asarray(self.read(name), self.dtype)
+
+  def read(self, name: str) -> Any:
+    """A tensor that is there, as it is stored."""
+    return self._asked_of_file(name, lambda file: file.get_tensor(name))
 
   def shape(self, name: str) -> tuple[int, ...]:
     """Of a tensor that is there; nothing is read."""
@@ -118,7 +125,7 @@ class Tensors(Mapping[str, Array]):
     extra = [] if self.missing else [n for n in self._files if n not in self.asked and not HARMLESS.search(n)]
     parts = [f'{word} {listed(names)}' for word, names in (('lacks', self.missing), ('has unknown', extra)) if names]
     if parts:
-      raise UserError(f'{self.folder} {" and ".join(parts)}: its tensors and its config.json do not belong together')
+      raise UserError(f'{self.where} {" and ".join(parts)}: {self.advice}')
 
   def _asked_of_file(self, name: str, ask: Callable[[Any], T]) -> T:
     from safetensors import SafetensorError
@@ -181,7 +188,8 @@ def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Array:
   tensor = tensors[name]
   if tensor.shape != shape:
     have, want = list(tensor.shape), list(shape)
-    raise UserError(f'{name} is of shape {have}, and config.json means {want}: the two do not belong together')
+    origin = getattr(tensors, 'origin', Tensors.origin)
+    raise UserError(f'{name} is of shape {have}, and {origin} means {want}: the two do not belong together')
   return jnp.asarray(tensor)
 
 
@@ -190,11 +198,11 @@ def are_equal(a: Array, b: Array) -> bool:
   return a.shape == b.shape and bool((a == b).all())
 
 
-def _fit(params: Params, expected: Params) -> None:
+def fit(params: Params, expected: Params) -> None:
   """Gives matrices [outputs, inputs] the axes of their outputs, in place: no second copy of the model."""
   for name, value in params.items():
     if isinstance(value, dict):
-      _fit(value, expected[name])
+      fit(value, expected[name])
     elif name in expected and value.shape != expected[name].shape:
       params[name] = value.reshape(expected[name].shape)
 

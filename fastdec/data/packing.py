@@ -21,6 +21,7 @@ import grain
 import numpy as np
 from jaxtyping import Int, Int32
 
+from fastdec.data.dictionary import DictionaryPair
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -30,7 +31,9 @@ CHUNK = 10_000  # pairs tokenised at once
 OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a per cent more
 
 
-def tokenise(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, max_length: int | None = None) -> TokenPairs:
+def tokenise(
+  pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer | DictionaryPair, max_length: int | None = None
+) -> TokenPairs:
   """The ids of all pairs, EOS appended to both sides, some thousand pairs at a time.
 
   Args:

@@ -26,7 +26,7 @@ from fastdec.decoding.inputs import check_ids, checked, row_keys
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.strategies import Strategy
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Params
+from fastdec.models.api import Model, Params, source_words
 from fastdec.sharding import check_rows, mesh_of, place_rows, using
 from fastdec.struct import Bound
 
@@ -72,7 +72,7 @@ def decode_each(
     return iter(())
   if model.start_id is None and not lengths.all():
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
-  check_ids('sources', np.concatenate(list(sources))[None], model)
+  check_ids('sources', np.concatenate(list(sources))[None], source_words(model))
   max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
   mesh = mesh_of(params)
   unit = 1 if mesh is None else mesh.shape['data']

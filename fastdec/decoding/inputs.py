@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
-from fastdec.models.api import Model
+from fastdec.models.api import Model, source_words
 
 DEFAULT_MAX_LEN = 64
 
@@ -30,7 +30,7 @@ def prompt_of(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> Pr
   """The encoder's inputs and the decoder's first tokens; see `decode` for the arguments and errors."""
   is_text = model.start_id is None or bool(model.eos_ids)  # images have their own shape, and no end
   if is_text:
-    check_ids('inputs', inputs, model)
+    check_ids('inputs', inputs, source_words(model))
   if not inputs.size:
     raise UserError(f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least one row and column')
   b = inputs.shape[0]
@@ -39,7 +39,7 @@ def prompt_of(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> Pr
     raise UserError('a decoder-only model takes no prefix: put it at the end of the prompt')
   if prefix is not None:
     prefix = np.asarray(prefix)
-    check_ids('prefix', prefix, model)
+    check_ids('prefix', prefix, model.vocab_size)
     if len(prefix) != b:
       raise UserError(f'prefix has {len(prefix)} rows, and inputs have {b}: give one for each')
   start = np.full((b, 1), model.start_id if forced else 0, np.int32)
@@ -55,13 +55,13 @@ def prompt_of(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> Pr
   return Prompt(source, jnp.asarray(tokens, jnp.int32), jnp.asarray(lengths, jnp.int32), jnp.asarray(empty))
 
 
-def check_ids(name: str, ids: np.ndarray, model: Model) -> None:
+def check_ids(name: str, ids: np.ndarray, words: int) -> None:
   """Ids that the vocabulary does not have would be clamped in silence, and decode to plausible text."""
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
     raise UserError(f'{name} must be integer ids of shape [rows, tokens], not {ids.dtype}{list(ids.shape)}')
-  if ids.size and not 0 <= ids.min() <= ids.max() < model.vocab_size:
+  if ids.size and not 0 <= ids.min() <= ids.max() < words:
     span = f'{ids.min()} to {ids.max()}'
-    raise UserError(f'{name} have ids from {span}, and the model knows 0 to {model.vocab_size - 1}: use its tokenizer')
+    raise UserError(f'{name} have ids from {span}, and the model knows 0 to {words - 1}: use its tokenizer')
 
 
 def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:

@@ -50,7 +50,7 @@ def score(
     UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's positions.
   """
   targets = np.asarray(targets)
-  check_ids('targets', targets, model)
+  check_ids('targets', targets, model.vocab_size)
   prompt = prompt_of(model, np.asarray(inputs), prompt_lengths, prefix)
   b, t = targets.shape
   if len(prompt.tokens) != b or t < 1:

@@ -14,7 +14,7 @@ from fastdec.decoding.rejection import LawRule, Rejection, Warped
 from fastdec.decoding.rules import Exact, Sampling
 from fastdec.decoding.strategies import LoopStrategy
 from fastdec.errors import UserError
-from fastdec.models.api import Model
+from fastdec.models.api import Model, has_own_source_ids, source_words
 from fastdec.struct import Bound
 
 PADDING = 0.01  # of a vocabulary: rows that make its size a round number differ by less between models of one tokenizer
@@ -102,6 +102,13 @@ def check_draft(target: Model, draft: Model, prompt: Prompt, max_len: int) -> No
   """Raises UserError where the draft model cannot read what the target reads."""
   if target.start_id is None and draft.start_id is not None:
     raise UserError('the draft model has an encoder, and the target has none: give a decoder-only draft model')
+  if draft.start_id is not None and (has_own_source_ids(draft) or has_own_source_ids(target)):
+    have, want = source_words(draft), source_words(target)
+    if have != want:
+      raise UserError(
+        f"the draft model's source has {have} words and the target's {want}: give a draft model with the target's"
+        ' tokenizer'
+      )
   limit = draft.max_positions
   if limit is None or (target.max_positions is not None and limit >= target.max_positions):
     return

@@ -142,6 +142,10 @@ class Transformed:
     return self.model.vocab_size
 
   @property
+  def source_vocab_size(self) -> int | None:
+    return self.model.source_vocab_size
+
+  @property
   def eos_ids(self) -> tuple[int, ...]:
     return self.model.eos_ids
 

@@ -115,6 +115,16 @@ def setting(name: str) -> property:
   return property(lambda model: getattr(model.config, name))
 
 
+def has_own_source_ids(model: Model) -> bool:
+  """Whether ids of the source mean other words than those of the target: then the model has a `source_vocab_size`."""
+  return getattr(model, 'source_vocab_size', None) is not None
+
+
+def source_words(model: Model) -> int:
+  """How many ids a source may have."""
+  return model.source_vocab_size if has_own_source_ids(model) else model.vocab_size
+
+
 def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
   """The model's `project` where it has one: a model whose `unembed` does more than project (a learned p1) has both, so
   that heads share the projection and not the rest. Else its `unembed`."""

@@ -29,6 +29,7 @@ class EncoderDecoder:
 
   network: ClassVar[type[nn.Module]]  # all parameters, under one roof
   fixed_length = None
+  source_vocab_size = None
 
   vocab_size = setting('vocab_size')
   eos_ids = setting('eos_ids')

@@ -12,7 +12,7 @@ from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Nodes, Params, causal
 
-SHARED = ('vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
+SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
 
 
 @struct.pytree
@@ -37,7 +37,7 @@ class Caches:
 
 def _shared(name: str) -> property:
   """What all members agree on."""
-  return property(lambda self: getattr(self.models[0], name))
+  return property(lambda self: getattr(self.models[0], name, None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Ensemble:
   models: tuple[Model, ...]
 
   vocab_size = _shared('vocab_size')
+  source_vocab_size = _shared('source_vocab_size')
   eos_ids = _shared('eos_ids')
   pad_id = _shared('pad_id')
   start_id = _shared('start_id')
@@ -62,7 +63,7 @@ class Ensemble:
     first = self.models[0]
     for i, model in enumerate(self.models[1:], start=2):
       for name in SHARED:
-        have, want = getattr(model, name), getattr(first, name)
+        have, want = getattr(model, name, None), getattr(first, name, None)
         if have != want:
           raise UserError(f'model {i} of the ensemble has {name}={have}, and the first has {want}: they must agree')
 

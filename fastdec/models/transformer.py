@@ -29,6 +29,7 @@ class Transformer(EncoderDecoder):
 
   network = Network
   max_positions = setting('max_positions')
+  source_vocab_size = setting('source_vocab_size')
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
     """Encodes source ids padded with `pad_id`."""
@@ -51,8 +52,8 @@ class Transformer(EncoderDecoder):
     return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits by the tied embedding."""
-    logits = project(hidden, params['embedding'])
+    """Logits by the embedding, or by a matrix of their own."""
+    logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
     if not self.config.output_bias:
       return logits
     return logits + params['output_bias'].astype(logits.dtype).reshape((1,) * (logits.ndim - 1) + (-1,))

@@ -18,9 +18,11 @@ class TransformerConfig(StackConfig):
   """Sizes and habits; the defaults are T2T's `transformer_base` v3 over a vocabulary of 32,000."""
 
   vocab_size: int = 32000
+  source_vocab_size: int | None = None  # of a source with ids and an embedding of its own; None: it shares the target's
   positions: str = 'sinusoidal'  # or 'learned'
   max_positions: int = 1024
   scales_embedding: bool = True  # times sqrt(d_model) where they come in
+  is_tied: bool = True  # logits by the embedding
   output_bias: bool = False  # on the logits
   decoder_heads: int | None = None  # None: as many as the encoder
   decoder_d_ff: int | None = None  # None: as wide as the encoder's
@@ -32,7 +34,7 @@ class TransformerConfig(StackConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     self._check_choices({'positions': ('sinusoidal', 'learned')})
-    self._check_sizes('max_positions')
+    self._check_sizes('max_positions', *(['source_vocab_size'] if self.source_vocab_size is not None else []))
     if self.of_decoder is not self:
       self.of_decoder._check_heads()
 
@@ -53,12 +55,16 @@ class Network(Stacks):
     super().setup()
     c = self.config
     scale = nn.initializers.normal(c.d_model**-0.5)
-    self.embedding = self.param('embedding', scale, (c.vocab_size, c.d_model))
+    self.embedding = self.source_embedding = self.param('embedding', scale, (c.vocab_size, c.d_model))
+    if c.source_vocab_size is not None:
+      self.source_embedding = self.param('source_embedding', scale, (c.source_vocab_size, c.d_model))
+    if not c.is_tied:
+      self.param('output', scale, (c.vocab_size, c.d_model))  # read by `Transformer.unembed`, as the bias
     if c.positions == 'learned':
       self.source_positions = self.param('source_positions', scale, (c.max_positions, c.d_model))
       self.target_positions = self.param('target_positions', scale, (c.max_positions, c.d_model))
     if c.output_bias:
-      self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))  # read by `Transformer.unembed`
+      self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
@@ -69,7 +75,8 @@ class Network(Stacks):
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
     else:
       signal = sinusoids(positions, c.d_model)
-    x = self.embedding[tokens].astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
+    embedding = self.source_embedding if side == 'source' else self.embedding
+    x = embedding[tokens].astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
     return self.drop(x + signal.astype(c.dtype), train)
 
   def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:

@@ -8,9 +8,9 @@ as in LZ77: in "a b a b", "a b" was followed by "a b a b a b ...". Where nothing
     "the cat"       was followed by                 sat . the
 
 The text is the prompt and what has been emitted; of an encoder-decoder model also its source, which counts as earlier
-than all of it. A `Model` has one vocabulary, by which `decode` also checks the source: so wherever the inputs are ids
-[b, s], source and target speak of the same words; images do not. Speculative decoding's n-gram draft (Leviathan et al.
-2022, section 4.1) in the form that became known as prompt lookup (Saxena 2023), but for the copy that goes on.
+than all of it, where both speak of the same words: images do not, nor sources with ids of their own. Speculative
+decoding's n-gram draft (Leviathan et al. 2022, section 4.1) in the form that became known as prompt lookup (Saxena
+2023), but for the copy that goes on.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Prefill, Prompt, Step
 from fastdec.decoding.topology import Topology
-from fastdec.models.api import Model
+from fastdec.models.api import Model, has_own_source_ids
 from fastdec.struct import Bound
 
 
@@ -67,7 +67,7 @@ class LookupDrafter:
 
 def _source(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
   """The source and its lengths; where it is no text in the model's vocabulary, one of no tokens."""
-  if prompt.inputs is None or prompt.inputs.ndim != 2:
+  if prompt.inputs is None or prompt.inputs.ndim != 2 or has_own_source_ids(model):
     return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)
   places = jnp.arange(1, prompt.inputs.shape[1] + 1, dtype=jnp.int32)
   length = jnp.where(prompt.inputs != model.pad_id, places, 0).max(axis=1)

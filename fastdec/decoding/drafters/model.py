@@ -23,7 +23,7 @@ from fastdec.decoding.protocol import Draft, Prefill, Step
 from fastdec.decoding.rules import Sampling
 from fastdec.decoding.sampling import argmax, draw
 from fastdec.decoding.topology import Topology, take_node
-from fastdec.models.api import Cache, causal, suppress
+from fastdec.models.api import Cache, causal, source_words, suppress
 from fastdec.struct import Bound
 
 
@@ -62,7 +62,7 @@ class ModelDrafter:
     prompt = prefill.prompt
     b, t = prompt.tokens.shape
     is_text = prompt.inputs is not None and prompt.inputs.ndim == 2
-    memory = model.encode(params, self._known(prompt.inputs) if is_text else prompt.inputs)
+    memory = model.encode(params, jnp.minimum(prompt.inputs, source_words(model) - 1) if is_text else prompt.inputs)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
     cache = model.init_cache(params, memory, b, prefill.slots)

@@ -1,0 +1,61 @@
+"""A fairseq checkpoint as a model folder.
+
+  python -m fastdec.convert checkpoint_best.pt --source-dict dict.en.txt --target-dict dict.de.txt --out wmt14
+  python -m experiments.translate --workdir=wmt14 "A man is rid@@ ing a bike ."
+
+The checkpoint: a .pt file where PyTorch is installed (weights and options alone are read, no code in it is run), or the
+state dict as .safetensors. Sentences are given as the model's own preprocessing leaves them.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import jax
+
+from fastdec import folders
+from fastdec.convert import fairseq
+from fastdec.data.dictionary import DictionaryPair
+from fastdec.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+  def error(self, message: str) -> None:
+    raise UserError(f'{message}: see python -m fastdec.convert --help')
+
+
+def main(words: list[str]) -> None:
+  """Converts what the command line names, and says what it was."""
+  given = _parsed(words)
+  out = given.out.resolve()
+  if not folders.is_replaceable(out):
+    raise UserError(f'{given.out} is there already, and is no model folder of fastdec: give a new folder as --out')
+  pair = DictionaryPair.load(given.source_dict, given.target_dict)
+  sizes, is_joined = (len(pair.source), len(pair.target)), pair.source.words == pair.target.words
+  model, params = fairseq.load(given.model, sizes, is_joined, given.heads)
+  try:
+    folders.save(out, model, params, (given.source_dict, given.target_dict))
+  except OSError as error:
+    raise UserError(f'cannot write {given.out} ({error.strerror}): give another folder as --out') from None
+  count = sum(x.size for x in jax.tree.leaves(params))
+  print(f'{given.out}: {type(model).__name__}, {sizes[0]} source and {sizes[1]} target words, {count:,} parameters')
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+  about, _, rest = __doc__.partition('\n')
+  parser = Parser('python -m fastdec.convert', description=about, epilog=rest, allow_abbrev=False)
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  parser.add_argument('model', type=pathlib.Path, help='.pt checkpoint, or .safetensors of the state dict')
+  parser.add_argument('--source-dict', type=pathlib.Path, required=True, help="the source's dict.txt")
+  parser.add_argument('--target-dict', type=pathlib.Path, required=True, help="the target's dict.txt")
+  parser.add_argument('--heads', type=int, help='attention heads of a Transformer, where the file does not tell')
+  parser.add_argument('--out', type=pathlib.Path, required=True, help='folder to write')
+  return parser.parse_args(words)
+
+
+if __name__ == '__main__':
+  try:
+    main(sys.argv[1:])
+  except UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,177 @@
+"""fairseq's Transformer: post-norm, or pre-norm with a norm after the last layer; attention with biases.
+
+Names differ with fairseq's age: one in_proj_weight for queries, keys and values or three; layer_norms.0 or
+self_attn_layer_norm; decoder.embed_out or decoder.output_projection.weight, which may also be left out.
+"""
+
+import re
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fastdec.convert.huggingface import are_equal, shaped
+from fastdec.convert.state_dict import END, PAD, StateDict
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+from fastdec.models.layers import sinusoids
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+POSITIONS = 1024  # fairseq's default of its two limits
+ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_accurate': 'gelu', 'gelu_fast': 'gelu'}  # ours by theirs
+OUTPUTS = ('decoder.output_projection.weight', 'decoder.embed_out')
+NORMS = {  # by their number in old names
+  'encoder': ('self_attn_layer_norm', 'final_layer_norm'),
+  'decoder': ('self_attn_layer_norm', 'encoder_attn_layer_norm', 'final_layer_norm'),
+}
+
+
+def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Transformer, Params]:
+  """The model of a state dict, and its parameters, matrices [outputs, inputs].
+
+  Args:
+    embeddings: 'embedding', and 'source_embedding' where the source has its own.
+    heads: of encoder and decoder, where the checkpoint's options do not tell.
+
+  Positions come as if they had been learned: fairseq's sinusoids, too, begin at position 2.
+  """
+  size = embeddings['embedding'].shape
+  d = size[1]
+  params = {**embeddings, **_positions(tensors, d)}
+  output = next((shaped(tensors, name, *size) for name in OUTPUTS if name in tensors), None)
+  if output is not None and not are_equal(output, embeddings['embedding']):
+    params['output'] = output
+  elif output is None and tensors.options.get('share_decoder_input_output_embed', True) is False:
+    tensors.missing.append(OUTPUTS[0])
+  model = Transformer(_config(tensors, params, heads))
+  for side in NORMS:
+    c = model.config if side == 'encoder' else model.config.of_decoder
+    for i in range(_depth(tensors, side)):
+      params[f'{side}_{i}'] = _layer(tensors, side, i, d, c.d_ff)
+    if c.norm == 'pre':
+      params[f'{side}_norm'] = _norm(tensors, f'{side}.layer_norm', d)
+  return model, params
+
+
+def _config(tensors: StateDict, params: Params, heads: int | None) -> TransformerConfig:
+  options, embedding = tensors.options, params['embedding']
+  activation = options.get('activation_fn') or 'relu'
+  if activation not in ACTIVATIONS:
+    known = ', '.join(ACTIVATIONS)
+    raise UserError(f'activation_fn={activation!r} of {tensors.where} is not supported: known are {known}')
+  heads_of = {side: _heads(tensors, side, heads) for side in NORMS}
+  d_ff = {side: tensors.sizes(f'{side}.layers.0.fc1.weight', 'width, width')[0] for side in NORMS}
+  return TransformerConfig(
+    vocab_size=embedding.shape[0],
+    source_vocab_size=params['source_embedding'].shape[0] if 'source_embedding' in params else None,
+    is_tied='output' not in params,
+    d_model=embedding.shape[1],
+    d_ff=d_ff['encoder'],
+    heads=heads_of['encoder'],
+    decoder_d_ff=d_ff['decoder'],
+    decoder_heads=heads_of['decoder'],
+    encoder_layers=_depth(tensors, 'encoder'),
+    decoder_layers=_depth(tensors, 'decoder'),
+    norm=_norm_place(tensors),
+    norm_epsilon=1e-5,
+    activation=ACTIVATIONS[activation],
+    attention_bias=True,
+    scales_embedding=not options.get('no_scale_embedding'),
+    dropout=options.get('dropout') or 0.0,
+    attention_dropout=options.get('attention_dropout') or 0.0,
+    activation_dropout=options.get('activation_dropout') or options.get('relu_dropout') or 0.0,
+    positions='learned',
+    max_positions=params['source_positions'].shape[0],
+    pad_id=PAD,
+    eos_ids=(END,),
+    start_id=END,
+    suppressed_ids=(PAD,),
+  )
+
+
+def _heads(tensors: StateDict, side: str, given: int | None) -> int:
+  said = tensors.options.get(f'{side}_attention_heads')
+  if said is None and given is None:
+    raise UserError(f'{tensors.where} does not say how many attention heads there are: give --heads (mostly 8 or 16)')
+  if None not in (said, given) and said != given:
+    raise UserError(f'{tensors.where} was trained with {side}_attention_heads={said}: leave out --heads={given}')
+  return given if said is None else said
+
+
+def _depth(tensors: StateDict, side: str) -> int:
+  """Layers of a side; where one between is missing, its tensors are."""
+  found = [re.match(rf'{side}\.layers\.(\d+)\.', name) for name in tensors]
+  return max((int(match[1]) for match in found if match), default=0) + 1
+
+
+def _norm_place(tensors: StateDict) -> str:
+  """'pre' where a norm ends both sides, 'post' where none does.
+
+  Raises:
+    UserError: norms that come first without one at the end (fairseq before 2018), or other norms on the two sides.
+  """
+  for side in NORMS:
+    comes_first = tensors.options.get(f'{side}_normalize_before')
+    if comes_first is not None and bool(comes_first) != (f'{side}.layer_norm.weight' in tensors):
+      what = f'{side}_normalize_before={comes_first} with{"out" * bool(comes_first)} {side}.layer_norm.weight'
+      raise UserError(f'{tensors.where} has {what}, which is not supported: give another model')
+  last = [f'{side}.layer_norm.weight' in tensors for side in NORMS]
+  return 'pre' if any(last) else 'post'  # where one lacks its norm, that is missing
+
+
+def _positions(tensors: StateDict, d: int) -> dict[str, Float[Array, 't d']]:
+  """Learned ones from PAD + 1 on, or as many as fairseq's options let the longest text have; the same number for both
+  sides."""
+  tables = {}
+  for side, ours, option in (
+    ('encoder', 'source_positions', 'max_source_positions'), ('decoder', 'target_positions', 'max_target_positions')
+  ):
+    if f'{side}.embed_positions.weight' in tensors:
+      tables[ours] = tensors.positions(side, d)
+    else:
+      waves = sinusoids(PAD + 1 + jnp.arange(tensors.options.get(option) or POSITIONS), d)
+      tables[ours] = jnp.pad(waves, ((0, 0), (0, d % 2)))
+  least = min(len(table) for table in tables.values())
+  return {name: table[:least] for name, table in tables.items()}
+
+
+def _layer(tensors: StateDict, side: str, i: int, d: int, d_ff: int) -> Params:
+  prefix = f'{side}.layers.{i}.'
+
+  def dense(name: str, outputs: int, inputs: int) -> Params:
+    weight, bias = f'{prefix}{name}.weight', f'{prefix}{name}.bias'
+    return {'kernel': shaped(tensors, weight, outputs, inputs), 'bias': shaped(tensors, bias, outputs)}
+
+  def norm(index: int) -> Params:
+    old, new = f'{prefix}layer_norms.{index}', f'{prefix}{NORMS[side][index]}'
+    return {'norm': _norm(tensors, old if f'{old}.weight' in tensors else new, d)}
+
+  own = _projections(tensors, f'{prefix}self_attn.', d)
+  layer = {
+    'attention': {'qkv': _joined(own), 'out': dense('self_attn.out_proj', d, d)},
+    'around_attention': norm(0),
+    'feed_forward': {'w1': dense('fc1', d_ff, d), 'w2': dense('fc2', d, d_ff)},
+    'around_feed_forward': norm(-1 % len(NORMS[side])),
+  }
+  if side == 'decoder':
+    cross = _projections(tensors, f'{prefix}encoder_attn.', d)
+    layer['cross'] = {'q': cross[0], 'kv': _joined(cross[1:]), 'out': dense('encoder_attn.out_proj', d, d)}
+    layer['around_cross'] = norm(1)
+  return layer
+
+
+def _norm(tensors: StateDict, name: str, d: int) -> Params:
+  return {'scale': shaped(tensors, f'{name}.weight', d), 'bias': shaped(tensors, f'{name}.bias', d)}
+
+
+def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
+  """Of queries, keys and values."""
+  if f'{prefix}in_proj_weight' in tensors:
+    kernel, bias = shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d), shaped(tensors, f'{prefix}in_proj_bias', 3 * d)
+    return [{'kernel': kernel[i * d : (i + 1) * d], 'bias': bias[i * d : (i + 1) * d]} for i in range(3)]
+  part = lambda x, name, *shape: shaped(tensors, f'{prefix}{x}_proj.{name}', *shape)
+  return [{'kernel': part(x, 'weight', d, d), 'bias': part(x, 'bias', d)} for x in 'qkv']
+
+
+def _joined(parts: list[Params]) -> Params:
+  """Projections as one."""
+  return {name: jnp.concatenate([part[name] for part in parts]) for name in ('kernel', 'bias')}

@@ -1,0 +1,126 @@
+"""A fairseq state dict from its file: .safetensors, or .pt where PyTorch is installed. No code in a file is run."""
+
+import argparse
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from fastdec.convert.huggingface import Tensors, files_in, shaped
+from fastdec.errors import UserError
+
+PICKLES = ('.pt', '.pth', '.bin')
+PAD, END = 1, 2  # in every dictionary
+# What fairseq makes itself, and what once told its versions apart: the shapes say the same.
+DERIVED = re.compile(r'(^|\.)(version|_float_tensor|_linearized_weight|_future_mask)$|\.embed_positions\.weights$')
+
+
+class StateDict(Tensors):
+  """The tensors of a state dict in float32, and the options of training by fairseq's names, where the file has them."""
+
+  origin = 'the rest of the state dict'
+  advice = 'give the whole state dict of a plain FConv or Transformer'
+
+  def __init__(self, file: pathlib.Path, loaded: Mapping[str, np.ndarray] | None = None, options: Any = None):
+    files = files_in(file.parent, file.name) if loaded is None else dict.fromkeys(loaded, file.name)
+    super().__init__(file.parent, 'float32', files)
+    self.where, self.options = file, options or {}
+    self._loaded = loaded
+    self.asked |= {name for name in files if DERIVED.search(name)}
+    for name in files:
+      if 0 in (shape := self.shape(name)):
+        raise UserError(f'{name} of {file} is of shape {list(shape)}, and no width can be 0: save the state dict again')
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    return super().shape(name) if self._loaded is None else self._loaded[name].shape
+
+  def sizes(self, name: str, axes: str) -> tuple[int, ...]:
+    """The shape of a tensor with these axes, such as 'words, width', off which a size is read.
+
+    Raises:
+      UserError: it is missing, or has other axes.
+    """
+    if name not in self:
+      self.missing.append(name)
+      self.check()
+    shape = self.shape(name)
+    if len(shape) != axes.count(',') + 1:
+      raise UserError(f'{name} of {self.where} is of shape {list(shape)}, and must be of shape [{axes}]: {self.advice}')
+    return shape
+
+  def positions(self, side: str, width: int) -> Array:
+    """The learned positions of 'encoder' or 'decoder'. fairseq counts from PAD + 1 on: the rows before mean nothing."""
+    rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
+    return shaped(self, name, rows, width)[PAD + 1 :]
+
+  def read(self, name: str) -> Any:
+    return super().read(name) if self._loaded is None else self._loaded[name]
+
+
+def load(file: pathlib.Path) -> StateDict:
+  """The state dict of a file, of a checkpoint or alone.
+
+  Raises:
+    UserError: no such file, one of another kind, corrupt, or with more in it than tensors and options.
+  """
+  if not file.is_file():
+    raise UserError(f'{file} is no file: give a .safetensors or .pt file with a fairseq state dict')
+  if file.suffix == '.safetensors':
+    return StateDict(file)
+  if file.suffix not in PICKLES:
+    raise UserError(f'{file} ends in {file.suffix or "nothing"}: give a .safetensors or .pt file')
+  return _unpickled(file)
+
+
+def _unpickled(file: pathlib.Path) -> StateDict:
+  """By PyTorch's own reader of weights alone, which knows tensors, numbers, strings and containers of them.
+
+  fairseq's options are an argparse.Namespace, a class with no behaviour of its own.
+  """
+  try:
+    import torch
+  except ImportError:
+    raise UserError(f'{file} needs PyTorch: install it, or, where it is, {_by_hand(file)}') from None
+  try:
+    with torch.serialization.safe_globals([argparse.Namespace]):
+      content = torch.load(file, map_location='cpu', weights_only=True)
+  except Exception as error:  # what PyTorch raises depends on the file
+    refused = re.search(r'GLOBAL ([\w.]+)', str(error))
+    if refused is None:
+      raise UserError(f'{file} is corrupt, or no PyTorch checkpoint ({type(error).__name__}): copy it again') from None
+    reason = f'{file} has {refused[1]} in it, more than tensors and options, and is not unpickled'
+    raise UserError(f'{reason}: if you trust it, {_by_hand(file)}') from None
+  content = content if isinstance(content, Mapping) else {}
+  tensors = content.get('model', content)
+  if not isinstance(tensors, Mapping) or not tensors or not all(map(torch.is_tensor, tensors.values())):
+    raise UserError(f"{file} holds no state dict, alone or as its 'model': give a fairseq checkpoint")
+  loaded = {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
+  return StateDict(file, loaded, _options(content))
+
+
+def _options(content: Mapping[str, Any]) -> dict[str, Any]:
+  """fairseq's options by their flat names: older checkpoints have them as 'args', newer ones as 'cfg'."""
+  found = content.get('args')
+  if found is None and isinstance(content.get('cfg'), Mapping):
+    found = content['cfg'].get('model')
+  return _flat(vars(found) if isinstance(found, argparse.Namespace) else found if isinstance(found, Mapping) else {})
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+  """{'encoder': {'layers': 6}} -> {'encoder_layers': 6}"""
+  flat = {}
+  for name, value in options.items():
+    if isinstance(value, Mapping):
+      flat |= {f'{name}_{inner}': deeper for inner, deeper in _flat(value).items()}
+    else:
+      flat[name] = value
+  return flat
+
+
+def _by_hand(file: pathlib.Path) -> str:
+  content = f"torch.load('{file}', map_location='cpu', weights_only=False)['model']"
+  command = f's.save_file({{k: v.clone() for k, v in {content}.items()}}, \'{file.with_suffix(".safetensors")}\')'
+  return f'save its state dict by python -c "import torch, safetensors.torch as s; {command}"'

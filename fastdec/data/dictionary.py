@@ -1,0 +1,87 @@
+"""fairseq's dictionaries: a file of words for the source, and one for the target.
+
+A line is a word, a space and its count in the training text; the words' ids are 4, 5, ... in the order of the lines,
+after the special <s>, <pad>, </s> and <unk>. Text must come, and goes, as the model's own preprocessing leaves it
+(mostly Moses's tokenizer, then subword-nmt's BPE): words are what whitespace separates.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from fastdec.errors import UserError
+
+BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
+SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
+OVERWRITE = ' #fairseq:overwrite'  # says that a word which was there before is meant to be there again
+PathLike = str | os.PathLike[str]
+
+
+class Dictionary:
+  """The words of one file; words[i] has id i."""
+
+  def __init__(self, words: Sequence[str]):
+    self.words = (*SPECIAL, *words)
+    self._ids = {word: i for i, word in enumerate(self.words) if i >= len(SPECIAL)}
+
+  @classmethod
+  def load(cls, path: PathLike) -> 'Dictionary':
+    """The dictionary of a file.
+
+    Raises:
+      UserError: no such file, one that is not UTF-8, or a line that is no word and its count.
+    """
+    try:
+      with open(path, encoding='utf-8') as file:
+        lines = [line.rstrip().removesuffix(OVERWRITE) for line in file]
+    except OSError as error:
+      raise UserError(f'cannot read the dictionary {path} ({error.strerror}): give the dict.txt of a model') from None
+    except UnicodeDecodeError:
+      raise UserError(f'the dictionary {path} is not UTF-8: give the dict.txt of a model') from None
+    for number, line in enumerate(lines, start=1):
+      if not re.search(r' -?\d+$', line):
+        shown = f'{line[:40]}...' if len(line) > 40 else line
+        raise UserError(f'line {number} of the dictionary {path} is {shown!r}: give lines of a word and its count')
+    return cls([line.rpartition(' ')[0] for line in lines])
+
+  def __len__(self) -> int:
+    """Number of ids, the four special ones included."""
+    return len(self.words)
+
+  def encode(self, text: str) -> list[int]:
+    """The ids of a sentence's words, and an end."""
+    return [*(self._ids.get(word, UNK_ID) for word in text.split()), EOS_ID]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """The words of ids, pieces of words joined ('Hun@@ d' is Hund); special ids are left out."""
+    known = (self.words[token] for token in map(int, ids) if len(SPECIAL) <= token < len(self))
+    return re.sub(r'@@( |$)', '', ' '.join(known))
+
+
+class DictionaryPair:
+  """A tokenizer that encodes sources and decodes targets."""
+
+  def __init__(self, source: Dictionary, target: Dictionary):
+    self.source, self.target = source, target
+
+  @classmethod
+  def load(cls, source: PathLike, target: PathLike) -> 'DictionaryPair':
+    """The two dictionaries; see `Dictionary.load`."""
+    return cls(Dictionary.load(source), Dictionary.load(target))
+
+  @property
+  def vocab_size(self) -> int:
+    """Number of the target's ids."""
+    return len(self.target)
+
+  def encode(self, text: str) -> list[int]:
+    """The ids of a source sentence, its end included."""
+    return self.source.encode(text)
+
+  def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
+    """The same for many."""
+    return [self.source.encode(line) for line in lines]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """The text of target ids, special ones left out."""
+    return self.target.decode(ids)
