@@ -10,14 +10,14 @@ from typing import Any
 
 import jax
 
-from fastdec.convert import fairseq_transformer, state_dict
+from fastdec.convert import fairseq_fconv, fairseq_transformer, state_dict
 from fastdec.convert.huggingface import are_equal, fit, shaped
 from fastdec.convert.state_dict import StateDict
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 
 SOURCE, TARGET = 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'
-FAMILIES = {'encoder.layers.0.': fairseq_transformer}  # by how a name of theirs begins
+FAMILIES = {'encoder.convolutions.': fairseq_fconv, 'encoder.layers.': fairseq_transformer}  # by how names begin
 UNSUPPORTED = {  # tensors' names
   r'adaptive_softmax': 'an adaptive softmax',
   r'quant_noise|\.centroids|\.assignments': 'quantization',

@@ -7,7 +7,8 @@ self_attn_layer_norm; decoder.embed_out or decoder.output_projection.weight, whi
 import re
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Float
 
 from fastdec.convert.huggingface import are_equal, shaped
 from fastdec.convert.state_dict import END, PAD, StateDict
@@ -118,7 +119,7 @@ def _norm_place(tensors: StateDict) -> str:
   return 'pre' if any(last) else 'post'  # where one lacks its norm, that is missing
 
 
-def _positions(tensors: StateDict, d: int) -> dict[str, Float[Array, 't d']]:
+def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']]:
   """Learned ones from PAD + 1 on, or as many as fairseq's options let the longest text have; the same number for both
   sides."""
   tables = {}
@@ -128,8 +129,8 @@ def _positions(tensors: StateDict, d: int) -> dict[str, Float[Array, 't d']]:
     if f'{side}.embed_positions.weight' in tensors:
       tables[ours] = tensors.positions(side, d)
     else:
-      waves = sinusoids(PAD + 1 + jnp.arange(tensors.options.get(option) or POSITIONS), d)
-      tables[ours] = jnp.pad(waves, ((0, 0), (0, d % 2)))
+      waves = sinusoids(jnp.asarray(PAD + 1 + np.arange(tensors.options.get(option) or POSITIONS)), d)
+      tables[ours] = np.pad(waves, ((0, 0), (0, d % 2)))
   least = min(len(table) for table in tables.values())
   return {name: table[:least] for name, table in tables.items()}
 
@@ -167,11 +168,12 @@ def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
   """Of queries, keys and values."""
   if f'{prefix}in_proj_weight' in tensors:
     kernel, bias = shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d), shaped(tensors, f'{prefix}in_proj_bias', 3 * d)
-    return [{'kernel': kernel[i * d : (i + 1) * d], 'bias': bias[i * d : (i + 1) * d]} for i in range(3)]
+    thirds = zip(np.split(np.asarray(kernel), 3), np.split(np.asarray(bias), 3), strict=True)
+    return [{'kernel': kernel, 'bias': bias} for kernel, bias in thirds]
   part = lambda x, name, *shape: shaped(tensors, f'{prefix}{x}_proj.{name}', *shape)
   return [{'kernel': part(x, 'weight', d, d), 'bias': part(x, 'bias', d)} for x in 'qkv']
 
 
 def _joined(parts: list[Params]) -> Params:
   """Projections as one."""
-  return {name: jnp.concatenate([part[name] for part in parts]) for name in ('kernel', 'bias')}
+  return {name: np.concatenate([part[name] for part in parts]) for name in ('kernel', 'bias')}

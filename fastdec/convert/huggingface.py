@@ -100,6 +100,9 @@ class Tensors(Mapping[str, Array]):
   def __len__(self) -> int:
     return len(self._files)
 
+  def __contains__(self, name: object) -> bool:
+    return name in self._files
+
   def __getitem__(self, name: str) -> Array:
     self.asked.add(name)
     if name not in self._files:

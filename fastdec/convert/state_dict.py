@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Float
 
 from fastdec.convert.huggingface import Tensors, files_in, shaped
 from fastdec.errors import UserError
@@ -51,10 +51,10 @@ class StateDict(Tensors):
       raise UserError(f'{name} of {self.where} is of shape {list(shape)}, and must be of shape [{axes}]: {self.advice}')
     return shape
 
-  def positions(self, side: str, width: int) -> Array:
+  def positions(self, side: str, width: int) -> Float[np.ndarray, 't d']:
     """The learned positions of 'encoder' or 'decoder'. fairseq counts from PAD + 1 on: the rows before mean nothing."""
     rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
-    return shaped(self, name, rows, width)[PAD + 1 :]
+    return np.asarray(shaped(self, name, rows, width))[PAD + 1 :]
 
   def read(self, name: str) -> Any:
     return super().read(name) if self._loaded is None else self._loaded[name]

@@ -31,6 +31,7 @@ class FConv(EncoderDecoder):
 
   network = Network
   max_positions = setting('max_positions')
+  source_vocab_size = setting('source_vocab_size')
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Memory:
     """Keys and values of source ids padded with `pad_id`, one entry for all decoder layers."""
