@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import DTypeLike
 
@@ -242,7 +243,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _flat(params: Params) -> dict[str, Any]:
-  return {name: jax.device_get(value) for name, value in flatten_dict(params, sep='/').items()}
+  return {name: np.asarray(jax.device_get(value), order='C') for name, value in flatten_dict(params, sep='/').items()}
 
 
 def _read(file: pathlib.Path, module: Any, dtype: DTypeLike | None) -> Params:
