@@ -107,7 +107,8 @@ class Tensors(Mapping[str, Array]):
     self.asked.add(name)
     if name not in self._files:
       self.missing.append(name)
-      alike = re.compile(re.sub(r'\d+', r'\\d+', re.escape(name)))  # that of another layer has its shape
+      parts = (r'\d+' if part.isdigit() else re.escape(part) for part in name.split('.'))
+      alike = re.compile(r'\.'.join(parts))  # that of another layer has its shape
       name = next((other for other in self._files if alike.fullmatch(other)), '')
       if not name:
         self.check()
