@@ -18,15 +18,16 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 
 SMALL = TransformerConfig(vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)
 POST = dataclasses.replace(
-  SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32
-)
+  SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32,
+  source_vocab_size=12, is_tied=False,
+)  # fmt: skip
 CONVOLUTIONS = FConvConfig(  # kernels of odd and even width, and of 1; channels that change and stay
   vocab_size=19, d_embed=12, d_out=16, max_positions=32,
   encoder_layers=((16, 3), (8, 4), (8, 1)), decoder_layers=((16, 3), (8, 2), (8, 1)),
 )
 MODELS = {
   'pre-norm': Transformer(SMALL),
-  'post-norm, learned positions, biases': Transformer(POST),
+  'post-norm, learned positions, biases, three matrices of words': Transformer(POST),
   'convolutions': FConv(CONVOLUTIONS),
   'convolutions, tied': FConv(dataclasses.replace(CONVOLUTIONS, d_out=12, is_tied=True)),
 }
