@@ -194,6 +194,12 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
   assert specs(place(params, mesh, REPLICATED)) == {}
 
 
+def test_every_matrix_of_words_is_split_by_words(mesh):
+  names = ('embedding', 'source_embedding', 'output')
+  words = {name: jnp.zeros((4, 3)) for name in (*names, 'source_positions')}
+  assert specs(place(words, mesh, TRANSFORMER[:1])) == dict.fromkeys(names, P('model'))
+
+
 def test_directions_and_lengths_lie_as_their_kernels(mesh):
   sizes = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3),), is_tied=True)
   model = FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes))

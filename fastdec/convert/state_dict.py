@@ -92,7 +92,7 @@ def _unpickled(file: pathlib.Path) -> StateDict:
     if refused is None:
       raise UserError(f'{file} is corrupt, or no PyTorch checkpoint ({type(error).__name__}): copy it again') from None
     reason = f'{file} has {refused[1]} in it, more than tensors and options, and is not unpickled'
-    raise UserError(f'{reason}: if you trust it, {_by_hand(file)}') from None
+    raise UserError(f'{reason}: {_by_hand(file)}') from None
   content = content if isinstance(content, Mapping) else {}
   tensors = content.get('model', content)
   if not isinstance(tensors, Mapping) or not tensors or not all(map(torch.is_tensor, tensors.values())):
@@ -123,4 +123,4 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 def _by_hand(file: pathlib.Path) -> str:
   content = f"torch.load('{file}', map_location='cpu', weights_only=False)['model']"
   command = f's.save_file({{k: v.clone() for k, v in {content}.items()}}, \'{file.with_suffix(".safetensors")}\')'
-  return f'save its state dict by python -c "import torch, safetensors.torch as s; {command}"'
+  return f'if you trust it, save its state dict by python -c "import torch, safetensors.torch as s; {command}"'
