@@ -45,7 +45,9 @@ def main(_: list[str]) -> None:
   written = np.asarray(decoded.tokens[0, : decoded.lengths[0]])
   weights = np.asarray(cross_attention(model, params, jnp.asarray(source), jnp.asarray(written)), np.float32)
   weights, names = _panels(weights)
-  source_pieces, pieces = (generator.tokenizer.pieces(ids.tolist()) for ids in (source, written))
+  tokenizer = generator.tokenizer
+  pieces = tokenizer.pieces(written.tolist())
+  source_pieces = getattr(tokenizer, 'source_pieces', tokenizer.pieces)(source.tolist())
   title = f'{pathlib.Path(MODEL.value).resolve().name}: {_name(strategy)}, {_worth(decoded)}'
   sizes = np.asarray(decoded.block_sizes[0]).tolist()
   picture = attention_figure.figure(weights, names, source_pieces, pieces, sizes, title)

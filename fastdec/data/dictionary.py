@@ -58,6 +58,11 @@ class Dictionary:
     return re.sub(r'@@( |$)', '', ' '.join(known))
 
 
+  def pieces(self, ids: Iterable[int]) -> list[str]:
+    """The word of each id, special ones included; '<unk>' for those beyond the words."""
+    return [self.words[token if token < len(self) else UNK_ID] for token in map(int, ids)]
+
+
 class DictionaryPair:
   """A tokenizer that encodes sources and decodes targets."""
 
@@ -85,3 +90,11 @@ class DictionaryPair:
   def decode(self, ids: Iterable[int]) -> str:
     """The text of target ids, special ones left out."""
     return self.target.decode(ids)
+
+  def pieces(self, ids: Iterable[int]) -> list[str]:
+    """The word of each target id, special ones included."""
+    return self.target.pieces(ids)
+
+  def source_pieces(self, ids: Iterable[int]) -> list[str]:
+    """The word of each source id, special ones included."""
+    return self.source.pieces(ids)

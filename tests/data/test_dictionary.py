@@ -38,6 +38,11 @@ def test_decoding_leaves_special_ids_out_and_joins_pieces(pair, ids, text):
   assert pair.decode(ids) == text
 
 
+def test_pieces_are_of_the_side_that_is_asked(pair):
+  assert pair.pieces([4, 2, 99]) == ['ein', '</s>', '<unk>']
+  assert pair.source_pieces([4, 5, 1]) == ['the', 'Hun@@', '<pad>']
+
+
 def test_of_a_word_that_is_there_twice_the_last_counts(tmp_path):
   (tmp_path / 'twice').write_text('a 3\nb 2\na 1 #fairseq:overwrite\n')
   twice = Dictionary.load(tmp_path / 'twice')
