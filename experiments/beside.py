@@ -20,9 +20,11 @@ def main(_: list[str]) -> None:
   from fastdec.evaluation import cells, report
   from fastdec.evaluation.beside import beside_table
 
-  names = {pathlib.Path(workdir).name: pathlib.Path(workdir) for workdir in WORKDIRS.value}
-  if len(names) < 2:
-    raise UserError(f'--workdirs={",".join(WORKDIRS.value)} has fewer than two names: give two or more folders')
+  names = {pathlib.Path(workdir).resolve().name: pathlib.Path(workdir) for workdir in WORKDIRS.value}
+  if len(names) < max(2, len(WORKDIRS.value)):
+    raise UserError(f'--workdirs={",".join(WORKDIRS.value)} is not two or more folders of different names: give such')
+  if OUT.value and (pathlib.Path(OUT.value).is_dir() or not pathlib.Path(OUT.value).parent.is_dir()):
+    raise UserError(f'--out={OUT.value} is no file in a folder that exists: name one')
   page = report.markdown(beside_table({name: cells.read(path / 'results.jsonl') for name, path in names.items()}))
   print(page)
   if OUT.value:

@@ -51,7 +51,7 @@ def distill(
   start = time.monotonic()
   model, params = folders.load(teacher)
   tokenizer = folders.load_tokenizer(teacher)
-  if tokenizer.model_proto != Text.of(experiment).tokenizer.model_proto:
+  if getattr(tokenizer, 'model_proto', None) != Text.of(experiment).tokenizer.model_proto:
     raise UserError(f'{teacher} has another vocabulary than this config means: give a teacher trained on the same text')
   pairs = load_pairs(experiment.data.data, 'train', experiment.data.cache)
   record = _record(experiment, model, params, tokenizer, pairs)

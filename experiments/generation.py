@@ -210,6 +210,9 @@ def check_heads(model: Any, heads: Any, settings: Settings) -> None:
 
 def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:
   """Raises UserError where the ids that both tokenizers have do not all mean the same."""
+  sources = [one.source.words for one in (tokenizer, other) if hasattr(one, 'source')]
+  if len(sources) == 2 and sources[0] != sources[1]:
+    raise UserError(f'{settings.draft} reads other source words than {settings.model}: give one with its dictionaries')
   for token in range(min(tokenizer.vocab_size, other.vocab_size)):
     here, there = (one.decode([token]) for one in (tokenizer, other))
     if here != there and {here, there} != {'', UNKNOWN}:

@@ -47,17 +47,17 @@ class Measuring:
       texts[plan.length] = text = fd.decode(*target, source, fd.Greedy(), max_len=plan.length)
       steps = min(config.steps, plan.length)
       functions |= {
-        ('whole', plan.length): lambda text=text, steps=steps: rewritten(target, source, text.tokens, steps),
+        ('uncached', plan.length): lambda text=text, steps=steps: rewritten(target, source, text.tokens, steps),
         ('host', plan.length): lambda plan=plan: step_by_step(target, fd.Greedy(), source, plan.length),
         ('device', plan.length): lambda plan=plan: fd.decode(*target, source, fd.Greedy(), max_len=plan.length),
       }
     agreements = {}
     for plan in plans:
       text = texts[plan.length]
-      whole = dataclasses.replace(text, tokens=functions['whole', plan.length]())
-      agreements[plan.length] = agreement(target, source, text, [whole, functions['host', plan.length]()])
+      uncached = dataclasses.replace(text, tokens=functions['uncached', plan.length]())
+      agreements[plan.length] = agreement(target, source, text, [uncached, functions['host', plan.length]()])
     per_token = {
-      (way, length): scaled(timing, min(config.steps, length) if way == 'whole' else length)
+      (way, length): scaled(timing, min(config.steps, length) if way == 'uncached' else length)
       for (way, length), timing in measure(functions, config.rounds).items()
     }
     shortest = min(plan.length for plan in plans)

@@ -187,7 +187,7 @@ class Text:
 
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where the run in a folder was trained on other text."""
-    if folders.load_tokenizer(folder).model_proto != self.tokenizer.model_proto:
+    if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
       remedy = 'give the base run of the same config'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
 

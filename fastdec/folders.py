@@ -59,29 +59,47 @@ def save(
   heads: tuple[Any, Params] | None = None,
 ) -> None:
   """Writes a model folder (replacing one that is there), with copies of the tokenizer's file, or of the dictionaries of
-  source and target, where there are any."""
-  from safetensors.numpy import save_file
+  source and target, where there are any.
+
+  Raises:
+    UserError: it cannot be written; what was there stays.
+  """
+  from safetensors import SafetensorError
 
   folder = pathlib.Path(folder)
   partial = folder.with_name(f'{folder.name}.partial')
   shutil.rmtree(partial, ignore_errors=True)
-  partial.mkdir(parents=True)
+  try:
+    partial.mkdir(parents=True)
+    _write(partial, model, params, tokenizer, heads)
+    if folder.exists():
+      shutil.rmtree(folder)
+    partial.rename(folder)
+  except (OSError, SafetensorError) as error:  # the latter where a disk is full
+    shutil.rmtree(partial, ignore_errors=True)
+    reason = getattr(error, 'strerror', None) or error
+    raise UserError(f'cannot write {folder} ({reason}): make room, or name another folder') from None
+
+
+def _write(
+  folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None
+) -> None:
+  """Fills a new folder; arguments as of `save`."""
+  from safetensors.numpy import save_file
+
   (family,) = (name for name, (model_class, _) in MODELS.items() if type(model) is model_class)
   config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
-  save_file(_flat(params), partial / 'model.safetensors')
+  save_file(_flat(params), folder / 'model.safetensors')
   if heads is not None:
     (kind,) = (name for name, heads_class in HEADS.items() if type(heads[0]) is heads_class)
     config['heads'] = {'type': kind, **dataclasses.asdict(heads[0])}
-    save_file(_flat(heads[1]), partial / 'heads.safetensors')
+    save_file(_flat(heads[1]), folder / 'heads.safetensors')
   if isinstance(tokenizer, tuple):
     for file, name in zip(tokenizer, DICTIONARIES, strict=True):
-      shutil.copy(file, partial / name)
+      shutil.copy(file, folder / name)
   elif tokenizer is not None:
-    shutil.copy(tokenizer, partial / TOKENIZER)
-  (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
-  if folder.exists():
-    shutil.rmtree(folder)
-  partial.rename(folder)
+    shutil.copy(tokenizer, folder / TOKENIZER)
+  (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
 def model_of(config: Any) -> Any:
@@ -185,14 +203,18 @@ def load_tokenizer(path: PathLike) -> Any:
 
 
 def is_replaceable(folder: PathLike) -> bool:
-  """Whether `save` would lose nothing but a model folder of ours: it is one, or empty, or not there."""
+  """Whether `save` without heads would lose nothing but such a model: its files, or none, are all that is there."""
   folder = pathlib.Path(folder)
-  if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+  if not folder.exists():
     return True
-  try:
-    return json.loads((folder / 'config.json').read_text()).get('format') == 'fastdec'
-  except (OSError, ValueError, AttributeError):
+  written = {'config.json', 'model.safetensors', TOKENIZER, *DICTIONARIES}
+  if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= written:
     return False
+  try:
+    config = json.loads((folder / 'config.json').read_text())
+    return config.get('format') == 'fastdec' and config.get('heads') is None
+  except (OSError, ValueError, AttributeError):
+    return not any(folder.iterdir())
 
 
 def _open(path: PathLike) -> tuple[pathlib.Path, dict[str, Any]]:

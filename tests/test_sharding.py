@@ -200,13 +200,17 @@ def test_every_matrix_of_words_is_split_by_words(mesh):
   assert specs(place(words, mesh, TRANSFORMER[:1])) == dict.fromkeys(names, P('model'))
 
 
-def test_directions_and_lengths_lie_as_their_kernels(mesh):
+@pytest.mark.parametrize('family', ['fconv', 'transformer'])
+def test_directions_lie_as_their_kernels_and_lengths_whole(mesh, family):
   sizes = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3),), is_tied=True)
-  model = FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes))
+  model, table, kernel = {
+    'fconv': (FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes)), FCONV, 'conv'),
+    'transformer': (Transformer(CONFIG), TRANSFORMER, 'feed_forward/w2'),
+  }[family]
   state = OptimizerConfig(d_model=16, weight_norm=True).build().init(jax.tree.map(jnp.asarray, shapes(model)))
-  found = specs(place(state, mesh, FCONV))
-  conv = [spec for name, spec in found.items() if name.endswith('decoder_0/conv/kernel')]
-  assert conv == [P(None, 'model')] * 6  # direction and length, Adam's two moments of both
+  found = specs(place(state, mesh, table))
+  assert [spec for name, spec in found.items() if name.endswith(f'decoder_0/{kernel}/kernel')] == [P(None, 'model')] * 3
+  assert not any(name.endswith('/length') for name in found)  # of directions also Adam's two moments
 
 
 def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):

@@ -29,14 +29,14 @@ def main(words: list[str]) -> None:
   given = _parsed(words)
   out = given.out.resolve()
   if not folders.is_replaceable(out):
-    raise UserError(f'{given.out} is there already, and is no model folder of fastdec: give a new folder as --out')
+    raise UserError(f'{given.out} is there already, and is not just a model of fastdec: give a new folder as --out')
+  inputs = (given.model, given.source_dict, given.target_dict)
+  if inside := next((file for file in inputs if out in file.resolve().parents), None):
+    raise UserError(f'{inside} is in {given.out}, which is written anew: give another folder as --out')
   pair = DictionaryPair.load(given.source_dict, given.target_dict)
   sizes, is_joined = (len(pair.source), len(pair.target)), pair.source.words == pair.target.words
   model, params = fairseq.load(given.model, sizes, is_joined, given.heads)
-  try:
-    folders.save(out, model, params, (given.source_dict, given.target_dict))
-  except OSError as error:
-    raise UserError(f'cannot write {given.out} ({error.strerror}): give another folder as --out') from None
+  folders.save(out, model, params, (given.source_dict, given.target_dict))
   count = sum(x.size for x in jax.tree.leaves(params))
   print(f'{given.out}: {type(model).__name__}, {sizes[0]} source and {sizes[1]} target words, {count:,} parameters')
 

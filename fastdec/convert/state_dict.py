@@ -84,6 +84,8 @@ def _unpickled(file: pathlib.Path) -> StateDict:
     import torch
   except ImportError:
     raise UserError(f'{file} needs PyTorch: install it, or, where it is, {_by_hand(file)}') from None
+  if not hasattr(torch.serialization, 'safe_globals'):
+    raise UserError(f'{file} needs PyTorch 2.5 or newer, not {torch.__version__}: upgrade it, or {_by_hand(file)}')
   try:
     with torch.serialization.safe_globals([argparse.Namespace]):
       content = torch.load(file, map_location='cpu', weights_only=True)

@@ -52,11 +52,14 @@ class Dictionary:
     """The ids of a sentence's words, and an end."""
     return [*(self._ids.get(word, UNK_ID) for word in text.split()), EOS_ID]
 
+  def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
+    """The same for many."""
+    return [self.encode(line) for line in lines]
+
   def decode(self, ids: Iterable[int]) -> str:
     """The words of ids, pieces of words joined ('Hun@@ d' is Hund); special ids are left out."""
     known = (self.words[token] for token in map(int, ids) if len(SPECIAL) <= token < len(self))
     return re.sub(r'@@( |$)', '', ' '.join(known))
-
 
   def pieces(self, ids: Iterable[int]) -> list[str]:
     """The word of each id, special ones included; '<unk>' for those beyond the words."""
@@ -85,7 +88,7 @@ class DictionaryPair:
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """The same for many."""
-    return [self.source.encode(line) for line in lines]
+    return self.source.encode_lines(lines)
 
   def decode(self, ids: Iterable[int]) -> str:
     """The text of target ids, special ones left out."""

@@ -40,8 +40,10 @@ def tokenise(
     max_length: pairs with a longer side, EOS included, are left out and counted (None: none are).
   """
   pairs, parts, dropped = iter(pairs), ([], []), 0
+  sides = (tokenizer, getattr(tokenizer, 'target', tokenizer))  # dictionaries are two
   while chunk := list(itertools.islice(pairs, CHUNK)):
-    encoded = zip(*map(tokenizer.encode_lines, zip(*chunk, strict=True)), strict=True)
+    lines = zip(sides, zip(*chunk, strict=True), strict=True)
+    encoded = zip(*(side.encode_lines(part) for side, part in lines), strict=True)
     kept = [pair for pair in encoded if max_length is None or max(map(len, pair)) <= max_length]
     dropped += len(chunk) - len(kept)
     for part, side in zip(parts, zip(*kept, strict=True), strict=False):  # nothing kept has no sides

@@ -13,7 +13,7 @@ PARTS = {
   'launches': 'what a step launches',
   'encoder': 'the encoder alone',
 }
-WAYS = {'whole': 'no cache', 'host': 'cache, step by step', 'device': 'cache, whole loop'}
+WAYS = {'uncached': 'no cache', 'host': 'cache, step by step', 'device': 'cache, whole loop'}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fastdec.evaluation.saving_cells import WAYS, SavingCell
 from fastdec.evaluation.saving_tables import TITLES
 
 COLOURS = {'transformer': '#0072B2', 'fconv': '#D55E00'}  # Okabe and Ito's
-STYLES = {'whole': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}
+STYLES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}
 
 
 def draw(cells: Iterable[SavingCell], path: Path) -> None:

@@ -47,6 +47,8 @@ def growth_table(cells: Sequence[SavingCell], batch: int) -> Table:
 
 def _growth_notes(cells: Sequence[SavingCell], batch: int) -> list[str]:
   done = [cell for cell in cells if cell.batch == batch and cell.error is None]
+  if not done:
+    return []
   steps = max((cell.steps for cell in done), default=0)
   parted = sum(cell.parted for cell in done)
   gap = max((cell.largest_gap or 0 for cell in done), default=0)
@@ -131,7 +133,7 @@ def encoder_table(cells: Sequence[SavingCell]) -> Table:
 
 def _figures(cell: SavingCell, ways: Sequence[str]) -> list[str]:
   """Milliseconds by way, and ratios to one of them, in the same order; or why there are none."""
-  compared = [way for way in ways if way in ('whole', 'host', 'eager')]
+  compared = [way for way in ways if way in ('uncached', 'host', 'eager')]
   if cell.milliseconds is None:
     return [_failed(cell), *[MISSING] * (len(ways) + len(compared) - 1)]
   times = [text(cell.milliseconds[way], '.2f') for way in ways]

@@ -9,7 +9,7 @@ import optax
 from fastdec.errors import UserError
 from fastdec.training.weight_norm import weight_normalised
 
-NORMALISED = re.compile(r'^(?!heads/)(.*/)?(kernel|output)$')  # paths of what weight normalisation is for
+NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')  # paths of what weight normalisation is for
 
 
 @dataclasses.dataclass(frozen=True)

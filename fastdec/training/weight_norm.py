@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+TINY = 1e-20
 Flat = dict[str, Array]  # by path
 Parts = dict[str, Flat]  # 'direction' and 'length' of normalised kernels, 'plain' parameters
 
 
 class WeightNormState(NamedTuple):
   direction: Flat  # v [*outputs, inputs]
-  length: Flat  # g [*outputs]
+  length: Flat  # g [*outputs], by '<path>/length': tables of shardings (`fastdec.sharding`) are for kernels
   inner: Any
 
 
@@ -40,7 +41,7 @@ def weight_normalised(
   def init(params: Any) -> WeightNormState:
     flat = _flat(params)
     direction = {name: jnp.array(value) for name, value in flat.items() if is_normalised(name)}
-    length = {name: jnp.linalg.norm(value, axis=-1) for name, value in direction.items()}
+    length = {f'{name}/length': jnp.linalg.norm(value, axis=-1) for name, value in direction.items()}
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
   def update(gradients: Any, state: WeightNormState, params: Any) -> tuple[Any, WeightNormState]:
@@ -61,11 +62,12 @@ def weight_normalised(
 
 
 def _kernels(direction: Flat, length: Flat) -> Flat:
-  return {name: _kernel(v, length[name]) for name, v in direction.items()}
+  return {name: _kernel(v, length[f'{name}/length']) for name, v in direction.items()}
 
 
 def _kernel(v: Float[Array, '*f d'], g: Float[Array, '*f']) -> Float[Array, '*f d']:
-  return (g / jnp.linalg.norm(v, axis=-1))[..., None] * v
+  """g v / |v|; a row of zeros, which has no direction, stays one."""
+  return (g * jax.lax.rsqrt((v**2).sum(-1) + TINY))[..., None] * v
 
 
 def _flat(tree: Any) -> Flat:

@@ -194,8 +194,8 @@ def test_dictionaries_heads_and_files_must_fit(place):
     ('fconv', {'words': ('--heads', '2')}, 'of one attention head: leave out --heads=2'),
     ('transformer', {'words': ('--heads', '3')}, 'd_model=8 is not divisible by heads=3'),
     ('transformer', {'words': ('--heads', 'x')}, 'argument --heads'),
-    ('fconv', {'words': ('--out', f'{path}')}, 'is there already, and is no model folder'),
-    ('fconv', {'words': ('--out', f'{path}/dict.en.txt')}, 'is there already, and is no model folder'),
+    ('fconv', {'words': ('--out', f'{path}')}, 'is there already, and is not just a model'),
+    ('fconv', {'words': ('--out', f'{path}/dict.en.txt')}, 'is there already, and is not just a model'),
     ('fconv', {'words': ('--out', f'{path}/dict.en.txt/model')}, 'cannot write'),
   ):
     given = dict(given)
@@ -251,8 +251,8 @@ def test_options_of_a_checkpoint_tell_what_no_shape_does(where, place):
     ('activation_fn', 'tanh', "activation_fn='tanh'"),
     ('encoder_normalize_before', True, 'encoder_normalize_before=True without encoder.layer_norm.weight'),
   ):
-    torch.save({**content, 'args': argparse.Namespace(**options, **{}) if not name else None, 'cfg': {
-      'model': argparse.Namespace(**{**options, name: value})}}, path / 'other.pt')  # fmt: skip
+    changed = {'model': argparse.Namespace(**options | {name: value})}
+    torch.save({**content, 'args': None, 'cfg': changed}, path / 'other.pt')
     with pytest.raises(fd.UserError, match=words):
       convert(None, str(path / 'other.pt'))
 

@@ -3,6 +3,7 @@
 import pytest
 
 from fastdec.data.dictionary import Dictionary, DictionaryPair
+from fastdec.data.packing import tokenise
 from fastdec.errors import UserError
 
 
@@ -41,6 +42,12 @@ def test_decoding_leaves_special_ids_out_and_joins_pieces(pair, ids, text):
 def test_pieces_are_of_the_side_that_is_asked(pair):
   assert pair.pieces([4, 2, 99]) == ['ein', '</s>', '<unk>']
   assert pair.source_pieces([4, 5, 1]) == ['the', 'Hun@@', '<pad>']
+
+
+def test_pairs_are_tokenised_each_side_by_its_own_words(pair):
+  tokens = tokenise([('the', 'ein'), ('the', '')], pair)
+  assert tokens.source[0].tolist() == pair.source.encode('the') == pair.encode('the')
+  assert [tokens.target[i].tolist() for i in range(2)] == [[4, 2], [2]]
 
 
 def test_of_a_word_that_is_there_twice_the_last_counts(tmp_path):

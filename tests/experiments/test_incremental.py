@@ -199,9 +199,9 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
   assert [key[0] for key in found] == ['encoder', 'growth', 'growth', 'launches']
   short, long = (found['growth', 'transformer', 'float32', 1, length] for length in (4, 8))
   assert short.error is None and {'commit', 'device', 'config', 'processor'} <= short.conditions.keys()
-  assert short.to_shortest == {'whole': 1, 'host': 1, 'device': 1} and short.parted == long.parted == 0
+  assert short.to_shortest == {'uncached': 1, 'host': 1, 'device': 1} and short.parted == long.parted == 0
   assert long.to_shortest['host'] == pytest.approx(long.milliseconds['host'] / short.milliseconds['host'])
-  assert long.to_fastest['whole'] == pytest.approx(long.milliseconds['whole'] / long.milliseconds['device'])
+  assert long.to_fastest['uncached'] == pytest.approx(long.milliseconds['uncached'] / long.milliseconds['device'])
 
   before = (tmp_path / 'results.jsonl').read_text()
   monkeypatch.setattr(Measuring, 'launches', launched)

@@ -1,5 +1,6 @@
 """The loop as a whole: exact continuation, also after SIGKILL; clean ends; nothing bad is ever saved."""
 
+import dataclasses
 import random
 import signal
 import subprocess
@@ -64,6 +65,14 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
     process.stdout.close()
   finished = run(tmp_path, 60)
   assert same(finished.params, uninterrupted.params), f'killed after {moments}'
+
+
+def test_a_run_with_weight_normalisation_goes_on_as_if_it_had_not_stopped(tmp_path):
+  optimizer = dataclasses.replace(OPTIMIZER, weight_norm=True)
+  whole = run(tmp_path / 'whole', 20, optimizer)
+  run(tmp_path / 'parts', 9, optimizer)
+  assert same(run(tmp_path / 'parts', 20, optimizer).params, whole.params)
+  assert not same(run(tmp_path / 'plain', 20).params, whole.params)
 
 
 def test_a_budget_stops_with_a_checkpoint_and_the_next_call_continues(uninterrupted, tmp_path):

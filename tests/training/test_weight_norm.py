@@ -54,6 +54,16 @@ def test_a_config_asks_for_it_and_spares_heads():
   optimizer = config.build()
   state = optimizer.init(params)
   (normalised,) = (part for part in state if hasattr(part, 'direction'))
-  assert {name: list(g) for name, g in normalised.length.items()} == {'model/conv/kernel': [5.0]}
+  assert {name: list(g) for name, g in normalised.length.items()} == {'model/conv/kernel/length': [5.0]}
   updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
   assert jax.tree.structure(updates) == jax.tree.structure(params)
+  frozen = config.build().init({'head_0': {'block_0': {'kernel': 0 * kernel}}})  # Medusa's alone begin at zero
+  assert not any(part.length for part in frozen if hasattr(part, 'length'))
+
+
+def test_a_row_of_zeros_stays_and_is_finite():
+  params = {'kernel': jnp.array([[3.0, 4.0], [0.0, 0.0]])}
+  optimizer = weight_normalised(optax.sgd(0.1), lambda name: True)
+  updates, _ = optimizer.update({'kernel': jnp.ones((2, 2))}, optimizer.init(params), params)
+  assert np.isfinite(updates['kernel']).all() and abs(updates['kernel'][0]).min() > 0
+  np.testing.assert_array_equal(updates['kernel'][1], 0)
