@@ -1,6 +1,5 @@
 """The loop as a whole: exact continuation, also after SIGKILL; clean ends; nothing bad is ever saved."""
 
-import dataclasses
 import random
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import base_task
+from fastdec.training.weight_norm import weight_normalised
 from tests.training.fakes import Bigram, batches, packed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,7 +68,11 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
 
 
 def test_a_run_with_weight_normalisation_goes_on_as_if_it_had_not_stopped(tmp_path):
-  optimizer = dataclasses.replace(OPTIMIZER, weight_norm=True)
+  class Normalised(OptimizerConfig):
+    def build(self):
+      return weight_normalised(super().build(), lambda name: True)
+
+  optimizer = Normalised(**vars(OPTIMIZER))
   whole = run(tmp_path / 'whole', 20, optimizer)
   run(tmp_path / 'parts', 9, optimizer)
   assert same(run(tmp_path / 'parts', 20, optimizer).params, whole.params)
