@@ -16,11 +16,11 @@ from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend
 from fastdec.models.encoder_decoder import EncoderDecoder
-from fastdec.models.fconv_network import FConvConfig, Network, cached_reads, with_inputs
+from fastdec.models.fconv_network import ARCHITECTURES, FConvConfig, Network, cached_reads, with_inputs
 from fastdec.models.layers import project
 from fastdec.models.transformer_layers import Attend
 
-__all__ = ['FConv', 'FConvConfig']
+__all__ = ['ARCHITECTURES', 'FConv', 'FConvConfig']
 
 
 @dataclasses.dataclass(frozen=True)

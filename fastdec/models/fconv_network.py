@@ -20,6 +20,22 @@ from fastdec.models.transformer_layers import CHOICES, Attend
 
 HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
 Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
+_EN_DE = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
+_EN_FR = ((512, 3),) * 6 + ((768, 3),) * 4 + ((1024, 3),) * 3 + ((2048, 1), (4096, 1))
+
+
+def _sizes(d_embed: int, d_out: int, encoder: Layers, decoder: Layers) -> dict[str, int | Layers]:
+  return {'d_embed': d_embed, 'd_out': d_out, 'encoder_layers': encoder, 'decoder_layers': decoder}
+
+
+# fairseq's, by its names: FConvConfig(vocab_size=..., **ARCHITECTURES['fconv_iwslt_de_en']).
+ARCHITECTURES = {
+  'fconv': _sizes(512, 256, ((512, 3),) * 20, ((512, 3),) * 20),
+  'fconv_iwslt_de_en': _sizes(256, 256, ((256, 3),) * 4, ((256, 3),) * 3),
+  'fconv_wmt_en_ro': _sizes(512, 512, ((512, 3),) * 20, ((512, 3),) * 20),
+  'fconv_wmt_en_de': _sizes(768, 512, _EN_DE, _EN_DE),
+  'fconv_wmt_en_fr': _sizes(768, 512, _EN_FR, _EN_FR),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +46,8 @@ class FConvConfig:
   source_vocab_size: int | None = None  # None: source and target share ids and embedding
   d_embed: int = 768
   d_out: int = 512  # of the hidden states that logits are made of
-  encoder_layers: Layers = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
-  decoder_layers: Layers = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
+  encoder_layers: Layers = _EN_DE
+  decoder_layers: Layers = _EN_DE
   is_tied: bool = False  # logits by the target's embedding
   dropout: float = 0.1  # of embeddings, of each convolution's input and of the last hidden states
   max_positions: int = 1024

@@ -1,5 +1,6 @@
 """Transformer and FConv: cached equals uncached, nothing sees the future; a user's own model joins by the protocol."""
 
+import collections
 import dataclasses
 import functools
 import re
@@ -13,7 +14,7 @@ import fastdec as fd
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.topology import Topology
 from fastdec.models import api, attention
-from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.fconv import ARCHITECTURES, FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 SMALL = TransformerConfig(vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)
@@ -162,6 +163,22 @@ def test_bad_sizes_are_refused(change, message):
 def test_bad_convolutions_are_refused(change, message):
   with pytest.raises(fd.UserError, match=message):
     dataclasses.replace(CONVOLUTIONS, **change)
+
+
+@pytest.mark.parametrize(
+  'name, kernels',  # of the decoder: (outputs of both halves, width * inputs), how many times
+  [
+    ('fconv', {(1024, 1536): 20}),
+    ('fconv_iwslt_de_en', {(512, 768): 3}),
+    ('fconv_wmt_en_de', {(1024, 1536): 9, (2048, 1536): 1, (2048, 3072): 3, (4096, 1024): 1, (4096, 2048): 1}),
+  ],
+)
+def test_the_published_architectures(name, kernels):
+  model = FConv(FConvConfig(vocab_size=7, **ARCHITECTURES[name]))
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  convs = [params[f'decoder_{i}']['conv']['kernel'].shape for i in range(len(model.config.decoder_layers))]
+  assert collections.Counter((2 * channels, frame) for _, channels, frame in convs) == kernels
+  assert params['decoder_leave']['kernel'].shape[0] == params['output'].shape[1] == model.config.d_out
 
 
 def test_a_source_longer_than_the_learned_positions_is_refused(made):
