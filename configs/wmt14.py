@@ -29,7 +29,6 @@ With k=1, regime=regular is the base, and regime=distil is the base trained on, 
 """
 
 from configs.common import locked, parse_arg
-from fastdec.models.fconv import ARCHITECTURES
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of so many nodes
@@ -55,7 +54,13 @@ FCONV_SIZES = {  # (channels, kernel width) of each layer
   'tiny': {'d_embed': 128, 'd_out': 128, 'encoder_layers': ((128, 3),) * 2, 'decoder_layers': ((128, 3),) * 2},
   'smoke': {'d_embed': 32, 'd_out': 32, 'encoder_layers': ((32, 3),), 'decoder_layers': ((32, 3),)},
   'multi30k': {'d_embed': 128, 'd_out': 128, 'encoder_layers': ((128, 3),) * 4, 'decoder_layers': ((128, 3),) * 3},
-  'wmt14': {'is_tied': False, **ARCHITECTURES['fconv_wmt_en_de']},
+  'wmt14': {
+    'd_embed': 768,
+    'd_out': 512,
+    'is_tied': False,
+    'encoder_layers': ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2,
+    'decoder_layers': ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2,
+  },
 }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from configs.wmt14 import FCONV_SIZES
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.topology import Topology
 from fastdec.models import api, attention
@@ -179,6 +180,10 @@ def test_the_published_architectures(name, kernels):
   convs = [params[f'decoder_{i}']['conv']['kernel'].shape for i in range(len(model.config.decoder_layers))]
   assert collections.Counter((2 * channels, frame) for _, channels, frame in convs) == kernels
   assert params['decoder_leave']['kernel'].shape[0] == params['output'].shape[1] == model.config.d_out
+
+
+def test_the_config_of_wmt14_is_the_published_one():
+  assert FCONV_SIZES['wmt14'] == {'is_tied': False, **ARCHITECTURES['fconv_wmt_en_de']}
 
 
 def test_a_source_longer_than_the_learned_positions_is_refused(made):
