@@ -23,7 +23,7 @@ def project(x: Float[Array, '*b d'], kernel: Float[Array, '*f d']) -> Float[Arra
   is slower than a float32 one. A kernel of several output axes that comes second is laid out anew in every call, which
   for a few rows is most of the time: so it comes first. (One output axis instead would not be split by heads.) A
   kernel of one output axis is laid out anew for 2 rows and more, in either order, but not with an axis of 1 before it:
-  so float32 kernels come first with one, and 2 to 16 rows take 0.5 to 0.7 times as long. (bfloat16 is not faster.)
+  so float32 kernels come first with one, and 2 to 16 rows take 0.5 to 0.8 times as long. (bfloat16 is not faster.)
   """
   *lead, d = x.shape
   rows = int(np.prod(lead))
