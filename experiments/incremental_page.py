@@ -9,11 +9,12 @@ import jax
 
 from experiments import graph
 from experiments.incremental_measure import Measuring
-from experiments.incremental_settings import KINDS, IncrementalExperiment
+from experiments.incremental_settings import IncrementalExperiment
 from experiments.measured_page import MeasuredPage
 from experiments.training import Run
 from fastdec.evaluation.measured import append
 from fastdec.evaluation.saving_cells import PARTS, SavingCell
+from fastdec.evaluation.saving_tables import TITLES
 
 
 class IncrementalPage(MeasuredPage[SavingCell]):
@@ -55,7 +56,7 @@ class IncrementalPage(MeasuredPage[SavingCell]):
   def _group(self, name: str, plans: Sequence[SavingCell]) -> graph.Node:
     first = plans[0]
     lengths = ', '.join(str(plan.length) for plan in plans)
-    title = f'{PARTS[first.part]}: {KINDS[first.model].title}, {first.dtype}, batch {first.batch}, {lengths} tokens'
+    title = f'{PARTS[first.part]}: {TITLES[first.model]}, {first.dtype}, batch {first.batch}, {lengths} tokens'
     is_done = lambda: all(map(self._is_done, plans))
     return graph.Node(name, title, (), is_done, lambda _: self._measure_group(plans))
 

@@ -16,14 +16,13 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 class Kind(NamedTuple):
   """What there is to know of a model's kind."""
 
-  title: str
   model: Callable[[Any], Any]
   deeper: Callable[[Any], dict[str, Any]]  # what a config of it has with one decoder layer more
 
 
 KINDS = {
-  'transformer': Kind('Transformer', Transformer, lambda c: {'decoder_layers': c.decoder_layers + 1}),
-  'fconv': Kind('FConv', FConv, lambda c: {'decoder_layers': (*c.decoder_layers, c.decoder_layers[-1])}),
+  'transformer': Kind(Transformer, lambda c: {'decoder_layers': c.decoder_layers + 1}),
+  'fconv': Kind(FConv, lambda c: {'decoder_layers': (*c.decoder_layers, c.decoder_layers[-1])}),
 }
 
 

@@ -46,11 +46,15 @@ def _parsed(words: list[str]) -> argparse.Namespace:
   parser = Parser('python -m fastdec.convert', description=about, epilog=rest, allow_abbrev=False)
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument('model', type=pathlib.Path, help='.pt checkpoint, or .safetensors of the state dict')
-  parser.add_argument('--source-dict', type=pathlib.Path, required=True, help="the source's dict.txt")
-  parser.add_argument('--target-dict', type=pathlib.Path, required=True, help="the target's dict.txt")
+  parser.add_argument('--source-dict', type=pathlib.Path, help="the source's dict.txt")
+  parser.add_argument('--target-dict', type=pathlib.Path, help="the target's dict.txt")
   parser.add_argument('--heads', type=int, help='attention heads of a Transformer, where the file does not tell')
-  parser.add_argument('--out', type=pathlib.Path, required=True, help='folder to write')
-  return parser.parse_args(words)
+  parser.add_argument('--out', type=pathlib.Path, help='folder to write')
+  given = parser.parse_args(words)  # a misspelt flag is named before those that are missing
+  needed = {'--source-dict': given.source_dict, '--target-dict': given.target_dict, '--out': given.out}
+  if missing := [flag for flag, value in needed.items() if value is None]:
+    parser.error(f'the following arguments are required: {", ".join(missing)}')
+  return given
 
 
 if __name__ == '__main__':
