@@ -11,7 +11,7 @@ from fastdec import struct
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Draft, Prompt
-from fastdec.decoding.rules import Exact
+from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import Timing, measure

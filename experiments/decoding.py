@@ -9,7 +9,7 @@ import numpy as np
 import fastdec as fd
 from fastdec.data.tokenizer import Tokenizer
 from fastdec.data.tokens import TokenPairs
-from fastdec.decoding.dataset import decode_all
+from fastdec.decoding.pool import decode_all
 from fastdec.errors import UserError
 
 

@@ -26,7 +26,7 @@ from fastdec.data.shards import Shards, locked
 from fastdec.data.storing import whole_file
 from fastdec.data.text import Pair, load_pairs
 from fastdec.data.tokenizer import EOS_ID, Tokenizer, normalise
-from fastdec.decoding.dataset import decode_each
+from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
 from fastdec.sharding import place
 from fastdec.training.checkpoint import check_workdir, claim_workdir

@@ -13,10 +13,11 @@ import fastdec as fd
 from experiments.reader import Reader
 from fastdec import folders
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
-from fastdec.decoding.rules import Exact, Sampling
-from fastdec.decoding.speculative import check_draft
+from fastdec.decoding.methods.speculative import check_draft
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.errors import UserError
-from fastdec.heads.blockwise import Transformed
+from fastdec.heads.transformed import Transformed
 from fastdec.models.api import source_words
 from fastdec.struct import Bound
 

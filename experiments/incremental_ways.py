@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.sampling import argmax
-from fastdec.decoding.strategies import Strategy
+from fastdec.decoding.strategy import Strategy
 from fastdec.models.api import suppress
 from fastdec.struct import Bound
 

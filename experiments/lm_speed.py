@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.calls import COLUMNS, Calls, FreeDraft, check_at_least, figures, table
-from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.topology import Topology
-from fastdec.decoding.trees import medusa_choices
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig

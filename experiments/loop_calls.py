@@ -11,8 +11,8 @@ from jaxtyping import Array
 from experiments.calls import FreeDraft
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
-from fastdec.decoding.rejection import Warped
-from fastdec.decoding.strategies import LoopStrategy
+from fastdec.decoding.rules.rejection import Warped
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
 

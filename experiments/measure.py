@@ -18,7 +18,7 @@ from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.cells import Cell
 from fastdec.evaluation.wallclock import Timing, measure
-from fastdec.heads.blockwise import Transformed
+from fastdec.heads.transformed import Transformed
 from fastdec.struct import Bound
 from fastdec.training.losses import head_accuracy
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 from experiments.captions import CaptionTraining
 from experiments.settings import RunConfig, at_least
 from experiments.translation import OnText
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.topology import Topology
-from fastdec.decoding.trees import medusa_choices
-from fastdec.decoding.typical import Typical
 from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Model, Params

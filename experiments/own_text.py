@@ -16,7 +16,7 @@ from experiments.progress import Progress
 from experiments.translation import TextConfig
 from fastdec import folders
 from fastdec.data.storing import whole_file
-from fastdec.decoding.dataset import decode_each
+from fastdec.decoding.pool import decode_each
 
 ROWS = 64  # prompts at once
 

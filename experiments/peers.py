@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
 def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
   """Raises UserError for what CTranslate2 cannot run, and for a model that the config does not describe."""
   from fastdec.errors import UserError
-  from fastdec.heads.blockwise import Transformed
+  from fastdec.heads.transformed import Transformed
   from fastdec.models.transformer import Transformer
 
   if isinstance(model, Transformed):

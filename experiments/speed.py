@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments.calls import Calls, FreeDraft, calls_table, check_at_least, measured, random_params
-from fastdec.decoding.drafters.heads import HeadsDrafter
-from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.heads import HeadsDrafter
 from fastdec.decoding.topology import Topology
 from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads

@@ -11,7 +11,8 @@ import jax
 from experiments.settings import DISTILLED, TUNED, Experiment, Material
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
 from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
 from fastdec.training.loop import train

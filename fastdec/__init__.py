@@ -2,18 +2,21 @@
 
 from fastdec.convert.medusa import save_heads
 from fastdec.decoding import theory
-from fastdec.decoding.beam import Beam
+from fastdec.decoding.beam.penalties import PowerPenalty
+from fastdec.decoding.beam.search import Beam
 from fastdec.decoding.decode import decode, stream
-from fastdec.decoding.penalties import PowerPenalty
+from fastdec.decoding.methods.greedy import Greedy, Sample
+from fastdec.decoding.methods.heads import Blockwise, Medusa
+from fastdec.decoding.methods.lookup import PromptLookup
+from fastdec.decoding.methods.speculative import Speculative
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.protocol import Decoded
-from fastdec.decoding.rejection import BlockVerification, Rejection
-from fastdec.decoding.rules import Distance, Exact, MinBlock, TopN
+from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
+from fastdec.decoding.rules.rejection import BlockVerification, Rejection
+from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.score import score
-from fastdec.decoding.speculative import Speculative
-from fastdec.decoding.strategies import Blockwise, BlockwiseTwoCalls, Greedy, Medusa, PromptLookup, Sample
 from fastdec.decoding.topology import Topology
-from fastdec.decoding.trees import medusa_choices
-from fastdec.decoding.typical import Typical
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.models.ensemble import Ensemble

@@ -29,8 +29,9 @@ from jaxtyping import DTypeLike
 from fastdec.convert import huggingface, medusa, tokenizers
 from fastdec.data.dictionary import DictionaryPair
 from fastdec.errors import UserError
-from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig

@@ -19,8 +19,8 @@ import numpy as np
 import fastdec as fd
 from fastdec import sharding
 from fastdec.decoding import decode
-from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.inputs import checked
+from fastdec.decoding.pool import decode_all
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.fconv import FConv, FConvConfig

@@ -10,7 +10,8 @@ import pytest
 import fastdec as fd
 from fastdec import folders
 from fastdec.data.tokenizer import Tokenizer
-from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 

@@ -14,8 +14,7 @@ from fastdec.convert.huggingface import shaped
 from fastdec.convert.state_dict import END, PAD, StateDict
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.models.fconv import FConv, FConvConfig
-from fastdec.models.fconv_network import Layers, with_inputs
+from fastdec.models.fconv import FConv, FConvConfig, Layers, with_inputs
 
 DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')  # (channels, width, residual from so many layers before)
 

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.strategies import LoopStrategy, Strategy
+from fastdec.decoding.strategy import LoopStrategy, Strategy
 from fastdec.models.api import Model, Params
 from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.cache.local import Slots
+from fastdec.cache.ring import Slots
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.models.api import causal, suppress

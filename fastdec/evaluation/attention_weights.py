@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, causal
 from fastdec.models.attention import mix, weights_of
-from fastdec.models.transformer_layers import Attend
+from fastdec.models.stacks import Attend
 
 
 def cross_attention(

@@ -14,7 +14,6 @@ the paper does; `Transformed` is the model whose every prediction goes through i
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,62 +124,3 @@ class BlockwiseHeads:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)
 
 
-@dataclasses.dataclass(frozen=True)
-class Transformed:
-  """The model whose p1 is the learned head 1 (`first='transformed'`): hidden states are the trunk's, logits go through
-  the head. Parameters: {'model': ..., 'heads': ...}."""
-
-  model: Any
-  heads: BlockwiseHeads
-
-  def __post_init__(self) -> None:
-    if self.heads.first != 'transformed':
-      raise UserError('these heads leave p1 the identity: decode with the model itself, not with Transformed(...)')
-
-  @property
-  def vocab_size(self) -> int:
-    return self.model.vocab_size
-
-  @property
-  def source_vocab_size(self) -> int | None:
-    return self.model.source_vocab_size
-
-  @property
-  def eos_ids(self) -> tuple[int, ...]:
-    return self.model.eos_ids
-
-  @property
-  def pad_id(self) -> int:
-    return self.model.pad_id
-
-  @property
-  def start_id(self) -> int | None:
-    return self.model.start_id
-
-  @property
-  def suppressed_ids(self) -> tuple[int, ...]:
-    return self.model.suppressed_ids
-
-  @property
-  def max_positions(self) -> int | None:
-    return self.model.max_positions
-
-  @property
-  def fixed_length(self) -> int | None:
-    return self.model.fixed_length
-
-  def encode(self, params: Params, inputs: Array) -> Any:
-    return self.model.encode(params['model'], inputs)
-
-  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Any:
-    return self.model.init_cache(params['model'], memory, rows, slots)
-
-  def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, **how: Any) -> Any:
-    return self.model.apply(params['model'], tokens, nodes, cache, **how)
-
-  def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    return self.model.unembed(params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0)))
-
-  def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """The vocabulary projection alone, which all heads share."""
-    return self.model.unembed(params['model'], hidden)

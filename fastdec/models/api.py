@@ -99,7 +99,7 @@ class Model(Protocol):
     """The memory of the inputs, or None without an encoder."""
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Cache:
-    """An empty cache of `rows` rows and at least `slots` slots; a ring may have fewer (`cache.local.Slots`)."""
+    """An empty cache of `rows` rows and at least `slots` slots; a ring may have fewer (`cache.ring.Slots`)."""
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache

@@ -37,7 +37,7 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
 
 
 def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -> Bool[Array, 'b n s']:
-  """The same for a ring (`cache.local`): a node sees back to the beginning of the block before its own."""
+  """The same for a ring (`cache.ring`): a node sees back to the beginning of the block before its own."""
   n = nodes.mask.shape[-1]
   ahead_bs = (jnp.arange(slots) - length[:, None]) % slots  # 0..n-1: a node; else what was written a round ago
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))

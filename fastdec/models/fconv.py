@@ -7,20 +7,244 @@ grow: the last inputs of each convolution (`cache/conv.py`). Weight normalisatio
 """
 
 import dataclasses
+import math
+from collections.abc import Callable, Mapping
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.cache.conv import ConvCache
+from fastdec.cache.conv import ConvCache, LayerConv
+from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import Memory, WithMemory
+from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend
+from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder
-from fastdec.models.fconv_network import ARCHITECTURES, FConvConfig, Network, cached_reads, with_inputs
-from fastdec.models.layers import project
-from fastdec.models.transformer_layers import Attend
+from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.stacks import CHOICES, Attend
 
-__all__ = ['ARCHITECTURES', 'FConv', 'FConvConfig']
+HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
+Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
+_EN_DE = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
+_EN_FR = ((512, 3),) * 6 + ((768, 3),) * 4 + ((1024, 3),) * 3 + ((2048, 1), (4096, 1))
+
+
+def _sizes(d_embed: int, d_out: int, encoder: Layers, decoder: Layers) -> dict[str, int | Layers]:
+  return {'d_embed': d_embed, 'd_out': d_out, 'encoder_layers': encoder, 'decoder_layers': decoder}
+
+
+# fairseq's, by its names: FConvConfig(vocab_size=..., **ARCHITECTURES['fconv_iwslt_de_en']).
+ARCHITECTURES = {
+  'fconv': _sizes(512, 256, ((512, 3),) * 20, ((512, 3),) * 20),
+  'fconv_iwslt_de_en': _sizes(256, 256, ((256, 3),) * 4, ((256, 3),) * 3),
+  'fconv_wmt_en_ro': _sizes(512, 512, ((512, 3),) * 20, ((512, 3),) * 20),
+  'fconv_wmt_en_de': _sizes(768, 512, _EN_DE, _EN_DE),
+  'fconv_wmt_en_fr': _sizes(768, 512, _EN_FR, _EN_FR),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FConvConfig:
+  """Sizes and habits; the defaults are fairseq's `fconv_wmt_en_de` over a joint vocabulary of 32,000."""
+
+  vocab_size: int = 32000
+  source_vocab_size: int | None = None  # None: source and target share ids and embedding
+  d_embed: int = 768
+  d_out: int = 512  # of the hidden states that logits are made of
+  encoder_layers: Layers = _EN_DE
+  decoder_layers: Layers = _EN_DE
+  is_tied: bool = False  # logits by the target's embedding
+  dropout: float = 0.1  # of embeddings, of each convolution's input and of the last hidden states
+  max_positions: int = 1024
+  pad_id: int = 0
+  eos_ids: tuple[int, ...] = (1,)
+  start_id: int = 0
+  suppressed_ids: tuple[int, ...] = (0,)
+  dtype: str = 'float32'  # of the computation; parameters are float32 until cast
+
+  def __post_init__(self) -> None:
+    for name in ('encoder_layers', 'decoder_layers'):
+      layers = getattr(self, name)
+      if not layers:
+        raise UserError(f'{name}=() is not possible: give one pair (channels, kernel width) at least')
+      for i, layer in enumerate(layers):
+        if len(layer) != 2 or min(layer) < 1:
+          raise UserError(f'{name}[{i}]={layer} is not possible: give (channels, kernel width), both 1 or more')
+    for name in ('d_embed', 'd_out', 'max_positions'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    if self.is_tied and self.d_out != self.d_embed:
+      raise UserError(f'd_out={self.d_out} is not possible with is_tied: give d_embed={self.d_embed}, or is_tied=False')
+    if self.dtype not in CHOICES['dtype']:
+      raise UserError(f'dtype={self.dtype!r} is unknown: choose one of {", ".join(CHOICES["dtype"])}')
+    if not 0 <= self.dropout < 1:
+      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
+
+  @property
+  def d_model(self) -> int:
+    """The width that prediction heads see."""
+    return self.d_out
+
+
+def normal(variance: float = 1.0) -> Callable[..., Array]:
+  """Gehring et al. 2017, section 3.5: kernels from N(0, variance / inputs)."""
+  return lambda key, shape: jax.random.normal(key, shape) * math.sqrt(variance / shape[-1])
+
+
+class Convolution(nn.Module):
+  """A gated linear unit over frames, v * sigmoid(g) (Dauphin et al. 2016), and the residual beside it."""
+
+  config: FConvConfig
+  inputs: int
+  channels: int
+  width: int  # of the kernel
+
+  def setup(self) -> None:
+    c = self.config
+    self.conv = Dense((2, self.channels), True, c.dtype, normal(4 * (1 - c.dropout)))
+    if self.inputs != self.channels:
+      self.skip = Dense((self.channels,), True, c.dtype, normal())
+    self.drop = Dropout(c.dropout)
+
+  def residual(self, x: Float[Array, 'b n c']) -> Float[Array, 'b n d']:
+    return x if self.inputs == self.channels else self.skip(x)
+
+  def gated(self, frames: Float[Array, 'b n f']) -> Float[Array, 'b n d']:
+    y = self.conv(frames)
+    return y[:, :, 0] * nn.sigmoid(y[:, :, 1])
+
+
+class EncoderLayer(Convolution):
+  """A centred convolution."""
+
+  def __call__(self, x: Float[Array, 'b s c'], segment: Int[Array, 'b s'], train: bool) -> Float[Array, 'b s d']:
+    first = -((self.width - 1) // 2)
+    frames = packed_frames(self.drop(x, train), segment, range(first, first + self.width))
+    return (self.gated(frames) + self.residual(x)) * HALF
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads:
+  """What a decoder layer reads beside its inputs."""
+
+  frames: Callable[[int, Array], tuple[Array, LayerConv | None]]  # (layer, its inputs) -> frames, the cache written
+  memory: LayerKV  # keys: what the encoder made of the source; values: with its embedding
+  mask: Bool[Array, 'b #n s']  # source tokens to attend to
+  across: Attend
+
+
+class DecoderLayer(Convolution):
+  """A causal convolution and its attention to the source, as a residual within the residual."""
+
+  def setup(self) -> None:
+    super().setup()
+    c = self.config
+    self.query = Dense((c.d_embed,), True, c.dtype, normal())
+    self.out = Dense((self.channels,), True, c.dtype, normal())
+
+  def __call__(
+    self, x: Float[Array, 'b n c'], embedded: Float[Array, 'b n e'], i: int, reads: Reads, train: bool
+  ) -> tuple[Float[Array, 'b n d'], LayerConv | None]:
+    frames, cached = reads.frames(i, self.drop(x, train))
+    y = self.gated(frames)
+    y = (self._attended(y, embedded, reads) + y) * HALF
+    return (y + self.residual(x)) * HALF, cached
+
+  def _attended(self, y: Float[Array, 'b n d'], embedded: Float[Array, 'b n e'], reads: Reads) -> Array:
+    """Equations 1 and 2, times the root of the number of source tokens: a mean of m values, as varied as one."""
+    q = (self.query(y) + embedded) * HALF
+    q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])  # the beams of a source are so many queries of its memory
+    context = reads.across(q, reads.memory, mask=reads.mask, scale=1.0)
+    tokens = jnp.maximum(reads.mask.sum(-1), 1).astype(context.dtype)
+    context = context * jnp.sqrt(tokens)[:, :, None, None]
+    return self.out(context.reshape(embedded.shape))
+
+
+class Network(nn.Module):
+  """All parameters, under one roof."""
+
+  config: FConvConfig
+
+  def setup(self) -> None:
+    c = self.config
+    small = nn.initializers.normal(0.1)
+    self.embedding = self.param('embedding', small, (c.vocab_size, c.d_embed))
+    if c.source_vocab_size is not None:
+      self.source_embedding = self.param('source_embedding', small, (c.source_vocab_size, c.d_embed))
+    self.source_positions = self.param('source_positions', small, (c.max_positions, c.d_embed))
+    self.target_positions = self.param('target_positions', small, (c.max_positions, c.d_embed))
+    self.encoder = [EncoderLayer(c, *sizes) for sizes in with_inputs(c.encoder_layers)]
+    self.decoder = [DecoderLayer(c, *sizes) for sizes in with_inputs(c.decoder_layers)]
+    dense = lambda width, variance=1.0: Dense((width,), True, c.dtype, normal(variance))
+    self.encoder_enter = dense(c.encoder_layers[0][0], 1 - c.dropout)
+    self.decoder_enter = dense(c.decoder_layers[0][0], 1 - c.dropout)
+    self.encoder_leave, self.decoder_leave = dense(c.d_embed), dense(c.d_out)
+    if not c.is_tied:  # read by `FConv.unembed`, as the bias is
+      self.param('output', normal(1 - c.dropout), (c.vocab_size, c.d_out))
+    self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))
+    self.drop = Dropout(c.dropout)
+
+  def encode(
+    self, tokens: Int[Array, 'b s'], positions: Int[Array, 'b s'], segment: Int[Array, 'b s'], train: bool
+  ) -> LayerKV:
+    """Keys and values of the source, the same for every decoder layer, as one head."""
+    c = self.config
+    table = self.embedding if c.source_vocab_size is None else self.source_embedding
+    embedded = self._embed(table[tokens], self.source_positions[positions], train)
+    x = self.encoder_enter(embedded)
+    for layer in self.encoder:
+      x = layer(x, segment, train)
+    x = _gradient_times(self.encoder_leave(x), 1 / (2 * len(c.decoder_layers)))
+    return LayerKV(x[:, None], ((x + embedded) * HALF)[:, None])
+
+  def decode(
+    self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], reads: Reads, train: bool = False
+  ) -> tuple[Float[Array, 'b n d'], tuple[LayerConv | None, ...]]:
+    embedded = self._embed(self.embedding[tokens], self.target_positions[positions], train)
+    x, entries = self.decoder_enter(embedded), []
+    for i, layer in enumerate(self.decoder):
+      x, entry = layer(x, embedded, i, reads, train)
+      entries.append(entry)
+    return self.drop(self.decoder_leave(x), train), tuple(entries)
+
+  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
+    """Teacher-forced hidden states of packed rows; see `FConv.hidden`."""
+    c = self.config
+    source, target = batch['source_segment'], batch['target_segment']
+    memory = self.encode(batch['source'], batch['source_position'], source, train)
+    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+    inputs = jnp.where(batch['target_position'] == 0, c.start_id, shifted)
+    causal = lambda i, x: (packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None)
+    reads = Reads(causal, memory, target[:, :, None] == source[:, None, :], attend)
+    return self.decode(inputs, batch['target_position'], reads, train)[0]
+
+  def _embed(self, words: Float[Array, 'b n e'], positions: Float[Array, 'b n e'], train: bool) -> Array:
+    return self.drop((words + positions).astype(self.config.dtype), train)
+
+
+def cached_reads(nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Array, 'b s'], across: Attend) -> Reads:
+  """What decoding reads: the nodes' frames from the cache."""
+
+  def frames(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
+    layer = cache.layers[i].write(x)
+    return node_frames(layer, nodes), layer
+
+  return Reads(frames, memory, mask[:, None, :], across)
+
+
+def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
+  """(input channels, channels, kernel width) of each layer; the first has as many inputs as channels."""
+  inputs = (layers[0][0], *(channels for channels, _ in layers))
+  return [(before, *layer) for before, layer in zip(inputs, layers, strict=False)]
+
+
+def _gradient_times(x: Array, factor: float) -> Array:
+  """x, whose gradient is `factor` times as large: every decoder layer attends to it twice (section 3.5)."""
+  kept = jax.lax.stop_gradient(x)
+  return kept + factor * (x - kept)
 
 
 @dataclasses.dataclass(frozen=True)

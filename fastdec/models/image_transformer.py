@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num, Shaped, UInt8
 
 from fastdec import struct
-from fastdec.cache.local import LocalCache, ring_size
 from fastdec.cache.memory import Memory, WithMemory
+from fastdec.cache.ring import LocalCache, ring_size
 from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.layers import Dense, sinusoids
-from fastdec.models.transformer_layers import Sees, StackConfig, Stacks
+from fastdec.models.stacks import Sees, StackConfig, Stacks
 
 INTENSITIES, CHANNELS = 256, 3
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels

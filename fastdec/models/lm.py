@@ -1,23 +1,207 @@
 """The decoder-only Transformer of today's language models: RMSNorm, rotary positions, gated MLP, grouped heads.
 
-Llama, Mistral, Qwen2 and Qwen3 are settings of it (`convert/llama.py` reads theirs). One set of linen modules
-(`lm_network.py`) serves training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
+Llama, Mistral, Qwen2 and Qwen3 are settings of it (`folders/llama.py` reads theirs). One set of linen modules serves
+training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.kv import KVCache
+from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
-from fastdec.models.layers import project
-from fastdec.models.lm_network import LMConfig, Network
+from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.rotary import ROPES, Rope, rotate
 
-__all__ = ['LM', 'LMConfig']
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+  'silu': nn.silu,
+  'gelu': functools.partial(nn.gelu, approximate=False),
+  'gelu_tanh': functools.partial(nn.gelu, approximate=True),
+  'relu': nn.relu,
+}
+Attends = Mapping[int, Callable[..., Array]]  # for each window, see `stacks.Attend`
+CHOICES = {
+  'activation': tuple(ACTIVATIONS),
+  'rope': ROPES,
+  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LMConfig:
+  """Sizes and habits; the defaults are Llama's, small."""
+
+  vocab_size: int = 32000
+  d_model: int = 512
+  d_ff: int = 1536
+  layers: int = 6
+  heads: int = 8
+  key_heads: int | None = None  # shared by so many query heads each; None: one for every query head
+  head_width: int | None = None  # None: d_model / heads
+  activation: str = 'silu'
+  norm_epsilon: float = 1e-6
+  rope: str = 'default'  # how wavelengths are stretched for longer contexts: 'default' (not at all), 'linear', 'llama3'
+  rope_theta: float = 1e4
+  rope_factor: float = 1.0  # the stretch
+  rope_low: float = 1.0  # llama3: waves that pass fewer times in `rope_original` positions are stretched ...
+  rope_high: float = 4.0  # ... those that pass more often are not, and between the two it is mixed
+  rope_original: int = 8192
+  qkv_bias: bool = False
+  out_bias: bool = False
+  mlp_bias: bool = False
+  qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
+  windows: tuple[int, ...] = ()  # positions that each layer sees, its own included; 0, or (): all before it
+  tied: bool = True  # whether `init` makes no output matrix: the embedding is it
+  max_positions: int | None = None
+  bos_id: int = 0  # training: what the first token of a text is predicted from
+  eos_ids: tuple[int, ...] = (1,)
+  pad_id: int = 0
+  suppressed_ids: tuple[int, ...] = ()
+  dropout: float = 0.0  # after each sublayer and on the embeddings
+  dtype: str = 'float32'  # of the computation; parameters are float32 until cast
+
+  def __post_init__(self) -> None:
+    for name, allowed in CHOICES.items():
+      if getattr(self, name) not in allowed:
+        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}')
+    for name in ('vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    if not 0 <= self.dropout < 1:
+      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
+    if self.head_width is None and self.d_model % self.heads:
+      raise UserError(f'd_model={self.d_model} is not divisible by heads={self.heads}: give head_width')
+    if self.heads % self.kv_heads:
+      raise UserError(f'heads={self.heads} is not divisible by key_heads={self.kv_heads}')
+    if self.width % 2:
+      raise UserError(f'heads of width {self.width} cannot be rotated in pairs: give an even head_width')
+    if self.windows and len(self.windows) != self.layers:
+      raise UserError(f'windows={self.windows} must be one number for each of the {self.layers} layers, or none at all')
+
+  @property
+  def kv_heads(self) -> int:
+    return self.heads if self.key_heads is None else self.key_heads
+
+  @property
+  def width(self) -> int:
+    return self.d_model // self.heads if self.head_width is None else self.head_width
+
+  @property
+  def layer_windows(self) -> tuple[int, ...]:
+    return self.windows or (0,) * self.layers
+
+  @property
+  def rotary(self) -> Rope:
+    return Rope(self.rope, self.rope_theta, self.rope_factor, self.rope_low, self.rope_high, self.rope_original)
+
+
+class RMSNorm(nn.Module):
+  """x over its root mean square (Zhang and Sennrich 2019), in float32 at least, times a learned scale."""
+
+  config: LMConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '*b d']:
+    scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    inverse = 1 / jnp.sqrt(jnp.square(wide).mean(-1, keepdims=True) + self.config.norm_epsilon)
+    return (wide * inverse).astype(x.dtype) * scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Layer(nn.Module):
+  """Attention and gated MLP, each behind a norm and beside a residual."""
+
+  config: LMConfig
+
+  def setup(self) -> None:
+    c = self.config
+    self.attention_norm, self.mlp_norm = RMSNorm(c), RMSNorm(c)
+    if c.qk_norm:
+      self.q_norm, self.k_norm = RMSNorm(c), RMSNorm(c)
+    self.q = Dense((c.heads, c.width), c.qkv_bias, c.dtype)
+    self.kv = Dense((2, c.kv_heads, c.width), c.qkv_bias, c.dtype)
+    self.out = Dense((c.d_model,), c.out_bias, c.dtype)
+    self.gate_up = Dense((2, c.d_ff), c.mlp_bias, c.dtype)  # one product instead of two
+    self.down = Dense((c.d_model,), c.mlp_bias, c.dtype)
+    self.drop = Dropout(c.dropout)
+
+  def __call__(
+    self,
+    x: Float[Array, 'b n d'],
+    angles: Float[Array, 'b n p'],
+    sees: Callable[..., Array],
+    cached: LayerKV | None = None,
+    start: Int[Array, ' b'] | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], LayerKV]:
+    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written)."""
+    q, own = self.queries_and_own(self.attention_norm(x), angles)
+    kv = own if cached is None else cached.write(own.k, own.v, start)
+    x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
+    gate_up = self.gate_up(self.mlp_norm(x))
+    gated = ACTIVATIONS[self.config.activation](gate_up[:, :, 0]) * gate_up[:, :, 1]
+    return x + self.drop(self.down(gated), train), kv
+
+  def queries_and_own(
+    self, x: Float[Array, 'b n d'], angles: Float[Array, 'b n p']
+  ) -> tuple[Float[Array, 'b n h w'], LayerKV]:
+    """Rotated queries, and the nodes' own keys (rotated) and values."""
+    q, kv = self.q(x), self.kv(x)
+    k, v = kv[:, :, 0], kv[:, :, 1]
+    if self.config.qk_norm:
+      q, k = self.q_norm(q), self.k_norm(k)
+    return rotate(q, angles), LayerKV(rotate(k, angles).swapaxes(1, 2), v.swapaxes(1, 2))
+
+
+class Network(nn.Module):
+  """All parameters, under one roof."""
+
+  config: LMConfig
+
+  def setup(self) -> None:
+    c = self.config
+    scale = nn.initializers.normal(c.d_model**-0.5)
+    self.embedding = self.param('embedding', scale, (c.vocab_size, c.d_model))
+    if not c.tied:
+      self.param('output', scale, (c.vocab_size, c.d_model))  # read by `LM.unembed`
+    self.layer = [Layer(c) for _ in range(c.layers)]
+    self.norm = RMSNorm(c)
+    self.drop = Dropout(c.dropout)
+
+  def decode(
+    self,
+    tokens: Int[Array, 'b n'],
+    positions: Int[Array, 'b n'],
+    attends: Attends,
+    cache: KVCache | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    c = self.config
+    x = self.drop(self.embedding[tokens].astype(c.dtype), train)
+    angles = c.rotary.angles(positions, c.width)
+    entries = []
+    for i, (layer, window) in enumerate(zip(self.layer, c.layer_windows, strict=True)):
+      cached = (None, None) if cache is None else (cache.layers[i], cache.length)
+      x, entry = layer(x, angles, attends[window], *cached, train=train)
+      entries.append(entry)
+    return self.norm(x), tuple(entries)
+
+  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
+    """Teacher-forced hidden states of packed rows; see `LM.hidden`."""
+    segment, position = batch['target_segment'], batch['target_position']
+    behind = position[:, :, None] - position[:, None, :]
+    sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[None]
+    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+    inputs = jnp.where(position == 0, self.config.bos_id, shifted)
+    within = lambda window: sees & (behind < window) if window else sees
+    attends = {window: functools.partial(attend, mask=within(window)) for window in set(self.config.layer_windows)}
+    return self.decode(inputs, position, attends, train=train)[0]
 
 
 @dataclasses.dataclass(frozen=True)

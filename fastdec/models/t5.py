@@ -1,25 +1,177 @@
 """T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder whose attention knows relative positions alone.
 
-The layers are the Transformer's (`transformer_layers.py`), with RMSNorm, without biases, with a bias on the scores that
-depends on how far a key is from its query; one table a stack, shared by its layers. Nodes of a tree have the positions
-of their depths. There is no longest input, but nothing was learnt beyond the lengths of training.
+The layers are the Transformer's (`stacks.py`), with RMSNorm, without biases, with a bias on the scores that depends on
+how far a key is from its query; one table a stack, shared by its layers. Nodes of a tree have the positions of their
+depths. There is no longest input, but nothing was learnt beyond the lengths of training.
 """
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
+from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import project
-from fastdec.models.t5_network import T5Config, T5Network, attend_unscaled, relative_bias, unscaled_queries
-from fastdec.models.transformer_layers import Attend, Sees
+from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.stacks import ACTIVATIONS, Attend, Sees, StackConfig, Stacks
 
-__all__ = ['T5', 'T5Config']
+# Queries are not scaled: the initialisation is instead (`t5.T5.init`).
+attend_unscaled = functools.partial(attend, scale=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config(StackConfig):
+  """Sizes and habits; the defaults are those of the first T5 (small). T5 v1.1 is `is_gated`, has the activation 'gelu',
+  no dropout before fine-tuning, logits of their own matrix (`is_tied` false) and unscaled (`scales_logits` false)."""
+
+  dropout: float = 0.1  # after each sublayer, on the embeddings and on what leaves each stack
+  d_kv: int = 64  # width of a head, whatever d_model
+  is_gated: bool = False  # act(x W) * (x V) in the feed-forward layers
+  buckets: int = 32  # of relative positions
+  max_distance: int = 128  # from here on, one bucket
+  vocab_size: int = 32128
+  is_tied: bool = True  # whether `init` makes no matrix of its own for the logits
+  scales_logits: bool = True  # hidden states times 1 / sqrt(d_model) before their projection
+  pad_id: int = 0
+  eos_ids: tuple[int, ...] = (1,)
+  start_id: int = 0  # T5 starts with its pad
+  suppressed_ids: tuple[int, ...] = ()
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._check_sizes('max_distance')
+    if self.buckets < 4 or self.buckets % 2:
+      raise UserError(f'buckets={self.buckets} is not possible: give an even number from 4')
+    if self.max_distance <= self.buckets // 2:
+      half = self.buckets // 2
+      raise UserError(f'max_distance={self.max_distance} is not possible with {self.buckets} buckets: give over {half}')
+
+  def _check_heads(self) -> None:
+    self._check_sizes('d_kv')
+
+  @property
+  def head_width(self) -> int:
+    return self.d_kv
+
+  def make_norm(self) -> nn.Module:
+    return nn.RMSNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
+
+  def make_feed_forward(self) -> nn.Module:
+    return T5FeedForward(self)
+
+
+class T5FeedForward(nn.Module):
+  """Two projections without biases, act(x W1) W2, or three: (act(x W) * (x V)) W2 (Shazeer 2020, "GLU Variants")."""
+
+  config: T5Config
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
+    c = self.config
+    act = ACTIVATIONS[c.activation]
+    if c.is_gated:
+      both = Dense((2, c.d_ff), False, c.dtype, name='gate_w1')(x)  # one product instead of two
+      hidden = act(both[..., 0, :]) * both[..., 1, :]
+    else:
+      hidden = act(Dense((c.d_ff,), False, c.dtype, name='w1')(x))
+    return Dense((c.d_model,), False, c.dtype, name='w2')(Dropout(c.activation_dropout)(hidden, train))
+
+
+def bucket(ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_causal: bool) -> Int[np.ndarray, '*b']:
+  """The bucket of a relative position, that of the key less that of the query (Raffel et al. 2020, section 2.1).
+
+  Near distances have a bucket each, half of the buckets in all; the others grow as the logarithm up to `max_distance`.
+  An encoder has half of all for keys ahead. A decoder sees none ahead: they count as distance 0.
+
+      8 buckets, max_distance 16     ahead -17 -8 -5 -4 -3 -2 -1  0   1  2  3
+      causal (decoder)                       7  6  4  4  3  2  1  0   0  0  0
+      else (encoder)                         3  3  2  2  2  2  1  0   5  6  6
+  """
+  first, distance = 0, np.maximum(-ahead, 0)
+  if not is_causal:
+    buckets //= 2
+    first, distance = np.where(ahead > 0, buckets, 0), abs(ahead)
+  exact = buckets // 2
+  # Rounded to float32 where those who trained the checkpoints did, so that borders fall as theirs.
+  log = lambda x: np.log(x).astype(np.float32)
+  steps = log(np.maximum(distance, 1) / exact) / log(np.float64(max_distance / exact)) * np.float32(buckets - exact)
+  far = np.minimum(exact + steps.astype(np.int64), buckets - 1)
+  return first + np.where(distance < exact, distance, far)
+
+
+def relative_bias(
+  table: Float[Array, 'k h'],
+  queries: Int[Array, 'b n'],
+  keys: Int[Array, 'b s'],
+  max_distance: int,
+  is_causal: bool,
+) -> Float[Array, 'b h n s']:
+  """What a stack's `table` adds to the scores of queries and keys at these positions, in all of its layers."""
+  every = np.arange(-max_distance, max_distance + 1)
+  by_distance = table[bucket(every, table.shape[0], max_distance, is_causal)]
+  ahead = (keys[:, None, :] - queries[:, :, None]).clip(-max_distance, max_distance)
+  return jnp.moveaxis(by_distance[ahead + max_distance], -1, 1)
+
+
+class T5Network(Stacks):
+  """All parameters, under one roof."""
+
+  config: T5Config
+
+  def setup(self) -> None:
+    super().setup()
+    c = self.config
+    small = nn.initializers.normal(c.d_model**-0.5)
+    self.embedding = self.param('embedding', nn.initializers.normal(1.0), (c.vocab_size, c.d_model))
+    self.encoder_bias = self.param('encoder_bias', small, (c.buckets, c.heads))
+    self.decoder_bias = self.param('decoder_bias', small, (c.buckets, c.heads))
+    if not c.is_tied:
+      self.lm_head = self.param('lm_head', small, (c.vocab_size, c.d_model))
+
+  def embed(
+    self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
+  ) -> Float[Array, 'b n d']:
+    """Embeddings alone, in the compute dtype: positions are the attention's affair."""
+    return self.drop(self.embedding[tokens].astype(self.config.dtype), train)
+
+  def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
+    return self.drop(super().leave(x, stack, train), train)
+
+  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
+    """Teacher-forced hidden states of packed rows; see `T5.hidden`."""
+    c = self.config
+    source, target = batch['source_segment'], batch['target_segment']
+    at_source, at_target = batch['source_position'], batch['target_position']
+    same = lambda query, key: query[:, :, None] == key[:, None, :]
+    seeing = lambda mask, bias=None: functools.partial(attend_unscaled, mask=mask, bias=bias)
+    bias = relative_bias(self.encoder_bias, at_source, at_source, c.max_distance, is_causal=False)
+    hidden = self.encode(batch['source'], at_source, seeing(same(source, source), bias), train)
+    bias = relative_bias(self.decoder_bias, at_target, at_target, c.max_distance, is_causal=True)
+    causal = same(target, target) & jnp.tri(target.shape[1], dtype=bool)[None]
+    sees = Sees(seeing(causal, bias), seeing(same(target, source)))
+    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+    inputs = jnp.where(at_target == 0, c.start_id, shifted)
+    return self.decode(inputs, at_target, sees, self.memory(hidden), train=train)[0]
+
+
+def unscaled_queries(params: Mapping, d_kv: int) -> Mapping:
+  """Fresh parameters with the 1 / sqrt(d_kv) that attention leaves out in the kernels that make the queries."""
+
+  def scaled(path: tuple, x: Array) -> Array:
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    if name.endswith('/qkv/kernel'):
+      return x.at[0].multiply(d_kv**-0.5)
+    return x * d_kv**-0.5 if name.endswith('/q/kernel') else x
+
+  return jax.tree_util.tree_map_with_path(scaled, params)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,9 @@ and incremental decoding (`Transformer.apply`: n nodes over an explicit cache). 
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -14,11 +16,87 @@ from fastdec.cache.memory import WithMemory
 from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import project
-from fastdec.models.transformer_layers import Attend, Sees
-from fastdec.models.transformer_network import Network, TransformerConfig
+from fastdec.models.layers import project, sinusoids
+from fastdec.models.stacks import Attend, Sees, StackConfig, Stacks
 
-__all__ = ['Transformer', 'TransformerConfig']
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(StackConfig):
+  """Sizes and habits; the defaults are T2T's `transformer_base` v3 over a vocabulary of 32,000."""
+
+  vocab_size: int = 32000
+  source_vocab_size: int | None = None  # of a source with ids and an embedding of its own; None: it shares the target's
+  positions: str = 'sinusoidal'  # or 'learned'
+  max_positions: int = 1024
+  scales_embedding: bool = True  # times sqrt(d_model) where they come in
+  is_tied: bool = True  # logits by the embedding
+  output_bias: bool = False  # on the logits
+  decoder_heads: int | None = None  # None: as many as the encoder
+  decoder_d_ff: int | None = None  # None: as wide as the encoder's
+  pad_id: int = 0
+  eos_ids: tuple[int, ...] = (1,)
+  start_id: int = 0  # T2T shifts zeros in
+  suppressed_ids: tuple[int, ...] = (0,)
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._check_choices({'positions': ('sinusoidal', 'learned')})
+    self._check_sizes('max_positions', *(['source_vocab_size'] if self.source_vocab_size is not None else []))
+    if self.of_decoder is not self:
+      self.of_decoder._check_heads()
+
+  @property
+  def of_decoder(self) -> 'TransformerConfig':
+    if self.decoder_heads is None and self.decoder_d_ff is None:
+      return self
+    heads, d_ff = self.decoder_heads or self.heads, self.decoder_d_ff or self.d_ff
+    return dataclasses.replace(self, heads=heads, d_ff=d_ff, decoder_heads=None, decoder_d_ff=None)
+
+
+class Network(Stacks):
+  """All parameters, under one roof."""
+
+  config: TransformerConfig
+
+  def setup(self) -> None:
+    super().setup()
+    c = self.config
+    scale = nn.initializers.normal(c.d_model**-0.5)
+    self.embedding = self.source_embedding = self.param('embedding', scale, (c.vocab_size, c.d_model))
+    if c.source_vocab_size is not None:
+      self.source_embedding = self.param('source_embedding', scale, (c.source_vocab_size, c.d_model))
+    if not c.is_tied:
+      self.param('output', scale, (c.vocab_size, c.d_model))  # read by `Transformer.unembed`, as the bias
+    if c.positions == 'learned':
+      self.source_positions = self.param('source_positions', scale, (c.max_positions, c.d_model))
+      self.target_positions = self.param('target_positions', scale, (c.max_positions, c.d_model))
+    if c.output_bias:
+      self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))
+
+  def embed(
+    self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
+  ) -> Float[Array, 'b n d']:
+    """Embeddings, times sqrt(d) where they are scaled, plus the position signal, in the compute dtype."""
+    c = self.config
+    if c.positions == 'learned':
+      signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
+    else:
+      signal = sinusoids(positions, c.d_model)
+    embedding = self.source_embedding if side == 'source' else self.embedding
+    x = embedding[tokens].astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
+    return self.drop(x + signal.astype(c.dtype), train)
+
+  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
+    """Teacher-forced hidden states of packed rows; see `Transformer.hidden`."""
+    source, target = batch['source_segment'], batch['target_segment']
+    same = lambda query, key: query[:, :, None] == key[:, None, :]
+    seeing = lambda mask: functools.partial(attend, mask=mask)
+    hidden = self.encode(batch['source'], batch['source_position'], seeing(same(source, source)), train)
+    t = target.shape[1]
+    sees = Sees(seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source)))
+    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+    inputs = jnp.where(batch['target_position'] == 0, self.config.start_id, shifted)
+    return self.decode(inputs, batch['target_position'], sees, self.memory(hidden), train=train)[0]
 
 
 @dataclasses.dataclass(frozen=True)

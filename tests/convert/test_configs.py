@@ -7,7 +7,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.convert import huggingface, llama, marian
-from fastdec.models.transformer_network import Network
+from fastdec.models.transformer import Network
 
 LLAMA = {
   'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 3,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from fastdec.decoding import loop
-from fastdec.decoding.drafters.lookup import LookupDrafter
-from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.lookup import LookupDrafter
 from fastdec.decoding.protocol import Prompt
-from fastdec.decoding.rules import Exact
+from fastdec.decoding.rules.matching import Exact
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.struct import Bound
 from tests.decoding.fakes import EOS, HashHeads, HashLM, Scripted, truths

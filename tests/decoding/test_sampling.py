@@ -10,7 +10,7 @@ from scipy.stats import chi2_contingency, chisquare
 
 import fastdec as fd
 from fastdec.decoding.decode import _decode
-from fastdec.decoding.rules import Sampling
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import warp
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashHeads, HashLM

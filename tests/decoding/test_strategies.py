@@ -13,10 +13,11 @@ import optax
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.drafters.heads import draft_tokens
+from fastdec.decoding.methods.heads import draft_tokens
 from fastdec.decoding.topology import Topology
-from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.decoding.methods.trees import PUBLISHED
 from fastdec.decoding.topology import Topology
-from fastdec.decoding.trees import PUBLISHED
 from tests.decoding.fakes import HashHeads
 
 

@@ -12,7 +12,7 @@ from configs.common import to_dataclass
 from experiments import image_speed
 from experiments.calls import Calls
 from experiments.image_speed import AllSlots, ImageTransformer
-from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.struct import Bound
 
 BLOCK = 8

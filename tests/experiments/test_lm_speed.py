@@ -9,7 +9,7 @@ import pytest
 import fastdec as fd
 from experiments.calls import Calls, FreeDraft
 from experiments.lm_speed import BareCalls, random_lm
-from fastdec.decoding.drafters.none import NoDraft
+from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.topology import Topology
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound

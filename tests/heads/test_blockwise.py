@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.heads.blockwise import BlockwiseHeads, Transformed
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.transformed import Transformed
 
 D, F, K = 6, 10, 4
 LAYOUTS = [(layout, first) for layout in ('paper', 'separate') for first in ('identity', 'transformed')]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from fastdec.cache.kv import LayerKV
-from fastdec.cache.local import Slots
+from fastdec.cache.ring import Slots
 from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api

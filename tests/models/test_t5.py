@@ -14,8 +14,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
 from fastdec.models.attention import attend, slot_positions
-from fastdec.models.t5 import T5, T5Config
-from fastdec.models.t5_network import bucket
+from fastdec.models.t5 import T5, T5Config, bucket
 
 # So few buckets that sentences of six tokens reach the last one.
 SMALL = T5Config(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.penalties import LengthPenalty
+from fastdec.decoding.beam.penalties import LengthPenalty
 
 NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
 

@@ -15,14 +15,19 @@ decoding's n-gram draft (Leviathan et al. 2022, section 4.1) in the form that be
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Prefill, Prompt, Step
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
 from fastdec.models.api import Model, has_own_source_ids
 from fastdec.struct import Bound
 
@@ -111,3 +116,47 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
     matched += agrees
   place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1])  # the latest among the longest
   return place, matched[place]
+
+
+@struct.pytree
+class PromptLookup(LoopStrategy):
+  """Drafts copied from the text so far: what followed the latest earlier occurrence of its longest matching suffix in
+  the prompt and what has been emitted, and, of a source in the model's own vocabulary, in the source
+  (`methods.lookup`). No training, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
+
+  Args:
+    ngram: the longest suffix looked for, at least 1.
+    k: block size, at least 2: at most k - 1 tokens are copied.
+    temperature: 0, or as in `Sample`; then `decode` needs a key.
+    top_k, top_p: as in `Sample`; without effect at temperature 0.
+  """
+
+  ngram: int = struct.static(default=3)
+  k: int = struct.static(default=10)
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  is_greedy: bool = struct.static(init=False)  # another rule, so another program
+
+  def __post_init__(self) -> None:
+    if self.ngram < 1:
+      raise UserError(f'ngram={self.ngram} is no length to look for: give 1 or more')
+    if self.k < 2:
+      raise UserError(f'k={self.k} leaves no room for a draft: give 2 or more, or decode by Greedy()')
+    is_number = not isinstance(self.temperature, jax.core.Tracer)
+    if is_number and self.temperature < 0:
+      raise UserError(f'temperature={self.temperature} is not possible: give 0 for greedy decoding, or 1e-6 to 1e6')
+    is_greedy = bool(is_number and self.temperature == 0)
+    rule = Sampling(1.0 if is_greedy else self.temperature, self.top_k, self.top_p)
+    object.__setattr__(self, 'is_greedy', is_greedy)
+    object.__setattr__(self, 'temperature', jnp.asarray(self.temperature, jnp.float32))
+    for name in ('top_k', 'top_p'):
+      object.__setattr__(self, name, getattr(rule, name))
+
+  @property
+  def drafter(self) -> Drafter:
+    return LookupDrafter(self.ngram, self.k)
+
+  @property
+  def rule(self) -> Rule:
+    return Exact() if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import dataset
-from fastdec.decoding.dataset import decode_all, decode_each, groups_of
+from fastdec.decoding import pool
+from fastdec.decoding.pool import decode_all, decode_each, groups_of
 from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashHeads, HashLM
 
@@ -95,12 +95,12 @@ def test_rows_that_end_early_make_room():
 
 
 def test_one_program_a_width_whatever_the_number_of_sources():
-  before = dataset._exchange._cache_size()
+  before = pool._exchange._cache_size()
   for count in (64, 65, 200):
     decode_all(MODEL, {}, prompts(count), fd.Greedy(), 9, rows=8)
-  assert dataset._exchange._cache_size() == before + 1
+  assert pool._exchange._cache_size() == before + 1
   decode_all(MODEL, {}, prompts(64) + prompts(64, 30), fd.Greedy(), 9, rows=8)
-  assert dataset._exchange._cache_size() == before + 2
+  assert pool._exchange._cache_size() == before + 2
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_groups(lengths, least, groups):
   ],
 )
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
-  monkeypatch.setattr(dataset, '_exchange', None)
+  monkeypatch.setattr(pool, '_exchange', None)
   given = {'model': MODEL, 'params': {}, 'sources': prompts(3), 'strategy': fd.Greedy(), 'max_len': 5} | change
   with pytest.raises(fd.UserError, match=words):
     decode_all(**given)

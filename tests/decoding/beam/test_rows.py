@@ -9,11 +9,11 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import fastdec as fd
-from fastdec.decoding.beam import Beam
+from fastdec.decoding.beam.search import Beam
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
-from tests.decoding.beam_by_hand import by_hand
+from tests.decoding.beam.by_hand import by_hand
 from tests.decoding.fakes import EOS
 
 MAX_LEN = 7

@@ -13,9 +13,9 @@ from scipy.stats import chisquare
 
 import fastdec as fd
 from fastdec import struct
-from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.decode import _decode
-from fastdec.decoding.drafters.lookup import LookupDrafter, Text
+from fastdec.decoding.methods.lookup import LookupDrafter, Text
+from fastdec.decoding.pool import decode_all
 from fastdec.decoding.protocol import Prefill, Prompt
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 import fastdec as fd
-from fastdec.decoding.beam import Beam
-from fastdec.decoding.penalties import GNMTPenalty
-from tests.decoding.beam_by_hand import SmoothLM, by_hand, law
+from fastdec.decoding.beam.penalties import GNMTPenalty
+from fastdec.decoding.beam.search import Beam
+from tests.decoding.beam.by_hand import SmoothLM, by_hand, law
 from tests.decoding.fakes import EOS, HashLM
 
 PROMPTS = np.array([[3, 4, 5], [6, 2, 0], [5, 0, 0]], np.int32)

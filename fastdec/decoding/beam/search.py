@@ -19,9 +19,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.cache.local import Slots
-from fastdec.decoding.hypotheses import NEVER, Beams
-from fastdec.decoding.penalties import GNMTPenalty, LengthPenalty, repeats
+from fastdec.cache.ring import Slots
+from fastdec.decoding.beam.hypotheses import NEVER, Beams
+from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError

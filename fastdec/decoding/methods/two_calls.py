@@ -5,12 +5,14 @@ hidden state its heads read. `HeadsDrafter` reads that state off the verifying c
 for half the calls.
 """
 
+
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.drafters.heads import draft_tokens
-from fastdec.decoding.protocol import Draft, Prefill, Step
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.heads import Blockwise, _first, draft_tokens
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.models.api import Cache, causal
 from fastdec.struct import Bound
@@ -53,3 +55,13 @@ class TwoCallDrafter:
 
   def observe(self, target: Bound, state: Pending, step: Step) -> Pending:
     return Pending(state.cache, step.draft.tokens, step.count)
+
+
+@struct.pytree
+class BlockwiseTwoCalls(Blockwise):
+  """Blockwise parallel decoding as section 3 states it: the proposals cost a second call an iteration, counted in
+  `draft_calls`. Same output and block sizes as `Blockwise`; kept to compare with, and as a test's oracle."""
+
+  @property
+  def drafter(self) -> Drafter:
+    return TwoCallDrafter(_first(self.heads, self.k - 1), self.k) if self.k > 1 else NoDraft()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from fastdec.decoding.penalties import GNMTPenalty, PowerPenalty, repeats
+from fastdec.decoding.beam.penalties import GNMTPenalty, PowerPenalty, repeats
 
 WORDS = st.lists(st.integers(0, 2), min_size=8, max_size=8)
 

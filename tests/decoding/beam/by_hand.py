@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 
-from fastdec.decoding.beam import Beam
+from fastdec.decoding.beam.search import Beam
 from tests.decoding.fakes import PRIME, HashLM
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastdec.cache.local import LocalCache, Slots, ring_size
+from fastdec.cache.ring import LocalCache, Slots, ring_size
 
 BLOCK, N = 2, 3
 SIZE = 2 * BLOCK + N - 1

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.dataset import decode_all
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
+from fastdec.decoding.pool import decode_all
 from fastdec.struct import Bound
 from tests.decoding import test_strategies as translation
 from tests.decoding.fakes import NEVER, PRIME, HashLM, Imitation, truths

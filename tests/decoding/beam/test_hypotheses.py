@@ -5,8 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from fastdec.decoding.hypotheses import NEVER, Beams
-from fastdec.decoding.penalties import PowerPenalty
+from fastdec.decoding.beam.hypotheses import NEVER, Beams
+from fastdec.decoding.beam.penalties import PowerPenalty
 
 PAD, EOS, T = 0, 1, 4
 SUM = PowerPenalty(0.0)  # no penalty

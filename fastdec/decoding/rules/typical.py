@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
-from fastdec.decoding.rules import Exact, at_parent, is_outside, longest
+from fastdec.decoding.rules.matching import Exact, at_parent, is_outside, longest
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError

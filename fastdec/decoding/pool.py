@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec.decoding.inputs import check_ids, checked, row_keys
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.strategies import Strategy
+from fastdec.decoding.strategy import Strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, source_words
 from fastdec.sharding import check_rows, mesh_of, place_rows, using

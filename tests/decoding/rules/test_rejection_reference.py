@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from tests.decoding.test_rejection import RULES, BonusFromTarget, p_value
+from tests.decoding.rules.test_rejection import RULES, BonusFromTarget, p_value
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
 pytestmark = [

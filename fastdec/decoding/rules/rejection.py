@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Rule
-from fastdec.decoding.rules import Exact, Sampling, at_parent, is_outside
+from fastdec.decoding.rules.matching import Exact, at_parent, is_outside
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import draw, given
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError

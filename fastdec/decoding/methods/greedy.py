@@ -1,0 +1,65 @@
+"""The null drafter: nothing below the root. With the exact rule the loop is greedy decoding."""
+
+from typing import Any
+
+from jaxtyping import Array, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Draft, Prefill, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class NoDraft:
+  """Drafts the root alone."""
+
+  nodes = 1
+
+  def init(self, target: Bound, prefill: Prefill) -> tuple[()]:
+    return ()
+
+  def propose(
+    self, target: Bound, state: tuple[()], root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, tuple[()]]:
+    return Draft(root[:, None], Topology.chain(1)), state
+
+  def observe(self, target: Bound, state: tuple[()], step: Step) -> tuple[()]:
+    return state
+
+
+@struct.pytree
+class Greedy(LoopStrategy):
+  """The most likely token, one a call."""
+
+  drafter = NoDraft()
+  rule = Exact()
+
+
+@struct.pytree
+class Sample(LoopStrategy):
+  """A token drawn from the model's law, one a call; `decode` needs a key.
+
+  Args:
+    temperature: divides the logits; 1e-6 to 1e6.
+    top_k: only the k most likely tokens (0: all).
+    top_p: only the fewest most likely tokens that have this probability together, after top_k (1: all).
+  """
+
+  temperature: Any = 1.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+
+  drafter = NoDraft()
+
+  def __post_init__(self) -> None:
+    rule = Sampling(self.temperature, self.top_k, self.top_p)
+    for name in ('temperature', 'top_k', 'top_p'):
+      object.__setattr__(self, name, getattr(rule, name))
+
+  @property
+  def rule(self) -> Rule:
+    return Sampling(self.temperature, self.top_k, self.top_p)

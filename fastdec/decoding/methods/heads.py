@@ -1,0 +1,140 @@
+"""Drafting by prediction heads on the target's hidden state: a chain (Stern et al. 2018) or a tree (Cai et al. 2024).
+
+The heads read the hidden state of the last accepted node, which the scoring call has computed anyway: no further call
+of the target (Stern's combined scoring and proposal model, section 4).
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.sampling import argmax
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
+from fastdec.models.api import suppress, vocabulary_projection
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class HeadsDrafter:
+  """State: the hidden state [b, d] of each row's last accepted node."""
+
+  heads: Bound  # as many as the topology is deep
+  topology: Topology = struct.static()
+
+  @property
+  def nodes(self) -> int:
+    return self.topology.n
+
+  def init(self, target: Bound, prefill: Prefill) -> Float[Array, 'b d']:
+    return prefill.last_hidden
+
+  def propose(
+    self, target: Bound, state: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Float[Array, 'b d']]:
+    return Draft(draft_tokens(self.heads, target, state, root, self.topology), self.topology), state
+
+  def observe(self, target: Bound, state: Float[Array, 'b d'], step: Step) -> Float[Array, 'b d']:
+    return take_node(step.hidden, step.accepted.node)
+
+
+def draft_tokens(
+  heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b'], topology: Topology
+) -> Int[Array, 'b n']:
+  """The root and, at a node of depth i and rank r, the i-th head's r-th choice."""
+  wanted, d = heads.module.d_model, hidden.shape[-1]
+  if wanted != d:
+    raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
+  project = vocabulary_projection(target.module)
+  logits_bhv = heads.module.logits(heads.params, hidden, lambda h: project(target.params, h))
+  known, words = logits_bhv.shape[-1], target.module.vocab_size
+  if known != words:
+    raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
+  logits_bhv = suppress(logits_bhv, target.module.suppressed_ids)
+  ranks = int(topology.ranks.max()) + 1
+  if ranks > words:
+    raise UserError(f'the tree asks a head for {ranks} choices, and there are {words} words: give ranks below {words}')
+  top = (lambda x: argmax(x)[..., None]) if ranks == 1 else (lambda x: jax.lax.top_k(x, ranks)[1])  # ties: lowest id
+  choices_bhr = top(logits_bhv).astype(root.dtype)
+  drafts = choices_bhr[:, topology.depths[1:] - 1, topology.ranks[1:]]
+  return jnp.concatenate([root[:, None], drafts], axis=1)
+
+
+@struct.pytree
+class Blockwise(LoopStrategy):
+  """Blockwise parallel decoding (Stern et al. 2018), one call of the target an iteration (section 4).
+
+  Args:
+    heads: (module, params) as `load_heads` gives them.
+    k: block size, at most the heads' own (None: theirs); k = 1 is greedy decoding.
+    rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
+  """
+
+  heads: Bound | tuple[Any, Any]
+  k: int | None = struct.static(default=None)
+  rule: Rule = Exact()
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'heads', Bound(*self.heads))
+    most = self.heads.module.depth + 1
+    k = most if self.k is None else self.k
+    if not 1 <= k <= most:
+      raise UserError(f'k={k} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
+    object.__setattr__(self, 'k', k)
+
+  @property
+  def drafter(self) -> Drafter:
+    return HeadsDrafter(_first(self.heads, self.k - 1), Topology.chain(self.k)) if self.k > 1 else NoDraft()
+
+
+@struct.pytree
+class Medusa(LoopStrategy):
+  """Heads whose several best guesses are scored at once as a tree (Cai et al. 2024); any heads, Stern's too.
+
+  Args:
+    heads: (module, params); the head at depth i fills the nodes of depth i.
+    choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static `Topology`; or the name
+      of a published tree, or a file with one (`trees.medusa_choices`).
+    rule: how to accept; `Exact()` is lossless, `Typical()` is the paper's own and is not.
+
+  Raises:
+    UserError: choices that are no tree, an unknown name, choices deeper than there are heads.
+  """
+
+  heads: Bound | tuple[Any, Any]
+  choices: Topology | Sequence[Sequence[int]] | str | os.PathLike[str] = struct.static()
+  rule: Rule = Exact()
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'heads', Bound(*self.heads))
+    choices = self.choices
+    if isinstance(choices, str | os.PathLike):
+      choices = medusa_choices(choices)
+    topology = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
+    object.__setattr__(self, 'choices', topology)
+    depth, most = topology.max_depth, self.heads.module.depth
+    if depth > most:
+      raise UserError(
+        f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks, as'
+        f' [c for c in choices if len(c) <= {most}]'
+      )
+
+  @property
+  def drafter(self) -> Drafter:
+    if self.choices.n == 1:
+      return NoDraft()
+    return HeadsDrafter(_first(self.heads, self.choices.max_depth), self.choices)
+
+
+def _first(heads: Bound, depth: int) -> Bound:
+  return Bound(*heads.module.drafting(heads.params, depth))

@@ -1,0 +1,228 @@
+"""Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023), greedily or by sampling."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec import struct
+from fastdec.decoding import loop
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.sampling import argmax, draw
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
+from fastdec.models.api import Cache, Model, causal, has_own_source_ids, source_words, suppress
+from fastdec.struct import Bound
+
+PADDING = 0.01  # of a vocabulary: rows that make its size a round number differ by less between models of one tokenizer
+
+
+@struct.pytree
+class Speculative(LoopStrategy):
+  """A smaller model drafts, the target verifies; the output is what the target alone would write, or has its law.
+
+  Whether temperature is 0 is part of the compiled program, found when the strategy is made; what is traced counts as
+  above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a sweep over them compiles once.
+
+  Args:
+    draft: (model, params): any model over the target's vocabulary, with an encoder only if the target has one. Sizes
+      that differ by at most 1 %, with an end token in common, count as one vocabulary, padded differently.
+    gamma: tokens drafted for each call of the target, at least 1.
+    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most likely token.
+    rule: None: `Exact()` at temperature 0, else `Rejection()`. At temperature 0 any rule goes; above, one that compares
+      laws: `Rejection`, `BlockVerification`.
+    adaptive: gamma is the most that is drafted, and follows the acceptance seen (`ModelDrafter`).
+    same_ids: the ids that both vocabularies have mean the same, whatever their sizes: one tokenizer's ids are the first
+      of the other's. What the draft has beyond the target's is not drafted.
+  """
+
+  draft: Bound | tuple[Any, Any]
+  gamma: int = struct.static(default=4)
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  rule: Rule | None = None
+  adaptive: bool = struct.static(default=False)
+  same_ids: bool = struct.static(default=False)
+  is_greedy: bool = struct.static(init=False, default=True)
+
+  def __post_init__(self) -> None:
+    if isinstance(self.gamma, bool) or int(self.gamma) != self.gamma or self.gamma < 1:
+      raise UserError(f'gamma={self.gamma} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
+    is_traced = isinstance(self.temperature, jax.core.Tracer)
+    if not is_traced and self.temperature < 0:
+      raise UserError(f'temperature={self.temperature} is not possible: give 0, for the most likely, or 1e-6 to 1e6')
+    is_greedy = not is_traced and self.temperature == 0
+    if not is_greedy and not isinstance(self.rule, LawRule | None):
+      name = type(self.rule).__name__
+      raise UserError(f'{name} does not sample: above temperature 0 give Rejection or BlockVerification as rule')
+    settings = Sampling(1.0 if is_greedy else self.temperature, self.top_k, self.top_p)
+    temperature = jnp.zeros_like(settings.temperature) if is_greedy else settings.temperature
+    values = {'draft': Bound(*self.draft), 'gamma': int(self.gamma), 'is_greedy': is_greedy}
+    values |= {'temperature': temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
+    for name, value in values.items():
+      object.__setattr__(self, name, value)
+
+  @property
+  def drafter(self) -> Drafter:
+    return ModelDrafter(self.draft, None if self.is_greedy else self._sampling, self.gamma, self.adaptive)
+
+  @property
+  def whole_rule(self) -> Rule:
+    if self.is_greedy:
+      return Exact() if self.rule is None else self.rule.greedy if isinstance(self.rule, LawRule) else self.rule
+    return Warped(Rejection() if self.rule is None else self.rule, self._sampling)
+
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
+    check_vocabularies(target.module, self.draft.module, self.same_ids)
+    check_draft(target.module, self.draft.module, prompt, max_len)
+    return super().init(target, prompt, max_len, keys)
+
+  @property
+  def _sampling(self) -> Sampling:
+    return Sampling(self.temperature, self.top_k, self.top_p)
+
+
+def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
+  """Raises UserError where the two models' ids cannot mean the same tokens, as far as the models know."""
+  have, want = draft.vocab_size, target.vocab_size
+  ends = bool(set(draft.eos_ids) & set(target.eos_ids)) or not (draft.eos_ids or target.eos_ids)
+  if same_ids or have == want or (abs(have - want) <= PADDING * max(have, want) and ends):
+    return
+  raise UserError(
+    f"the draft model has {have} tokens and the target {want}: give a draft model with the target's tokenizer, "
+    'or same_ids=True if one vocabulary begins with the whole of the other'
+  )
+
+
+def check_draft(target: Model, draft: Model, prompt: Prompt, max_len: int) -> None:
+  """Raises UserError where the draft model cannot read what the target reads."""
+  if target.start_id is None and draft.start_id is not None:
+    raise UserError('the draft model has an encoder, and the target has none: give a decoder-only draft model')
+  if draft.start_id is not None and (has_own_source_ids(draft) or has_own_source_ids(target)):
+    have, want = source_words(draft), source_words(target)
+    if have != want:
+      raise UserError(
+        f"the draft model's source has {have} words and the target's {want}: give a draft model with the target's"
+        ' tokenizer'
+      )
+  limit = draft.max_positions
+  if limit is None or (target.max_positions is not None and limit >= target.max_positions):
+    return
+  s = 0 if draft.start_id is None or prompt.inputs.ndim != 2 else prompt.inputs.shape[1]
+  t = prompt.tokens.shape[1]
+  if s > limit or t + max_len - 1 > limit:
+    asked = f'a source of {s} tokens' if s > limit else f'a prompt of {t} tokens and max_len={max_len}'
+    raise UserError(f"{asked} exceed the draft model's {limit} positions: shorten them, or give another draft model")
+
+
+@struct.pytree
+class Reading:
+  """How far the draft model has read each row."""
+
+  cache: Cache
+  before_root: Int[Array, ' b']
+  unread: Int[Array, ' b']  # 1: the root; 2: the token before it, and the root; 0: the row has finished
+  gamma: Int[Array, ' b']  # how many tokens the row wants drafted
+
+
+@struct.pytree
+class ModelDrafter:
+  """Drafts a chain of at most gamma tokens.
+
+  adaptive: each row has a gamma of its own, from 1 to `gamma`, which grows by 2 where the whole draft was accepted and
+  shrinks by 1 where not (the heuristic of Hugging Face's assisted generation). A batch drafts as many tokens as the
+  row that wants most, and what a row did not want is not acceptable in it: what becomes of a row does not depend on the
+  others. The target's call keeps its width, gamma + 1 nodes, which is a shape; what is saved is calls of the draft
+  model. `draft_calls` counts those that the row wanted.
+  """
+
+  draft: Bound
+  sampling: Sampling | None  # the law that tokens are drawn from; None: the most likely are taken
+  gamma: int = struct.static()
+  adaptive: bool = struct.static(default=False)
+
+  @property
+  def nodes(self) -> int:
+    return self.gamma + 1
+
+  def init(self, target: Bound, prefill: Prefill) -> Reading:
+    model, params = self.draft
+    prompt = prefill.prompt
+    b, t = prompt.tokens.shape
+    is_text = prompt.inputs is not None and prompt.inputs.ndim == 2
+    memory = model.encode(params, jnp.minimum(prompt.inputs, source_words(model) - 1) if is_text else prompt.inputs)
+    tokens = self._known(prompt.tokens)
+    tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
+    cache = model.init_cache(params, memory, b, prefill.slots)
+    cache = model.apply(params, tokens, causal(t), cache)[2].commit(None, prompt.length)
+    ones = jnp.ones_like(prefill.root)
+    return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
+
+  def propose(
+    self, target: Bound, state: Reading, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Reading]:
+    first = jnp.stack([jnp.where(state.unread == 2, state.before_root, root), root], axis=1)
+    hidden_bnd, cache = self._read(first, state.cache)
+    cache = cache.commit(None, state.unread)
+    drafted, q_bv = self._guess(target, take_node(hidden_bnd, (state.unread - 1).clip(0)), keys, 0)
+
+    running = state.unread > 0
+    calls = jnp.where(running, state.gamma, 1).max() if self.adaptive else self.gamma
+    b, n = root.shape[0], self.nodes
+    tokens_bn = jnp.broadcast_to(root[:, None], (b, n)).at[:, 1].set(drafted)
+    q_bnv = None if q_bv is None else jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
+
+    def guess_next(i: Int[Array, ''], carry: tuple) -> tuple:
+      tokens_bn, q_bnv, cache = carry
+      hidden_bnd, cache = self._read(jax.lax.dynamic_slice_in_dim(tokens_bn, i, 1, axis=1), cache)
+      drafted, q_bv = self._guess(target, hidden_bnd[:, 0], keys, i)
+      q_bnv = None if q_bv is None else q_bnv.at[:, i + 1].set(q_bv)
+      return tokens_bn.at[:, i + 1].set(drafted), q_bnv, cache.commit(None, jnp.ones_like(root))
+
+    tokens_bn, q_bnv, cache = jax.lax.fori_loop(1, calls, guess_next, (tokens_bn, q_bnv, cache))
+    cache = cache.commit(None, jnp.full_like(root, 1) - calls)  # back to the root
+    wanted_bn = jnp.arange(n) <= state.gamma[:, None]
+    chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
+    q_bnv = None if q_bnv is None else jnp.where(wanted_bn[..., None], q_bnv, 0)
+    return Draft(tokens_bn, chain, q_bnv, calls=state.gamma), dataclasses.replace(state, cache=cache)
+
+  def observe(self, target: Bound, state: Reading, step: Step) -> Reading:
+    accepted, runs = step.accepted.node, step.count > 0
+    whole = accepted == state.gamma
+    gamma = (state.gamma + jnp.where(whole, 2, -1)).clip(1, self.gamma) if self.adaptive else state.gamma
+    return Reading(
+      cache=state.cache.commit(None, jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)),
+      before_root=take_node(step.draft.tokens, accepted),
+      unread=jnp.where(runs, 1 + whole.astype(jnp.int32), 0),
+      gamma=gamma,
+    )
+
+  def _read(self, tokens: Int[Array, 'b n'], cache: Cache) -> tuple[Float[Array, 'b n d'], Cache]:
+    hidden, _, cache = self.draft.module.apply(
+      self.draft.params, self._known(tokens), causal(tokens.shape[1]), cache
+    )
+    return hidden, cache
+
+  def _known(self, tokens: Int[Array, 'b n']) -> Int[Array, 'b n']:
+    """Tokens beyond the draft model's vocabulary, if the target's is larger, as its last."""
+    return jnp.minimum(tokens, self.draft.module.vocab_size - 1)
+
+  def _guess(
+    self, target: Bound, hidden: Float[Array, 'b d'], keys: Array | None, i: int | Int[Array, '']
+  ) -> tuple[Int[Array, ' b'], Float[Array, 'b v'] | None]:
+    """The i-th token of the draft and, if it is sampled, its law, over the target's vocabulary."""
+    words = target.module.vocab_size
+    logits = self.draft.module.unembed(self.draft.params, hidden)[:, :words]
+    logits = jnp.pad(logits, ((0, 0), (0, words - logits.shape[1])), constant_values=-jnp.inf)
+    logits = suppress(logits, target.module.suppressed_ids)
+    if self.sampling is None:
+      return argmax(logits), None
+    log_q = self.sampling.law(logits)
+    return draw(jax.vmap(jax.random.fold_in, (0, None))(keys, i), log_q), jnp.exp(log_q)

@@ -1,0 +1,70 @@
+"""How to decode: most strategies are a drafter and a rule. Frozen pytrees: a sweep over array leaves compiles once."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+from jaxtyping import Array, Bool, Int
+
+from fastdec.decoding import loop
+from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
+from fastdec.struct import Bound
+
+
+@runtime_checkable
+class Strategy(Protocol):
+  """What `decode` asks: a frozen pytree of functions on a state, which is another pytree; all run inside jit.
+
+  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so that some may leave
+  (`take`) and others come in their places without changing what the rest become: every array of a state has its rows
+  first, and where a row has several entries (beams), they lie together.
+  """
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    """What a row can emit at most whose source, or prompt, has so many tokens; asked outside jit."""
+
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
+    """Runs the prompt, once."""
+
+  def step(self, target: Bound, state: Any) -> Any:
+    """One call of the target; rows that are done stay as they are."""
+
+  def done(self, state: Any) -> Bool[Array, ' b']:
+    """Which rows have met their end or max_len."""
+
+  def take(self, state: Any, rows: Int[Array, ' r']) -> Any:
+    """The state of these rows, in this order."""
+
+  def result(self, state: Any) -> Decoded:
+    """What has been generated."""
+
+
+class LoopStrategy:
+  """A strategy that is a drafter and a rule, run by the one loop."""
+
+  drafter: Drafter
+  rule: Rule
+
+  @property
+  def whole_rule(self) -> Rule:
+    """The rule, with what the strategy knows beside it."""
+    return self.rule
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    return max_len
+
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
+    return loop.init(target, self.drafter, self.whole_rule, prompt, max_len, keys)
+
+  def step(self, target: Bound, state: loop.DecodeState) -> loop.DecodeState:
+    return loop.step(target, self.drafter, self.whole_rule, state)
+
+  def done(self, state: loop.DecodeState) -> Bool[Array, ' b']:
+    return state.done
+
+  def take(self, state: loop.DecodeState, rows: Int[Array, ' r']) -> loop.DecodeState:
+    return jax.tree.map(lambda x: x[rows], state)
+
+  def result(self, state: loop.DecodeState) -> Decoded:
+    return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
+
+
