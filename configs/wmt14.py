@@ -14,8 +14,8 @@ scale (2 cores: time for the whole of table1; what to expect)
   smoke      the same at toy size with all four regimes: every step runs, nothing is learnt; about two minutes
   multi30k   Multi30k from data/multi30k (--config.data.folder=...): hours; base about 33 BLEU, see docs/results.md
   wmt14      the paper's sizes and text, as TFDS has prepared it; or --config.data.kind=archives with
-             --config.data.folder=... (see fastdec/data/wmt14.py): not for a CPU. The paper: base 25.56 BLEU, k = 10 on
-             distilled data, fine-tuned: 25.60 at a mean accepted block size of 4.95
+             --config.data.folder=... (see fastdec/data/text/wmt14.py): not for a CPU. The paper: base 25.56 BLEU,
+             k = 10 on distilled data, fine-tuned: 25.60 at a mean accepted block size of 4.95
 
 regime (the paper's columns)
   regular    heads on the frozen base             distil     heads on the frozen base, all on a teacher's translations

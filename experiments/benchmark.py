@@ -26,7 +26,7 @@ def main(words: list[str]) -> None:
 
   from configs.common import to_dataclass
   from experiments import image_speed, lm_speed, speed
-  from fastdec.data.storing import whole_file
+  from fastdec.files import whole_file
 
   kind = {'translation': speed, 'images': image_speed, 'lm': lm_speed}[CONFIG.value.task]
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.calibration import written_ranks
 from experiments.translation import Text
-from fastdec.data.packing import tokenise
+from fastdec.data.text.packing import tokenise
 from fastdec.evaluation.calibration import Tree, grow
 from fastdec.struct import Bound
 

@@ -10,13 +10,13 @@ import numpy as np
 
 import fastdec as fd
 from experiments.calls import Calls
-from fastdec.data.storing import whole_file
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import cai
 from fastdec.evaluation.calibration import Ranks, Tree, accuracy, best_nodes, grow, head_ranks, tokens_per_call
 from fastdec.evaluation.report import MISSING, Entry, Table, text
 from fastdec.evaluation.wallclock import measure
+from fastdec.files import whole_file
 from fastdec.struct import Bound
 
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from fastdec.data.tokenizer import Tokenizer
-from fastdec.data.tokens import TokenPairs
+from fastdec.data.text.tokens import TokenPairs
 from fastdec.decoding.pool import decode_all
 from fastdec.errors import UserError
+from fastdec.tokenizers.sentencepiece import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

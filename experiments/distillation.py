@@ -23,12 +23,12 @@ from experiments.progress import Progress
 from experiments.translation import Text, TranslationExperiment
 from fastdec import folders
 from fastdec.data.shards import Shards, locked
-from fastdec.data.storing import whole_file
-from fastdec.data.text import Pair, load_pairs
-from fastdec.data.tokenizer import EOS_ID, Tokenizer, normalise
+from fastdec.data.text.corpus import Pair, load_pairs
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
+from fastdec.files import whole_file
 from fastdec.sharding import place
+from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer, normalise
 from fastdec.training.checkpoint import check_workdir, claim_workdir
 
 WAIT = 0.5  # seconds, while other processes have all that is left

@@ -53,8 +53,8 @@ def main(words: list[str]) -> None:
 
 def _check() -> None:
   """Mistakes that show without a look at any weights."""
-  from fastdec.convert import huggingface
   from fastdec.errors import UserError
+  from fastdec.folders import huggingface
 
   if DRAFT.value is not None and MODEL.value is None:
     raise UserError(f'--draft={DRAFT.value} has nothing to draft for: give --model=folder as well')

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from experiments.reader import Reader
 from fastdec import folders
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.methods.speculative import check_draft
@@ -20,6 +19,7 @@ from fastdec.errors import UserError
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import source_words
 from fastdec.struct import Bound
+from fastdec.tokenizers.reader import Reader
 
 UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup

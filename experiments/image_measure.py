@@ -13,14 +13,14 @@ from experiments import cli
 from experiments.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
 from experiments.measure import clock
 from fastdec import folders
-from fastdec.data.images import shrink
-from fastdec.data.storing import whole_file
+from fastdec.data.images.corpus import shrink
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.cells import Cell
 from fastdec.evaluation.image_quality import psnr, ssim
 from fastdec.evaluation.wallclock import measure
+from fastdec.files import whole_file
 from fastdec.training.losses import dev_loss, head_accuracy
 
 TIMED = ('exact', f'distance-{TAU}')  # of a sweep, the columns of the table

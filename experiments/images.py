@@ -10,7 +10,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.settings import Experiment, Regime, at_least
-from fastdec.data.images import ImageData, Images, image_batches, open_images
+from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
 from fastdec.errors import UserError
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.sharding import IMAGE_TRANSFORMER

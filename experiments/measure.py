@@ -11,8 +11,8 @@ from experiments import blockwise_trees, cli
 from experiments.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
 from experiments.translation import Text, TranslationExperiment
 from fastdec import folders
-from fastdec.data.packing import tokenise
-from fastdec.data.tokens import TokenPairs
+from fastdec.data.text.packing import tokenise
+from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks

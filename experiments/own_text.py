@@ -15,8 +15,8 @@ from experiments.captions import prompts_of
 from experiments.progress import Progress
 from experiments.translation import TextConfig
 from fastdec import folders
-from fastdec.data.storing import whole_file
 from fastdec.decoding.pool import decode_each
+from fastdec.files import whole_file
 
 ROWS = 64  # prompts at once
 

@@ -21,10 +21,10 @@ import fastdec as fd
 from experiments.generation import Generator, Settings, counted
 from experiments.progress import Progress
 from fastdec import folders
-from fastdec.data.storing import whole_file
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
+from fastdec.files import whole_file
 
 LOGGED = 30  # seconds between lines for those who have no bar
 

@@ -12,9 +12,9 @@ from jaxtyping import UInt8
 import fastdec as fd
 from experiments.images import pictures_of, rule_of
 from fastdec import folders
-from fastdec.data.storing import whole_file
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
+from fastdec.files import whole_file
 from fastdec.models.image_transformer import ImageTransformer
 
 SIDE, LARGE = 8, 32

@@ -33,7 +33,7 @@ def main(words: list[str]) -> None:
 
   from experiments import decoding, show
   from fastdec import folders
-  from fastdec.data.packing import tokenise
+  from fastdec.data.text.packing import tokenise
 
   search = _search()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)

@@ -9,17 +9,17 @@ from typing import Any, Literal
 from experiments.decoding import DistillConfig, rule_of, tree_nodes
 from experiments.settings import DISTILLED, Experiment, Regime, RunConfig, at_least
 from fastdec import folders
-from fastdec.data.caching import tokenizer_of, tokens_of
-from fastdec.data.lines import Pair
-from fastdec.data.packing import packed_batches
-from fastdec.data.text import TextData, load_pairs, open_text
-from fastdec.data.tokenizer import Tokenizer
-from fastdec.data.tokens import TokenPairs
+from fastdec.data.text.caching import tokenizer_of, tokens_of
+from fastdec.data.text.corpus import TextData, load_pairs, open_text
+from fastdec.data.text.lines import Pair
+from fastdec.data.text.packing import packed_batches
+from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.models.api import Model
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.sharding import FCONV, TRANSFORMER, Table
+from fastdec.tokenizers.sentencepiece import Tokenizer
 
 LAYOUTS = {TransformerConfig: TRANSFORMER, FConvConfig: FCONV}
 DEV_BATCHES = 8  # of training size: what an evaluation during training looks at

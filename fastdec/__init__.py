@@ -1,6 +1,5 @@
 """fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
 
-from fastdec.convert.medusa import save_heads
 from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty
 from fastdec.decoding.beam.search import Beam
@@ -19,6 +18,7 @@ from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.folders import load, load_heads, load_tokenizer
+from fastdec.folders.medusa import save_heads
 from fastdec.models.ensemble import Ensemble
 
 __all__ = [

@@ -16,16 +16,18 @@ BASE = {'errors', 'struct', 'sharding'}
 ALLOWED = {
   'errors': set(),
   'struct': set(),
+  'files': {'errors'},
   'sharding': {'errors', 'struct'},
   'cache': BASE,
   'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models.api', 'models.layers'},
   'decoding': BASE | {'cache', 'models.api'},
-  'data': BASE,
-  'training': BASE | {'cache', 'models', 'heads', 'decoding'},
-  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding'},
-  'convert': BASE | {'cache', 'models', 'heads'},
-  'folders': BASE | {'cache', 'models', 'heads', 'data', 'convert'},
+  'tokenizers': BASE | {'files'},
+  'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files'},
+  'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders'},
+  'data': BASE | {'files', 'tokenizers'},
+  'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
+  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')

@@ -15,8 +15,8 @@ import jax
 
 from fastdec import folders
 from fastdec.convert import fairseq
-from fastdec.data.dictionary import DictionaryPair
 from fastdec.errors import UserError
+from fastdec.tokenizers.dictionary import DictionaryPair
 
 
 class Parser(argparse.ArgumentParser):

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from fastdec.convert import fairseq_fconv, fairseq_transformer, state_dict
-from fastdec.convert.huggingface import are_equal, fit, shaped
 from fastdec.convert.state_dict import StateDict
 from fastdec.errors import UserError
+from fastdec.folders.tensors import are_equal, fit, shaped
 from fastdec.models.api import Params
 
 SOURCE, TARGET = 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'

@@ -10,9 +10,9 @@ import re
 import numpy as np
 from jaxtyping import Float
 
-from fastdec.convert.huggingface import shaped
 from fastdec.convert.state_dict import END, PAD, StateDict
 from fastdec.errors import UserError
+from fastdec.folders.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig, Layers, with_inputs
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from fastdec.convert.huggingface import are_equal, shaped
 from fastdec.convert.state_dict import END, PAD, StateDict
 from fastdec.errors import UserError
+from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig

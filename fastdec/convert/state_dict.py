@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fastdec.convert.huggingface import Tensors, files_in, shaped
 from fastdec.errors import UserError
+from fastdec.folders.tensors import Tensors, files_in, shaped
 
 PICKLES = ('.pt', '.pth', '.bin')
 PAD, END = 1, 2  # in every dictionary

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fastdec.data.storing import whole_file
 from fastdec.errors import UserError
+from fastdec.files import whole_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from fastdec.data import storing
+from fastdec import files
 from fastdec.data.shards import Shards, locked
 from fastdec.errors import UserError
 
@@ -79,7 +79,7 @@ def test_a_full_disk_leaves_what_was_there(shards, monkeypatch):
   def full(file):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-  monkeypatch.setattr(storing.os, 'fsync', full)
+  monkeypatch.setattr(files.os, 'fsync', full)
   with pytest.raises(UserError, match='No space left on device'):
     shards.write(1, RECORDS[::-1])
   assert shards.read(1) == RECORDS

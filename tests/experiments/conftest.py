@@ -115,11 +115,11 @@ def translator(tmp_path_factory):
   import numpy as np
 
   from fastdec import folders
-  from fastdec.convert import medusa
-  from fastdec.data.tokenizer import Tokenizer
+  from fastdec.folders import medusa
   from fastdec.heads.blockwise import BlockwiseHeads
   from fastdec.heads.medusa import MedusaHeads
   from fastdec.models.transformer import Transformer, TransformerConfig
+  from fastdec.tokenizers.sentencepiece import Tokenizer
 
   place = tmp_path_factory.mktemp('models')
   sizes = dict(d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from fastdec.data import storing
+from fastdec import files
 from tests.experiments.conftest import ROOT
 
 SHARDS = 10
@@ -141,10 +141,10 @@ def test_several_outputs_of_a_source(words, launch, tmp_path):
 
 
 def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, launch, monkeypatch, tmp_path):
-  from fastdec.data import tokenizer
+  from fastdec.tokenizers import sentencepiece
 
-  decode, calls = tokenizer.Tokenizer.decode, itertools.count()
-  monkeypatch.setattr(tokenizer.Tokenizer, 'decode', lambda self, ids: '' if next(calls) % 3 else decode(self, ids))
+  decode, calls = sentencepiece.Tokenizer.decode, itertools.count()
+  monkeypatch.setattr(sentencepiece.Tokenizer, 'decode', lambda self, ids: '' if next(calls) % 3 else decode(self, ids))
   assert launch('distill', *words(**{'data.row_length': 45})).code == 0
   counts = json.loads((tmp_path / 'out' / 'config.json').read_text())['counts']
   assert counts['lines'] == 200 and 0 < counts['long'] < 200 and 0 < counts['empty'] < 200
@@ -200,7 +200,7 @@ def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(whole, words, l
     sync(file)
 
   with monkeypatch.context() as patched:
-    patched.setattr(storing.os, 'fsync', full)
+    patched.setattr(files.os, 'fsync', full)
     ended = launch('distill', *words())
   assert ended.code == 2 and '00003.jsonl (No space left on device): make room' in ended.err
   assert not list((tmp_path / 'out').rglob('*.partial')) and len(list((tmp_path / 'out').rglob('*.jsonl'))) == 3

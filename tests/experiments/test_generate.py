@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from experiments import generation, prompt_file, streaming
-from experiments.reader import Reader
+from fastdec.tokenizers.reader import Reader
 from tests.decoding.fakes import HashLM
 
 PROMPTS = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt', 'a cat', 'the dog sits']

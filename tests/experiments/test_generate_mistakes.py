@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from fastdec import folders
-from fastdec.convert import huggingface
+from fastdec.folders import tensors
 from tests.experiments.conftest import ROOT
 
 MISTAKES = {
@@ -71,7 +71,7 @@ def files(tmp_path_factory):
 def test_a_mistake_is_one_sentence_before_weights_are_read(translator, files, launch, name, monkeypatch):
   words, expected = MISTAKES[name]
   monkeypatch.setattr(folders, '_read', None)
-  monkeypatch.setattr(huggingface.Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
+  monkeypatch.setattr(tensors.Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
   words = [word.format(files=files, model=translator) for word in words]
   ended = launch('generate', f'--model={translator}', '--max_len=8', *words)
   assert ended.code == 2 and ended.out == '', ended
@@ -140,7 +140,7 @@ def test_what_is_wrong_with_a_folder_of_hugging_face_is_one_sentence(translator,
   shutil.copy(translator / 'tokenizer.model', tiny)
   broken(tiny, name, TINY)
   if name not in READ:
-    monkeypatch.setattr(huggingface.Tensors, '__getitem__', None)
+    monkeypatch.setattr(tensors.Tensors, '__getitem__', None)
     monkeypatch.setattr(folders, '_read', None)
   words, expected = BROKEN[name]
   ended = launch('generate', f'--model={tiny}', '--prompt=a dog', *[word.format(model=translator) for word in words])

@@ -6,8 +6,8 @@ import tensorflow_datasets as tfds
 
 from configs import wmt14
 from experiments.translation import Text, TranslationExperiment
-from fastdec.data.tokenizer import UNK_ID, normalise
 from fastdec.errors import UserError
+from fastdec.tokenizers.sentencepiece import UNK_ID, normalise
 
 
 @pytest.fixture(scope='module')

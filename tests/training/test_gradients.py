@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fastdec import folders
-from fastdec.data.tokenizer import Tokenizer
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.tokenizers.sentencepiece import Tokenizer
 from fastdec.training.gradients import gradients_of
 from fastdec.training.loop import make_step
 from fastdec.training.losses import model_loss

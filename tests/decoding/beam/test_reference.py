@@ -7,7 +7,7 @@ import pytest
 
 import fastdec as fd
 
-FOLDER = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf' / 'marian_tiny'
+FOLDER = Path(__file__).parents[4] / 'shared' / 'reference' / 'hf' / 'marian_tiny'
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason='needs ../shared/reference, which is not here')
 
 

@@ -11,7 +11,7 @@ import pytest
 import fastdec as fd
 from tests.decoding.rules.test_rejection import RULES, BonusFromTarget, p_value
 
-REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
+REFERENCE = Path(__file__).parents[4] / 'shared' / 'reference' / 'hf'
 pytestmark = [
   pytest.mark.slow,
   pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here'),

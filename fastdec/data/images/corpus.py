@@ -1,0 +1,194 @@
+"""Images of 32 x 32 pixels, and the 8 x 8 ones that a model makes them from (Stern et al. 2018, section 7.2).
+
+Like text, they are read by random access from TFDS sets on disk: those in a file of arrays and the embedded ones are
+prepared once, in a folder named after their content; those of CelebA are read where TFDS prepared them, and cropped
+and shrunk as they are read.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import operator
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, SupportsIndex
+
+import grain
+import numpy as np
+from jaxtyping import Int32, UInt8
+
+from fastdec.data import builders
+from fastdec.data.images import celeba, npz
+from fastdec.data.images.resizing import shrink
+from fastdec.errors import UserError
+
+PathLike = str | os.PathLike[str]
+Image = UInt8[np.ndarray, '32 32 3']
+Batch = dict[str, UInt8[np.ndarray, 'r 8 8 3'] | Int32[np.ndarray, 'r 3072']]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+  """Where images come from.
+
+  Fields:
+    kind: 'embedded', those of `fastdec.data.images.embedded`; 'npz', a file; or 'tfds', CelebA (see
+      `fastdec.data.images.celeba`).
+    path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may be missing.
+    folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
+    max_train: reads at most so many training images (None: all).
+  """
+  kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
+  path: str = ''
+  folder: str = ''
+  max_train: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Sequence[Image]):
+  """Images on disk, uint8[32, 32, 3], by index from 0.
+
+  Fields:
+    rows: a TFDS data source.
+    size: how many of its rows are read.
+    convert: of a row, its image.
+    folder: where it is, for messages.
+  """
+  rows: Any
+  size: int
+  convert: Callable[[Mapping[str, Any]], Image]
+  folder: pathlib.Path
+
+  def __len__(self) -> int:
+    return self.size
+
+  def __getitem__(self, index: SupportsIndex) -> Image:
+    index = operator.index(index)
+    if not 0 <= index < self.size:
+      raise IndexError(f'there is no image {index}: there are {self.size}')
+    with builders.damage(self.folder, 'images'):
+      return self.convert(self.rows[index])
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+  """Images on disk, in splits; `open_images` makes one.
+
+  Fields:
+    key: a hash of the content, and of max_train.
+    splits: by name; one may be missing.
+  """
+  key: str
+  splits: Mapping[str, Split]
+
+  @property
+  def counts(self) -> dict[str, int]:
+    """How many images each split has."""
+    return {name: len(split) for name, split in self.splits.items()}
+
+  def split(self, name: str) -> Split:
+    """The images of a split, by index.
+
+    Raises:
+      UserError: there is no such split.
+    """
+    if name not in self.splits:
+      raise UserError(f"the images have no split '{name}': they have {', '.join(self.splits)}")
+    return self.splits[name]
+
+  def array(self, name: str, count: int | None = None) -> UInt8[np.ndarray, 'n 32 32 3']:
+    """The first `count` images of a split (None: all), in memory.
+
+    Raises:
+      UserError: there is no such split, or it has fewer images.
+    """
+    split = self.split(name)
+    count = len(split) if count is None else count
+    if not 1 <= count <= len(split):
+      raise UserError(f"{count} images of split '{name}' were asked for: it has {len(split)}, give 1 to {len(split)}")
+    return np.stack([split[i] for i in range(count)])
+
+
+def open_images(data: ImageData, cache_dir: PathLike) -> Images:
+  """The images, checked, and prepared under `cache_dir` where that has not been done; else no more than opened.
+
+  Raises:
+    UserError: a file that is not an npz, is damaged, or lacks the arrays; arrays of another dtype or shape, or empty;
+      a cache folder that cannot be written, or is damaged; CelebA where TFDS has not prepared it.
+  """
+  _check(data)
+  if data.kind == 'tfds':
+    key, folder, rows = celeba.from_tfds(data.folder)
+    convert = _face
+  else:
+    builder, key, splits = (_embedded if data.kind == 'embedded' else _npz)(data)
+    folder, convert = pathlib.Path(cache_dir) / key[:16], _image
+    with builders.damage(folder, 'images'):
+      prepared = builders.prepared(builder, splits, folder)
+      rows = {split: prepared.as_data_source(split) for split in splits}
+  with builders.damage(folder, 'images'):
+    counts = {split: len(source) for split, source in rows.items()}
+  if 'train' in counts and data.max_train is not None:
+    counts['train'] = min(counts['train'], data.max_train)
+  found = {split: Split(source, counts[split], convert, folder) for split, source in rows.items()}
+  for split in found.values():
+    split[0]  # files are opened when they are read: damage shows now, not in hours
+  return Images(hashlib.sha256(f'{key} {data.max_train}'.encode()).hexdigest(), found)
+
+
+def image_batches(images: Images, split: str, rows: int, seed: int) -> grain.MapDataset:
+  """Training batches without end, by index; every epoch is a new shuffle, and an image comes once in each.
+
+  A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, 3072], the intensities of the one
+  to write in raster scan, red, green and blue of a pixel behind one another; and `target_segment`, as many ones, for
+  each row is one example. An epoch may end inside a batch.
+
+  Args:
+    rows: images in a batch.
+
+  Raises:
+    UserError: there is no such split, no rows, or more than the split has images.
+  """
+  source = images.split(split)
+  if not 1 <= rows <= len(source):
+    raise UserError(f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, "
+                    f'give 1 to {len(source)}')
+  data = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
+  return data.batch(rows, drop_remainder=True).map(_batch)
+
+
+def _batch(images: UInt8[np.ndarray, 'r 32 32 3']) -> Batch:
+  target = images.reshape(len(images), -1).astype(np.int32)
+  return {'source': shrink(images), 'target': target, 'target_segment': np.ones_like(target)}
+
+
+def _image(row: Mapping[str, Any]) -> Image:
+  return row['image']
+
+
+def _face(row: Mapping[str, Any]) -> Image:
+  return celeba.face(row['image'])
+
+
+def _check(data: ImageData) -> None:
+  if data.kind not in ('embedded', 'npz', 'tfds'):
+    raise UserError(f"images of kind '{data.kind}' are not known: set kind to embedded, npz or tfds")
+  if data.path and data.kind != 'npz':
+    raise UserError(f"images of kind '{data.kind}' were given the file {data.path}: set kind to npz, or leave path out")
+  if data.folder and data.kind != 'tfds':
+    given = f"images of kind '{data.kind}' were given the folder {data.folder}"
+    raise UserError(f'{given}: set kind to tfds, or leave folder out')
+  if data.max_train is not None and data.max_train < 1:
+    raise UserError(f'max_train is {data.max_train}: give at least 1, or None for all')
+
+
+def _embedded(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
+  from fastdec.data.images import embedded  # scikit-image and its photographs take half a second to load
+
+  splits = {split: functools.partial(embedded.generate, split) for split in embedded.SIZES}
+  return builders.EmbeddedImages, embedded.content_key(), splits
+
+
+def _npz(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
+  return builders.NpzImages, *npz.from_file(data.path)

@@ -1,0 +1,71 @@
+"""Small images that come with the package's dependencies: windows of four of scikit-image's photographs.
+
+They stand in for faces where there are none: enough to run everything and to compare methods, not to compare with
+the paper, for windows of photographs are smoother than faces and blocks come out larger. The photographs (an
+astronaut, a cat, a cup of coffee, a rocket) are in the public domain or CC0, and lie in scikit-image's wheel, so that
+nothing is downloaded. Each is cut into three bands, from left to right: windows of train, of dev and of test do not
+overlap.
+"""
+
+import functools
+import hashlib
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import skimage.data
+from jaxtyping import UInt8
+
+from fastdec.data.images import resizing
+
+PHOTOGRAPHS = ('astronaut', 'chelsea', 'coffee', 'rocket')
+SIZES = {'train': 2000, 'dev': 64, 'test': 64}  # windows, as many of each photograph
+BAND = 128  # pixels: the width of the band for dev, and of that for test; the rest is for train
+WINDOW = (96, 128)  # pixels: the smallest and the largest side of a window
+FLAT = 8.0  # standard deviation of grey values under which a window shows next to nothing
+SEED = 2018
+
+Image = UInt8[np.ndarray, '32 32 3']
+
+
+def generate(split: str) -> Iterator[tuple[Image]]:
+  """The images of 'train', 'dev' or 'test', one of each photograph in turn: the same ones each time."""
+  for images in zip(*(_windows(name, split) for name in PHOTOGRAPHS), strict=True):
+    yield from ((image,) for image in images)
+
+
+def content_key() -> str:
+  """Changes when the images may have: a hash of what they are made from."""
+  digest = hashlib.sha256()
+  for file in (__file__, resizing.__file__):
+    digest.update(pathlib.Path(file).read_bytes())
+  for name in PHOTOGRAPHS:
+    digest.update(_photograph(name).tobytes())  # as decoded: JPEG leaves decoders some freedom
+  return digest.hexdigest()
+
+
+def band(width: int, split: str) -> tuple[int, int]:
+  """The first column that a split has of a photograph so many pixels wide, and the one after the last."""
+  return {'train': (0, width - 2 * BAND), 'dev': (width - 2 * BAND, width - BAND), 'test': (width - BAND, width)}[split]
+
+
+def _windows(name: str, split: str) -> list[Image]:
+  """Different squares of one photograph, each with something to see in it."""
+  picture = _photograph(name)
+  first, end = band(picture.shape[1], split)
+  rng = np.random.default_rng((SEED, PHOTOGRAPHS.index(name), list(SIZES).index(split)))
+  images, seen = [], set()
+  while len(images) < SIZES[split] // len(PHOTOGRAPHS):
+    side = int(rng.integers(WINDOW[0], WINDOW[1] + 1))
+    top = int(rng.integers(0, picture.shape[0] - side + 1))
+    left = int(rng.integers(first, end - side + 1))
+    image = resizing.area_resize(picture[top:top + side, left:left + side], resizing.SIDE)
+    if (top, left, side) not in seen and image.mean(axis=-1).std() >= FLAT:
+      seen.add((top, left, side))
+      images.append(image)
+  return images
+
+
+@functools.cache
+def _photograph(name: str) -> UInt8[np.ndarray, 'h w 3']:
+  return getattr(skimage.data, name)()

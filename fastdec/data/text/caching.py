@@ -1,0 +1,46 @@
+"""What a corpus becomes on the way to training, made once and kept: its tokenizer, and the ids of its splits.
+
+The files are named after all that decides their content, so that a launch neither reads nor hashes the text, and
+maps the ids into memory. Several runs share them.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+
+from fastdec.data.text.corpus import Corpus
+from fastdec.data.text.packing import tokenise
+from fastdec.data.text.tokens import TokenPairs
+from fastdec.errors import UserError
+from fastdec.tokenizers.sentencepiece import Tokenizer
+
+PathLike = str | os.PathLike[str]
+SAMPLE = 1_000_000  # pairs that a tokenizer is learnt from; more teach it nothing, and take an hour
+COVERAGE = 0.9999  # of characters, where there are more: text from the web has thousands that occur a few times
+
+
+def tokenizer_of(corpus: Corpus, vocab_size: int, cache_dir: PathLike) -> tuple[Tokenizer, pathlib.Path]:
+  """The tokenizer learnt from the training pairs, and its file; see `Tokenizer.train`."""
+  path = pathlib.Path(cache_dir) / f'tokenizer-{_digest(corpus.key, vocab_size)}.model'
+  with contextlib.suppress(UserError):  # missing or damaged: the same lines give the same file again
+    return Tokenizer.load(path), path
+  lines = (line for pair in corpus.pairs('train', SAMPLE) for line in pair)
+  coverage = COVERAGE if corpus.counts['train'] > SAMPLE else 1.0
+  return Tokenizer.train(lines, path, vocab_size, coverage), path
+
+
+def tokens_of(
+  corpus: Corpus, split: str, tokenizer: Tokenizer, max_length: int | None, cache_dir: PathLike
+) -> TokenPairs:
+  """The ids of a split; see `tokenise`. A missing or damaged file is made again."""
+  model = hashlib.sha256(tokenizer.model_proto).hexdigest()
+  path = pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
+  if (tokens := TokenPairs.load(path)) is None:
+    tokenise(corpus.pairs(split), tokenizer, max_length).save(path)
+    tokens = TokenPairs.load(path)
+  return tokens
+
+
+def _digest(*decisive: str | int | None) -> str:
+  return hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]

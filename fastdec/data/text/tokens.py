@@ -1,0 +1,95 @@
+"""Tokenised pairs as a few integer arrays, in memory and in one file.
+
+The file is one .npy of int32, so that it can be mapped into memory rather than read:
+
+    number of pairs, number dropped, lengths of sources, lengths of targets, tokens of sources, tokens of targets
+"""
+
+import dataclasses
+import functools
+import itertools
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from fastdec.files import whole_file
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+  """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
+  tokens: Int32[np.ndarray, ' total']
+  offsets: Int[np.ndarray, ' n_plus_1']
+
+  def __len__(self) -> int:
+    return len(self.offsets) - 1
+
+  def __getitem__(self, index: int | np.integer) -> Int32[np.ndarray, ' t']:
+    return self.tokens[self.offsets[index]:self.offsets[index + 1]]
+
+  @functools.cached_property
+  def lengths(self) -> Int[np.ndarray, ' n']:
+    return np.diff(self.offsets)
+
+  @classmethod
+  def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
+    offsets = np.cumsum([0, *map(len, sequences)])
+    return cls(np.fromiter(itertools.chain.from_iterable(sequences), np.int32, offsets[-1]), offsets)
+
+  @classmethod
+  def joined(cls, parts: Sequence['Ragged']) -> 'Ragged':
+    """The sequences of all parts, one behind the other."""
+    empty = cls.of([])
+    tokens = np.concatenate([empty.tokens, *(part.tokens for part in parts)])
+    return cls(tokens, np.cumsum(np.concatenate([[0], *(part.lengths for part in parts)])))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenPairs:
+  """Tokenised pairs, each side ending in EOS, and the number of pairs left out for their length."""
+  source: Ragged
+  target: Ragged
+  dropped: int = 0
+
+  def __len__(self) -> int:
+    return len(self.source)
+
+  @functools.cached_property
+  def lengths(self) -> Int[np.ndarray, 'n 2']:
+    """Tokens of source and of target."""
+    return np.stack([self.source.lengths, self.target.lengths], axis=1)
+
+  @classmethod
+  def load(cls, path: PathLike) -> 'TokenPairs | None':
+    """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut or is another's."""
+    try:
+      stored = np.asarray(np.load(path, mmap_mode='r', allow_pickle=False))
+      if stored.dtype != np.int32:
+        return None
+      count, dropped = map(int, stored[:2])
+      sides = [np.cumsum(np.concatenate([[0], part])) for part in stored[2:2 + 2 * count].reshape(2, count)]
+      source, target = np.split(stored[2 + 2 * count:], [sides[0][-1]])
+      if len(target) != sides[1][-1]:
+        return None
+      return cls(Ragged(source, sides[0]), Ragged(target, sides[1]), dropped)
+    except (OSError, ValueError, EOFError, IndexError):
+      return None
+
+  def save(self, path: PathLike) -> None:
+    """Writes the file: whole, or not at all.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    sides = self.source, self.target
+    parts = [np.array([len(self), self.dropped]), *(side.lengths for side in sides), *(side.tokens for side in sides)]
+    header = {'descr': '<i4', 'fortran_order': False, 'shape': (sum(map(len, parts)),)}
+    with whole_file(pathlib.Path(path)) as file:
+      np.lib.format.write_array_header_1_0(file, header)
+      for part in parts:
+        file.write(part.astype('<i4', copy=False).data)

@@ -1,0 +1,19 @@
+"""Foreign checkpoints, one file a family. Every family module has
+
+  MODEL_TYPES                               what config.json calls the models that it reads
+  model_of(config, generation, dtype)       the model, from config.json and generation_config.json
+  params_of(model, tensors)                 its parameters; tensors[name] reads one tensor
+
+Tensors are annotated Mapping[str, Any]: a checker of types would read one to look at it.
+"""
+
+import importlib
+from types import ModuleType
+
+FAMILIES = ('llama', 'marian', 't5')
+
+
+def families() -> dict[str, ModuleType]:
+  """The family module of every known model_type."""
+  modules = [importlib.import_module(f'fastdec.folders.{name}') for name in FAMILIES]
+  return {model_type: module for module in modules for model_type in module.MODEL_TYPES}

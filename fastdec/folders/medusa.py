@@ -1,0 +1,198 @@
+"""Medusa's prediction heads as they are published: safetensors, mostly with a config.json, under several names.
+
+  {i}.{j}.linear.weight|bias, {i}.{last}.weight     heads alone (medusa_lm_head.safetensors), also TGI's
+  medusa_head.{i}. ...                              the same among the tensors of a whole model (Medusa-2)
+  blocks.{i}.layers.{j}.weight|bias, lm_heads.{i}.weight, or one lm_head.weight for all       vLLM's
+
+i is the head, j the residual block. Heads without projections of their own share the model's; blocks without biases
+have zeros. How many heads there are is what the tensors say: the published Vicuna heads are 5, and config.json says 2.
+"""
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, DTypeLike
+
+from fastdec.errors import UserError
+from fastdec.files import read_json
+from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.api import Params
+
+FILE = 'medusa_lm_head.safetensors'
+PREFIX = re.compile(r'^medusa_heads?\.')
+SHARED, TOKEN_MAP = 'lm_head/kernel', 'token_map'  # vLLM: a projection for all heads; the words of a truncated one
+RENAMES = tuple(
+  (re.compile(theirs), ours)
+  for theirs, ours in (
+    (r'(\d+)\.(\d+)\.linear\.(weight|bias)', r'head_\1/block_\2/\3'),
+    (r'(\d+)\.\d+\.(weight)', r'head_\1/projection/\2'),
+    (r'blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)', r'head_\1/block_\2/\3'),
+    (r'lm_heads\.(\d+)\.(weight)', r'head_\1/projection/\2'),
+    (r'lm_head\.(weight)', r'lm_head/\1'),
+    (TOKEN_MAP, TOKEN_MAP),
+  )
+)
+
+
+def is_folder(folder: pathlib.Path) -> bool:
+  """Whether a folder holds published heads, alone or with their model."""
+  if any(folder.glob('medusa_lm_head.*')):
+    return True
+  try:
+    config = json.loads((folder / 'config.json').read_text())
+  except (OSError, ValueError):
+    return False
+  if not isinstance(config, dict) or 'format' in config:
+    return False
+  return 'medusa_num_heads' in config or config.get('model_type') == 'medusa'
+
+
+def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[MedusaHeads, Params]:
+  """The heads of a folder, and their parameters.
+
+  Args:
+    folder: with `FILE`, or with a whole model's safetensors.
+    dtype: keeps the parameters in this type (None: as stored).
+
+  Raises:
+    UserError: heads only as pickle, tensors that are missing, unknown or of other shapes, a truncated vocabulary.
+  """
+  heads, tensors, names = _opened(folder, dtype)
+  stored = {name: tensors[name] for name in sorted(set(names.values()))}  # what several heads share stays one array
+  return heads, _fitted(heads, {ours: stored[name] for ours, name in names.items()}, folder)
+
+
+def describe(folder: pathlib.Path) -> MedusaHeads:
+  """The heads alone: their parameters are there, and unread; see `load`."""
+  return _opened(folder, None)[0]
+
+
+def _opened(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[MedusaHeads, Any, dict[str, str]]:
+  """The heads, the folder's `Tensors`, of which nothing has been read, and the stored name of each parameter."""
+  config = read_json(folder / 'config.json') if (folder / 'config.json').is_file() else {}
+  tensors = Tensors(folder, None if dtype is None else jnp.dtype(dtype).name, _files(folder))
+  names = _our_names(tensors, config, folder)
+  depth, layers = (_count(names, of) for of in ('head', 'block'))
+  _check_counts(config, depth, layers, folder)
+  projections = [name for ours, name in names.items() if '/projection/' in ours]
+  vocab_size = tensors.shape(projections[0])[0] if projections else None
+  return MedusaHeads(depth, tensors.shape(next(iter(names.values())))[-1], vocab_size, layers), tensors, names
+
+
+def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_model: str) -> None:
+  """Writes Medusa heads as they are published: config.json and medusa_lm_head.safetensors.
+
+  Args:
+    folder: a new one.
+    heads: (module, params).
+    base_model: the model that they are for, its name or its folder; config.json says it.
+
+  Raises:
+    UserError: the folder is there already, or the heads are of another kind than the published ones.
+  """
+  from safetensors.flax import save_file
+
+  module, params = heads
+  if not isinstance(module, MedusaHeads) or module.output_bias:
+    raise UserError(
+      'published heads are residual blocks and projections without a bias, and these are others: keep them in a model'
+      ' folder (fastdec.folders.save)'
+    )
+  folder = pathlib.Path(folder)
+  if folder.exists():
+    raise UserError(f'{folder} is there already: give a new folder for the heads')
+  config = {
+    'medusa_num_heads': module.depth,
+    'medusa_num_layers': module.layers,
+    'base_model_name_or_path': base_model,
+    'version': '2',
+  }
+  partial = folder.with_name(f'{folder.name}.partial')
+  partial.mkdir(parents=True, exist_ok=True)
+  tensors = flatten_dict(params, sep='/')
+  save_file({_their_name(name, module.layers): value for name, value in tensors.items()}, partial / FILE)
+  (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+  partial.rename(folder)
+
+
+def _their_name(ours: str, layers: int) -> str:
+  """head_2/block_0/kernel -> 2.0.linear.weight"""
+  head, layer, part = ours.replace('kernel', 'weight').split('/')
+  head, block = head.removeprefix('head_'), layer.removeprefix('block_')
+  return f'{head}.{layers}.{part}' if layer == 'projection' else f'{head}.{block}.linear.{part}'
+
+
+def _files(folder: pathlib.Path) -> dict[str, str]:
+  """The file that holds each tensor."""
+  if (folder / FILE).is_file():
+    return files_in(folder, FILE)
+  pickled = sorted(folder.glob('*.pt'))
+  if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickled:
+    return files_of(folder)
+  command = (
+    'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'
+    f" torch.load('{pickled[0]}', map_location='cpu', weights_only=True).items()}}, '{folder / FILE}')\""
+  )
+  raise UserError(f'{folder} has its heads only as pickle ({pickled[0].name}), which is refused: convert by {command}')
+
+
+def _our_names(theirs: Mapping[str, Any], config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, str]:
+  """The stored name of each parameter."""
+  prefixed = [name for name in theirs if PREFIX.match(name)]  # then all others are the model's
+  names, unknown = {}, []
+  for name in prefixed or theirs:
+    matches = ((pattern.fullmatch(PREFIX.sub('', name)), ours) for pattern, ours in RENAMES)
+    found = [match.expand(ours) for match, ours in matches if match]
+    if found:
+      names[found[0].replace('weight', 'kernel')] = name
+    else:
+      unknown.append(name)
+  if unknown or not _count(names, 'block'):
+    has = f'has unknown {listed(unknown)}' if unknown else 'holds no residual blocks'
+    raise UserError(f'{folder} {has}: Medusa heads are called 0.0.linear.weight, 0.1.weight, ... or as in vLLM')
+  shared = names.pop(SHARED, names.get('head_0/projection/kernel') if config.get('original_lm_head') else None)
+  if names.pop(TOKEN_MAP, None) and config.get('truncated_vocab_size', 0) < config.get('vocab_size', 0):
+    raise UserError(f'{folder} has heads for a part of the vocabulary, which is not supported: give whole ones')
+  if shared is None:
+    return names
+  return {f'head_{i}/projection/kernel': shared for i in range(_count(names, 'head'))} | names
+
+
+def _count(names: Mapping[str, str], of: str) -> int:
+  """How many heads there are, or blocks in each."""
+  return max((int(index) + 1 for name in names for index in re.findall(rf'{of}_(\d+)', name)), default=0)
+
+
+def _check_counts(config: Mapping[str, Any], depth: int, layers: int, folder: pathlib.Path) -> None:
+  """Raises UserError where config.json promises more than there is."""
+  is_vllm = config.get('model_type') == 'medusa'
+  for found, of, names in (
+    (depth, 'heads', ('medusa_num_heads', 'num_heads')),
+    (layers, 'blocks a head', ('medusa_num_layers', 'num_hidden_layers')),
+  ):
+    promised = config.get(names[is_vllm], found)
+    if promised > found:
+      raise UserError(f'{folder} has {found} {of}, and its config.json says {promised}: copy it again, or mend either')
+
+
+def _fitted(heads: MedusaHeads, found: Mapping[str, Array], folder: pathlib.Path) -> Params:
+  """The parameters, checked, with zeros for biases that are not stored."""
+  expected = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
+  if missing := [name for name in expected if name not in found and not name.endswith('/bias')]:
+    raise UserError(f'{folder} lacks {listed(missing)} of its {heads.depth} heads: copy it again')
+  dtype = next(iter(found.values())).dtype
+  params = {}
+  for name, want in expected.items():
+    params[name] = found[name] if name in found else jnp.zeros(want.shape, dtype)
+    if params[name].shape != want.shape:
+      have = list(params[name].shape)
+      raise UserError(f'{folder} holds {have} for {name}, and its first tensor means {list(want.shape)}: copy it again')
+  return unflatten_dict(params, sep='/')

@@ -1,0 +1,161 @@
+"""Images by index and in batches: each once an epoch, in an order that the seed and the epoch decide."""
+
+import dataclasses
+from pathlib import Path
+
+import grain
+import numpy as np
+import pytest
+
+from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
+from fastdec.data.images.resizing import shrink
+from fastdec.errors import UserError
+
+TRAIN = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), np.uint8)
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory) -> ImageData:
+  path = tmp_path_factory.mktemp('images') / 'a.npz'
+  np.savez(path, train=TRAIN, dev=TRAIN[:3] // 2)
+  return ImageData('npz', path=str(path))
+
+
+@pytest.fixture(scope='module')
+def cache(tmp_path_factory) -> Path:
+  return tmp_path_factory.mktemp('cache')
+
+
+@pytest.fixture(scope='module')
+def images(data: ImageData, cache: Path) -> Images:
+  return open_images(data, cache)
+
+
+def order(images: Images, seed: int, batches: int, rows: int = 5) -> list[int]:
+  """Which images of train make up the first batches."""
+  data = image_batches(images, 'train', rows, seed)
+  targets = np.concatenate([data[i]['target'] for i in range(batches)])
+  return [int(np.flatnonzero((TRAIN.reshape(10, -1) == target).all(1))[0]) for target in targets]
+
+
+def test_a_batch_holds_the_small_image_and_the_raster_scan_of_the_large_one(images: Images):
+  batch = image_batches(images, 'train', 4, 0)[0]
+  assert {name: (array.dtype, array.shape) for name, array in batch.items()} == {
+    'source': (np.uint8, (4, 8, 8, 3)), 'target': (np.int32, (4, 3072)), 'target_segment': (np.int32, (4, 3072))}
+  large = batch['target'].reshape(4, 32, 32, 3).astype(np.uint8)
+  np.testing.assert_array_equal(batch['source'], shrink(large))
+  assert (batch['target_segment'] == 1).all()
+  index, = np.flatnonzero((large[0] == TRAIN).all((1, 2, 3)))
+  assert batch['target'][0, :4].tolist() == [*TRAIN[index, 0, 0], TRAIN[index, 0, 1, 0]]
+
+
+def test_every_image_comes_once_an_epoch_and_each_epoch_has_another_order(images: Images):
+  epochs = np.reshape(order(images, 0, 8), (4, 10)).tolist()
+  assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 4
+  assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_an_epoch_may_end_inside_a_batch(images: Images):
+  assert order(images, 3, 10, rows=4) == order(images, 3, 8, rows=5)
+
+
+def test_the_seed_decides_the_order(images: Images):
+  assert order(images, 1, 4) == order(images, 1, 4) != order(images, 2, 4)
+
+
+def test_a_batch_is_the_same_by_index_by_iterator_and_after_a_restart(images: Images):
+  data = image_batches(images, 'train', 3, 0)
+  iterate = lambda: iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
+  first, again = iterate(), iterate()
+  for _ in range(5):
+    next(first)
+  again.set_state(first.get_state())
+  for index in (5, 6):
+    expected = data[index]
+    for batch in (next(first), next(again)):
+      for name, array in expected.items():
+        np.testing.assert_array_equal(batch[name], array)
+
+
+def test_a_limit_on_train_changes_the_key_and_nothing_else(data: ImageData, images: Images, cache: Path):
+  limited = open_images(dataclasses.replace(data, max_train=7), cache)
+  assert limited.counts == {'train': 7, 'dev': 3} and limited.key != images.key
+  np.testing.assert_array_equal(limited.array('train'), TRAIN[:7])
+  assert open_images(dataclasses.replace(data, max_train=11), cache).counts['train'] == 10
+  assert len(list(cache.glob('*'))) == 1
+
+
+def test_images_are_read_by_index_and_the_first_ones_as_an_array(images: Images):
+  split = images.split('train')
+  np.testing.assert_array_equal(split[np.int64(4)], TRAIN[4])
+  np.testing.assert_array_equal(list(split), TRAIN)
+  np.testing.assert_array_equal(images.array('train', 3), TRAIN[:3])
+  for index in (-1, 10):
+    with pytest.raises(IndexError, match=f'there is no image {index}: there are 10'):
+      split[index]
+
+
+def test_another_file_has_another_key_and_the_same_one_has_not(data: ImageData, images: Images, tmp_path: Path):
+  (tmp_path / 'b.npz').write_bytes(Path(data.path).read_bytes())
+  np.savez(tmp_path / 'c.npz', train=TRAIN[::-1])
+  keys = [open_images(ImageData('npz', path=str(tmp_path / name)), tmp_path).key for name in ('b.npz', 'c.npz')]
+  assert keys[0] == images.key != keys[1]
+
+
+def test_prepared_images_are_not_prepared_again(data: ImageData, images: Images, cache: Path, monkeypatch):
+  monkeypatch.setattr('numpy.load', lambda *_, **__: pytest.fail('the arrays were read again'))
+  assert open_images(data, cache).key == images.key
+
+
+def test_damage_in_the_cache_is_named(data: ImageData, tmp_path: Path):
+  open_images(data, tmp_path)
+  path, = tmp_path.rglob('*train.array_record*')
+  path.write_bytes(path.read_bytes()[:-20])
+  with pytest.raises(UserError, match=r'the prepared images .* is damaged: remove the folder'):
+    open_images(data, tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_named(data: ImageData, tmp_path: Path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match=r'cannot keep prepared data in .*file'):
+    open_images(data, tmp_path / 'file')
+
+
+def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
+  monkeypatch.setattr('fastdec.data.images.embedded.SIZES', {'train': 8, 'dev': 4, 'test': 4})
+  images = open_images(ImageData(), tmp_path)
+  assert images.counts == {'train': 8, 'dev': 4, 'test': 4}
+  assert len(list(tmp_path.glob('*/embedded_images/1.0.0/dataset_info.json'))) == 1
+  assert images.array('test').std() > 8
+
+
+@pytest.mark.parametrize(('data', 'message'), [
+  (ImageData(path='a.npz'), "'embedded' were given the file a.npz: set kind to npz"),
+  (ImageData('tfds', path='a.npz'), "'tfds' were given the file a.npz: set kind to npz"),
+  (ImageData('npz', path='a.npz', folder='b'), "'npz' were given the folder b: set kind to tfds"),
+  (ImageData(max_train=0), 'max_train is 0: give at least 1'),
+])
+def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: str, tmp_path: Path):
+  with pytest.raises(UserError, match=message):
+    open_images(data, tmp_path)
+
+
+def test_an_unknown_kind_is_refused(tmp_path: Path):
+  data = ImageData()
+  object.__setattr__(data, 'kind', 'folder')  # as without the checks of types that tests have
+  with pytest.raises(UserError, match="kind 'folder' are not known: set kind to embedded, npz or tfds"):
+    open_images(data, tmp_path)
+
+
+@pytest.mark.parametrize(('call', 'message'), [
+  (lambda images: images.split('valid'), "no split 'valid': they have train, dev"),
+  (lambda images: images.array('test'), "no split 'test'"),
+  (lambda images: images.array('dev', 4), "4 images of split 'dev' were asked for: it has 3, give 1 to 3"),
+  (lambda images: images.array('dev', 0), "0 images of split 'dev' were asked for"),
+  (lambda images: image_batches(images, 'test', 1, 0), "no split 'test'"),
+  (lambda images: image_batches(images, 'dev', 4, 0), "a batch of 4 images of split 'dev' is not possible: it has 3"),
+  (lambda images: image_batches(images, 'dev', 0, 0), 'a batch of 0 images'),
+])
+def test_what_the_images_do_not_have_is_refused(images: Images, call, message: str):
+  with pytest.raises(UserError, match=message):
+    call(images)

@@ -1,0 +1,89 @@
+"""Images in a file: what is not one is refused before anything is prepared."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastdec.data.images.corpus import ImageData, open_images
+from fastdec.errors import UserError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
+
+
+def write(path: Path, **arrays: np.ndarray) -> ImageData:
+  np.savez_compressed(path, **arrays)
+  return ImageData('npz', path=str(path))
+
+
+def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
+  data = write(tmp_path / 'a.npz', train=IMAGES, test=np.asfortranarray(IMAGES[:2]), names=np.array(['x']))
+  images = open_images(data, tmp_path / 'cache')
+  assert images.counts == {'train': 6, 'test': 2}
+  np.testing.assert_array_equal(images.array('train'), IMAGES)
+  np.testing.assert_array_equal(images.array('test'), IMAGES[:2])
+  assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
+
+
+@pytest.mark.parametrize(('arrays', 'message'), [
+  ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev and test'),
+  ({}, r'a.npz has arrays of no name: name them'),
+  ({'train': IMAGES, 'dev': IMAGES[..., 0]}, r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3"),
+  ({'dev': IMAGES[..., :1]}, r"is uint8\[6, 32, 32, 1\]: give"),
+  ({'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)}, r'is uint8\[6, 32, 32, 4\]: .* without alpha'),
+  ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
+  ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
+  ({'test': np.uint8(1)}, r'is uint8\[\]'),
+  ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
+  ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
+  ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
+])
+def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
+  with pytest.raises(UserError, match=message):
+    open_images(write(tmp_path / 'a.npz', **arrays), tmp_path / 'cache')
+  assert not (tmp_path / 'cache').exists()
+
+
+def npy() -> bytes:
+  file = io.BytesIO()
+  np.save(file, IMAGES)
+  return file.getvalue()
+
+
+@pytest.mark.parametrize(('content', 'reason'), [
+  (None, 'No such file'), (b'', 'not a zip'), (b'\x89PNG\r\n', 'not a zip'), (npy(), 'not a zip')])
+def test_what_is_no_npz_is_refused(tmp_path: Path, content, reason):
+  if content is not None:
+    (tmp_path / 'a.npz').write_bytes(content)
+  with pytest.raises(UserError, match=rf'cannot read .*a.npz \(.*{reason}.*\): give a whole .npz file'):
+    open_images(ImageData('npz', path=str(tmp_path / 'a.npz')), tmp_path / 'cache')
+  assert not (tmp_path / 'cache').exists()
+
+
+def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path):
+  data = write(tmp_path / 'a.npz', train=IMAGES, dev=IMAGES)
+  whole = (tmp_path / 'a.npz').read_bytes()
+  (tmp_path / 'a.npz').write_bytes(whole[:-50])
+  with pytest.raises(UserError, match=r'cannot read .*a.npz'):
+    open_images(data, tmp_path / 'cache')
+  for start, reason in ((200, 'decompressing'), (len(whole) // 2 - 2000, 'CRC')):  # in the header, in the pixels
+    (tmp_path / 'a.npz').write_bytes(whole[:start] + bytes(1000) + whole[start + 1000:])
+    with pytest.raises(UserError, match=rf'cannot read .*a.npz .*{reason}'):
+      open_images(data, tmp_path / 'cache')
+  (tmp_path / 'a.npz').write_bytes(whole)
+  np.testing.assert_array_equal(open_images(data, tmp_path / 'cache').array('dev'), IMAGES)
+
+
+def test_no_path_is_refused(tmp_path: Path):
+  with pytest.raises(UserError, match="'npz' name no file: set path"):
+    open_images(ImageData('npz'), tmp_path)
+
+
+def test_faces32_comes_back_whole(shared: Path, tmp_path: Path):
+  path = shared / 'data' / 'faces32' / 'faces32.npz'
+  images = open_images(ImageData('npz', path=str(path), max_train=1000), tmp_path)
+  assert images.counts == {'train': 1000, 'dev': 400, 'test': 400}
+  with np.load(path) as arrays:
+    for split, count in images.counts.items():
+      np.testing.assert_array_equal(images.array(split), arrays[split][:count])

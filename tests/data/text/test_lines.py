@@ -1,0 +1,113 @@
+"""Lines and where they are; a file is read once for each state it has been in."""
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from fastdec.data.text import lines
+from fastdec.data.text.lines import Lines, content_key, read_pairs
+from fastdec.errors import UserError
+
+SGM = '<refset>\n<doc id="1">\n<seg id="1"> R&amp;D &lt;b&gt; &amp;quot; </seg>\n<p>\n<seg id="2"></seg>\n</doc>\n'
+
+
+def archive(path: Path, members: dict[str, bytes]) -> Path:
+  """A gzipped tar archive of these files."""
+  with tarfile.open(path, 'w:gz') as file:
+    for name, content in members.items():
+      info = tarfile.TarInfo(name)
+      info.size = len(content)
+      file.addfile(info, io.BytesIO(content))
+  return path
+
+
+def test_lines_are_the_same_in_a_file_a_gzipped_one_and_an_archive(tmp_path: Path):
+  content = 'eins\n\n zwei\xa0\r\ndrei\x0cdrei\u2028'.encode()
+  (tmp_path / 'plain.de').write_bytes(content)
+  (tmp_path / 'packed.gz').write_bytes(gzip.compress(content))
+  packed = archive(tmp_path / 'archive.tgz', {'b/a/text.de': b'no\n', './a/text.de': content, 'z': b''})
+  expected = [line.encode() for line in ('eins', '', ' zwei\xa0', 'drei\x0cdrei\u2028')]
+  places = Lines(str(tmp_path / 'plain.de')), Lines(str(tmp_path / 'packed.gz')), Lines(str(packed), 'a/text.de')
+  assert [list(place) for place in places] == [expected] * 3
+
+
+def test_of_sgm_files_the_segments_are_the_lines(tmp_path: Path):
+  (tmp_path / 'test.sgm').write_text(SGM)
+  assert list(Lines(str(tmp_path / 'test.sgm'))) == [b'R&D <b> &quot;', b'']
+
+
+def test_files_are_read_one_behind_the_other_with_or_without_empty_sides(tmp_path: Path):
+  for name, content in {'a.en': 'a\n\nc\n', 'a.de': 'A\nB\nC\n', 'b.en': 'd\ne\n', 'b.de': 'D\n \n'}.items():
+    (tmp_path / name).write_text(content)
+  files = [tuple(Lines(str(tmp_path / f'{stem}.{side}')) for side in ('en', 'de')) for stem in 'ab']
+  assert list(read_pairs(files, keep_empty=False)) == [('a', 'A'), ('c', 'C'), ('d', 'D')]
+  assert list(read_pairs(files, keep_empty=True))[3:] == [('d', 'D'), ('e', ' ')]
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lines, Lines]:
+  """Two files, old enough to be remembered."""
+  monkeypatch.setattr(lines, 'RACY', -1.0)
+  for name in ('source', 'target'):
+    (tmp_path / name).write_text('one\ntwo\n')
+  return Lines(str(tmp_path / 'source')), Lines(str(tmp_path / 'target'))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+  """The paths of the files that were read whole, in order."""
+  read, scan = [], lines._scan
+  monkeypatch.setattr(lines, '_scan', lambda place: read.append(place.path) or scan(place))
+  return read
+
+
+def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: Path):
+  keys = [content_key({split: [pair]}, tmp_path / 'memory') for split in ('train', 'train', 'dev')]
+  assert keys[0] == keys[1] != keys[2]
+  assert reads == [pair[0].path, pair[1].path]
+
+
+def test_a_changed_file_is_read_again_though_its_size_and_date_are_the_same(pair, reads: list[str], tmp_path: Path):
+  before = content_key({'train': [pair]}, tmp_path / 'memory')
+  status = os.stat(pair[0].path)
+  Path(pair[0].path).write_text('ONE\ntwo\n')
+  os.utime(pair[0].path, ns=(status.st_atime_ns, status.st_mtime_ns))
+  assert content_key({'train': [pair]}, tmp_path / 'memory') != before
+  assert reads == [pair[0].path, pair[1].path, pair[0].path]
+
+
+def test_a_file_changed_just_now_is_not_trusted(pair, reads: list[str], tmp_path: Path, monkeypatch):
+  monkeypatch.setattr(lines, 'RACY', 60.0)
+  for _ in range(2):
+    content_key({'train': [pair]}, tmp_path / 'memory')
+  assert len(reads) == 4 and not (tmp_path / 'memory').exists()
+
+
+@pytest.mark.parametrize('damage', ['', '{"lines": 2}', '[]'])
+def test_a_damaged_note_is_made_again(pair, reads: list[str], tmp_path: Path, damage: str):
+  key = content_key({'train': [pair]}, tmp_path / 'memory')
+  for note in (tmp_path / 'memory').iterdir():
+    note.write_text(damage)
+  assert [content_key({'train': [pair]}, tmp_path / 'memory') for _ in range(2)] == [key, key]
+  assert len(reads) == 4
+
+
+def test_where_nothing_can_be_remembered_files_are_read_each_time(pair, reads: list[str], tmp_path: Path):
+  (tmp_path / 'memory').write_text('a file, not a folder')
+  assert len({content_key({'train': [pair]}, tmp_path / 'memory') for _ in range(2)}) == 1
+  assert len(reads) == 4
+
+
+@pytest.mark.parametrize('cut', [
+  lambda content: content[:len(content) // 2], lambda content: b'', lambda content: b'<html>404</html>'])
+def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
+  noise = bytes(range(256)) * 200
+  path = archive(tmp_path / 'archive.tgz', {'a': noise, 'b.de': b'\n'.join(noise.hex().encode() for _ in range(9))})
+  path.write_bytes(cut(path.read_bytes()))
+  place = Lines(str(path), 'b.de')
+  with pytest.raises(UserError, match=r'cannot read b.de in .*archive.tgz .*: give the whole archive'):
+    content_key({'train': [(place, place)]}, tmp_path / 'memory')

@@ -1,0 +1,153 @@
+"""What the config.json of each family says, in its older and newer words; no weights are needed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.folders import huggingface, llama, marian
+from fastdec.models.transformer import Network
+
+LLAMA = {
+  'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 3,
+  'num_attention_heads': 4, 'max_position_embeddings': 64, 'eos_token_id': 2,
+}  # fmt: skip
+MARIAN = {
+  'model_type': 'marian', 'vocab_size': 11, 'd_model': 8, 'encoder_layers': 1, 'decoder_layers': 1,
+  'encoder_attention_heads': 4, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 12, 'decoder_ffn_dim': 6,
+  'max_position_embeddings': 16, 'pad_token_id': 10, 'eos_token_id': 0,
+}  # fmt: skip
+LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0}
+
+
+def config_of(generation=(), **changes):
+  return llama.model_of({**LLAMA, **changes}, dict(generation), 'float32').config
+
+
+@pytest.mark.parametrize(
+  ('older', 'newer'),
+  [
+    ({}, {'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}}),
+    ({'rope_theta': 5e5, 'rope_scaling': None}, {'rope_parameters': {'rope_type': 'default', 'rope_theta': 5e5}}),
+    ({'rope_theta': None}, {}),
+    (
+      {'rope_theta': 99.0, 'rope_scaling': {'type': 'linear', 'factor': 3}},
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 3.0, 'rope_theta': 99.0}},
+    ),
+    # The context of the first training may be said inside, beside, or not at all: then it is the present one.
+    ({'rope_scaling': LLAMA3}, {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 64}}),
+    (
+      {'rope_scaling': LLAMA3, 'original_max_position_embeddings': 16},
+      {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 16}},
+    ),
+    # Where both are given, `generate` has always heeded the older one.
+    (
+      {'rope_scaling': {'type': 'linear', 'factor': 2.0}, 'rope_parameters': {'rope_type': 'default'}},
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 2.0}},
+    ),
+  ],
+)
+def test_rope_means_the_same_in_older_and_newer_words(older, newer):
+  assert config_of(**older) == config_of(**newer)
+
+
+def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
+  stretched = config_of(rope_scaling={'type': 'linear', 'factor': 4.0}).rotary
+  at = jnp.arange(8)
+  np.testing.assert_allclose(stretched.angles(4 * at, 4), config_of().rotary.angles(at, 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'windows'),
+  [
+    ({'model_type': 'llama', 'sliding_window': 5}, ()),
+    ({'model_type': 'mistral', 'sliding_window': 5}, (5, 5, 5)),
+    ({'model_type': 'mistral', 'sliding_window': None}, ()),
+    ({'model_type': 'mistral', 'num_attention_heads': 8}, (4096,) * 3),
+    ({'model_type': 'qwen2', 'sliding_window': 5}, ()),
+    ({'model_type': 'qwen2', 'sliding_window': 5, 'use_sliding_window': True, 'max_window_layers': 1}, (0, 5, 5)),
+    ({'model_type': 'qwen3', 'sliding_window': 5, 'use_sliding_window': True}, (0, 0, 0)),
+    (
+      {
+        'model_type': 'qwen3', 'sliding_window': 5, 'use_sliding_window': True,
+        'layer_types': ['sliding_attention', 'full_attention', 'sliding_attention'],
+      },
+      (5, 0, 5),
+    ),
+  ],
+)  # fmt: skip
+def test_windows(changes, windows):
+  assert config_of(**{'num_key_value_heads': None, **changes}).windows == windows
+
+
+@pytest.mark.parametrize(
+  ('kind', 'said', 'biases', 'norms', 'key_heads', 'width'),
+  [
+    ('llama', {'attention_bias': True, 'mlp_bias': True}, (True, True, True), False, 4, 4),
+    ('mistral', {'attention_bias': True, 'mlp_bias': True}, (False, False, False), False, 8, 4),
+    ('qwen2', {'attention_bias': False, 'mlp_bias': True}, (True, False, False), False, 4, 4),
+    ('qwen3', {'attention_bias': True, 'mlp_bias': True}, (True, True, False), True, 4, 128),
+  ],
+)
+def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, width):
+  """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default is 8 key heads."""
+  heads = {'num_attention_heads': 8, 'hidden_size': 32} if kind == 'mistral' else {}
+  config = config_of(model_type=kind, **said, **heads)
+  assert (config.qkv_bias, config.out_bias, config.mlp_bias) == biases
+  assert (config.qk_norm, config.kv_heads, config.width) == (norms, key_heads, width)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'generation', 'message'),
+  [
+    ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
+    ({'rope_scaling': {'type': 'dynamic', 'factor': 2}}, {}, "rope_type='dynamic'"),
+    ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, {}, 'partial_rotary_factor=0.5'),
+    ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {}, 'one of full_attention, sli'),
+    ({'head_dim': 5}, {}, 'cannot be rotated'),
+    ({}, {'forced_bos_token_id': 0}, 'forced_bos_token_id=0'),
+    ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
+    ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
+  ],
+)
+def test_what_is_not_supported_is_named(changes, generation, message):
+  with pytest.raises(fd.UserError, match=message):
+    config_of(generation, **changes)
+
+
+def test_what_is_never_emitted():
+  """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are nobody."""
+  generation = {'eos_token_id': [2, 5], 'bad_words_ids': [[3], [5]], 'suppress_tokens': [-1, 7, 99]}
+  assert huggingface.suppressed(LLAMA, generation) == {3, 7}
+  assert huggingface.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
+  older = {**LLAMA, 'bad_words_ids': [[4]]}
+  assert huggingface.suppressed(older, {}) == {4} and not huggingface.suppressed(older, {'eos_token_id': 2})
+
+
+def test_marians_sides_may_differ_in_size():
+  model = marian.model_of(MARIAN, {}, 'float32')
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = {side: params[f'{side}_0']['attention']['qkv']['kernel'].shape for side in ('encoder', 'decoder')}
+  assert shapes == {'encoder': (3, 4, 2, 8), 'decoder': (3, 2, 4, 8)}
+  assert params['decoder_0']['feed_forward']['w1']['kernel'].shape == (6, 8)
+  memory = jax.eval_shape(model.encode, params, jnp.ones((1, 3), jnp.int32))
+  cache = jax.eval_shape(lambda p, m: model.init_cache(p, m, 1, 4), params, memory)
+  assert cache.own.layers[0].k.shape == (1, 2, 4, 4)
+
+
+def test_marian_scales_its_embedding_where_the_config_says_so():
+  """Not by default; the positions never."""
+  tokens, embedded = jnp.array([[3]]), {}
+  for scaled in (None, True):
+    model = marian.model_of({**MARIAN, 'scale_embedding': scaled}, {}, 'float32')
+    params = model.init(jax.random.key(0))
+    args = (tokens, 0 * tokens, 'source', False)
+    embedded[scaled] = Network(model.config).apply({'params': params}, *args, method='embed')
+    embedded[scaled] -= params['source_positions'][0]
+  np.testing.assert_allclose(embedded[True], embedded[None] * 8**0.5, rtol=1e-4, atol=1e-5)
+
+
+def test_marian_needs_a_pad():
+  with pytest.raises(fd.UserError, match='pad_token_id=null'):
+    marian.model_of({**MARIAN, 'pad_token_id': None}, {}, 'float32')

@@ -1,0 +1,126 @@
+"""Model folders: what is written is read back; what is not whole, or does not belong together, is refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.transformed import Transformed
+from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.tokenizers.sentencepiece import Tokenizer
+
+CONFIG = TransformerConfig(vocab_size=30, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)
+HEADS = BlockwiseHeads(k=3, d_model=8, d_ff=6)
+
+
+@pytest.fixture(scope='module')
+def parts(tmp_path_factory):
+  """(model, params, head params, tokenizer file)."""
+  model, key = Transformer(CONFIG), jax.random.key(0)
+  path = tmp_path_factory.mktemp('tokenizer') / 'pieces.model'
+  Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], path, vocab_size=30)
+  return model, jax.jit(model.init)(key), jax.jit(HEADS.init)(key), path
+
+
+@pytest.fixture
+def folder(parts, tmp_path):
+  model, params, head_params, tokenizer = parts
+  folders.save(tmp_path / 'run' / 'model', model, params, tokenizer, (HEADS, head_params))
+  return tmp_path / 'run' / 'model'
+
+
+def test_round_trip_by_folder_and_by_workdir(parts, folder):
+  model, params, head_params, _ = parts
+  for path in (folder, folder.parent):
+    loaded, loaded_params = fd.load(path)
+    heads, loaded_heads = fd.load_heads(path)
+    assert loaded == model and heads == HEADS
+    jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
+    jax.tree.map(np.testing.assert_array_equal, loaded_heads, head_params)
+    assert fd.load_tokenizer(path).decode(fd.load_tokenizer(path).encode('a dog sits')) == 'a dog sits'
+
+
+def test_round_trip_of_convolutions(tmp_path):
+  layers = {'encoder_layers': ((4, 3),), 'decoder_layers': ((4, 3), (8, 2))}
+  model = FConv(FConvConfig(vocab_size=9, d_embed=4, d_out=6, **layers))
+  params = jax.jit(model.init)(jax.random.key(0))
+  folders.save(tmp_path / 'model', model, params, None)
+  loaded, loaded_params = fd.load(tmp_path)
+  assert loaded == model and hash(loaded) == hash(model)
+  jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
+
+
+def test_a_dtype_is_that_of_parameters_and_computation(folder):
+  model, params = fd.load(folder, dtype='bfloat16')
+  assert model.config.dtype == 'bfloat16'
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {'bfloat16'}
+
+
+def test_transformed_heads_make_another_model(parts, tmp_path):
+  model, params, _, tokenizer = parts
+  heads = dataclasses.replace(HEADS, first='transformed')
+  folders.save(tmp_path / 'model', model, params, tokenizer, (heads, heads.init(jax.random.key(1))))
+  loaded, both = fd.load(tmp_path)
+  assert loaded == Transformed(model, heads) and set(both) == {'model', 'heads'}
+
+
+def test_saving_again_replaces_the_folder_whole(parts, folder):
+  model, params, _, tokenizer = parts
+  folders.save(folder, model, params, tokenizer)
+  with pytest.raises(fd.UserError, match='without heads: give the workdir of a run with k >= 2'):
+    fd.load_heads(folder)
+  assert sorted(x.name for x in folder.parent.iterdir()) == ['model']
+
+
+def damage(folder, file, change):
+  path = folder / file
+  path.write_bytes(change(path.read_bytes()))
+
+
+def edited(**fields):
+  def change(data):
+    config = json.loads(data)
+    config['model'].update(fields)
+    return json.dumps(config).encode()
+
+  return change
+
+
+@pytest.mark.parametrize(
+  'spoil, message',
+  [
+    (lambda f: damage(f, 'model.safetensors', lambda data: data[: len(data) // 2]), 'corrupt or cut short'),
+    (lambda f: damage(f, 'model.safetensors', lambda data: b''), 'corrupt or cut short'),
+    (lambda f: (f / 'model.safetensors').unlink(), 'is missing'),
+    (lambda f: damage(f, 'config.json', lambda data: data[:20]), 'not JSON'),
+    (lambda f: damage(f, 'config.json', lambda data: b'{}'), 'not a fastdec model'),
+    (lambda f: damage(f, 'config.json', edited(vocab_size=31)), r'holds \(30, 8\) for embedding, .* means \(31, 8\)'),
+    (lambda f: damage(f, 'config.json', edited(decoder_layers=2)), 'holds nothing for decoder_1/'),
+    (lambda f: damage(f, 'config.json', edited(depth=2)), 'unknown fields depth: known are activation'),
+    (lambda f: damage(f, 'config.json', edited(type='mamba')), "of type 'mamba': known are transformer"),
+  ],
+)
+def test_a_folder_that_is_not_whole_is_refused(folder, spoil, message):
+  spoil(folder)
+  with pytest.raises(fd.UserError, match=message):
+    fd.load(folder)
+
+
+def test_no_folder_and_an_unfinished_run(tmp_path):
+  with pytest.raises(fd.UserError, match='is not a folder'):
+    fd.load(tmp_path / 'nowhere')
+  with pytest.raises(fd.UserError, match=r'no config\.json: give the workdir'):
+    fd.load(tmp_path)
+
+
+def test_heads_of_another_size_are_refused_before_they_are_used(parts):
+  model, params, _, _ = parts
+  wide = BlockwiseHeads(k=3, d_model=16, d_ff=6)
+  with pytest.raises(fd.UserError, match='heads are for hidden states of 16, and this model has 8'):
+    fd.decode(model, params, np.array([[3, 1]]), fd.Blockwise((wide, wide.init(jax.random.key(0)))), max_len=4)
