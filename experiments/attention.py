@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 MODEL = flags.DEFINE_string('model', None, 'folder of a translation model, or of a finished run', required=True)
 TEXT = flags.DEFINE_string('text', None, 'the sentence to translate', required=True)
@@ -33,8 +33,9 @@ def main(_: list[str]) -> None:
   import numpy as np
 
   import fastdec as fd
-  from fastdec.evaluation import attention_figure, figures
-  from fastdec.evaluation.attention_weights import cross_attention
+  from experiments.tools import attention_figure
+  from experiments.tools.attention_weights import cross_attention
+  from fastdec.evaluation import drawing
 
   out = cli.picture_path(OUT.value)
   generator = _language().load()
@@ -51,17 +52,18 @@ def main(_: list[str]) -> None:
   title = f'{pathlib.Path(MODEL.value).resolve().name}: {_name(strategy)}, {_worth(decoded)}'
   sizes = np.asarray(decoded.block_sizes[0]).tolist()
   picture = attention_figure.figure(weights, names, source_pieces, pieces, sizes, title)
-  figures.save(picture, out)
+  drawing.save(picture, out)
   print(f'{generator.tokenizer.decode(written.tolist())}\n{_worth(decoded)}; the picture is in {out}')
 
 
 def _language() -> Any:
   """The model's config and tokenizer, with what drafts, all of it being possible with the text."""
-  from experiments import decoding, generation
+  from experiments.lab import decoding
+  from experiments.tools import generation
+  from experiments.tools.attention_figure import MOST
+  from experiments.tools.attention_weights import check_translates
   from fastdec import folders
   from fastdec.errors import UserError
-  from fastdec.evaluation.attention_figure import MOST
-  from fastdec.evaluation.attention_weights import check_translates
 
   decoding.rule_of(RULE.value)
   try:
@@ -92,8 +94,8 @@ def _check_layer(generator: Any) -> None:
   import jax
   import jax.numpy as jnp
 
+  from experiments.tools.attention_weights import cross_attention
   from fastdec.errors import UserError
-  from fastdec.evaluation.attention_weights import cross_attention
 
   if LAYER.value is not None:
     ids = jnp.zeros(1, jnp.int32)
@@ -116,7 +118,7 @@ def _with_rule(strategy: Any) -> Any:
   import dataclasses
 
   import fastdec as fd
-  from experiments.decoding import rule_of
+  from experiments.lab.decoding import rule_of
 
   return dataclasses.replace(strategy, rule=rule_of(RULE.value)) if isinstance(strategy, fd.Blockwise) else strategy
 

@@ -12,7 +12,7 @@ configs/image_speed.py. Of a language model the model's part of a call is timed 
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)
@@ -25,10 +25,10 @@ def main(words: list[str]) -> None:
   from rich.console import Console
 
   from configs.common import to_dataclass
-  from experiments import image_speed, lm_speed, speed
+  from experiments.speed import images, lm, translation
   from fastdec.files import whole_file
 
-  kind = {'translation': speed, 'images': image_speed, 'lm': lm_speed}[CONFIG.value.task]
+  kind = {'translation': translation, 'images': images, 'lm': lm}[CONFIG.value.task]
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)
   workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
   workdir.mkdir(parents=True, exist_ok=True)

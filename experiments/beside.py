@@ -7,7 +7,7 @@ Reads their results.jsonl; measures nothing. Columns have the folders' names.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 WORKDIRS = flags.DEFINE_list('workdirs', None, 'workdirs of experiments.table1, two or more', required=True)
 OUT = flags.DEFINE_string('out', None, 'also writes the table to this Markdown file')
@@ -16,9 +16,9 @@ OUT = flags.DEFINE_string('out', None, 'also writes the table to this Markdown f
 def main(_: list[str]) -> None:
   import pathlib
 
+  from experiments.lab import cells, report
+  from experiments.papers.stern2018.beside import beside_table
   from fastdec.errors import UserError
-  from fastdec.evaluation import cells, report
-  from fastdec.evaluation.beside import beside_table
 
   names = {pathlib.Path(workdir).resolve().name: pathlib.Path(workdir) for workdir in WORKDIRS.value}
   if len(names) < max(2, len(WORKDIRS.value)):

@@ -14,7 +14,7 @@ node.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 MODEL = flags.DEFINE_string('model', None, 'folder of a model, or of a finished run', required=True)
 HEADS = flags.DEFINE_string('heads', None, "folder of prediction heads (none: the model's own folder)")
@@ -33,10 +33,12 @@ def main(_: list[str]) -> None:
   import rich.console
 
   import fastdec as fd
-  from experiments import calibration, generation
-  from experiments.progress import Progress
+  from experiments.lab import report
+  from experiments.lab.progress import Progress
+  from experiments.papers.cai2024 import tables
+  from experiments.tools import generation
   from fastdec.errors import UserError
-  from fastdec.evaluation import report, tree_figure
+  from fastdec.evaluation import tree_calibration, tree_figure
   from fastdec.struct import Bound
 
   output = pathlib.Path(OUTPUT.value)
@@ -50,15 +52,15 @@ def main(_: list[str]) -> None:
   ids = [language.ids(prompt) for prompt in prompts]
   console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   with Progress(len(ids), 'prompt') as progress:
-    found = calibration.calibrate(target, heads, ids, NODES.value, MAX_LEN.value, ROWS.value, progress.add)
+    found = tree_calibration.calibrate(target, heads, ids, NODES.value, MAX_LEN.value, ROWS.value, progress.add)
   if REPEATS.value:
     longest = max(ids, key=len)
-    found = calibration.timed(found, target, heads, longest, MAX_LEN.value, REPEATS.value)
+    found = tree_calibration.timed(found, target, heads, longest, MAX_LEN.value, REPEATS.value)
   tree = found.chosen
   dataclasses.replace(found, tree=tree).save(output, model=MODEL.value, heads=heads_folder)
   picture = output.with_suffix('.png')
   tree_figure.draw(tree, f'{found.nodes} nodes, {found.tokens[found.nodes]:.2f} tokens a call', picture)
-  for table in (calibration.heads_table(found), calibration.widths_table(found)):
+  for table in (tables.heads_table(found), tables.widths_table(found)):
     console.print(report.terminal(table))
   console.print(f'\nThe tree is {output}, its picture {picture}')
 

@@ -8,7 +8,7 @@ config.json. Killed or out of budget, the same command goes on; several processe
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 TEACHER = flags.DEFINE_string('teacher', None, 'folder of the finished run that translates', required=True)
@@ -20,11 +20,12 @@ CONNECT = cli.process_flags()
 def main(words: list[str]) -> None:
   import pathlib
 
-  from experiments import distillation, translation
+  from experiments.lab import distillation
+  from experiments.papers.stern2018 import text_settings
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  experiment = translation.TranslationExperiment.of(CONFIG.value)
+  experiment = text_settings.TranslationExperiment.of(CONFIG.value)
   workdir = pathlib.Path(WORKDIR.value)
   if distillation.distill(experiment, pathlib.Path(TEACHER.value), workdir, budget):
     print(distillation.summary(workdir))

@@ -9,7 +9,7 @@ Cells are appended to workdir/results.jsonl, one JSON line each with all conditi
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
@@ -20,14 +20,15 @@ def main(words: list[str]) -> None:
 
   import rich
 
-  from experiments import pages, training
+  from experiments.lab import cells, report
+  from experiments.lab.run import Run
+  from experiments.papers.stern2018 import kinds
   from fastdec import folders
   from fastdec.errors import UserError
-  from fastdec.evaluation import cells, report
 
-  kind, experiment = pages.KINDS[CONFIG.value.task], pages.experiment_of(CONFIG.value)
+  kind, experiment = kinds.KINDS[CONFIG.value.task], kinds.experiment_of(CONFIG.value)
   workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split
-  run = training.Run(experiment, experiment.k, experiment.regime, None, workdir)
+  run = Run(experiment, experiment.k, experiment.regime, None, workdir)
   if not run.is_finished:
     raise UserError(f'{workdir} holds no finished run: train it first, by experiments.train with the same config')
   run.check()

@@ -10,7 +10,7 @@ Writes example.txt and example.png.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
@@ -21,12 +21,12 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import show, translation, translation_page
+  from experiments.lab import report
+  from experiments.papers.stern2018 import example, show, text_page, text_settings
   from fastdec.errors import UserError
-  from fastdec.evaluation import example, report
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   if len(words) > 1:
     raise UserError(f'there are {len(words)} sentences, and one makes an example: put it in quotes')
   ks, regimes = experiment.table.ks, experiment.table.regimes
@@ -34,8 +34,8 @@ def main(words: list[str]) -> None:
   if k not in ks or regime not in regimes:
     here = f'k in {ks} and regime in {regimes}'
     raise UserError(f'the table has no cell k={k}, regime={regime}: give {here}, or change the table by --config.table')
-  shared = translation_page.TranslationPage(experiment, workdir, budget)
-  group = translation_page.Group(k, regime, (), 'test')
+  shared = text_page.TranslationPage(experiment, workdir, budget)
+  group = text_page.Group(k, regime, (), 'test')
   outcome = shared.fill([group])
   if outcome.failed or not outcome.is_complete:
     sys.exit(1 if outcome.failed else 0)

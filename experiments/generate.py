@@ -26,7 +26,7 @@ Beside the output, in out.jsonl.settings.json, stands what it depends on; an out
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 MODEL = flags.DEFINE_string('model', None, 'folder of a model, or of a finished run', required=True)
 PROMPT = flags.DEFINE_string('prompt', None, 'text to go on from, or to translate')
@@ -52,7 +52,7 @@ def main(_: list[str]) -> None:
 
   import rich.console
 
-  from experiments import generation, prompt_file, streaming
+  from experiments.tools import generation, prompt_file, streaming
 
   _check()
   settings = generation.Settings(

@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 MODEL = flags.DEFINE_string('model', None, 'Hugging Face folder of a decoder-only model (else: random weights)')
@@ -31,7 +31,7 @@ def main(words: list[str]) -> None:
   from rich.console import Console
 
   from configs.common import to_dataclass
-  from experiments import huggingface_peer, peer_variants
+  from experiments.speed import huggingface_peer, peer_variants
 
   _check()
   config, workdir = to_dataclass(peer_variants.PeerConfig, CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -65,7 +65,7 @@ def _check() -> None:
 
 def _folders(config: Any, made: pathlib.Path) -> dict[str, str]:
   """Those of 'model' and, where there is one, 'draft'; without --model random ones, written to `made`."""
-  from experiments import huggingface_peer
+  from experiments.speed import huggingface_peer
 
   if MODEL.value is not None:
     return {role: flag.value for role, flag in (('model', MODEL), ('draft', DRAFT)) if flag.value is not None}
@@ -78,8 +78,8 @@ def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str,
   """One row a variant, our greedy decoding first; ratios are above 1 where the row's variant is the faster one."""
   import numpy as np
 
-  from experiments.peer_variants import THEIRS
-  from experiments.resting import measure_resting
+  from experiments.speed.peer_variants import THEIRS
+  from experiments.speed.resting import measure_resting
 
   prompts = np.random.default_rng(config.seed).integers(0, words, (config.prompts, 1, config.prompt), np.int32)
   counted = [[variant.count(prompt) for prompt in prompts] for variant in variants]
@@ -105,7 +105,7 @@ def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str,
 
 
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-  from experiments.calls import table
+  from fastdec.evaluation.calls import table
 
   return table(rows, {
     'strategy': '{strategy}',

@@ -11,7 +11,7 @@ the workdir.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished table2', required=True)
 SERVE = flags.DEFINE_bool('serve', False, 'open the page where people vote')
@@ -23,7 +23,7 @@ HOST = flags.DEFINE_string('host', '127.0.0.1', 'address of the page; 0.0.0.0 op
 def main(words: list[str]) -> None:
   import pathlib
 
-  from experiments.voting import study
+  from experiments.papers.stern2018.voting import study
   from fastdec.errors import UserError
 
   if SERVE.value == REPORT.value:
@@ -37,11 +37,11 @@ def main(words: list[str]) -> None:
 def _serve(workdir, shown) -> None:
   import contextlib
 
-  from experiments.voting import store
+  from experiments.papers.stern2018.voting import store
   from fastdec.errors import UserError
 
   try:
-    from experiments.voting import web
+    from experiments.papers.stern2018.voting import web
   except ModuleNotFoundError as error:
     raise UserError(f"the page needs the package {error.name}: pip install 'fastdec[human-eval]', in a checkout "
                     "pip install -e '.[human-eval]'") from None
@@ -59,9 +59,9 @@ def _serve(workdir, shown) -> None:
 def _report(workdir, shown) -> None:
   import rich.console
 
-  from experiments.voting import results, store
+  from experiments.lab import report
+  from experiments.papers.stern2018.voting import results, store
   from fastdec.errors import UserError
-  from fastdec.evaluation import report
 
   path = workdir / store.FILE
   found = store.Votes(path, shown.digest).results()

@@ -10,7 +10,7 @@ while the rest goes on. An idle machine is asked for: rounds run in turn, but ti
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables', required=True)
@@ -21,10 +21,11 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments.incremental_page import IncrementalPage
-  from experiments.incremental_settings import IncrementalExperiment
-  from fastdec.evaluation import report, saving_cells, saving_figure, saving_tables
-  from fastdec.evaluation.measured import latest
+  from experiments.lab import report
+  from experiments.lab.measured import latest
+  from experiments.papers.incremental import cells, figure, tables
+  from experiments.papers.incremental.page import IncrementalPage
+  from experiments.papers.incremental.settings import IncrementalExperiment
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = IncrementalExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -32,13 +33,13 @@ def main(words: list[str]) -> None:
   outcome = page.fill()
   found = page.cells()
   if found:
-    drawn = [report.markdown(table) for table in saving_tables.tables(found)]
+    drawn = [report.markdown(table) for table in tables.tables(found)]
     has_picture = any(cell.part == 'growth' and cell.error is None for cell in found)
     if has_picture:
-      saving_figure.draw(found, workdir / 'incremental.png')
+      figure.draw(found, workdir / 'incremental.png')
       drawn.append('![Time per token against length](incremental.png)\n')
     report.write_text(workdir / 'incremental.md', '\n'.join(drawn))
-    rows = [saving_cells.flat(cell) for cell in latest(found).values()]
+    rows = [cells.flat(cell) for cell in latest(found).values()]
     report.write_text(workdir / 'incremental.csv', report.csv_text(rows))
     page.console.print('\n'.join(drawn))
     page.console.print(f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}')

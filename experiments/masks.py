@@ -5,16 +5,17 @@
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 OUT = flags.DEFINE_string('out', 'masks.png', 'the picture, a PNG')
 
 
 def main(_: list[str]) -> None:
   out = cli.picture_path(OUT.value)
-  from fastdec.evaluation import figures, mask_figure, masks
+  from experiments.tools import mask_figure, masks
+  from fastdec.evaluation import drawing
 
-  figures.save(mask_figure.figure(masks.every_mask()), out)
+  drawing.save(mask_figure.figure(masks.every_mask()), out)
   print(f'The picture is in {out}')
 
 

@@ -11,7 +11,7 @@ workdir share the work, and what failed is shown as failed (exit code 1) while t
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
@@ -22,17 +22,18 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import calibration, medusa_page
-  from experiments.medusa_settings import MedusaExperiment
-  from fastdec.evaluation import medusa_tables, report
+  from experiments.lab import report
+  from experiments.papers.cai2024 import tables
+  from experiments.papers.cai2024.page import MedusaPage
+  from experiments.papers.cai2024.settings import MedusaExperiment
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = MedusaExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  page = medusa_page.MedusaPage(experiment, workdir, budget)
+  page = MedusaPage(experiment, workdir, budget)
   outcome = page.fill()
-  drawn = [medusa_tables.speed_table(found)] if (found := page.cells()) else []
+  drawn = [tables.speed_table(found)] if (found := page.cells()) else []
   for stage, one in page.calibrations().items():
-    drawn += [calibration.heads_table(one, stage.capitalize()), calibration.widths_table(one, stage.capitalize())]
+    drawn += [tables.heads_table(one, stage.capitalize()), tables.widths_table(one, stage.capitalize())]
   if drawn:
     report.write_text(workdir / 'medusa.md', '\n'.join(map(report.markdown, drawn)))
     for table in drawn:

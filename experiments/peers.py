@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments import cli, ctranslate2_model
+from experiments.lab import cli
+from experiments.speed import ctranslate2_model
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
@@ -43,16 +44,17 @@ def main(words: list[str]) -> None:
 
   from rich.console import Console
 
-  from experiments import measure, translation
+  from experiments.lab.text import Text
+  from experiments.papers.stern2018 import text_measure, text_settings
   from fastdec import folders
 
   version = ctranslate2_model.version()
-  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
   model, params = folders.load(workdir)
   _check(model, experiment.model_over(model.vocab_size), workdir)
   heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None
-  text = translation.Text(experiment, folders.load_tokenizer(workdir), workdir)
-  measuring = measure.Measuring(experiment, text, experiment.table.split)
+  text = Text(experiment, folders.load_tokenizer(workdir), workdir)
+  measuring = text_measure.Measuring(experiment, text, experiment.table.split)
   variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
   with open(workdir / 'peers.jsonl', 'a') as file:
@@ -81,7 +83,7 @@ def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Variant]:
   import numpy as np
 
   import fastdec as fd
-  from experiments.decoding import translate
+  from experiments.lab.decoding import translate
 
   table = measuring.experiment.table
   trimmed = lambda out: [row[:n].tolist() for row, n in zip(np.asarray(out.tokens), out.lengths, strict=True)]
@@ -132,7 +134,7 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
 
 def _measure(variants: Sequence[Variant], measuring: Any) -> list[dict[str, Any]]:
   """One row a variant; ratios are to CTranslate2's fastest in float32, above 1 where that is the faster."""
-  from experiments.resting import measure_resting
+  from experiments.speed.resting import measure_resting
 
   greedy, *others = [variant.every() for variant in variants]
   shares = [1.0, *(sum(map(list.__eq__, ids, greedy)) / len(greedy) for ids in others)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)
@@ -29,9 +29,9 @@ def main(words: list[str]) -> None:
   from rich.console import Console
 
   from configs.common import to_dataclass
-  from experiments import ctranslate2_model, speed
+  from experiments.speed import ctranslate2_model, translation
 
-  config = to_dataclass(speed.SpeedConfig, CONFIG.value)
+  config = to_dataclass(translation.SpeedConfig, CONFIG.value)
   version = ctranslate2_model.version()
   workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
   workdir.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _measure(config: Any) -> list[dict[str, Any]]:
   import numpy as np
 
   import fastdec as fd
-  from experiments import ctranslate2_model
+  from experiments.speed import ctranslate2_model
   from fastdec.evaluation.wallclock import measure
   from fastdec.models.transformer import Transformer
 

@@ -11,7 +11,7 @@ the rest goes on.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
@@ -22,18 +22,19 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import speculation, speculative_page
-  from fastdec.evaluation import report, speculation_figure, speculation_tables
+  from experiments.lab import report
+  from experiments.papers.leviathan2022 import figure, settings, tables
+  from experiments.papers.leviathan2022.page import SpeculativePage
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = speculation.experiment_of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  page = speculative_page.SpeculativePage(experiment, workdir, budget)
+  experiment, workdir = settings.experiment_of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  page = SpeculativePage(experiment, workdir, budget)
   outcome = page.fill()
   if found := page.cells():
-    drawn = speculation_tables.speed_table(found), speculation_tables.alpha_table(found)
+    drawn = tables.speed_table(found), tables.alpha_table(found)
     picture = '\n![Measured against predicted](speculative.png)\n'
     report.write_text(workdir / 'speculative.md', '\n'.join(map(report.markdown, drawn)) + picture)
-    speculation_figure.predictions(found, workdir / 'speculative.png')
+    figure.predictions(found, workdir / 'speculative.png')
     for table in drawn:
       page.console.print(report.markdown(table))  # too wide for a terminal's table
     paths = f'{workdir}/speculative.md, the picture {workdir}/speculative.png'

@@ -2,14 +2,14 @@
 
   python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart [--budget=540s]
 
-In the workdir: the runs (see experiments/page.py), results.jsonl (one line a cell), table1.md, .csv, .png. Finished
+In the workdir: the runs (see experiments/lab/page.py), results.jsonl (one line a cell), table1.md, .csv, .png. Finished
 cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the work, and what
 failed is shown as failed (exit code 1) while the rest goes on.
 """
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its runs', required=True)
@@ -20,19 +20,19 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import pages, show, translation, translation_page
-  from fastdec.evaluation import figures, report
+  from experiments.lab import report
+  from experiments.papers.stern2018 import figures, kinds, published, show, text_page, text_settings
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = translation_page.TranslationPage(experiment, workdir, budget)
-  groups = translation_page.table1_groups(experiment)
+  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  table = text_page.TranslationPage(experiment, workdir, budget)
+  groups = text_page.table1_groups(experiment)
   outcome = table.fill(groups)
   found = table.cells_of(groups)
   if not found:
     sys.exit(1 if outcome.failed else 0)
-  drawn = [one for one in (make(found) for make in pages.KINDS['translation'].tables) if one.rows]
-  report.write(drawn, found, workdir / 'table1', picture='table1.png')
+  drawn = [one for one in (make(found) for make in kinds.KINDS['translation'].tables) if one.rows]
+  report.write(drawn, found, workdir / 'table1', picture='table1.png', published=published.TABLE1)
   figures.scatter(found, workdir / 'table1.png')
   for one in drawn:
     table.console.print(report.terminal(one))

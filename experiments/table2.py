@@ -2,7 +2,7 @@
 
   python -m experiments.table2 --config=configs/celeba.py:scale=tiny --workdir=out/images [--budget=540s]
 
-In the workdir: the runs (see experiments/page.py), images/ (what every cell made), results.jsonl (one line a cell),
+In the workdir: the runs (see experiments/lab/page.py), images/ (what every cell made), results.jsonl (one line a cell),
 table2.md and .csv with likeness to the originals, wall clock and a sweep over tau, and pictures: table2.png (block
 sizes), tau.png (the sweep), figure4.png (speed-up), samples.png (the paper's last page), calls.png (which call wrote
 what). Finished cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the
@@ -11,7 +11,7 @@ work, and what failed is shown as failed (exit code 1) while the rest goes on.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its runs', required=True)
@@ -22,8 +22,8 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import image_page, images
-  from fastdec.evaluation import image_tables, report
+  from experiments.lab import report
+  from experiments.papers.stern2018 import image_page, image_tables, images
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = images.ImageExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)

@@ -9,7 +9,7 @@ rivals that it quotes.
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the tables and their runs', required=True)
@@ -20,18 +20,18 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments import translation, translation_page
-  from fastdec.evaluation import figures, report, tables
+  from experiments.lab import report
+  from experiments.papers.stern2018 import figures, published, tables, text_page, text_settings
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = translation.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = translation_page.TranslationPage(experiment, workdir, budget)
-  groups = translation_page.table4_groups(experiment)
+  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  table = text_page.TranslationPage(experiment, workdir, budget)
+  groups = text_page.table4_groups(experiment)
   outcome = table.fill(groups)
   found = table.cells_of(groups)
   if found:
     drawn = tables.table4(found)
-    report.write([drawn], found, workdir / 'table4', picture='figure4.png')
+    report.write([drawn], found, workdir / 'table4', picture='figure4.png', published=published.TABLE1)
     figures.speedups(found, workdir / 'figure4.png')
     table.console.print(report.terminal(drawn))
     table.console.print(f'\nThe table is {workdir}/table4.md, the picture {workdir}/figure4.png')

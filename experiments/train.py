@@ -11,7 +11,7 @@ Killed or out of budget, it goes on where it was; the result is workdir/model. O
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the run', required=True)
@@ -22,14 +22,15 @@ CONNECT = cli.process_flags()
 def main(words: list[str]) -> None:
   import pathlib
 
-  from experiments import pages, training
+  from experiments.lab.run import Run
+  from experiments.papers.stern2018 import kinds
   from fastdec.training.processes import is_first
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  experiment = pages.experiment_of(CONFIG.value)
+  experiment = kinds.experiment_of(CONFIG.value)
   base, workdir = pathlib.Path(experiment.base) if experiment.base else None, pathlib.Path(WORKDIR.value)
-  run = training.Run(experiment, experiment.k, experiment.regime, base, workdir)
+  run = Run(experiment, experiment.k, experiment.regime, base, workdir)
   run.check()
   if run.is_finished:
     said = f'{workdir} is finished: its model is in {workdir}/model'

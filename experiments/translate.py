@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
@@ -31,7 +31,7 @@ PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 def main(words: list[str]) -> None:
   import rich.console
 
-  from experiments import decoding, show
+  from experiments.lab import decoding, show
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
 

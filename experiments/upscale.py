@@ -8,7 +8,7 @@ sides are no multiples of 8 is continued at its edges, and cut again. Tiles do n
 
 from absl import flags
 
-from experiments import cli
+from experiments.lab import cli
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished image run', required=True)
 RULE = flags.DEFINE_string('rule', 'distance-2', 'when a guess is accepted: exact, distance-N, min-N')
@@ -20,7 +20,7 @@ MOST = flags.DEFINE_integer('most_tiles', 1024, 'refuse pictures of more tiles t
 def main(words: list[str]) -> None:
   import pathlib
 
-  from experiments import tiles
+  from experiments.papers.stern2018 import tiles
   from fastdec.errors import UserError
 
   if len(words) != 1:

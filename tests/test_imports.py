@@ -77,3 +77,25 @@ def test_configs_know_nothing_of_the_library_but_its_errors():
   for file in sorted((ROOT / 'configs').rglob('*.py')):
     for name in imports(file):
       assert not name.startswith('fastdec.') or name == 'fastdec.errors.UserError', f'{file} imports {name}'
+
+
+PAPERS = sorted(path.name for path in (ROOT / 'experiments' / 'papers').iterdir() if not path.name.startswith('_'))
+
+
+def experiments_files(folder: str) -> list[Path]:
+  return sorted((ROOT / 'experiments' / folder).rglob('*.py'))
+
+
+@pytest.mark.parametrize('room', ['lab', 'speed', 'tools', *(f'papers/{paper}' for paper in PAPERS)])
+def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
+  """Commands know papers, speed and tools, these know the lab, the lab knows fastdec; no paper knows another."""
+  own = f'experiments.{room.replace("/", ".")}'
+  for file in experiments_files(room):
+    for name in imports(file):
+      if name.split('.')[0] == 'experiments':
+        assert name.startswith((f'{own}.', 'experiments.lab.')), f'{file} imports {name}'
+
+
+def test_the_menu_of_commands_is_commands_and_nothing_else():
+  for file in (ROOT / 'experiments').glob('*.py'):
+    assert file.name == '__init__.py' or 'cli.run(main' in file.read_text(), f'{file} is no command'

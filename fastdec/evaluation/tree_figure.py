@@ -5,8 +5,8 @@ from pathlib import Path
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from fastdec.evaluation.calibration import Tree
-from fastdec.evaluation.figures import save
+from fastdec.evaluation.drawing import save
+from fastdec.evaluation.tree_growth import Tree
 
 SLOT = 0.42  # inches for a leaf
 

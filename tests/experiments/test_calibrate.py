@@ -5,7 +5,7 @@ import json
 import pytest
 
 import fastdec as fd
-from experiments.calibration import Calibration
+from fastdec.evaluation.tree_calibration import Calibration
 
 PROMPTS = ['a dog runs', 'the cat sits', 'a cat', 'the dog sits']
 

@@ -12,7 +12,7 @@ import rich.console
 from hypothesis import strategies as st
 
 import fastdec as fd
-from experiments import generation, prompt_file, streaming
+from experiments.tools import generation, prompt_file, streaming
 from fastdec.tokenizers.reader import Reader
 from tests.decoding.fakes import HashLM
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.peer_variants import load
-from experiments.resting import REST, measure_resting
+from experiments.speed.peer_variants import load
+from experiments.speed.resting import REST, measure_resting
 from fastdec import folders
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig

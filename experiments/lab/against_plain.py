@@ -1,0 +1,179 @@
+"""A strategy's texts and wall clock against plain decoding's, batch by batch, in turn."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import fastdec as fd
+from fastdec.decoding.loop import DecodeState
+from fastdec.decoding.protocol import Decoded
+from fastdec.evaluation.agreement import check_partings, partings
+from fastdec.evaluation.loop_calls import start, texts
+from fastdec.evaluation.wallclock import Timing, measure
+from fastdec.struct import Bound
+
+Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, and their key
+MORE = 3  # times as many, to take off what the first ones cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+  """What is compared.
+
+  Attributes:
+    target: the model.
+    strategy: drafts.
+    plain: one token a call, at the same temperature.
+    batches: what both go on from.
+    max_len: of a text.
+  """
+
+  target: Bound
+  strategy: Any
+  plain: Any
+  batches: Batches
+  max_len: int
+
+  @functools.cached_property
+  def ours(self) -> list[Decoded]:
+    return [self._decode(self.strategy, *one) for one in self.batches]
+
+  @functools.cached_property
+  def theirs(self) -> list[Decoded]:
+    return [self._decode(self.plain, *one) for one in self.batches]
+
+  @property
+  def counts(self) -> tuple['Counts', 'Counts']:
+    """Of the strategy's texts, and of the plain ones."""
+    return Counts.of(self.ours), Counts.of(self.theirs)
+
+  @property
+  def same(self) -> float:
+    """The share of texts that are plain decoding's."""
+    rows = [(a.tokens == b.tokens).all(1) for a, b in zip(self.ours, self.theirs, strict=True)]
+    return float(np.concatenate(rows).mean())
+
+  def agreement(self, dtype: str) -> dict[str, Any]:
+    """How many texts are plain decoding's, for temperature 0.
+
+    Args:
+      dtype: that the target computes in.
+
+    Raises:
+      UserError: texts part where there is no near tie.
+    """
+    parts = [
+      partings(tuple(self.target), prompts, ours, theirs)
+      for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True)
+    ]
+    gaps, texts = np.concatenate(parts), self.counts[0].texts
+    check_partings(gaps, texts, dtype)
+    largest = float(gaps.max()) if gaps.size else None
+    return {'same_as_plain': 1 - len(gaps) / texts, 'parted': len(gaps), 'largest_gap': largest}
+
+  def clock(
+    self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
+  ) -> dict[str, Timing]:
+    """Whole texts, texts without their prompts, and single calls, in turn: all meet the same speed of the machine.
+
+    Args:
+      rounds: how often.
+      calls: functions of how many calls to do, and how many a text takes.
+      few: texts that a program decodes before its time counts: the first calls of small models find cold caches.
+    """
+    functions, repeats = {}, {', few': few, ', many': MORE * few}
+    for name, one in (('plain', self.plain), ('ours', self.strategy)):
+      functions[name] = lambda prompts, key, one=one: self._decode(one, prompts, key)
+      for suffix, times in repeats.items():
+        functions[f'{name} calls{suffix}'] = lambda prompts, key, one=one, times=times: texts(
+          self.target, one, prompts, self.max_len, key, times
+        )
+    for name, (run, count) in calls.items():
+      for suffix, times in repeats.items():
+        functions[f'{name}{suffix}'] = lambda *_, run=run, count=count * times: run(count)
+    return measure(functions, rounds, self.batches)
+
+  def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
+    """The ratios of a cell: texts may differ in length, so all is for a token."""
+    ours, theirs = (
+      Timing(tuple(s * len(self.batches) / counts.tokens for s in clock[name].seconds), 0.0)
+      for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
+    )
+    ratios = [b / a for a, b in zip(ours.seconds, theirs.seconds, strict=True)]
+    return {
+      'tokens_per_call': self.counts[0].per_step / self.counts[1].per_step,
+      'speedup': ours.speedup_over(theirs),
+      'speedup_calls': self._calls_alone(clock),
+      'spread': (min(ratios), max(ratios)),
+      'ms_per_token': ours.milliseconds,
+      'plain_ms_per_token': theirs.milliseconds,
+      'texts': self.counts[0].texts,
+    }
+
+  def state(self, strategy: Any) -> DecodeState:
+    """What a strategy has after the prompts of the first batch."""
+    return start(self.target, strategy, self.batches[0][0], self.max_len, self.batches[0][1])
+
+  def _calls_alone(self, clock: Mapping[str, Timing]) -> float | None:
+    """The ratio of the times that the calls take for a token; None where the clock is too coarse for that."""
+    ours, theirs = (
+      net(clock, f'{name} calls') / counts.later for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
+    )
+    return float(np.median(theirs / ours)) if min(ours.min(), theirs.min()) > 0 else None
+
+  def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
+    return fd.decode(*self.target, prompts, strategy, max_len=self.max_len, key=key)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+  """What was written, in sums over batches: a batch takes as many steps as the row that needs most."""
+
+  texts: int
+  tokens: int
+  later: int  # tokens after the first ones, which come of the prompts
+  steps: int  # of a batch, on average: at least 1
+  per_step: float  # later tokens for each step of a batch
+  drafts_per_call: float
+
+  @classmethod
+  def of(cls, texts: list[Decoded]) -> 'Counts':
+    lengths = sum(int(one.lengths.sum()) for one in texts)
+    count, steps = sum(len(one.lengths) for one in texts), sum(int(one.calls.max()) for one in texts)
+    calls, drafts = (sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls'))
+    later = lengths - count
+    return cls(count, lengths, later, max(round(steps / len(texts)), 1), later / max(steps, 1), drafts / max(calls, 1))
+
+
+def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
+  """Seconds of the calls of a few texts, round by round, once the program runs: what starting it takes is taken off."""
+  return np.subtract(clock[f'{name}, many'].seconds, clock[f'{name}, few'].seconds)
+
+
+def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int) -> float | None:
+  """A call, in plain calls, of both of which the clock has so many; None where it is too coarse for plain ones."""
+  these, ones = net(clock, name) / calls, net(clock, plain) / plain_calls
+  return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
+
+
+def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
+  """Prompts in order of length, so many at once, with a key for each batch; what does not fill a batch is left out."""
+  order = np.argsort((prompts != pad_id).sum(1), kind='stable')
+  count = max(len(order) // batch, 1)
+  chosen = np.resize(order, count * batch)
+  keys = [None] * count if key is None else jax.random.split(key, count)
+  return [(prompts[np.sort(rows)], key) for rows, key in zip(chosen.reshape(count, batch), keys, strict=True)]
+
+
+def joined(texts: list[Decoded]) -> Decoded:
+  """All batches' texts as one."""
+  return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)
+
+
+def spaced(total: int, count: int) -> np.ndarray:
+  """So many of `total` indices, evenly."""
+  return np.linspace(0, total - 1, count).round().astype(int)

@@ -1,0 +1,201 @@
+"""The training runs of a page: base models, and heads on them, frozen or trained together."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from experiments.lab.settings import DISTILLED, TUNED, Experiment, Material
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.transformed import Transformed
+from fastdec.models.api import Model, Params
+from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
+from fastdec.training.loop import train
+from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.training.processes import is_first, wait
+from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What a run does beside the loop: what it trains, how that is looked at, and how the result is kept."""
+
+  task: Task
+  evaluate: Callable[[Params], dict[str, float]]
+  save: Callable[[Params], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One training run.
+
+  Attributes:
+    experiment: the settings; `distilled` is set for the regimes that train on a teacher's translations.
+    k: 1 for a base model, 2 or more for heads.
+    regime: a column of Table 1 ('regular', 'distil', 'finetune', 'both').
+    base: the workdir of the finished run that this one starts from; None for a base from scratch. Heads that are
+      trained together with the base may start from a run with frozen heads for the same k, or nested ones for more.
+    workdir: of this run; it gets `model/` at the end.
+  """
+
+  experiment: Experiment
+  k: int
+  regime: str
+  base: pathlib.Path | None
+  workdir: pathlib.Path
+
+  def __post_init__(self) -> None:
+    if self.k == 1 and self.regime in TUNED:
+      raise UserError(f'k=1 has no heads to train with regime={self.regime}: give regime=regular or distil, or k >= 2')
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether the model is there."""
+    return (self.workdir / 'model' / 'config.json').is_file()
+
+  @property
+  def is_current(self) -> bool:
+    """Whether it is finished, and came from the base and the text that there are now."""
+    try:
+      self.check_inputs()
+    except UserError:  # among them: the base is not there
+      return False
+    return self.is_finished
+
+  def check(self) -> None:
+    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
+    there = _read(self.workdir)
+    distilled = _part(there, 'data').get('distilled', '')
+    check_workdir(self.workdir, self._record(there, {'base': there.get('base')} if 'base' in there else {}, distilled))
+
+  def check_inputs(self) -> None:
+    """Raises UserError where the run there was trained on another base or other distilled text than there is now."""
+    there, (base, distilled) = _read(self.workdir), self._inputs()
+    stale = there.get('base', base.get('base')) != base.get('base')
+    if there and (stale or _part(there, 'data').get('distilled', '') != distilled):
+      which = f'base than {self.base}' if stale else f'text than {self.experiment.distilled}'
+      raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
+
+  def train(self, budget: float | None = None) -> bool:
+    """Trains, or goes on; True when the run is finished and `model/` is written. `budget`: seconds."""
+    distils, distilled = self.regime in DISTILLED, self.experiment.distilled
+    if distils != bool(distilled):
+      wanted = 'name it by' if distils else 'leave out'
+      raise UserError(f'regime={self.regime} with distilled text {distilled!r}: {wanted} --config.data.distilled=...')
+    if self.base is None and (self.k > 1 or distils):
+      what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
+      raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
+    material = self.experiment.open()
+    job = self._heads(material) if self.k > 1 else self._base(material)
+    config = self.experiment.run(self.k, self.regime)
+    batches = material.train_batches(config.rows)
+    self.check_inputs()
+    claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
+    key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
+    devices, table = self.experiment.devices, self.experiment.table_of(self.k)
+    trained = train(
+      job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget, devices, table
+    )
+    if trained.is_finished:
+      params = average_checkpoints(self.workdir, config.average)
+      if is_first():
+        job.save(params)
+      wait('saved')
+    return trained.is_finished
+
+  def _base(self, material: Material) -> Job:
+    model, start = self._start(material) if self.base else (material.model, None)
+    dev = material.dev_batches()
+    return Job(
+      base_task(model, self.experiment.run(1, self.regime).label_smoothing, start),
+      lambda params: dev_loss(model, params, dev),
+      lambda params: folders.save(self.workdir / 'model', model, params, material.tokenizer_path),
+    )
+
+  def _heads(self, material: Material) -> Job:
+    model, trunk = self._start(material)
+    settings, dev = self.experiment.heads, material.dev_batches()
+    heads, smoothing = self.experiment.heads_for(self.k), self.experiment.run(self.k, self.regime).label_smoothing
+    fresh = self.experiment.fresh_heads(heads, model, trunk)
+    if self.regime in TUNED:
+      trained, share = _heads_of(self.base, heads), settings.p1_share
+      start = fresh if trained is None else trained
+      task = finetuned_heads_task(model, heads, trunk, start, share, smoothing, settings.draw, settings.decay)
+      split = lambda params: (params['model'], params['heads'])
+    else:
+      task = frozen_heads_task(model, heads, trunk, smoothing, settings.draw, settings.decay, fresh)
+      split = lambda params: (trunk, params)
+
+    def evaluate(params: Params) -> dict[str, float]:
+      accuracy = head_accuracy(model, heads, *split(params), dev)
+      return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
+
+    def save(params: Params) -> None:
+      model_params, head_params = split(params)
+      folders.save(self.workdir / 'model', model, model_params, material.tokenizer_path, (heads, head_params))
+
+    return Job(task, evaluate, save)
+
+  def _start(self, material: Material) -> tuple[Model, Params]:
+    """The base that the run starts from."""
+    model, params = folders.load(self.base)
+    if isinstance(model, Transformed):
+      model, params = model.model, params['model']
+    if model != material.model:
+      raise UserError(
+        f'{self.base} holds another model than this config means: give the base run of the same config'
+      )
+    material.check_base(self.base)
+    return model, params
+
+  def _inputs(self) -> tuple[dict[str, str], str]:
+    """What else decides the result: hashes of the base and of the distilled text."""
+    return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
+
+  def _record(self, there: Mapping[str, Any], base: Mapping[str, str], distilled: str) -> dict[str, Any]:
+    """What the run is asked to be: its `workdir/config.json`. What `there` lacks and has its default is left out."""
+    experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
+    heads = {'heads': experiment.heads} if self.k > 1 else {}
+    data = experiment.recorded_data(distilled)
+    parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
+    named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
+    plain = {name: _fields(part, _part(there, name) if there else None) for name, part in parts.items()}
+    return {**named, 'seed': experiment.seed, **plain, **base}
+
+
+def _fields(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
+  """The fields of a dataclass, without those younger than the record `there` that have their default."""
+  defaults = {field.name: field.default for field in dataclasses.fields(part)}
+  is_known = lambda name, value: there is None or name in there or value != defaults[name]
+  return {name: value for name, value in dataclasses.asdict(part).items() if is_known(name, value)}
+
+
+def _read(workdir: pathlib.Path) -> dict[str, Any]:
+  """The record of a workdir, {} where there is none to read."""
+  try:
+    record = json.loads((workdir / 'config.json').read_text())
+  except (OSError, ValueError):
+    return {}
+  return record if isinstance(record, dict) else {}
+
+
+def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+  part = record.get(name)
+  return part if isinstance(part, dict) else {}
+
+
+def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:
+  """The parameters of the base's heads, of more than are wanted the first; None where it has none."""
+  if not folders.has_heads(base):
+    return None
+  heads, params = folders.load_heads(base)
+  if heads == wanted:
+    return params
+  if not (heads.are_nested and dataclasses.replace(heads, k=wanted.k) == wanted and heads.k > wanted.k):
+    raise UserError(f'{base} has {heads}, and this config means {wanted}: give the base run, or one with these heads')
+  return heads.drafting(params, wanted.depth)[1]

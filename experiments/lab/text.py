@@ -1,0 +1,154 @@
+"""Parallel text of an experiment: where it is, its tokenizer, its batches."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from typing import Any, Literal
+
+from experiments.lab.settings import at_least
+from fastdec import folders
+from fastdec.data.text.caching import tokenizer_of, tokens_of
+from fastdec.data.text.corpus import TextData, load_pairs, open_text
+from fastdec.data.text.lines import Pair
+from fastdec.data.text.packing import packed_batches
+from fastdec.data.text.tokens import TokenPairs
+from fastdec.errors import UserError
+from fastdec.models.api import Model
+from fastdec.tokenizers.sentencepiece import Tokenizer
+
+DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+  """Parallel text and its cutting into batches; fields as in `configs/wmt14.py`."""
+
+  kind: Literal['embedded', 'files', 'archives', 'tfds']
+  folder: str
+  train: str
+  dev: str
+  test: str
+  suffix: str
+  source: str
+  target: str
+  vocab_size: int
+  rows: int
+  row_length: int
+  max_train: int
+  cache: str
+  distilled: str = ''
+
+  def __post_init__(self) -> None:
+    at_least(1, 'data', vocab_size=self.vocab_size, rows=self.rows, row_length=self.row_length)
+    at_least(0, 'data', max_train=self.max_train)
+
+  @property
+  def data(self) -> TextData:
+    """Where the lines are, those of training as people wrote them."""
+    max_train = self.max_train or None
+    if self.kind == 'embedded':
+      return TextData('embedded', max_train=max_train)
+    if self.kind == 'tfds':
+      return TextData('tfds', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
+    folder = pathlib.Path(self.folder)
+    if not self.folder or not folder.is_dir():
+      raise UserError(f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=...")
+    if self.kind == 'archives':
+      return TextData('archives', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
+    files = {split: self._files(folder / getattr(self, split), self.suffix) for split in ('train', 'dev', 'test')}
+    return TextData('files', **files, max_train=max_train)
+
+  @property
+  def training(self) -> TextData:
+    """Where the lines to train on are: those of `data`, or a teacher's (experiments.distill)."""
+    if not self.distilled:
+      return self.data
+    if not pathlib.Path(self.distilled).is_dir():
+      remedy = 'run experiments.distill, or leave --config.data.distilled empty'
+      raise UserError(f"there is no folder '{self.distilled}' with distilled text: {remedy}")
+    return TextData('files', train=self._files(pathlib.Path(self.distilled) / 'train'))
+
+  def _files(self, stem: pathlib.Path, suffix: str = '') -> tuple[str, ...]:
+    return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))
+
+
+class OnText:
+  """What a training on text, its field `data`, says of text that a model has written."""
+
+  data: TextConfig
+
+  @property
+  def distilled(self) -> str:
+    return self.data.distilled
+
+  def distilled_key(self) -> str:
+    if not self.distilled:
+      return ''
+    stats = ((path, os.stat(path)) for path in self.data.training.train if os.path.exists(path))
+    return _key(self.data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
+
+  def recorded_data(self, distilled: str) -> TextConfig:
+    return dataclasses.replace(self.data, distilled=distilled)
+
+
+@functools.lru_cache
+def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
+  """Of the text to train on while its files are these; to open it takes a while."""
+  return open_text(data.training, data.cache).key[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """Lines, tokenizer and ids of an experiment."""
+
+  experiment: OnText
+  tokenizer: Tokenizer
+  tokenizer_path: pathlib.Path
+
+  @classmethod
+  def of(cls, experiment: OnText) -> 'Text':
+    """Prepares the text and learns the pieces, where that has not been done; then opens them."""
+    config = experiment.data
+    text = open_text(config.data, config.cache)
+    if config.distilled:
+      open_text(config.training, config.cache)  # a mistake shows before the tokenizer is learnt
+    return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
+
+  @property
+  def model(self) -> Model:
+    """The model that the config means, over these pieces."""
+    return self.experiment.model_over(self.tokenizer.vocab_size)
+
+  def check_base(self, folder: pathlib.Path) -> None:
+    """Raises UserError where the run in a folder was trained on other text."""
+    if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
+      remedy = 'give the base run of the same config'
+      raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
+
+  def pairs(self, split: str) -> list[Pair]:
+    """All lines of a split, in memory."""
+    config = self.experiment.data
+    return load_pairs(config.training if split == 'train' else config.data, split, config.cache)
+
+  def tokens(self, split: str, max_length: int | None = None) -> TokenPairs:
+    """Ids of a split, computed once."""
+    config = self.experiment.data
+    text = open_text(config.training if split == 'train' else config.data, config.cache)
+    return tokens_of(text, split, self.tokenizer, max_length, config.cache)
+
+  def train_batches(self, rows: int = 0) -> Any:
+    """Endless packed batches, reshuffled every epoch."""
+    return self._packed('train', rows or self.experiment.data.rows)
+
+  def dev_batches(self) -> list[Any]:
+    """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
+    config = self.experiment.data
+    full = int(self.tokens('dev', config.row_length).lengths.max(1).sum()) // (config.rows * config.row_length)
+    packed = self._packed('dev', config.rows)
+    return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
+
+  def _packed(self, split: str, rows: int) -> Any:
+    config = self.experiment.data
+    tokens = self.tokens(split, config.row_length)
+    return packed_batches(tokens, rows, config.row_length, self.experiment.seed)

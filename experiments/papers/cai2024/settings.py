@@ -1,0 +1,115 @@
+"""What `experiments.medusa` means: a language model of captions, heads on it, their trainings, what is measured."""
+
+import dataclasses
+import pathlib
+from typing import Any, ClassVar, Literal
+
+from experiments.lab.captions import CaptionTraining
+from experiments.lab.settings import RunConfig, at_least
+from experiments.lab.text import OnText
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.rules.typical import Typical
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.api import Model, Params
+from fastdec.sharding import HEADS, Table
+
+STAGES = ('medusa-1', 'medusa-2')  # heads on the frozen model; heads and model together, beginning with those
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadsConfig:
+  """The heads; fields as in `configs/medusa.py`."""
+
+  depth: int
+  layers: int
+  own_projection: bool
+  draw: Literal['one', 'all']
+  decay: float
+  p1_share: float
+
+  def __post_init__(self) -> None:
+    at_least(1, 'heads', depth=self.depth, layers=self.layers)
+    if not 0 < self.decay <= 1:
+      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
+    if not 0 < self.p1_share < 1:
+      raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureConfig:
+  """What is measured, on how much; fields as in `configs/medusa.py`."""
+
+  published: str
+  nodes: int
+  most: int
+  batches: tuple[int, ...]
+  typical: float
+  prompt: int
+  calibrated: int
+  split: Literal['dev', 'test']
+  timed: int
+  max_len: int
+  repeats: int
+
+  def __post_init__(self) -> None:
+    if not self.batches or len(set(self.batches)) < len(self.batches):
+      raise UserError(f'config.measure.batches={self.batches} is not possible: give one or more, each once')
+    at_least(1, 'measure', **{f'batches[{i}]': value for i, value in enumerate(self.batches)})
+    at_least(2, 'measure', nodes=self.nodes, most=self.most, max_len=self.max_len)
+    names = ('prompt', 'calibrated', 'timed', 'repeats')
+    at_least(1, 'measure', **{name: getattr(self, name) for name in names})
+    medusa_choices(self.published)
+    Typical(self.typical)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MedusaExperiment(OnText, CaptionTraining):
+  """The whole; fields as in `configs/medusa.py`."""
+
+  scale: str
+  text: Literal['own', 'data']
+  freeze: RunConfig  # of heads on the frozen model
+  finetune: RunConfig  # of heads and model together
+  heads: HeadsConfig
+  measure: MeasureConfig
+
+  runs: ClassVar[tuple[str, ...]] = ('train', 'freeze', 'finetune')
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    deep = Topology.from_choices(medusa_choices(self.measure.published)).max_depth
+    if deep > self.heads.depth:
+      given = f'config.measure.published={self.measure.published} is {deep} deep'
+      raise UserError(f'{given}, and config.heads.depth={self.heads.depth}: give as many heads, or another tree')
+
+  def run(self, k: int, regime: str) -> RunConfig:
+    return self.train if k == 1 else self.freeze if regime == self.regime_of(STAGES[0]) else self.finetune
+
+  def regime_of(self, stage: str) -> str:
+    """Of one of STAGES, as `Run` calls it."""
+    frozen, together = ('distil', 'both') if self.text == 'own' else ('regular', 'finetune')
+    return frozen if stage == STAGES[0] else together
+
+  def on(self, own: pathlib.Path | None) -> 'MedusaExperiment':
+    """With the text that heads are trained on: `own`, if it is the model's; None: with people's."""
+    data = dataclasses.replace(self.data, distilled=str(own) if own and self.text == 'own' else '')
+    return dataclasses.replace(self, data=data)
+
+  def heads_for(self, k: int) -> MedusaHeads:
+    """k - 1 heads: with the model's own prediction they write k tokens at most."""
+    words = self.open().model.vocab_size if self.heads.own_projection else None
+    return MedusaHeads(k - 1, self.model.d_model, words, self.heads.layers)
+
+  def fresh_heads(self, heads: MedusaHeads, model: Model, trunk: Params) -> Params:
+    return heads.start(model, trunk)
+
+  def table_of(self, k: int) -> Table:
+    return self.layout if k == 1 else (*self.layout, *HEADS['medusa'])
+
+  @property
+  def asked(self) -> dict[str, Any]:
+    """What cells must agree on."""
+    names = ('split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', 'most')
+    return {'text': self.text, **{name: getattr(self.measure, name) for name in names}}

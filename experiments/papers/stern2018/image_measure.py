@@ -1,0 +1,140 @@
+"""Measures one trained image model: block sizes, likeness to the originals, wall clock and head accuracy, as cells."""
+
+import functools
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import fastdec as fd
+from experiments.lab import cli
+from experiments.lab.cells import Cell
+from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
+from experiments.papers.stern2018.text_measure import clock
+from fastdec import folders
+from fastdec.data.images.corpus import shrink
+from fastdec.decoding.protocol import Decoded
+from fastdec.errors import UserError
+from fastdec.evaluation.blocks import count_blocks
+from fastdec.evaluation.image_quality import psnr, ssim
+from fastdec.evaluation.wallclock import measure
+from fastdec.files import whole_file
+from fastdec.training.losses import dev_loss, head_accuracy
+
+TIMED = ('exact', f'distance-{TAU}')  # of a sweep, the columns of the table
+
+
+class ImageMeasuring:
+  """Measures models on the first images of a split; `folder` gets what they make of them.
+
+  Args:
+    experiment: whose `table` says what.
+    pictures: its images.
+    split: 'dev' or 'test'.
+    folder: of the outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and block_sizes.
+  """
+
+  def __init__(self, experiment: ImageExperiment, pictures: Pictures, split: str, folder: pathlib.Path) -> None:
+    table = experiment.table
+    self.experiment, self.material, self.split, self.folder = experiment, pictures, split, folder
+    self.originals = pictures.images.array(split, table.images or None)
+    self.inputs = shrink(self.originals)
+    self._last_greedy: tuple[str, Any] = ('', None)
+    conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
+    self.conditions = conditions | {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
+
+  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+    """Raises UserError where a finished cell of this split, read from `path`, was measured on other images."""
+    for cell in done:
+      if cell.error is None and cell.split == self.split and cell.outputs != len(self.originals):
+        there = f'{cell.outputs} images of the {self.split} set'
+        asked = f'this config means {len(self.originals)}'
+        raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
+
+  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
+    """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact').
+
+    All rules run in the same compiled programs, timed in turn with the same model's greedy.
+    """
+    content, (model, params) = folders.content(workdir), folders.load(workdir)
+    heads = None if k == 1 else folders.load_heads(workdir)
+    strategies = {} if k == 1 else {rule: fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
+    timings = self._timings(model, params, strategies)
+    greedy, accuracy = self._greedy(model, params, content), self._accuracy(model, params, heads, k)
+    of_model = {'bits_per_dimension': self._bits(model, params), 'head_accuracy': accuracy}
+    for rule in rules:
+      out = greedy if k == 1 else self._decode(model, params, strategies[rule])
+      self._save(f'{self.split}-k{k}-{regime}-{rule}', out)
+      timing = timings['greedy'] if k == 1 else timings.get(rule)
+      timed = {} if timing is None else clock(timing, timings['greedy'])
+      yield Cell(
+        k, regime, rule, **self._quality(out, greedy), **of_model, **timed,
+        split=self.split, model=content, conditions=self.conditions,
+      )  # fmt: skip
+
+  def summary(self, cell: Cell) -> str:
+    """A cell in one line."""
+    return f'k={cell.k} {cell.regime} {cell.rule}: mean block {cell.mean_block_size:.2f}, PSNR {cell.psnr:.2f} dB'
+
+  def _timings(self, model: Any, params: Any, strategies: dict[str, Any]) -> dict[str, Any]:
+    table = self.experiment.table
+    timed = {'greedy': fd.Greedy(), **{rule: strategies[rule] for rule in TIMED if rule in strategies}}
+    functions = {name: functools.partial(_decode_one, model, params, strategy) for name, strategy in timed.items()}
+    return measure(functions, table.repeats, [(image[None],) for image in self.inputs[: table.timed]])
+
+  def _greedy(self, model: Any, params: Any, content: str) -> Decoded:
+    """Greedy decoding, of the last model without doing it again: one with frozen heads is measured for several k."""
+    if self._last_greedy[0] != content:
+      self._last_greedy = content, self._decode(model, params, fd.Greedy())
+    return self._last_greedy[1]
+
+  def _decode(self, model: Any, params: Any, strategy: Any) -> Decoded:
+    """All images, `rows` at once."""
+    n = len(self.inputs)
+    rows = min(self.experiment.table.rows, n)
+    padded = np.concatenate([self.inputs, self.inputs[: -n % rows]])
+    parts = [jax.device_get(fd.decode(model, params, x, strategy)) for x in np.split(padded, len(padded) // rows)]
+    return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
+
+  def _quality(self, out: Decoded, greedy: Decoded) -> dict[str, Any]:
+    blocks, made, plain = count_blocks(out.lengths, out.block_sizes), *map(pictures_of, (out.tokens, greedy.tokens))
+    return {
+      'mean_block_size': blocks.mean_block_size,
+      'calls_per_output': blocks.calls_per_output,
+      'outputs': blocks.outputs,
+      'psnr': psnr(made, self.originals),
+      'ssim': ssim(made, self.originals),
+      'psnr_to_greedy': psnr(made, plain),
+      'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
+    }
+
+  def _bits(self, model: Any, params: Any) -> float:
+    """Bits an intensity, of the originals."""
+    rows = min(self.experiment.table.rows, 8, len(self.originals))
+    cut = len(self.originals) // rows * rows
+    targets = self.originals[:cut].reshape(-1, rows, model.fixed_length).astype(np.int32)
+    batches = (
+      {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
+      for source, target in zip(np.split(self.inputs[:cut], len(targets)), targets, strict=True)
+    )
+    return dev_loss(model, params, batches)['nll'] / np.log(2)
+
+  def _accuracy(self, model: Any, params: Any, heads: Any, k: int) -> tuple[float, ...]:
+    if heads is None:
+      return ()
+    module, head_params = heads
+    if module.k > k:
+      module, head_params = module.drafting(head_params, k - 1)
+    return head_accuracy(model, module, params, head_params, self.material.dev_batches())
+
+  def _save(self, name: str, out: Decoded) -> None:
+    with whole_file(self.folder / f'{name}.npz') as file:
+      np.savez_compressed(
+        file, input=self.inputs, output=pictures_of(out.tokens), original=self.originals, block_sizes=out.block_sizes
+      )
+
+
+def _decode_one(model: Any, params: Any, strategy: Any, image: np.ndarray) -> Decoded:
+  return fd.decode(model, params, image, strategy)

@@ -1,0 +1,59 @@
+"""The page of the paper about images: Table 2, the sweep over tau, Figure 4's other half."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.lab import page
+from experiments.lab.cells import Cell
+from experiments.lab.page import Group
+from experiments.papers.stern2018 import figures, image_figures
+from experiments.papers.stern2018.image_measure import ImageMeasuring
+from experiments.papers.stern2018.images import TAU, ImageExperiment
+
+SHOWN = 8  # images of the paper's last page
+
+
+def table2_groups(experiment: ImageExperiment) -> list[Group]:
+  """The cells of Table 2, then, for the largest k, those of the sweep."""
+  table = experiment.table
+  found = [Group(1, 'regular', ('exact',), table.split)]
+  found += [Group(k, regime, ('exact', within(TAU)), table.split) for regime in table.regimes for k in table.ks]
+  if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
+    found += [Group(max(table.ks), regime, others, table.split, 'sweep') for regime in table.regimes]
+  return found
+
+
+def within(tau: int) -> str:
+  """The rule that accepts so many intensities away."""
+  return f'distance-{tau}'
+
+
+class ImagePage(page.Page):
+  """See `Page`; in the workdir also images/, what every cell made of the split."""
+
+  experiment: ImageExperiment
+
+  def _open(self, split: str) -> ImageMeasuring:
+    return ImageMeasuring(self.experiment, self.experiment.open(), split, self.workdir / 'images')
+
+
+def draw(table: ImagePage, found: Sequence[Cell]) -> list[str]:
+  """Draws what can be drawn of the cells; the names of the pictures in the workdir."""
+  workdir, settings = table.workdir, table.experiment.table
+  image_figures.blocks(found, workdir / 'table2.png')
+  image_figures.tau_sweep(found, workdir / 'tau.png')
+  figures.speedups(found, workdir / 'figure4.png')
+  drawn = ['table2.png', 'tau.png', 'figure4.png']
+  k = max(settings.ks)
+  of = lambda k, regime, rule: table.workdir / 'images' / f'{settings.split}-k{k}-{regime}-{rule}.npz'
+  greedy, both = of(1, 'regular', 'exact'), of(k, 'finetune', within(TAU))
+  if greedy.is_file() and both.is_file():
+    with np.load(greedy) as plain, np.load(both) as blockwise:
+      columns = [blockwise['input'], plain['output'], blockwise['output'], blockwise['original']]
+      titles = ('input', 'greedy', f'k = {k}, fine-tuned, within {TAU}', 'original')
+      rows = list(zip(*(column[:SHOWN] for column in columns), strict=True))
+      image_figures.sheet(rows, workdir / 'samples.png', titles)
+      image_figures.block_map(blockwise['output'][0], blockwise['block_sizes'][0], workdir / 'calls.png')
+    drawn += ['samples.png', 'calls.png']
+  return drawn

@@ -1,0 +1,123 @@
+"""What the image experiments share: the settings of a page of the paper, and its images."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+from typing import Any, Literal
+
+import numpy as np
+
+import fastdec as fd
+from experiments.lab.settings import Experiment, Regime, at_least
+from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
+from fastdec.errors import UserError
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.sharding import IMAGE_TRANSFORMER
+
+DEV_IMAGES = 32  # what an evaluation during training looks at, at most
+TAU = 2  # the paper's
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig:
+  """Images and their cutting into batches; fields as in `configs/celeba.py`."""
+
+  kind: Literal['embedded', 'npz', 'tfds']
+  path: str
+  folder: str
+  rows: int
+  max_train: int
+  cache: str
+
+  def __post_init__(self) -> None:
+    at_least(1, 'data', rows=self.rows)
+    at_least(0, 'data', max_train=self.max_train)
+
+  @property
+  def data(self) -> ImageData:
+    """Where the images are."""
+    return ImageData(self.kind, self.path, self.folder, self.max_train or None)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableConfig:
+  """Which cells, measured on what; fields as in `configs/celeba.py`."""
+
+  ks: tuple[int, ...]
+  regimes: tuple[Regime, ...]
+  taus: tuple[int, ...]
+  split: str
+  images: int
+  rows: int
+  timed: int
+  repeats: int
+
+  def __post_init__(self) -> None:
+    for name in ('ks', 'regimes'):
+      if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
+        raise UserError(f'config.table.{name}={getattr(self, name)} is not possible: give one or more, each once')
+    if unknown := set(self.regimes) - {'regular', 'finetune'}:
+      raise UserError(f'config.table.regimes has {min(unknown)}: images have no teacher, give regular or finetune')
+    at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
+    at_least(0, 'table', images=self.images, **{f'taus[{i}]': tau for i, tau in enumerate(self.taus)})
+    at_least(1, 'table', rows=self.rows, timed=self.timed, repeats=self.repeats)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageExperiment(Experiment):
+  """A page of the paper about images at one scale."""
+
+  data: ImagesConfig
+  model: ImageTransformerConfig
+  table: TableConfig
+
+  layout = IMAGE_TRANSFORMER
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if (self.model.source_size, self.model.size) != (8, 32):
+      raise UserError('config.model must make 32 x 32 pixels of 8 x 8: leave out source_size and size')
+
+  def open(self) -> 'Pictures':
+    return Pictures(self, open_images(self.data.data, self.data.cache))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+  """The images of an experiment; see `settings.Material`."""
+
+  experiment: ImageExperiment
+  images: Images
+
+  tokenizer_path = None
+
+  @property
+  def model(self) -> ImageTransformer:
+    return ImageTransformer(self.experiment.model)
+
+  def train_batches(self, rows: int = 0) -> Any:
+    return image_batches(self.images, 'train', rows or self.experiment.data.rows, self.experiment.seed)
+
+  def dev_batches(self) -> list[Any]:
+    rows = min(self.experiment.data.rows, self.images.counts['dev'])
+    batches = image_batches(self.images, 'dev', rows, seed=0)
+    return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
+
+  def check_base(self, folder: pathlib.Path) -> None:
+    pass  # a model of these sizes is one for any images of these sizes
+
+
+@functools.cache
+def rule_of(name: str) -> fd.MinBlock:
+  """'exact', 'distance-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
+  match = re.fullmatch(r'exact|(distance|min)-(\d{1,9})', name)
+  if match is None or name == 'min-0':
+    raise UserError(f'the rule {name} is unknown: give exact, distance-N or min-N, such as distance-{TAU}')
+  number = int(match[2] or 0)
+  return fd.MinBlock(fd.Distance(number if match[1] == 'distance' else 0), number if match[1] == 'min' else 1)
+
+
+def pictures_of(tokens: Any) -> np.ndarray:
+  """Decoded intensities [n, 3072] as images uint8[n, 32, 32, 3]."""
+  return np.asarray(tokens, np.uint8).reshape(-1, 32, 32, 3)

@@ -1,0 +1,45 @@
+"""Which experiment a config describes, and how its models are measured."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from experiments.lab.page import Measuring
+from experiments.lab.report import Table
+from experiments.lab.settings import Experiment
+from experiments.papers.stern2018 import image_tables, tables, tree_tables
+from experiments.papers.stern2018.image_measure import ImageMeasuring
+from experiments.papers.stern2018.image_page import within
+from experiments.papers.stern2018.images import TAU, ImageExperiment
+from experiments.papers.stern2018.text_measure import Measuring as TextMeasuring
+from experiments.papers.stern2018.text_settings import TranslationExperiment
+
+
+class Kind(NamedTuple):
+  """What launchers need to know of a `config.task`."""
+
+  experiment: type[Experiment]
+  measuring: Callable[[Any, pathlib.Path], Measuring]  # of an experiment, on its split; the folder is for outputs
+  rules: Callable[[Any], tuple[str, ...]]  # an experiment's, for heads
+  tables: tuple[Callable[..., Table], ...]  # of cells
+
+
+KINDS = {
+  'translation': Kind(
+    TranslationExperiment,
+    lambda experiment, _: TextMeasuring(experiment, experiment.open(), experiment.table.split),
+    lambda experiment: experiment.table.rules,
+    (tables.table1, tables.rules_table, tree_tables.trees_table, tables.wallclock_table),
+  ),
+  'images': Kind(
+    ImageExperiment,
+    lambda experiment, folder: ImageMeasuring(experiment, experiment.open(), experiment.table.split, folder / 'images'),
+    lambda _: ('exact', within(TAU)),
+    (image_tables.table2, image_tables.quality_table),
+  ),
+}
+
+
+def experiment_of(config: Any) -> Experiment:
+  """The experiment of a locked ConfigDict, by its `task`; mistakes in it are UserErrors."""
+  return KINDS[config.task].experiment.of(config)

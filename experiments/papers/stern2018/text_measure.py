@@ -1,0 +1,158 @@
+"""Measures one trained model: BLEU, block sizes, wall clock and head accuracy, as cells of the tables."""
+
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import fastdec as fd
+from experiments.lab import cli
+from experiments.lab.cells import Cell
+from experiments.lab.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
+from experiments.lab.text import Text
+from experiments.papers.stern2018 import trees
+from experiments.papers.stern2018.text_settings import TranslationExperiment
+from fastdec import folders
+from fastdec.data.text.packing import tokenise
+from fastdec.data.text.tokens import TokenPairs
+from fastdec.errors import UserError
+from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
+from fastdec.evaluation.blocks import count_blocks
+from fastdec.evaluation.wallclock import Timing, measure
+from fastdec.heads.transformed import Transformed
+from fastdec.struct import Bound
+from fastdec.training.losses import head_accuracy
+
+BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
+
+
+class Measuring:
+  """Measures models on one split of an experiment's text.
+
+  Args:
+    experiment: whose `table` says what.
+    text: its text.
+    split: 'dev' or 'test'.
+  """
+
+  def __init__(self, experiment: TranslationExperiment, text: Text, split: str) -> None:
+    table = experiment.table
+    pairs = text.pairs(split)[: table.sentences or None]
+    self.experiment, self.text, self.material, self.split = experiment, text, text, split
+    conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
+    timing = {'timing_batch': 1, 'timing_sentences': table.timed, 'timing_rounds': table.repeats}
+    self.conditions = conditions | {'max_len': table.max_len} | timing
+    self.tokens = tokenise(pairs, text.tokenizer)
+    self.references = [target for _, target in pairs]
+    limit = experiment.model.max_positions
+    check_sources(self.tokens, limit, f'of the {split} set')
+    other = trees.other_split(split)
+    self.tree_sources = trees.sources_of(text, other) if any(map(tree_nodes, table.rules)) else []
+    self.tree_conditions = {'tree_split': other, 'tree_sentences': len(self.tree_sources)}
+    width = padded_width(self.tokens, limit)
+    chosen = np.linspace(0, len(pairs) - 1, min(table.timed, len(pairs))).round().astype(int)
+    self.timed = [(np.pad(x, (0, width - len(x)))[None],) for x in (self.tokens.source[i] for i in chosen)]
+
+  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+    """Raises UserError where a finished cell of this split, read from `path`, was measured on other sentences."""
+    here = len(self.references), self.experiment.table.max_len
+    for cell in done:
+      measured = cell.outputs, cell.conditions.get('max_len', here[1])
+      if cell.error is None and cell.split == self.split and measured != here:
+        there = f'{measured[0]} sentences of the {self.split} set at max_len={measured[1]}'
+        asked = f'this config means {here[0]} at max_len={here[1]}'
+        raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
+
+  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
+    """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact') or by beam search.
+
+    All acceptance rules of chains run in the same compiled programs, trees each in their own, and all are timed in turn
+    with the same model's greedy.
+    """
+    model, params = folders.load(workdir)
+    trees = self._trees(Bound(model, params), workdir, k, rules)
+    strategies = {rule: trees[rule] if rule in trees else self._strategy(workdir, k, rule) for rule in rules}
+    decode = {'greedy': fd.Greedy(), **{rule: s for rule, s in strategies.items() if (k, rule) != (1, 'exact')}}
+    functions = {name: self._timed(model, params, strategy) for name, strategy in decode.items()}
+    timings = measure(functions, self.experiment.table.repeats, self.timed)
+    greedy = self._translate(model, params, fd.Greedy())
+    accuracy = () if k == 1 else self._accuracy(model, params, workdir, k)
+    content = folders.content(workdir)
+    for rule, strategy in strategies.items():
+      out = greedy if rule not in decode else self._translate(model, params, strategy)
+      tree = {'tree_nodes': trees[rule].choices.n, **self.tree_conditions} if rule in trees else {}
+      yield Cell(
+        k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
+        same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
+        split=self.split, model=content, conditions=self.conditions | tree,
+      )  # fmt: skip
+
+  def summary(self, cell: Cell) -> str:
+    """A cell in one line."""
+    return (
+      f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block {cell.mean_block_size:.2f}, '
+      f'{cell.ms_per_output:.1f} ms a sentence (greedy {cell.greedy_ms_per_output:.1f})'
+    )
+
+  def translate(self, workdir: pathlib.Path, k: int, sentence: str | None = None) -> Output:
+    """Every sentence of the split, or the one given, with exact acceptance."""
+    tokens = self.tokens if sentence is None else tokenise([(sentence, '')], self.text.tokenizer)
+    return self._translate(*folders.load(workdir), self._strategy(workdir, k, 'exact'), tokens)
+
+  def _strategy(self, workdir: pathlib.Path, k: int, rule: str) -> Any:
+    if rule == BEAM:
+      return fd.Beam(size=4, length_penalty=0.6)
+    return fd.Greedy() if k == 1 else fd.Blockwise(folders.load_heads(workdir), k=k, rule=rule_of(rule))
+
+  def _trees(self, target: Bound, workdir: pathlib.Path, k: int, rules: Sequence[str]) -> dict[str, fd.Medusa]:
+    """How the rules decode that name trees."""
+    nodes = {rule: count for rule in rules if (count := tree_nodes(rule))}
+    if not nodes:
+      return {}
+    table, heads = self.experiment.table, Bound(*folders.load_heads(workdir))
+    counts = nodes.values()
+    found = trees.grown(target, heads, k - 1, self.tree_sources, counts, table.max_len, table.rows)
+    return {rule: fd.Medusa(heads, found[count].choices) for rule, count in nodes.items()}
+
+  def _accuracy(self, model: Any, params: Any, workdir: pathlib.Path, k: int) -> tuple[float, ...]:
+    heads = folders.load_heads(workdir)
+    if heads[0].k > k:
+      heads = heads[0].drafting(heads[1], k - 1)
+    model, params = (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
+    return head_accuracy(model, heads[0], params, heads[1], self.text.dev_batches())
+
+  def _translate(self, model: Any, params: Any, strategy: Any, tokens: TokenPairs | None = None) -> Output:
+    table, tokens = self.experiment.table, self.tokens if tokens is None else tokens
+    rows = min(table.rows, len(tokens))
+    return translate(model, params, self.text.tokenizer, tokens, strategy, table.max_len, rows)
+
+  def _timed(self, model: Any, params: Any, strategy: Any) -> Any:
+    max_len = self.experiment.table.max_len
+    return lambda source: fd.decode(model, params, source, strategy, max_len=max_len)
+
+  def _quality(self, out: Output) -> dict[str, Any]:
+    """BLEU and block sizes."""
+    bleu, blocks = corpus_bleu(out.lines, self.references), count_blocks(out.lengths, out.block_sizes)
+    compound = {}
+    if self.experiment.data.target == 'de':  # Tensor2Tensor's script is about German
+      score, signature = split_compound_bleu(out.lines, self.references)
+      compound = {'compound_bleu': score, 'compound_bleu_signature': signature}
+    return {
+      'bleu': bleu.score,
+      'bleu_signature': bleu.signature,
+      **compound,
+      'mean_block_size': blocks.mean_block_size,
+      'calls_per_output': blocks.calls_per_output,
+      'outputs': blocks.outputs,
+    }
+
+
+def clock(timing: Timing, greedy: Timing) -> dict[str, float]:
+  """The fields of a cell about time."""
+  return {
+    'ms_per_output': timing.milliseconds,
+    'greedy_ms_per_output': greedy.milliseconds,
+    'speedup': timing.speedup_over(greedy),
+    'compile_seconds': timing.compile_seconds,
+  }

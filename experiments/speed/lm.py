@@ -1,0 +1,140 @@
+"""What a call of a language model costs: `experiments.benchmark` with configs/lm_speed.py."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.sampling import argmax
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.evaluation.calls import COLUMNS, Calls, FreeDraft, check_at_least, figures, table
+from fastdec.evaluation.wallclock import Timing, measure
+from fastdec.models.lm import LM, LMConfig
+from fastdec.struct import Bound
+
+Row = dict[str, Any]
+TREE, TREE_WIDTHS = 'mc_sim_7b_63', range(16, 65)  # fewer of its nodes are no tree, and it has no more
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeedConfig:
+  """Fields as in `configs/lm_speed.py`; `model` but for its dtype and ends."""
+
+  task: Literal['lm']
+  model: LMConfig
+  dtypes: tuple[str, ...]
+  widths: tuple[int, ...]
+  prompt: int
+  calls: int
+  rounds: int
+  batch: int
+  seed: int
+
+  def __post_init__(self) -> None:
+    check_at_least(1, self, 'widths', 'prompt', 'calls', 'rounds', 'batch')
+    if not self.dtypes:
+      raise UserError('dtypes=() is not possible: give one value at least')
+    for dtype in self.dtypes:
+      dataclasses.replace(self.model, dtype=dtype)  # says which there are
+
+
+class BareCalls:
+  """The model's part of the same calls, alone: nodes in, the most likely token after each out, which the next call
+  reads. No draft, no rule, no output; the cache keeps the root. Starts from what `calls` has after the prompt."""
+
+  def __init__(self, calls: Calls, topology: Topology) -> None:
+    self.target, self.calls, self.topology = calls.target, calls.calls, topology
+    self.tokens = jnp.tile(calls.state.root[:, None], topology.n)
+    self.cache = jax.tree.map(jnp.copy, calls.state.cache)  # the calls' own is overwritten in place
+
+  def __call__(self) -> Any:
+    self.tokens, self.cache = _bare(*self.target, self.tokens, self.cache, self.topology, self.calls)
+    return self.tokens
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'topology', 'calls'), donate_argnames='cache')
+def _bare(model: Any, params: Any, tokens: Any, cache: Any, topology: Topology, calls: int) -> tuple[Any, Any]:
+  def call(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    hidden, _, cache = model.apply(params, carry[0], topology.nodes, carry[1])
+    has_room = cache.length + tokens.shape[1] < cache.slots
+    return argmax(model.unembed(params, hidden)), cache.commit(None, has_room.astype(jnp.int32))
+
+  return jax.lax.fori_loop(0, calls, call, (tokens, cache))
+
+
+def random_lm(model: LM, seed: int, dtype: str) -> Any:
+  """Random matrices, scales of one, no biases; each tensor is made in `dtype`, so that no other copy is ever there."""
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  leaves, tree = jax.tree.flatten_with_path(shapes)
+  keys = jax.random.split(jax.random.key(seed), len(leaves))
+
+  def made(name: str, shape: tuple[int, ...], key: Any) -> Any:
+    if name in ('scale', 'bias'):
+      return jnp.full(shape, name == 'scale', dtype)
+    return _matrix(key, shape, dtype)
+
+  return tree.unflatten(made(path[-1].key, leaf.shape, key) for (path, leaf), key in zip(leaves, keys, strict=True))
+
+
+@functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
+def _matrix(key: Any, shape: tuple[int, ...], dtype: str) -> Any:
+  return jax.random.normal(key, shape, dtype) * jnp.asarray(shape[-1] ** -0.5, dtype)
+
+
+def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
+  """One row a dtype and draft: those of `calls.measured`, the ratio to a chain of as many nodes, the share of the
+  bandwidth, and what the loop adds."""
+  return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
+
+
+def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
+  model = LM(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
+  target = Bound(model, random_lm(model, config.seed, dtype))
+  drafts = {'greedy': Topology.chain(1)} | {f'width {n}': Topology.chain(n) for n in config.widths if n > 1}
+  tree = lambda n: Topology.from_choices(medusa_choices(TREE)[: n - 1])
+  drafts |= {f'tree {n}': tree(n) for n in config.widths if n in TREE_WIDTHS}
+  say(f'{dtype}: compiling and timing {len(drafts)} drafts')
+  prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
+  max_len = config.calls + max(config.widths) + 1  # one for all, so that all caches have about the same slots
+  drafter = lambda topology: FreeDraft(topology) if topology.n > 1 else NoDraft()
+  loops = {name: Calls(target, drafter(one), prompts, max_len, config.calls) for name, one in drafts.items()}
+  bare = {f'bare {name}': BareCalls(loops[name], one) for name, one in drafts.items()}
+  timings = measure(loops | bare, config.rounds)
+  rows = figures(timings, loops, 'embedding' if config.model.tied else 'output')
+  return [
+    {'dtype': dtype, 'batch': config.batch, **row, **_beside(row['variant'], row['to_floor'], timings, config)}
+    for row in rows
+  ]
+
+
+def _beside(variant: str, to_floor: float, timings: Mapping[str, Timing], config: SpeedConfig) -> Row:
+  """The ratio to a chain, the share of the bandwidth that a call reaches, and by how much it exceeds the bare one,
+  round by round."""
+  own, bare, chain = (timings[name] for name in (variant, f'bare {variant}', variant.replace('tree', 'width')))
+  pairs = list(zip(own.seconds, bare.seconds, strict=True))
+  return {
+    'to_chain': 1 / own.speedup_over(chain),
+    'bandwidth_share': 1 / to_floor,
+    'bare_ms': bare.milliseconds / config.calls,
+    'overhead_ms': 1e3 * statistics.median(whole - alone for whole, alone in pairs) / config.calls,
+    'overhead_share': statistics.median(1 - alone / whole for whole, alone in pairs),
+  }
+
+
+def markdown(rows: Sequence[Row]) -> str:
+  """The rows as a pipe table."""
+  return table(rows, COLUMNS | {
+    'to the chain': '{to_chain:.2f}',
+    'of the bandwidth': '{bandwidth_share:.0%}',
+    'the model alone, ms': '{bare_ms:.2f}',
+    'the loop adds, ms': '{overhead_ms:.3f}',
+    'of a call': '{overhead_share:.1%}',
+  })  # fmt: skip

@@ -1,0 +1,88 @@
+"""The picture of cross-attention: written tokens against source tokens, cut where the model's calls were."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fastdec.evaluation.drawing import COLOURS
+
+CELL, LETTER = 0.17, 0.068  # inches: a token's row or column; a letter of its name
+SMALL = 7  # points, of the tokens
+MOST = 100  # tokens on an axis
+
+
+def figure(
+  weights: Float[np.ndarray, 'panels t s'],
+  names: Sequence[str],
+  source: Sequence[str],
+  written: Sequence[str],
+  block_sizes: Sequence[int],
+  title: str,
+) -> Figure:
+  """A panel for each matrix, in one scale of greys: source tokens across, written tokens down.
+
+  A line stands wherever a call of the model ended; a call has a colour, and its number at the right.
+
+  Args:
+    weights: each row sums to 1.
+    names: of the panels.
+    source, written: the tokens' pieces, at most `MOST` of each.
+    block_sizes: tokens that each call wrote; before them comes the one that came with the prompt.
+    title: of the whole.
+  """
+  columns = len(names) if len(names) <= 3 else min(4, -(-len(names) // 2))
+  rows = -(-len(names) // columns)
+  across, down = (max(map(len, pieces)) * LETTER for pieces in (written, source))
+  width = columns * (CELL * len(source) + 0.3) + across + 1.7  # the calls' names and the scale
+  height = rows * (CELL * len(written) + 0.35) + down + 0.7
+  made = Figure(figsize=(max(width, 5.5), height), dpi=120, layout='constrained')
+  panels = made.subplots(rows, columns, squeeze=False).ravel()
+  for axes in panels[len(names) :]:
+    axes.axis('off')
+  sizes = [1, *(int(size) for size in block_sizes if size)]
+  for i, (axes, matrix, name) in enumerate(zip(panels, weights, names, strict=False)):
+    shades = axes.imshow(matrix, cmap='Greys', vmin=0, vmax=float(weights.max()), aspect='auto')
+    axes.set_title(name, fontsize=9)
+    axes.tick_params(length=2)
+    _name_source(axes, source if i + columns >= len(names) else ())
+    _name_written(axes, written if i % columns == 0 else (), sizes)
+    for end in list(itertools.accumulate(sizes))[:-1]:
+      axes.axhline(end - 0.5, color=COLOURS[1], linewidth=0.9)
+    if i % columns == columns - 1 or i == len(names) - 1:
+      _name_calls(axes, sizes)
+  made.colorbar(shades, ax=panels.tolist(), shrink=0.6, aspect=30, pad=0.02).ax.tick_params(labelsize=SMALL)
+  made.get_layout_engine().set(wspace=0.03)
+  made.suptitle(title, fontsize=10, parse_math=False)
+  return made
+
+
+def _name_source(axes: Axes, source: Sequence[str]) -> None:
+  axes.set_xticks(range(len(source)), source, rotation=90, fontsize=SMALL, parse_math=False)
+
+
+def _name_written(axes: Axes, written: Sequence[str], sizes: Sequence[int]) -> None:
+  axes.set_yticks(range(len(written)), written, fontsize=SMALL, parse_math=False)
+  blocks = np.repeat(np.arange(len(sizes)), sizes).tolist()
+  for label, block in zip(axes.get_yticklabels(), blocks, strict=False):  # inner panels have no labels
+    label.set_color(_colour(block))
+
+
+def _name_calls(axes: Axes, sizes: Sequence[int]) -> None:
+  """At the right, in the middle of what each wrote."""
+  ends = np.cumsum(sizes)
+  beside: Any = axes.secondary_yaxis('right')
+  names = ['prompt', *(f'call {i}' for i in range(1, len(sizes)))]
+  beside.set_yticks(ends - (np.array(sizes) + 1) / 2, names, fontsize=SMALL)
+  beside.tick_params(length=0)
+  for block, label in enumerate(beside.get_yticklabels()):
+    label.set_color(_colour(block))
+
+
+def _colour(block: int) -> str:
+  """Of the darker ones, which small letters need; what came with the prompt is black."""
+  return COLOURS[(block - 1) % 3] if block else 'black'

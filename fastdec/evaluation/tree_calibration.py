@@ -1,0 +1,148 @@
+"""Measures prediction heads on text that their model writes: accuracies, the best tree, and what its calls cost."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from fastdec.decoding.decode import decode
+from fastdec.decoding.methods.greedy import Greedy
+from fastdec.decoding.methods.heads import Medusa
+from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.evaluation.calls import Calls
+from fastdec.evaluation.tree_growth import Ranks, Tree, accuracy, best_nodes, grow, head_ranks, tokens_per_call
+from fastdec.evaluation.wallclock import measure
+from fastdec.files import whole_file
+from fastdec.struct import Bound
+
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
+CALLS = 16  # of a round
+TOPS = (1, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """What was found."""
+
+  tree: Tree  # as large as was allowed
+  right: Mapping[int, tuple[float, ...]]  # how often a head has the token among so many first choices
+  positions: int  # tokens that there was something to guess after
+  tokens: Mapping[int, float]  # per call, by nodes, where decoding writes these texts
+  milliseconds: Mapping[int, float]  # of a call, by nodes; {}: not timed
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> 'Calibration':
+    """What `save` wrote."""
+    there = json.loads(path.read_text())
+    tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
+    right = {top: tuple(there[f'top_{top}']) for top in TOPS}
+    by_nodes = ({int(n): value for n, value in there[name].items()} for name in ('tokens_per_call', 'milliseconds'))
+    return cls(tree, right, there['positions'], *by_nodes)
+
+  def save(self, path: pathlib.Path, **more: str) -> None:
+    """Writes a JSON file, whose "choices" are what decoding takes.
+
+    Args:
+      more: what else it is to say.
+    """
+    right = {f'top_{top}': values for top, values in self.right.items()}
+    record = {'choices': self.tree.choices, 'rates': self.tree.rates, 'tokens_per_call': self.tokens}
+    record |= {**right, 'positions': self.positions, 'milliseconds': self.milliseconds, **more}
+    with whole_file(path) as file:
+      file.write(json.dumps(record, indent=1).encode() + b'\n')
+
+  @property
+  def nodes(self) -> int:
+    """Of the tree to use: with the most tokens a second, or, if that is not known, all."""
+    return best_nodes(self.tokens, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
+
+  @property
+  def chosen(self) -> Tree:
+    """The tree to use."""
+    return self.tree.cut(self.nodes)
+
+
+def calibrate(
+  target: Bound,
+  heads: Bound,
+  prompts: Sequence[Sequence[int]],
+  nodes: int,
+  max_len: int,
+  rows: int,
+  said: Callable[[int], None] = lambda count: None,
+) -> Calibration:
+  """Has the model write greedily, and grows a tree of so many nodes at most; not timed.
+
+  Args:
+    target, heads: the model, and heads on it.
+    prompts: ids, of sources if the model has an encoder.
+    nodes: of the tree at most, the root included.
+    max_len: of a text.
+    rows: prompts at once.
+    said: is told how many more prompts are done.
+  """
+  ranks = written_ranks(target, heads, prompts, max_len, rows, said)
+  positions = sum(map(len, ranks))
+  if not positions:
+    raise UserError('the model ends every text after one token, so there is nothing to guess: give other prompts')
+  right = {top: accuracy(ranks, top) for top in TOPS}
+  tree = grow(ranks, nodes)
+  tokens = {n: tokens_per_call(ranks, tree.cut(n)) for n in widths_of(tree)}
+  return Calibration(tree, right, positions, tokens, {})
+
+
+def written_ranks(
+  target: Bound,
+  heads: Bound,
+  prompts: Sequence[Sequence[int]],
+  max_len: int,
+  rows: int,
+  said: Callable[[int], None] = lambda count: None,
+) -> list[Ranks]:
+  """The heads' ranks (see `head_ranks`) along what the model writes greedily; arguments as of `calibrate`."""
+  parts = []
+  for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
+    parts += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
+    said(int((texts.lengths > 0).sum()))
+  return parts
+
+
+def widths_of(tree: Tree) -> list[int]:
+  """How many nodes of a tree are considered: `WIDTHS`, and all."""
+  most = len(tree.choices) + 1
+  return [*(n for n in WIDTHS if n < most), most]
+
+
+def timed(
+  found: Calibration, target: Bound, heads: Bound, prompt: Sequence[int], max_len: int, rounds: int
+) -> Calibration:
+  """The same with the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
+  widths = widths_of(found.tree)
+  drafters = {n: Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths}
+  inputs = np.array([prompt], np.int32)
+  timings = measure({n: Calls(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}, rounds)
+  return dataclasses.replace(found, milliseconds={n: timings[n].milliseconds / CALLS for n in widths})
+
+
+def _texts(
+  target: Bound, prompts: Sequence[Sequence[int]], max_len: int, rows: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None, Decoded]]:
+  """Inputs, prompt lengths and greedy texts, so many rows at once, all of one shape; rows too many have no length."""
+  model, width = target.module, max(map(len, prompts))
+  rows = min(rows, len(prompts))
+  for start in range(0, len(prompts), rows):
+    chosen = list(prompts[start : start + rows])
+    missing = rows - len(chosen)
+    chosen += chosen[-1:] * missing
+    inputs = np.array([[*ids, *[model.pad_id] * (width - len(ids))] for ids in chosen], np.int32)
+    lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
+    texts = decode(*target, inputs, Greedy(), lengths, max_len=max_len)
+    kept = jnp.where(jnp.arange(rows) < rows - missing, texts.lengths, 0)
+    yield inputs, lengths, dataclasses.replace(texts, lengths=kept)
+
+

@@ -1,0 +1,152 @@
+"""Command-line manners: a mistake is one sentence and exit code 2, a bug keeps its traceback, Ctrl-C is one line."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from experiments.lab import cli
+from fastdec.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+
+LAUNCHER = '''
+"""Does nothing, well."""
+import time
+from absl import flags
+from experiments import cli
+from fastdec.errors import UserError
+
+CONFIG = cli.config_flag()
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
+DO = flags.DEFINE_string('do', '', 'what to do')
+
+def main(words):
+  if DO.value == 'mistake':
+    raise UserError('Two [b]lines\\nof one sentence.')
+  if DO.value == 'bug':
+    raise ValueError('this is a bug')
+  if DO.value == 'sleep':
+    print('asleep', flush=True)
+    time.sleep(60)
+  print(cli.config_string(), '|', CONFIG.value.model.d, CONFIG.value.model.sizes)
+
+if __name__ == '__main__':
+  cli.run(main)
+'''
+
+PAGE = '''
+from configs.common import locked, parse_arg
+
+def get_config(arg=''):
+  args = parse_arg(arg, d=4, bug=False)
+  if args.bug:
+    int('a bug')
+  return locked(model={'d': args.d, 'sizes': (1, 2)}, name='x')
+'''
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('cli')
+  (folder / 'launcher.py').write_text(LAUNCHER)
+  (folder / 'page.py').write_text(PAGE)
+  (folder / 'empty.py').write_text('')
+  return folder
+
+
+def start(folder, *args, **environment):
+  return subprocess.Popen(
+    [sys.executable, 'launcher.py', *args], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    env={**os.environ, 'PYTHONPATH': str(ROOT), **environment})
+
+
+def launch(folder, *args, **environment):
+  process = start(folder, *args, **environment)
+  out, err = process.communicate(timeout=60)
+  return process.returncode, out, err
+
+
+def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
+  code, out, err = launch(folder, '--config=page.py:d=8', '--config.model.sizes=(3, 4)', '--workdir=w')
+  assert (code, out, err) == (0, 'page.py:d=8 --config.model.sizes=(3, 4) | 8 (3, 4)\n', '')
+
+
+@pytest.mark.parametrize(('args', 'words'), [
+  (['--config=page.py:dd=3'], ["'dd'", 'known are d, bug']),
+  (['--config=page.py:d=three'], ['d=three', 'a whole number']),
+  (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
+  (['--config=page.py', '--config.name.dd=3'], ['--config.name.dd', "config.name is the value 'x'"]),
+  (['--config=page.py', '--config.model.d=three'], ['--config.model.d=three']),
+  (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
+  (['--config=empty.py'], ["'empty.py'", 'get_config']),
+  (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
+  (['--config=page.py', 'word'], ["'word'", 'known are', '--workdir']),
+  ([], ['--config is missing']),
+  (['--config=page.py', '--do=mistake'], ['Two [b]lines of one sentence.']),
+], ids=lambda value: ' '.join(value) if value and value[0].startswith('--') else '')
+def test_a_mistake_is_one_sentence_and_exit_code_2(folder, args, words):
+  code, out, err = launch(folder, '--workdir=w', *args)
+  assert (code, out, err.count('\n')) == (2, '', 1)
+  assert all(word in err for word in words), err
+
+
+def test_a_required_flag_is_asked_for(folder):
+  code, _, err = launch(folder, '--config=page.py')
+  assert (code, err) == (2, '--workdir is missing: folder for the run\n')
+
+
+@pytest.mark.parametrize(('args', 'word'), [
+  (['--config=page.py', '--do=bug'], 'this is a bug'),
+  (['--config=page.py:bug'], "int('a bug')"),
+], ids=['in the launcher', 'in the config'])
+def test_a_bug_keeps_its_traceback(folder, args, word):
+  code, _, err = launch(folder, '--workdir=w', *args)
+  assert code == 1 and 'Traceback' in err and word in err
+
+
+def test_a_mistake_is_red_where_the_terminal_allows(folder):
+  assert '\x1b[31m' in launch(folder, FORCE_COLOR='1')[2]
+  assert '\x1b' not in launch(folder)[2]
+
+
+def test_help_lists_the_launchers_flags_and_is_no_failure(folder):
+  code, out, _ = launch(folder, '--help')
+  assert code == 0 and out.startswith('Does nothing, well.') and '--config:' in out and '--workdir:' in out
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(folder):
+  process = start(folder, '--config=page.py', '--workdir=w', '--do=sleep')
+  assert process.stdout.readline() == 'asleep\n'
+  process.send_signal(signal.SIGINT)
+  assert (process.communicate(timeout=60)[1], process.returncode) == ('Interrupted.\n', 130)
+
+
+@pytest.mark.parametrize(('text', 'seconds'), [(None, None), ('540s', 540), ('540', 540), ('9m', 540), ('1.5h', 5400)])
+def test_a_budget_is_a_time(text, seconds):
+  assert cli.seconds(text) == seconds
+
+
+@pytest.mark.parametrize('text', ['', 'm', '5 m', '-5s', '1d'])
+def test_a_budget_that_is_no_time_is_refused(text):
+  with pytest.raises(UserError, match=f'--budget={text} is no time'):
+    cli.seconds(text)
+
+
+def test_conditions_name_the_machine_and_the_commit():
+  conditions = cli.conditions('page.py', 'float32', batch=1, seed=0)
+  assert conditions['config'] == 'page.py' and conditions['platform'] == 'cpu' and conditions['cpus'] >= 1
+  assert re.fullmatch(r'[0-9a-f]{12}(-dirty)?|unknown', conditions['commit'])
+
+
+def test_conditions_name_the_flags_of_the_compiler_where_there_are_some(monkeypatch):
+  jax.devices()  # they were read long ago
+  monkeypatch.setenv('XLA_FLAGS', '--fast')
+  assert cli.conditions('page.py', 'float32', batch=1, seed=0)['xla_flags'] == '--fast'
+  monkeypatch.delenv('XLA_FLAGS')
+  assert 'xla_flags' not in cli.conditions('page.py', 'float32', batch=1, seed=0)

@@ -1,0 +1,97 @@
+"""The text of an experiment: every kind through the config, and a teacher's lines in place of people's."""
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from configs import wmt14
+from experiments.lab.text import Text
+from experiments.papers.stern2018.text_settings import TranslationExperiment
+from fastdec.errors import UserError
+from fastdec.tokenizers.sentencepiece import UNK_ID, normalise
+
+
+@pytest.fixture(scope='module')
+def text_of(tmp_path_factory):
+  """text_of(settings) is the text of scale smoke with these settings of config.data."""
+  cache = tmp_path_factory.mktemp('cache')
+
+  def text_of(scale='smoke', **settings):
+    config = wmt14.get_config(f'scale={scale}')
+    config.data.update({'cache': str(cache), 'vocab_size': 300, 'max_train': 200} | settings)
+    return Text.of(TranslationExperiment.of(config))
+
+  return text_of
+
+
+@pytest.fixture
+def distilled(tmp_path):
+  """A finished distillation: two outputs for a source."""
+  folder = tmp_path / 'distilled'
+  folder.mkdir()
+  (folder / 'train.en').write_text('The train is late.\n' * 2 + 'It rains.\n')
+  (folder / 'train.de').write_text('Der Zug ist spät.\nDer Zug hat Verspätung.\nEs regnet.\n')
+  return folder
+
+
+def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distilled):
+  people, teacher = text_of(), text_of(distilled=str(distilled))
+  assert teacher.tokenizer.model_proto == people.tokenizer.model_proto
+  assert teacher.tokenizer_path == people.tokenizer_path
+  for split in ('dev', 'test'):
+    assert teacher.pairs(split) == people.pairs(split)
+  assert teacher.pairs('train') == [
+    ('The train is late.', 'Der Zug ist spät.'), ('The train is late.', 'Der Zug hat Verspätung.'),
+    ('It rains.', 'Es regnet.')]
+  np.testing.assert_array_equal(teacher.dev_batches()[0]['source'], people.dev_batches()[0]['source'])
+
+
+def test_training_batches_pack_the_distilled_pairs(text_of, distilled):
+  text = text_of(distilled=str(distilled))
+  batch = text.train_batches()[0]
+  rows = [row[row > 0].tolist() for row in batch['target']]
+  (ids,) = filter(None, rows)
+  ends = [i + 1 for i, token in enumerate(ids) if token == text.tokenizer.eos_id]
+  lines = {text.tokenizer.decode(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False)}
+  assert lines == {normalise(line) for line in (distilled / 'train.de').read_text().splitlines()}
+
+
+def test_distilled_text_that_is_not_whole_is_refused_before_the_tokenizer_is_learnt(text_of, distilled, tmp_path):
+  settings = {'distilled': str(distilled), 'cache': str(tmp_path / 'new')}
+  with pytest.raises(UserError, match=r"no folder '.*nowhere' with distilled text: run experiments.distill"):
+    text_of(**settings | {'distilled': str(tmp_path / 'nowhere')})
+  (distilled / 'train.en').write_text('The train is late.\n')
+  with pytest.raises(UserError, match=r'train.en has 1 lines and .*train.de has 3 lines'):
+    text_of(**settings)
+  (distilled / 'train.de').unlink()
+  with pytest.raises(UserError, match=r'cannot read .*distilled/train.de'):
+    text_of(**settings)
+  assert not list(tmp_path.glob('new/tokenizer-*'))
+
+
+def test_the_papers_text_is_that_of_tfds(text_of):
+  with tfds.testing.mock_data(num_examples=8):
+    text = text_of('wmt14', vocab_size=24)
+    assert len(text.tokens('train', 256)) == 8 and len(text.pairs('test')) == 8
+    assert text.train_batches()[0]['source'].shape == (128, 256)
+
+
+def test_archives_want_a_folder(text_of, tmp_path):
+  with pytest.raises(UserError, match=r"no folder '' with the text: name it by --config.data.folder"):
+    text_of('wmt14', kind='archives')
+  with pytest.raises(UserError, match=r'lacks training-parallel-europarl-v7.tgz, .* dev.tgz'):
+    text_of('wmt14', kind='archives', folder=str(tmp_path))
+
+
+def test_real_wmt_text_through_parallel_files(text_of, shared):
+  """newstest2012 stands in for newstest2013 as the dev set: that is not in the shared data."""
+  names = {'train': 'train10k.detok', 'dev': 'newstest2012.detok', 'test': 'newstest2014.detok', 'suffix': '.gz'}
+  folder = str(shared / 'data' / 'wmt_en_de')
+  text = text_of('wmt14', kind='files', folder=folder, vocab_size=4000, max_train=5000, **names)
+  tokens, pairs = text.tokens('test'), text.pairs('test')
+  assert len(tokens) == len(pairs) == 2737 and len(text.tokens('dev')) == 3000
+  assert text.tokenizer.vocab_size == 4000
+  known = [i for i in range(len(pairs)) if UNK_ID not in tokens.target[i]]
+  assert len(known) > 2700
+  for i in known:
+    assert text.tokenizer.decode(tokens.target[i].tolist()) == normalise(pairs[i][1])

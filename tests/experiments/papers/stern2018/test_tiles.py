@@ -1,0 +1,96 @@
+"""Pictures of any size: cut into tiles and joined again; what cannot be upscaled is refused before any decoding."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from experiments.papers.stern2018 import tiles
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+
+RNG = np.random.default_rng(0)
+SMALL = dict(d_model=8, d_ff=8, heads=1, encoder_layers=1, decoder_layers=1, block_length=96, dropout=0.0)
+
+
+def picture(height, width, channels=(3,)):
+  return RNG.integers(0, 256, (height, width, *channels)).astype(np.uint8)
+
+
+@pytest.mark.parametrize('height, width, count', [(8, 8, 1), (16, 8, 2), (9, 17, 6), (1, 1, 1)])
+def test_tiles_come_back_in_their_places(height, width, count):
+  small = picture(height, width)
+  cut = tiles.cut(small)
+  assert cut.shape == (count, 8, 8, 3)
+  large = tiles.joined(cut.repeat(4, axis=1).repeat(4, axis=2), small)
+  np.testing.assert_array_equal(large, small.repeat(4, axis=0).repeat(4, axis=1))
+
+
+def test_what_goes_beyond_the_picture_is_its_edge():
+  (tile,) = tiles.cut(picture(3, 5))
+  assert (tile[3:] == tile[2]).all() and (tile[:, 5:] == tile[:, 4:5]).all()
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A model folder whose weights are as they begin: it repeats what it sees."""
+  import jax
+
+  model = ImageTransformer(ImageTransformerConfig(**SMALL))
+  folder = tmp_path_factory.mktemp('tiles') / 'run'
+  folders.save(folder, model, jax.jit(model.init)(jax.random.key(0)), None)
+  return folder
+
+
+def test_a_picture_becomes_four_times_as_large(run, tmp_path, launch):
+  PIL.Image.fromarray(picture(9, 8)).save(tmp_path / 'photo.png')
+  ended = launch('upscale', f'--workdir={run}', '--rule=exact', tmp_path / 'photo.png')
+  assert ended.code == 0 and '32 x 36 pixels' in ended.out and 'each on its own' in ended.out
+  with PIL.Image.open(tmp_path / 'photo-x4.png') as large:
+    assert large.size == (32, 36) and large.mode == 'RGB'
+
+
+@pytest.mark.parametrize('name, pixels, words', [
+  ('grey.png', picture(8, 8, ()), 'is grey (L): give it in RGB without alpha'),
+  ('alpha.png', picture(8, 8, (4,)), 'is with alpha (RGBA)'),
+  ('large.png', picture(300, 300), '1444 tiles of 8 x 8, and --most_tiles=1024 is the most'),
+  ('text.png', None, 'cannot be read as a picture'),
+  ('missing.png', None, 'there is no file'),
+])  # fmt: skip
+def test_what_is_no_picture_is_refused(name, pixels, words, run, tmp_path, launch):
+  path = tmp_path / name
+  if pixels is not None:
+    PIL.Image.fromarray(pixels).save(path)
+  elif name == 'text.png':
+    path.write_text('no picture')
+  ended = launch('upscale', f'--workdir={run}', path)
+  assert ended.code == 2 and words in ended.err and ended.err.count('\n') == 1
+  assert not list(tmp_path.glob('*-x4.png'))
+
+
+@pytest.mark.parametrize('flag, words', [
+  ('--rule=near-2', 'the rule near-2 is unknown: give exact, distance-N'),
+  ('--rule=distance--1', 'is unknown'),
+  ('--output=photo.png', 'is the picture itself'),
+  ('--output=photo.jpg', 'is no PNG'),
+  ('--output=nowhere/photo.png', 'there is no folder nowhere'),
+  ('--workdir=nowhere', 'nowhere is not a folder'),
+])  # fmt: skip
+def test_mistakes_are_told_before_anything_is_decoded(flag, words, run, tmp_path, launch, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  PIL.Image.fromarray(picture(8, 8)).save('photo.png')
+  ended = launch('upscale', f'--workdir={run}', flag, 'photo.png')
+  assert ended.code == 2 and words in ended.err
+
+
+def test_a_picture_is_never_half_written(tmp_path, monkeypatch):
+  tiles.write(tmp_path / 'large.png', picture(8, 8))
+  before = (tmp_path / 'large.png').read_bytes()
+
+  def full(*_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr('os.fsync', full)
+  with pytest.raises(UserError, match='No space left'):
+    tiles.write(tmp_path / 'large.png', picture(8, 8))
+  assert (tmp_path / 'large.png').read_bytes() == before and len(list(tmp_path.iterdir())) == 1
