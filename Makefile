@@ -26,6 +26,7 @@ test-slow: $(VENV)/.ready-test
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis

@@ -48,7 +48,7 @@ def parse_value(key: str, text: str, default: Scalar | tuple[str, ...]) -> Scala
   """`text` as a value of the default's type; of a tuple, as one of its members."""
   if isinstance(default, tuple):
     if text not in default:
-      raise UserError(f"{key}={text} is not possible: give one of {', '.join(default)}")
+      raise UserError(f'{key}={text} is not possible: give one of {", ".join(default)}')
     return text
   if isinstance(default, bool):
     if text.lower() not in ('true', 'false'):
@@ -81,7 +81,7 @@ def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str
     if key not in fields:
       raise UserError(f"{path} has no field '{key}': {known(fields)}")
   for name, field in fields.items():
-    if name not in config and field.default is field.default_factory:   # both are MISSING
+    if name not in config and field.default is field.default_factory:  # both are MISSING
       raise UserError(f"{path} lacks the field '{name}': set it to {a_value(hints[name])}")
   return cls(**{key: _field(hints[key], config[key], f'{path}.{key}') for key in config})
 

@@ -110,8 +110,15 @@ def multi30k():
   """Real captions: 29,000 pairs, at a size that 2 cores train in about 45 minutes."""
   return {
     'data': text(
-      'files', folder='data/multi30k', train='train', dev='val', test='test_2016_flickr', suffix='.gz',
-      vocab_size=4000, rows=64, row_length=64,
+      'files',
+      folder='data/multi30k',
+      train='train',
+      dev='val',
+      test='test_2016_flickr',
+      suffix='.gz',
+      vocab_size=4000,
+      rows=64,
+      row_length=64,
     ),
     'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
     'train': run(steps=1500, warmup=400, every=100, average=4, constant=0.7),

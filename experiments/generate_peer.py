@@ -91,16 +91,18 @@ def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str,
   rows = []
   for variant, counts in zip(variants, counted, strict=True):
     timing, same = timings[variant.name], [own[0] == plain[0] for own, plain in zip(counts, counted[0], strict=True)]
-    rows.append({
-      'strategy': variant.strategy,
-      'engine': variant.engine,
-      'same_as_greedy': float(np.mean(same)),
-      'ms_per_token': timing.milliseconds / config.tokens,
-      'to_peer': timing.speedup_over(theirs[variant.strategy]),
-      'to_greedy': timing.speedup_over(greedy[variant.engine]),
-      'target_calls': float(np.mean([target for _, target, _ in counts])),
-      'draft_calls': float(np.mean([draft for _, _, draft in counts])),
-    })
+    rows.append(
+      {
+        'strategy': variant.strategy,
+        'engine': variant.engine,
+        'same_as_greedy': float(np.mean(same)),
+        'ms_per_token': timing.milliseconds / config.tokens,
+        'to_peer': timing.speedup_over(theirs[variant.strategy]),
+        'to_greedy': timing.speedup_over(greedy[variant.engine]),
+        'target_calls': float(np.mean([target for _, target, _ in counts])),
+        'draft_calls': float(np.mean([draft for _, _, draft in counts])),
+      }
+    )
   return rows
 
 

@@ -43,15 +43,20 @@ def _serve(workdir, shown) -> None:
   try:
     from experiments.papers.stern2018.voting import web
   except ModuleNotFoundError as error:
-    raise UserError(f"the page needs the package {error.name}: pip install 'fastdec[human-eval]', in a checkout "
-                    "pip install -e '.[human-eval]'") from None
+    raise UserError(
+      f"the page needs the package {error.name}: pip install 'fastdec[human-eval]', in a checkout "
+      "pip install -e '.[human-eval]'"
+    ) from None
   listening = web.listen(HOST.value, PORT.value)
   votes = store.Votes(workdir / store.FILE, shown.digest, new=True)
   app = web.make_app(shown, votes)
   host, port = listening.getsockname()[:2]
   with contextlib.suppress(KeyboardInterrupt):
-    print(f"Vote at http://{f'[{host}]' if ':' in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them "
-          f'as you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.', flush=True)
+    print(
+      f'Vote at http://{f"[{host}]" if ":" in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them '
+      f'as you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.',
+      flush=True,
+    )
     web.serve(app, listening)
   print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')
 

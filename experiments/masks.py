@@ -1,6 +1,6 @@
 """Draws who sees what in one call of a model: the picture of docs/masks.md, made by the code that decodes.
 
-  python -m experiments.masks --out=docs/figures/masks.png
+python -m experiments.masks --out=docs/figures/masks.png
 """
 
 from absl import flags

@@ -47,6 +47,7 @@ def pytree(cls: type[T]) -> type[T]:
 @pytree
 class Bound:
   """A static module (a model, or heads) with its parameters: what jit can take whole. Unpacks as (module, params)."""
+
   module: Any = static()
   params: Any
 

@@ -1,6 +1,6 @@
 """What `test_sharding` looks at, found on eight virtual CPU devices and printed as JSON.
 
-  python -m tests.on_eight_devices core   (or: rest, families)
+python -m tests.on_eight_devices core   (or: rest, families)
 """
 
 import dataclasses
@@ -167,7 +167,7 @@ def families():
     't5': (gated, t5_params, [fd.Greedy()] * 2),
     'fconv': (gates, fconv_params, [fd.Beam(2)] * 2),
     'medusa': (grouped, grouped_params, tree(own)),
-    'medusa, the model\'s projection': (gated, t5_params, tree(shared)),
+    "medusa, the model's projection": (gated, t5_params, tree(shared)),
   }
   tokens = {}
   for name, (model, params, strategies) in cases.items():

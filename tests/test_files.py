@@ -9,8 +9,10 @@ from fastdec.errors import UserError
 from fastdec.files import whole_file
 
 
-@pytest.mark.parametrize(('failure', 'raised'), [
-  (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), UserError), (KeyboardInterrupt(), KeyboardInterrupt)])
+@pytest.mark.parametrize(
+  ('failure', 'raised'),
+  [(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), UserError), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
 def test_what_stops_writing_leaves_the_old_file_and_no_other(tmp_path, failure, raised):
   (tmp_path / 'file').write_bytes(b'old')
   with pytest.raises(raised) as caught, whole_file(tmp_path / 'file') as file:

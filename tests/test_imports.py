@@ -1,6 +1,6 @@
 """Imports go one way: the design's layers, held by reading every file.
 
-  experiments -> folders, training, evaluation, data -> decoding -> models, heads -> cache -> struct
+experiments -> folders, training, evaluation, data -> decoding -> models, heads -> cache -> struct
 """
 
 import ast
@@ -32,9 +32,27 @@ ALLOWED = {
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
 HEAVY = {
-  'absl', 'array_record', 'babel', 'datasets', 'grain', 'matplotlib', 'ml_collections', 'optax', 'orbax', 'sacrebleu',
-  'sacremoses', 'safetensors', 'sentencepiece', 'skimage', 'tensorboardX', 'tensorflow', 'tensorflow_datasets',
-  'tokenizers', 'torch', 'transformers'}
+  'absl',
+  'array_record',
+  'babel',
+  'datasets',
+  'grain',
+  'matplotlib',
+  'ml_collections',
+  'optax',
+  'orbax',
+  'sacrebleu',
+  'sacremoses',
+  'safetensors',
+  'sentencepiece',
+  'skimage',
+  'tensorboardX',
+  'tensorflow',
+  'tensorflow_datasets',
+  'tokenizers',
+  'torch',
+  'transformers',
+}
 
 
 def imports(file: Path) -> Iterator[str]:

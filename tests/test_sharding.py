@@ -144,8 +144,11 @@ def test_each_of_two_devices_has_half_of_t5s_matrices(families):
 
 @pytest.mark.slow
 def test_each_of_two_devices_has_half_of_the_gated_channels(families):
-  gates = {f'{side}_0/conv/{name}': shape for side in ('encoder', 'decoder')
-           for name, shape in (('kernel', [2, 8, 48]), ('bias', [2, 8]))}
+  gates = {
+    f'{side}_0/conv/{name}': shape
+    for side in ('encoder', 'decoder')
+    for name, shape in (('kernel', [2, 8, 48]), ('bias', [2, 8]))
+  }
   words = {'embedding': [16, 16], 'output': [16, 16], 'output_bias': [16]}
   second = {'decoder_1/conv/kernel': [2, 6, 32], 'decoder_1/conv/bias': [2, 6]}
   assert families['parts']['fconv'] == words | gates | second

@@ -17,8 +17,12 @@ Key = tuple[int, str, str]
 
 # Fields as older files name them.
 RENAMED = {
-  'tune': 'regime', 'sentences': 'outputs', 'calls_per_sentence': 'calls_per_output',
-  'ms_per_sentence': 'ms_per_output', 'greedy_ms_per_sentence': 'greedy_ms_per_output'}
+  'tune': 'regime',
+  'sentences': 'outputs',
+  'calls_per_sentence': 'calls_per_output',
+  'ms_per_sentence': 'ms_per_output',
+  'greedy_ms_per_sentence': 'greedy_ms_per_output',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,30 +31,31 @@ class Cell:
 
   An output is a sentence or an image.
   """
+
   k: int
-  regime: str                                    # a key of REGIMES
-  rule: str                                      # 'exact', 'top-2', 'min-3', 'tree-32', 'beam-4' (beam search), ...
-  bleu: float | None = None                      # per cent
+  regime: str  # a key of REGIMES
+  rule: str  # 'exact', 'top-2', 'min-3', 'tree-32', 'beam-4' (beam search), ...
+  bleu: float | None = None  # per cent
   bleu_signature: str | None = None
-  compound_bleu: float | None = None             # per cent; as Tensor2Tensor has it, compounds split
+  compound_bleu: float | None = None  # per cent; as Tensor2Tensor has it, compounds split
   compound_bleu_signature: str | None = None
-  bits_per_dimension: float | None = None        # of the originals, given the inputs
-  psnr: float | None = None                      # dB, against the originals; see `image_quality`
-  ssim: float | None = None                      # against the originals, -1 to 1
-  psnr_to_greedy: float | None = None            # dB, against the same model's greedy output; infinite where equal
-  mean_block_size: float | None = None           # tokens per call of the target
+  bits_per_dimension: float | None = None  # of the originals, given the inputs
+  psnr: float | None = None  # dB, against the originals; see `image_quality`
+  ssim: float | None = None  # against the originals, -1 to 1
+  psnr_to_greedy: float | None = None  # dB, against the same model's greedy output; infinite where equal
+  mean_block_size: float | None = None  # tokens per call of the target
   calls_per_output: float | None = None
-  ms_per_output: float | None = None             # batch 1, median
-  greedy_ms_per_output: float | None = None      # of the same model, interleaved with the former
-  speedup: float | None = None                   # over that greedy: the median of the ratios of rounds side by side
-  same_as_greedy: float | None = None            # share of outputs that are the same model's greedy ones
+  ms_per_output: float | None = None  # batch 1, median
+  greedy_ms_per_output: float | None = None  # of the same model, interleaved with the former
+  speedup: float | None = None  # over that greedy: the median of the ratios of rounds side by side
+  same_as_greedy: float | None = None  # share of outputs that are the same model's greedy ones
   compile_seconds: float | None = None
-  head_accuracy: tuple[float | None, ...] = ()   # top-1 on the dev set of p1 .. pk, 0 to 1
+  head_accuracy: tuple[float | None, ...] = ()  # top-1 on the dev set of p1 .. pk, 0 to 1
   outputs: int | None = None
   split: str | None = None
-  model: str | None = None                       # a hash of what was measured; see `folders.content`
-  error: str | None = None                       # why there are no figures
-  conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)   # device, dtype, seed, commit, ...
+  model: str | None = None  # a hash of what was measured; see `folders.content`
+  error: str | None = None  # why there are no figures
+  conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # device, dtype, seed, commit, ...
 
   def __post_init__(self) -> None:
     if type(self.k) is not int or self.k < 1:
@@ -92,7 +97,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   with open(path, 'a+b', buffering=0) as file:
     file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-    cut = file.read(1) not in (b'', b'\n')   # a write that was killed: the new line does not join its fragment
+    cut = file.read(1) not in (b'', b'\n')  # a write that was killed: the new line does not join its fragment
     file.write(('\n' * cut + line).encode())
     os.fsync(file.fileno())
 

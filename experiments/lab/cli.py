@@ -28,7 +28,7 @@ from rich.console import Console
 from configs.common import known
 from fastdec.errors import UserError
 
-flags.disclaim_key_flags()   # `--help` of a launcher also lists the flags defined for it here
+flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
 
 def config_flag() -> flags.FlagHolder:
@@ -66,7 +66,7 @@ def seconds(text: str | None) -> float | None:
     return None
   match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
   if match is None:
-    raise UserError(f"--budget={text} is no time: give seconds, or a number with s, m or h, such as 540s")
+    raise UserError(f'--budget={text} is no time: give seconds, or a number with s, m or h, such as 540s')
   return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
 
 
@@ -95,6 +95,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
     main: what the launcher does.
     words: whether the launcher takes words beside its flags; where it does not, a word is a mistake.
   """
+
   def parse(argv: list[str]) -> list[str]:
     rest = _parse(argv)[1:]
     if rest and not words:
@@ -123,12 +124,21 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
 def conditions(config: str, dtype: str, batch: int, seed: int) -> dict[str, Any]:
   """What a measurement depends on beside the code it measures: goes into every JSON line."""
   import jax  # not above: a mistyped flag is answered before JAX is loaded
+
   device, flags = jax.devices()[0], os.environ.get('XLA_FLAGS')
   return {
-    'config': config, 'dtype': dtype, 'batch': batch, 'seed': seed,
-    'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
-    'processor': _processor(), 'cpus': len(os.sched_getaffinity(0)),
-    'jax': jax.__version__, 'commit': _commit(), **({'xla_flags': flags} if flags else {}),
+    'config': config,
+    'dtype': dtype,
+    'batch': batch,
+    'seed': seed,
+    'platform': device.platform,
+    'device': device.device_kind,
+    'devices': jax.device_count(),
+    'processor': _processor(),
+    'cpus': len(os.sched_getaffinity(0)),
+    'jax': jax.__version__,
+    'commit': _commit(),
+    **({'xla_flags': flags} if flags else {}),
   }
 
 
@@ -166,9 +176,9 @@ def _parse(argv: list[str]) -> list[str]:
     raise UserError(f'there is no flag --{error.flagname}: {_known_flags()}') from None
   except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as error:
     raise _mistake(error, argv) or error from None
-  except SystemExit:   # absl ends --help with 1, as if it were a failure
+  except SystemExit:  # absl ends --help with 1, as if it were a failure
     sys.exit(0)
-  if flags.FLAGS['verbosity'].using_default_value:   # absl would show what JAX and Orbax log for their developers
+  if flags.FLAGS['verbosity'].using_default_value:  # absl would show what JAX and Orbax log for their developers
     flags.FLAGS.verbosity = logging.WARNING
   return rest
 
@@ -177,7 +187,7 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
   """What the user did wrong, or None where it is a bug in the config file."""
   chain = list(_chain(error))
   mistakes = [cause for cause in chain if isinstance(cause, UserError)]
-  if mistakes:   # raised by get_config; ml_collections wraps it with its traceback as the message
+  if mistakes:  # raised by get_config; ml_collections wraps it with its traceback as the message
     return mistakes[-1]
   if 'Error whilst parsing config file' in str(error):
     return None

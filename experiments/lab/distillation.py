@@ -34,9 +34,7 @@ from fastdec.training.checkpoint import check_workdir, claim_workdir
 WAIT = 0.5  # seconds, while other processes have all that is left
 
 
-def distill(
-  experiment: OnText, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None
-) -> bool:
+def distill(experiment: OnText, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None) -> bool:
   """Has the teacher translate the training sources, or goes on; true when the text is whole.
 
   Args:
@@ -171,9 +169,7 @@ def _files(experiment: OnText, workdir: pathlib.Path) -> list[pathlib.Path]:
   return [workdir / f'train.{language}' for language in (experiment.data.source, experiment.data.target)]
 
 
-def _record(
-  experiment: OnText, model: Any, params: Any, tokenizer: Tokenizer, pairs: list[Pair]
-) -> dict[str, Any]:
+def _record(experiment: OnText, model: Any, params: Any, tokenizer: Tokenizer, pairs: list[Pair]) -> dict[str, Any]:
   """What the outputs depend on: the teacher's and the text's content, and the settings."""
   teacher = hashlib.sha256(repr(model).encode() + tokenizer.model_proto)
   for path, leaf in jax.tree.leaves_with_path(params):

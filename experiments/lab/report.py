@@ -16,12 +16,13 @@ import rich.text
 from experiments.lab.cells import FIELDS, Cell, Key, flat, latest
 
 MISSING = '–'
-Published = Mapping[Key, tuple[float | None, float]]   # BLEU and mean accepted block size in a paper
-UNBROKEN = 14   # characters: figures are not broken over lines, reasons of failures are
+Published = Mapping[Key, tuple[float | None, float]]  # BLEU and mean accepted block size in a paper
+UNBROKEN = 14  # characters: figures are not broken over lines, reasons of failures are
 
 
 class Entry(NamedTuple):
   """Ours, and the paper's beside it ('' where there is none)."""
+
   ours: str
   paper: str = ''
 
@@ -29,6 +30,7 @@ class Entry(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Table:
   """A table of text, before it is drawn."""
+
   title: str
   header: tuple[str, ...]
   rows: tuple[tuple[Entry, ...], ...]
@@ -37,6 +39,7 @@ class Table:
 
 def markdown(table: Table) -> str:
   """A pipe table under its title, notes below."""
+
   def line(texts: Iterable[str]) -> str:
     return '| ' + ' | '.join(text.replace('|', r'\|') for text in texts) + ' |'
 
@@ -48,14 +51,19 @@ def markdown(table: Table) -> str:
 def terminal(table: Table) -> rich.console.Group:
   """The same for `rich.print`, 80 columns wide if need be: figures without spaces, the paper's dim, below ours."""
   drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
-  rows = [[(ours.replace(' / ', '/'), beside.replace(' / ', '/').strip('()')) for ours, beside in row]
-          for row in table.rows]
+  rows = [
+    [(ours.replace(' / ', '/'), beside.replace(' / ', '/').strip('()')) for ours, beside in row] for row in table.rows
+  ]
   for index, heading in enumerate(table.header):
     texts = [*heading.split(), *(text for row in rows for text in row[index])]
     drawn.add_column(heading, min_width=max(len(text) for text in texts if len(text) <= UNBROKEN))
   for row in rows:
-    drawn.add_row(*(rich.text.Text('\n' * bool(ours and beside)).join(
-      [rich.text.Text(ours), rich.text.Text(beside, 'dim')]) for ours, beside in row))
+    drawn.add_row(
+      *(
+        rich.text.Text('\n' * bool(ours and beside)).join([rich.text.Text(ours), rich.text.Text(beside, 'dim')])
+        for ours, beside in row
+      )
+    )
   return rich.console.Group(f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim'))
 
 
@@ -81,7 +89,11 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
 
 
 def write(
-    tables: Iterable[Table], cells: Sequence[Cell], stem: Path, picture: str, published: Published,
+  tables: Iterable[Table],
+  cells: Sequence[Cell],
+  stem: Path,
+  picture: str,
+  published: Published,
 ) -> None:
   """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
   page = '\n'.join(map(markdown, tables)) + f'\n![The same as a picture]({picture})\n'

@@ -147,9 +147,7 @@ class Run:
     if isinstance(model, Transformed):
       model, params = model.model, params['model']
     if model != material.model:
-      raise UserError(
-        f'{self.base} holds another model than this config means: give the base run of the same config'
-      )
+      raise UserError(f'{self.base} holds another model than this config means: give the base run of the same config')
     material.check_base(self.base)
     return model, params
 

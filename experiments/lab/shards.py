@@ -1,7 +1,7 @@
 """A long list made shard by shard, by as many processes as like, each shard once; killed at any moment, it goes on.
 
-  folder/00012.jsonl   the records of shard 12, one a line as JSON; the last line says that they are whole
-  folder/00012.lock    locked by the process that makes it; the system lets go of it when that process dies
+folder/00012.jsonl   the records of shard 12, one a line as JSON; the last line says that they are whole
+folder/00012.lock    locked by the process that makes it; the system lets go of it when that process dies
 """
 
 import contextlib

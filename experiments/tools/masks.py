@@ -20,6 +20,7 @@ BLOCK, WINDOW, WIDTH = 3, 4, 3  # of local attention, of the sliding window, of 
 @dataclasses.dataclass(frozen=True)
 class Mask:
   """Which columns each row sees."""
+
   title: str
   sees: Bool[np.ndarray, 'n s']
   rows: tuple[str, ...]

@@ -25,6 +25,7 @@ from fastdec.sharding import constrain
 @struct.pytree
 class LayerConv:
   """Inputs of one convolution: `past` committed ones, then those of the nodes written last, if any."""
+
   inputs: Float[Array, 'b s c']
   past: int = struct.static()  # w - 1
 
@@ -45,6 +46,7 @@ class LayerConv:
 @struct.pytree
 class ConvCache:
   """What the convolutions of a decoder remember; verbs as `cache.kv.KVCache`."""
+
   layers: tuple[LayerConv, ...]
   length: Int[Array, ' b']
 

@@ -21,6 +21,7 @@ from fastdec.sharding import constrain
 @struct.pytree
 class LayerKV:
   """Keys and values of one layer, heads before slots, so that a head's slots lie together."""
+
   k: Float[Array, 'b g s p']
   v: Float[Array, 'b g s p']
 
@@ -37,6 +38,7 @@ class LayerKV:
 @struct.pytree
 class KVCache:
   """What the self-attention of a decoder remembers; slots before `length` are committed."""
+
   layers: tuple[LayerKV, ...]
   length: Int[Array, ' b']
 

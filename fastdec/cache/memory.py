@@ -12,6 +12,7 @@ from fastdec.cache.kv import LayerKV
 @struct.pytree
 class Memory:
   """Keys and values of the source for every decoder layer."""
+
   layers: tuple[LayerKV, ...]
   mask: Bool[Array, 'b s']  # true on real source tokens
 
@@ -23,6 +24,7 @@ class WithMemory:
   The own cache may have several rows, the beams of a source, for each row of memory; they lie together. `commit` and
   `gather` act on the own cache and leave the memory alone.
   """
+
   own: Any
   memory: Memory
 

@@ -31,9 +31,7 @@ REFUSED = (  # options that change what is computed, and leave no trace in the s
 )  # fmt: skip
 
 
-def load(
-  file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int | None = None
-) -> tuple[Any, Params]:
+def load(file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int | None = None) -> tuple[Any, Params]:
   """The model of a checkpoint, and its parameters.
 
   Args:

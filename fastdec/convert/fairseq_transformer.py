@@ -124,7 +124,8 @@ def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']
   sides."""
   tables = {}
   for side, ours, option in (
-    ('encoder', 'source_positions', 'max_source_positions'), ('decoder', 'target_positions', 'max_target_positions')
+    ('encoder', 'source_positions', 'max_source_positions'),
+    ('decoder', 'target_positions', 'max_target_positions'),
   ):
     if f'{side}.embed_positions.weight' in tensors:
       tables[ours] = tensors.positions(side, d)

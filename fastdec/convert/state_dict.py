@@ -124,5 +124,5 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_hand(file: pathlib.Path) -> str:
   content = f"torch.load('{file}', map_location='cpu', weights_only=False)['model']"
-  command = f's.save_file({{k: v.clone() for k, v in {content}.items()}}, \'{file.with_suffix(".safetensors")}\')'
+  command = f"s.save_file({{k: v.clone() for k, v in {content}.items()}}, '{file.with_suffix('.safetensors')}')"
   return f'if you trust it, save its state dict by python -c "import torch, safetensors.torch as s; {command}"'

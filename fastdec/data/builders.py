@@ -52,6 +52,7 @@ class RowBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 class PairBuilder(RowBuilder, skip_registration=True):
   """Pairs of lines."""
+
   FEATURES: ClassVar = {'source': tfds.features.Text(), 'target': tfds.features.Text()}
 
 
@@ -69,6 +70,7 @@ class EmbeddedText(PairBuilder, skip_registration=True):
 
 class ImageBuilder(RowBuilder, skip_registration=True):
   """Images of 32 x 32 pixels."""
+
   FEATURES: ClassVar = {'image': tfds.features.Tensor(shape=(32, 32, 3), dtype=np.uint8, encoding='zlib')}
 
 

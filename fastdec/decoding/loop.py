@@ -39,9 +39,7 @@ class DecodeState:
   keys: Array | None  # one a row
 
 
-def init(
-  target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None
-) -> DecodeState:
+def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None) -> DecodeState:
   """Encodes the inputs and scores the prompt once; its last position yields the first token, the first root."""
   model, params = target
   b, t = prompt.tokens.shape

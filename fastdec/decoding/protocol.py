@@ -1,12 +1,12 @@
 """The words of the loop, and the protocols of its two exchangeable parts.
 
-  target    the model whose output is wanted
-  drafter   guesses tokens; the guesses are the draft, a tree whose node 0, the root, is the newest emitted token
-  call      one run of the target over all nodes, in the loop (encoder and prefill are not counted)
-  rule      keeps the longest path from the root it can stand behind (accepted), and names the next sure token (bonus)
-  block     the tokens emitted by one call: the accepted drafts and the bonus
-  row       one sequence of the batch
-  p, q      the target's law of the next token, and the drafter's
+target    the model whose output is wanted
+drafter   guesses tokens; the guesses are the draft, a tree whose node 0, the root, is the newest emitted token
+call      one run of the target over all nodes, in the loop (encoder and prefill are not counted)
+rule      keeps the longest path from the root it can stand behind (accepted), and names the next sure token (bonus)
+block     the tokens emitted by one call: the accepted drafts and the bonus
+row       one sequence of the batch
+p, q      the target's law of the next token, and the drafter's
 """
 
 import dataclasses
@@ -63,6 +63,7 @@ class Decoded:
 @dataclasses.dataclass(frozen=True)
 class Prefill:
   """What the target made of the prompt, before the first call."""
+
   prompt: Prompt
   memory: Any  # the encoder's output, or None
   hidden: Float[Array, 'b t d']  # of every prompt position
@@ -79,6 +80,7 @@ class Prefill:
 @dataclasses.dataclass(frozen=True)
 class Draft:
   """Guesses below the root. tokens[:, 0] is the root itself."""
+
   tokens: Int[Array, 'b n']
   topology: Topology
   probabilities: Float[Array, 'b n v'] | None = None  # q, the law each node was drawn from; 0: nothing was drawn there
@@ -88,6 +90,7 @@ class Draft:
 @dataclasses.dataclass(frozen=True)
 class Accepted:
   """The rule's verdict."""
+
   node: Int[Array, ' b']  # the last accepted node; 0: none but the root
   bonus: Int[Array, ' b']
 
@@ -95,6 +98,7 @@ class Accepted:
 @dataclasses.dataclass(frozen=True)
 class Step:
   """All that one call brought to light, for the drafter to observe."""
+
   draft: Draft
   hidden: Float[Array, 'b n d']
   taps: Any

@@ -66,5 +66,3 @@ class LoopStrategy:
 
   def result(self, state: loop.DecodeState) -> Decoded:
     return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
-
-

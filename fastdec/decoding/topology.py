@@ -23,10 +23,10 @@ NO_PARENT = -1
 class Topology:
   """A draft's tree; static ones are hashable, and equal when all their arrays are.
 
-    from_choices([[0], [1], [0, 0]]) -> nodes root, a, b, aa
-      parents [-1, 0, 0, 1]    depths [0, 1, 1, 2]    ranks [0, 0, 1, 0]
-      paths   [[0, 2, -1],     one row a leaf, from the root down
-               [0, 1, 3]]
+  from_choices([[0], [1], [0, 0]]) -> nodes root, a, b, aa
+    parents [-1, 0, 0, 1]    depths [0, 1, 1, 2]    ranks [0, 0, 1, 0]
+    paths   [[0, 2, -1],     one row a leaf, from the root down
+             [0, 1, 3]]
   """
 
   parents: Int[Array | np.ndarray, '*b n']

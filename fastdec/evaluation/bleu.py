@@ -17,6 +17,7 @@ from fastdec.errors import UserError
 
 class Bleu(NamedTuple):
   """A corpus score in per cent, and sacreBLEU's signature of how it was computed."""
+
   score: float
   signature: str
 

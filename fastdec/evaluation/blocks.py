@@ -12,8 +12,9 @@ from jaxtyping import Array, Int
 @dataclasses.dataclass(frozen=True)
 class Blocks:
   """What the calls of the target emitted over a set of outputs, sentences or images."""
+
   outputs: int
-  histogram: tuple[int, ...]   # entry i: how many calls emitted i + 1 tokens
+  histogram: tuple[int, ...]  # entry i: how many calls emitted i + 1 tokens
 
   @property
   def calls(self) -> int:
@@ -32,8 +33,7 @@ class Blocks:
     return self.calls / self.outputs if self.outputs else float('nan')
 
 
-def count_blocks(
-    lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array | np.ndarray, 'b t']) -> Blocks:
+def count_blocks(lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array | np.ndarray, 'b t']) -> Blocks:
   """Counts what `fastdec.decode` returned.
 
   "Once | upon a | time , in": length 6, block sizes 2, 3, 0, ...: two calls, mean block size 2.5.

@@ -19,6 +19,7 @@ LED = 18  # pixels from which on a line leads to the label
 
 class Label(NamedTuple):
   """A text, its point in the units of the axes, and its colour."""
+
   text: str
   x: float
   y: float
@@ -50,8 +51,17 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
     middle = (box[:2] + box[2:]) / 2
     line = {'arrowstyle': '-', 'color': label.colour, 'linewidth': 0.4, 'shrinkA': 0, 'shrinkB': 2}
     text = axes.annotate(
-      label.text, (label.x, label.y), xytext=tuple((middle - point) / scale), textcoords='offset points', fontsize=SIZE,
-      ha='center', va='center', color=label.colour, zorder=4, arrowprops=line if radius >= LED else None)
+      label.text,
+      (label.x, label.y),
+      xytext=tuple((middle - point) / scale),
+      textcoords='offset points',
+      fontsize=SIZE,
+      ha='center',
+      va='center',
+      color=label.colour,
+      zorder=4,
+      arrowprops=line if radius >= LED else None,
+    )
     text.set_path_effects([withStroke(linewidth=2, foreground='white')])
 
 

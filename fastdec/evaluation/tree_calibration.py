@@ -144,5 +144,3 @@ def _texts(
     texts = decode(*target, inputs, Greedy(), lengths, max_len=max_len)
     kept = jnp.where(jnp.arange(rows) < rows - missing, texts.lengths, 0)
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)
-
-

@@ -32,7 +32,7 @@ Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
 class Tree:
   """Paths of ranks in the order in which they pay: the first n - 1, with the root, are a good tree of n nodes.
 
-    choices ((0,), (0, 0), (1,), ...)      rates (0.61, 0.34, 0.12, ...)
+  choices ((0,), (0, 0), (1,), ...)      rates (0.61, 0.34, 0.12, ...)
   """
 
   choices: tuple[tuple[int, ...], ...]

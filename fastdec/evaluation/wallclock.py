@@ -12,8 +12,9 @@ import jax
 @dataclasses.dataclass(frozen=True)
 class Timing:
   """Seconds per input of one function, one entry a round."""
+
   seconds: tuple[float, ...]
-  compile_seconds: float   # by how much the first round, not among `seconds`, exceeded the median one
+  compile_seconds: float  # by how much the first round, not among `seconds`, exceeded the median one
 
   @property
   def median(self) -> float:
@@ -36,7 +37,9 @@ class Timing:
 
 
 def measure(
-    functions: Mapping[Hashable, Callable[..., Any]], repeats: int, inputs: Sequence[tuple] = ((),),
+  functions: Mapping[Hashable, Callable[..., Any]],
+  repeats: int,
+  inputs: Sequence[tuple] = ((),),
 ) -> dict[Hashable, Timing]:
   """Times functions against each other: A B A B, waiting for what they return.
 

@@ -83,9 +83,7 @@ def save(
     raise UserError(f'cannot write {folder} ({reason}): make room, or name another folder') from None
 
 
-def _write(
-  folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None
-) -> None:
+def _write(folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None) -> None:
   """Fills a new folder; arguments as of `save`."""
   from safetensors.numpy import save_file
 

@@ -102,7 +102,7 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
     if pickled := sorted(file.name for file in folder.glob('*.bin')):
       command = (
         'python -c "import transformers as t; m = t.AutoModel'
-        f"{'ForSeq2SeqLM' if read_json(folder / 'config.json').get('is_encoder_decoder') else 'ForCausalLM'}"
+        f'{"ForSeq2SeqLM" if read_json(folder / "config.json").get("is_encoder_decoder") else "ForCausalLM"}'
         f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
       )
       raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')

@@ -122,5 +122,3 @@ class BlockwiseHeads:
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)
-
-

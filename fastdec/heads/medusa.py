@@ -29,7 +29,7 @@ Project = Callable[[Array], Array]
 class MedusaHeads:
   """The heads' sizes: a hashable value. Parameters, a dict a head, so that nothing is sliced or copied to use a few:
 
-    head_0/block_0/kernel [d, d]    head_0/block_0/bias [d]    ...    head_0/projection/kernel [v, d]
+  head_0/block_0/kernel [d, d]    head_0/block_0/bias [d]    ...    head_0/projection/kernel [v, d]
   """
 
   depth: int  # heads: tokens below the root that they draft

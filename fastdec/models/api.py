@@ -56,6 +56,7 @@ class Nodes:
         root a b aa
     aa [ 1   1 0 1 ]      aa sees root, its parent a, and itself
   """
+
   parents: Int[Array | np.ndarray, '*b n']  # -1: the root
   depths: Int[Array | np.ndarray, '*b n']
   mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j

@@ -26,8 +26,8 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
 def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
   """The position of what stands in each slot, beside `node_mask`: a node's is that of its depth in the tree.
 
-      slot      0 1 | 2=root 3=a 4=b 5=aa
-    position    0 1     2     3   3   4
+    slot      0 1 | 2=root 3=a 4=b 5=aa
+  position    0 1     2     3   3   4
   """
   n = nodes.mask.shape[-1]
   node_bs = jnp.arange(slots) - length[:, None]

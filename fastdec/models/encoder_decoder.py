@@ -17,6 +17,7 @@ from fastdec.models.api import Params, setting
 @struct.pytree
 class Source:
   """The encoder's output."""
+
   hidden: Float[Array, 'b s d']
   mask: Bool[Array, 'b s']
 

@@ -38,9 +38,7 @@ class Tokenizer:
     self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
 
   @classmethod
-  def train(
-    cls, lines: Iterable[str], path: PathLike, vocab_size: int, character_coverage: float = 1.0
-  ) -> 'Tokenizer':
+  def train(cls, lines: Iterable[str], path: PathLike, vocab_size: int, character_coverage: float = 1.0) -> 'Tokenizer':
     """Learns pieces from lines of both languages and writes the model file: the same lines, the same file.
 
     Args:

@@ -43,9 +43,7 @@ class Keep:
   every: int
   count: int
 
-  def should_preserve(
-    self, checkpoints: Sequence[Any], *, context: PreservationContext
-  ) -> Sequence[bool]:
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> Sequence[bool]:
     """Orbax's question, about its PolicyCheckpointInfo of each checkpoint, oldest first."""
     regular = [info.step for info in checkpoints if info.step % self.every == 0][-self.count :]
     return [info.step in regular or info is checkpoints[-1] for info in checkpoints]

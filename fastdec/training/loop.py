@@ -57,6 +57,7 @@ class LoopConfig:
 @dataclasses.dataclass(frozen=True)
 class Trained:
   """What a run ends with."""
+
   params: Params
   step: int
   is_finished: bool  # False: stopped by the budget; call `train` again to continue

@@ -129,8 +129,8 @@ def shifted(
 ) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
   """Targets moved left by `offset` (at most `longest`), and where they still belong to the same sentence.
 
-    targets   a b c d e 0       segments  1 1 1 2 2 0       offset 1
-    shifted   b c d e 0 0       mask      1 1 0 1 0 0
+  targets   a b c d e 0       segments  1 1 1 2 2 0       offset 1
+  shifted   b c d e 0 0       mask      1 1 0 1 0 0
   """
   move = lambda x_bt: jax.lax.dynamic_slice_in_dim(jnp.pad(x_bt, ((0, 0), (0, longest))), offset, x_bt.shape[1], axis=1)
   return move(targets), (move(segments) == segments) & (segments != 0)

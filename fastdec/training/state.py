@@ -24,6 +24,7 @@ Loss = Callable[[Params, Params, Batch, Array], tuple[Float[Array, ''], Metrics]
 @struct.pytree
 class TrainState:
   """Everything that a step changes; step i draws from fold_in(key, i)."""
+
   step: Int[Array, '']  # updates done
   params: Params  # what is trained
   opt_state: Any

@@ -17,9 +17,7 @@ def a_ring(rows=2):
 def write(cache, values):
   """values[b, n] as keys, their negatives as values."""
   k = jnp.asarray(values, jnp.float32)[:, None, :, None]
-  return LocalCache(
-    tuple(layer.write(k, -k, cache.length) for layer in cache.layers), cache.length, cache.block
-  )
+  return LocalCache(tuple(layer.write(k, -k, cache.length) for layer in cache.layers), cache.length, cache.block)
 
 
 def last_positions(cache, count):

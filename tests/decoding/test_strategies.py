@@ -25,12 +25,25 @@ from fastdec.training.losses import head_loss
 
 VOCAB, MAX_LEN, K = 13, 12, 10
 CONFIG = TransformerConfig(
-  vocab_size=VOCAB, d_model=24, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0,
-  attention_dropout=0.0, activation_dropout=0.0, dtype='float64',
+  vocab_size=VOCAB,
+  d_model=24,
+  d_ff=32,
+  heads=2,
+  encoder_layers=1,
+  decoder_layers=1,
+  dropout=0.0,
+  attention_dropout=0.0,
+  activation_dropout=0.0,
+  dtype='float64',
 )
 FCONV = FConvConfig(
-  vocab_size=VOCAB, d_embed=16, d_out=24, encoder_layers=((24, 3), (16, 3)), decoder_layers=((24, 3), (16, 4)),
-  dropout=0.0, dtype='float64',
+  vocab_size=VOCAB,
+  d_embed=16,
+  d_out=24,
+  encoder_layers=((24, 3), (16, 3)),
+  decoder_layers=((24, 3), (16, 4)),
+  dropout=0.0,
+  dtype='float64',
 )
 MODEL = Transformer(CONFIG)
 MODELS = {'transformer': MODEL, 'fconv': FConv(FCONV)}
@@ -149,9 +162,21 @@ def strategy(name, heads):
 
 
 LOSSLESS = [
-  'greedy', *(f'blockwise separate {k}' for k in (1, 2, 3, 7, 10)), 'blockwise paper 10', 'blockwise paper 4',
-  'two-calls separate 4', 'sweep separate 10', 'tree separate', 'tree paper', 'chain-as-tree separate',
-  'twins separate', 'lookup', 'tree medusa', 'chain-as-tree medusa', 'twins medusa', 'blockwise medusa 4',
+  'greedy',
+  *(f'blockwise separate {k}' for k in (1, 2, 3, 7, 10)),
+  'blockwise paper 10',
+  'blockwise paper 4',
+  'two-calls separate 4',
+  'sweep separate 10',
+  'tree separate',
+  'tree paper',
+  'chain-as-tree separate',
+  'twins separate',
+  'lookup',
+  'tree medusa',
+  'chain-as-tree medusa',
+  'twins medusa',
+  'blockwise medusa 4',
 ]
 
 
@@ -202,8 +227,10 @@ def test_batch_of_b_equals_b_batches_of_one(name, family):
 
 def test_one_call_or_two_calls_draft_the_same():
   params, heads, _ = made('trained')
-  one, two = (fd.decode(MODEL, params, SOURCE, strategy(f'{n} separate 4', heads), max_len=MAX_LEN)
-              for n in ('blockwise', 'two-calls'))
+  one, two = (
+    fd.decode(MODEL, params, SOURCE, strategy(f'{n} separate 4', heads), max_len=MAX_LEN)
+    for n in ('blockwise', 'two-calls')
+  )
   np.testing.assert_array_equal(one.block_sizes, two.block_sizes)
   np.testing.assert_array_equal(two.draft_calls, two.calls)
   assert not one.draft_calls.any()

@@ -65,6 +65,7 @@ class Clock:
     def function(*arguments):
       self.calls.append((name, *arguments))
       self.now += next(seconds)
+
     return function
 
 
@@ -81,4 +82,4 @@ def test_functions_take_turns_and_compiling_is_apart(monkeypatch):
   assert timings['fast'] == wallclock.Timing(seconds=(1.0, 1.5, 1.0), compile_seconds=0.0)
   assert timings['slow'].median == 4.0 and timings['slow'].spread == (3.0, 6.0)
   assert timings['slow'].milliseconds == 4000.0
-  assert timings['fast'].speedup_over(timings['slow']) == 4.0   # the median of 3, 4 and 4
+  assert timings['fast'].speedup_over(timings['slow']) == 4.0  # the median of 3, 4 and 4

@@ -12,7 +12,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8
 
 def test_psnr_is_of_the_error_over_all_images_and_not_a_mean_of_ratios():
   other = FLAT.copy()
-  other[0] += 10   # the second image is equal: its own ratio is infinite
+  other[0] += 10  # the second image is equal: its own ratio is infinite
   assert psnr(other, FLAT) == pytest.approx(10 * np.log10(255**2 / 50))
 
 
@@ -32,13 +32,16 @@ def test_darker_than_black_is_not_brighter():
   assert psnr(np.zeros_like(FLAT), np.full_like(FLAT, 255)) == pytest.approx(0)
 
 
-@pytest.mark.parametrize(('images', 'originals', 'mistake'), [
-  (FLAT[0], FLAT[0], r'uint8\[32, 32, 3\]'),
-  (FLAT[:, :8, :8], FLAT, r'uint8\[2, 8, 8, 3\]'),
-  (FLAT, FLAT / 255, r'float64\[2, 32, 32, 3\]'),
-  (FLAT[:0], FLAT[:0], 'n from 1'),
-  (FLAT[:1], FLAT, '1 images cannot be compared with 2'),
-])
+@pytest.mark.parametrize(
+  ('images', 'originals', 'mistake'),
+  [
+    (FLAT[0], FLAT[0], r'uint8\[32, 32, 3\]'),
+    (FLAT[:, :8, :8], FLAT, r'uint8\[2, 8, 8, 3\]'),
+    (FLAT, FLAT / 255, r'float64\[2, 32, 32, 3\]'),
+    (FLAT[:0], FLAT[:0], 'n from 1'),
+    (FLAT[:1], FLAT, '1 images cannot be compared with 2'),
+  ],
+)
 @pytest.mark.parametrize('measure', [psnr, ssim])
 def test_other_images_are_refused(measure, images, originals, mistake):
   with pytest.raises(UserError, match=mistake):

@@ -45,12 +45,15 @@ def test_a_package_that_is_missing_is_a_sentence(launch, tmp_path, monkeypatch):
   assert not (tmp_path / 'new').exists()
 
 
-@pytest.mark.parametrize(('words', 'reason'), [
-  (['--draft=small'], 'nothing to draft for'),
-  (['--model=absent'], 'no Hugging Face folder'),
-  (['--config.gamma=0'], 'gamma=0'),
-  (['--config.dtype=int8'], 'dtype'),
-])
+@pytest.mark.parametrize(
+  ('words', 'reason'),
+  [
+    (['--draft=small'], 'nothing to draft for'),
+    (['--model=absent'], 'no Hugging Face folder'),
+    (['--config.gamma=0'], 'gamma=0'),
+    (['--config.dtype=int8'], 'dtype'),
+  ],
+)
 def test_a_mistake_is_a_sentence(launch, tmp_path, words, reason):
   ended = launch('generate_peer', PAGE, *words, f'--workdir={tmp_path / "new"}')
   assert ended.code == 2 and reason in ended.err and ended.err.count('\n') == 1

@@ -54,7 +54,7 @@ VARIANTS = {
   'heads alone': lambda folder, tensors: write(folder, tensors),
   'config of fewer heads': lambda folder, tensors: write(folder, tensors, config={'medusa_num_heads': 2}),
   'prefixed': lambda folder, tensors: write(folder, {f'medusa_head.{name}': x for name, x in tensors.items()}),
-  'among a model\'s': lambda folder, tensors: write(
+  "among a model's": lambda folder, tensors: write(
     folder,
     {f'medusa_head.{name}': x for name, x in tensors.items()} | {'lm_head.weight': np.zeros((V, D), np.float32)},
     'model.safetensors',
@@ -69,7 +69,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
-@pytest.mark.parametrize('own', [True, False], ids=['own projections', 'the model\'s'])
+@pytest.mark.parametrize('own', [True, False], ids=['own projections', "the model's"])
 def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
   tensors = tensors_of(own=own)
   folder = VARIANTS[variant](tmp_path, tensors)

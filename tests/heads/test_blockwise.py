@@ -26,7 +26,10 @@ def test_sizes_of_the_paper():
   """Section 6: hidden size k * d_ff, k outputs of size d."""
   _, params = made('paper', 'transformed')
   assert {name: x.shape for name, x in params.items()} == {
-    'w1': (K * F, D), 'b1': (K * F,), 'w2': (K, D, K * F), 'b2': (K, D)
+    'w1': (K * F, D),
+    'b1': (K * F,),
+    'w2': (K, D, K * F),
+    'b2': (K, D),
   }
   _, params = made('separate', 'identity')
   assert params['w1'].shape == ((K - 1) * F, D) and params['w2'].shape == (K - 1, D, F)

@@ -24,8 +24,12 @@ POST = dataclasses.replace(
   source_vocab_size=12, is_tied=False,
 )  # fmt: skip
 CONVOLUTIONS = FConvConfig(  # kernels of odd and even width, and of 1; channels that change and stay
-  vocab_size=19, d_embed=12, d_out=16, max_positions=32,
-  encoder_layers=((16, 3), (8, 4), (8, 1)), decoder_layers=((16, 3), (8, 2), (8, 1)),
+  vocab_size=19,
+  d_embed=12,
+  d_out=16,
+  max_positions=32,
+  encoder_layers=((16, 3), (8, 4), (8, 1)),
+  decoder_layers=((16, 3), (8, 2), (8, 1)),
 )
 MODELS = {
   'pre-norm': Transformer(SMALL),
@@ -55,8 +59,11 @@ def a_batch(source, target):
   segment = lambda x: (x != 0).astype(np.int32)
   position = lambda x: np.broadcast_to(np.arange(x.shape[1], dtype=np.int32), x.shape)
   sides = {'source': np.array(source, np.int32), 'target': np.array(target, np.int32)}
-  batch = {f'{side}{suffix}': f(x) for side, x in sides.items()
-           for suffix, f in (('', lambda x: x), ('_segment', segment), ('_position', position))}
+  batch = {
+    f'{side}{suffix}': f(x)
+    for side, x in sides.items()
+    for suffix, f in (('', lambda x: x), ('_segment', segment), ('_position', position))
+  }
   return jax.tree.map(jnp.asarray, batch)
 
 
@@ -113,8 +120,12 @@ def test_packed_sentences_do_not_see_each_other(made):
   model, params = made
   alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
   packed = {
-    'source': [[3, 4, 1, 7, 1]], 'source_segment': [[1, 1, 1, 2, 2]], 'source_position': [[0, 1, 2, 0, 1]],
-    'target': [[8, 1, 5, 6, 1]], 'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
+    'source': [[3, 4, 1, 7, 1]],
+    'source_segment': [[1, 1, 1, 2, 2]],
+    'source_position': [[0, 1, 2, 0, 1]],
+    'target': [[8, 1, 5, 6, 1]],
+    'target_segment': [[2, 2, 1, 1, 1]],
+    'target_position': [[0, 1, 0, 1, 2]],
   }
   packed = jax.tree.map(lambda x: jnp.array(x, jnp.int32), packed, is_leaf=lambda x: isinstance(x, list))
   np.testing.assert_allclose(hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5)

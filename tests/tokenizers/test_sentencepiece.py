@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from fastdec.errors import UserError
 from fastdec.tokenizers.sentencepiece import Tokenizer, normalise
 
-LINES = [
-  'Zwei junge Männer sind im Freien.', 'Two young men are outside.', 'Ein Kind lacht; a child laughs …', '']
+LINES = ['Zwei junge Männer sind im Freien.', 'Two young men are outside.', 'Ein Kind lacht; a child laughs …', '']
 
 
 @pytest.fixture(scope='module')
@@ -54,12 +53,15 @@ def test_a_loaded_model_is_the_trained_one_and_training_is_deterministic(tokeniz
   assert [file.name for file in (tmp_path / 'deep').iterdir()] == ['again.model']
 
 
-@pytest.mark.parametrize(('lines', 'vocab_size', 'message'), [
-  (LINES, 5000, r'vocab_size=5000 .* has \d+ pieces'),
-  (LINES, 6, r'vocab_size=6 .* needs \d+ for its characters'),
-  (LINES, 0, 'vocab_size=0 is not possible'),
-  (['', ' '], 60, 'no line of text'),
-])
+@pytest.mark.parametrize(
+  ('lines', 'vocab_size', 'message'),
+  [
+    (LINES, 5000, r'vocab_size=5000 .* has \d+ pieces'),
+    (LINES, 6, r'vocab_size=6 .* needs \d+ for its characters'),
+    (LINES, 0, 'vocab_size=0 is not possible'),
+    (['', ' '], 60, 'no line of text'),
+  ],
+)
 def test_impossible_vocabularies_are_refused_and_nothing_written(tmp_path, lines, vocab_size, message):
   with pytest.raises(UserError, match=message):
     Tokenizer.train(lines, tmp_path / 'tokenizer.model', vocab_size)
@@ -72,7 +74,8 @@ def test_a_missing_or_foreign_model_file_is_refused(tokenizer: Tokenizer, tmp_pa
   if damage == 'other ids':
     with open(path, 'wb') as file:
       sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_writer=file, vocab_size=60, model_type='bpe', minloglevel=2)
+        sentence_iterator=iter(LINES), model_writer=file, vocab_size=60, model_type='bpe', minloglevel=2
+      )
   elif damage != 'missing':
     content = {'empty': b'', 'cut': tokenizer.model_proto[:-100], 'text': b'not a model'}
     path.write_bytes(content[damage])

@@ -101,9 +101,7 @@ def test_a_checkpoint_after_some_seconds(tmp_path):
   assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['3']
 
 
-@pytest.mark.parametrize(
-  ('constant', 'every', 'what'), [(1e25, 100, 'loss|gradient_norm'), (1e39, 1, 'a parameter')]
-)
+@pytest.mark.parametrize(('constant', 'every', 'what'), [(1e25, 100, 'loss|gradient_norm'), (1e39, 1, 'a parameter')])
 def test_divergence_stops_the_run_and_the_last_good_checkpoint_stays(constant, every, what, tmp_path):
   run(tmp_path, 10)
   wild = OptimizerConfig(d_model=6, constant=constant, warmup=1)

@@ -155,5 +155,3 @@ def speeds(timings: Mapping[str, Timing], fastest: str) -> dict[str, dict[str, f
 def scaled(timing: Timing, parts: int) -> Timing:
   """The time of one of so many equal parts."""
   return Timing(tuple(seconds / parts for seconds in timing.seconds), timing.compile_seconds)
-
-

@@ -30,7 +30,9 @@ class IncrementalPage(MeasuredPage[SavingCell]):
     keys += [('encoder', model, 'float32', b, encoder.source) for model in growth.models for b in encoder.batches]
     keys += [
       ('growth', model, 'float32', b, length)
-      for b in sorted(growth.batches) for model in growth.models for length in sorted(growth.lengths)
+      for b in sorted(growth.batches)
+      for model in growth.models
+      for length in sorted(growth.lengths)
     ]
     keys += [('layout', 'transformer', dtype, *row) for dtype, rows in layout.rows.items() for row in rows]
     return [SavingCell(*key) for key in keys]  # fmt: skip

@@ -1,6 +1,6 @@
 """The graph of `experiments.speculative`: target, large/ and small/ are runs; then every cell is a node of its own.
 
-  target, large, small -> a cell for each gamma, one sentence at a time -> larger batches with the gamma that was best
+target, large, small -> a cell for each gamma, one sentence at a time -> larger batches with the gamma that was best
 """
 
 import functools

@@ -12,7 +12,7 @@ from fastdec.evaluation.agreement import NEAR_TIE
 SPEED_NOTES = (
   'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own texts (temperature'
   ' 0: how often the most likely words agree), and by acceptance, of the drafted tokens that a call came to.',
-  'c: a call of the draft model, v: the target\'s call on γ + 1 tokens, both in calls of the target on one token.',
+  "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target on one token.",
   'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1)) with α by beta; with'
   ' the width: tokens / (v + γ c). Emp: measured over plain decoding in turn, whole texts, and in brackets the slowest'
   ' and fastest round; calls alone: without encoder and prompt, which the formulas leave out.',

@@ -8,8 +8,19 @@ from experiments.lab.report import MISSING
 SPEED_NOTE = 'One output at a time (batch 1), in turn with greedy decoding by the same model: median ratio of rounds.'
 SAME_NOTE = 'Same: outputs that are those of greedy decoding with the same model.'
 CONDITIONS = (
-  'bleu_signature', 'compound_bleu_signature', 'split', 'outputs', 'config', 'seed', 'dtype', 'batch', 'device',
-  'processor', 'cpus', 'commit')
+  'bleu_signature',
+  'compound_bleu_signature',
+  'split',
+  'outputs',
+  'config',
+  'seed',
+  'dtype',
+  'batch',
+  'device',
+  'processor',
+  'cpus',
+  'commit',
+)
 
 
 def outcome(cell: Cell | None, show: Callable[[Cell], str]) -> str:

@@ -42,8 +42,14 @@ def picture(source: str, blocks: Sequence[Sequence[str]], path: Path) -> None:
     x = MARGIN + NAME_WIDTH
     for token, box in zip(block, row, strict=True):
       shape = FancyBboxPatch(
-        (x, y - 0.4 * ROW_HEIGHT), box, 0.8 * ROW_HEIGHT, boxstyle='round,pad=0,rounding_size=5', facecolor=colour,
-        alpha=0.25, edgecolor=colour)
+        (x, y - 0.4 * ROW_HEIGHT),
+        box,
+        0.8 * ROW_HEIGHT,
+        boxstyle='round,pad=0,rounding_size=5',
+        facecolor=colour,
+        alpha=0.25,
+        edgecolor=colour,
+      )
       axes.add_patch(shape)
       write(x + box / 2, y, _shown(token), ha='center')
       x += box + GAP

@@ -13,14 +13,14 @@ from experiments.papers.stern2018.tables import TREE, columns
 from fastdec.evaluation.drawing import SPEED, dress, nothing_yet, save
 from fastdec.evaluation.labels import Label, place
 
-Points = Mapping[Key, tuple[float, float]]   # (k, regime, rule) -> (BLEU, mean block size)
+Points = Mapping[Key, tuple[float, float]]  # (k, regime, rule) -> (BLEU, mean block size)
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; each rule also has a shape and a line of its own.
 COLOURS = {'regular': '#0072B2', 'distil': '#56B4E9', 'finetune': '#D55E00', 'both': '#009E73'}
 STYLES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), TREE: ('D', '-.')}
 OTHER_RULE = ('P', '-.')
 PAPER_COLOUR = '#666666'
-TRANSLATION, IMAGES = ('both', 'exact'), ('finetune', 'distance-2')   # what Figure 4 is about
+TRANSLATION, IMAGES = ('both', 'exact'), ('finetune', 'distance-2')  # what Figure 4 is about
 
 
 def scatter(cells: Iterable[Cell], path: Path) -> None:
@@ -29,15 +29,17 @@ def scatter(cells: Iterable[Cell], path: Path) -> None:
   known = latest(cells)
   wanted = columns(known)
   ours = {
-    key: (cell.bleu, cell.mean_block_size) for key, cell in known.items()
-    if key[1:] in wanted and cell.error is None and None not in (cell.bleu, cell.mean_block_size)}
+    key: (cell.bleu, cell.mean_block_size)
+    for key, cell in known.items()
+    if key[1:] in wanted and cell.error is None and None not in (cell.bleu, cell.mean_block_size)
+  }
   figure = Figure(figsize=(12, 6), dpi=150, layout='constrained')
   panels = figure.subplots(1, 2, sharex=True)
   _panel(panels[0], ours, 'Ours')
   _panel(panels[1], published.TABLE1, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)')
   everything = sorted(_series(ours) | _series(published.TABLE1), key=lambda s: (s[1], list(REGIMES).index(s[0])))
   figure.legend(handles=[_handle(*one) for one in everything], loc='outside lower center', ncols=6, frameon=False)
-  figure.draw_without_rendering()   # settles the layout, which decides what is near
+  figure.draw_without_rendering()  # settles the layout, which decides what is near
   for axes, points in zip(panels, (ours, published.TABLE1), strict=True):
     place(axes, [Label(str(k), block, bleu, COLOURS[regime]) for (k, regime, _), (bleu, block) in points.items()])
   save(figure, path)
@@ -50,9 +52,14 @@ def speedups(cells: Iterable[Cell], path: Path) -> None:
   distance of 2.
   """
   known = sorted(latest(cells).items())
-  ours = {series: {
-    cell.k: (cell.mean_block_size, cell.speedup) for key, cell in known
-    if key[1:] == series and None not in (cell.mean_block_size, cell.speedup)} for series in (TRANSLATION, IMAGES)}
+  ours = {
+    series: {
+      cell.k: (cell.mean_block_size, cell.speedup)
+      for key, cell in known
+      if key[1:] == series and None not in (cell.mean_block_size, cell.speedup)
+    }
+    for series in (TRANSLATION, IMAGES)
+  }
   figure = Figure(figsize=(8, 6), dpi=150, layout='constrained')
   axes = figure.subplots()
   dress(axes, '', SPEED)

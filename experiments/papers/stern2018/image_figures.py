@@ -25,26 +25,28 @@ from fastdec.evaluation.labels import Label, place
 Image = Shaped[Array | np.ndarray, '...']
 STYLES = {'exact': ('o', '-'), 'distance-2': ('^', '--')}
 K_MARKERS = ('o', '^', 's', 'D', 'v', 'P')
-SIDE, GAP, LINE, DPI = 128, 8, 14, 100   # pixels of a sheet, those of an image first
-TITLE = 19   # characters in a line of a sheet's title
+SIDE, GAP, LINE, DPI = 128, 8, 14, 100  # pixels of a sheet, those of an image first
+TITLE = 19  # characters in a line of a sheet's title
 TOKENS, TAU = 'mean accepted block size (tokens per call)', 'distance τ that is accepted'
-PROMPT_COLOUR, PALE = '#BBBBBB', 0.7   # 1: the colours of calls as they are, 0: white
+PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: white
 
 
 def blocks(cells: Iterable[Cell], path: Path) -> None:
   """Table 2 as a PNG of 1800 x 900 pixels, ours and the paper's: mean accepted block size against k."""
   ours = {
-    key: cell.mean_block_size for key, cell in latest(cells).items()
-    if key[1:] in COLUMNS and cell.error is None and cell.mean_block_size is not None}
+    key: cell.mean_block_size
+    for key, cell in latest(cells).items()
+    if key[1:] in COLUMNS and cell.error is None and cell.mean_block_size is not None
+  }
   figure = Figure(figsize=(12, 6), dpi=150, layout='constrained')
   panels = figure.subplots(1, 2, sharex=True, sharey=True)
   both = (ours, published.TABLE2)
   for axes, points, title in zip(panels, both, ('Ours', 'Stern et al. 2018, Table 2 (CelebA, dev)'), strict=True):
     _block_panel(axes, points, title)
     axes.set_xticks(sorted({k for found in both for k, _, _ in found}))
-    axes.tick_params(labelleft=True)   # the axes share a scale, not its figures
+    axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   figure.legend(*panels[1].get_legend_handles_labels(), loc='outside lower center', ncols=4, frameon=False)
-  figure.draw_without_rendering()   # settles the layout, which decides what is near
+  figure.draw_without_rendering()  # settles the layout, which decides what is near
   for axes, points in zip(panels, both, strict=True):
     place(axes, [Label(f'{block:.2f}', k, block, COLOURS[regime]) for (k, regime, _), block in points.items()])
   save(figure, path)
@@ -75,11 +77,17 @@ def tau_sweep(cells: Iterable[Cell], path: Path) -> None:
       nothing_yet(axes)
     for regime, k in dict.fromkeys((cell.regime, cell.k) for cell in in_order(found)):
       points = sorted(
-        (distance(cell), value) for cell in found
-        if (cell.regime, cell.k) == (regime, k) and (value := getattr(cell, name)) is not None)
+        (distance(cell), value)
+        for cell in found
+        if (cell.regime, cell.k) == (regime, k) and (value := getattr(cell, name)) is not None
+      )
       axes.plot(
-        *np.array(points).reshape(-1, 2).T, marker=markers[k], color=COLOURS[regime], linewidth=1,
-        label=f'{REGIMES[regime]}, k = {k}')
+        *np.array(points).reshape(-1, 2).T,
+        marker=markers[k],
+        color=COLOURS[regime],
+        linewidth=1,
+        label=f'{REGIMES[regime]}, k = {k}',
+      )
   figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4, frameon=False)
   save(figure, path)
 
@@ -110,7 +118,7 @@ def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) ->
       canvas[top : top + SIDE, left : left + SIDE] = _enlarged(np.asarray(image))
   height, width, _ = canvas.shape
   figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-  figure.figimage(canvas)   # neither scaled nor smoothed
+  figure.figimage(canvas)  # neither scaled nor smoothed
   for j, line in enumerate(lines):
     middle = GAP + step * j + SIDE / 2
     figure.text(middle / width, 1 - heading / 2 / height, line, fontsize=9, ha='center', va='center')
@@ -158,7 +166,8 @@ def block_map(output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: P
   titles = ('the picture', 'a colour for each call', 'tokens written by the call')
   for axes, pixels, title in zip(panels, shown, titles, strict=True):
     drawn = axes.imshow(
-      pixels, extent=(0, width, height, 0), interpolation='nearest', cmap=cmap, vmin=0.5, vmax=most + 0.5)
+      pixels, extent=(0, width, height, 0), interpolation='nearest', cmap=cmap, vmin=0.5, vmax=most + 0.5
+    )
     axes.set_title(title, fontsize=10)
     axes.axis('off')
   figure.colorbar(drawn, ax=panels, ticks=MaxNLocator(10, integer=True), shrink=0.8, pad=0.01)

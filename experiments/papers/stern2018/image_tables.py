@@ -10,17 +10,22 @@ from experiments.papers.stern2018.entries import SAME_NOTE, SPEED_NOTE, conditio
 
 # The columns of Table 2, (regime, rule) -> name.
 COLUMNS = {
-  ('regular', 'exact'): 'Regular', ('regular', 'distance-2'): 'Approximate', ('finetune', 'exact'): 'Fine tuning',
-  ('finetune', 'distance-2'): 'Both'}
-PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}   # for `report.write`
+  ('regular', 'exact'): 'Regular',
+  ('regular', 'distance-2'): 'Approximate',
+  ('finetune', 'exact'): 'Fine tuning',
+  ('finetune', 'distance-2'): 'Both',
+}
+PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}  # for `report.write`
 
 TABLE2_NOTE = (
   "Mean accepted block size; in parentheses or below, the paper's (CelebA, development set). Approximate and Both"
-  ' accept intensities up to 2 away.')
+  ' accept intensities up to 2 away.'
+)
 HEADS_NOTE = 'Top-1: how often each head is right, given the originals; it does not depend on the rule.'
 QUALITY_NOTE = (
   'PSNR (dB, of the mean squared error over all images) and SSIM (windows of 7 x 7) against the originals; To greedy:'
-  ' PSNR against the greedy output of the same model. Bits: bits per dimension of the originals.')
+  ' PSNR against the greedy output of the same model. Bits: bits per dimension of the originals.'
+)
 TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
 
 
@@ -45,10 +50,23 @@ def quality_table(cells: Iterable[Cell]) -> Table:
     accuracy = cell.head_accuracy if cell.rule == 'exact' else ()
     same = text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f')
     name = COLUMNS.get(cell.key[1:], f'{REGIMES[cell.regime]}, {cell.rule}')
-    rows.append(tuple(map(Entry, (
-      str(cell.k), name, text(cell.mean_block_size, '.2f'), text(cell.speedup, '.2f', '×'),
-      text(cell.bits_per_dimension, '.3f'), *_quality(cell), same,
-      ' '.join(text(a and 100 * a, '.0f') for a in accuracy)))))
+    rows.append(
+      tuple(
+        map(
+          Entry,
+          (
+            str(cell.k),
+            name,
+            text(cell.mean_block_size, '.2f'),
+            text(cell.speedup, '.2f', '×'),
+            text(cell.bits_per_dimension, '.3f'),
+            *_quality(cell),
+            same,
+            ' '.join(text(a and 100 * a, '.0f') for a in accuracy),
+          ),
+        )
+      )
+    )
   header = ('k', 'Cell', 'Block', 'Speed', 'Bits', 'PSNR', 'SSIM', 'To greedy', 'Same %', 'Top-1 % of p1 .. pk')
   return Table('Quality, speed and heads', header, tuple(rows), (QUALITY_NOTE, SPEED_NOTE, SAME_NOTE, HEADS_NOTE))
 
@@ -56,9 +74,15 @@ def quality_table(cells: Iterable[Cell]) -> Table:
 def tau_table(cells: Iterable[Cell]) -> Table:
   """Block size and quality against the distance accepted, for each regime and k."""
   sweep = [cell for cell in _finished(cells) if distance(cell) is not None]
-  rows = [tuple(map(Entry, (
-    str(cell.k), REGIMES[cell.regime], str(distance(cell)), text(cell.mean_block_size, '.2f'), *_quality(cell))))
-    for cell in in_order(sweep)]
+  rows = [
+    tuple(
+      map(
+        Entry,
+        (str(cell.k), REGIMES[cell.regime], str(distance(cell)), text(cell.mean_block_size, '.2f'), *_quality(cell)),
+      )
+    )
+    for cell in in_order(sweep)
+  ]
   header = ('k', 'Training', 'τ', 'Block', 'PSNR', 'SSIM', 'To greedy')
   return Table('Distance accepted', header, tuple(rows), (TAU_NOTE, QUALITY_NOTE))
 

@@ -45,9 +45,19 @@ TABLE2 = {(k, *column): block for column, blocks in _TABLE2.items() for k, block
 # Table 3: human evaluation on Mechanical Turk.
 _TABLE3 = {
   'exact': {
-    2: (52.8, 50.8, 54.9), 4: (54.4, 52.5, 56.3), 6: (53.2, 51.3, 55.0), 8: (55.1, 53.3, 56.8), 10: (54.5, 53.1, 56.0)},
+    2: (52.8, 50.8, 54.9),
+    4: (54.4, 52.5, 56.3),
+    6: (53.2, 51.3, 55.0),
+    8: (55.1, 53.3, 56.8),
+    10: (54.5, 53.1, 56.0),
+  },
   'distance-2': {
-    2: (50.0, 48.4, 51.5), 4: (53.3, 51.7, 55.0), 6: (56.8, 55.4, 58.2), 8: (55.2, 53.5, 56.7), 10: (50.3, 48.9, 51.8)},
+    2: (50.0, 48.4, 51.5),
+    4: (53.3, 51.7, 55.0),
+    6: (56.8, 55.4, 58.2),
+    8: (55.2, 53.5, 56.7),
+    10: (50.3, 48.9, 51.8),
+  },
 }
 TABLE3 = {(k, rule): figures for rule, column in _TABLE3.items() for k, figures in column.items()}
 
@@ -57,6 +67,7 @@ TABLE4 = {1: (29.11, 1.0), 2: (28.95, 1.72), 4: (28.54, 2.69), 6: (28.11, 3.10),
 
 class Rival(NamedTuple):
   """A row of Table 4 that is another paper's: BLEU in per cent, the speed-up where one was published."""
+
   model: str
   bleu: float
   speedup: float | None = None

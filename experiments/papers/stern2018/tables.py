@@ -26,8 +26,7 @@ def table1(cells: Iterable[Cell]) -> Table:
   """
   found = _accepting(cells)
   shown = columns(found)
-  rows = [
-    (Entry(str(k)), *(_entry(found, (k, *column)) for column in shown)) for k in sorted({k for k, _, _ in found})]
+  rows = [(Entry(str(k)), *(_entry(found, (k, *column)) for column in shown)) for k in sorted({k for k, _, _ in found})]
   notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in shown)]
   notes += [*[TREE_NOTE] * any(rule == TREE for _, rule in shown), *conditions(found.values())]
   header = ('k', *(_heading(*column) for column in shown))
@@ -65,14 +64,26 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
   finished = [cell for cell in latest(cells).values() if cell.error is None]
   rows = []
   for cell in in_order(finished):
-    accuracy = cell.head_accuracy if cell.rule == 'exact' else ()   # it does not depend on the rule
-    rows.append(tuple(map(Entry, (
-      str(cell.k), REGIMES[cell.regime], cell.rule, text(cell.greedy_ms_per_output, '.1f'),
-      text(cell.ms_per_output, '.1f'), text(cell.speedup, '.2f', '×'), text(cell.calls_per_output, '.1f'),
-      text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
-      ' '.join(text(a and 100 * a, '.0f') for a in accuracy)))))
-  header = (
-    'k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'Same %', 'Top-1 % of p1 .. pk')
+    accuracy = cell.head_accuracy if cell.rule == 'exact' else ()  # it does not depend on the rule
+    rows.append(
+      tuple(
+        map(
+          Entry,
+          (
+            str(cell.k),
+            REGIMES[cell.regime],
+            cell.rule,
+            text(cell.greedy_ms_per_output, '.1f'),
+            text(cell.ms_per_output, '.1f'),
+            text(cell.speedup, '.2f', '×'),
+            text(cell.calls_per_output, '.1f'),
+            text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
+            ' '.join(text(a and 100 * a, '.0f') for a in accuracy),
+          ),
+        )
+      )
+    )
+  header = ('k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'Same %', 'Top-1 % of p1 .. pk')
   return Table('Wall clock and heads', header, tuple(rows), (SPEED_NOTE, SAME_NOTE))
 
 
@@ -81,14 +92,22 @@ def table4(cells: Iterable[Cell]) -> Table:
   found = latest(cells)
   rows = [
     (Entry(rival.model), Entry(''), *_beside('', '', rival.bleu, rival.speedup), Entry(''))
-    for rival in published.RIVALS]
+    for rival in published.RIVALS
+  ]
   ours = {key: cell for key, cell in found.items() if key[1] == ('distil' if key[0] == 1 else 'both')}
   for k, regime, rule in sorted(ours, key=lambda key: (key[2] == 'exact', key[0])):
     cell, theirs = ours[k, regime, rule], published.TABLE4.get(k, (None, None)) if rule == 'exact' else (None, None)
     label = f'Ours, greedy, k = {k}' if rule == 'exact' else f'Ours, {rule.replace("-", " ")}'
-    first, bleu, speedup, block = ('', '', '', '') if cell.error is not None else (
-      text(cell.bleu, '.2f'), text(cell.compound_bleu, '.2f'), text(cell.speedup, '.2f', '×'),
-      text(cell.mean_block_size, '.2f'))
+    first, bleu, speedup, block = (
+      ('', '', '', '')
+      if cell.error is not None
+      else (
+        text(cell.bleu, '.2f'),
+        text(cell.compound_bleu, '.2f'),
+        text(cell.speedup, '.2f', '×'),
+        text(cell.mean_block_size, '.2f'),
+      )
+    )
     first = first or _figures(cell)
     rows.append((Entry(label), Entry(first), *_beside(bleu, speedup, *theirs), Entry(block * (rule == 'exact'))))
   header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block')

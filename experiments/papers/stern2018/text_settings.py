@@ -73,5 +73,3 @@ class TranslationExperiment(OnText, Experiment):
   def model_over(self, vocab_size: int) -> Model:
     """The model over so many pieces."""
     return folders.model_of(dataclasses.replace(self.model, vocab_size=vocab_size))
-
-

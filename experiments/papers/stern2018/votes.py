@@ -13,7 +13,7 @@ from fastdec.errors import UserError
 RESAMPLES = 10_000
 TABLE3_COLUMNS = {'exact': 'FT exact', 'distance-2': 'FT approximate'}
 TABLE3_NOTES = (
-  "Per cent of votes for fine tuning with this k, exact or approximate (distance 2), against Regular, exact, k = 1; in"
+  'Per cent of votes for fine tuning with this k, exact or approximate (distance 2), against Regular, exact, k = 1; in'
   " brackets the 90 % bootstrap interval; in parentheses or below, the paper's (CelebA, Mechanical Turk).",
   f'Interval: {RESAMPLES:,} resamples of votes, each taken as independent, whoever cast it.',
 )
@@ -21,6 +21,7 @@ TABLE3_NOTES = (
 
 class Preference(NamedTuple):
   """Votes for method 1 in per cent, with the ends of the 90 % interval."""
+
   percent: float
   low: float
   high: float
@@ -60,8 +61,9 @@ def table3(found: Mapping[tuple[int, str], tuple[Preference, int, int]]) -> Tabl
     for rule in TABLE3_COLUMNS:
       ours, votes, raters = found.get((k, rule), (None, 0, 0))
       theirs = published.TABLE3.get((k, rule))
-      entries.append(Entry(
-        MISSING if ours is None else _interval(*ours), '' if theirs is None else f'({_interval(*theirs)})'))
+      entries.append(
+        Entry(MISSING if ours is None else _interval(*ours), '' if theirs is None else f'({_interval(*theirs)})')
+      )
       entries.append(Entry(MISSING if ours is None else f'{votes} / {raters}'))
     rows.append(tuple(entries))
   header = ('k', *(name for column in TABLE3_COLUMNS.values() for name in (column, 'Votes / raters')))

@@ -39,6 +39,7 @@ class ImageData:
     folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
     max_train: reads at most so many training images (None: all).
   """
+
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
   path: str = ''
   folder: str = ''
@@ -55,6 +56,7 @@ class Split(Sequence[Image]):
     convert: of a row, its image.
     folder: where it is, for messages.
   """
+
   rows: Any
   size: int
   convert: Callable[[Mapping[str, Any]], Image]
@@ -79,6 +81,7 @@ class Images:
     key: a hash of the content, and of max_train.
     splits: by name; one may be missing.
   """
+
   key: str
   splits: Mapping[str, Split]
 
@@ -152,8 +155,9 @@ def image_batches(images: Images, split: str, rows: int, seed: int) -> grain.Map
   """
   source = images.split(split)
   if not 1 <= rows <= len(source):
-    raise UserError(f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, "
-                    f'give 1 to {len(source)}')
+    raise UserError(
+      f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, give 1 to {len(source)}"
+    )
   data = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
   return data.batch(rows, drop_remainder=True).map(_batch)
 

@@ -59,7 +59,7 @@ def _windows(name: str, split: str) -> list[Image]:
     side = int(rng.integers(WINDOW[0], WINDOW[1] + 1))
     top = int(rng.integers(0, picture.shape[0] - side + 1))
     left = int(rng.integers(first, end - side + 1))
-    image = resizing.area_resize(picture[top:top + side, left:left + side], resizing.SIDE)
+    image = resizing.area_resize(picture[top : top + side, left : left + side], resizing.SIDE)
     if (top, left, side) not in seen and image.mean(axis=-1).std() >= FLAT:
       seen.add((top, left, side))
       images.append(image)

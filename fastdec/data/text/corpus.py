@@ -38,6 +38,7 @@ class TextData:
     source, target: of WMT14, the languages: 'en' and 'de', or the other way round.
     max_train: reads at most so many training pairs (None: all).
   """
+
   kind: Literal['embedded', 'files', 'archives', 'tfds'] = 'embedded'
   train: tuple[str, ...] = ()
   dev: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class Corpus(NamedTuple):
     counts: of each split, how many of its rows are read.
     sides: the names that source and target have in a row.
   """
+
   key: str
   folder: pathlib.Path
   rows: Mapping[str, Any]
@@ -81,7 +83,7 @@ class Corpus(NamedTuple):
       chosen = np.sort(np.random.default_rng(0).choice(count, sample, replace=False)).tolist()
     for start in range(0, len(chosen), CHUNK):
       with builders.damage(self.folder, 'text'):
-        rows = _read(self.rows[split], chosen[start:start + CHUNK])
+        rows = _read(self.rows[split], chosen[start : start + CHUNK])
       for row in rows:
         source, target = (_text(row[side]) for side in self.sides)
         if split != 'train' or (source.strip() and target.strip()):

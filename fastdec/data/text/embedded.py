@@ -34,7 +34,7 @@ Slot = Callable[[random.Random], Drawn]
 def generate(split: str) -> list[Pair]:
   """The (English, German) lines of 'train', 'dev' or 'test': the same ones each time."""
   start = {'dev': 0, 'test': SIZES['dev'], 'train': SIZES['dev'] + SIZES['test']}[split]
-  return list(_corpus()[start:start + SIZES[split]])
+  return list(_corpus()[start : start + SIZES[split]])
 
 
 def content_key() -> str:
@@ -62,7 +62,7 @@ def _corpus() -> tuple[Pair, ...]:
 def sentence(rng: random.Random) -> Pair:
   """One pair of lines: a template, its fields drawn, and one of its German wordings."""
   template, wordings = rng.choice(words.TEMPLATES)
-  german, = rng.choices([text for _, text in wordings], [weight for weight, _ in wordings])
+  (german,) = rng.choices([text for _, text in wordings], [weight for weight, _ in wordings])
   filled_en, filled_de, drawn = {}, {}, []
   for slot, number in dict.fromkeys(re.findall(r'{([a-z]+?)(\d?)(?:_[a-z]+)?}', template)):
     value = SLOTS[slot](rng)
@@ -135,9 +135,11 @@ def _span(rng: random.Random) -> Drawn:
 
 def _one_of(pairs: Sequence[Pair]) -> Slot:
   """A slot for words that have one form."""
+
   def draw(rng: random.Random) -> Drawn:
     english, german = rng.choice(pairs)
     return {'': english}, {'': german}
+
   return draw
 
 
@@ -148,24 +150,33 @@ def _shown(draw: Callable[[random.Random], Any], show: Callable[[Any, str], str]
   def draw_both(rng: random.Random) -> Drawn:
     value = draw(rng)
     return {'': show(value, 'en')}, {'': show(value, 'de')}
+
   return draw_both
 
 
 def _quantity(*choices: tuple[str, Sequence[Number]]) -> Slot:
   """A slot for '12.5 kilograms': a unit of CLDR and its values."""
+
   def draw(rng: random.Random) -> tuple[Number, str]:
     unit, values = rng.choice(choices)
     return rng.choice(values), unit
+
   return _shown(draw, lambda quantity, locale: units.format_unit(*quantity, locale=locale))
 
 
 def _from_now(sign: int) -> Slot:
   """A slot for 'in 3 days' or '3 days ago'."""
+
   def draw(rng: random.Random) -> tuple[str, datetime.timedelta]:
     unit, days, most = rng.choice((('hour', 1 / 24, 23), ('day', 1, 30), ('week', 7, 8)))
     return unit, sign * rng.randrange(2, most + 1) * datetime.timedelta(days=days)
-  return _shown(draw, lambda drawn, locale: dates.format_timedelta(
-    drawn[1], granularity=drawn[0], threshold=10_000, add_direction=True, locale=locale))
+
+  return _shown(
+    draw,
+    lambda drawn, locale: dates.format_timedelta(
+      drawn[1], granularity=drawn[0], threshold=10_000, add_direction=True, locale=locale
+    ),
+  )
 
 
 def _day(rng: random.Random) -> datetime.date:
@@ -185,10 +196,20 @@ FULL_DATE = {'en': 'EEEE, MMMM d, y', 'de': "EEEE, 'dem' d. MMMM y"}
 TIME = {'en': 'h:mm a', 'de': "H:mm 'Uhr'"}
 PERCENT = {'en': '#,##0.#%', 'de': '#,##0.# %'}
 SLOTS: dict[str, Slot] = {
-  'person': _person, 'country': _country, 'language': _language, 'document': _document,
-  'clock': _clock, 'day': _weekday, 'span': _span, 'ago': _from_now(-1), 'ahead': _from_now(1),
-  'city': _one_of(words.CITIES), 'product': _one_of(words.PRODUCTS), 'message': _one_of(words.MESSAGES),
-  'liquid': _one_of(words.LIQUIDS), 'food': _one_of(words.FOODS),
+  'person': _person,
+  'country': _country,
+  'language': _language,
+  'document': _document,
+  'clock': _clock,
+  'day': _weekday,
+  'span': _span,
+  'ago': _from_now(-1),
+  'ahead': _from_now(1),
+  'city': _one_of(words.CITIES),
+  'product': _one_of(words.PRODUCTS),
+  'message': _one_of(words.MESSAGES),
+  'liquid': _one_of(words.LIQUIDS),
+  'food': _one_of(words.FOODS),
   'date': _shown(_day, lambda day, locale: dates.format_date(day, 'long', locale)),
   'fulldate': _shown(_day, lambda day, locale: dates.format_date(day, FULL_DATE[locale], locale)),
   'month': _shown(_day, lambda day, locale: dates.format_date(day, 'MMMM', locale)),
@@ -196,14 +217,20 @@ SLOTS: dict[str, Slot] = {
   'year': _shown(lambda rng: rng.randrange(1950, 2025), lambda year, _: str(year)),
   'platform': _shown(lambda rng: rng.randrange(1, 25), lambda platform, _: str(platform)),
   'number': _shown(lambda rng: rng.choice(NUMBERS), lambda number, locale: num2words(number, lang=locale)),
-  'ordinal': _shown(lambda rng: rng.randrange(2, 60),
-                    lambda number, locale: num2words(number, to='ordinal', lang=locale)),
-  'percent': _shown(lambda rng: rng.randrange(1, 1000) / 1000,
-                    lambda share, locale: numbers.format_percent(share, PERCENT[locale], locale=locale)),
-  'price': _shown(_money([n / 2 - 0.01 for n in range(4, 1800)]),
-                  lambda money, locale: numbers.format_currency(*money, locale=locale)),
-  'amount': _shown(_money(range(20, 5000, 10)), lambda money, locale: numbers.format_currency(
-    *money, locale=locale, format_type='name', currency_digits=False)),
+  'ordinal': _shown(
+    lambda rng: rng.randrange(2, 60), lambda number, locale: num2words(number, to='ordinal', lang=locale)
+  ),
+  'percent': _shown(
+    lambda rng: rng.randrange(1, 1000) / 1000,
+    lambda share, locale: numbers.format_percent(share, PERCENT[locale], locale=locale),
+  ),
+  'price': _shown(
+    _money([n / 2 - 0.01 for n in range(4, 1800)]), lambda money, locale: numbers.format_currency(*money, locale=locale)
+  ),
+  'amount': _shown(
+    _money(range(20, 5000, 10)),
+    lambda money, locale: numbers.format_currency(*money, locale=locale, format_type='name', currency_digits=False),
+  ),
   'distance': _quantity(('length-kilometer', range(20, 2500)), ('length-mile', range(20, 1500))),
   'duration': _quantity(('duration-hour', range(2, 10)), ('duration-minute', range(5, 60))),
   'weight': _quantity(('mass-gram', range(50, 1000, 10)), ('mass-kilogram', [n / 2 for n in range(3, 41)])),

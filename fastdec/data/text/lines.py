@@ -37,6 +37,7 @@ class Lines:
     path: the file, gzipped where the name ends in .gz.
     member: the name of a file in it, if it is a gzipped tar archive; else ''.
   """
+
   path: str
   member: str = ''
 
@@ -100,6 +101,7 @@ def content_key(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) 
 
 class _Scan(NamedTuple):
   """What one pass over a file finds: number of lines, sha256 of its text; and of which state of the file."""
+
   lines: int
   digest: str
   stamp: str

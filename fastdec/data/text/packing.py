@@ -77,6 +77,7 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
 
 class _Plan(NamedTuple):
   """Which pairs share a row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this order."""
+
   order: Int[np.ndarray, ' n']
   starts: Int[np.ndarray, ' rows_plus_1']
 
@@ -97,13 +98,15 @@ class _PackedSource:
   def __getitem__(self, index: int) -> Batch:
     epoch, batch = divmod(index, self.batches_per_epoch)
     order, starts = self._plan(epoch)
-    starts = starts[batch * self._rows:(batch + 1) * self._rows + 1]
-    pairs, counts = order[starts[0]:starts[-1]], np.diff(starts)
+    starts = starts[batch * self._rows : (batch + 1) * self._rows + 1]
+    pairs, counts = order[starts[0] : starts[-1]], np.diff(starts)
     row = np.repeat(np.arange(self._rows), counts)
     segment = 1 + np.arange(len(pairs)) - np.repeat(starts[:-1] - starts[0], counts)
     shape = self._rows, self._length
-    return {**_lay_out('source', self._tokens.source, pairs, row, segment, shape),
-            **_lay_out('target', self._tokens.target, pairs, row, segment, shape)}
+    return {
+      **_lay_out('source', self._tokens.source, pairs, row, segment, shape),
+      **_lay_out('target', self._tokens.target, pairs, row, segment, shape),
+    }
 
   def _assign(self, epoch: int) -> tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]:
     """The epoch's shuffle, and the row of each of its pairs."""

@@ -23,6 +23,7 @@ PathLike = str | os.PathLike[str]
 @dataclasses.dataclass(frozen=True)
 class Ragged:
   """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
+
   tokens: Int32[np.ndarray, ' total']
   offsets: Int[np.ndarray, ' n_plus_1']
 
@@ -30,7 +31,7 @@ class Ragged:
     return len(self.offsets) - 1
 
   def __getitem__(self, index: int | np.integer) -> Int32[np.ndarray, ' t']:
-    return self.tokens[self.offsets[index]:self.offsets[index + 1]]
+    return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
   @functools.cached_property
   def lengths(self) -> Int[np.ndarray, ' n']:
@@ -52,6 +53,7 @@ class Ragged:
 @dataclasses.dataclass(frozen=True)
 class TokenPairs:
   """Tokenised pairs, each side ending in EOS, and the number of pairs left out for their length."""
+
   source: Ragged
   target: Ragged
   dropped: int = 0
@@ -72,8 +74,8 @@ class TokenPairs:
       if stored.dtype != np.int32:
         return None
       count, dropped = map(int, stored[:2])
-      sides = [np.cumsum(np.concatenate([[0], part])) for part in stored[2:2 + 2 * count].reshape(2, count)]
-      source, target = np.split(stored[2 + 2 * count:], [sides[0][-1]])
+      sides = [np.cumsum(np.concatenate([[0], part])) for part in stored[2 : 2 + 2 * count].reshape(2, count)]
+      source, target = np.split(stored[2 + 2 * count :], [sides[0][-1]])
       if len(target) != sides[1][-1]:
         return None
       return cls(Ragged(source, sides[0]), Ragged(target, sides[1]), dropped)

@@ -53,12 +53,10 @@ def _check(alpha: Any) -> None:
     raise UserError(f'a length penalty of {alpha!r} is not possible: give a number alpha, or PowerPenalty(alpha)')
 
 
-def repeats(
-  tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int
-) -> Bool[Array, 'r v']:
+def repeats(tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int) -> Bool[Array, 'r v']:
   """Which next tokens would write an n-gram of size `ngram` that is among the first `length` tokens already.
 
-    tokens a b c a b, ngram 3 -> c
+  tokens a b c a b, ngram 3 -> c
   """
   t = tokens.shape[1]
   place = jnp.arange(t)

@@ -56,9 +56,7 @@ class LookupDrafter:
     text = Text(jnp.concatenate([source, tokens], axis=1), source_length, prompt.length, begin)
     return _appended(text, prefill.root[:, None], jnp.ones_like(prompt.length))
 
-  def propose(
-    self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, Text]:
+  def propose(self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Text]:
     copied, is_known = jax.vmap(functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1))(state)
     tokens = jnp.concatenate([root[:, None], copied], axis=1)
     acceptable = jnp.pad(is_known, ((0, 0), (1, 0)), constant_values=True)

@@ -165,9 +165,7 @@ class ModelDrafter:
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
 
-  def propose(
-    self, target: Bound, state: Reading, root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, Reading]:
+  def propose(self, target: Bound, state: Reading, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Reading]:
     first = jnp.stack([jnp.where(state.unread == 2, state.before_root, root), root], axis=1)
     hidden_bnd, cache = self._read(first, state.cache)
     cache = cache.commit(None, state.unread)
@@ -205,9 +203,7 @@ class ModelDrafter:
     )
 
   def _read(self, tokens: Int[Array, 'b n'], cache: Cache) -> tuple[Float[Array, 'b n d'], Cache]:
-    hidden, _, cache = self.draft.module.apply(
-      self.draft.params, self._known(tokens), causal(tokens.shape[1]), cache
-    )
+    hidden, _, cache = self.draft.module.apply(self.draft.params, self._known(tokens), causal(tokens.shape[1]), cache)
     return hidden, cache
 
   def _known(self, tokens: Int[Array, 'b n']) -> Int[Array, 'b n']:

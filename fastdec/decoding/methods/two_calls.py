@@ -5,7 +5,6 @@ hidden state its heads read. `HeadsDrafter` reads that state off the verifying c
 for half the calls.
 """
 
-
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -43,9 +42,7 @@ class TwoCallDrafter:
     last = take_node(prompt.tokens, prompt.length - 1)
     return Pending(cache, jnp.broadcast_to(last[:, None], (b, self.nodes)), jnp.ones_like(last))
 
-  def propose(
-    self, target: Bound, state: Pending, root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, Pending]:
+  def propose(self, target: Bound, state: Pending, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Pending]:
     hidden, _, cache = target.module.apply(target.params, state.tokens, causal(self.nodes), state.cache)
     cache = cache.commit(None, state.count)
     last_hidden = take_node(hidden, (state.count - 1).clip(0))

@@ -52,6 +52,7 @@ class Exact(_Matching):
 @struct.pytree
 class TopN(_Matching):
   """A draft is accepted where it is among the target's n most likely tokens (section 5.1). Not lossless."""
+
   n: Any  # int32 scalar
 
   def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class TopN(_Matching):
 @struct.pytree
 class Distance(_Matching):
   """A draft is accepted within tau of the target's argmax, ids taken as intensities (section 5.2). Not lossless."""
+
   tau: Any  # int32 scalar
 
   def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class Distance(_Matching):
 class MinBlock(_Matching):
   """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1 drafts unseen.
   Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it is kept."""
+
   rule: _Matching
   size: Any  # int32 scalar
 

@@ -17,6 +17,7 @@ class Sampling(Exact):
   accepted where it is what was drawn. Lossless in distribution for drafts that are guesses without a law of their own:
   a draft x is accepted with probability p(x), and what replaces it is drawn from p given that it is not x.
   """
+
   temperature: Any = 1.0  # float32 scalar
   top_k: Any = 0  # int32 scalar
   top_p: Any = 1.0  # float32 scalar

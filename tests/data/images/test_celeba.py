@@ -29,11 +29,14 @@ class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   code_path = None
 
   def _info(self):
-    features = tfds.features.FeaturesDict({
-      'image': tfds.features.Image(shape=(218, 178, 3), encoding_format='png'),
-      'landmarks': dict.fromkeys(original.LANDMARK_HEADINGS, np.int64),
-      'attributes': dict.fromkeys(original.ATTR_HEADINGS, np.bool_),
-      'identity': dict.fromkeys(original.IDENTITY_HEADINGS, np.int64)})
+    features = tfds.features.FeaturesDict(
+      {
+        'image': tfds.features.Image(shape=(218, 178, 3), encoding_format='png'),
+        'landmarks': dict.fromkeys(original.LANDMARK_HEADINGS, np.int64),
+        'attributes': dict.fromkeys(original.ATTR_HEADINGS, np.bool_),
+        'identity': dict.fromkeys(original.IDENTITY_HEADINGS, np.int64),
+      }
+    )
     return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
   def _split_generators(self, dl_manager):
@@ -44,9 +47,15 @@ class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       file = io.BytesIO()
       Picture.fromarray(picture(split, i)).save(file, 'png')  # without loss, so that pixels can be compared
       file.seek(0)
-      yield i, {'image': file, 'landmarks': dict.fromkeys(original.LANDMARK_HEADINGS, 0),
-                'attributes': dict.fromkeys(original.ATTR_HEADINGS, False),
-                'identity': dict.fromkeys(original.IDENTITY_HEADINGS, 0)}
+      yield (
+        i,
+        {
+          'image': file,
+          'landmarks': dict.fromkeys(original.LANDMARK_HEADINGS, 0),
+          'attributes': dict.fromkeys(original.ATTR_HEADINGS, False),
+          'identity': dict.fromkeys(original.IDENTITY_HEADINGS, 0),
+        },
+      )
 
 
 @pytest.fixture(scope='module')
@@ -85,6 +94,9 @@ def test_a_set_that_is_not_prepared_says_how_to_prepare_it(tmp_path: Path, monke
   monkeypatch.setattr('tensorflow_datasets.core.constants.DATA_DIR', str(tmp_path / 'default'))
   data = ImageData('tfds', folder=str(tmp_path / folder) if folder else '')
   root = tmp_path / (folder or 'default')
-  with pytest.raises(UserError, match=rf'celeb_a is not prepared as array records in {root}: .*`tfds build celeb_a '
-                                      rf'--file_format=array_record --data_dir={root}`, or give .* kind=npz'):
+  with pytest.raises(
+    UserError,
+    match=rf'celeb_a is not prepared as array records in {root}: .*`tfds build celeb_a '
+    rf'--file_format=array_record --data_dir={root}`, or give .* kind=npz',
+  ):
     open_images(data, tmp_path / 'cache')

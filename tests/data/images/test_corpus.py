@@ -41,11 +41,14 @@ def order(images: Images, seed: int, batches: int, rows: int = 5) -> list[int]:
 def test_a_batch_holds_the_small_image_and_the_raster_scan_of_the_large_one(images: Images):
   batch = image_batches(images, 'train', 4, 0)[0]
   assert {name: (array.dtype, array.shape) for name, array in batch.items()} == {
-    'source': (np.uint8, (4, 8, 8, 3)), 'target': (np.int32, (4, 3072)), 'target_segment': (np.int32, (4, 3072))}
+    'source': (np.uint8, (4, 8, 8, 3)),
+    'target': (np.int32, (4, 3072)),
+    'target_segment': (np.int32, (4, 3072)),
+  }
   large = batch['target'].reshape(4, 32, 32, 3).astype(np.uint8)
   np.testing.assert_array_equal(batch['source'], shrink(large))
   assert (batch['target_segment'] == 1).all()
-  index, = np.flatnonzero((large[0] == TRAIN).all((1, 2, 3)))
+  (index,) = np.flatnonzero((large[0] == TRAIN).all((1, 2, 3)))
   assert batch['target'][0, :4].tolist() == [*TRAIN[index, 0, 0], TRAIN[index, 0, 1, 0]]
 
 
@@ -109,7 +112,7 @@ def test_prepared_images_are_not_prepared_again(data: ImageData, images: Images,
 
 def test_damage_in_the_cache_is_named(data: ImageData, tmp_path: Path):
   open_images(data, tmp_path)
-  path, = tmp_path.rglob('*train.array_record*')
+  (path,) = tmp_path.rglob('*train.array_record*')
   path.write_bytes(path.read_bytes()[:-20])
   with pytest.raises(UserError, match=r'the prepared images .* is damaged: remove the folder'):
     open_images(data, tmp_path)
@@ -129,12 +132,15 @@ def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
   assert images.array('test').std() > 8
 
 
-@pytest.mark.parametrize(('data', 'message'), [
-  (ImageData(path='a.npz'), "'embedded' were given the file a.npz: set kind to npz"),
-  (ImageData('tfds', path='a.npz'), "'tfds' were given the file a.npz: set kind to npz"),
-  (ImageData('npz', path='a.npz', folder='b'), "'npz' were given the folder b: set kind to tfds"),
-  (ImageData(max_train=0), 'max_train is 0: give at least 1'),
-])
+@pytest.mark.parametrize(
+  ('data', 'message'),
+  [
+    (ImageData(path='a.npz'), "'embedded' were given the file a.npz: set kind to npz"),
+    (ImageData('tfds', path='a.npz'), "'tfds' were given the file a.npz: set kind to npz"),
+    (ImageData('npz', path='a.npz', folder='b'), "'npz' were given the folder b: set kind to tfds"),
+    (ImageData(max_train=0), 'max_train is 0: give at least 1'),
+  ],
+)
 def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: str, tmp_path: Path):
   with pytest.raises(UserError, match=message):
     open_images(data, tmp_path)
@@ -147,15 +153,18 @@ def test_an_unknown_kind_is_refused(tmp_path: Path):
     open_images(data, tmp_path)
 
 
-@pytest.mark.parametrize(('call', 'message'), [
-  (lambda images: images.split('valid'), "no split 'valid': they have train, dev"),
-  (lambda images: images.array('test'), "no split 'test'"),
-  (lambda images: images.array('dev', 4), "4 images of split 'dev' were asked for: it has 3, give 1 to 3"),
-  (lambda images: images.array('dev', 0), "0 images of split 'dev' were asked for"),
-  (lambda images: image_batches(images, 'test', 1, 0), "no split 'test'"),
-  (lambda images: image_batches(images, 'dev', 4, 0), "a batch of 4 images of split 'dev' is not possible: it has 3"),
-  (lambda images: image_batches(images, 'dev', 0, 0), 'a batch of 0 images'),
-])
+@pytest.mark.parametrize(
+  ('call', 'message'),
+  [
+    (lambda images: images.split('valid'), "no split 'valid': they have train, dev"),
+    (lambda images: images.array('test'), "no split 'test'"),
+    (lambda images: images.array('dev', 4), "4 images of split 'dev' were asked for: it has 3, give 1 to 3"),
+    (lambda images: images.array('dev', 0), "0 images of split 'dev' were asked for"),
+    (lambda images: image_batches(images, 'test', 1, 0), "no split 'test'"),
+    (lambda images: image_batches(images, 'dev', 4, 0), "a batch of 4 images of split 'dev' is not possible: it has 3"),
+    (lambda images: image_batches(images, 'dev', 0, 0), 'a batch of 0 images'),
+  ],
+)
 def test_what_the_images_do_not_have_is_refused(images: Images, call, message: str):
   with pytest.raises(UserError, match=message):
     call(images)

@@ -12,12 +12,13 @@ from fastdec.data.images.embedded import BAND, FLAT, PHOTOGRAPHS, SIZES, WINDOW,
 SHA256 = {
   'train': '9b7c59c8e669c417ea544a020c46a51627ff657151e58cdab2ab05eeb1b6ea0f',
   'dev': 'cee39ca53e2677911e08982d30a057a897b7b2fe1d3517496c79de52d69a7880',
-  'test': 'c9f64b7fd8ca8d3bf97fa863d269398d89f0075b92128f9ce609819180abeeeb'}
+  'test': 'c9f64b7fd8ca8d3bf97fa863d269398d89f0075b92128f9ce609819180abeeeb',
+}
 
 
 @pytest.fixture(scope='module')
 def images() -> dict[str, np.ndarray]:
-  return {split: np.stack([image for image, in generate(split)]) for split in SIZES}
+  return {split: np.stack([image for (image,) in generate(split)]) for split in SIZES}
 
 
 def test_the_images_are_the_same_everywhere(images):
@@ -41,12 +42,12 @@ def test_bands_share_no_column_and_have_room_for_a_window(width):
 def test_windows_stay_in_the_band_of_their_split(monkeypatch):
   levels = {'train': 40, 'dev': 120, 'test': 200}
   picture = np.empty((300, 451, 3), np.uint8)
-  picture[:, :451 - 2 * BAND], picture[:, -2 * BAND:-BAND], picture[:, -BAND:] = levels.values()
+  picture[:, : 451 - 2 * BAND], picture[:, -2 * BAND : -BAND], picture[:, -BAND:] = levels.values()
   picture[np.arange(300) // 32 % 2 == 0] += 40  # stripes, so that no window is flat
   monkeypatch.setattr(embedded, '_photograph', lambda name: picture)
   monkeypatch.setattr(embedded, 'SIZES', dict.fromkeys(SIZES, 64))
   for split, level in levels.items():
-    array = np.stack([image for image, in generate(split)])
+    array = np.stack([image for (image,) in generate(split)])
     assert level <= array.min() and array.max() <= level + 40
 
 

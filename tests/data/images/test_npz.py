@@ -26,19 +26,25 @@ def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
   assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
 
 
-@pytest.mark.parametrize(('arrays', 'message'), [
-  ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev and test'),
-  ({}, r'a.npz has arrays of no name: name them'),
-  ({'train': IMAGES, 'dev': IMAGES[..., 0]}, r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3"),
-  ({'dev': IMAGES[..., :1]}, r"is uint8\[6, 32, 32, 1\]: give"),
-  ({'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)}, r'is uint8\[6, 32, 32, 4\]: .* without alpha'),
-  ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
-  ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
-  ({'test': np.uint8(1)}, r'is uint8\[\]'),
-  ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
-  ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
-  ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
-])
+@pytest.mark.parametrize(
+  ('arrays', 'message'),
+  [
+    ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev and test'),
+    ({}, r'a.npz has arrays of no name: name them'),
+    (
+      {'train': IMAGES, 'dev': IMAGES[..., 0]},
+      r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3",
+    ),
+    ({'dev': IMAGES[..., :1]}, r'is uint8\[6, 32, 32, 1\]: give'),
+    ({'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)}, r'is uint8\[6, 32, 32, 4\]: .* without alpha'),
+    ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
+    ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
+    ({'test': np.uint8(1)}, r'is uint8\[\]'),
+    ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
+    ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
+    ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
+  ],
+)
 def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
   with pytest.raises(UserError, match=message):
     open_images(write(tmp_path / 'a.npz', **arrays), tmp_path / 'cache')
@@ -51,8 +57,10 @@ def npy() -> bytes:
   return file.getvalue()
 
 
-@pytest.mark.parametrize(('content', 'reason'), [
-  (None, 'No such file'), (b'', 'not a zip'), (b'\x89PNG\r\n', 'not a zip'), (npy(), 'not a zip')])
+@pytest.mark.parametrize(
+  ('content', 'reason'),
+  [(None, 'No such file'), (b'', 'not a zip'), (b'\x89PNG\r\n', 'not a zip'), (npy(), 'not a zip')],
+)
 def test_what_is_no_npz_is_refused(tmp_path: Path, content, reason):
   if content is not None:
     (tmp_path / 'a.npz').write_bytes(content)
@@ -68,7 +76,7 @@ def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path):
   with pytest.raises(UserError, match=r'cannot read .*a.npz'):
     open_images(data, tmp_path / 'cache')
   for start, reason in ((200, 'decompressing'), (len(whole) // 2 - 2000, 'CRC')):  # in the header, in the pixels
-    (tmp_path / 'a.npz').write_bytes(whole[:start] + bytes(1000) + whole[start + 1000:])
+    (tmp_path / 'a.npz').write_bytes(whole[:start] + bytes(1000) + whole[start + 1000 :])
     with pytest.raises(UserError, match=rf'cannot read .*a.npz .*{reason}'):
       open_images(data, tmp_path / 'cache')
   (tmp_path / 'a.npz').write_bytes(whole)

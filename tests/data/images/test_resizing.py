@@ -40,8 +40,11 @@ def test_area_resize_is_the_mean_of_what_is_covered(height, width, side):
   image = np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8)
   expected = np.zeros((side, side, 3), np.uint8)
   for row, column, channel in np.ndindex(side, side, 3):
-    total = sum(overlap(height, side, row, y) * overlap(width, side, column, x) * int(image[y, x, channel])
-                for y in range(height) for x in range(width))
+    total = sum(
+      overlap(height, side, row, y) * overlap(width, side, column, x) * int(image[y, x, channel])
+      for y in range(height)
+      for x in range(width)
+    )
     expected[row, column, channel] = round(total * side * side / (height * width))  # halves to even, as in NumPy
   np.testing.assert_array_equal(area_resize(image, side), expected)
 

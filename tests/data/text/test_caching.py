@@ -46,7 +46,8 @@ def test_the_ids_are_those_of_the_lines(corpus: Corpus, tmp_path: Path):
   tokenizer, _ = tokenizer_of(corpus, 40, tmp_path)
   tokens = tokens_of(corpus, 'dev', tokenizer, None, tmp_path)
   assert [tokens.target[i].tolist() for i in range(LINES)] == [
-    [*tokenizer.encode(f'eins zwei drei {i}'), 1] for i in range(LINES)]
+    [*tokenizer.encode(f'eins zwei drei {i}'), 1] for i in range(LINES)
+  ]
 
 
 def test_other_text_vocabulary_limit_or_length_has_a_file_of_its_own(data: TextData, corpus: Corpus, tmp_path: Path):
@@ -70,7 +71,7 @@ def test_a_damaged_file_is_made_again_with_the_same_content(corpus: Corpus, tmp_
   before = tokens().source.tokens.tolist()
   (path,) = tmp_path.glob(f'{kind}-*')
   whole = path.read_bytes()
-  path.write_bytes(whole[:len(whole) // 2])
+  path.write_bytes(whole[: len(whole) // 2])
   assert tokens().source.tokens.tolist() == before and path.read_bytes() == whole
 
 

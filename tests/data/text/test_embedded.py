@@ -49,14 +49,17 @@ def test_wordings_come_up_in_proportion_to_their_weights():
   np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.05)
 
 
-@pytest.mark.parametrize(('wrong', 'why'), [
-  (r'\b(in|nach|aus) (Schweiz|Slowakei|Türkei|Ukraine|Mongolei|Irak|Iran|Jemen|Libanon|Tschad)\b', 'article'),
-  (r'\b(von|an) der (Lehrer|Pilot|Journalist)\b', 'case'),
-  (r'\b(dem|den) (Pilot|Journalist)\b', 'weak noun'),
-  (r'\bum eins Uhr\b|\bhalb ein\b', 'one'),
-  (r'\b(weil|dass|ob|wenn) [^,.?]*\b(muss|wohnt|hat) \w+', 'the verb comes last'),
-  (r'\beinhunderteins\b', 'declined one'),
-])
+@pytest.mark.parametrize(
+  ('wrong', 'why'),
+  [
+    (r'\b(in|nach|aus) (Schweiz|Slowakei|Türkei|Ukraine|Mongolei|Irak|Iran|Jemen|Libanon|Tschad)\b', 'article'),
+    (r'\b(von|an) der (Lehrer|Pilot|Journalist)\b', 'case'),
+    (r'\b(dem|den) (Pilot|Journalist)\b', 'weak noun'),
+    (r'\bum eins Uhr\b|\bhalb ein\b', 'one'),
+    (r'\b(weil|dass|ob|wenn) [^,.?]*\b(muss|wohnt|hat) \w+', 'the verb comes last'),
+    (r'\beinhunderteins\b', 'declined one'),
+  ],
+)
 def test_german_obeys_its_grammar(wrong: str, why: str):
   offending = [german for _, german in corpus() if re.search(wrong, german)]
   assert not offending, (why, offending[:3])

@@ -102,8 +102,9 @@ def test_where_nothing_can_be_remembered_files_are_read_each_time(pair, reads: l
   assert len(reads) == 4
 
 
-@pytest.mark.parametrize('cut', [
-  lambda content: content[:len(content) // 2], lambda content: b'', lambda content: b'<html>404</html>'])
+@pytest.mark.parametrize(
+  'cut', [lambda content: content[: len(content) // 2], lambda content: b'', lambda content: b'<html>404</html>']
+)
 def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
   noise = bytes(range(256)) * 200
   path = archive(tmp_path / 'archive.tgz', {'a': noise, 'b.de': b'\n'.join(noise.hex().encode() for _ in range(9))})

@@ -46,8 +46,13 @@ def pairs_of(tokens: TokenPairs) -> Counter:
 def test_a_batch_written_out():
   batch = packed_batches(token_pairs([(3, 2)]), rows=1, length=4, seed=0)[0]
   assert {name: array.tolist() for name, array in batch.items()} == {
-    'source': [[2, 3, 1, 0]], 'source_segment': [[1, 1, 1, 0]], 'source_position': [[0, 1, 2, 0]],
-    'target': [[2, 1, 0, 0]], 'target_segment': [[1, 1, 0, 0]], 'target_position': [[0, 1, 0, 0]]}
+    'source': [[2, 3, 1, 0]],
+    'source_segment': [[1, 1, 1, 0]],
+    'source_position': [[0, 1, 2, 0]],
+    'target': [[2, 1, 0, 0]],
+    'target_segment': [[1, 1, 0, 0]],
+    'target_position': [[0, 1, 0, 0]],
+  }
 
 
 @given(LENGTHS, st.integers(1, 5), st.integers(8, 20), st.integers(0, 3))
@@ -76,8 +81,9 @@ def test_any_batch_is_well_formed(lengths, rows, length, index):
 def test_later_epochs_are_shuffled_anew_and_all_but_whole():
   tokens = random_pairs()
   source = _PackedSource(tokens, rows=4, length=60, seed=0)
-  epochs = [[source[epoch * source.batches_per_epoch + i] for i in range(source.batches_per_epoch)]
-            for epoch in range(3)]
+  epochs = [
+    [source[epoch * source.batches_per_epoch + i] for i in range(source.batches_per_epoch)] for epoch in range(3)
+  ]
   for batches in epochs:
     found = sum(map(unpacked, batches), Counter())
     assert found <= pairs_of(tokens)
@@ -119,8 +125,10 @@ def test_first_fit_is_the_docstring_s():
   assert first_fit(np.array([[1, 3], [1, 2]]), 4).tolist() == [0, 1]  # the target side counts as well
 
 
-@pytest.mark.parametrize(('lengths', 'rows', 'message'), [
-  ([], 2, 'no pairs'), ([(3, 9)], 2, 'has 9 tokens, a row 8'), ([(1, 1)], 0, 'batch of 0 rows')])
+@pytest.mark.parametrize(
+  ('lengths', 'rows', 'message'),
+  [([], 2, 'no pairs'), ([(3, 9)], 2, 'has 9 tokens, a row 8'), ([(1, 1)], 0, 'batch of 0 rows')],
+)
 def test_what_cannot_be_packed_is_refused(lengths, rows, message):
   with pytest.raises(UserError, match=message):
     packed_batches(token_pairs(lengths), rows=rows, length=8, seed=0)

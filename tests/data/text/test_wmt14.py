@@ -29,19 +29,37 @@ def archives(tmp_path: Path) -> TextData:
   folder = tmp_path / 'archives'
   folder.mkdir()
   europarl, news = 'training/europarl-v7', 'training/news-commentary-v9'
-  archive(folder / 'training-parallel-europarl-v7.tgz', {
-    f'{europarl}.cs-en.cs': b'x\n', f'{europarl}.cs-en.en': b'x\n',
-    f'{europarl}.de-en.de': b'Europarl 1\n', f'{europarl}.de-en.en': b'europarl 1\n'})
-  archive(folder / 'training-parallel-commoncrawl.tgz', {
-    'commoncrawl.cs-en.annotation': b'x\n', 'commoncrawl.de-en.de': b'Netz 1\n\nNetz 3\n',
-    'commoncrawl.de-en.en': b'crawl 1\ncrawl 2\ncrawl 3\n', 'commoncrawl.fr-en.en': b'x\n'})
-  archive(folder / 'training-parallel-nc-v9.tgz', {
-    f'{news}.de-en.de': b'Nachricht 1\r\n', f'{news}.de-en.en': b'news 1\r\n'})
-  archive(folder / 'dev.tgz', {
-    'dev/newstest2012.de': b'x\n', 'dev/newstest2013.de': b'Entwicklung 1\nEntwicklung 2\n',
-    'dev/newstest2013.en': b'dev 1\ndev 2\n',
-    'dev/newstest2014-deen-ref.en.sgm': sgm('refset', 'R&amp;D 1', ' test 2 '),
-    'dev/newstest2014-deen-src.de.sgm': sgm('srcset', 'F&amp;E 1', 'Prüfung 2')})
+  archive(
+    folder / 'training-parallel-europarl-v7.tgz',
+    {
+      f'{europarl}.cs-en.cs': b'x\n',
+      f'{europarl}.cs-en.en': b'x\n',
+      f'{europarl}.de-en.de': b'Europarl 1\n',
+      f'{europarl}.de-en.en': b'europarl 1\n',
+    },
+  )
+  archive(
+    folder / 'training-parallel-commoncrawl.tgz',
+    {
+      'commoncrawl.cs-en.annotation': b'x\n',
+      'commoncrawl.de-en.de': b'Netz 1\n\nNetz 3\n',
+      'commoncrawl.de-en.en': b'crawl 1\ncrawl 2\ncrawl 3\n',
+      'commoncrawl.fr-en.en': b'x\n',
+    },
+  )
+  archive(
+    folder / 'training-parallel-nc-v9.tgz', {f'{news}.de-en.de': b'Nachricht 1\r\n', f'{news}.de-en.en': b'news 1\r\n'}
+  )
+  archive(
+    folder / 'dev.tgz',
+    {
+      'dev/newstest2012.de': b'x\n',
+      'dev/newstest2013.de': b'Entwicklung 1\nEntwicklung 2\n',
+      'dev/newstest2013.en': b'dev 1\ndev 2\n',
+      'dev/newstest2014-deen-ref.en.sgm': sgm('refset', 'R&amp;D 1', ' test 2 '),
+      'dev/newstest2014-deen-src.de.sgm': sgm('srcset', 'F&amp;E 1', 'Prüfung 2'),
+    },
+  )
   return TextData('archives', folder=str(folder))
 
 

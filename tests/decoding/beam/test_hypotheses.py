@@ -72,6 +72,7 @@ def test_at_the_limit_all_that_runs_is_finished():
 
 def test_when_a_search_is_over():
   """Best beam -4 after 2 tokens; worst hypothesis -3, penalty n: -4/2 could rank, -4/1 could not."""
+
   def over(early, best, finished, penalty):
     group = dataclasses.replace(a_group([[2, 2]], [best]), finished_scores=jnp.array([[finished]]))
     return bool(group.is_over(jnp.array([2]), jnp.array([4]), penalty, early)[0])

@@ -32,7 +32,12 @@ TRANSFORMER = Transformer(
 )
 FCONV = FConv(
   FConvConfig(
-    vocab_size=11, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=((8, 3), (6, 4)), max_positions=32,
+    vocab_size=11,
+    d_embed=8,
+    d_out=8,
+    encoder_layers=((8, 3),),
+    decoder_layers=((8, 3), (6, 4)),
+    max_positions=32,
     dtype='float64',
   )
 )

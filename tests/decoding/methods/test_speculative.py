@@ -149,8 +149,7 @@ def test_the_draft_begins_with_its_own_start_token():
 
 def test_lenience_at_temperature_0_keeps_nearly_best_drafts():
   exact, strict, loose = (
-    decoded(fd.Speculative(DRAFTS['fair'], 4, rule=rule))
-    for rule in (None, fd.Rejection(), fd.Rejection(lenience=0.1))
+    decoded(fd.Speculative(DRAFTS['fair'], 4, rule=rule)) for rule in (None, fd.Rejection(), fd.Rejection(lenience=0.1))
   )
   np.testing.assert_array_equal(strict.tokens, exact.tokens)
   assert loose.mean_block_size > strict.mean_block_size and (loose.tokens != exact.tokens).any()

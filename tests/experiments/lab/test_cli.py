@@ -40,7 +40,7 @@ if __name__ == '__main__':
   cli.run(main)
 '''
 
-PAGE = '''
+PAGE = """
 from configs.common import locked, parse_arg
 
 def get_config(arg=''):
@@ -48,7 +48,7 @@ def get_config(arg=''):
   if args.bug:
     int('a bug')
   return locked(model={'d': args.d, 'sizes': (1, 2)}, name='x')
-'''
+"""
 
 
 @pytest.fixture(scope='module')
@@ -62,8 +62,13 @@ def folder(tmp_path_factory):
 
 def start(folder, *args, **environment):
   return subprocess.Popen(
-    [sys.executable, 'launcher.py', *args], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    env={**os.environ, 'PYTHONPATH': str(ROOT), **environment})
+    [sys.executable, 'launcher.py', *args],
+    cwd=folder,
+    text=True,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    env={**os.environ, 'PYTHONPATH': str(ROOT), **environment},
+  )
 
 
 def launch(folder, *args, **environment):
@@ -77,19 +82,23 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
   assert (code, out, err) == (0, 'page.py:d=8 --config.model.sizes=(3, 4) | 8 (3, 4)\n', '')
 
 
-@pytest.mark.parametrize(('args', 'words'), [
-  (['--config=page.py:dd=3'], ["'dd'", 'known are d, bug']),
-  (['--config=page.py:d=three'], ['d=three', 'a whole number']),
-  (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
-  (['--config=page.py', '--config.name.dd=3'], ['--config.name.dd', "config.name is the value 'x'"]),
-  (['--config=page.py', '--config.model.d=three'], ['--config.model.d=three']),
-  (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
-  (['--config=empty.py'], ["'empty.py'", 'get_config']),
-  (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
-  (['--config=page.py', 'word'], ["'word'", 'known are', '--workdir']),
-  ([], ['--config is missing']),
-  (['--config=page.py', '--do=mistake'], ['Two [b]lines of one sentence.']),
-], ids=lambda value: ' '.join(value) if value and value[0].startswith('--') else '')
+@pytest.mark.parametrize(
+  ('args', 'words'),
+  [
+    (['--config=page.py:dd=3'], ["'dd'", 'known are d, bug']),
+    (['--config=page.py:d=three'], ['d=three', 'a whole number']),
+    (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
+    (['--config=page.py', '--config.name.dd=3'], ['--config.name.dd', "config.name is the value 'x'"]),
+    (['--config=page.py', '--config.model.d=three'], ['--config.model.d=three']),
+    (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
+    (['--config=empty.py'], ["'empty.py'", 'get_config']),
+    (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
+    (['--config=page.py', 'word'], ["'word'", 'known are', '--workdir']),
+    ([], ['--config is missing']),
+    (['--config=page.py', '--do=mistake'], ['Two [b]lines of one sentence.']),
+  ],
+  ids=lambda value: ' '.join(value) if value and value[0].startswith('--') else '',
+)
 def test_a_mistake_is_one_sentence_and_exit_code_2(folder, args, words):
   code, out, err = launch(folder, '--workdir=w', *args)
   assert (code, out, err.count('\n')) == (2, '', 1)
@@ -101,10 +110,14 @@ def test_a_required_flag_is_asked_for(folder):
   assert (code, err) == (2, '--workdir is missing: folder for the run\n')
 
 
-@pytest.mark.parametrize(('args', 'word'), [
-  (['--config=page.py', '--do=bug'], 'this is a bug'),
-  (['--config=page.py:bug'], "int('a bug')"),
-], ids=['in the launcher', 'in the config'])
+@pytest.mark.parametrize(
+  ('args', 'word'),
+  [
+    (['--config=page.py', '--do=bug'], 'this is a bug'),
+    (['--config=page.py:bug'], "int('a bug')"),
+  ],
+  ids=['in the launcher', 'in the config'],
+)
 def test_a_bug_keeps_its_traceback(folder, args, word):
   code, _, err = launch(folder, '--workdir=w', *args)
   assert code == 1 and 'Traceback' in err and word in err

@@ -15,6 +15,7 @@ from tests.experiments.measured import a_cell
 
 # --- JSON lines
 
+
 def test_cells_survive_the_file(tmp_path):
   path = tmp_path / 'out' / 'cells.jsonl'
   written = [a_cell(), a_cell(k=8, error='the loss is not finite', bleu=None, head_accuracy=())]
@@ -80,10 +81,13 @@ def test_cells_of_images_survive_the_file_but_for_infinite_figures(tmp_path):
   for rule, infinite in (('distance-0', float('inf')), ('distance-12', 31.0)):
     cells.append(tmp_path / 'cells.jsonl', Cell(4, 'regular', rule, psnr_to_greedy=infinite, **measured))
   assert cells.read(tmp_path / 'cells.jsonl') == [
-    Cell(4, 'regular', 'distance-0', **measured), Cell(4, 'regular', 'distance-12', psnr_to_greedy=31.0, **measured)]
+    Cell(4, 'regular', 'distance-0', **measured),
+    Cell(4, 'regular', 'distance-12', psnr_to_greedy=31.0, **measured),
+  ]
 
 
 # --- the paper's figures
+
 
 def test_the_papers_table():
   assert len(published.TABLE1) == 2 + 5 * 6
@@ -104,7 +108,9 @@ def test_csv_is_tidy(tmp_path):
 def test_csv_has_only_the_columns_that_some_cell_has():
   image = Cell(4, 'regular', 'distance-2', psnr=24.5)
   assert report.tidy_csv([image], {image.key: (None, 1.36)}).splitlines() == [
-    'k,regime,rule,psnr,paper_mean_block_size', '4,regular,distance-2,24.5,1.36']
+    'k,regime,rule,psnr,paper_mean_block_size',
+    '4,regular,distance-2,24.5,1.36',
+  ]
   assert 'psnr,' in report.tidy_csv([image, a_cell(8)], {}) and ',error' not in report.tidy_csv([image, a_cell(8)], {})
 
 

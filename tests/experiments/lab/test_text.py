@@ -41,8 +41,10 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
   for split in ('dev', 'test'):
     assert teacher.pairs(split) == people.pairs(split)
   assert teacher.pairs('train') == [
-    ('The train is late.', 'Der Zug ist spät.'), ('The train is late.', 'Der Zug hat Verspätung.'),
-    ('It rains.', 'Es regnet.')]
+    ('The train is late.', 'Der Zug ist spät.'),
+    ('The train is late.', 'Der Zug hat Verspätung.'),
+    ('It rains.', 'Es regnet.'),
+  ]
   np.testing.assert_array_equal(teacher.dev_batches()[0]['source'], people.dev_batches()[0]['source'])
 
 

@@ -18,6 +18,7 @@ PICTURES = ('input', *SIDES)
 
 class Shown(NamedTuple):
   """A trial as a rater gets it; `side` is where method 1 is."""
+
   trial: Trial
   side: str
 

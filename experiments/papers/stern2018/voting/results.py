@@ -17,8 +17,10 @@ COLUMNS = ('k', 'rule', 'percent', 'low', 'high', 'votes', 'raters', 'paper_perc
 
 def write(results: Mapping[tuple[int, str], Result], workdir: Path) -> report.Table:
   """Writes table3.md and table3.csv into the workdir, and returns the table. `results`: see `Votes.results`."""
-  found = {method: (votes.preference(np.array(result.preferred)), len(result.preferred), len(result.raters))
-           for method, result in results.items()}
+  found = {
+    method: (votes.preference(np.array(result.preferred)), len(result.preferred), len(result.raters))
+    for method, result in results.items()
+  }
   raters = frozenset().union(*(result.raters for result in results.values()))
   total = f'Votes in all: {sum(count for _, count, _ in found.values())}; raters: {len(raters)}.'
   table = votes.table3(found)

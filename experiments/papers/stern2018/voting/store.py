@@ -40,6 +40,7 @@ CREATE UNIQUE INDEX one_vote_a_trial ON votes (rater, k, rule, image) WHERE undo
 @dataclasses.dataclass(frozen=True)
 class Result:
   """The votes on one method 1: whether each preferred it, and the ids of who gave them."""
+
   preferred: tuple[bool, ...]
   raters: frozenset[str]
 
@@ -61,16 +62,21 @@ class Votes:
     self._path = path
     self._turn = threading.Lock()
     if not new and not path.exists():
-      raise UserError(f'there are no votes in {path.parent} yet: collect them with python -m experiments.human_eval '
-                      f'--workdir={path.parent} --serve')
+      raise UserError(
+        f'there are no votes in {path.parent} yet: collect them with python -m experiments.human_eval '
+        f'--workdir={path.parent} --serve'
+      )
     try:
       found, self.secret = self._begin(digest, new)
     except sqlite3.Error as error:
-      raise UserError(f'{path} cannot be read as a votes file ({error}): move it elsewhere, or put back a good '
-                      'copy') from None
+      raise UserError(
+        f'{path} cannot be read as a votes file ({error}): move it elsewhere, or put back a good copy'
+      ) from None
     if found != digest:
-      raise UserError(f'{path} holds the votes of another study, the images have changed since: put those images back, '
-                      'or move the file elsewhere to begin anew')
+      raise UserError(
+        f'{path} holds the votes of another study, the images have changed since: put those images back, '
+        'or move the file elsewhere to begin anew'
+      )
 
   def _begin(self, digest: str, new: bool) -> tuple[str, bytes]:
     """The digest and the secret in the file, which is made if it is to be and is empty."""
@@ -113,32 +119,40 @@ class Votes:
     if choice not in SIDES:
       raise ValueError(f'{choice} is no side: give left or right')
     with self._transaction() as db:
-      db.execute('INSERT OR IGNORE INTO votes (id, rater, k, rule, image, method1, choice, time) '
-                 'VALUES (?, ?, ?, ?, ?, ?, ?, ?)', (vote, rater, *shown.trial, shown.side, choice, time.time()))
+      db.execute(
+        'INSERT OR IGNORE INTO votes (id, rater, k, rule, image, method1, choice, time) '
+        'VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+        (vote, rater, *shown.trial, shown.side, choice, time.time()),
+      )
 
   def undo(self, vote: str, rater: str) -> None:
     """Lets this vote of the rater count no more; without effect where it does not count anyway."""
     with self._transaction() as db:
-      db.execute('UPDATE votes SET undone = ? WHERE id = ? AND rater = ? AND undone IS NULL',
-                 (time.time(), vote, rater))
+      db.execute(
+        'UPDATE votes SET undone = ? WHERE id = ? AND rater = ? AND undone IS NULL', (time.time(), vote, rater)
+      )
 
   def of(self, rater: str) -> dict[Trial, str]:
     """{trial: id of the vote} of all that a rater has voted on, the newest last."""
     with self._transaction('DEFERRED') as db:
-      rows = db.execute('SELECT k, rule, image, id FROM votes WHERE rater = ? AND undone IS NULL ORDER BY number',
-                        (rater,)).fetchall()
+      rows = db.execute(
+        'SELECT k, rule, image, id FROM votes WHERE rater = ? AND undone IS NULL ORDER BY number', (rater,)
+      ).fetchall()
     return {Trial(*trial): vote for *trial, vote in rows}
 
   def results(self) -> dict[tuple[int, str], Result]:
     """{(k, rule): what raters said of it}, by k and rule, of the methods that have votes."""
     with self._transaction('DEFERRED') as db:
-      rows = db.execute('SELECT k, rule, choice = method1, rater FROM votes WHERE undone IS NULL '
-                        'ORDER BY k, rule, number').fetchall()
+      rows = db.execute(
+        'SELECT k, rule, choice = method1, rater FROM votes WHERE undone IS NULL ORDER BY k, rule, number'
+      ).fetchall()
     found = {}
     for k, rule, preferred, rater in rows:
       found.setdefault((k, rule), []).append((bool(preferred), rater))
-    return {method: Result(preferred, frozenset(raters))
-            for method, (preferred, raters) in ((method, zip(*votes, strict=True)) for method, votes in found.items())}
+    return {
+      method: Result(preferred, frozenset(raters))
+      for method, (preferred, raters) in ((method, zip(*votes, strict=True)) for method, votes in found.items())
+    }
 
   @contextlib.contextmanager
   def _transaction(self, kind: str = 'IMMEDIATE', mode: str = 'rw') -> Iterator[sqlite3.Connection]:
@@ -147,7 +161,7 @@ class Votes:
     # Threads take turns; SQLite makes other processes wait too, but by asking again at growing intervals.
     with self._turn, contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)) as db:
       db.execute('PRAGMA synchronous = EXTRA')
-      db.execute(f'BEGIN {kind}')   # IMMEDIATE: the lock is taken at once, where waiting for it is possible
+      db.execute(f'BEGIN {kind}')  # IMMEDIATE: the lock is taken at once, where waiting for it is possible
       try:
         yield db
         db.execute('COMMIT')

@@ -24,6 +24,7 @@ REMEDY = 'python -m experiments.table2 with the same --workdir makes it'
 
 class Trial(NamedTuple):
   """One question: picture `image` enlarged by method 1 (k, rule), or by the baseline?"""
+
   k: int
   rule: str
   image: int
@@ -32,9 +33,10 @@ class Trial(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Study:
   """The images of a study; `digest` (hex) changes when any of them does."""
-  inputs: np.ndarray                            # uint8[n, 8, 8, 3]
-  baseline: np.ndarray                          # uint8[n, 32, 32, 3]
-  outputs: dict[tuple[int, str], np.ndarray]    # (k, rule) -> uint8[n, 32, 32, 3]
+
+  inputs: np.ndarray  # uint8[n, 8, 8, 3]
+  baseline: np.ndarray  # uint8[n, 32, 32, 3]
+  outputs: dict[tuple[int, str], np.ndarray]  # (k, rule) -> uint8[n, 32, 32, 3]
   digest: str
 
   @classmethod
@@ -57,8 +59,10 @@ class Study:
     inputs, baseline = read[1, 'exact']
     for method in methods:
       if not np.array_equal(read[method][0], inputs):
-        raise UserError(f"{files[method]} shows other pictures than the baseline {files[1, 'exact'].name}: remove the "
-                        f'older of the two, {REMEDY}')
+        raise UserError(
+          f'{files[method]} shows other pictures than the baseline {files[1, "exact"].name}: remove the '
+          f'older of the two, {REMEDY}'
+        )
     outputs = {method: read[method][1] for method in methods}
     return cls(inputs, baseline, outputs, _digest(inputs, baseline, outputs))
 
@@ -80,8 +84,10 @@ def _files(folder: Path) -> dict[tuple[int, str], Path]:
       found[k, rule] = path
       splits.add(match['split'])
   if len(splits) > 1:
-    raise UserError(f"{folder} holds images of the splits {', '.join(sorted(splits))}: a study shows one, so move the "
-                    f'files of the others elsewhere')
+    raise UserError(
+      f'{folder} holds images of the splits {", ".join(sorted(splits))}: a study shows one, so move the '
+      f'files of the others elsewhere'
+    )
   return found
 
 
@@ -97,8 +103,10 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
   for (name, shape), array in zip(SHAPES.items(), pair, strict=True):
     if array.dtype != np.uint8 or array.shape != (len(pair[0]), *shape) or not len(array):
       expected = ', '.join(map(str, shape))
-      raise UserError(f"{path} cannot be shown, its '{name}' is {array.dtype}{list(array.shape)} and not "
-                      f'uint8[n, {expected}]: remove it, {REMEDY}')
+      raise UserError(
+        f"{path} cannot be shown, its '{name}' is {array.dtype}{list(array.shape)} and not "
+        f'uint8[n, {expected}]: remove it, {REMEDY}'
+      )
   return pair
 
 

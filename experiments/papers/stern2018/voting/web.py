@@ -29,7 +29,7 @@ from experiments.papers.stern2018.voting.store import Votes
 from experiments.papers.stern2018.voting.study import Study
 from fastdec.errors import UserError
 
-NAME = r'[^\x00-\x1f]{0,60}'   # as long as the page's field
+NAME = r'[^\x00-\x1f]{0,60}'  # as long as the page's field
 ID = r'[\w-]{16,64}'
 SECURITY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
@@ -43,9 +43,10 @@ def listen(host: str, port: int) -> socket.socket:
   try:
     return socket.create_server((host, port), family=socket.AF_INET6 if ':' in host else socket.AF_INET)
   except OSError as error:
-    reason = error.strerror.split(' (')[0]   # Python adds the address
-    raise UserError(f'cannot serve on {host}:{port} ({reason}): end the server that has this port, or give '
-                    'another --port or --host') from None
+    reason = error.strerror.split(' (')[0]  # Python adds the address
+    raise UserError(
+      f'cannot serve on {host}:{port} ({reason}): end the server that has this port, or give another --port or --host'
+    ) from None
 
 
 def serve(app: flask.Flask, listening: socket.socket) -> None:
@@ -88,7 +89,7 @@ def make_app(study: Study, votes: Votes) -> flask.Flask:
   app = flask.Flask(__name__, static_folder='page', static_url_path='/page')
   app.config['MAX_CONTENT_LENGTH'] = 10_000
   ballots = Ballots(study, votes)
-  cookie = f'rater-{study.digest[:8]}'   # browsers do not tell ports apart: two studies, two cookies
+  cookie = f'rater-{study.digest[:8]}'  # browsers do not tell ports apart: two studies, two cookies
   sent = lambda: flask.request.cookies.get(cookie, '')
   rater = lambda: sent() if votes.name(sent()) is not None else None
 

@@ -23,8 +23,8 @@ def test_labels_cover_neither_each_other_nor_a_point_and_stay_inside(name):
   figure.draw_without_rendering()
   place(axes, [Label(str(i), x, y, 'black') for i, (x, y) in enumerate(points)])
   texts = [child for child in axes.get_children() if isinstance(child, Annotation)]
-  figure.draw_without_rendering()   # puts them where they belong
-  boxes = [Text.get_window_extent(text) for text in texts]   # without the lines that lead to them
+  figure.draw_without_rendering()  # puts them where they belong
+  boxes = [Text.get_window_extent(text) for text in texts]  # without the lines that lead to them
   assert [text.get_text() for text in texts] == [str(i) for i in range(len(points))]
   assert not [pair for pair in itertools.combinations(boxes, 2) if pair[0].overlaps(pair[1])]
   pixels = axes.transData.transform(points)
@@ -53,10 +53,8 @@ def test_figure_4_shows_images_that_are_fine_tuned_and_approximate(tmp_path):
 def test_the_worked_example_as_text_and_as_a_picture(tmp_path):
   blocks = [[' Once'], [' upon', ' a'], [' time', ',', ' in']]
   assert example.as_text('Es war einmal, in', blocks) == (
-    'source        Es war einmal, in\n'
-    'prompt        Once\n'
-    'call 1 (2)    upon| a\n'
-    'call 2 (3)    time|,| in\n')
+    'source        Es war einmal, in\nprompt        Once\ncall 1 (2)    upon| a\ncall 2 (3)    time|,| in\n'
+  )
   example.picture('Es war einmal, in', blocks, tmp_path / 'short.png')
   example.picture('Es kostet $8 ' * 20, [*blocks, ['$', '_8^']], tmp_path / 'long.png')
   short, long = (matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('short', 'long'))

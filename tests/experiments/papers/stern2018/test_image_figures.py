@@ -49,23 +49,26 @@ def test_a_sheet_repeats_the_pixels_of_each_image_and_changes_none(tmp_path):
       times = SIDE // len(image)
       for y, x in np.ndindex(times, times):
         np.testing.assert_array_equal(drawn[top + y : top + SIDE : times, left + x : left + SIDE : times], image)
-  assert (drawn[: 2 * LINE] < 128).any()   # the titles
+  assert (drawn[: 2 * LINE] < 128).any()  # the titles
 
 
 def test_a_sheet_of_8_faces_is_a_small_file(tmp_path):
   rows = [[random_image(0, side=8), *(random_image(seed) for seed in range(3))] for _ in range(8)]
   titles = ['input', 'greedy', 'k = 10 approximate, of two lines', 'original']
   image_figures.sheet(rows, tmp_path / 'sheet.png', titles)
-  assert (tmp_path / 'sheet.png').stat().st_size < 300_000   # noise is the worst there is
+  assert (tmp_path / 'sheet.png').stat().st_size < 300_000  # noise is the worst there is
 
 
-@pytest.mark.parametrize(('rows', 'titles', 'mistake'), [
-  ([[random_image(0)]], ['a', 'b'], 'a row of 1 images under 2 titles'),
-  ([], ['a'], '0 rows under 1 titles'),
-  ([[random_image(0) / 255]], ['a'], r'float64\[32, 32, 3\]'),
-  ([[random_image(0)[:, :8]]], ['a'], r'uint8\[32, 8, 3\]'),
-  ([[random_image(0, side=24)]], ['a'], r'uint8\[24, 24, 3\]'),
-])
+@pytest.mark.parametrize(
+  ('rows', 'titles', 'mistake'),
+  [
+    ([[random_image(0)]], ['a', 'b'], 'a row of 1 images under 2 titles'),
+    ([], ['a'], '0 rows under 1 titles'),
+    ([[random_image(0) / 255]], ['a'], r'float64\[32, 32, 3\]'),
+    ([[random_image(0)[:, :8]]], ['a'], r'uint8\[32, 8, 3\]'),
+    ([[random_image(0, side=24)]], ['a'], r'uint8\[24, 24, 3\]'),
+  ],
+)
 def test_other_sheets_are_refused_and_nothing_is_written(rows, titles, mistake, tmp_path):
   with pytest.raises(UserError, match=mistake):
     image_figures.sheet(rows, tmp_path / 'sheet.png', titles)
@@ -83,7 +86,7 @@ def test_a_map_shows_the_picture_and_depends_on_the_blocks(tmp_path):
 
 
 def test_blocks_that_touch_have_different_colours():
-  sizes = np.random.default_rng(0).integers(4, 11, 900)   # none touches more others than there are colours
+  sizes = np.random.default_rng(0).integers(4, 11, 900)  # none touches more others than there are colours
   calls = np.repeat(np.arange(901), [1, *sizes])[:3072].reshape(32, 96)
   colours = image_figures._colouring(calls)
   assert colours[0, 0] == len(CALL_COLOURS) and (colours == len(CALL_COLOURS)).sum() == 1
@@ -92,11 +95,11 @@ def test_blocks_that_touch_have_different_colours():
     assert (colours[one] != colours[other])[touching].all()
     assert (colours[one] == colours[other])[~touching].all()
   rows = colours.reshape(-1)
-  assert (rows[1:] != rows[:-1])[calls.reshape(-1)[1:] != calls.reshape(-1)[:-1]].all()   # over the ends of rows too
+  assert (rows[1:] != rows[:-1])[calls.reshape(-1)[1:] != calls.reshape(-1)[:-1]].all()  # over the ends of rows too
 
 
 def test_a_call_differs_from_the_one_before_also_where_colours_run_out():
-  calls = np.repeat(np.arange(97), [1] * 96 + [96]).reshape(2, 96)   # one call touches 96 others
+  calls = np.repeat(np.arange(97), [1] * 96 + [96]).reshape(2, 96)  # one call touches 96 others
   colours = image_figures._colouring(calls)
   assert set(colours[0]) == set(range(len(CALL_COLOURS) + 1)) and colours[1, 0] != colours[0, -1]
 

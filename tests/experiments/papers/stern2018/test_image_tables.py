@@ -10,8 +10,11 @@ from experiments.papers.stern2018 import image_tables, published
 from tests.experiments.measured import an_image_cell
 
 SWEEP = [
-  an_image_cell(k, regime, f'distance-{tau}') for k in (4, 10) for regime in ('regular', 'finetune')
-  for tau in (2, 0, 8)]
+  an_image_cell(k, regime, f'distance-{tau}')
+  for k in (4, 10)
+  for regime in ('regular', 'finetune')
+  for tau in (2, 0, 8)
+]
 
 
 def texts(table):
@@ -26,14 +29,19 @@ def test_the_papers_table():
 
 def test_table_2_has_the_papers_columns_and_figures():
   run = [
-    an_image_cell(10), an_image_cell(10, rule='exact', error='killed\nat step 7'), an_image_cell(1, 'regular', 'exact'),
-    an_image_cell(10, 'regular'), an_image_cell(3, 'regular', 'exact', mean_block_size=1.046)]
+    an_image_cell(10),
+    an_image_cell(10, rule='exact', error='killed\nat step 7'),
+    an_image_cell(1, 'regular', 'exact'),
+    an_image_cell(10, 'regular'),
+    an_image_cell(3, 'regular', 'exact', mean_block_size=1.046),
+  ]
   table = image_tables.table2(run)
   assert table.header == ('k', 'Regular', 'Approximate', 'Fine tuning', 'Both')
   assert texts(table) == [
     ('1', '1.25 (1.00)', '–', '–', '–'),
     ('3', '1.05', '–', '–', '–'),
-    ('10', '– (1.10)', '3.50 (1.40)', 'failed: killed at step 7 (2.04)', '3.50 (6.79)')]
+    ('10', '– (1.10)', '3.50 (1.40)', 'failed: killed at step 7 (2.04)', '3.50 (6.79)'),
+  ]
   assert 'outputs 64' in table.notes[-1]
 
 
@@ -44,16 +52,21 @@ def test_a_sweep_adds_no_rows_to_table_2():
 
 def test_quality_has_a_row_for_each_finished_cell_of_table_2_and_each_other_rule():
   run = [
-    an_image_cell(2, rule='exact', same_as_greedy=0.0), an_image_cell(2), an_image_cell(2, rule='distance-3'),
+    an_image_cell(2, rule='exact', same_as_greedy=0.0),
+    an_image_cell(2),
+    an_image_cell(2, rule='distance-3'),
     an_image_cell(1, 'regular', 'exact', psnr_to_greedy=None, same_as_greedy=1.0),
-    an_image_cell(2, rule='min-2', psnr=None), an_image_cell(4, error='killed'),
-    an_image_cell(4, 'regular', psnr_to_greedy=float('inf'), speedup=None)]
+    an_image_cell(2, rule='min-2', psnr=None),
+    an_image_cell(4, error='killed'),
+    an_image_cell(4, 'regular', psnr_to_greedy=float('inf'), speedup=None),
+  ]
   assert texts(image_tables.quality_table(run)) == [
     ('1', 'Regular', '1.25', '2.50×', '3.200', '24.40', '0.810', '∞', '100.0', '100'),
     ('4', 'Approximate', '2.00', '–', '3.200', '24.10', '0.810', '∞', '12.5', ''),
     ('2', 'Fine tuning', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '0.0', '100 50'),
     ('2', 'Both', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5', ''),
-    ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5', '')]
+    ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5', ''),
+  ]
 
 
 def test_the_sweep_is_ordered_by_regime_k_and_tau_and_exact_is_0():
@@ -62,7 +75,9 @@ def test_the_sweep_is_ordered_by_regime_k_and_tau_and_exact_is_0():
   rows = texts(image_tables.tau_table([*sweep, *exact, an_image_cell(4, rule='distance-12')]))
   assert [row[:3] for row in rows] == [
     *[(k, 'Regular', tau) for k in ('4', '10') for tau in '028'],
-    *[('4', 'Fine tuning', tau) for tau in ('0', '2', '8', '12')], *[('10', 'Fine tuning', tau) for tau in '028']]
+    *[('4', 'Fine tuning', tau) for tau in ('0', '2', '8', '12')],
+    *[('10', 'Fine tuning', tau) for tau in '028'],
+  ]
   assert rows[-1][3:] == ('3.50', '23.50', '0.810', '30.00')
 
 

@@ -211,9 +211,7 @@ def test_distilled_text_of_ones_own_is_read_where_it_is(table, filled, launch, t
 
 
 @pytest.mark.slow
-def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(
-  table, filled, launch, tmp_path, monkeypatch
-):
+def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(table, filled, launch, tmp_path, monkeypatch):
   folder = shutil.copytree(filled, tmp_path / 'run')
   for name in ('distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both'):
     shutil.rmtree(folder / name)

@@ -21,7 +21,7 @@ SETTINGS = {
   'table.taus': (9,),
   'table.images': 2,
   'table.repeats': 1,
-  **{f"{name}.{part}": 1 for name in ("train", "freeze", "finetune") for part in ("steps", "every")},
+  **{f'{name}.{part}': 1 for name in ('train', 'freeze', 'finetune') for part in ('steps', 'every')},
 }
 
 

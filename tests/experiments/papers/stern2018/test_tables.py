@@ -17,7 +17,9 @@ def test_the_papers_figure_stands_beside_ours():
   table = tables.table1([a_cell(8, 'regular', bleu=31.234, mean_block_size=1.5), a_cell(8)])
   assert table.header == ('k', 'Regular', 'Fine tuning')
   assert rows_of(table)['8'] == {
-    'Regular': ('31.23 / 1.50', '(25.82 / 1.76)'), 'Fine tuning': ('30.80 / 3.00', '(24.27 / 3.01)')}
+    'Regular': ('31.23 / 1.50', '(25.82 / 1.76)'),
+    'Fine tuning': ('30.80 / 3.00', '(24.27 / 3.01)'),
+  }
 
 
 def test_columns_appear_where_they_were_run_and_in_the_papers_order():
@@ -47,23 +49,26 @@ def test_other_rules_have_a_table_of_their_own():
   assert rows_of(table)['10, min 2']['Fine tuning'] == ('31.00 / 3.50', '')
   assert tables.MIN_NOTE in table.notes and 'beam' not in str(tables.rules_table([a_cell(1, 'distil', 'beam-4')]))
   both = tables.rules_table([a_cell(8, 'both', 'top-2'), a_cell(8, 'distil', 'top-2')])
-  assert rows_of(both)['8, top 2'] == {
-    'Distillation': ('30.80 / 3.00', ''), 'Both': ('30.80 / 3.00', '(25.71 / 5.34)')}
+  assert rows_of(both)['8, top 2'] == {'Distillation': ('30.80 / 3.00', ''), 'Both': ('30.80 / 3.00', '(25.71 / 5.34)')}
 
 
 def test_a_missing_cell_is_a_dash_and_a_failed_one_says_why():
   table = tables.table1([a_cell(6, error='the loss is\nnot finite at step 7', bleu=None), a_cell(4, 'regular')])
   assert rows_of(table)['6'] == {
-    'Regular': ('–', '(26.08 / 1.76)'), 'Fine tuning': ('failed: the loss is not finite at step 7', '(24.69 / 2.98)')}
+    'Regular': ('–', '(26.08 / 1.76)'),
+    'Fine tuning': ('failed: the loss is not finite at step 7', '(24.69 / 2.98)'),
+  }
 
 
 def test_markdown():
   text = report.markdown(tables.table1([a_cell(4, error='a | b')]))
   assert text.splitlines()[:5] == [
-    '## Blockwise parallel decoding, Table 1', '',
+    '## Blockwise parallel decoding, Table 1',
+    '',
     '| k | Fine tuning |',
     '| --- | --- |',
-    r'| 4 | failed: a \| b (25.05 / 2.69) |']
+    r'| 4 | failed: a \| b (25.05 / 2.69) |',
+  ]
   assert 'newstest2013' in text
 
 
@@ -100,7 +105,8 @@ def test_wall_clock_is_compared_with_greedy_and_heads_are_shown_once():
   texts = [[entry.ours for entry in row] for row in table.rows]
   assert texts == [
     ['3', 'Fine tuning', 'exact', '25.0', '10.0', '2.50×', '9.0', '100.0', '100 90 81'],
-    ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '0.0', '']]
+    ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '0.0', ''],
+  ]
 
 
 def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
@@ -114,4 +120,5 @@ def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
     ('Ours, beam 4', '30.10', '33.30', '2.50×', ''),
     ('Ours, greedy, k = 1', '30.10', '– (29.11)', '1.00× (1.00×)', '1.25'),
     ('Ours, greedy, k = 4', 'failed: base: killed', '(28.54)', '(2.69×)', ''),
-    ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '3.00')]
+    ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '3.00'),
+  ]

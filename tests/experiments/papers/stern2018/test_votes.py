@@ -41,14 +41,17 @@ def test_no_votes_are_refused():
 
 def test_table_3_has_the_papers_beside_ours_and_what_ours_rest_on():
   found = {
-    (10, 'distance-2'): (Preference(51.23, 40.0, 62.0), 123, 4), (2, 'exact'): (Preference(60.0, 50.0, 70.0), 7, 1),
-    (3, 'exact'): (Preference(50.0, 0.0, 100.0), 2, 1)}
+    (10, 'distance-2'): (Preference(51.23, 40.0, 62.0), 123, 4),
+    (2, 'exact'): (Preference(60.0, 50.0, 70.0), 7, 1),
+    (3, 'exact'): (Preference(50.0, 0.0, 100.0), 2, 1),
+  }
   lines = markdown(table3(found)).splitlines()
   assert lines[2] == '| k | FT exact | Votes / raters | FT approximate | Votes / raters |'
   assert lines[4:7] == [
     '| 2 | 60.0 [50.0, 70.0] (52.8 [50.8, 54.9]) | 7 / 1 | – (50.0 [48.4, 51.5]) | – |',
     '| 3 | 50.0 [0.0, 100.0] | 2 / 1 | – | – |',
-    '| 10 | – (54.5 [53.1, 56.0]) | – | 51.2 [40.0, 62.0] (50.3 [48.9, 51.8]) | 123 / 4 |']
+    '| 10 | – (54.5 [53.1, 56.0]) | – | 51.2 [40.0, 62.0] (50.3 [48.9, 51.8]) | 123 / 4 |',
+  ]
 
 
 def test_the_papers_table():

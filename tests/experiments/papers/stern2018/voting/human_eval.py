@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.experiments.conftest import ROOT
 
-PAIRS = 12   # of `images`: 3 pictures, 2 k, 2 rules
+PAIRS = 12  # of `images`: 3 pictures, 2 k, 2 rules
 
 
 def images(workdir, count=3, ks=(2, 10), seed=0, split='dev'):
@@ -33,8 +33,13 @@ def images(workdir, count=3, ks=(2, 10), seed=0, split='dev'):
 def server(workdir, port=0):
   """The launcher with --serve as its own process: yields (process, address), and kills it afterwards."""
   words = f'--workdir={workdir}', '--serve', f'--port={port}'
-  process = subprocess.Popen([sys.executable, '-m', 'experiments.human_eval', *words], cwd=ROOT,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'experiments.human_eval', *words],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
   try:
     line = process.stdout.readline()
     assert line, process.communicate()[1]

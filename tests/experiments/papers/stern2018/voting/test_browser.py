@@ -97,8 +97,9 @@ def address(tmp_path_factory):
 def votes(workdir):
   """[(k, rule, image, side of method 1, chosen side)] of what counts, the newest last."""
   with sqlite3.connect(workdir / FILE) as db:
-    return db.execute('SELECT k, rule, image, method1, choice FROM votes WHERE undone IS NULL '
-                      'ORDER BY number').fetchall()
+    return db.execute(
+      'SELECT k, rule, image, method1, choice FROM votes WHERE undone IS NULL ORDER BY number'
+    ).fetchall()
 
 
 def test_a_rater_votes_to_the_end_over_undo_reload_and_a_restart(page, driver, tmp_path):
@@ -107,7 +108,7 @@ def test_a_rater_votes_to_the_end_over_undo_reload_and_a_restart(page, driver, t
   with server(workdir, port) as (process, address):
     driver.get(address)
     page.shows('welcome', f'{PAIRS} pairs')
-    page.find('name').send_keys('Ada ← u', Keys.ENTER)   # keys that vote elsewhere are letters here
+    page.find('name').send_keys('Ada ← u', Keys.ENTER)  # keys that vote elsewhere are letters here
     page.done(0)
     assert not page.find('undo').is_enabled() and 'You are Ada ← u' in page.find('who').text
     shown = {name: page.picture(name) for name in ('input', 'left', 'right')}
@@ -142,9 +143,9 @@ def test_a_rater_votes_to_the_end_over_undo_reload_and_a_restart(page, driver, t
     driver.refresh()
     page.done(1)
     np.testing.assert_array_equal(page.picture('left'), before)
-    page.press(Keys.TAB, Keys.TAB, Keys.ENTER)   # the buttons, by the keyboard alone
+    page.press(Keys.TAB, Keys.TAB, Keys.ENTER)  # the buttons, by the keyboard alone
     page.done(2)
-    page.press(Keys.ALT, Keys.ARROW_RIGHT)   # the browser's own
+    page.press(Keys.ALT, Keys.ARROW_RIGHT)  # the browser's own
     page.press(Keys.CONTROL, 'u')
 
     process.kill()
@@ -188,7 +189,7 @@ def test_nothing_tells_the_methods_apart(page, driver, address):
   loaded = driver.execute_script(LOADED)
   pictures = [name for name, _ in loaded if '/picture/' in name]
   assert len(set(pictures)) == len(pictures) == 3 * PAIRS
-  assert len({length for name, length in loaded if name in pictures}) == 2   # the input's, and that of all others
+  assert len({length for name, length in loaded if name in pictures}) == 2  # the input's, and that of all others
 
   client = Client(address)
   seen += [client.get(path).decode() for path in ('', 'state', 'page/page.js', 'page/style.css')]
@@ -204,7 +205,7 @@ def test_a_pair_fits_on_the_screen_in_whole_pixels(page, driver, address, width,
   driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', size)
   driver.get(address)
   page.wait(page.find('welcome').is_displayed)
-  page.press(Keys.ENTER)   # the field for the name has the focus
+  page.press(Keys.ENTER)  # the field for the name has the focus
   page.done(0)
   for name in ('left', 'right', 'input'):
     image = driver.find_element(By.CSS_SELECTOR, f'#{name} img')

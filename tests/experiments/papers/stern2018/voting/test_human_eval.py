@@ -69,7 +69,7 @@ def test_method_1_is_on_each_side_and_in_each_place_about_as_often(study, blind)
   orders = [blind.order(f'rater {n}') for n in range(500)]
   sides = collections.Counter((shown.trial, shown.side) for order in orders for shown in order)
   firsts = collections.Counter(order[0].trial for order in orders)
-  for trial in study.trials:   # 5 standard deviations
+  for trial in study.trials:  # 5 standard deviations
     assert abs(sides[trial, 'left'] - 250) < 56
     assert abs(firsts[trial] - 500 / PAIRS) < 31
 
@@ -108,7 +108,7 @@ def test_a_vote_that_comes_twice_is_one(votes, blind):
   shown = blind.order(ada)[0]
   votes.vote(vote, ada, shown, 'left')
   votes.vote(vote, ada, shown, 'left')
-  votes.vote(new_id(), ada, shown, 'right')   # from a second window
+  votes.vote(new_id(), ada, shown, 'right')  # from a second window
   (result,) = votes.results().values()
   assert votes.of(ada) == {shown.trial: vote} and result.preferred == (shown.side == 'left',)
 
@@ -122,7 +122,7 @@ def test_undo_takes_back_one_vote_for_good(votes, blind):
   assert list(votes.of(ada)) == [one.trial, two.trial]
   votes.undo(second, ada)
   votes.undo(second, ada)
-  votes.vote(second, ada, two, 'left')   # a request that comes late
+  votes.vote(second, ada, two, 'left')  # a request that comes late
   assert votes.of(ada) == {one.trial: first}
   votes.vote(third := new_id(), ada, two, 'right')
   assert votes.of(ada) == {one.trial: first, two.trial: third}
@@ -137,7 +137,7 @@ def test_a_name_is_one_rater_and_no_name_is_a_new_one(votes):
 
 
 def test_raters_come_at_once(workdir, study, votes):
-  own = [Votes(workdir / FILE, study.digest) for _ in range(8)]   # as in processes of their own
+  own = [Votes(workdir / FILE, study.digest) for _ in range(8)]  # as in processes of their own
   with concurrent.futures.ThreadPoolExecutor(len(own)) as pool:
     raters = list(pool.map(lambda file: [file.join(f'rater {n}') for n in range(10)], own))
   assert len(set(raters[0])) == 10 and all(row == raters[0] for row in raters)
@@ -145,12 +145,12 @@ def test_raters_come_at_once(workdir, study, votes):
 
 def test_raters_vote_at_once(workdir, study, votes, blind):
   def rate(name):
-    own = Votes(workdir / FILE, study.digest)   # as in a process of its own
+    own = Votes(workdir / FILE, study.digest)  # as in a process of its own
     rater = own.join(name)
     for shown in blind.order(rater):
       own.vote(new_id(), rater, shown, 'right')
 
-  with concurrent.futures.ThreadPoolExecutor(4) as pool:   # two of them as the same person, in two windows
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:  # two of them as the same person, in two windows
     list(pool.map(rate, ['Ada', 'Bob', 'Cy', 'Ada']))
   results = votes.results()
   assert sum(len(result.preferred) for result in results.values()) == 3 * PAIRS
@@ -276,5 +276,6 @@ def test_the_report_is_the_papers_table_with_ours_beside(launch, workdir, votes,
   assert '100.0' in page and '52.8' in page and '50.3' in page
   rows = list(csv.DictReader((workdir / 'table3.csv').open()))
   assert [(row['k'], row['rule'], row['votes'], row['raters']) for row in rows] == [
-    (k, rule, '6', '2') for k in ('2', '10') for rule in ('distance-2', 'exact')]
+    (k, rule, '6', '2') for k in ('2', '10') for rule in ('distance-2', 'exact')
+  ]
   assert rows[1]['percent'] == rows[1]['low'] == rows[1]['high'] == '100.00'

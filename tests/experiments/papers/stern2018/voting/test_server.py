@@ -117,7 +117,7 @@ def test_a_server_is_this_machines_alone_keeps_its_port_and_ends_with_ctrl_c(ref
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and out.startswith('\nEnded')
-    assert 'Traceback' not in err   # a loaded machine may be warned of threads that end late
+    assert 'Traceback' not in err  # a loaded machine may be warned of threads that end late
 
 
 def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_path):
@@ -150,15 +150,16 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
     for work in working:
       work.result(timeout=30)
 
-  with sqlite3.connect(workdir / FILE) as db:   # the disk, before anybody repairs it
+  with sqlite3.connect(workdir / FILE) as db:  # the disk, before anybody repairs it
     assert db.execute('PRAGMA integrity_check').fetchone() == ('ok',)
-    counted = db.execute('SELECT votes.id, name, k, rule, image FROM votes JOIN raters ON raters.id = rater '
-                         'WHERE undone IS NULL').fetchall()
+    counted = db.execute(
+      'SELECT votes.id, name, k, rule, image FROM votes JOIN raters ON raters.id = rater WHERE undone IS NULL'
+    ).fetchall()
   ids, trials = {vote for vote, *_ in counted}, {tuple(trial) for _, *trial in counted}
   assert len(ids) == len(trials) == len(counted)
   for votes in acknowledged.values():
     assert votes.keys() <= ids
-  assert len(ids - set().union(*acknowledged.values())) <= len(names)   # under way when the server was killed
+  assert len(ids - set().union(*acknowledged.values())) <= len(names)  # under way when the server was killed
 
   with server(workdir, port) as (_, address):
     client = Client(address)
@@ -166,4 +167,4 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
       done = client.post('rater', name=name)['done']
       assert done == sum(rater == name for _, rater, *_ in counted)
       vote, place = acknowledged[name].popitem()
-      assert client.post('vote', id=vote, place=place, side='left')['done'] == done   # asked again: once is enough
+      assert client.post('vote', id=vote, place=place, side='left')['done'] == done  # asked again: once is enough
