@@ -2,10 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests in so many processes, of up to 3 GB each.
+# How many processes run the tests, of up to 3 GB each.
 TEST_WORKERS ?= 2
-# Half a minute less: Python compiles what it imports, not all that is installed.
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# --no-compile saves half a minute: Python compiles what it imports, not all that is installed.
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# Twice quiet: pip shows its errors, and none of its warnings.
+install = $(PIP_INSTALL) -qq -e '$(1)' || { \
+  echo "The installation failed. All that pip says about it: $(PIP_INSTALL) -e '$(1)'" >&2; exit 1; }
 
 # A run that is killed and started again finds its compiled programs here.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
@@ -38,9 +41,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	       "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@echo 'Setting up $(VENV), once (about a minute) ...'
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) -e .
+	@$(call install,.)
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready
-	@$(PIP_INSTALL) -e '.[test]'
+	@echo 'Adding what the tests need (half a minute) ...'
+	@$(call install,.[test])
 	@touch $@
