@@ -1,0 +1,69 @@
+"""What the pages under docs/ and the README point at is there."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted([ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')])
+SOURCES = [path for room in ('fastdec', 'experiments', 'configs', 'tests') for path in (ROOT / room).rglob('*.py')]
+DECISIONS = ROOT / 'docs' / 'decisions'
+LABELS = ('decided', 'because', 'costs', 'would change', 'superseded')
+
+LINK = re.compile(r'\]\(([^)\s]+)\)')
+SOURCE = re.compile(r'[\w/]+\.py\b')
+HEADING = re.compile(r'^#+ (.*)$', re.MULTILINE)
+
+
+def name(page: pathlib.Path) -> str:
+  return str(page.relative_to(ROOT))
+
+
+def anchor(heading: str) -> str:
+  """The name that GitHub gives to a heading: [a `b`](c.md), d -> a-b-d."""
+  shown = re.sub(r'\[([^]]*)\]\([^)]*\)', r'\1', heading)
+  return re.sub(r'[^\w\- ]', '', shown.lower()).replace(' ', '-')
+
+
+@pytest.mark.parametrize('page', PAGES, ids=name)
+def test_links_lead_somewhere(page: pathlib.Path) -> None:
+  broken = []
+  for link in LINK.findall(page.read_text()):
+    path, _, wanted = link.partition('#')
+    if re.match(r'[a-z]+:', path):
+      continue
+    target = page.parent / path if path else page
+    headings = HEADING.findall(target.read_text()) if wanted and target.exists() else []
+    if not target.exists() or (wanted and wanted not in map(anchor, headings)):
+      broken.append(link)
+  assert broken == []
+
+
+@pytest.mark.parametrize('page', PAGES, ids=name)
+def test_source_files_that_are_named_exist(page: pathlib.Path) -> None:
+  """A name may leave out the folders at the beginning: methods/greedy.py."""
+  there = ['/' + name(path) for path in SOURCES]
+  named = sorted(set(SOURCE.findall(page.read_text())))
+  assert [path for path in named if not any(full.endswith('/' + path.lstrip('/')) for full in there)] == []
+
+
+def test_decisions_are_numbered_and_say_what_is_known_in_labelled_lines() -> None:
+  for page in sorted(DECISIONS.glob('*.md')):
+    if page.name == 'README.md':
+      continue
+    parts = re.split(r'^## ', page.read_text(), flags=re.MULTILINE)[1:]
+    for number, part in enumerate(parts, start=1):
+      title, _, body = part.partition('\n')
+      assert title.startswith(f'{number}. '), f'{page.name}: {title}'
+      labels = re.findall(r'^- \*\*(.*?):\*\*', body, re.MULTILINE)
+      assert labels and labels == [label for label in LABELS if label in labels], f'{page.name}: {title}'
+
+
+def test_the_index_of_decisions_has_every_decision_once() -> None:
+  index = (DECISIONS / 'README.md').read_text()
+  listed = re.findall(r'^(\d+)\. \[(.*)\]\((\w+\.md)#', index, re.MULTILINE)
+  there = []
+  for page in DECISIONS.glob('*.md'):
+    there += [(*title.split('. ', 1), page.name) for title in re.findall(r'^## (\d+\. .*)$', page.read_text(), re.M)]
+  assert sorted(listed) == sorted(there)
