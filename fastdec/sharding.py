@@ -1,13 +1,14 @@
 """Where arrays lie on a mesh of devices: rows of a batch along its axis 'data', parameters along its axis 'model'.
 
   mesh = make_mesh(MeshConfig(data=4, model=2))
-  params = place(params, mesh, TRANSFORMER)
+  params = place(params, mesh, model.partition(mesh.shape['model']))
   out = fd.decode(model, params, inputs, strategy)   # on all eight devices
 
 Place the parameters, and the rest follows: decoding finds the mesh by them, lays its rows along 'data', and the cache
 is born along both axes (`constrain`). A table says how parameters lie: rows (regex, PartitionSpec), the first regex
-found in a parameter's path deciding; what none matches is on every device. Optimizer states have their parameters'
-paths within theirs, so the same table places a whole training state.
+found in a parameter's path deciding; what none matches is on every device. Each model and each kind of heads has its
+own table (`partition`, beside its parameters). Optimizer states have their parameters' paths within theirs, so the same
+table places a whole training state.
 """
 
 import contextlib
@@ -31,39 +32,6 @@ T = TypeVar('T')
 Table = tuple[tuple[str, P], ...]
 
 REPLICATED: Table = ()
-
-# Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the second over its inputs,
-# so that each pair needs one sum over devices. Attention's first product is split by heads: kernels lie as
-# [3 or 2, heads, width, inputs]. A gated layer's first lies as [2, outputs, inputs]: a device has the gates of its own
-# outputs.
-_LAYERS: Table = (
-  (r'/(qkv|kv|gate_up|gate_w1)/(kernel|bias)$', P(None, 'model')),
-  (r'/(q|w1)/(kernel|bias)$', P('model')),
-  (r'/(out|w2|down)/kernel$', P(None, 'model')),
-)
-
-# Embeddings and logits are split by words.
-TRANSFORMER: Table = ((r'(^|/)((source_)?embedding|output)$', P('model')), *_LAYERS)
-LM: Table = ((r'(^|/)(embedding|output)$', P('model')), *_LAYERS)
-LM_WHOLE_KEYS: Table = ((r'/kv/(kernel|bias)$', P()), *LM)  # for fewer key heads than devices along 'model'
-T5: Table = (
-  (r'(^|/)(embedding|lm_head)$', P('model')),
-  (r'(^|/)(encoder|decoder)_bias$', P(None, 'model')),  # [buckets, heads]
-  *_LAYERS,
-)
-FCONV: Table = (  # words and gated channels; attention has one head
-  (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
-  (r'/conv/(kernel|bias)$', P(None, 'model')),
-)
-IMAGE_TRANSFORMER: Table = ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *_LAYERS)
-
-# Prediction heads by their layout. The separate heads' first matrix stays whole: its slices, one for each head, would
-# otherwise lie on one device each. Medusa's matrices lie by their outputs, own projections so by words, as the model's.
-HEADS: dict[str, Table] = {
-  'paper': ((r'(^|/)[wb]1$', P('model')), (r'(^|/)w2$', P(None, None, 'model'))),
-  'separate': ((r'(^|/)w2$', P(None, None, 'model')),),
-  'medusa': ((r'(^|/)head_\d+/(block_\d+|projection)/(kernel|bias)$', P('model')),),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +61,19 @@ def make_mesh(config: MeshConfig) -> Mesh:
     )
   shape = (config.data, config.model)
   return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=jax.devices()[:wanted])
+
+
+def partition_of(module: Any, devices: int) -> Table:
+  """How the parameters of a model, or of heads, lie on a mesh with this many devices along 'model'.
+
+  A module without `partition` has all of its parameters on every device.
+  """
+  return module.partition(devices) if hasattr(module, 'partition') else REPLICATED
+
+
+def under(name: str, table: Table) -> Table:
+  """The same table for parameters that are one part of a tree: those whose path has `name/` in it."""
+  return tuple((rf'(^|/)(?={name}/).*{regex}', spec) for regex, spec in table)
 
 
 def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:

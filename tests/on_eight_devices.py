@@ -17,7 +17,6 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from fastdec import sharding
 from fastdec.decoding import decode
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.pool import decode_all
@@ -28,7 +27,7 @@ from fastdec.models.image_transformer import ImageTransformer, ImageTransformerC
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.sharding import HEADS, IMAGE_TRANSFORMER, TRANSFORMER, MeshConfig, make_mesh, place, place_rows, using
+from fastdec.sharding import MeshConfig, make_mesh, place, place_rows, using
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task
@@ -36,6 +35,7 @@ from tests.training.fakes import pairs
 
 MODEL = Transformer(TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1))
 HEADS3 = BlockwiseHeads(k=3, d_model=16, d_ff=16)
+TABLE, HEADS3_TABLE = MODEL.partition(2), HEADS3.partition(2)
 MESHES = {'8 x 1': MeshConfig(8, 1), '4 x 2': MeshConfig(4, 2)}
 SOURCES = np.random.default_rng(0).integers(2, 30, (8, 6)).astype(np.int32)
 OPTIMIZER = OptimizerConfig(d_model=16, warmup=5)
@@ -46,7 +46,7 @@ def decoding(params, head_params, cases):
   found, alone = {}, {}
   for name, kind in cases:
     mesh = make_mesh(MESHES[name])
-    placed, placed_heads = place(params, mesh, TRANSFORMER), place(head_params, mesh, HEADS['separate'])
+    placed, placed_heads = place(params, mesh, TABLE), place(head_params, mesh, HEADS3_TABLE)
     if kind not in alone:
       alone[kind] = translated(kind, params, head_params)
     found[f'{kind} on {name}'] = np.allclose(alone[kind], translated(kind, placed, placed_heads), rtol=1e-5)
@@ -73,7 +73,7 @@ def images():
   small = np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3)).astype(np.uint8)
   made = lambda params, head_params: fd.decode(model, params, small, fd.Blockwise((HEADS3, head_params))).tokens
   mesh = make_mesh(MESHES['4 x 2'])
-  placed = made(place(params, mesh, IMAGE_TRANSFORMER), place(head_params, mesh, HEADS['separate']))
+  placed = made(place(params, mesh, model.partition(2)), place(head_params, mesh, HEADS3_TABLE))
   return {'images on 4 x 2': bool((made(params, head_params) == placed).all())}
 
 
@@ -82,7 +82,7 @@ def compiled(params, cases):
   found = {}
   for name, kind, strategy in cases:
     mesh = make_mesh(MESHES[name])
-    placed = place(params, mesh, TRANSFORMER)
+    placed = place(params, mesh, TABLE)
     max_len, *prompt = checked(MODEL, SOURCES, None, None, 10, None)
     with using(mesh):
       state = decode._init(MODEL, strategy, placed, *place_rows(tuple(prompt), mesh), max_len)
@@ -118,7 +118,7 @@ def core(params, head_params):
   return {
     'decoding': decoding(params, head_params, [('4 x 2', 'greedy')]),
     'compiled': compiled(params, [('4 x 2', 'greedy', fd.Greedy())]),
-    'losses': {'1': losses(base, None, ()), '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TRANSFORMER)},
+    'losses': {'1': losses(base, None, ()), '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TABLE)},
   }
 
 
@@ -130,11 +130,11 @@ def rest(params, head_params):
   return {
     'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]) | images(),
     'compiled': compiled(params, [('8 x 1', 'beam', fd.Beam(2))]),
-    'losses': {'1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TRANSFORMER)},
+    'losses': {'1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TABLE)},
     'losses of heads': {
-      '1': losses(heads, None, ()), '4 x 2': losses(heads, both, (*TRANSFORMER, *HEADS['separate']))
+      '1': losses(heads, None, ()), '4 x 2': losses(heads, both, (*TABLE, *HEADS3_TABLE))
     },
-    'losses in parts': {'1': losses(sure, None, ()), '8 x 1': losses(sure, data, TRANSFORMER, 2)},
+    'losses in parts': {'1': losses(sure, None, ()), '8 x 1': losses(sure, data, TABLE, 2)},
     'continuing': continuing(),
   }  # fmt: skip
 
@@ -148,16 +148,15 @@ def families():
   layers = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3), (12, 2)))
   gates = FConv(FConvConfig(vocab_size=32, d_embed=16, d_out=16, **layers))
   mesh = make_mesh(MESHES['4 x 2'])
-  twice = lambda params, table: (params, place(params, mesh, table))
-  grouped_params = twice(jax.jit(grouped.init)(jax.random.key(0)), sharding.LM)
-  key_params = twice(jax.jit(one_key.init)(jax.random.key(1)), sharding.LM_WHOLE_KEYS)
-  t5_params = twice(jax.jit(gated.init)(jax.random.key(2)), sharding.T5)
-  fconv_params = twice(jax.jit(gates.init)(jax.random.key(4)), sharding.FCONV)
+  twice = lambda module, params: (params, place(params, mesh, module.partition(2)))
+  grouped_params = twice(grouped, jax.jit(grouped.init)(jax.random.key(0)))
+  key_params = twice(one_key, jax.jit(one_key.init)(jax.random.key(1)))
+  t5_params = twice(gated, jax.jit(gated.init)(jax.random.key(2)))
+  fconv_params = twice(gates, jax.jit(gates.init)(jax.random.key(4)))
   speculative = [fd.Speculative((one_key, params), gamma=3) for params in key_params]
   own, shared = MedusaHeads(depth=2, d_model=16, vocab_size=32), MedusaHeads(depth=2, d_model=16)
   heads = {
-    module: twice(jax.tree.map(lambda x: x + 0.1, module.init(jax.random.key(3))), HEADS['medusa'])
-    for module in (own, shared)
+    module: twice(module, jax.tree.map(lambda x: x + 0.1, module.init(jax.random.key(3)))) for module in (own, shared)
   }
   tree = lambda module: [fd.Medusa((module, params), [[0], [1], [0, 0]]) for params in heads[module]]
   cases = {
@@ -197,7 +196,7 @@ def continuing():
   def run(workdir, steps, mesh):
     config = LoopConfig(steps, checkpoint_every=2)
     data = grain.MapDataset.range(10).map(lambda i: pairs(i, rows=8)).repeat()
-    return train(base_task(MODEL), data, OPTIMIZER, config, workdir, jax.random.key(3), None, None, mesh, TRANSFORMER)
+    return train(base_task(MODEL), data, OPTIMIZER, config, workdir, jax.random.key(3), None, None, mesh, TABLE)
 
   with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
     whole = run(one, 4, None)

@@ -15,25 +15,21 @@ from jax.sharding import PartitionSpec as P
 import fastdec as fd
 from fastdec.heads.blockwise import LAYOUTS, BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
-from fastdec.models.lm import LM as LMModel
-from fastdec.models.lm import LMConfig
-from fastdec.models.t5 import T5 as T5Model
-from fastdec.models.t5 import T5Config
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.ngram import NGram
+from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import (
-  FCONV,
-  HEADS,
-  LM,
   REPLICATED,
-  T5,
-  TRANSFORMER,
   MeshConfig,
   by_rows,
   check_rows,
   constrain,
   make_mesh,
   mesh_of,
+  partition_of,
   place,
   place_rows,
   using,
@@ -42,6 +38,8 @@ from fastdec.training.optimizer import OptimizerConfig
 
 ROOT = Path(__file__).parent.parent
 CONFIG = TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+MODEL = Transformer(CONFIG)
+TABLE = MODEL.partition(2)
 
 
 def on_eight_devices(part):
@@ -177,7 +175,7 @@ def specs(tree):
 
 
 def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, params):
-  found = specs(place(params, mesh, TRANSFORMER))
+  found = specs(place(params, mesh, TABLE))
   assert found == {
     'embedding': P('model'),
     'decoder_0/attention/qkv/kernel': P(None, 'model'),  # [3, heads, width, inputs]
@@ -200,28 +198,29 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
 def test_every_matrix_of_words_is_split_by_words(mesh):
   names = ('embedding', 'source_embedding', 'output')
   words = {name: jnp.zeros((4, 3)) for name in (*names, 'source_positions')}
-  assert specs(place(words, mesh, TRANSFORMER[:1])) == dict.fromkeys(names, P('model'))
+  assert specs(place(words, mesh, TABLE[:1])) == dict.fromkeys(names, P('model'))
 
 
 @pytest.mark.parametrize('family', ['fconv', 'transformer'])
 def test_directions_lie_as_their_kernels_and_lengths_whole(mesh, family):
   sizes = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3),), is_tied=True)
-  model, table, kernel = {
-    'fconv': (FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes)), FCONV, 'conv'),
-    'transformer': (Transformer(CONFIG), TRANSFORMER, 'feed_forward/w2'),
+  model, kernel = {
+    'fconv': (FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes)), 'conv'),
+    'transformer': (MODEL, 'feed_forward/w2'),
   }[family]
   state = OptimizerConfig(d_model=16, weight_norm=True).build().init(jax.tree.map(jnp.asarray, shapes(model)))
-  found = specs(place(state, mesh, table))
+  found = specs(place(state, mesh, model.partition(2)))
   assert [spec for name, spec in found.items() if name.endswith(f'decoder_0/{kernel}/kernel')] == [P(None, 'model')] * 3
   assert not any(name.endswith('/length') for name in found)  # of directions also Adam's two moments
 
 
 def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
-  model = T5Model(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1))
-  found = specs(place(shapes(model), mesh, T5))
+  model = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1))
+  found = specs(place(shapes(model), mesh, model.partition(2)))
   assert found['decoder_0/feed_forward/w1/kernel'] == found['embedding'] == P('model') and 'lm_head' not in found
-  found = specs(place(shapes(LMModel(LMConfig(**sizes, layers=1))), mesh, LM))
+  model = LM(LMConfig(**sizes, layers=1))
+  found = specs(place(shapes(model), mesh, model.partition(2)))
   assert found == {
     'embedding': P('model'),
     'layer_0/q/kernel': P('model'),
@@ -239,18 +238,45 @@ def shapes(model):
 
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_heads_have_tables_by_their_layout(mesh, layout):
-  heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, layout=layout).init(jax.random.key(0))
+  heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, layout=layout)
   split = {'separate': {'w2'}, 'paper': {'w1', 'b1', 'w2'}}[layout]
-  assert specs(place(heads, mesh, HEADS[layout])).keys() == split
+  assert specs(place(shapes(heads), mesh, heads.partition(2))).keys() == split
 
 
 @pytest.mark.parametrize('own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own'])
 def test_medusa_heads_lie_by_their_outputs(mesh, own):
   heads = MedusaHeads(depth=2, d_model=16, layers=2, **own)
-  found = specs(place(shapes(heads), mesh, HEADS['medusa']))
+  found = specs(place(shapes(heads), mesh, heads.partition(2)))
   parts = ('block_0', 'block_1', *(['projection'] if own else []))
   names = {f'head_{i}/{part}/{name}' for i in range(2) for part in parts for name in ('kernel', 'bias')}
   assert found == dict.fromkeys(names, P('model'))
+
+
+def test_key_heads_that_cannot_be_divided_stay_whole(mesh):
+  model = LM(LMConfig(vocab_size=32, d_model=16, d_ff=24, heads=4, key_heads=2, layers=1))
+  split, whole = (specs(place(shapes(model), mesh, model.partition(devices))) for devices in (2, 4))
+  assert split == whole | {'layer_0/kv/kernel': P(None, 'model')} and 'layer_0/kv/kernel' not in whole
+
+
+def test_a_model_of_models_has_the_tables_of_its_parts(mesh):
+  sizes = dict(vocab_size=32, d_model=16, d_ff=24, layers=1, heads=4)
+  one_key, plain = LM(LMConfig(**sizes, key_heads=1)), LM(LMConfig(**sizes))
+  both = fd.Ensemble((one_key, plain))
+  found = specs(place((shapes(one_key), shapes(plain)), mesh, both.partition(2)))
+  alone = specs(place(shapes(plain), mesh, plain.partition(2)))
+  expected = {f'{i}/{name}': spec for i in (0, 1) for name, spec in alone.items()}
+  del expected['0/layer_0/kv/kernel']
+  assert found == expected
+
+  heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, first='transformed')
+  tree = {'model': shapes(plain), 'heads': shapes(heads)}
+  found = specs(place(tree, mesh, Transformed(plain, heads).partition(2)))
+  assert found == {f'model/{name}': spec for name, spec in alone.items()} | {'heads/w2': P(None, None, 'model')}
+
+
+def test_a_model_that_does_not_say_lies_whole_on_every_device():
+  assert partition_of(NGram(vocab_size=5), 2) == REPLICATED
+  assert fd.Ensemble((NGram(vocab_size=5), NGram(vocab_size=5))).partition(2) == REPLICATED
 
 
 def test_placed_values_are_the_same_and_tell_their_mesh(mesh, params):
@@ -285,15 +311,15 @@ EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'm
     (lambda params: make_mesh(MeshConfig(data=50, model=2)), 'asks for 100 devices, and there are 1'),
     (lambda params: place(params, EIGHT, ((r'nothing$', P('model')),)), 'matches no parameter: there are decoder_0/'),
     (
-      lambda params: place({'embedding': jnp.zeros((31, 16))}, EIGHT, TRANSFORMER[:1]),
+      lambda params: place({'embedding': jnp.zeros((31, 16))}, EIGHT, TABLE[:1]),
       r'embedding has shape \[31, 16\], and 31 cannot be divided over mesh.model=2 devices',
     ),
     (
-      lambda params: place({'a/qkv/kernel': jnp.zeros((3, 5, 2, 4))}, EIGHT, TRANSFORMER[1:2]),
+      lambda params: place({'a/qkv/kernel': jnp.zeros((3, 5, 2, 4))}, EIGHT, TABLE[1:2]),
       r'and 5 cannot be divided over mesh.model=2 devices',  # heads
     ),
     (
-      lambda params: place({'a/kv/kernel': jnp.zeros((2, 1, 2, 4))}, EIGHT, LM[1:2]),
+      lambda params: place({'a/kv/kernel': jnp.zeros((2, 1, 2, 4))}, EIGHT, TABLE[1:2]),
       r'1 cannot be divided over mesh.model=2 devices: .* or a table that leaves it whole',
     ),
     (lambda params: place({'b': jnp.zeros(4)}, EIGHT, (('b', P(None, 'model')),)), 'too few axes'),

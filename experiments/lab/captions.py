@@ -8,7 +8,6 @@ from jaxtyping import Int
 
 from experiments.lab.settings import Training
 from experiments.lab.text import Text, TextConfig
-from fastdec import sharding
 from fastdec.errors import UserError
 from fastdec.models.lm import LM, LMConfig
 
@@ -27,8 +26,6 @@ class CaptionTraining(Training):
 
   data: TextConfig
   model: LMConfig
-
-  layout = sharding.LM
 
   def open(self) -> Captions:
     return Captions.of(self)

@@ -27,7 +27,7 @@ from fastdec.data.text.corpus import Pair, load_pairs
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
 from fastdec.files import whole_file
-from fastdec.sharding import place
+from fastdec.sharding import partition_of, place
 from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer, normalise
 from fastdec.training.checkpoint import check_workdir, claim_workdir
 
@@ -62,7 +62,7 @@ def distill(experiment: OnText, teacher: pathlib.Path, workdir: pathlib.Path, bu
 
   shards = Shards(parts, experiment.distill.shard_size, len(pairs))
   if experiment.devices and jax.process_count() == 1:  # several processes have a shard each
-    params = place(params, experiment.devices, experiment.table_of(1))
+    params = place(params, experiment.devices, partition_of(model, experiment.mesh.model))
   translate = _Teacher(experiment, model, params, tokenizer)
   with Progress(len(pairs), 'sentence') as progress:
     whole = _all_made(shards, lambda span: translate(pairs, span, progress), progress, start, budget)

@@ -14,6 +14,7 @@ from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
+from fastdec.sharding import Table, partition_of
 from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
@@ -97,7 +98,7 @@ class Run:
     self.check_inputs()
     claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
     key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
-    devices, table = self.experiment.devices, self.experiment.table_of(self.k)
+    devices, table = self.experiment.devices, self._partition(material.model)
     trained = train(
       job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget, devices, table
     )
@@ -140,6 +141,12 @@ class Run:
       folders.save(self.workdir / 'model', model, model_params, material.tokenizer_path, (heads, head_params))
 
     return Job(task, evaluate, save)
+
+  def _partition(self, model: Model) -> Table:
+    """How the parameters of the model, and of heads that are trained on it, lie on the mesh."""
+    devices = self.experiment.mesh.model
+    heads = partition_of(self.experiment.heads_for(self.k), devices) if self.k > 1 else ()
+    return (*partition_of(model, devices), *heads)
 
   def _start(self, material: Material) -> tuple[Model, Params]:
     """The base that the run starts from."""

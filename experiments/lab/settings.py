@@ -10,7 +10,7 @@ from configs.common import to_dataclass
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Model, Params
-from fastdec.sharding import HEADS, TRANSFORMER, MeshConfig, Table, check_rows, make_mesh
+from fastdec.sharding import MeshConfig, check_rows, make_mesh
 from fastdec.training.loop import LoopConfig
 from fastdec.training.optimizer import OptimizerConfig
 
@@ -100,7 +100,6 @@ class Training:
   train: RunConfig  # of the base
 
   runs: ClassVar[tuple[str, ...]] = ('train',)
-  layout: ClassVar[Table] = TRANSFORMER  # of the model's parameters on the mesh
   distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
 
   @classmethod
@@ -139,10 +138,6 @@ class Training:
     """The mesh; None where it is one device, which needs none."""
     return None if self.mesh == MeshConfig() else make_mesh(self.mesh)
 
-  def table_of(self, k: int) -> Table:
-    """How the parameters of a base model, or of heads with it, lie on the mesh."""
-    return self.layout
-
   def fresh_heads(self, heads: Any, model: Model, trunk: Params) -> Params | None:
     """What new heads on a trunk begin at; None: what their `init` draws."""
     return None
@@ -173,9 +168,6 @@ class Experiment(Training):
     if k == 1:
       return self.train
     return self.finetune if regime in TUNED else self.freeze
-
-  def table_of(self, k: int) -> Table:
-    return self.layout if k == 1 else (*self.layout, *HEADS[self.heads.layout])
 
   def heads_for(self, k: int) -> BlockwiseHeads:
     """The heads for block size k."""

@@ -17,11 +17,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.models.layers import affine, dropout, unit_scaling
+from fastdec.sharding import Table
 
 LAYOUTS = ('paper', 'separate')
 FIRSTS = ('identity', 'transformed')
@@ -60,6 +62,12 @@ class BlockwiseHeads:
   def depth(self) -> int:
     """How many tokens below the root the heads draft."""
     return self.k - 1
+
+  def partition(self, devices: int) -> Table:
+    """By hidden units; see `fastdec.sharding`. The separate heads' first matrix stays whole: its slices, one for each
+    head, would otherwise lie on one device each."""
+    second = (r'(^|/)w2$', P(None, None, 'model'))
+    return ((r'(^|/)[wb]1$', P('model')), second) if self.layout == 'paper' else (second,)
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""

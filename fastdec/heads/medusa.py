@@ -15,12 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
+from fastdec.sharding import Table
 
 Project = Callable[[Array], Array]
 
@@ -49,6 +51,10 @@ class MedusaHeads:
   def offsets(self) -> tuple[int, ...]:
     """Head j predicts the target `offsets[j]` positions after the one p1 predicts; p1 is the model itself."""
     return tuple(range(1, self.depth + 1))
+
+  def partition(self, devices: int) -> Table:
+    """Every matrix by its outputs, own projections so by words, as the model's; see `fastdec.sharding`."""
+    return ((r'(^|/)head_\d+/(block_\d+|projection)/(kernel|bias)$', P('model')),)
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters: blocks at zero, own projections random. See `start`."""

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Params
+from fastdec.sharding import Table, partition_of, under
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Transformed:
   @property
   def fixed_length(self) -> int | None:
     return self.model.fixed_length
+
+  def partition(self, devices: int) -> Table:
+    """The trunk's parameters and the heads' as each has them; see `fastdec.sharding`."""
+    return (*under('model', partition_of(self.model, devices)), *under('heads', self.heads.partition(devices)))
 
   def encode(self, params: Params, inputs: Array) -> Any:
     return self.model.encode(params['model'], inputs)

@@ -32,6 +32,9 @@ protocol below and every strategy decodes your model. A whole model in thirty li
 
     def unembed(self, params, hidden):
       return hidden @ params['embedding'].T
+
+One method more is optional: `partition(devices)` says how the parameters lie on a mesh of devices, as rows of (regex,
+PartitionSpec); see `fastdec.sharding`. Without it every device has all of them.
 """
 
 from collections.abc import Callable

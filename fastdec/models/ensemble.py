@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Nodes, Params, causal
+from fastdec.sharding import Table, partition_of, under
 
 SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
 
@@ -71,6 +72,11 @@ class Ensemble:
   def max_positions(self) -> int | None:
     """The least of theirs."""
     return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
+
+  def partition(self, devices: int) -> Table:
+    """Each member's parameters as the member has them; see `fastdec.sharding`."""
+    tables = [under(str(i), partition_of(model, devices)) for i, model in enumerate(self.models)]
+    return sum(tables, start=())
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
     if not isinstance(params, tuple | list) or len(params) != len(self.models):

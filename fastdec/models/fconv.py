@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.conv import ConvCache, LayerConv
@@ -25,6 +26,7 @@ from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder
 from fastdec.models.layers import Dense, Dropout, project
 from fastdec.models.stacks import CHOICES, Attend
+from fastdec.sharding import Table
 
 HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
 Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
@@ -256,6 +258,13 @@ class FConv(EncoderDecoder):
   network = Network
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
+
+  def partition(self, devices: int) -> Table:
+    """By words and by gated channels; attention, which has one head, stays whole. See `fastdec.sharding`."""
+    return (
+      (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
+      (r'/conv/(kernel|bias)$', P(None, 'model')),
+    )
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Memory:
     """Keys and values of source ids padded with `pad_id`, one entry for all decoder layers."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Num, Shaped, UInt8
 
 from fastdec import struct
@@ -21,7 +22,8 @@ from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.layers import Dense, sinusoids
-from fastdec.models.stacks import Sees, StackConfig, Stacks
+from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
+from fastdec.sharding import Table
 
 INTENSITIES, CHANNELS = 256, 3
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
@@ -134,6 +136,10 @@ class ImageTransformer:
   @property
   def max_positions(self) -> int:
     return self.fixed_length
+
+  def partition(self, devices: int) -> Table:
+    """Embeddings and logits by intensities, the layers as in `stacks`; see `fastdec.sharding`."""
+    return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)

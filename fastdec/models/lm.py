@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
@@ -18,6 +19,7 @@ from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.layers import Dense, Dropout, project
 from fastdec.models.rotary import ROPES, Rope, rotate
+from fastdec.sharding import Table
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   'silu': nn.silu,
@@ -218,6 +220,20 @@ class LM:
   pad_id = setting('pad_id')
   suppressed_ids = setting('suppressed_ids')
   max_positions = setting('max_positions')
+
+  def partition(self, devices: int) -> Table:
+    """Embeddings and logits by words, pairs of products as in `models.stacks`; see `fastdec.sharding`.
+
+    Key heads that cannot be divided over this many devices stay whole: each device then computes all of them.
+    """
+    keys = P() if self.config.kv_heads % devices else P(None, 'model')
+    return (
+      (r'(^|/)(embedding|output)$', P('model')),
+      (r'/kv/(kernel|bias)$', keys),
+      (r'/q/(kernel|bias)$', P('model')),
+      (r'/gate_up/(kernel|bias)$', P(None, 'model')),
+      (r'/(out|down)/kernel$', P(None, 'model')),
+    )
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""

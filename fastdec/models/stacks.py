@@ -8,11 +8,13 @@ import functools
 from collections.abc import Callable
 
 import flax.linen as nn
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
 from fastdec.models.layers import Dense, Dropout
+from fastdec.sharding import Table
 
 ACTIVATIONS = {
   'relu': nn.relu,
@@ -26,6 +28,16 @@ CHOICES = {
   'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
 }
 Attend = Callable[..., Array]  # (q [b, n, h, p], kv, drop=...) -> [b, n, h, p]; see `models/attention.py`
+
+# Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the second over its inputs,
+# so that each pair needs one sum over devices. Attention's first product is split by heads: kernels lie as
+# [3 or 2, heads, width, inputs]. A gated layer's first lies as [2, outputs, inputs]: a device has the gates of its own
+# outputs.
+PARTITION: Table = (
+  (r'/(qkv|kv|gate_w1)/(kernel|bias)$', P(None, 'model')),
+  (r'/(q|w1)/(kernel|bias)$', P('model')),
+  (r'/(out|w2)/kernel$', P(None, 'model')),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
@@ -21,7 +22,8 @@ from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, project
-from fastdec.models.stacks import ACTIVATIONS, Attend, Sees, StackConfig, Stacks
+from fastdec.models.stacks import ACTIVATIONS, PARTITION, Attend, Sees, StackConfig, Stacks
+from fastdec.sharding import Table
 
 # Queries are not scaled: the initialisation is instead (`t5.T5.init`).
 attend_unscaled = functools.partial(attend, scale=1.0)
@@ -182,6 +184,12 @@ class T5(EncoderDecoder):
 
   network = T5Network
   max_positions = None
+
+  def partition(self, devices: int) -> Table:
+    """Embeddings and logits by words, attention's biases by heads, layers as in `stacks`; see `fastdec.sharding`."""
+    words = (r'(^|/)(embedding|lm_head)$', P('model'))
+    biases = (r'(^|/)(encoder|decoder)_bias$', P(None, 'model'))  # [buckets, heads]
+    return (words, biases, *PARTITION)
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
@@ -17,7 +18,8 @@ from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import project, sinusoids
-from fastdec.models.stacks import Attend, Sees, StackConfig, Stacks
+from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
+from fastdec.sharding import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Transformer(EncoderDecoder):
   network = Network
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
+
+  def partition(self, devices: int) -> Table:
+    """Embeddings and logits by words, the layers as in `stacks`; see `fastdec.sharding`."""
+    return ((r'(^|/)((source_)?embedding|output)$', P('model')), *PARTITION)
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
     """Encodes source ids padded with `pad_id`."""

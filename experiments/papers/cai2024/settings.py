@@ -13,7 +13,6 @@ from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Model, Params
-from fastdec.sharding import HEADS, Table
 
 STAGES = ('medusa-1', 'medusa-2')  # heads on the frozen model; heads and model together, beginning with those
 
@@ -104,9 +103,6 @@ class MedusaExperiment(OnText, CaptionTraining):
 
   def fresh_heads(self, heads: MedusaHeads, model: Model, trunk: Params) -> Params:
     return heads.start(model, trunk)
-
-  def table_of(self, k: int) -> Table:
-    return self.layout if k == 1 else (*self.layout, *HEADS['medusa'])
 
   @property
   def asked(self) -> dict[str, Any]:

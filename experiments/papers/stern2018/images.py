@@ -13,7 +13,6 @@ from experiments.lab.settings import Experiment, Regime, at_least
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
 from fastdec.errors import UserError
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
-from fastdec.sharding import IMAGE_TRANSFORMER
 
 DEV_IMAGES = 32  # what an evaluation during training looks at, at most
 TAU = 2  # the paper's
@@ -71,8 +70,6 @@ class ImageExperiment(Experiment):
   data: ImagesConfig
   model: ImageTransformerConfig
   table: TableConfig
-
-  layout = IMAGE_TRANSFORMER
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -10,9 +10,6 @@ from fastdec.errors import UserError
 from fastdec.models.api import Model
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.sharding import FCONV, TRANSFORMER, Table
-
-LAYOUTS = {TransformerConfig: TRANSFORMER, FConvConfig: FCONV}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +62,6 @@ class TranslationExperiment(OnText, Experiment):
 
   def run(self, k: int, regime: str) -> RunConfig:
     return self.retrain if k == 1 and regime in DISTILLED else super().run(k, regime)
-
-  @property
-  def layout(self) -> Table:
-    return LAYOUTS[type(self.model)]
 
   def model_over(self, vocab_size: int) -> Model:
     """The model over so many pieces."""
