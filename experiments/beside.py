@@ -18,6 +18,7 @@ def main(_: list[str]) -> None:
 
   from experiments.lab import cells, report
   from experiments.papers.stern2018.beside import beside_table
+  from experiments.papers.stern2018.cells import BlockwiseCell
   from fastdec.errors import UserError
 
   names = {pathlib.Path(workdir).resolve().name: pathlib.Path(workdir) for workdir in WORKDIRS.value}
@@ -25,7 +26,8 @@ def main(_: list[str]) -> None:
     raise UserError(f'--workdirs={",".join(WORKDIRS.value)} is not two or more folders of different names: give such')
   if OUT.value and (pathlib.Path(OUT.value).is_dir() or not pathlib.Path(OUT.value).parent.is_dir()):
     raise UserError(f'--out={OUT.value} is no file in a folder that exists: name one')
-  page = report.markdown(beside_table({name: cells.read(path / 'results.jsonl') for name, path in names.items()}))
+  found = {name: cells.read(path / 'results.jsonl', BlockwiseCell) for name, path in names.items()}
+  page = report.markdown(beside_table(found))
   print(page)
   if OUT.value:
     report.write_text(pathlib.Path(OUT.value), page)

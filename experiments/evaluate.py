@@ -23,6 +23,7 @@ def main(words: list[str]) -> None:
   from experiments.lab import cells, report
   from experiments.lab.run import Run
   from experiments.papers.stern2018 import kinds
+  from experiments.papers.stern2018.cells import BlockwiseCell
   from fastdec import folders
   from fastdec.errors import UserError
 
@@ -33,7 +34,11 @@ def main(words: list[str]) -> None:
     raise UserError(f'{workdir} holds no finished run: train it first, by experiments.train with the same config')
   run.check()
   results, model = workdir / 'results.jsonl', folders.content(workdir)
-  current = lambda: [cell for cell in cells.read(results) if cell.model == model and cell.split == split]
+
+  def current() -> list[BlockwiseCell]:
+    found = cells.read(results, BlockwiseCell)
+    return [cell for cell in found if cell.models == model and cell.split == split]
+
   measuring = kind.measuring(experiment, workdir)
   measuring.check(current(), results)
   done = {cell.rule for cell in current()}

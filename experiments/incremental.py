@@ -22,8 +22,8 @@ def main(words: list[str]) -> None:
   import sys
 
   from experiments.lab import report
-  from experiments.lab.measured import latest
-  from experiments.papers.incremental import cells, figure, tables
+  from experiments.lab.cells import flat, latest
+  from experiments.papers.incremental import figure, tables
   from experiments.papers.incremental.page import IncrementalPage
   from experiments.papers.incremental.settings import IncrementalExperiment
 
@@ -39,7 +39,7 @@ def main(words: list[str]) -> None:
       figure.draw(found, workdir / 'incremental.png')
       drawn.append('![Time per token against length](incremental.png)\n')
     report.write_text(workdir / 'incremental.md', '\n'.join(drawn))
-    rows = [cells.flat(cell) for cell in latest(found).values()]
+    rows = [flat(cell) for cell in latest(found).values()]
     report.write_text(workdir / 'incremental.csv', report.csv_text(rows))
     page.console.print('\n'.join(drawn))
     page.console.print(f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}')

@@ -2,9 +2,9 @@
 
   python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart [--budget=540s]
 
-In the workdir: the runs (see experiments/lab/page.py), results.jsonl (one line a cell), table1.md, .csv, .png. Finished
-cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the work, and what
-failed is shown as failed (exit code 1) while the rest goes on.
+In the workdir: the runs (see papers/stern2018/page.py), results.jsonl (one line a cell), table1.md, .csv, .png.
+Finished cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the work,
+and what failed is shown as failed (exit code 1) while the rest goes on.
 """
 
 from absl import flags
@@ -21,7 +21,7 @@ def main(words: list[str]) -> None:
   import sys
 
   from experiments.lab import report
-  from experiments.papers.stern2018 import figures, kinds, published, show, text_page, text_settings
+  from experiments.papers.stern2018 import entries, figures, kinds, published, show, text_page, text_settings
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -32,7 +32,7 @@ def main(words: list[str]) -> None:
   if not found:
     sys.exit(1 if outcome.failed else 0)
   drawn = [one for one in (make(found) for make in kinds.KINDS['translation'].tables) if one.rows]
-  report.write(drawn, found, workdir / 'table1', picture='table1.png', published=published.TABLE1)
+  entries.write(drawn, found, workdir / 'table1', picture='table1.png', published=published.TABLE1)
   figures.scatter(found, workdir / 'table1.png')
   for one in drawn:
     table.console.print(report.terminal(one))

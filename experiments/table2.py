@@ -2,7 +2,7 @@
 
   python -m experiments.table2 --config=configs/celeba.py:scale=tiny --workdir=out/images [--budget=540s]
 
-In the workdir: the runs (see experiments/lab/page.py), images/ (what every cell made), results.jsonl (one line a cell),
+In the workdir: the runs (see papers/stern2018/page.py), images/ (what each cell made), results.jsonl (a line a cell),
 table2.md and .csv with likeness to the originals, wall clock and a sweep over tau, and pictures: table2.png (block
 sizes), tau.png (the sweep), figure4.png (speed-up), samples.png (the paper's last page), calls.png (which call wrote
 what). Finished cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the
@@ -23,7 +23,7 @@ def main(words: list[str]) -> None:
   import sys
 
   from experiments.lab import report
-  from experiments.papers.stern2018 import image_page, image_tables, images
+  from experiments.papers.stern2018 import entries, image_page, image_tables, images
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = images.ImageExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -33,7 +33,7 @@ def main(words: list[str]) -> None:
   found = table.cells_of(groups)
   if found:
     drawn = image_tables.table2(found), image_tables.quality_table(found), image_tables.tau_table(found)
-    report.write(drawn, found, workdir / 'table2', picture='table2.png', published=image_tables.PUBLISHED)
+    entries.write(drawn, found, workdir / 'table2', picture='table2.png', published=image_tables.PUBLISHED)
     for one in drawn:
       table.console.print(report.terminal(one))
     beside = ', '.join(image_page.draw(table, found))

@@ -21,7 +21,7 @@ def main(words: list[str]) -> None:
   import sys
 
   from experiments.lab import report
-  from experiments.papers.stern2018 import figures, published, tables, text_page, text_settings
+  from experiments.papers.stern2018 import entries, figures, published, tables, text_page, text_settings
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -31,7 +31,7 @@ def main(words: list[str]) -> None:
   found = table.cells_of(groups)
   if found:
     drawn = tables.table4(found)
-    report.write([drawn], found, workdir / 'table4', picture='figure4.png', published=published.TABLE1)
+    entries.write([drawn], found, workdir / 'table4', picture='figure4.png', published=published.TABLE1)
     figures.speedups(found, workdir / 'figure4.png')
     table.console.print(report.terminal(drawn))
     table.console.print(f'\nThe table is {workdir}/table4.md, the picture {workdir}/figure4.png')

@@ -1,129 +1,140 @@
-"""The cells of the tables as JSON lines: one finished or failed measurement a line, with all its conditions."""
+"""Cells as JSON lines: one measurement a line, finished or failed, with all its conditions.
+
+A cell is what an experiment measures at once: one model with one rule, one strategy against plain decoding, ... Each
+paper has its own kind (papers/<name>/cells.py); all kinds are appended, read and compared by what stands here.
+"""
 
 import dataclasses
 import json
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from fastdec.errors import UserError
 
-REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
-RULE = r'exact|(top|min|beam|tree)-[1-9]\d*|distance-(0|[1-9]\d*)'
-Key = tuple[int, str, str]
 
-# Fields as older files name them.
-RENAMED = {
-  'tune': 'regime',
-  'sentences': 'outputs',
-  'calls_per_sentence': 'calls_per_output',
-  'ms_per_sentence': 'ms_per_output',
-  'greedy_ms_per_sentence': 'greedy_ms_per_output',
-}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-  """One cell of Table 1, 2 or 4. None (in the file: null) is what was not measured.
+  """One measurement. Subclasses add what it is (positional fields) and its figures; None is what was not measured."""
 
-  An output is a sentence or an image.
-  """
-
-  k: int
-  regime: str  # a key of REGIMES
-  rule: str  # 'exact', 'top-2', 'min-3', 'tree-32', 'beam-4' (beam search), ...
-  bleu: float | None = None  # per cent
-  bleu_signature: str | None = None
-  compound_bleu: float | None = None  # per cent; as Tensor2Tensor has it, compounds split
-  compound_bleu_signature: str | None = None
-  bits_per_dimension: float | None = None  # of the originals, given the inputs
-  psnr: float | None = None  # dB, against the originals; see `image_quality`
-  ssim: float | None = None  # against the originals, -1 to 1
-  psnr_to_greedy: float | None = None  # dB, against the same model's greedy output; infinite where equal
-  mean_block_size: float | None = None  # tokens per call of the target
-  calls_per_output: float | None = None
-  ms_per_output: float | None = None  # batch 1, median
-  greedy_ms_per_output: float | None = None  # of the same model, interleaved with the former
-  speedup: float | None = None  # over that greedy: the median of the ratios of rounds side by side
-  same_as_greedy: float | None = None  # share of outputs that are the same model's greedy ones
-  compile_seconds: float | None = None
-  head_accuracy: tuple[float | None, ...] = ()  # top-1 on the dev set of p1 .. pk, 0 to 1
-  outputs: int | None = None
-  split: str | None = None
-  model: str | None = None  # a hash of what was measured; see `folders.content`
+  models: str | None = None  # a hash of all models and heads that were measured; see `folders.content`
   error: str | None = None  # why there are no figures
   conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # device, dtype, seed, commit, ...
 
-  def __post_init__(self) -> None:
-    if type(self.k) is not int or self.k < 1:
-      raise UserError(f'a cell of a table cannot have k={self.k!r}: k is a whole number from 1')
-    if self.regime not in REGIMES or not re.fullmatch(RULE, self.rule):
-      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N, distance-N, tree-N or beam-N'
-      raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
+  older_names: ClassVar[Mapping[str, str]] = {}  # of fields, in files written before they were renamed
 
   @property
-  def key(self) -> Key:
-    """What the cell is, whatever came out."""
-    return self.k, self.regime, self.rule
+  def key(self) -> Hashable:
+    """Says which cell it is, whatever came out; the fields before the figures, in their order."""
+    raise NotImplementedError
+
+  @property
+  def name(self) -> str:
+    """A word for the key, as a part of file names."""
+    raise NotImplementedError
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Cell) if field.name != 'conditions')
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgainstPlain(Cell):
+  """A strategy compared with plain decoding (token by token, at the same temperature) of the same prompts."""
+
+  tokens_per_call: float | None = None  # target calls of plain decoding divided by those of this strategy, per batch
+  speedup: float | None = None  # whole texts, encoder and prompt included
+  speedup_calls: float | None = None  # without the prompt
+  spread: tuple[float, float] | None = None  # the least and the largest `speedup` of rounds side by side
+  ms_per_token: float | None = None
+  plain_ms_per_token: float | None = None
+  same_as_plain: float | None = None  # share of texts, at temperature 0
+  parted: int | None = None  # texts that are not the same, at temperature 0: all at near ties, see `partings`
+  largest_gap: float | None = None  # between the logits of two tokens where such a text parts
+  texts: int | None = None
 
 
-def flat(cell: Cell) -> dict[str, Any]:
-  """One level of plain values, conditions included; what is not a finite number is None."""
-  row = {name: getattr(cell, name) for name in FIELDS} | dict(cell.conditions)
-  return {name: plain(value) for name, value in row.items()}
-
-
-def plain(value: Any) -> Any:
-  """A value as JSON has it: tuples as lists, what is not a finite number as None."""
-  if isinstance(value, tuple):
-    return [plain(entry) for entry in value]
-  return None if isinstance(value, float) and not math.isfinite(value) else value
+Kind = TypeVar('Kind', bound=Cell)
 
 
 def append(path: Path, cell: Cell) -> None:
-  """Adds one line in one write, on disk when this returns."""
-  append_row(path, flat(cell))
-
-
-def append_row(path: Path, row: Mapping[str, Any]) -> None:
-  """The same for a line of any fields."""
-  line = json.dumps(row, ensure_ascii=False) + '\n'
+  """Adds one line in one write; it is on the disk when this returns."""
+  line = json.dumps(row_of(cell), ensure_ascii=False) + '\n'
   path.parent.mkdir(parents=True, exist_ok=True)
   with open(path, 'a+b', buffering=0) as file:
     file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-    cut = file.read(1) not in (b'', b'\n')  # a write that was killed: the new line does not join its fragment
-    file.write(('\n' * cut + line).encode())
+    is_cut = file.read(1) not in (b'', b'\n')  # by a write that was killed: the new line must not join its fragment
+    file.write(('\n' * is_cut + line).encode())
     os.fsync(file.fileno())
 
 
-def read(path: Path) -> list[Cell]:
-  """The cells in the file in their order, none where it does not exist.
+def read(path: Path, kind: type[Kind]) -> list[Kind]:
+  """The cells of one kind in a file, in their order; none if the file does not exist.
 
-  What is no JSON is passed over: the fragment of a write that was killed.
+  A line that is not JSON is passed over: it is the fragment of a write that was killed.
 
   Raises:
-    UserError: a line that is JSON and no cell.
+    UserError: a line is JSON, and is not a cell of this kind.
   """
   cells = []
-  for number, row in rows(path):
+  for number, row in _rows(path):
     try:
-      row = {RENAMED.get(name, name): value for name, value in row.items()}
-      fields = {name: row.pop(name) for name in FIELDS if name in row}
-      fields['head_accuracy'] = tuple(fields.get('head_accuracy', ()))
-      cells.append(Cell(**fields, conditions=row))
+      cells.append(_cell_of(row, kind))
     except (AttributeError, TypeError, UserError):
-      raise no_cell(number, path) from None
+      remedy = 'remove the line, or use another workdir'
+      raise UserError(f'line {number} of {path} is no cell of a table: {remedy}') from None
   return cells
 
 
-def rows(path: Path) -> Iterator[tuple[int, Any]]:
-  """What stands in a file of JSON lines, with the numbers of the lines; see `read`."""
+def latest(cells: Iterable[Kind]) -> dict[Any, Kind]:
+  """By key: the last cell that was measured, or the last failure if none was."""
+  found: dict[Any, Kind] = {}
+  for cell in cells:
+    if cell.error is None or found.get(cell.key, cell).error is not None:
+      found[cell.key] = cell
+  return found
+
+
+def row_of(cell: Cell) -> dict[str, Any]:
+  """The JSON object of a cell: its fields, then its conditions, all on one level."""
+  row = {name: getattr(cell, name) for name in field_names(type(cell))} | dict(cell.conditions)
+  return {name: _plain(value) for name, value in row.items()}
+
+
+def flat(cell: Cell) -> dict[str, Any]:
+  """`row_of` for a line of a CSV file: the entries of a mapping become columns, such as milliseconds_host."""
+  row = {}
+  for name, value in row_of(cell).items():
+    if isinstance(value, dict):
+      row |= {f'{name}_{key}': entry for key, entry in value.items()}
+    else:
+      row[name] = value
+  return row
+
+
+def field_names(kind: type[Cell]) -> list[str]:
+  """The fields of a kind but for `conditions`: first what a cell is and its own figures, then the common ones."""
+  fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only)
+  return [field.name for field in fields if field.name != 'conditions']
+
+
+def conditions_note(cells: Iterable[Cell], names: Sequence[str]) -> list[str]:
+  """One note with the conditions (or fields) of these names; all values where cells differ. Empty without cells."""
+  rows = [flat(cell) for cell in cells if cell.error is None]
+  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in names}
+  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
+  return [f'Conditions: {note}.'] if note else []
+
+
+def repetition_note(cells: Iterable[AgainstPlain]) -> list[str]:
+  """One note that says how much greedy texts repeat, from the lowest share of a model to the highest."""
+  shares = {cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None} - {None}
+  if not shares:
+    return []
+  known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares))))
+  return [f'Of the 4-grams of greedy texts, {known} % had stood before in the same text.']
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+  """The JSON values in a file of lines, with the numbers of their lines."""
   try:
     lines = path.read_bytes().split(b'\n') if path.exists() else ()
   except OSError as error:
@@ -136,15 +147,17 @@ def rows(path: Path) -> Iterator[tuple[int, Any]]:
     yield number, row
 
 
-def no_cell(number: int, path: Path) -> UserError:
-  """What is said of a line that is no cell."""
-  return UserError(f'line {number} of {path} is no cell of a table: remove the line, or use another workdir')
+def _cell_of(row: dict[str, Any], kind: type[Kind]) -> Kind:
+  row = {kind.older_names.get(name, name): value for name, value in row.items()}
+  fields = {name: row.pop(name) for name in field_names(kind) if name in row}
+  fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+  return kind(**fields, conditions=row)
 
 
-def latest(cells: Iterable[Cell]) -> dict[Key, Cell]:
-  """Of each key the last cell that was measured, or, where there is none, the last failure."""
-  found: dict[Key, Cell] = {}
-  for cell in cells:
-    if cell.error is None or found.get(cell.key, cell).error is not None:
-      found[cell.key] = cell
-  return found
+def _plain(value: Any) -> Any:
+  """A value as JSON has it: tuples as lists, a number that is not finite as None."""
+  if isinstance(value, Mapping):
+    return {name: _plain(entry) for name, entry in value.items()}
+  if isinstance(value, tuple):
+    return [_plain(entry) for entry in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,11 +12,11 @@ import jax
 import rich.console
 
 from experiments.lab import graph
-from experiments.lab.measured import Line, append, latest, read
+from experiments.lab.cells import Cell, append, latest, read
 from experiments.lab.run import Run
 from fastdec.errors import UserError
 
-Kind = TypeVar('Kind', bound=Line)
+Kind = TypeVar('Kind', bound=Cell)
 
 
 class MeasuredPage(Generic[Kind]):

@@ -1,4 +1,4 @@
-"""Tables of text as Markdown and for the terminal, and cells as CSV."""
+"""Tables of text as Markdown and for the terminal, and rows as CSV."""
 
 import csv
 import dataclasses
@@ -13,10 +13,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from experiments.lab.cells import FIELDS, Cell, Key, flat, latest
-
 MISSING = '–'
-Published = Mapping[Key, tuple[float | None, float]]  # BLEU and mean accepted block size in a paper
 UNBROKEN = 14  # characters: figures are not broken over lines, reasons of failures are
 
 
@@ -67,16 +64,6 @@ def terminal(table: Table) -> rich.console.Group:
   return rich.console.Group(f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim'))
 
 
-def tidy_csv(cells: Iterable[Cell], published: Published) -> str:
-  """One line a cell, its conditions and the paper's figures included; without the columns that no cell has."""
-  rows = []
-  for key, cell in latest(cells).items():
-    bleu, block = published.get(key, (None, None))
-    accuracy = ' '.join(text(a, '.4f') for a in cell.head_accuracy) or None
-    rows.append(flat(cell) | {'head_accuracy': accuracy, 'paper_bleu': bleu, 'paper_mean_block_size': block})
-  return csv_text(rows, (*FIELDS, 'paper_bleu', 'paper_mean_block_size'))
-
-
 def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> str:
   """One line a row, without the columns that no row has; those named in `first` come first."""
   names = dict.fromkeys([*first, *(name for row in rows for name in row)])
@@ -86,19 +73,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
   writer.writeheader()
   writer.writerows(rows)
   return out.getvalue()
-
-
-def write(
-  tables: Iterable[Table],
-  cells: Sequence[Cell],
-  stem: Path,
-  picture: str,
-  published: Published,
-) -> None:
-  """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
-  page = '\n'.join(map(markdown, tables)) + f'\n![The same as a picture]({picture})\n'
-  write_text(stem.with_name(f'{stem.name}.md'), page)
-  write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells, published))
 
 
 def write_text(path: Path, text: str) -> None:

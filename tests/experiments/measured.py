@@ -1,6 +1,6 @@
 """A cell as if it had been measured."""
 
-from experiments.lab.cells import Cell
+from experiments.papers.stern2018.cells import BlockwiseCell
 
 CONDITIONS = {'device': 'cpu', 'dtype': 'float32', 'batch': 1, 'seed': 0, 'commit': 'abc', 'config': 'c.py:scale=tiny'}
 
@@ -20,7 +20,7 @@ def a_cell(k=4, regime='finetune', rule='exact', **fields):
     'split': 'dev',
     'conditions': CONDITIONS,
   }
-  return Cell(k, regime, rule, **{**measured, **fields})
+  return BlockwiseCell(k, regime, rule, **{**measured, **fields})
 
 
 def an_image_cell(k=4, regime='finetune', rule='distance-2', **fields):
@@ -39,4 +39,4 @@ def an_image_cell(k=4, regime='finetune', rule='distance-2', **fields):
     'split': 'dev',
     'conditions': CONDITIONS,
   }
-  return Cell(k, regime, rule, **{**measured, **fields})
+  return BlockwiseCell(k, regime, rule, **{**measured, **fields})

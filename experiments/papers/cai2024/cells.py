@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.lab.measured import Measured
+from experiments.lab.cells import AgainstPlain
 from fastdec.errors import UserError
 
 TREES = {
@@ -12,7 +12,7 @@ TREES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class MedusaCell(Measured):
+class MedusaCell(AgainstPlain):
   """One measurement."""
 
   stage: str  # 'medusa-1', 'medusa-2'

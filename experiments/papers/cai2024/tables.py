@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from experiments.lab.measured import conditions, latest, repeated
+from experiments.lab.cells import conditions_note, latest, repetition_note
 from experiments.lab.report import MISSING, Entry, Table, text
 from experiments.papers.cai2024 import published
 from experiments.papers.cai2024.cells import TREES, MedusaCell
@@ -32,7 +32,9 @@ def speed_table(cells: Iterable[MedusaCell]) -> Table:
   header = ('Heads', 'Tree', 'Nodes', 'Batch', 'Tokens', 'New', 'Call', 'Speed-up', 'Calls alone', 'Same %', 'NLL')
   seen = {cell.conditions.get('seen_prompts') for cell in found if cell.error is None} - {None}
   begun = [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.'] if seen else []
-  return Table('Medusa', header, tuple(rows), (*NOTES, *begun, *repeated(found), *conditions(found, CONDITIONS)))
+  return Table(
+    'Medusa', header, tuple(rows), (*NOTES, *begun, *repetition_note(found), *conditions_note(found, CONDITIONS))
+  )
 
 
 def _row(cell: MedusaCell) -> tuple[Entry, ...]:

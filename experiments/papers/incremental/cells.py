@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
-from experiments.lab.measured import Line
+from experiments.lab.cells import Cell
 from fastdec.errors import UserError
 
 PARTS = {
@@ -17,7 +16,7 @@ WAYS = {'uncached': 'no cache', 'host': 'cache, step by step', 'device': 'cache,
 
 
 @dataclasses.dataclass(frozen=True)
-class SavingCell(Line):
+class SavingCell(Cell):
   """One measurement."""
 
   part: str  # a key of PARTS
@@ -47,14 +46,3 @@ class SavingCell(Line):
     """Cells of a name are measured together: all lengths in turn."""
     name = f'{self.part}-{self.model}-{self.dtype}-b{self.batch}'
     return name if self.part == 'growth' else f'{name}-{self.length}'
-
-
-def flat(cell: SavingCell) -> dict[str, Any]:
-  """One level of values, for a line of a CSV file."""
-  row = {}
-  for name, value in (vars(cell) | dict(cell.conditions)).items():
-    if isinstance(value, Mapping):
-      row |= {f'{name}_{key}': entry for key, entry in value.items()} if name != 'conditions' else {}
-    else:
-      row[name] = value
-  return row

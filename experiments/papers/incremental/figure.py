@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from experiments.lab.measured import latest
+from experiments.lab.cells import latest
 from experiments.papers.incremental.cells import WAYS, SavingCell
 from experiments.papers.incremental.tables import TITLES
 from fastdec.evaluation.drawing import dress, save

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 
 from experiments.lab import graph
-from experiments.lab.measured import append
+from experiments.lab.cells import append
 from experiments.lab.measured_page import MeasuredPage
 from experiments.lab.run import Run
 from experiments.papers.incremental.cells import PARTS, SavingCell

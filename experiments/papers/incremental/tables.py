@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from experiments.lab.measured import conditions, latest
+from experiments.lab.cells import conditions_note, latest
 from experiments.lab.report import MISSING, Entry, Table, text
 from experiments.papers.incremental import published
 from experiments.papers.incremental.cells import WAYS, SavingCell
@@ -42,7 +42,9 @@ def growth_table(cells: Sequence[SavingCell], batch: int) -> Table:
   columns = ('(a)', '(b)', '(c)', '(a)/(c)', '(b)/(c)')
   header = ('Tokens', *(f'{TITLES[model]} {column}' for model in models for column in columns))
   title = f'Milliseconds a token against length, batch {batch}'
-  return Table(title, header, tuple(rows), (*_growth_notes(cells, batch), *conditions(cells, ('source', *CONDITIONS))))
+  return Table(
+    title, header, tuple(rows), (*_growth_notes(cells, batch), *conditions_note(cells, ('source', *CONDITIONS)))
+  )
 
 
 def _growth_notes(cells: Sequence[SavingCell], batch: int) -> list[str]:
@@ -84,7 +86,9 @@ def layout_table(cells: Sequence[SavingCell]) -> Table:
   differ = ', '.join(f'{cell.parted} of {cell.batch} in {cell.dtype} at {cell.batch}, {cell.length}' for cell in parted)
   same = f'Sentences that (b) and (c) write differently: {differ or "none"}.'
   rows = tuple(_layout_row(cell) for cell in sorted(cells, key=order))
-  return Table("FasterTransformer's tables", header, rows, (*notes, same, *conditions(cells, ('beams', *CONDITIONS))))
+  return Table(
+    "FasterTransformer's tables", header, rows, (*notes, same, *conditions_note(cells, ('beams', *CONDITIONS)))
+  )
 
 
 def _layout_row(cell: SavingCell) -> tuple[Entry, ...]:
@@ -111,7 +115,7 @@ def launches_table(cells: Sequence[SavingCell]) -> Table:
     ' program that run by themselves (on a GPU kernels and library calls, on a CPU fusions, products, copies).'
     ' Primitives: operations of the traced program, what op-by-op execution would launch.',
   )
-  return Table('What a step launches', header, tuple(rows), (*notes, *conditions(cells, CONDITIONS)))
+  return Table('What a step launches', header, tuple(rows), (*notes, *conditions_note(cells, CONDITIONS)))
 
 
 def _launches_row(cell: SavingCell) -> tuple[Entry, ...]:
@@ -128,7 +132,7 @@ def encoder_table(cells: Sequence[SavingCell]) -> Table:
     rows.append(tuple(map(Entry, (TITLES[cell.model], str(cell.batch), str(cell.length), *figures))))
   header = ('Model', 'Batch', 'Source', 'Compiled, ms', 'Op by op, ms', 'Ratio')
   note = "Op by op: one primitive at a time (`jax.disable_jit`), started from Python; its time, and linen's, is in it."
-  return Table('The encoder alone', header, tuple(rows), (note, *conditions(cells, CONDITIONS)))
+  return Table('The encoder alone', header, tuple(rows), (note, *conditions_note(cells, CONDITIONS)))
 
 
 def _figures(cell: SavingCell, ways: Sequence[str]) -> list[str]:

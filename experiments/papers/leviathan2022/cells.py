@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.lab.measured import Measured
+from experiments.lab.cells import AgainstPlain
 from fastdec.errors import UserError
 
 DRAFTS = {
@@ -12,7 +12,7 @@ Key = tuple[str, float, str, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class SpecCell(Measured):
+class SpecCell(AgainstPlain):
   """One measurement."""
 
   draft: str  # a key of DRAFTS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.lab.measured import latest
+from experiments.lab.cells import latest
 from experiments.papers.leviathan2022.cells import DRAFTS, SpecCell
 from experiments.papers.leviathan2022.published import SPEEDS
 from experiments.papers.leviathan2022.tables import WITHIN

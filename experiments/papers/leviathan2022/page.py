@@ -6,7 +6,7 @@ target, large, small -> a cell for each gamma, one sentence at a time -> larger 
 import functools
 
 from experiments.lab import graph
-from experiments.lab.measured import latest
+from experiments.lab.cells import latest
 from experiments.lab.measured_page import MeasuredPage
 from experiments.lab.run import Run
 from experiments.papers.leviathan2022.cells import DRAFTS, SpecCell

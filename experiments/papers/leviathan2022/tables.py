@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from experiments.lab.measured import conditions, latest, repeated
+from experiments.lab.cells import conditions_note, latest, repetition_note
 from experiments.lab.report import MISSING, Entry, Table, text
 from experiments.papers.leviathan2022.cells import DRAFTS, SpecCell
 from experiments.papers.leviathan2022.published import ALPHAS, SPEEDS
@@ -45,7 +45,7 @@ def speed_table(cells: Iterable[SpecCell]) -> Table:
     'Draft', 'T', 'γ', 'Batch', 'α (beta)', 'α (accepted)', 'c', 'v', 'Tokens', 'Exp', 'Exp, width', 'Emp',
     'Emp, calls alone', 'Same %',
   )  # fmt: skip
-  notes = (*SPEED_NOTES, *_close(found), *repeated(found), *conditions(found, CONDITIONS))
+  notes = (*SPEED_NOTES, *_close(found), *repetition_note(found), *conditions_note(found, CONDITIONS))
   return Table('Speculative decoding, Tables 2 and 4', header, tuple(rows), notes)
 
 
@@ -83,7 +83,9 @@ def alpha_table(cells: Iterable[SpecCell]) -> Table:
     rows.append((label, Entry(MISSING), *(entry for part in entries for entry in part)))
   parts = ('α', 'tokens expected', 'tokens', 'speed-up')
   header = ('Draft', 'γ', *(f'T = {temperature:g}: {part}' for temperature in temperatures for part in parts))
-  return Table('Speculative decoding, Table 3', header, tuple(rows), (*ALPHA_NOTES, *conditions(found, CONDITIONS)))
+  return Table(
+    'Speculative decoding, Table 3', header, tuple(rows), (*ALPHA_NOTES, *conditions_note(found, CONDITIONS))
+  )
 
 
 def _alpha_entries(cell: SpecCell | None) -> tuple[Entry, ...]:

@@ -3,9 +3,10 @@
 import collections
 from collections.abc import Mapping, Sequence
 
-from experiments.lab.cells import REGIMES, Cell, latest
+from experiments.lab.cells import conditions_note, latest
 from experiments.lab.report import Entry, Table, text
-from experiments.papers.stern2018.entries import conditions, in_order, outcome
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
+from experiments.papers.stern2018.entries import CONDITIONS, in_order, outcome
 from fastdec.errors import UserError
 
 NOTE = (
@@ -14,7 +15,7 @@ NOTE = (
 )
 
 
-def beside_table(found: Mapping[str, Sequence[Cell]]) -> Table:
+def beside_table(found: Mapping[str, Sequence[BlockwiseCell]]) -> Table:
   """The cells with exact acceptance, a column for each workdir by its name, a row for each k and training that two
   of them have.
 
@@ -37,10 +38,10 @@ def beside_table(found: Mapping[str, Sequence[Cell]]) -> Table:
     (Entry(str(k)), Entry(REGIMES[regime]), *(Entry(outcome(of.get((k, regime)), _figures)) for of in exact.values()))
     for k, regime in shown
   ]
-  notes = (NOTE, *conditions(cell for cell in every if cell.key[:2] in shown))
+  notes = (NOTE, *conditions_note((cell for cell in every if cell.key[:2] in shown), CONDITIONS))
   return Table('Side by side', ('k', 'Training', *exact), tuple(rows), notes)
 
 
-def _figures(cell: Cell) -> str:
+def _figures(cell: BlockwiseCell) -> str:
   same = None if cell.same_as_greedy is None else 100 * cell.same_as_greedy
   return f'{text(cell.bleu, ".2f")} / {text(cell.mean_block_size, ".2f")} / {text(same, ".1f")}'

@@ -1,10 +1,14 @@
-"""What the tables of text and of images have in common: the order of regimes and rules, failures, conditions."""
+"""What the tables of text and of images have in common: the order of regimes and rules, failures, conditions, files."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
-from experiments.lab.cells import REGIMES, Cell, Key, flat
+from experiments.lab import report
+from experiments.lab.cells import field_names, flat, latest
 from experiments.lab.report import MISSING
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 
+Published = Mapping[Key, tuple[float | None, float]]  # BLEU and mean accepted block size in a paper
 SPEED_NOTE = 'One output at a time (batch 1), in turn with greedy decoding by the same model: median ratio of rounds.'
 SAME_NOTE = 'Same: outputs that are those of greedy decoding with the same model.'
 CONDITIONS = (
@@ -23,14 +27,14 @@ CONDITIONS = (
 )
 
 
-def outcome(cell: Cell | None, show: Callable[[Cell], str]) -> str:
+def outcome(cell: BlockwiseCell | None, show: Callable[[BlockwiseCell], str]) -> str:
   """What stands in a table for a cell: its figures as `show` has them, a dash, or why it failed."""
   if cell is None:
     return MISSING
   return show(cell) if cell.error is None else f'failed: {" ".join(cell.error.split())}'
 
 
-def in_order(cells: Iterable[Cell]) -> list[Cell]:
+def in_order(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
   """By regime, k and rule."""
   return sorted(cells, key=lambda cell: (list(REGIMES).index(cell.regime), cell.k, rank(cell.rule)))
 
@@ -47,9 +51,20 @@ def rank(rule: str) -> tuple[bool, str, int]:
   return name != 'exact', name, int(number or 0)
 
 
-def conditions(cells: Iterable[Cell]) -> list[str]:
-  """One note with what the figures depend on; where cells differ, all values."""
-  rows = [flat(cell) for cell in cells if cell.error is None]
-  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in CONDITIONS}
-  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
-  return [f'Conditions: {note}.'] if note else []
+def tidy_csv(cells: Iterable[BlockwiseCell], published: Published) -> str:
+  """One line a cell, its conditions and the paper's figures included; without the columns that no cell has."""
+  rows = []
+  for key, cell in latest(cells).items():
+    bleu, block = published.get(key, (None, None))
+    accuracy = ' '.join(report.text(a, '.4f') for a in cell.head_accuracy) or None
+    rows.append(flat(cell) | {'head_accuracy': accuracy, 'paper_bleu': bleu, 'paper_mean_block_size': block})
+  return report.csv_text(rows, (*field_names(BlockwiseCell), 'paper_bleu', 'paper_mean_block_size'))
+
+
+def write(
+  tables: Iterable[report.Table], cells: Sequence[BlockwiseCell], stem: Path, picture: str, published: Published
+) -> None:
+  """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
+  page = '\n'.join(map(report.markdown, tables)) + f'\n![The same as a picture]({picture})\n'
+  report.write_text(stem.with_name(f'{stem.name}.md'), page)
+  report.write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells, published))

@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.lab.cells import REGIMES, Cell, Key, latest
+from experiments.lab.cells import latest
 from experiments.papers.stern2018 import published
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.tables import TREE, columns
 from fastdec.evaluation.drawing import SPEED, dress, nothing_yet, save
 from fastdec.evaluation.labels import Label, place
@@ -23,7 +24,7 @@ PAPER_COLOUR = '#666666'
 TRANSLATION, IMAGES = ('both', 'exact'), ('finetune', 'distance-2')  # what Figure 4 is about
 
 
-def scatter(cells: Iterable[Cell], path: Path) -> None:
+def scatter(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """The columns of Table 1 as a PNG of 1800 x 900 pixels. A point is a cell, its label k; lines join what differs in k
   only."""
   known = latest(cells)
@@ -45,7 +46,7 @@ def scatter(cells: Iterable[Cell], path: Path) -> None:
   save(figure, path)
 
 
-def speedups(cells: Iterable[Cell], path: Path) -> None:
+def speedups(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """Figure 4 as a PNG of 1200 x 900 pixels; a point is a k.
 
   Of the cells it shows translation distilled and fine-tuned, with exact acceptance, and images fine-tuned, with a

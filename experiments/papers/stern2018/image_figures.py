@@ -12,8 +12,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.lab.cells import REGIMES, Cell, Key, latest
+from experiments.lab.cells import latest
 from experiments.papers.stern2018 import published
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.entries import in_order
 from experiments.papers.stern2018.figures import COLOURS
 from experiments.papers.stern2018.image_tables import COLUMNS, distance
@@ -31,7 +32,7 @@ TOKENS, TAU = 'mean accepted block size (tokens per call)', 'distance τ that is
 PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: white
 
 
-def blocks(cells: Iterable[Cell], path: Path) -> None:
+def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """Table 2 as a PNG of 1800 x 900 pixels, ours and the paper's: mean accepted block size against k."""
   ours = {
     key: cell.mean_block_size
@@ -62,7 +63,7 @@ def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
     nothing_yet(axes)
 
 
-def tau_sweep(cells: Iterable[Cell], path: Path) -> None:
+def tau_sweep(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """Block size and PSNR against the distance accepted, a line for each regime and k, as a PNG of 1800 x 900 pixels."""
   found = [cell for cell in latest(cells).values() if cell.error is None and distance(cell) is not None]
   markers = dict(zip(sorted({cell.k for cell in found}), K_MARKERS * len(found), strict=False))

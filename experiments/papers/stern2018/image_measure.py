@@ -10,7 +10,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import cli
-from experiments.lab.cells import Cell
+from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
 from experiments.papers.stern2018.text_measure import clock
 from fastdec import folders
@@ -45,7 +45,7 @@ class ImageMeasuring:
     conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
     self.conditions = conditions | {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
 
-  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+  def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on other images."""
     for cell in done:
       if cell.error is None and cell.split == self.split and cell.outputs != len(self.originals):
@@ -53,7 +53,7 @@ class ImageMeasuring:
         asked = f'this config means {len(self.originals)}'
         raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
 
-  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
+  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
     """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact').
 
     All rules run in the same compiled programs, timed in turn with the same model's greedy.
@@ -69,12 +69,12 @@ class ImageMeasuring:
       self._save(f'{self.split}-k{k}-{regime}-{rule}', out)
       timing = timings['greedy'] if k == 1 else timings.get(rule)
       timed = {} if timing is None else clock(timing, timings['greedy'])
-      yield Cell(
+      yield BlockwiseCell(
         k, regime, rule, **self._quality(out, greedy), **of_model, **timed,
-        split=self.split, model=content, conditions=self.conditions,
+        split=self.split, models=content, conditions=self.conditions,
       )  # fmt: skip
 
-  def summary(self, cell: Cell) -> str:
+  def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
     return f'k={cell.k} {cell.regime} {cell.rule}: mean block {cell.mean_block_size:.2f}, PSNR {cell.psnr:.2f} dB'
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.lab import page
-from experiments.lab.cells import Cell
-from experiments.lab.page import Group
 from experiments.papers.stern2018 import figures, image_figures
+from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.images import TAU, ImageExperiment
+from experiments.papers.stern2018.page import Group, Page
 
 SHOWN = 8  # images of the paper's last page
 
@@ -29,7 +28,7 @@ def within(tau: int) -> str:
   return f'distance-{tau}'
 
 
-class ImagePage(page.Page):
+class ImagePage(Page):
   """See `Page`; in the workdir also images/, what every cell made of the split."""
 
   experiment: ImageExperiment
@@ -38,7 +37,7 @@ class ImagePage(page.Page):
     return ImageMeasuring(self.experiment, self.experiment.open(), split, self.workdir / 'images')
 
 
-def draw(table: ImagePage, found: Sequence[Cell]) -> list[str]:
+def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:
   """Draws what can be drawn of the cells; the names of the pictures in the workdir."""
   workdir, settings = table.workdir, table.experiment.table
   image_figures.blocks(found, workdir / 'table2.png')

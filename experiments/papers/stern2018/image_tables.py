@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterable
 
-from experiments.lab.cells import REGIMES, Cell, latest
+from experiments.lab.cells import conditions_note, latest
 from experiments.lab.report import Entry, Table, text
 from experiments.papers.stern2018 import published
-from experiments.papers.stern2018.entries import SAME_NOTE, SPEED_NOTE, conditions, in_order, outcome
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
+from experiments.papers.stern2018.entries import CONDITIONS, SAME_NOTE, SPEED_NOTE, in_order, outcome
 
 # The columns of Table 2, (regime, rule) -> name.
 COLUMNS = {
@@ -15,7 +16,7 @@ COLUMNS = {
   ('finetune', 'exact'): 'Fine tuning',
   ('finetune', 'distance-2'): 'Both',
 }
-PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}  # for `report.write`
+PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}  # for `entries.write`
 
 TABLE2_NOTE = (
   "Mean accepted block size; in parentheses or below, the paper's (CelebA, development set). Approximate and Both"
@@ -29,7 +30,7 @@ QUALITY_NOTE = (
 TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
 
 
-def table2(cells: Iterable[Cell]) -> Table:
+def table2(cells: Iterable[BlockwiseCell]) -> Table:
   """Mean accepted block sizes by k, in the paper's columns."""
   found = {key: cell for key, cell in latest(cells).items() if key[1:] in COLUMNS}
   rows = []
@@ -38,11 +39,11 @@ def table2(cells: Iterable[Cell]) -> Table:
     blocks = [outcome(found.get(key), lambda cell: text(cell.mean_block_size, '.2f')) for key in keys]
     theirs = [f'({published.TABLE2[key]:.2f})' if key in published.TABLE2 else '' for key in keys]
     rows.append((Entry(str(k)), *map(Entry, blocks, theirs)))
-  notes = (TABLE2_NOTE, *conditions(found.values()))
+  notes = (TABLE2_NOTE, *conditions_note(found.values(), CONDITIONS))
   return Table('Blockwise parallel decoding, Table 2', ('k', *COLUMNS.values()), tuple(rows), notes)
 
 
-def quality_table(cells: Iterable[Cell]) -> Table:
+def quality_table(cells: Iterable[BlockwiseCell]) -> Table:
   """Block size, speed-up and quality of every finished cell but those of other distances than Table 2's."""
   shown = [cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2)]
   rows = []
@@ -71,7 +72,7 @@ def quality_table(cells: Iterable[Cell]) -> Table:
   return Table('Quality, speed and heads', header, tuple(rows), (QUALITY_NOTE, SPEED_NOTE, SAME_NOTE, HEADS_NOTE))
 
 
-def tau_table(cells: Iterable[Cell]) -> Table:
+def tau_table(cells: Iterable[BlockwiseCell]) -> Table:
   """Block size and quality against the distance accepted, for each regime and k."""
   sweep = [cell for cell in _finished(cells) if distance(cell) is not None]
   rows = [
@@ -87,7 +88,7 @@ def tau_table(cells: Iterable[Cell]) -> Table:
   return Table('Distance accepted', header, tuple(rows), (TAU_NOTE, QUALITY_NOTE))
 
 
-def distance(cell: Cell) -> int | None:
+def distance(cell: BlockwiseCell) -> int | None:
   """N of the rule 'distance-N', 0 of 'exact'; None of other rules, and where there is nothing to accept."""
   name, _, number = cell.rule.partition('-')
   if name == 'exact' and cell.k > 1:
@@ -95,11 +96,11 @@ def distance(cell: Cell) -> int | None:
   return int(number) if name == 'distance' else None
 
 
-def _finished(cells: Iterable[Cell]) -> list[Cell]:
+def _finished(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
   return [cell for cell in latest(cells).values() if cell.error is None]
 
 
-def _quality(cell: Cell) -> tuple[str, str, str]:
+def _quality(cell: BlockwiseCell) -> tuple[str, str, str]:
   """PSNR, SSIM and PSNR to greedy; a file has no infinity, so that is told by the share of equal outputs."""
   infinite = cell.psnr_to_greedy == math.inf or (cell.psnr_to_greedy is None and cell.same_as_greedy == 1)
   to_greedy = '∞' if infinite else text(cell.psnr_to_greedy, '.2f')

@@ -4,13 +4,13 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from experiments.lab.page import Measuring
 from experiments.lab.report import Table
 from experiments.lab.settings import Experiment
 from experiments.papers.stern2018 import image_tables, tables, tree_tables
 from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.image_page import within
 from experiments.papers.stern2018.images import TAU, ImageExperiment
+from experiments.papers.stern2018.page import Measuring
 from experiments.papers.stern2018.text_measure import Measuring as TextMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from experiments.lab.cells import REGIMES, Cell, Key, latest
+from experiments.lab.cells import conditions_note, latest
 from experiments.lab.report import Entry, Table, text
 from experiments.papers.stern2018 import published
-from experiments.papers.stern2018.entries import SAME_NOTE, SPEED_NOTE, conditions, in_order, outcome, rank, regimes
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
+from experiments.papers.stern2018.entries import CONDITIONS, SAME_NOTE, SPEED_NOTE, in_order, outcome, rank, regimes
 
 TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de, newstest2013)."
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
@@ -19,7 +20,7 @@ TABLE4_NOTES = (
 )
 
 
-def table1(cells: Iterable[Cell]) -> Table:
+def table1(cells: Iterable[BlockwiseCell]) -> Table:
   """BLEU / mean accepted block size, by k and by regime, in the paper's layout.
 
   See `columns`.
@@ -28,7 +29,7 @@ def table1(cells: Iterable[Cell]) -> Table:
   shown = columns(found)
   rows = [(Entry(str(k)), *(_entry(found, (k, *column)) for column in shown)) for k in sorted({k for k, _, _ in found})]
   notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in shown)]
-  notes += [*[TREE_NOTE] * any(rule == TREE for _, rule in shown), *conditions(found.values())]
+  notes += [*[TREE_NOTE] * any(rule == TREE for _, rule in shown), *conditions_note(found.values(), CONDITIONS)]
   header = ('k', *(_heading(*column) for column in shown))
   return Table('Blockwise parallel decoding, Table 1', header, tuple(rows), tuple(notes))
 
@@ -44,7 +45,7 @@ def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
   return [*((regime, 'exact') for regime in run), *((run[-1], rule) for rule in more)]
 
 
-def rules_table(cells: Iterable[Cell]) -> Table:
+def rules_table(cells: Iterable[BlockwiseCell]) -> Table:
   """BLEU / mean accepted block size of every rule that is not lossless, by k and regime."""
   found = _accepting(cells)
   run = regimes(found)
@@ -59,7 +60,7 @@ def rules_table(cells: Iterable[Cell]) -> Table:
   return Table('Other rules of acceptance', header, tuple(rows), notes)
 
 
-def wallclock_table(cells: Iterable[Cell]) -> Table:
+def wallclock_table(cells: Iterable[BlockwiseCell]) -> Table:
   """Milliseconds per output against greedy decoding of the same model, and how often each head is right."""
   finished = [cell for cell in latest(cells).values() if cell.error is None]
   rows = []
@@ -87,7 +88,7 @@ def wallclock_table(cells: Iterable[Cell]) -> Table:
   return Table('Wall clock and heads', header, tuple(rows), (SPEED_NOTE, SAME_NOTE))
 
 
-def table4(cells: Iterable[Cell]) -> Table:
+def table4(cells: Iterable[BlockwiseCell]) -> Table:
   """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k beside the paper's."""
   found = latest(cells)
   rows = [
@@ -111,7 +112,7 @@ def table4(cells: Iterable[Cell]) -> Table:
     first = first or _figures(cell)
     rows.append((Entry(label), Entry(first), *_beside(bleu, speedup, *theirs), Entry(block * (rule == 'exact'))))
   header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block')
-  notes = (*TABLE4_NOTES, SPEED_NOTE, *conditions(ours.values()))
+  notes = (*TABLE4_NOTES, SPEED_NOTE, *conditions_note(ours.values(), CONDITIONS))
   return Table('Blockwise parallel decoding, Table 4', header, tuple(rows), notes)
 
 
@@ -121,7 +122,7 @@ def _beside(bleu: str, speedup: str, paper_bleu: float | None, paper_speedup: fl
   return Entry(bleu, theirs[0]), Entry(speedup, theirs[1])
 
 
-def _accepting(cells: Iterable[Cell]) -> dict[Key, Cell]:
+def _accepting(cells: Iterable[BlockwiseCell]) -> dict[Key, BlockwiseCell]:
   """The cells of Table 1: beam search is Table 4's."""
   return {key: cell for key, cell in latest(cells).items() if not key[2].startswith('beam-')}
 
@@ -136,11 +137,11 @@ def _is_footnoted(regime: str, rule: str) -> bool:
   return regime == 'finetune' and rule.startswith('top-')
 
 
-def _entry(found: Mapping[Key, Cell], key: Key) -> Entry:
+def _entry(found: Mapping[Key, BlockwiseCell], key: Key) -> Entry:
   k, regime, rule = key
   beside = published.TABLE1.get((k, 'both', rule) if _is_footnoted(regime, rule) else key)
   return Entry(_figures(found.get(key)), '' if beside is None else f'({beside[0]:.2f} / {beside[1]:.2f})')
 
 
-def _figures(cell: Cell | None) -> str:
+def _figures(cell: BlockwiseCell | None) -> str:
   return outcome(cell, lambda found: f'{text(found.bleu, ".2f")} / {text(found.mean_block_size, ".2f")}')

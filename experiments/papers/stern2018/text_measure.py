@@ -8,10 +8,10 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import cli
-from experiments.lab.cells import Cell
 from experiments.lab.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
 from experiments.lab.text import Text
 from experiments.papers.stern2018 import trees
+from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import folders
 from fastdec.data.text.packing import tokenise
@@ -54,7 +54,7 @@ class Measuring:
     chosen = np.linspace(0, len(pairs) - 1, min(table.timed, len(pairs))).round().astype(int)
     self.timed = [(np.pad(x, (0, width - len(x)))[None],) for x in (self.tokens.source[i] for i in chosen)]
 
-  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+  def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on other sentences."""
     here = len(self.references), self.experiment.table.max_len
     for cell in done:
@@ -64,7 +64,7 @@ class Measuring:
         asked = f'this config means {here[0]} at max_len={here[1]}'
         raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
 
-  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
+  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
     """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact') or by beam search.
 
     All acceptance rules of chains run in the same compiled programs, trees each in their own, and all are timed in turn
@@ -82,13 +82,13 @@ class Measuring:
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
       tree = {'tree_nodes': trees[rule].choices.n, **self.tree_conditions} if rule in trees else {}
-      yield Cell(
+      yield BlockwiseCell(
         k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
-        split=self.split, model=content, conditions=self.conditions | tree,
+        split=self.split, models=content, conditions=self.conditions | tree,
       )  # fmt: skip
 
-  def summary(self, cell: Cell) -> str:
+  def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
     return (
       f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block {cell.mean_block_size:.2f}, '

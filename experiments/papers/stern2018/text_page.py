@@ -6,10 +6,10 @@ import pathlib
 
 from experiments.lab import graph
 from experiments.lab.distillation import distill
-from experiments.lab.page import Group, Page
 from experiments.lab.run import Run
 from experiments.lab.settings import DISTILLED, TUNED
 from experiments.papers.stern2018 import text_measure
+from experiments.papers.stern2018.page import Group, Page
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec.training.checkpoint import check_workdir
 

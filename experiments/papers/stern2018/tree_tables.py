@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from experiments.lab.cells import REGIMES, Cell, latest
+from experiments.lab.cells import latest
 from experiments.lab.report import MISSING, Entry, Table, text
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
 from experiments.papers.stern2018.entries import SPEED_NOTE, in_order
 
 NOTES = (
@@ -15,7 +16,7 @@ NOTES = (
 )
 
 
-def trees_table(cells: Iterable[Cell]) -> Table:
+def trees_table(cells: Iterable[BlockwiseCell]) -> Table:
   """Tokens a call and wall clock of every tree beside the chain that the same heads draft."""
   finished = [cell for cell in latest(cells).values() if cell.error is None]
   rows = []
@@ -34,13 +35,13 @@ def trees_table(cells: Iterable[Cell]) -> Table:
   return Table('Trees on blockwise heads', header, tuple(rows), NOTES)
 
 
-def _chain(tree: Cell, finished: Iterable[Cell]) -> Cell | None:
+def _chain(tree: BlockwiseCell, finished: Iterable[BlockwiseCell]) -> BlockwiseCell | None:
   """The longest chain by the heads of a tree that is no wider than it; heads that are nested serve several k."""
   most = min(tree.k, int(tree.rule.removeprefix('tree-')))
-  same = lambda cell: (cell.regime, cell.split, cell.model) == (tree.regime, tree.split, tree.model)
+  same = lambda cell: (cell.regime, cell.split, cell.models) == (tree.regime, tree.split, tree.models)
   chains = [cell for cell in finished if cell.rule == 'exact' and 1 < cell.k <= most and same(cell)]
   return max(chains, key=lambda cell: cell.k, default=None)
 
 
-def _both(chain: Cell | None, tree: Cell, name: str, form: str, unit: str = '') -> str:
+def _both(chain: BlockwiseCell | None, tree: BlockwiseCell, name: str, form: str, unit: str = '') -> str:
   return ' / '.join(text(cell and getattr(cell, name), form, unit) for cell in (chain, tree))

@@ -6,7 +6,7 @@ import pytest
 
 import fastdec as fd
 from configs import medusa
-from experiments.lab.measured import latest, read
+from experiments.lab.cells import latest, read
 from experiments.papers.cai2024.cells import MedusaCell
 from experiments.papers.cai2024.page import MedusaPage
 from experiments.papers.cai2024.settings import MedusaExperiment

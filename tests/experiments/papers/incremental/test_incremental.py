@@ -10,7 +10,7 @@ import pytest
 
 import fastdec as fd
 from configs import incremental
-from experiments.lab.measured import latest, read
+from experiments.lab.cells import latest, read
 from experiments.papers.incremental.cells import SavingCell
 from experiments.papers.incremental.measure import Measuring, agreement, counted
 from experiments.papers.incremental.operations import launches, primitives

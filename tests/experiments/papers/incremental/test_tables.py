@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from experiments.lab.measured import append, read
+from experiments.lab.cells import append, flat, read
 from experiments.lab.report import markdown
 from experiments.papers.incremental import figure, published
-from experiments.papers.incremental.cells import SavingCell, flat
+from experiments.papers.incremental.cells import SavingCell
 from experiments.papers.incremental.tables import tables
 
 CONDITIONS = {'platform': 'cpu', 'device': 'cpu', 'seed': 0, 'source': 16, 'beams': 4}

@@ -9,7 +9,7 @@ import fastdec as fd
 from configs import speculative
 from experiments.lab import cli, graph
 from experiments.lab.against_plain import Contest
-from experiments.lab.measured import latest, read
+from experiments.lab.cells import latest, read
 from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.leviathan2022.measure import Measuring
 from experiments.papers.leviathan2022.page import SpeculativePage

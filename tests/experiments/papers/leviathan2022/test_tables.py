@@ -3,7 +3,8 @@
 import pytest
 
 import fastdec as fd
-from experiments.lab import measured, report
+from experiments.lab import report
+from experiments.lab.cells import append, latest, read
 from experiments.papers.leviathan2022 import figure, tables
 from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.leviathan2022.published import SPEEDS
@@ -23,20 +24,20 @@ def cell(draft='large', temperature=0.0, plan='3', batch=1, **values):
 def test_a_cell_comes_back_from_its_line(tmp_path):
   path, cells = tmp_path / 'results.jsonl', [cell(), cell(draft='lookup', alpha_beta=None, spread=None)]
   for one in cells:
-    measured.append(path, one)
+    append(path, one)
   with open(path, 'a') as file:
     file.write('{"draft": "la')  # killed
-  measured.append(path, SpecCell('small', 1.0, 'best', 8, error='no space'))
-  assert measured.read(path, SpecCell) == [*cells, SpecCell('small', 1.0, 'best', 8, error='no space')]
+  append(path, SpecCell('small', 1.0, 'best', 8, error='no space'))
+  assert read(path, SpecCell) == [*cells, SpecCell('small', 1.0, 'best', 8, error='no space')]
   path.write_text('{"draft": "larger", "temperature": 0, "plan": "3", "batch": 1}\n')
   with pytest.raises(fd.UserError, match=r'line 1 of .* is no cell'):
-    measured.read(path, SpecCell)
+    read(path, SpecCell)
 
 
 def test_a_measured_cell_outlives_a_failure():
   failed = SpecCell('large', 0.0, '3', 1, error='no memory')
-  assert measured.latest([cell(), failed]) == {('large', 0.0, '3', 1): cell()}
-  assert measured.latest([failed, cell()]) == {('large', 0.0, '3', 1): cell()}
+  assert latest([cell(), failed]) == {('large', 0.0, '3', 1): cell()}
+  assert latest([failed, cell()]) == {('large', 0.0, '3', 1): cell()}
 
 
 def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():

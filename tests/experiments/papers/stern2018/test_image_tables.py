@@ -6,7 +6,7 @@ import io
 import rich.console
 
 from experiments.lab import report
-from experiments.papers.stern2018 import image_tables, published
+from experiments.papers.stern2018 import entries, image_tables, published
 from tests.experiments.measured import an_image_cell
 
 SWEEP = [
@@ -93,6 +93,6 @@ def test_figures_are_not_broken_over_lines_in_80_columns():
 
 
 def test_the_csv_has_the_papers_block_sizes_and_no_bleu(tmp_path):
-  report.write([image_tables.table2(SWEEP)], SWEEP, tmp_path / 'table2', 'table2.png', image_tables.PUBLISHED)
+  entries.write([image_tables.table2(SWEEP)], SWEEP, tmp_path / 'table2', 'table2.png', image_tables.PUBLISHED)
   rows = list(csv.DictReader((tmp_path / 'table2.csv').open()))
   assert [row['paper_mean_block_size'] for row in rows[:3]] == ['1.36', '', ''] and 'paper_bleu' not in rows[0]

@@ -11,6 +11,7 @@ import pytest
 from configs import wmt14
 from experiments.lab import cells
 from experiments.papers.stern2018 import text_page
+from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import folders
 from tests.experiments.test_mistakes import start
@@ -126,7 +127,7 @@ def test_the_teacher_is_the_base_with_another_seed(tmp_path):
 
 
 def measured(folder):
-  return {(*cell.key, cell.split): cell for cell in cells.read(folder / 'results.jsonl')}
+  return {(*cell.key, cell.split): cell for cell in cells.read(folder / 'results.jsonl', BlockwiseCell)}
 
 
 @pytest.mark.slow
@@ -145,7 +146,7 @@ def test_frozen_heads_for_the_largest_k_serve_all(filled):
   found = measured(filled)
   for regime in ('regular', 'distil'):
     two, three = (found[k, regime, 'exact', 'dev'] for k in (2, 3))
-    assert two.model == three.model == folders.content(filled / f'k3-{regime}')
+    assert two.models == three.models == folders.content(filled / f'k3-{regime}')
     assert len(two.head_accuracy) == 2 and two.head_accuracy == three.head_accuracy[:2]
     assert two.same_as_greedy == three.same_as_greedy == 1.0 and two.bleu == three.bleu
   assert folders.load_heads(filled / 'k2-both')[0].k == 2
@@ -246,7 +247,8 @@ def test_a_base_that_was_trained_again_makes_what_came_from_it_stale(table, laun
   drawn = (folder / 'table1.md').read_text()
   assert drawn.count('failed: k2-regular: ') >= 2 and reason in drawn
   assert len(measured(folder)) == len(measured(table.folder))
-  fresh = [cell for cell in cells.read(folder / 'results.jsonl') if cell.model == folders.content(folder / 'base')]
+  base, every = folders.content(folder / 'base'), cells.read(folder / 'results.jsonl', BlockwiseCell)
+  fresh = [cell for cell in every if cell.models == base]
   assert [cell.key for cell in fresh] == [(1, 'regular', 'exact')]
 
 
@@ -273,7 +275,7 @@ def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
   processes = [start('table1', *command, stdout=subprocess.PIPE) for _ in range(2)]
   said = [process.communicate(timeout=600) for process in processes]
   assert [process.returncode for process in processes] == [0, 0], said
-  keys = [cell.key for cell in cells.read(tmp_path / 'run' / 'results.jsonl')]
+  keys = [cell.key for cell in cells.read(tmp_path / 'run' / 'results.jsonl', BlockwiseCell)]
   assert len(keys) == len(set(keys)) == 10
   titles = [line for out, _ in said for line in out.splitlines() if line.startswith(('training', 'measuring'))]
   assert len(titles) == len(set(titles)) == len(RUNS) + len(keys)

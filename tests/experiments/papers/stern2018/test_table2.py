@@ -9,6 +9,7 @@ import fastdec as fd
 from configs import celeba
 from experiments.lab import cells
 from experiments.papers.stern2018 import image_page, images
+from experiments.papers.stern2018.cells import BlockwiseCell
 from tests.experiments.conftest import ROOT, run
 
 SETTINGS = {
@@ -97,7 +98,7 @@ def table(tmp_path_factory):
 @pytest.mark.slow
 def test_a_table_with_all_that_belongs_to_it(table):
   workdir = table / 'run'
-  found = cells.latest(cells.read(workdir / 'results.jsonl'))
+  found = cells.latest(cells.read(workdir / 'results.jsonl', BlockwiseCell))
   rules = ('exact', 'distance-2', 'distance-9')
   keys = {(1, 'regular', 'exact'), *((2, regime, rule) for regime in ('regular', 'finetune') for rule in rules)}
   assert set(found) == keys and all(cell.error is None and cell.outputs == 2 for cell in found.values())
@@ -135,7 +136,7 @@ def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch):
   ended = launch('evaluate', f'{config},k=2,regime=finetune', *settings, f'--workdir={run}')
   assert ended.code == 0 and 'PSNR' in ended.out
   outcome = lambda cell: (cell.mean_block_size, cell.psnr, cell.ssim)
-  alone = cells.latest(cells.read(run / 'results.jsonl'))
-  whole = cells.latest(cells.read(table / 'run' / 'results.jsonl'))
+  alone = cells.latest(cells.read(run / 'results.jsonl', BlockwiseCell))
+  whole = cells.latest(cells.read(table / 'run' / 'results.jsonl', BlockwiseCell))
   assert {key[-1] for key in alone} == {'exact', 'distance-2'}
   assert all(outcome(alone[key]) == outcome(whole[key]) for key in alone)

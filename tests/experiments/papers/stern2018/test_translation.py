@@ -6,6 +6,12 @@ import shutil
 import pytest
 
 from experiments.lab import cells
+from experiments.papers.stern2018.cells import BlockwiseCell
+
+
+def read(workdir):
+  return cells.read(workdir / 'results.jsonl', BlockwiseCell)
+
 
 RULES = ('exact', 'top-2')
 CELLS = {(1, 'regular', 'exact'), *((2, regime, rule) for regime in ('regular', 'finetune') for rule in RULES)}
@@ -26,7 +32,7 @@ def test_the_folder_has_the_table_in_three_forms_a_picture_and_the_runs(table):
 
 
 def test_every_cell_is_measured_once_and_stands_in_the_table(table):
-  measured = cells.read(table.folder / 'results.jsonl')
+  measured = read(table.folder)
   assert [cell.error for cell in measured] == [None] * len(CELLS)
   assert {cell.key for cell in measured} == CELLS and len(measured) == len(CELLS)
   lines = (table.folder / 'table1.md').read_text().splitlines()
@@ -42,7 +48,7 @@ def test_a_line_carries_its_conditions(table):
 
 
 def test_frozen_heads_with_exact_acceptance_write_what_greedy_writes(table):
-  measured = {cell.key: cell for cell in cells.read(table.folder / 'results.jsonl')}
+  measured = {cell.key: cell for cell in read(table.folder)}
   assert measured[2, 'regular', 'exact'].same_as_greedy == 1.0
   assert measured[2, 'regular', 'exact'].bleu == measured[1, 'regular', 'exact'].bleu
   assert 1.0 <= measured[2, 'regular', 'exact'].mean_block_size <= 2.0
@@ -74,13 +80,13 @@ def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(ta
   words = table.words(**{'table.rules': (*RULES, 'tree-12')})
   assert launch('table1', *words, f'--workdir={copy}').code == 0
   assert results.read_bytes().startswith(before)
-  found = {cell.key: cell for cell in cells.read(results)}
+  found = {cell.key: cell for cell in read(copy)}
   keys = {(2, regime, 'tree-12') for regime in ('regular', 'finetune')}
   assert found.keys() == CELLS | keys and all(found[key].same_as_greedy == 1 for key in keys)
   for regime in ('regular', 'finetune'):
     chain, tree = (found[2, regime, rule] for rule in ('exact', 'tree-12'))
     assert 1 <= tree.mean_block_size <= 2 and tree.bleu == chain.bleu and tree.conditions['tree_nodes'] <= 12
-    assert (tree.conditions['tree_split'], tree.model) == ('test', chain.model)
+    assert (tree.conditions['tree_split'], tree.models) == ('test', chain.models)
   assert '## Trees on blockwise heads' in (copy / 'table1.md').read_text()
   after = results.read_bytes()
   assert launch('table1', *words, f'--workdir={copy}').code == 0 and results.read_bytes() == after
@@ -99,14 +105,14 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on_to_the_same_cells(t
   assert results.read_text() == ''.join(lines[:3]) and (copy / 'table1.md').is_file()
   assert launch('table1', *table.words(), f'--workdir={copy}').code == 0
   outcome = lambda cell: (cell.key, cell.bleu, cell.mean_block_size, cell.same_as_greedy, cell.head_accuracy)
-  assert [*map(outcome, cells.read(results))] == [*map(outcome, cells.read(table.folder / 'results.jsonl'))]
+  assert [*map(outcome, read(copy))] == [*map(outcome, read(table.folder))]
 
 
 def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch, copy):
   ended = launch('evaluate', *table.words('k=2'), f'--workdir={copy}/k2-regular')
   assert ended.code == 0 and 'top-2' in ended.out
-  alone = {cell.key: cell.bleu for cell in cells.read(copy / 'k2-regular' / 'results.jsonl')}
-  whole = {cell.key: cell.bleu for cell in cells.read(table.folder / 'results.jsonl') if cell.key in alone}
+  alone = {cell.key: cell.bleu for cell in read(copy / 'k2-regular')}
+  whole = {cell.key: cell.bleu for cell in read(table.folder) if cell.key in alone}
   assert alone == whole and len(alone) == 2
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.lab.cells import Cell
 from experiments.papers.stern2018 import published, tables, tree_tables
+from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec.errors import UserError
 from tests.experiments.measured import CONDITIONS, a_cell
 
@@ -14,9 +14,9 @@ def rows_of(cells):
 
 def test_a_tree_stands_beside_its_chain():
   run = [
-    a_cell(4, 'both', mean_block_size=2.0, ms_per_output=10.0, speedup=0.5, model='x'),
-    a_cell(4, 'both', 'tree-16', mean_block_size=2.5, ms_per_output=8.0, speedup=0.625, model='x', same_as_greedy=1.0),
-    a_cell(4, 'both', 'top-2', mean_block_size=3.5, model='x'),
+    a_cell(4, 'both', mean_block_size=2.0, ms_per_output=10.0, speedup=0.5, models='x'),
+    a_cell(4, 'both', 'tree-16', mean_block_size=2.5, ms_per_output=8.0, speedup=0.625, models='x', same_as_greedy=1.0),
+    a_cell(4, 'both', 'top-2', mean_block_size=3.5, models='x'),
   ]
   assert rows_of(run) == [
     ['4', 'Both', '4 / 16', '2.00 / 2.50', '+25.0', '10.0 / 8.0', '0.50× / 0.62×', '100.0']]  # fmt: skip
@@ -34,11 +34,11 @@ def test_rows_are_in_order_and_show_the_nodes_that_a_smaller_tree_has():
 
 
 def chains_of(k, regime, rule, run):
-  (row,) = [row for row in rows_of([*run, a_cell(k, regime, rule, model='x')]) if row[0] == str(k)]
+  (row,) = [row for row in rows_of([*run, a_cell(k, regime, rule, models='x')]) if row[0] == str(k)]
   return row[2].split(' / ')[0], row[3].split(' / ')[0], row[4]
 
 
-NESTED = [a_cell(k, 'regular', model='x', mean_block_size=k / 4) for k in (2, 4, 8, 10)]
+NESTED = [a_cell(k, 'regular', models='x', mean_block_size=k / 4) for k in (2, 4, 8, 10)]
 
 
 @pytest.mark.parametrize('k, width, chain', [(10, 64, 10), (10, 10, 10), (10, 9, 8), (4, 64, 4), (4, 3, 2)])
@@ -48,11 +48,11 @@ def test_a_chain_is_no_wider_than_the_tree_and_drafts_with_no_more_heads(k, widt
 
 @pytest.mark.parametrize(
   'other',
-  [{'model': 'y'}, {'split': 'test'}, {'error': 'killed'}, {'regime': 'both'}, {'rule': 'top-2'}, {'k': 1}],
+  [{'models': 'y'}, {'split': 'test'}, {'error': 'killed'}, {'regime': 'both'}, {'rule': 'top-2'}, {'k': 1}],
   ids=str,
 )
 def test_only_a_chain_by_the_same_heads_is_compared_with(other):
-  cell = {'k': 4, 'regime': 'finetune', 'rule': 'exact', 'model': 'x'} | other
+  cell = {'k': 4, 'regime': 'finetune', 'rule': 'exact', 'models': 'x'} | other
   assert chains_of(4, 'finetune', 'tree-8', [a_cell(**cell)]) == ('–', '–', '–')
 
 
@@ -75,4 +75,4 @@ def test_trees_are_lossless_and_so_no_other_rules():
 @pytest.mark.parametrize('rule', ['tree', 'tree-', 'tree-0', 'tree-x', 'tree-08'])
 def test_what_is_no_tree_is_no_cell(rule):
   with pytest.raises(UserError, match='tree-N or beam-N'):
-    Cell(4, 'both', rule)
+    BlockwiseCell(4, 'both', rule)

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 import rich.console
 
 from experiments.lab import cells, graph
-from experiments.lab.cells import Cell
 from experiments.lab.run import Run
 from experiments.lab.settings import DISTILLED, TUNED, Experiment, Material
+from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec import folders
 
 
@@ -47,13 +47,13 @@ class Measuring(Protocol):
 
   material: Material
 
-  def check(self, done: Iterable[Cell], path: pathlib.Path) -> None:
+  def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on something else."""
 
-  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Cell]:
+  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
     """One cell a rule, of a run's model with its first k heads; k = 1 is the model without heads."""
 
-  def summary(self, cell: Cell) -> str:
+  def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
 
 
@@ -88,13 +88,13 @@ class Page:
       self.console.print(f'Out of budget: the same command goes on in {self.workdir}')
     return outcome
 
-  def cells(self, split: str) -> list[Cell]:
+  def cells(self, split: str) -> list[BlockwiseCell]:
     """What is known of a split: measured on the models that there are now, or failed."""
-    found = [cell for cell in cells.read(self.results) if cell.split == split]
+    found = [cell for cell in cells.read(self.results, BlockwiseCell) if cell.split == split]
     models = {key: self.model_of(*key) for key in {(cell.k, cell.regime) for cell in found}}
-    return [cell for cell in found if cell.error is not None or cell.model == models[cell.k, cell.regime]]
+    return [cell for cell in found if cell.error is not None or cell.models == models[cell.k, cell.regime]]
 
-  def cells_of(self, groups: Sequence[Group]) -> list[Cell]:
+  def cells_of(self, groups: Sequence[Group]) -> list[BlockwiseCell]:
     """What is known of these cells."""
     places = {(*group.place, rule) for group in groups for rule in group.rules}
     known = [cell for split in {group.split: None for group in groups} for cell in self.cells(split)]
@@ -164,8 +164,8 @@ class Page:
     """The rules whose cells have not been measured on the model that there is now."""
     model = self.model_of(group.k, group.regime)
     done = {
-      cell.rule for cell in cells.read(self.results)
-      if cell.error is None and cell.model == model and (cell.k, cell.regime, cell.split) == group.place
+      cell.rule for cell in cells.read(self.results, BlockwiseCell)
+      if cell.error is None and cell.models == model and (cell.k, cell.regime, cell.split) == group.place
     }  # fmt: skip
     return [rule for rule in group.rules if model is None or rule not in done]
 
@@ -181,13 +181,13 @@ class Page:
   def _fail(self, group: Group, reason: str) -> None:
     known = cells.latest(self.cells(group.split))
     for rule in self._missing(group):
-      cell = Cell(group.k, group.regime, rule, split=group.split, error=reason)
+      cell = BlockwiseCell(group.k, group.regime, rule, split=group.split, error=reason)
       if known.get(cell.key) != cell:
         cells.append(self.results, cell)
 
   def _check(self, groups: Iterable[Group]) -> None:
     """Raises UserError for what is wrong before any work."""
-    cells.read(self.results)  # it may be no table
+    cells.read(self.results, BlockwiseCell)  # it may be no table
     keys = {key: None for group in groups for key in self._chain(group.k, group.regime)}
     runs = self._checked([self.run(*key) for key in keys])
     for run in runs:

@@ -1,0 +1,57 @@
+"""The cells of Tables 1, 2 and 4: one model, k and acceptance rule."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from experiments.lab.cells import Cell
+from fastdec.errors import UserError
+
+REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
+RULE = r'exact|(top|min|beam|tree)-[1-9]\d*|distance-(0|[1-9]\d*)'
+Key = tuple[int, str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockwiseCell(Cell):
+  """One measurement. An output is a sentence or an image."""
+
+  k: int
+  regime: str  # a key of REGIMES
+  rule: str  # 'exact', 'top-2', 'min-3', 'tree-32', 'beam-4' (beam search), ...
+  bleu: float | None = None  # per cent
+  bleu_signature: str | None = None
+  compound_bleu: float | None = None  # per cent; as Tensor2Tensor has it, compounds split
+  compound_bleu_signature: str | None = None
+  bits_per_dimension: float | None = None  # of the originals, given the inputs
+  psnr: float | None = None  # dB, against the originals; see `image_quality`
+  ssim: float | None = None  # against the originals, -1 to 1
+  psnr_to_greedy: float | None = None  # dB, against the same model's greedy output; infinite where equal
+  mean_block_size: float | None = None  # tokens per call of the target
+  calls_per_output: float | None = None
+  ms_per_output: float | None = None  # batch 1, median
+  greedy_ms_per_output: float | None = None  # of the same model, interleaved with the former
+  speedup: float | None = None  # over that greedy: the median of the ratios of rounds side by side
+  same_as_greedy: float | None = None  # share of outputs that are the same model's greedy ones
+  compile_seconds: float | None = None
+  head_accuracy: tuple[float | None, ...] = ()  # top-1 on the dev set of p1 .. pk, 0 to 1
+  outputs: int | None = None
+  split: str | None = None
+
+  older_names: ClassVar[Mapping[str, str]] = {'model': 'models'}
+
+  def __post_init__(self) -> None:
+    if type(self.k) is not int or self.k < 1:
+      raise UserError(f'a cell of a table cannot have k={self.k!r}: k is a whole number from 1')
+    if self.regime not in REGIMES or not re.fullmatch(RULE, self.rule):
+      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N, distance-N, tree-N or beam-N'
+      raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
+
+  @property
+  def key(self) -> Key:
+    return self.k, self.regime, self.rule
+
+  @property
+  def name(self) -> str:
+    return f'k{self.k}-{self.regime}-{self.rule}'
