@@ -36,7 +36,7 @@ class LayerConv:
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
     """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
-    slots = count[:, None] + jnp.arange(self.past)  # among committed inputs and path
+    slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]  # among committed inputs and path
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)
       slots = jnp.where(slots < self.past, slots, self.past + node)
@@ -72,4 +72,4 @@ class ConvCache:
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'ConvCache':
     """See `KVCache.take`."""
-    return self.gather((rows[:, None] * beams + jnp.arange(beams)).reshape(-1))
+    return self.gather((rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1))

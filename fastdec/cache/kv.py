@@ -74,7 +74,7 @@ class KVCache:
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'KVCache':
     """The cache of these rows alone, where a row is `beams` rows here."""
-    return self.gather((rows[:, None] * beams + jnp.arange(beams)).reshape(-1))
+    return self.gather((rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1))
 
 
 def _put(

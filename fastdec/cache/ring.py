@@ -43,7 +43,7 @@ class LayerRing(LayerKV):
 
   def write(self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> 'LayerRing':
     """Puts n new entries at slots start..start+n-1 of each row, going round."""
-    slots_bn = (start[:, None] + jnp.arange(k.shape[2])) % self.k.shape[2]
+    slots_bn = (start[:, None] + jnp.arange(k.shape[2], dtype=start.dtype)[None]) % self.k.shape[2]
     put = jax.vmap(lambda ring, new, slots: ring.at[:, slots].set(new, unique_indices=True))
     return LayerRing(put(self.k, k.astype(self.k.dtype), slots_bn), put(self.v, v.astype(self.v.dtype), slots_bn))
 

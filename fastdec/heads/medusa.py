@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int
 
@@ -72,7 +73,7 @@ class MedusaHeads:
     Raises:
       UserError: own projections of another size than the model's, or without the bias that it has.
     """
-    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
+    dtype = np.result_type(np.float32, *(x.dtype for x in jax.tree.leaves(params)))
     if self.vocab_size is None:
       return self._blocks(dtype)
     project = functools.partial(vocabulary_projection(model), params)

@@ -18,7 +18,7 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 1 1   1      1   0   1 ]
   """
-  node_bs = jnp.arange(slots) - length[:, None]  # which node stands in a slot
+  node_bs = _beyond(length, slots)
   committed_bs = node_bs < 0
   return committed_bs[:, None, :] | _among_nodes(nodes, node_bs)
 
@@ -30,7 +30,7 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
   position    0 1     2     3   3   4
   """
   n = nodes.mask.shape[-1]
-  node_bs = jnp.arange(slots) - length[:, None]
+  node_bs = _beyond(length, slots)
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, node_bs.clip(0, n - 1), axis=1)
   return length[:, None] + jnp.where(node_bs < 0, node_bs, depth_bs)
@@ -39,7 +39,7 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
 def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -> Bool[Array, 'b n s']:
   """The same for a ring (`cache.ring`): a node sees back to the beginning of the block before its own."""
   n = nodes.mask.shape[-1]
-  ahead_bs = (jnp.arange(slots) - length[:, None]) % slots  # 0..n-1: a node; else what was written a round ago
+  ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else what was written a round ago
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
   position_bs = length[:, None] + jnp.where(ahead_bs < n, depth_bs, ahead_bs - slots)
@@ -57,11 +57,13 @@ def node_window(nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int)
     aa    [ 0 0   1      1   1   1 ]
   """
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.mask.shape[-1]))
-  slot_s = jnp.arange(slots)
-  node_bs = slot_s - length[:, None]
-  depth_bs = jnp.take_along_axis(depths_bn, node_bs.clip(0, depths_bn.shape[1] - 1), axis=1)
-  position_bs = jnp.where(node_bs < 0, slot_s, length[:, None] + depth_bs)
+  position_bs = slot_positions(nodes, length, slots)
   return position_bs[:, None, :] > (length[:, None] + depths_bn)[:, :, None] - window
+
+
+def _beyond(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
+  """How far each slot lies beyond the row's length: the number of the node that stands there, negative before it."""
+  return jnp.arange(slots, dtype=length.dtype)[None] - length[:, None]
 
 
 def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
@@ -104,10 +106,10 @@ def weights_of(
   b, n, h, p = q.shape
   g = k.shape[1]
   q = q.reshape(b, n, g, h // g, p) * (p**-0.5 if scale is None else scale)
-  wide = jnp.promote_types(q.dtype, jnp.float32)
+  wide = np.promote_types(q.dtype, np.float32)
   scores = jnp.einsum('bngrp,bgsp->bgrns', q, k, preferred_element_type=wide)
   if bias is not None:
-    scores += bias.reshape(bias.shape[0], g, h // g, *bias.shape[2:])
+    scores += bias.reshape(bias.shape[0], g, h // g, *bias.shape[2:]).astype(wide)
   return jax.nn.softmax(jnp.where(mask[:, None, None], scores, -1e30), axis=-1).astype(q.dtype)
 
 

@@ -51,7 +51,7 @@ def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
   past, parents = width - 1, nodes.parents
   xp = np if isinstance(parents, np.ndarray) else jnp
   above = xp.where(parents < 0, past - 1, past + parents)  # the slot before each node's
-  slots = [xp.broadcast_to(past + xp.arange(parents.shape[-1]), parents.shape)]
+  slots = [xp.broadcast_to(past + xp.arange(parents.shape[-1], dtype=parents.dtype), parents.shape)]
   for _ in range(past):
     of_node = xp.take_along_axis(above, (slots[0] - past).clip(0), axis=-1)
     slots.insert(0, xp.where(slots[0] < past, slots[0] - 1, of_node))

@@ -78,19 +78,19 @@ class Network(Stacks):
     x = jnp.where((own >= 0)[..., None], x, 0)
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
-    signal = [sinusoids(at, c.d_model // 4, LONGEST) for at in (row, column * CHANNELS + channel)]
+    signal = [sinusoids(at, c.d_model // 4, LONGEST) for at in (row, column * CHANNELS + channel.astype(column.dtype))]
     x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (c.d_model // 2, 0))).astype(c.dtype)
     return self.drop(x, train)
 
   def unembed(self, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    return self.output(hidden).astype(jnp.promote_types(hidden.dtype, jnp.float32))
+    return self.output(hidden).astype(np.promote_types(hidden.dtype, np.float32))
 
   def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
     """Teacher-forced hidden states; see `ImageTransformer.hidden`."""
     memory = self.memory(self.encode(*_flat(batch['source']), attend_to_all, train))
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     sees = Sees(functools.partial(attend_locally, block=self.config.block_length), attend_to_all)
-    hidden, _ = self.decode(shifted, jnp.arange(shifted.shape[1])[None], sees, memory, train=train)
+    hidden, _ = self.decode(shifted, jnp.arange(shifted.shape[1], dtype=jnp.int32)[None], sees, memory, train=train)
     self.output(hidden[:1, :1])  # in `init`, makes its parameters
     return hidden
 
@@ -225,9 +225,9 @@ def _looking_across(h: int, d: int) -> dict[str, Any]:
 def _flat(pictures: UInt8[Array, 'b height width c']) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:
   """Intensities in raster scan, and their positions."""
   tokens = pictures.reshape(pictures.shape[0], -1).astype(jnp.int32)
-  return tokens, jnp.arange(tokens.shape[1])[None]
+  return tokens, jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
 
 
 def _centre(at: Int[Array, '*b n'], scale: float) -> Num[Array, '*b n']:
   """Where in the output the middle of a source pixel lies; an output pixel lies where it is."""
-  return at if scale == 1 else (at + 0.5) * scale - 0.5
+  return at if scale == 1 else (at.astype(float) + 0.5) * scale - 0.5

@@ -30,7 +30,7 @@ def project(x: Float[Array, '*b d'], kernel: Float[Array, '*f d']) -> Float[Arra
   x_rd = x.reshape(rows, d)
   if rows == 1 and x.dtype.itemsize < 4:
     x_rd = jnp.concatenate([x_rd, x_rd])
-  wide = jnp.promote_types(x.dtype, jnp.float32)
+  wide = np.promote_types(x.dtype, np.float32)
   kernel = kernel.astype(x.dtype)
   if rows <= FEW and (kernel.ndim > 2 or (rows > 1 and x.dtype.itemsize >= 4)):
     first = kernel if kernel.ndim > 2 else kernel[None]

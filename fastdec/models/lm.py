@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
@@ -111,7 +112,7 @@ class RMSNorm(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '*b d']:
     scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
     inverse = 1 / jnp.sqrt(jnp.square(wide).mean(-1, keepdims=True) + self.config.norm_epsilon)
     return (wide * inverse).astype(x.dtype) * scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 

@@ -101,7 +101,7 @@ class NGram:
     words = hidden[..., 0].astype(jnp.int32).reshape(-1)
     unigram = params['unigram']
     if self.successors:
-      law = params['rest'][words, None] * unigram
+      law = params['rest'][words, None] * unigram[None]
       law = law.at[jnp.arange(len(words))[:, None], params['ids'][words]].add(params['shares'][words])
     else:
       law = jnp.broadcast_to(unigram, (len(words), self.vocab_size))

@@ -42,7 +42,7 @@ class Rope:
 
 def rotate(x: Float[Array, 'b n h w'], angles: Float[Array, 'b n p']) -> Float[Array, 'b n h w']:
   """x with entry i and entry i + w / 2 of each head turned by angle i, in float32 at least."""
-  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+  wide = x.astype(np.promote_types(x.dtype, np.float32))
+  cos, sin = (wave(angles)[:, :, None].astype(wide.dtype) for wave in (jnp.cos, jnp.sin))
   a, b = jnp.split(wide, 2, axis=-1)
   return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
