@@ -37,16 +37,8 @@ def main(words: list[str]) -> None:
 def _serve(workdir, shown) -> None:
   import contextlib
 
-  from experiments.papers.stern2018.voting import store
-  from fastdec.errors import UserError
+  from experiments.papers.stern2018.voting import store, web
 
-  try:
-    from experiments.papers.stern2018.voting import web
-  except ModuleNotFoundError as error:
-    raise UserError(
-      f"the page needs the package {error.name}: pip install 'fastdec[human-eval]', in a checkout "
-      "pip install -e '.[human-eval]'"
-    ) from None
   listening = web.listen(HOST.value, PORT.value)
   votes = store.Votes(workdir / store.FILE, shown.digest, new=True)
   app = web.make_app(shown, votes)

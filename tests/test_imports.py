@@ -4,17 +4,26 @@ experiments -> folders, training, evaluation, data -> decoding -> models, heads 
 """
 
 import ast
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fastdec.extras import EXTRA_OF
+
 ROOT = Path(__file__).parent.parent
 
-BASE = {'errors', 'struct', 'sharding'}
+BASE = {'errors', 'extras', 'struct', 'sharding'}
 # What each part of fastdec may import of the others. A part may always import itself.
 ALLOWED = {
   'errors': set(),
+  'extras': {'errors'},
   'struct': set(),
   'files': {'errors'},
   'sharding': {'errors', 'struct'},
@@ -30,29 +39,7 @@ ALLOWED = {
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
-DECODING_NEEDS = ('cache', 'decoding', 'errors', 'heads', 'models', 'sharding', 'struct')
-HEAVY = {
-  'absl',
-  'array_record',
-  'babel',
-  'datasets',
-  'grain',
-  'matplotlib',
-  'ml_collections',
-  'optax',
-  'orbax',
-  'sacrebleu',
-  'sacremoses',
-  'safetensors',
-  'sentencepiece',
-  'skimage',
-  'tensorboardX',
-  'tensorflow',
-  'tensorflow_datasets',
-  'tokenizers',
-  'torch',
-  'transformers',
-}
+DECODING_NEEDS = ('cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'sharding', 'struct')
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -85,10 +72,64 @@ def test_a_part_imports_only_what_is_below_it(part):
         assert any(f'{name}.'.startswith(f'{prefix}.') for prefix in allowed), f'{file} imports {name}'
 
 
+# What `pip install fastdec` brings, and the part of it that the core needs: the rest reads folders and texts.
+INSTALLED = {'flax', 'jax', 'jaxtyping', 'numpy', 'safetensors', 'tokenizers'}
+NEEDED = INSTALLED - {'safetensors', 'tokenizers'}
+
+
+def strangers(file: Path) -> set[str]:
+  """What a file imports that is neither Python's nor ours, by its first name."""
+  known = sys.stdlib_module_names | {'fastdec', 'experiments', 'configs', 'tests'}
+  return {name.split('.')[0] for name in imports(file)} - known
+
+
 @pytest.mark.parametrize('part', [part for part in DECODING_NEEDS if part in PARTS])
 def test_decoding_runs_where_only_jax_and_flax_are_installed(part):
   for file in files_of(part):
-    assert not HEAVY & {name.split('.')[0] for name in imports(file)}, file
+    assert strangers(file) <= NEEDED, file
+
+
+def test_what_is_imported_is_installed_or_has_an_extra():
+  for file in [*files_of(''), *experiments_files(''), *(ROOT / 'configs').rglob('*.py')]:
+    assert strangers(file) <= INSTALLED | set(EXTRA_OF), file
+
+
+@pytest.mark.parametrize('part', PARTS)
+def test_a_missing_extra_is_explained_wherever_the_library_imports_it(part):
+  """Either by `extras.explained`, or by a sentence of the file's own; of experiments `cli.run` explains it."""
+  for file in files_of(part):
+    tree = ast.parse(file.read_text(), file)
+    told = set()
+    for node in ast.walk(tree):
+      if isinstance(node, ast.With) and ast.unparse(node.items[0]) == 'extras.explained()':
+        told.update(ast.walk(node))
+      if isinstance(node, ast.Try) and any(ast.unparse(handler.type) == 'ImportError' for handler in node.handlers):
+        told.update(ast.walk(node))
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Import | ast.ImportFrom) and node not in told:
+        name = node.names[0].name if isinstance(node, ast.Import) else node.module
+        assert name.split('.')[0] not in EXTRA_OF, f'{file} imports {name}: write it under extras.explained()'
+
+
+def test_every_extra_brings_what_it_is_said_to():
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  distribution = lambda requirement: re.match(r'[\w.-]+', requirement)[0].lower().replace('_', '-')
+  of_module = importlib.metadata.packages_distributions()
+  for module, extra in EXTRA_OF.items():
+    brought = {distribution(requirement) for requirement in project['optional-dependencies'][extra]}
+    provided = {distribution(name) for name in of_module.get(module, ())}
+    assert not provided or brought & provided, f'{extra} does not bring {module}, which is in {provided}'
+  brought = {distribution(requirement) for requirement in project['dependencies']}
+  assert brought == INSTALLED
+
+
+def test_the_library_itself_loads_none_of_the_extras():
+  """Beside what flax loads."""
+  loaded = 'sorted({name.split(".")[0] for name in sys.modules})'
+  code = f'import json, sys, flax; before = {loaded}; import fastdec; print(json.dumps([before, {loaded}]))'
+  printed = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+  before, after = map(set, json.loads(printed))
+  assert not (after - before) & (set(EXTRA_OF) | {'safetensors', 'tokenizers'})
 
 
 def test_configs_know_nothing_of_the_library_but_its_errors():

@@ -26,6 +26,7 @@ from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 
 from configs.common import known
+from fastdec import extras
 from fastdec.errors import UserError
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
@@ -107,7 +108,8 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
     sys.stdout.flush()
 
   try:
-    app.run(flushed, flags_parser=parse)
+    with extras.explained():
+      app.run(flushed, flags_parser=parse)
   except UserError as error:
     _say(str(error))
     sys.exit(2)

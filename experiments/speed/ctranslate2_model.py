@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastdec.errors import UserError
+from fastdec import extras
 from fastdec.models.layers import sinusoids
 
 ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}  # ours, and CTranslate2's names
@@ -15,10 +15,8 @@ ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}  # ours, an
 
 def version() -> str:
   """Of the installed package; UserError where there is none."""
-  try:
+  with extras.explained():
     import ctranslate2
-  except ImportError:
-    raise UserError("CTranslate2 is not installed: run pip install -e '.[benchmark]'") from None
   return ctranslate2.__version__
 
 

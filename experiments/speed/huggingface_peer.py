@@ -5,18 +5,15 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fastdec.errors import UserError
+from fastdec import extras
 from fastdec.models.lm import LMConfig
 
 
 def versions() -> dict[str, Any]:
   """Of the installed packages, and how many threads they use; UserError where one is missing."""
-  try:
+  with extras.explained():
     import torch
     import transformers
-  except ImportError as error:
-    name = error.name or 'transformers'
-    raise UserError(f"{name} is not installed: run pip install 'fastdec[benchmark]'") from None
   threads = torch.get_num_threads()
   return {'transformers': transformers.__version__, 'torch': torch.__version__, 'torch_threads': threads}
 

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow_datasets as tfds
-from google.protobuf import json_format
 
+from fastdec import extras
 from fastdec.errors import UserError
+
+with extras.explained():
+  import tensorflow_datasets as tfds
+  from google.protobuf import json_format
 
 ReadRows = Callable[[], Iterable[tuple[Any, ...]]]
 PathLike = str | os.PathLike[str]

@@ -8,11 +8,13 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import sacrebleu.metrics
-import sacremoses
-from sacremoses.corpus import NonbreakingPrefixes
-
+from fastdec import extras
 from fastdec.errors import UserError
+
+with extras.explained():
+  import sacrebleu.metrics
+  import sacremoses
+  from sacremoses.corpus import NonbreakingPrefixes
 
 
 class Bleu(NamedTuple):

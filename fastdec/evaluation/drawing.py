@@ -3,8 +3,12 @@
 import os
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from fastdec import extras
+
+with extras.explained():
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
+
 
 BLOCKS, SPEED = 'mean accepted block size (tokens per call)', 'wall-clock speed-up over greedy decoding'
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')  # Okabe and Ito's

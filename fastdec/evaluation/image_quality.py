@@ -1,10 +1,13 @@
 """How near images come to others: PSNR and SSIM by scikit-image. The paper gives neither."""
 
 import numpy as np
-import skimage.metrics
 from jaxtyping import Array, Shaped
 
+from fastdec import extras
 from fastdec.errors import UserError
+
+with extras.explained():
+  import skimage.metrics
 
 Images = Shaped[Array | np.ndarray, '...']
 SHAPE = (32, 32, 3)

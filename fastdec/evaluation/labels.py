@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
+
+from fastdec import extras
+
+with extras.explained():
+  from matplotlib.axes import Axes
+  from matplotlib.lines import Line2D
+  from matplotlib.patheffects import withStroke
 
 SIZE = 7.5  # points
 ASPECT = 0.62  # a character's mean width over its height

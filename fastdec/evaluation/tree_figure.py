@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-
+from fastdec import extras
 from fastdec.evaluation.drawing import save
 from fastdec.evaluation.tree_growth import Tree
+
+with extras.explained():
+  from matplotlib import colormaps
+  from matplotlib.figure import Figure
 
 SLOT = 0.42  # inches for a leaf
 

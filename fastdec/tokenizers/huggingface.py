@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.files import read_json
 
@@ -37,10 +38,8 @@ class JsonTokenizer:
   """tokenizer.json, by the `tokenizers` library."""
 
   def __init__(self, file: pathlib.Path):
-    try:
-      import tokenizers
-    except ImportError:
-      raise UserError(f'{file} needs the tokenizers library: run pip install tokenizers') from None
+    import tokenizers  # not above: most decoding needs no text
+
     try:
       self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # what the library raises is a bare Exception
@@ -127,10 +126,8 @@ class MarianTokenizer:
 
 
 def _sentencepiece(file: pathlib.Path) -> Any:
-  try:
+  with extras.explained():
     import sentencepiece
-  except ImportError:
-    raise UserError(f'{file} needs the sentencepiece library: run pip install sentencepiece') from None
   try:
     return sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes())
   except (OSError, RuntimeError):

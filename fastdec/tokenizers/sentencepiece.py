@@ -13,10 +13,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-import sentencepiece
-
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.files import whole_file
+
+with extras.explained():
+  import sentencepiece
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 PathLike = str | os.PathLike[str]

@@ -16,18 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grain
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from jaxtyping import PyTree
-from orbax.checkpoint.checkpoint_managers import PreservationContext
 
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.training.files import damage_of, write_json, write_sums
 from fastdec.training.processes import everywhere, is_first, wait
 from fastdec.training.state import TrainState
+
+with extras.explained():
+  import grain
+  import orbax.checkpoint as ocp
+  from orbax.checkpoint.checkpoint_managers import PreservationContext
 
 PathLike = str | os.PathLike[str]
 

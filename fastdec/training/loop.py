@@ -14,13 +14,12 @@ import os
 import time
 from collections.abc import Callable
 
-import grain
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
 
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.sharding import REPLICATED, MeshConfig, Table, make_mesh, place, place_rows, using
@@ -31,6 +30,10 @@ from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
 from fastdec.training.state import Task, TrainState
+
+with extras.explained():
+  import grain
+  import optax
 
 AHEAD = 2  # steps given to the device before the host waits for one
 Evaluate = Callable[[Params], dict[str, float]]

@@ -4,10 +4,13 @@ import dataclasses
 import re
 
 import jax.numpy as jnp
-import optax
 
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.training.weight_norm import weight_normalised
+
+with extras.explained():
+  import optax
 
 NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')  # paths of what weight normalisation is for
 

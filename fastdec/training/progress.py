@@ -10,13 +10,16 @@ from typing import Any
 
 import jax
 import numpy as np
-import rich.progress as bars
-from rich.console import Console
-from tensorboardX import SummaryWriter
 
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.training.losses import Metrics
 from fastdec.training.processes import is_first
+
+with extras.explained():
+  import rich.progress as bars
+  from rich.console import Console
+  from tensorboardX import SummaryWriter
 
 
 class Progress:

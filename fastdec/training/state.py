@@ -10,12 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int, Key
 
-from fastdec import struct
+from fastdec import extras, struct
 from fastdec.models.api import Params
 from fastdec.training.losses import Batch, Metrics, all_heads_loss, head_loss, model_loss
+
+with extras.explained():
+  import optax
 
 SMOOTHING = 0.1  # T2T's label smoothing
 Loss = Callable[[Params, Params, Batch, Array], tuple[Float[Array, ''], Metrics]]

@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
+
+from fastdec import extras
+
+with extras.explained():
+  import optax
 
 TINY = 1e-20
 Flat = dict[str, Array]  # by path

@@ -14,14 +14,17 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
-import grain
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+from fastdec import extras
 from fastdec.data import builders
 from fastdec.data.images import celeba, npz
 from fastdec.data.images.resizing import shrink
 from fastdec.errors import UserError
+
+with extras.explained():
+  import grain
 
 PathLike = str | os.PathLike[str]
 Image = UInt8[np.ndarray, '32 32 3']

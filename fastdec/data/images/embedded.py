@@ -13,10 +13,13 @@ import pathlib
 from collections.abc import Iterator
 
 import numpy as np
-import skimage.data
 from jaxtyping import UInt8
 
+from fastdec import extras
 from fastdec.data.images import resizing
+
+with extras.explained():
+  import skimage.data
 
 PHOTOGRAPHS = ('astronaut', 'chelsea', 'coffee', 'rocket')
 SIZES = {'train': 2000, 'dev': 64, 'test': 64}  # windows, as many of each photograph

@@ -16,10 +16,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from babel import Locale, dates, numbers, units
-from num2words import num2words
-
+from fastdec import extras
 from fastdec.data.text import embedded_sentences as words
+
+with extras.explained():
+  from babel import Locale, dates, numbers, units
+  from num2words import num2words
 
 SIZES = {'dev': 500, 'test': 500, 'train': 20_000}
 SEED = 2018

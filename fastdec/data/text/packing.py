@@ -17,14 +17,17 @@ import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import grain
 import numpy as np
 from jaxtyping import Int, Int32
 
+from fastdec import extras
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 from fastdec.tokenizers.dictionary import DictionaryPair
 from fastdec.tokenizers.sentencepiece import Tokenizer
+
+with extras.explained():
+  import grain
 
 Batch = dict[str, Int32[np.ndarray, 'r l']]
 CHUNK = 10_000  # pairs tokenised at once

@@ -17,6 +17,7 @@ in order, and without entities.
 import pathlib
 from typing import Any
 
+from fastdec import extras
 from fastdec.data import builders
 from fastdec.data.text.lines import LinePair, Lines
 from fastdec.errors import UserError
@@ -61,7 +62,8 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
   Raises:
     UserError: it is not prepared there, or not as array records, or the languages are not English and German.
   """
-  from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
+  with extras.explained():
+    from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
 
   _check_languages(source, target)
   return builders.from_tfds(NAME, folder, SPLITS, ', or give the archives with kind=archives')

@@ -103,7 +103,7 @@ def test_a_missing_framework_is_one_sentence(refused, workdir, monkeypatch):
   monkeypatch.setitem(sys.modules, 'waitress', None)
   monkeypatch.delitem(sys.modules, 'experiments.papers.stern2018.voting.web', raising=False)
   monkeypatch.delattr(voting, 'web', raising=False)
-  refused(['needs the package waitress', "pip install 'fastdec[human-eval]'"], '--serve', f'--workdir={workdir}')
+  refused(['waitress is not installed', "pip install 'fastdec[human-eval]'"], '--serve', f'--workdir={workdir}')
 
 
 def test_a_server_is_this_machines_alone_keeps_its_port_and_ends_with_ctrl_c(refused, workdir, tmp_path):

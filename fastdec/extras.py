@@ -1,0 +1,58 @@
+"""What decoding does not need, and how a user gets it.
+
+`pip install fastdec` installs what decoding needs. The other packages come by extras, such as `fastdec[train]`, which
+pyproject.toml lists. A file that imports such a package says so, and a user who lacks it reads what to install:
+
+  with extras.explained():
+    import optax
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from fastdec.errors import UserError
+
+EXTRA_OF = {  # the extra that brings a module
+  'sentencepiece': 'sentencepiece',
+  'absl': 'commands',
+  'ml_collections': 'commands',
+  'rich': 'commands',
+  'array_record': 'data',
+  'babel': 'data',
+  'google': 'data',  # google.protobuf
+  'grain': 'data',
+  'num2words': 'data',
+  'tensorflow_datasets': 'data',
+  'PIL': 'images',
+  'skimage': 'images',
+  'optax': 'train',
+  'orbax': 'train',
+  'tensorboardX': 'train',
+  'matplotlib': 'evaluate',
+  'sacrebleu': 'evaluate',
+  'sacremoses': 'evaluate',
+  'flask': 'human-eval',
+  'waitress': 'human-eval',
+  'werkzeug': 'human-eval',
+  'ctranslate2': 'benchmark',
+  'torch': 'benchmark',
+  'transformers': 'benchmark',
+}
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+  """Turns an import that fails within into the sentence that says which extra brings the package.
+
+  Raises:
+    UserError: a module of EXTRA_OF is not installed. Other missing modules raise what they always do.
+  """
+  try:
+    yield
+  except ModuleNotFoundError as error:
+    module = (error.name or '').split('.')[0]
+    if module not in EXTRA_OF:
+      raise
+    wanted = f"'.[{EXTRA_OF[module]}]'"
+    remedy = f"pip install 'fastdec[{EXTRA_OF[module]}]', or in a checkout pip install -e {wanted}"
+    raise UserError(f'{module} is not installed: run {remedy} (the extra all brings everything)') from None
