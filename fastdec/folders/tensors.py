@@ -19,7 +19,7 @@ SHOWN = 8
 T = TypeVar('T')
 
 
-class Tensors(Mapping[str, Array]):
+class Tensors(Mapping[str, Any]):
   """The tensors of a folder by name, read when asked for, one at a time, into the wanted type (None: as stored).
 
   Once one is missing, nothing more is read: zeros stand for the rest, so that `check` can list all that are missing.

@@ -9,6 +9,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.folders.tensors import Tensors
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 
@@ -82,7 +83,7 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
     if own:
       np.testing.assert_array_equal(own_params['projection']['kernel'], tensors[f'{i}.1.weight'])
   assert heads.init(jax.random.key(0)).keys() == params.keys()
-  monkeypatch.setattr(tensors.Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
+  monkeypatch.setattr(Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
   assert folders.describe_heads(folder) == heads
 
 
