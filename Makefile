@@ -16,7 +16,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
-.PHONY: quickstart test test-slow lint clean
+.PHONY: quickstart test test-slow lint results clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: $(VENV)/.ready
@@ -31,6 +31,10 @@ test-slow: $(VENV)/.ready-test
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
+
+# The tables of docs/results, from the JSON lines beside the pages.
+results: $(VENV)/.ready
+	$(BIN)/python -m experiments.results
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis

@@ -12,7 +12,7 @@
 scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus, without distillation; about 6 minutes
   smoke      the same at toy size with all four regimes: every step runs, nothing is learnt; about two minutes
-  multi30k   Multi30k from data/multi30k (--config.data.folder=...): hours; base about 33 BLEU, see docs/results.md
+  multi30k   Multi30k from data/multi30k (--config.data.folder=...): hours; base about 33 BLEU, see docs/results
   wmt14      the paper's sizes and text, as TFDS has prepared it; or --config.data.kind=archives with
              --config.data.folder=... (see fastdec/data/text/wmt14.py): not for a CPU. The paper: base 25.56 BLEU,
              k = 10 on distilled data, fine-tuned: 25.60 at a mean accepted block size of 4.95

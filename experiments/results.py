@@ -1,0 +1,184 @@
+"""Draws the tables of docs/results anew, from the JSON lines that lie beside the pages: `make results`.
+
+  python -m experiments.results [--folder=docs/results]
+
+A page names a table and its lines, and the table stands between two comments; all other text is written by hand:
+
+  <!-- table: stern2018.table1 from multi30k.jsonl -->
+  ...
+  <!-- end -->
+
+The lines are those that launchers append to a workdir's results.jsonl (or speed.jsonl, ...). After a new measurement,
+copy the workdir's file over the one here, and draw. Lines that say "recovered" were read back from tables that had been
+pasted: their figures have the printed precision.
+"""
+
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments.lab import cli
+
+FOLDER = flags.DEFINE_string('folder', 'docs/results', 'folder with the pages and their lines')
+MARKED = re.compile(r'(<!-- table: (\S+) from (\S+) -->\n).*?(<!-- end -->)', re.DOTALL)
+SPEED_CONDITIONS = ('config', 'seed', 'platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
+PEER_CONDITIONS = (
+  *('config', 'dtype', 'batch', 'seed', 'platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit'),
+  *('prompt', 'tokens', 'gamma', 'ngram', 'prompts', 'timed', 'rounds', 'transformers', 'torch', 'torch_threads'),
+)
+Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
+
+
+def main(_: list[str]) -> None:
+  from fastdec.errors import UserError
+  from fastdec.files import whole_file
+
+  pages = sorted(pathlib.Path(FOLDER.value).glob('*.md'))
+  if not pages:
+    raise UserError(f'--folder={FOLDER.value} has no pages: give a folder such as docs/results')
+  tables = known_tables()
+  for page in pages:
+    text = drawn(page, tables)
+    if text != page.read_text():
+      with whole_file(page) as file:
+        file.write(text.encode())
+      print(f'{page} is drawn anew')
+
+
+def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
+  """The text of a page with each table as its lines have it.
+
+  Raises:
+    UserError: a table or a file of lines that is not there.
+  """
+  from fastdec.errors import UserError
+
+  def draw(found: re.Match[str]) -> str:
+    begin, name, lines, end = found.groups()
+    if name not in tables:
+      raise UserError(f"{page} asks for the table '{name}': known are {', '.join(tables)}")
+    if not (page.parent / lines).exists():
+      raise UserError(f'{page} draws {name} from {lines}, which is not beside it: copy it there from the workdir')
+    return f'{begin}\n{tables[name](page.parent / lines).strip()}\n\n{end}'
+
+  return MARKED.sub(draw, page.read_text())
+
+
+def known_tables() -> dict[str, Draw]:
+  """The tables by the names that pages have for them; each is drawn by the code that the experiment's launcher uses."""
+  from experiments.papers.cai2024 import tables as cai2024
+  from experiments.papers.cai2024.cells import MedusaCell
+  from experiments.papers.incremental import tables as incremental
+  from experiments.papers.incremental.cells import SavingCell
+  from experiments.papers.leviathan2022 import tables as leviathan2022
+  from experiments.papers.leviathan2022.cells import SpecCell
+  from experiments.papers.stern2018 import image_tables, tables, tree_tables
+  from experiments.papers.stern2018.cells import BlockwiseCell
+  from experiments.speed import images, lm, translation
+
+  def is_of_table1(cell: BlockwiseCell) -> bool:
+    return not cell.rule.startswith('beam-')
+
+  def is_of_table4(cell: BlockwiseCell) -> bool:
+    return cell.rule == 'exact' or cell.rule.startswith('beam-')
+
+  return {
+    'stern2018.table1': of_cells(BlockwiseCell, tables.table1, is_of_table1),
+    'stern2018.rules': of_cells(BlockwiseCell, tables.rules_table, is_of_table1),
+    'stern2018.trees': of_cells(BlockwiseCell, tree_tables.trees_table, is_of_table1),
+    'stern2018.wallclock': of_cells(BlockwiseCell, tables.wallclock_table, is_of_table1),
+    'stern2018.table4': of_cells(BlockwiseCell, tables.table4, is_of_table4),
+    'stern2018.beside': beside,
+    'stern2018.table2': of_cells(BlockwiseCell, image_tables.table2),
+    'stern2018.quality': of_cells(BlockwiseCell, image_tables.quality_table),
+    'stern2018.distances': of_cells(BlockwiseCell, image_tables.tau_table),
+    'leviathan2022.speeds': of_cells(SpecCell, leviathan2022.speed_table),
+    'leviathan2022.alphas': of_cells(SpecCell, leviathan2022.alpha_table),
+    'cai2024.speeds': of_cells(MedusaCell, cai2024.speed_table),
+    'cai2024.heads': of_calibration(cai2024.heads_table),
+    'cai2024.trees': of_calibration(cai2024.widths_table),
+    'incremental': of_cells(SavingCell, incremental.tables),
+    'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
+    'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),
+    'speed.lm': of_rows(lm.markdown, SPEED_CONDITIONS),
+    'speed.generate_peer': of_rows(generate_peer, PEER_CONDITIONS),
+  }
+
+
+def of_cells(kind: type, make: Callable[..., Any], is_shown: Callable[[Any], bool] = lambda cell: True) -> Draw:
+  """Draws the table, or the tables, that `make` has of those cells in a file that are to be shown."""
+  from experiments.lab import cells
+
+  def draw(lines: pathlib.Path) -> str:
+    made = make([cell for cell in cells.read(lines, kind) if is_shown(cell)])
+    return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
+
+  return draw
+
+
+def of_calibration(make: Callable[..., Any]) -> Draw:
+  """Draws a table of what was found about heads and trees, in medusa-1-tree.json and the like."""
+  from fastdec.evaluation.tree_calibration import Calibration
+
+  def draw(found: pathlib.Path) -> str:
+    return shown(make(Calibration.load(found), found.stem.removesuffix('-tree').capitalize()))
+
+  return draw
+
+
+def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[str]) -> Draw:
+  """Draws a benchmark's rows, with the conditions of these names below."""
+  import json
+
+  def draw(lines: pathlib.Path) -> str:
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    conditions = '; '.join(f'{name} {rows[0][name]}' for name in names)
+    return f'{make(rows)}\n\n{folded(f"Conditions: {conditions}.")}'
+
+  return draw
+
+
+def generate_peer(rows: Sequence[Mapping[str, Any]]) -> str:
+  from fastdec.evaluation.calls import table
+
+  return table(rows, {
+    'strategy': '{strategy}',
+    'engine': '{engine}',
+    'same as our greedy': '{same_as_greedy:.1%}',
+    'ms a token': '{ms_per_token:.3f}',
+    'times as fast as transformers': '{to_peer:.2f}',
+    'as its own greedy': '{to_greedy:.2f}',
+    'calls of the target': '{target_calls:.1f}',
+    'of the draft model': '{draft_calls:.1f}',
+  })  # fmt: skip
+
+
+def beside(lines: pathlib.Path) -> str:
+  """Several workdirs side by side; here their cells are in one file, and each says its workdir."""
+  from experiments.lab import cells
+  from experiments.papers.stern2018.beside import beside_table
+  from experiments.papers.stern2018.cells import BlockwiseCell
+
+  found: dict[str, list[BlockwiseCell]] = {}
+  for cell in cells.read(lines, BlockwiseCell):
+    found.setdefault(cell.conditions['workdir'], []).append(cell)
+  return shown(beside_table(found))
+
+
+def shown(table: Any) -> str:
+  """A table as Markdown, its conditions folded."""
+  from experiments.lab import report
+
+  lines = report.markdown(table).strip().split('\n')
+  return '\n'.join(folded(line) if line.startswith('Conditions: ') else line for line in lines)
+
+
+def folded(conditions: str) -> str:
+  return f'<details><summary>Conditions</summary>\n\n{conditions.removeprefix("Conditions: ")}\n\n</details>'
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,58 @@
+"""docs/results: what stands on a page is what its lines say."""
+
+import pathlib
+import re
+
+import pytest
+
+from experiments import results
+from fastdec.errors import UserError
+
+FOLDER = pathlib.Path(__file__).parents[2] / 'docs' / 'results'
+PAGES = sorted(FOLDER.glob('*.md'))
+TABLES = results.known_tables()
+FIGURE = re.compile(r'\d+\.\d+')
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
+def test_tables_are_what_the_lines_say(page: pathlib.Path) -> None:
+  assert results.drawn(page, TABLES) == page.read_text()
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
+def test_all_tables_but_the_index_stand_between_marks(page: pathlib.Path) -> None:
+  by_hand = results.MARKED.sub('', page.read_text())
+  assert ('| --- |' in by_hand) == (page.name == 'README.md')
+
+
+@pytest.mark.parametrize('page', [page for page in PAGES if page.name != 'README.md'], ids=lambda page: page.stem)
+def test_findings_come_first_in_at_most_twenty_lines(page: pathlib.Path) -> None:
+  before = page.read_text().partition('<!-- table:')[0]
+  findings = [line for line in before.splitlines() if line and not line.startswith('#')]
+  assert 1 <= len(findings) <= 20
+
+
+def test_figures_of_the_index_stand_on_the_pages() -> None:
+  lines = (FOLDER / 'README.md').read_text().splitlines()
+  rows = [[entry.strip() for entry in line.strip('|').split('|')] for line in lines if line.startswith('|')]
+  for experiment, _, ours, _, _, page in rows[2:]:
+    there = FIGURE.findall((FOLDER / re.findall(r'\((.*)\)', page)[0]).read_text())
+    assert [figure for figure in FIGURE.findall(ours) if figure not in there] == [], experiment
+
+
+def test_a_line_that_changes_changes_the_table(tmp_path: pathlib.Path) -> None:
+  lines = (FOLDER / 'faces32.jsonl').read_text()
+  (tmp_path / 'faces32.jsonl').write_text(lines.replace('"mean_block_size": 1.92', '"mean_block_size": 1.93'))
+  page = tmp_path / 'page.md'
+  page.write_text('before\n<!-- table: stern2018.table2 from faces32.jsonl -->\nold\n<!-- end -->\nafter\n')
+  text = results.drawn(page, TABLES)
+  assert '| 1.93 (6.79) |' in text and 'old' not in text
+  assert text.startswith('before\n') and text.endswith('\nafter\n')
+
+
+@pytest.mark.parametrize('mark', ['nothing from faces32.jsonl', 'stern2018.table2 from nothing.jsonl'])
+def test_what_is_not_there_is_told(tmp_path: pathlib.Path, mark: str) -> None:
+  page = tmp_path / 'page.md'
+  page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')
+  with pytest.raises(UserError, match='nothing'):
+    results.drawn(page, TABLES)
