@@ -107,7 +107,7 @@ def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str,
 
 
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-  from fastdec.evaluation.calls import table
+  from experiments.speed.costs import table
 
   return table(rows, {
     'strategy': '{strategy}',

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding import decode
+from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.pool import decode_all
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -28,6 +28,7 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig, make_mesh, place, place_rows, using
+from fastdec.struct import Bound
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task
@@ -85,8 +86,9 @@ def compiled(params, cases):
     placed = place(params, mesh, TABLE)
     max_len, *prompt = checked(MODEL, SOURCES, None, None, 10, None)
     with using(mesh):
-      state = decode._init(MODEL, strategy, placed, *place_rows(tuple(prompt), mesh), max_len)
-      step = decode._step.lower(MODEL, strategy, placed, state).compile()
+      target = Bound(MODEL, placed)
+      state, _ = start(target, strategy, *place_rows(tuple(prompt), mesh), max_len)
+      step = jax.jit(strategy.step).lower(target, state).compile()
     before, memory = state.cache.own.layers[0], state.cache.memory
     after = step.output_shardings.cache.own.layers[0]
     shardings = [x.sharding for x in (before.k, before.v, memory.layers[0].k)] + [after.k, after.v]

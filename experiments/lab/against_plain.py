@@ -12,7 +12,7 @@ import fastdec as fd
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
 from fastdec.evaluation.agreement import check_partings, partings
-from fastdec.evaluation.loop_calls import start, texts
+from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
@@ -116,7 +116,8 @@ class Contest:
 
   def state(self, strategy: Any) -> DecodeState:
     """What a strategy has after the prompts of the first batch."""
-    return start(self.target, strategy, self.batches[0][0], self.max_len, self.batches[0][1])
+    prompts, key = self.batches[0]
+    return texts(self.target, strategy, prompts, self.max_len, key, 0)
 
   def _calls_alone(self, clock: Mapping[str, Timing]) -> float | None:
     """The ratio of the times that the calls take for a token; None where the clock is too coarse for that."""

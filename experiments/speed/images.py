@@ -7,9 +7,10 @@ from typing import Any, Literal
 import numpy as np
 
 import fastdec as fd
+from experiments.speed.costs import calls_table, check_at_least, measured, table
 from fastdec.cache.memory import WithMemory
 from fastdec.decoding.topology import Topology
-from fastdec.evaluation.calls import Calls, FreeDraft, calls_table, check_at_least, measured, random_params, table
+from fastdec.evaluation.calls import Calls, FreeDraft, random_params
 from fastdec.evaluation.wallclock import measure
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig, Picture
@@ -80,7 +81,8 @@ def _inputs(config: SpeedConfig, batch: int) -> np.ndarray:
 
 
 def _ready(config: SpeedConfig, model: ImageTransformer, params: Any, drafter: Any, batch: int) -> Calls:
-  return Calls(Bound(model, params), drafter, _inputs(config, batch), model.fixed_length, config.calls)
+  inputs = _inputs(config, batch)
+  return Calls.after_prompt(Bound(model, params), drafter, inputs, model.fixed_length, config.calls)
 
 
 def _calls(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int) -> list[Row]:

@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.speed.costs import COLUMNS, check_at_least, figures, table
+from fastdec import struct
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.evaluation.calls import COLUMNS, Calls, FreeDraft, check_at_least, figures, table
+from fastdec.evaluation.calls import Calls, FreeDraft
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
@@ -46,28 +48,27 @@ class SpeedConfig:
       dataclasses.replace(self.model, dtype=dtype)  # says which there are
 
 
-class BareCalls:
-  """The model's part of the same calls, alone: nodes in, the most likely token after each out, which the next call
-  reads. No draft, no rule, no output; the cache keeps the root. Starts from what `calls` has after the prompt."""
+@struct.pytree
+class ModelAlone:
+  """The model's part of a call: nodes in, the most likely token after each out, which the next call reads.
 
-  def __init__(self, calls: Calls, topology: Topology) -> None:
-    self.target, self.calls, self.topology = calls.target, calls.calls, topology
-    self.tokens = jnp.tile(calls.state.root[:, None], topology.n)
-    self.cache = jax.tree.map(jnp.copy, calls.state.cache)  # the calls' own is overwritten in place
+  There is no draft, no rule and no output; the cache keeps the root while it has room.
+  """
 
-  def __call__(self) -> Any:
-    self.tokens, self.cache = _bare(*self.target, self.tokens, self.cache, self.topology, self.calls)
-    return self.tokens
+  topology: Topology = struct.static()
+
+  def step(self, target: Bound, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    tokens, cache = state
+    hidden, _, cache = target.module.apply(target.params, tokens, self.topology.nodes, cache)
+    has_room = cache.length + self.topology.n < cache.slots
+    return argmax(target.module.unembed(target.params, hidden)), cache.commit(None, has_room.astype(jnp.int32))
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'topology', 'calls'), donate_argnames='cache')
-def _bare(model: Any, params: Any, tokens: Any, cache: Any, topology: Topology, calls: int) -> tuple[Any, Any]:
-  def call(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-    hidden, _, cache = model.apply(params, carry[0], topology.nodes, carry[1])
-    has_room = cache.length + tokens.shape[1] < cache.slots
-    return argmax(model.unembed(params, hidden)), cache.commit(None, has_room.astype(jnp.int32))
-
-  return jax.lax.fori_loop(0, calls, call, (tokens, cache))
+def model_alone(calls: Calls, topology: Topology) -> Calls:
+  """The model's part of `calls`, alone, from what they have after the prompt; its state is (tokens [b, n], cache)."""
+  tokens = jnp.tile(calls.state.root[:, None], topology.n)
+  cache = jax.tree.map(jnp.copy, calls.state.cache)  # the calls' own is overwritten in place
+  return Calls(calls.target, ModelAlone(topology), (tokens, cache), calls.calls)
 
 
 def random_lm(model: LM, seed: int, dtype: str) -> Any:
@@ -90,7 +91,7 @@ def _matrix(key: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
-  """One row a dtype and draft: those of `calls.measured`, the ratio to a chain of as many nodes, the share of the
+  """One row a dtype and draft: those of `costs.measured`, the ratio to a chain of as many nodes, the share of the
   bandwidth, and what the loop adds."""
   return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
 
@@ -105,8 +106,10 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
   max_len = config.calls + max(config.widths) + 1  # one for all, so that all caches have about the same slots
   drafter = lambda topology: FreeDraft(topology) if topology.n > 1 else NoDraft()
-  loops = {name: Calls(target, drafter(one), prompts, max_len, config.calls) for name, one in drafts.items()}
-  bare = {f'bare {name}': BareCalls(loops[name], one) for name, one in drafts.items()}
+  loops = {
+    name: Calls.after_prompt(target, drafter(one), prompts, max_len, config.calls) for name, one in drafts.items()
+  }
+  bare = {f'bare {name}': model_alone(loops[name], one) for name, one in drafts.items()}
   timings = measure(loops | bare, config.rounds)
   rows = figures(timings, loops, 'embedding' if config.model.tied else 'output')
   return [

@@ -8,7 +8,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.speed import huggingface_peer
-from fastdec.evaluation.calls import check_at_least
+from experiments.speed.costs import check_at_least
 from fastdec.models.lm import LM, LMConfig
 
 OURS, THEIRS = 'fastdec', 'transformers'

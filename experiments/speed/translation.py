@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from experiments.speed.costs import calls_table, check_at_least, measured
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.heads import HeadsDrafter
 from fastdec.decoding.topology import Topology
-from fastdec.evaluation.calls import Calls, FreeDraft, calls_table, check_at_least, measured, random_params
+from fastdec.evaluation.calls import Calls, FreeDraft, random_params
 from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.fconv import FConvConfig
@@ -38,7 +39,7 @@ class SpeedConfig:
 
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[str, Any]]:
-  """One row a dtype and variant; see `calls.measured`."""
+  """One row a dtype and variant; see `costs.measured`."""
   return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
 
 
@@ -54,7 +55,9 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
-  variants = {name: Calls(target, drafter, source, max_len, config.calls) for name, drafter in drafters.items()}
+  variants = {
+    name: Calls.after_prompt(target, drafter, source, max_len, config.calls) for name, drafter in drafters.items()
+  }
   rows = measured(variants, config.rounds, 'output' if 'output' in target.params else 'embedding')
   return [{'dtype': dtype, 'batch': config.batch, **row} for row in rows]
 

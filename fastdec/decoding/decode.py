@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
-from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.strategy import LoopStrategy, Strategy
@@ -69,16 +68,16 @@ def stream(
   mesh = mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
-    state = _init(model, strategy, params, prompt, keys, max_len)
+    state, is_over = start(Bound(model, params), strategy, prompt, keys, max_len)
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
-    tokens, length, over = jax.device_get((state.tokens, state.length, state.done.all()))
-    yield [row[start:end].tolist() for row, start, end in zip(tokens, seen, length, strict=True)]
+    tokens, length, over = jax.device_get((state.tokens, state.length, is_over))
+    yield [row[before:now].tolist() for row, before, now in zip(tokens, seen, length, strict=True)]
     if over:
       return
     seen = length
     with using(mesh):
-      state = _step(model, strategy, params, state)
+      state, is_over = step(Bound(model, params), strategy, state)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'))
@@ -91,13 +90,17 @@ def _decode(
   return strategy.result(state)
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'max_len'))
-def _init(
-  model: Model, strategy: LoopStrategy, params: Params, prompt: Prompt, keys: Array | None, max_len: int
-) -> loop.DecodeState:
-  return strategy.init(Bound(model, params), prompt, max_len, keys)
+@functools.partial(jax.jit, static_argnames='max_len')
+def start(
+  target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
+) -> tuple[Any, Bool[Array, '']]:
+  """Runs the prompt. Returns the strategy's state, and whether all rows are done."""
+  state = strategy.init(target, prompt, max_len, keys)
+  return state, strategy.done(state).all()
 
 
-@functools.partial(jax.jit, static_argnames='model', donate_argnames='state')
-def _step(model: Model, strategy: LoopStrategy, params: Params, state: loop.DecodeState) -> loop.DecodeState:
-  return strategy.step(Bound(model, params), state)
+@functools.partial(jax.jit, donate_argnames='state')
+def step(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
+  """Makes one more call, overwriting `state`. Returns the new state, and whether all rows are done."""
+  state = strategy.step(target, state)
+  return state, strategy.done(state).all()

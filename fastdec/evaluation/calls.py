@@ -1,49 +1,34 @@
-"""Times single calls of the decoding loop, and counts the bytes that they must read."""
+"""One way to drive decoding call by call, for whoever times it: a strategy goes on from the state after the prompt.
 
+`repeated` makes any number of calls in one program; everything else here prepares what it takes.
+"""
+
+import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from fastdec import struct
-from fastdec.decoding import loop
+from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked
-from fastdec.decoding.protocol import Draft, Prompt
+from fastdec.decoding.loop import DecodeState
+from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.rejection import Warped
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
-from fastdec.errors import UserError
-from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
-DECODER = ('decoder', 'layer', 'norm')  # how the parts that every call reads are named
-LARGEST = 2**30  # bytes to measure the bandwidth by, beyond all caches
-READS = 8  # of them in one program, which is started once
-COLUMNS = {
-  'dtype': '{dtype}',
-  'batch': '{batch}',
-  'variant': '{variant}',
-  'ms a call': '{ms_per_call:.2f}',
-  'to greedy': '{to_greedy:.2f}',
-  'to the floor': '{to_floor:.2f}',
-  'floor ms': '{floor_ms:.2f}',
-}
-
-
-def check_at_least(least: int, config: Any, *names: str) -> None:
-  """Raises UserError where a field, or an entry of a field that is a tuple, is below `least`, or a tuple is empty."""
-  for name in names:
-    value = getattr(config, name)
-    if not value and isinstance(value, tuple):
-      raise UserError(f'{name}={value} is not possible: give one value at least')
-    if min(value if isinstance(value, tuple) else (value,)) < least:
-      raise UserError(f'{name}={value} is not possible: give {least} or more')
+DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every call reads
 
 
 @struct.pytree
 class FreeDraft:
-  """A chain or tree of guesses that cost nothing and are never right; if sampled, of the law that knows nothing."""
+  """A drafter whose guesses cost nothing and are never right; with `has_law` it claims the uniform law for them."""
 
   topology: Topology = struct.static()
   has_law: bool = struct.static(default=False)
@@ -65,40 +50,104 @@ class FreeDraft:
     return state
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'max_len'))
-def _start(model: Any, params: Any, drafter: Any, prompt: Prompt, max_len: int) -> loop.DecodeState:
-  return loop.init(Bound(model, params), drafter, Exact(), prompt, max_len, None)
+@struct.pytree
+class Drafted(LoopStrategy):
+  """A strategy of any drafter and any rule."""
+
+  drafter: Any
+  rule: Any = Exact()
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'calls'), donate_argnames='state')
-def _turn(model: Any, params: Any, drafter: Any, state: loop.DecodeState, calls: int) -> loop.DecodeState:
-  step = lambda _, s: loop.step(Bound(model, params), drafter, Exact(), s)
-  return jax.lax.fori_loop(0, calls, step, state)
-
-
+@dataclasses.dataclass
 class Calls:
-  """A decode after its prompt; called, it goes on for `calls` calls. Rows that have finished cost what they did."""
+  """Decoding that goes on for `calls` calls each time that it is called.
 
-  def __init__(self, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int) -> None:
+  A call takes as long when a row has finished, so there is no end to heed. The state is overwritten in place: a long
+  cache is not copied.
+  """
+
+  target: Bound
+  strategy: Any
+  state: Any
+  calls: int
+
+  @classmethod
+  def after_prompt(cls, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int) -> 'Calls':
+    """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`."""
+    strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
-    self.target, self.drafter, self.calls = target, drafter, calls
-    self.state = _start(*target, drafter, prompt, max_len)
+    state, _ = start(target, strategy, prompt, None, max_len)
+    return cls(target, strategy, state, calls)
 
-  def __call__(self) -> loop.DecodeState:
-    self.state = _turn(*self.target, self.drafter, self.state, self.calls)  # in place: a long cache is not copied
+  def __call__(self) -> Any:
+    self.state = _go_on(self.target, self.strategy, self.state, self.calls)
     return self.state
 
   def bytes(self, projection: str) -> int:
-    """What a call must read: decoder weights without the memory's own projections, the vocabulary projection (named as
-    in the parameters), the heads, the cache."""
+    """What one call must read: the decoder's weights without those that project the memory once, the vocabulary
+    projection (named as in the parameters), the heads, and the cache."""
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
     once = _size(layer['cross']['kv'] for layer in decoder if 'cross' in layer)
-    return _size(decoder) - once + _size((params[projection], self.drafter, self.state.cache))
+    return _size(decoder) - once + _size((params[projection], self.strategy.drafter, self.state.cache))
 
 
-def _size(trees: Iterable[Any]) -> int:
-  return sum(x.nbytes for x in jax.tree.leaves(tuple(trees)))
+def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
+  return jax.lax.fori_loop(0, calls, lambda _, s: strategy.step(target, s), state)
+
+
+repeated = jax.jit(_calls)  # the state after `calls` more calls; `calls` is data, so one program serves every number
+_go_on = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
+
+
+def wide_calls(target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int) -> Callable[[int], Any]:
+  """A function of how many times to call the target on `nodes` tokens, judged by the strategy's rule."""
+  drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.whole_rule, Warped))
+  without_draft = dataclasses.replace(state, drafter=())
+  return lambda calls: repeated(target, Drafted(drafter, strategy.whole_rule), without_draft, calls)
+
+
+def whole_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
+  """A function of how many steps to make as the strategy does: draft, call the target, judge."""
+  return lambda calls: repeated(target, strategy, state, calls)
+
+
+def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
+  """A function of how many whole drafts the strategy's drafter is to propose."""
+  return lambda drafts: _propose(target, strategy.drafter, state, drafts)
+
+
+@jax.jit
+def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Array) -> Any:
+  def propose(_: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
+    # Without the barrier XLA computes only once what one draft does not change for the next.
+    inner, root, keys = jax.lax.optimization_barrier(carry)
+    draft, inner = drafter.propose(target, inner, root, keys)
+    return inner, draft.tokens[:, -1], keys
+
+  return jax.lax.fori_loop(0, drafts, propose, (state.drafter, state.root, state.keys))
+
+
+def texts(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int) -> Any:
+  """Runs the prompt once and decodes the same text `times` times; with 0, returns the state after the prompt.
+
+  Arguments as of `fd.decode`; `times` is data, so one program serves every number.
+  """
+  _, prompt, keys = checked(target.module, inputs, None, None, max_len, key)
+  return _texts(target, strategy, prompt, keys, max_len, times)
+
+
+@functools.partial(jax.jit, static_argnames='max_len')
+def _texts(
+  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, max_len: int, times: int | Array
+) -> DecodeState:
+  def again(_: Array, last: DecodeState) -> DecodeState:
+    # No length is below 0, but XLA does not know that, and so decodes each time anew.
+    begun = dataclasses.replace(state, root=state.root + (last.length < 0))
+    return jax.lax.while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun)
+
+  state = strategy.init(target, prompt, max_len, keys)
+  return jax.lax.fori_loop(0, times, again, state)
 
 
 def random_params(module: Any, seed: int, dtype: str) -> Any:
@@ -106,49 +155,5 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
   return jax.tree.map(lambda x: x.astype(dtype), jax.jit(module.init)(jax.random.key(seed)))
 
 
-def measured(variants: Mapping[str, Calls], rounds: int, projection: str) -> list[dict[str, Any]]:
-  """One row a variant, 'greedy' among them: milliseconds a call, the ratio to greedy's call, and to the floor."""
-  return figures(measure(variants, rounds), variants, projection)
-
-
-def figures(timings: Mapping[str, Timing], variants: Mapping[str, Calls], projection: str) -> list[dict[str, Any]]:
-  """The rows of `measured` from their timings."""
-  sizes = {name: variant.bytes(projection) for name, variant in variants.items()}
-  bandwidth = _bandwidth(sizes['greedy'])
-  return [
-    {'variant': name, **_figures(timings[name], timings['greedy'], sizes[name], bandwidth, variant)}
-    for name, variant in variants.items()
-  ]
-
-
-def _figures(timing: Timing, greedy: Timing, size: int, bandwidth: float, variant: Calls) -> dict[str, float]:
-  floor = size / bandwidth
-  return {
-    'ms_per_call': timing.milliseconds / variant.calls,
-    'to_greedy': 1 / timing.speedup_over(greedy),
-    'to_floor': timing.median / variant.calls / floor,
-    'floor_ms': 1e3 * floor,
-    'megabytes': size / 1e6,
-    'compile_seconds': timing.compile_seconds,
-    'rounds': len(timing.seconds),
-  }
-
-
-def _bandwidth(size: int) -> float:
-  """Bytes a second that a matrix-vector product of about `size` bytes reads, the fastest of seven programs."""
-  matrix = jnp.ones((-(-min(size, LARGEST) // 4096), 1024), jnp.float32)
-  again = lambda matrix: lambda _, vector: vector + 1e-30 * (matrix @ vector).sum()
-  products = jax.jit(lambda matrix: jax.lax.fori_loop(0, READS, again(matrix), matrix[0]))
-  return READS * matrix.nbytes / measure({'products': lambda: products(matrix)}, 7)['products'].spread[0]
-
-
-def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:
-  """Rows of `measured`, with the columns dtype and batch, as a pipe table."""
-  return table(rows, COLUMNS)
-
-
-def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-  """A pipe table; `columns` says by heading how a row's fields are written, as a format string."""
-  lines = [list(columns), ['---'] * len(columns)]
-  lines += [[form.format(**row) for form in columns.values()] for row in rows]
-  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
+def _size(trees: Iterable[Any]) -> int:
+  return sum(x.nbytes for x in jax.tree.leaves(tuple(trees)))

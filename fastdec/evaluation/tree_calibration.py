@@ -125,7 +125,8 @@ def timed(
   widths = widths_of(found.tree)
   drafters = {n: Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths}
   inputs = np.array([prompt], np.int32)
-  timings = measure({n: Calls(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}, rounds)
+  calls = {n: Calls.after_prompt(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}
+  timings = measure(calls, rounds)
   return dataclasses.replace(found, milliseconds={n: timings[n].milliseconds / CALLS for n in widths})
 
 

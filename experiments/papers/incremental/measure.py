@@ -13,7 +13,8 @@ from experiments.lab import cli
 from experiments.papers.incremental.cells import SavingCell
 from experiments.papers.incremental.operations import launches, primitives
 from experiments.papers.incremental.settings import IncrementalExperiment
-from experiments.papers.incremental.ways import begin, go_on, rewritten, step_by_step
+from experiments.papers.incremental.ways import rewritten, step_by_step
+from fastdec.decoding.decode import start, step
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.protocol import Decoded
 from fastdec.evaluation.agreement import check_partings, partings
@@ -139,8 +140,8 @@ def counted(model: Any, batch: int, length: int) -> tuple[int, int]:
   params = jax.eval_shape(model.init, jax.random.key(0))
   target = Bound(model, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, model.config.dtype), params))
   _, prompt, _ = checked(model, np.full((batch, length), 2, np.int32), None, None, length, None)
-  state, _ = jax.eval_shape(lambda target: begin(target, fd.Greedy(), prompt, length), target)
-  traced = go_on.trace(target, fd.Greedy(), state)
+  state, _ = jax.eval_shape(lambda target: start(target, fd.Greedy(), prompt, None, length), target)
+  traced = step.trace(target, fd.Greedy(), state)
   return launches(traced.lower().compile().as_text()), primitives(traced.jaxpr.jaxpr)
 
 

@@ -3,15 +3,15 @@
 The third is `fd.decode`. fairseq and FasterTransformer's Decoder op have the loop on the host, as the second way.
 """
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
+from fastdec.decoding.decode import start, step
 from fastdec.decoding.inputs import checked
-from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
 from fastdec.models.api import suppress
@@ -27,9 +27,9 @@ def rewritten(
   Args:
     target: an encoder-decoder.
     source: without padding.
-    tokens: what is there before. With steps=t nothing of it is left; with fewer, tokens at so many places, evenly
-      spread, are written anew, each after all before it. A step takes as long wherever it is.
-    steps: data, so that one program serves all.
+    tokens: an existing output. `steps` evenly spaced positions are computed again, each from the tokens before it;
+      steps=t computes all of them again. A step takes equally long at every position.
+    steps: an array, so that one compiled program serves every number of steps.
   """
   model, params = target
   t = tokens.shape[1]
@@ -44,26 +44,12 @@ def rewritten(
 
 
 def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -> Decoded:
-  """As `fd.decode`, but the loop is the host's, which looks after each step whether all rows are done."""
+  """Decodes as `fd.decode`, but in a loop on the host, which reads after each step whether all rows are done."""
   _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
-  state, is_over = begin(target, strategy, prompt, max_len)
+  state, is_over = start(target, strategy, prompt, None, max_len)
   while not is_over:
-    state, is_over = go_on(target, strategy, state)
+    state, is_over = step(target, strategy, state)
   return _result(strategy, state)
-
-
-@functools.partial(jax.jit, static_argnames='max_len')
-def begin(target: Bound, strategy: Strategy, prompt: Prompt, max_len: int) -> tuple[Any, Bool[Array, '']]:
-  """The state after the prompt, and whether all rows are done."""
-  state = strategy.init(target, prompt, max_len, None)
-  return state, strategy.done(state).all()
-
-
-@functools.partial(jax.jit, donate_argnames='state')
-def go_on(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
-  """The state after one more call, and whether all rows are done."""
-  state = strategy.step(target, state)
-  return state, strategy.done(state).all()
 
 
 @jax.jit

@@ -15,7 +15,7 @@ from experiments.papers.leviathan2022.settings import MODELS, TRAINED, Speculati
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
-from fastdec.evaluation.loop_calls import draft_calls, whole_calls, wide_calls
+from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
 from fastdec.models.ngram import NGram
 from fastdec.struct import Bound
 

@@ -51,7 +51,7 @@ def test_a_cache_of_all_slots_gives_the_same_image(config, params):
 def test_calls_go_on_with_the_decode_and_beyond_its_end(config, params):
   model = ImageTransformer(config.model)
   expected = fd.decode(model, params, pictures(2), fd.Greedy()).tokens
-  calls = Calls(Bound(model, params), NoDraft(), pictures(2), model.fixed_length, calls=20)
+  calls = Calls.after_prompt(Bound(model, params), NoDraft(), pictures(2), model.fixed_length, calls=20)
   assert calls().length.tolist() == [21, 21]
   np.testing.assert_array_equal(calls().tokens[:, :41], expected[:, :41])
   assert calls().done.all()
@@ -64,7 +64,7 @@ def test_a_call_reads_decoder_output_and_cache(config, params):
   cache = rows * 2 * d * (2 * BLOCK + 8 * 8 * 3)  # keys and values: the ring, the small picture
   others = rows * 4 + rows * 8 * 8 * 3  # lengths, the memory's mask
   floats = attention + cross + feed_forward + norms + 256 * (d + 1) + cache
-  calls = Calls(Bound(model, params), NoDraft(), pictures(rows), model.fixed_length, calls=1)
+  calls = Calls.after_prompt(Bound(model, params), NoDraft(), pictures(rows), model.fixed_length, calls=1)
   assert calls.bytes('output') == 4 * floats + others
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.speed.lm import BareCalls, random_lm
+from experiments.speed.lm import model_alone, random_lm
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Calls, FreeDraft
@@ -21,7 +21,7 @@ PROMPTS = np.random.default_rng(0).integers(0, 50, (2, 4), np.int32)
 def calls_of(calls, max_len, **settings):
   model = LM(LMConfig(**SIZES | settings))
   target = Bound(model, random_lm(model, 0, model.config.dtype))
-  return target, Calls(target, NoDraft(), PROMPTS, max_len, calls)
+  return target, Calls.after_prompt(target, NoDraft(), PROMPTS, max_len, calls)
 
 
 def test_parameters_are_random_and_of_their_type():
@@ -41,13 +41,14 @@ def test_bare_calls_say_what_greedy_decoding_says():
   (model, params), calls = calls_of(1, max_len=8, tied=False)  # tied, a random model says again what it reads
   expected = fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=8).tokens
   assert min(len(set(row)) for row in expected.tolist()) > 2
-  bare = BareCalls(calls, Topology.chain(1))
+  bare = model_alone(calls, Topology.chain(1))
   for i in range(1, 8):
-    np.testing.assert_array_equal(bare()[:, 0], expected[:, i])
+    np.testing.assert_array_equal(bare()[0][:, 0], expected[:, i])
   np.testing.assert_array_equal(calls().tokens[:, :2], expected[:, :2])  # the caches are two
   for _ in range(8):
     bare()
-  assert (bare.cache.length < bare.cache.slots).all()  # it goes on beyond its room
+  _, cache = bare.state
+  assert (cache.length < cache.slots).all()  # it goes on beyond its room
 
 
 @pytest.mark.parametrize('tied', [True, False])
@@ -61,7 +62,7 @@ def test_a_call_reads_one_vocabulary_matrix(tied):
 def test_a_free_tree_is_scored_as_a_tree_and_keeps_its_root_alone():
   (model, params), _ = calls_of(1, max_len=20, tied=False)
   tree = Topology.from_choices([[0], [1], [0, 0]])
-  calls = Calls(Bound(model, params), FreeDraft(tree), PROMPTS, 20, 5)
+  calls = Calls.after_prompt(Bound(model, params), FreeDraft(tree), PROMPTS, 20, 5)
   np.testing.assert_array_equal(calls().tokens[:, :6], fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=6).tokens)
   draft, _ = FreeDraft(tree).propose(calls.target, (), calls.state.root, None)
   assert draft.topology is tree and draft.tokens.shape == (2, 4)

@@ -1,0 +1,82 @@
+"""What calls cost, from their timings: against greedy's call, and against the time to read what a call must read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fastdec.errors import UserError
+from fastdec.evaluation.calls import Calls
+from fastdec.evaluation.wallclock import Timing, measure
+
+LARGEST = 2**30  # bytes of the matrix that the bandwidth is measured by: more than any cache holds
+READS = 8  # of that matrix in one program, so that starting the program hardly counts
+COLUMNS = {
+  'dtype': '{dtype}',
+  'batch': '{batch}',
+  'variant': '{variant}',
+  'ms a call': '{ms_per_call:.2f}',
+  'to greedy': '{to_greedy:.2f}',
+  'to the floor': '{to_floor:.2f}',
+  'floor ms': '{floor_ms:.2f}',
+}
+Row = dict[str, Any]
+
+
+def check_at_least(least: int, config: Any, *names: str) -> None:
+  """Raises UserError where a field, or an entry of a field that is a tuple, is below `least`, or a tuple is empty."""
+  for name in names:
+    value = getattr(config, name)
+    if not value and isinstance(value, tuple):
+      raise UserError(f'{name}={value} is not possible: give one value at least')
+    if min(value if isinstance(value, tuple) else (value,)) < least:
+      raise UserError(f'{name}={value} is not possible: give {least} or more')
+
+
+def measured(variants: Mapping[str, Calls], rounds: int, projection: str) -> list[Row]:
+  """One row a variant, 'greedy' among them: milliseconds a call, the ratio to greedy's call, and to the floor."""
+  return figures(measure(variants, rounds), variants, projection)
+
+
+def figures(timings: Mapping[str, Timing], variants: Mapping[str, Calls], projection: str) -> list[Row]:
+  """The rows of `measured`, from timings that there are already."""
+  sizes = {name: variant.bytes(projection) for name, variant in variants.items()}
+  bandwidth = _bandwidth(sizes['greedy'])
+  rows = []
+  for name, variant in variants.items():
+    timing, floor = timings[name], sizes[name] / bandwidth
+    rows.append({
+      'variant': name,
+      'ms_per_call': timing.milliseconds / variant.calls,
+      'to_greedy': 1 / timing.speedup_over(timings['greedy']),
+      'to_floor': timing.median / variant.calls / floor,
+      'floor_ms': 1e3 * floor,
+      'megabytes': sizes[name] / 1e6,
+      'compile_seconds': timing.compile_seconds,
+      'rounds': len(timing.seconds),
+    })  # fmt: skip
+  return rows
+
+
+def _bandwidth(size: int) -> float:
+  """Bytes a second that matrix-vector products read from a matrix of about `size` bytes: the fastest of seven runs."""
+  matrix = jnp.ones((-(-min(size, LARGEST) // 4096), 1024), jnp.float32)
+
+  @jax.jit
+  def products(matrix: Any) -> Any:
+    return jax.lax.fori_loop(0, READS, lambda _, vector: vector + 1e-30 * (matrix @ vector).sum(), matrix[0])
+
+  return READS * matrix.nbytes / measure({'products': lambda: products(matrix)}, 7)['products'].spread[0]
+
+
+def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Rows of `measured`, with the columns dtype and batch, as a pipe table."""
+  return table(rows, COLUMNS)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+  """A pipe table; `columns` says by heading how a row's fields are written, as a format string."""
+  lines = [list(columns), ['---'] * len(columns)]
+  lines += [[form.format(**row) for form in columns.values()] for row in rows]
+  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
