@@ -32,7 +32,7 @@ def main(words: list[str]) -> None:
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)
   workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
   workdir.mkdir(parents=True, exist_ok=True)
-  conditions = cli.conditions(cli.config_string(), '', 0, config.seed)
+  conditions = cli.conditions() | {'dtype': '', 'batch': 0, 'seed': config.seed}
   del conditions['dtype'], conditions['batch']  # columns
   rows = kind.measure_speed(config, console.print)
   with open(workdir / 'speed.jsonl', 'a') as file:

@@ -39,7 +39,7 @@ def main(words: list[str]) -> None:
     found = cells.read(results, BlockwiseCell)
     return [cell for cell in found if cell.models == model and cell.split == split]
 
-  measuring = kind.measuring(experiment, workdir)
+  measuring = kind.measuring(experiment, workdir, cli.conditions())
   measuring.check(current(), results)
   done = {cell.rule for cell in current()}
   rules = [rule for rule in (kind.rules(experiment) if run.k > 1 else ('exact',)) if rule not in done]

@@ -34,7 +34,7 @@ def main(words: list[str]) -> None:
   if k not in ks or regime not in regimes:
     here = f'k in {ks} and regime in {regimes}'
     raise UserError(f'the table has no cell k={k}, regime={regime}: give {here}, or change the table by --config.table')
-  shared = text_page.TranslationPage(experiment, workdir, budget)
+  shared = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
   group = text_page.Group(k, regime, (), 'test')
   outcome = shared.fill([group])
   if outcome.failed or not outcome.is_complete:

@@ -24,7 +24,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  figure = text_page.TranslationPage(experiment, workdir, budget)
+  figure = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
   groups = text_page.figure4_groups(experiment)
   outcome = figure.fill(groups)
   found = figure.cells_of(groups)

@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
     pairs = zip(peer_variants.ours(loaded, config), peer_variants.theirs(folders, config), strict=True)
     rows = _measure([variant for pair in pairs for variant in pair], loaded['model'][0].vocab_size, config)
   asked = {name: CONFIG.value[name] for name in ('prompt', 'tokens', 'gamma', 'ngram', 'prompts', 'timed', 'rounds')}
-  conditions = cli.conditions(cli.config_string(), config.dtype, 1, config.seed) | asked | versions
+  conditions = cli.conditions() | {'dtype': config.dtype, 'batch': 1, 'seed': config.seed} | asked | versions
   conditions |= {'model': MODEL.value, 'draft': DRAFT.value}
   with open(workdir / 'generate_peer.jsonl', 'a') as file:
     file.write(''.join(json.dumps(row | conditions) + '\n' for row in rows))

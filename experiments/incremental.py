@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = IncrementalExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  page = IncrementalPage(experiment, workdir, budget)
+  page = IncrementalPage(experiment, workdir, budget, cli.conditions())
   outcome = page.fill()
   found = page.cells()
   if found:

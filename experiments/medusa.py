@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = MedusaExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  page = MedusaPage(experiment, workdir, budget)
+  page = MedusaPage(experiment, workdir, budget, cli.conditions())
   outcome = page.fill()
   drawn = [tables.speed_table(found)] if (found := page.cells()) else []
   for stage, one in page.calibrations().items():

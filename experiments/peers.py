@@ -54,7 +54,7 @@ def main(words: list[str]) -> None:
   _check(model, experiment.model_over(model.vocab_size), workdir)
   heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None
   text = Text(experiment, folders.load_tokenizer(workdir), workdir)
-  measuring = text_measure.Measuring(experiment, text, experiment.table.split)
+  measuring = text_measure.Measuring(experiment, text, experiment.table.split, cli.conditions())
   variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
   with open(workdir / 'peers.jsonl', 'a') as file:

@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
   workdir.mkdir(parents=True, exist_ok=True)
   rows = _measure(config)
   own = {'ctranslate2': version, 'CT2_USE_MKL': os.environ.get('CT2_USE_MKL'), 'rounds': config.rounds}
-  conditions = cli.conditions(cli.config_string(), 'float32', 0, config.seed) | own
+  conditions = cli.conditions() | {'dtype': 'float32', 'batch': 0, 'seed': config.seed} | own
   del conditions['batch']  # a column
   with open(workdir / 'search.jsonl', 'a') as file:
     file.writelines(json.dumps(row | conditions) + '\n' for row in rows)

@@ -28,7 +28,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = settings.experiment_of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  page = SpeculativePage(experiment, workdir, budget)
+  page = SpeculativePage(experiment, workdir, budget, cli.conditions())
   outcome = page.fill()
   if found := page.cells():
     drawn = tables.speed_table(found), tables.alpha_table(found)

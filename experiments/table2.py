@@ -27,7 +27,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = images.ImageExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = image_page.ImagePage(experiment, workdir, budget)
+  table = image_page.ImagePage(experiment, workdir, budget, cli.conditions())
   groups = image_page.table2_groups(experiment)
   outcome = table.fill(groups)
   found = table.cells_of(groups)

@@ -25,7 +25,7 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = text_page.TranslationPage(experiment, workdir, budget)
+  table = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
   groups = text_page.table4_groups(experiment)
   outcome = table.fill(groups)
   found = table.cells_of(groups)

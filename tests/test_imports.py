@@ -158,3 +158,12 @@ def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
 def test_the_menu_of_commands_is_commands_and_nothing_else():
   for file in (ROOT / 'experiments').glob('*.py'):
     assert file.name == '__init__.py' or 'cli.run(main' in file.read_text(), f'{file} is no command'
+
+
+def test_flags_are_read_by_commands_alone():
+  """A notebook can train and measure: below the launchers and their manners nothing knows of a command line."""
+  below = [file for file in (ROOT / 'experiments').rglob('*.py') if file.parent != ROOT / 'experiments']
+  for file in below:
+    if file.name != 'cli.py':
+      assert 'absl' not in {name.split('.')[0] for name in imports(file)}, f'{file} imports absl'
+      assert 'experiments.lab.cli' not in set(imports(file)), f'{file} imports the manners of launchers'

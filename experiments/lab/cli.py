@@ -13,9 +13,7 @@ traceback), 130 Ctrl-C, 141 when whoever reads the output has stopped (`| head`)
 """
 
 import os
-import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,43 +121,11 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
     sys.exit(141)
 
 
-def conditions(config: str, dtype: str, batch: int, seed: int) -> dict[str, Any]:
-  """What a measurement depends on beside the code it measures: goes into every JSON line."""
-  import jax  # not above: a mistyped flag is answered before JAX is loaded
+def conditions() -> dict[str, Any]:
+  """What the figures of this command depend on: its config, the machine and the commit."""
+  from experiments.lab.conditions import here  # not above: a mistyped flag is answered before JAX is loaded
 
-  device, flags = jax.devices()[0], os.environ.get('XLA_FLAGS')
-  return {
-    'config': config,
-    'dtype': dtype,
-    'batch': batch,
-    'seed': seed,
-    'platform': device.platform,
-    'device': device.device_kind,
-    'devices': jax.device_count(),
-    'processor': _processor(),
-    'cpus': len(os.sched_getaffinity(0)),
-    'jax': jax.__version__,
-    'commit': _commit(),
-    **({'xla_flags': flags} if flags else {}),
-  }
-
-
-def _commit() -> str:
-  """The commit of this checkout, '-dirty' where tracked files differ from it, 'unknown' outside git."""
-  folder = str(Path(__file__).parent)
-  command = ['git', '-C', folder, 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
-  try:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-  except (OSError, subprocess.CalledProcessError):
-    return 'unknown'
-
-
-def _processor() -> str:
-  """The CPU's model name: JAX calls every CPU 'cpu'."""
-  try:
-    return re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())[1]
-  except (OSError, TypeError):
-    return platform.processor() or platform.machine()
+  return here(config_string())
 
 
 def _say(text: str) -> None:

@@ -13,6 +13,7 @@ import rich.console
 
 from experiments.lab import graph
 from experiments.lab.cells import Cell, append, latest, read
+from experiments.lab.conditions import Conditions
 from experiments.lab.run import Run
 from fastdec.errors import UserError
 
@@ -26,12 +27,14 @@ class MeasuredPage(Generic[Kind]):
     experiment: the settings; with `asked`, what all cells must agree on.
     workdir: its folder.
     budget: seconds, None for endless.
+    conditions: of the measurements, see `experiments.lab.conditions`.
   """
 
   kind: type[Kind]
 
-  def __init__(self, experiment: Any, workdir: pathlib.Path, budget: float | None) -> None:
+  def __init__(self, experiment: Any, workdir: pathlib.Path, budget: float | None, conditions: Conditions) -> None:
     self.experiment, self.workdir, self.budget = experiment, workdir, graph.Budget(budget)
+    self.conditions = conditions
     self.console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     self.results = workdir / 'results.jsonl'
 

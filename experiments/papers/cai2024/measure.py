@@ -8,9 +8,9 @@ import pathlib
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import cli
 from experiments.lab.against_plain import Contest, batches_of, joined, spaced
 from experiments.lab.captions import prompts_of
+from experiments.lab.conditions import Conditions
 from experiments.papers.cai2024.cells import MedusaCell
 from experiments.papers.cai2024.settings import MedusaExperiment
 from fastdec import folders
@@ -38,19 +38,19 @@ class Measuring:
   Args:
     experiment: whose `measure` says what.
     workdir: with the runs.
+    conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: MedusaExperiment, workdir: pathlib.Path) -> None:
+  def __init__(self, experiment: MedusaExperiment, workdir: pathlib.Path, conditions: Conditions) -> None:
     self.experiment, self.config, self.workdir = experiment, experiment.measure, workdir
     self.text = experiment.open()
     config = self.config
     prompts = prompts_of(self.text, config.split, config.prompt)
     self.timed = prompts[spaced(len(prompts), min(config.timed, len(prompts)))]
     self.seen = set(map(tuple, prompts_of(self.text, 'train', config.prompt).tolist()))
-    self.conditions = cli.conditions(cli.config_string(), experiment.model.dtype, 0, experiment.seed)
-    del self.conditions['batch']  # a field of the cells
     seen = sum(tuple(prompt) in self.seen for prompt in self.timed.tolist())
-    self.conditions |= experiment.asked | {'seen_prompts': seen / len(self.timed)}
+    own = {'dtype': experiment.model.dtype, 'seed': experiment.seed, 'seen_prompts': seen / len(self.timed)}
+    self.conditions = conditions | experiment.asked | own
 
   def calibrate(self, stage: str, path: pathlib.Path) -> tree_calibration.Calibration:
     """Grows the tree of a stage's heads on the dev set, times its calls, and writes both."""

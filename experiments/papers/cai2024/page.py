@@ -51,7 +51,7 @@ class MedusaPage(MeasuredPage[MedusaCell]):
   @functools.cached_property
   def measuring(self) -> Measuring:
     """Measures the finished runs."""
-    return Measuring(self.experiment.on(None), self.workdir)
+    return Measuring(self.experiment.on(None), self.workdir, self.conditions)
 
   @property
   def _own(self) -> pathlib.Path:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import cli
+from experiments.lab.conditions import Conditions
 from experiments.papers.incremental.cells import SavingCell
 from experiments.papers.incremental.operations import launches, primitives
 from experiments.papers.incremental.settings import IncrementalExperiment
@@ -28,12 +28,10 @@ Plans = Sequence[SavingCell]
 class Measuring:
   """`groups[part](plans)` measures the cells of one name."""
 
-  def __init__(self, experiment: IncrementalExperiment) -> None:
+  def __init__(self, experiment: IncrementalExperiment, conditions: Conditions) -> None:
     self.experiment = experiment
     self.groups = {'growth': self.growth, 'layout': self.layout, 'launches': self.launches, 'encoder': self.encoder}
-    conditions = cli.conditions(cli.config_string(), '', 0, experiment.seed)
-    del conditions['dtype'], conditions['batch']  # fields of a cell
-    self.conditions = conditions | experiment.asked
+    self.conditions = conditions | {'seed': experiment.seed} | experiment.asked
 
   def growth(self, plans: Plans) -> list[SavingCell]:
     """Time per token against length: three ways, all lengths.

@@ -42,7 +42,7 @@ class IncrementalPage(MeasuredPage[SavingCell]):
 
   @functools.cached_property
   def measuring(self) -> Measuring:
-    return Measuring(self.experiment)
+    return Measuring(self.experiment, self.conditions)
 
   def _models(self, plan: SavingCell) -> str:
     """A hash of sizes and seed: random weights are nothing but these."""

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 import fastdec as fd
-from experiments.lab import cli
 from experiments.lab.against_plain import Contest, batches_of, cost, joined, spaced
+from experiments.lab.conditions import Conditions
 from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.leviathan2022.settings import MODELS, TRAINED, SpeculativeExperiment
 from fastdec import folders
@@ -29,9 +29,10 @@ class Measuring:
   Args:
     experiment: whose `measure` says what.
     workdir: with the finished runs.
+    conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: SpeculativeExperiment, workdir: pathlib.Path) -> None:
+  def __init__(self, experiment: SpeculativeExperiment, workdir: pathlib.Path, conditions: Conditions) -> None:
     config = experiment.measure
     self.experiment, self.config, self.workdir = experiment, config, workdir
     self.text = experiment.training('target').open()
@@ -40,9 +41,8 @@ class Measuring:
     count = len(prompts) if config.sentences == 0 else min(config.sentences, len(prompts))
     self.prompts = prompts[spaced(len(prompts), count)]
     self.timed = self.prompts[spaced(count, min(config.timed, count))]
-    conditions = cli.conditions(cli.config_string(), experiment.target.model.dtype, 0, experiment.seed)
-    del conditions['batch']  # a field of the cells
-    self.conditions = conditions | experiment.asked
+    own = {'dtype': experiment.target.model.dtype, 'seed': experiment.seed}
+    self.conditions = conditions | own | experiment.asked
 
   def cell(self, draft: str, temperature: float, plan: str, gamma: int, batch: int) -> SpecCell:
     """Measures one cell, of a draft (a key of `DRAFTS`) at this temperature; `gamma` at most, if the plan adapts it."""

@@ -43,7 +43,7 @@ class SpeculativePage(MeasuredPage[SpecCell]):
   @functools.cached_property
   def measuring(self) -> Measuring:
     """Measures with the finished models."""
-    return Measuring(self.experiment, self.workdir)
+    return Measuring(self.experiment, self.workdir, self.conditions)
 
   def _models(self, plan: SpecCell) -> str | None:
     roles = ('target', *([plan.draft] if plan.draft in TRAINED else []))

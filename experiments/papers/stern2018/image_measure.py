@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import cli
+from experiments.lab.conditions import Conditions
 from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
 from experiments.papers.stern2018.text_measure import clock
@@ -34,16 +34,20 @@ class ImageMeasuring:
     pictures: its images.
     split: 'dev' or 'test'.
     folder: of the outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and block_sizes.
+    conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: ImageExperiment, pictures: Pictures, split: str, folder: pathlib.Path) -> None:
+  def __init__(
+    self, experiment: ImageExperiment, pictures: Pictures, split: str, folder: pathlib.Path, conditions: Conditions
+  ) -> None:
     table = experiment.table
     self.experiment, self.material, self.split, self.folder = experiment, pictures, split, folder
     self.originals = pictures.images.array(split, table.images or None)
     self.inputs = shrink(self.originals)
     self._last_greedy: tuple[str, Any] = ('', None)
-    conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
-    self.conditions = conditions | {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
+    own = {'dtype': experiment.model.dtype, 'batch': table.rows, 'seed': experiment.seed}
+    timing = {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
+    self.conditions = conditions | own | timing
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on other images."""

@@ -34,7 +34,7 @@ class ImagePage(Page):
   experiment: ImageExperiment
 
   def _open(self, split: str) -> ImageMeasuring:
-    return ImageMeasuring(self.experiment, self.experiment.open(), split, self.workdir / 'images')
+    return ImageMeasuring(self.experiment, self.experiment.open(), split, self.workdir / 'images', self.conditions)
 
 
 def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:

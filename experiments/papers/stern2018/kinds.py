@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from experiments.lab.conditions import Conditions
 from experiments.lab.report import Table
 from experiments.lab.settings import Experiment
 from experiments.papers.stern2018 import image_tables, tables, tree_tables
@@ -19,21 +20,29 @@ class Kind(NamedTuple):
   """What launchers need to know of a `config.task`."""
 
   experiment: type[Experiment]
-  measuring: Callable[[Any, pathlib.Path], Measuring]  # of an experiment, on its split; the folder is for outputs
-  rules: Callable[[Any], tuple[str, ...]]  # an experiment's, for heads
+  measuring: Callable[[Any, pathlib.Path, Conditions], Measuring]  # on an experiment's split; the folder is for outputs
+  rules: Callable[[Any], tuple[str, ...]]  # of an experiment, for heads
   tables: tuple[Callable[..., Table], ...]  # of cells
+
+
+def _text(experiment: TranslationExperiment, folder: pathlib.Path, conditions: Conditions) -> TextMeasuring:
+  return TextMeasuring(experiment, experiment.open(), experiment.table.split, conditions)
+
+
+def _images(experiment: ImageExperiment, folder: pathlib.Path, conditions: Conditions) -> ImageMeasuring:
+  return ImageMeasuring(experiment, experiment.open(), experiment.table.split, folder / 'images', conditions)
 
 
 KINDS = {
   'translation': Kind(
     TranslationExperiment,
-    lambda experiment, _: TextMeasuring(experiment, experiment.open(), experiment.table.split),
+    _text,
     lambda experiment: experiment.table.rules,
     (tables.table1, tables.rules_table, tree_tables.trees_table, tables.wallclock_table),
   ),
   'images': Kind(
     ImageExperiment,
-    lambda experiment, folder: ImageMeasuring(experiment, experiment.open(), experiment.table.split, folder / 'images'),
+    _images,
     lambda _: ('exact', within(TAU)),
     (image_tables.table2, image_tables.quality_table),
   ),

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import rich.console
 
 from experiments.lab import cells, graph
+from experiments.lab.conditions import Conditions
 from experiments.lab.run import Run
 from experiments.lab.settings import DISTILLED, TUNED, Experiment, Material
 from experiments.papers.stern2018.cells import BlockwiseCell
@@ -64,10 +65,14 @@ class Page:
     experiment: the settings.
     workdir: its folder.
     budget: seconds, None for endless.
+    conditions: of the measurements, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: Experiment, workdir: pathlib.Path, budget: float | None) -> None:
+  def __init__(
+    self, experiment: Experiment, workdir: pathlib.Path, budget: float | None, conditions: Conditions
+  ) -> None:
     self.experiment, self.workdir, self.budget = experiment, workdir, graph.Budget(budget)
+    self.conditions = conditions
     self.console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     self.results = workdir / 'results.jsonl'
     self.has_measured = False  # whether there are cells from this process

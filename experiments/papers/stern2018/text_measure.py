@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import cli
+from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
 from experiments.lab.text import Text
 from experiments.papers.stern2018 import trees
@@ -34,15 +34,16 @@ class Measuring:
     experiment: whose `table` says what.
     text: its text.
     split: 'dev' or 'test'.
+    conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: TranslationExperiment, text: Text, split: str) -> None:
+  def __init__(self, experiment: TranslationExperiment, text: Text, split: str, conditions: Conditions) -> None:
     table = experiment.table
     pairs = text.pairs(split)[: table.sentences or None]
     self.experiment, self.text, self.material, self.split = experiment, text, text, split
-    conditions = cli.conditions(cli.config_string(), experiment.model.dtype, table.rows, experiment.seed)
+    own = {'dtype': experiment.model.dtype, 'batch': table.rows, 'seed': experiment.seed, 'max_len': table.max_len}
     timing = {'timing_batch': 1, 'timing_sentences': table.timed, 'timing_rounds': table.repeats}
-    self.conditions = conditions | {'max_len': table.max_len} | timing
+    self.conditions = conditions | own | timing
     self.tokens = tokenise(pairs, text.tokenizer)
     self.references = [target for _, target in pairs]
     limit = experiment.model.max_positions

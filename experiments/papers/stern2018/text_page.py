@@ -48,7 +48,7 @@ class TranslationPage(Page):
     return Run(experiment, 1, 'regular', None, self.workdir / 'teacher')
 
   def _open(self, split: str) -> text_measure.Measuring:
-    return text_measure.Measuring(self.experiment, self._settings('regular').open(), split)
+    return text_measure.Measuring(self.experiment, self._settings('regular').open(), split, self.conditions)
 
   def _settings(self, regime: str) -> TranslationExperiment:
     distilled = str(self._distilled) if regime in DISTILLED else ''

@@ -1,13 +1,11 @@
 """Command-line manners: a mistake is one sentence and exit code 2, a bug keeps its traceback, Ctrl-C is one line."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from experiments.lab import cli
@@ -19,7 +17,7 @@ LAUNCHER = '''
 """Does nothing, well."""
 import time
 from absl import flags
-from experiments import cli
+from experiments.lab import cli
 from fastdec.errors import UserError
 
 CONFIG = cli.config_flag()
@@ -149,17 +147,3 @@ def test_a_budget_is_a_time(text, seconds):
 def test_a_budget_that_is_no_time_is_refused(text):
   with pytest.raises(UserError, match=f'--budget={text} is no time'):
     cli.seconds(text)
-
-
-def test_conditions_name_the_machine_and_the_commit():
-  conditions = cli.conditions('page.py', 'float32', batch=1, seed=0)
-  assert conditions['config'] == 'page.py' and conditions['platform'] == 'cpu' and conditions['cpus'] >= 1
-  assert re.fullmatch(r'[0-9a-f]{12}(-dirty)?|unknown', conditions['commit'])
-
-
-def test_conditions_name_the_flags_of_the_compiler_where_there_are_some(monkeypatch):
-  jax.devices()  # they were read long ago
-  monkeypatch.setenv('XLA_FLAGS', '--fast')
-  assert cli.conditions('page.py', 'float32', batch=1, seed=0)['xla_flags'] == '--fast'
-  monkeypatch.delenv('XLA_FLAGS')
-  assert 'xla_flags' not in cli.conditions('page.py', 'float32', batch=1, seed=0)

@@ -38,7 +38,7 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
   'text, first, regimes', [('own', 'own', ('distil', 'both')), ('data', 'target', ('regular', 'finetune'))]
 )
 def test_the_graph(tmp_path, text, first, regimes):
-  page = MedusaPage(MedusaExperiment.of(changed(text=text)), tmp_path, None)
+  page = MedusaPage(MedusaExperiment.of(changed(text=text)), tmp_path, None, {})
   nodes = {node.name: node.needs for node in page._nodes()}
   assert nodes['medusa-1'] == (first,) and nodes['medusa-2'] == ('medusa-1',)
   assert nodes['medusa-2-tree'] == ('medusa-2',) and nodes['medusa-2-published-b1'] == ('medusa-2-tree',)

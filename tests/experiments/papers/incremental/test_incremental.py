@@ -166,12 +166,12 @@ def test_a_mistake_is_a_sentence_before_any_work(launch, tmp_path):
 
 
 def test_lengths_are_measured_together_and_other_sizes_are_other_cells(tmp_path):
-  page = IncrementalPage(IncrementalExperiment.of(changed()), tmp_path, None)
+  page = IncrementalPage(IncrementalExperiment.of(changed()), tmp_path, None, {})
   names = [node.name for node in page._nodes()]
   assert names.count('growth-transformer-float32-b2') == 1 and 'layout-transformer-bfloat16-b1-4' in names
   assert len({plan.key for plan in page.plans()}) == len(page.plans()) == 2 + 4 + 8 + 3
   hashes = {page._models(plan) for plan in page.plans() if plan.model == 'transformer' and plan.part == 'growth'}
-  wider = IncrementalPage(IncrementalExperiment.of(changed(**{'models.transformer.d_model': 32})), tmp_path, None)
+  wider = IncrementalPage(IncrementalExperiment.of(changed(**{'models.transformer.d_model': 32})), tmp_path, None, {})
   assert len(hashes) == 1 and wider._models(wider.plans()[0]) not in hashes
 
 

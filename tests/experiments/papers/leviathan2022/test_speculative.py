@@ -7,7 +7,7 @@ import pytest
 
 import fastdec as fd
 from configs import speculative
-from experiments.lab import cli, graph
+from experiments.lab import graph
 from experiments.lab.against_plain import Contest
 from experiments.lab.cells import latest, read
 from experiments.papers.leviathan2022.cells import SpecCell
@@ -36,7 +36,7 @@ class Rehearsal(SpeculativePage):
 
   def __init__(self, workdir, **settings):
     asked = {'measure.gammas': (3, 5, 7), 'measure.batches': (1, 8), 'measure.ngram_gamma': 3}
-    super().__init__(experiment_of(changed(**(asked | settings))), workdir, None)
+    super().__init__(experiment_of(changed(**(asked | settings))), workdir, None, {})
     self.measured = []
 
   def _check(self):
@@ -180,9 +180,8 @@ def test_a_finished_page_is_drawn_again_in_no_time_and_other_settings_are_refuse
 @pytest.mark.slow
 def test_above_temperature_0(finished, monkeypatch):
   task, folder = finished
-  monkeypatch.setattr(cli, 'config_string', lambda: 'configs/speculative.py')  # a launcher's
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
-  measuring = Measuring(experiment_of(changed(task, **settings)), folder / 'run')
+  measuring = Measuring(experiment_of(changed(task, **settings)), folder / 'run', {})
   cell = measuring.cell('bigram', 1.0, '2', 2, 2)
   assert cell.same_as_plain is None and 0 < cell.alpha_beta < 1 and cell.predicted > 0 and cell.texts == 2
 
@@ -190,9 +189,8 @@ def test_above_temperature_0(finished, monkeypatch):
 @pytest.mark.slow
 def test_a_cell_fails_whose_texts_part_where_there_is_no_near_tie(finished, monkeypatch):
   task, folder = finished
-  monkeypatch.setattr(cli, 'config_string', lambda: 'configs/speculative.py')
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
-  measuring = Measuring(experiment_of(changed(task, **settings)), folder / 'run')
+  measuring = Measuring(experiment_of(changed(task, **settings)), folder / 'run', {})
   decode = Contest._decode
 
   def mistaken(self, strategy, prompts, key):

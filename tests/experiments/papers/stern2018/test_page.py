@@ -64,7 +64,7 @@ def graph_of(tmp_path, groups, **changed):
     part, _, leaf = name.rpartition('.')
     config[part][leaf] = value
   experiment = TranslationExperiment.of(config)
-  nodes = text_page.TranslationPage(experiment, tmp_path, None)._nodes(groups(experiment))
+  nodes = text_page.TranslationPage(experiment, tmp_path, None, {})._nodes(groups(experiment))
   return {node.name: ' '.join(node.needs) for node in nodes}
 
 
@@ -120,7 +120,7 @@ def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
 def test_the_teacher_is_the_base_with_another_seed(tmp_path):
   config = wmt14.get_config('scale=smoke')
   config.seed = 2**32 - 1
-  shared = text_page.TranslationPage(TranslationExperiment.of(config), tmp_path, None)
+  shared = text_page.TranslationPage(TranslationExperiment.of(config), tmp_path, None, {})
   teacher, base, distilled = shared.teacher(), shared.run(1, 'regular'), shared.run(1, 'distil')
   assert teacher.experiment == dataclasses.replace(base.experiment, seed=0)
   assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(tmp_path / 'distilled')

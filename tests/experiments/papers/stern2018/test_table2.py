@@ -34,7 +34,7 @@ def words(cache, **changed):
 
 def test_the_graph_of_table_2(tmp_path):
   experiment = images.ImageExperiment.of(celeba.get_config('scale=smoke'))
-  nodes = image_page.ImagePage(experiment, tmp_path, None)._nodes(image_page.table2_groups(experiment))
+  nodes = image_page.ImagePage(experiment, tmp_path, None, {})._nodes(image_page.table2_groups(experiment))
   assert {node.name: ' '.join(node.needs) for node in nodes} == {
     'base': '',
     'cells-k1-regular-dev': 'base',

@@ -4,9 +4,14 @@ import json
 import shutil
 
 import pytest
+from absl import flags
 
-from experiments.lab import cells
+from configs import wmt14
+from experiments.lab import cells, conditions
 from experiments.papers.stern2018.cells import BlockwiseCell
+from experiments.papers.stern2018.text_measure import Measuring
+from experiments.papers.stern2018.text_settings import TranslationExperiment
+from tests.experiments.conftest import SETTINGS, with_settings
 
 
 def read(workdir):
@@ -147,3 +152,14 @@ def test_translate_reads_arguments_a_file_and_a_pipe_alike(table, launch, tmp_pa
   pipe = launch(*command, stdin=text.encode())
   assert words.code == 0 and words.out.count('\n') == 3
   assert words == file == pipe
+
+
+def test_measuring_needs_no_launcher(table):
+  assert 'config' not in flags.FLAGS
+  config = with_settings(wmt14.get_config('scale=smoke'), SETTINGS | {'data.cache': str(table.cache)})
+  experiment = TranslationExperiment.of(config)
+  measuring = Measuring(experiment, experiment.open(), 'dev', conditions.here())
+  (cell,) = measuring.cells(table.folder / 'base', 1, 'regular', ['exact'])
+  (there,) = (one for one in read(table.folder) if one.key == cell.key)
+  assert cell.bleu == there.bleu and cell.models == there.models
+  assert cell.conditions.keys() == there.conditions.keys() and cell.conditions['config'] == ''
