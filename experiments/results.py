@@ -142,7 +142,7 @@ def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[
 
 
 def generate_peer(rows: Sequence[Mapping[str, Any]]) -> str:
-  from fastdec.evaluation.calls import table
+  from experiments.speed.costs import table
 
   return table(rows, {
     'strategy': '{strategy}',
