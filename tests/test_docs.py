@@ -2,6 +2,8 @@
 
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -67,3 +69,13 @@ def test_the_index_of_decisions_has_every_decision_once() -> None:
   for page in DECISIONS.glob('*.md'):
     there += [(*title.split('. ', 1), page.name) for title in re.findall(r'^## (\d+\. .*)$', page.read_text(), re.M)]
   assert sorted(listed) == sorted(there)
+
+
+@pytest.mark.slow
+def test_the_code_about_meshes_runs() -> None:
+  """In a process of its own: it asks for eight virtual devices, and their number is fixed when JAX starts."""
+  blocks = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'scale.md').read_text(), re.DOTALL)
+  command = [sys.executable, '-c', '\n'.join(blocks)]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert done.stdout.splitlines()[-1].endswith(' 8')
