@@ -20,6 +20,7 @@ def main(_: list[str]) -> None:
   from experiments.papers.stern2018.beside import beside_table
   from experiments.papers.stern2018.cells import BlockwiseCell
   from fastdec.errors import UserError
+  from fastdec.files import write_text
 
   names = {pathlib.Path(workdir).resolve().name: pathlib.Path(workdir) for workdir in WORKDIRS.value}
   if len(names) < max(2, len(WORKDIRS.value)):
@@ -30,7 +31,7 @@ def main(_: list[str]) -> None:
   page = report.markdown(beside_table(found))
   print(page)
   if OUT.value:
-    report.write_text(pathlib.Path(OUT.value), page)
+    write_text(pathlib.Path(OUT.value), page)
 
 
 if __name__ == '__main__':

@@ -21,9 +21,9 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments.lab import report
   from experiments.papers.stern2018 import example, show, text_page, text_settings
   from fastdec.errors import UserError
+  from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -41,7 +41,7 @@ def main(words: list[str]) -> None:
     sys.exit(1 if outcome.failed else 0)
   source, blocks = show.worked_example(shared.measuring('test'), shared.run(k, regime).workdir, k, *words)
   text = example.as_text(source, blocks)
-  report.write_text(workdir / 'example.txt', text)
+  write_text(workdir / 'example.txt', text)
   example.picture(source, blocks, workdir / 'example.png')
   shared.console.print(f'{text}\nIt is in {workdir}/example.txt, as a picture in {workdir}/example.png')
 

@@ -19,8 +19,8 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
-  from experiments.lab import report
   from experiments.papers.stern2018 import entries, figures, published, text_page, text_settings
+  from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -30,7 +30,7 @@ def main(words: list[str]) -> None:
   found = figure.cells_of(groups)
   if found:
     figures.speedups(found, workdir / 'figure4.png')
-    report.write_text(workdir / 'figure4.csv', entries.tidy_csv(found, published.TABLE1))
+    write_text(workdir / 'figure4.csv', entries.tidy_csv(found, published.TABLE1))
     figure.console.print(f'The picture is {workdir}/figure4.png, its points {workdir}/figure4.csv')
   sys.exit(1 if outcome.failed else 0)
 

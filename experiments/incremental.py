@@ -26,6 +26,7 @@ def main(words: list[str]) -> None:
   from experiments.papers.incremental import figure, tables
   from experiments.papers.incremental.page import IncrementalPage
   from experiments.papers.incremental.settings import IncrementalExperiment
+  from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = IncrementalExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -38,9 +39,9 @@ def main(words: list[str]) -> None:
     if has_picture:
       figure.draw(found, workdir / 'incremental.png')
       drawn.append('![Time per token against length](incremental.png)\n')
-    report.write_text(workdir / 'incremental.md', '\n'.join(drawn))
+    write_text(workdir / 'incremental.md', '\n'.join(drawn))
     rows = [flat(cell) for cell in latest(found).values()]
-    report.write_text(workdir / 'incremental.csv', report.csv_text(rows))
+    write_text(workdir / 'incremental.csv', report.csv_text(rows))
     page.console.print('\n'.join(drawn))
     page.console.print(f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}')
   sys.exit(1 if outcome.failed else 0)

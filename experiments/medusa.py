@@ -26,6 +26,7 @@ def main(words: list[str]) -> None:
   from experiments.papers.cai2024 import tables
   from experiments.papers.cai2024.page import MedusaPage
   from experiments.papers.cai2024.settings import MedusaExperiment
+  from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = MedusaExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -35,7 +36,7 @@ def main(words: list[str]) -> None:
   for stage, one in page.calibrations().items():
     drawn += [tables.heads_table(one, stage.capitalize()), tables.widths_table(one, stage.capitalize())]
   if drawn:
-    report.write_text(workdir / 'medusa.md', '\n'.join(map(report.markdown, drawn)))
+    write_text(workdir / 'medusa.md', '\n'.join(map(report.markdown, drawn)))
     for table in drawn:
       page.console.print(report.markdown(table))  # too wide for a terminal's table
     trees = f'the trees {workdir}/medusa-1-tree.png and {workdir}/medusa-2-tree.png'

@@ -25,6 +25,7 @@ def main(words: list[str]) -> None:
   from experiments.lab import report
   from experiments.papers.leviathan2022 import figure, settings, tables
   from experiments.papers.leviathan2022.page import SpeculativePage
+  from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = settings.experiment_of(CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -33,7 +34,7 @@ def main(words: list[str]) -> None:
   if found := page.cells():
     drawn = tables.speed_table(found), tables.alpha_table(found)
     picture = '\n![Measured against predicted](speculative.png)\n'
-    report.write_text(workdir / 'speculative.md', '\n'.join(map(report.markdown, drawn)) + picture)
+    write_text(workdir / 'speculative.md', '\n'.join(map(report.markdown, drawn)) + picture)
     figure.predictions(found, workdir / 'speculative.png')
     for table in drawn:
       page.console.print(report.markdown(table))  # too wide for a terminal's table

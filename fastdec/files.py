@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and locks between processes."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -30,6 +31,42 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   finally:
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a whole file of text; see `whole_file`."""
+  with whole_file(path) as file:
+    file.write(text.encode())
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a whole file of JSON; see `whole_file`."""
+  write_text(path, json.dumps(value, indent=2) + '\n')
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
+  """Holds the lock of a file until the end of the block, or of the process: the system lets go when it is killed.
+
+  Args:
+    path: the lock; it is made, with its folder, and stays.
+    wait: until another process lets go of it. Without, the block is entered at once with False if one has it.
+
+  Raises:
+    UserError: the file cannot be made.
+  """
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, 'a')  # noqa: SIM115
+  except OSError as error:
+    raise UserError(f'cannot write {path} ({error.strerror}): make room, or give another folder') from None
+  with file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+      yield False
+      return
+    yield True
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""A file is written whole or not at all; a lock is one process's at a time."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import locked, read_json, whole_file, write_json, write_text
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,21 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path):
       file.write(content)
       assert not (tmp_path / 'deep' / 'file').exists() or content == b'new'
   assert [(file.name, file.read_bytes()) for file in (tmp_path / 'deep').iterdir()] == [('file', b'new')]
+
+
+def test_text_and_json_are_written_whole_and_read_back(tmp_path):
+  write_text(tmp_path / 'page.md', 'größer\n')
+  write_json(tmp_path / 'config.json', {'a': [1, 2]})
+  assert (tmp_path / 'page.md').read_bytes() == 'größer\n'.encode()
+  assert read_json(tmp_path / 'config.json') == {'a': [1, 2]}
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json', 'page.md']
+
+
+def test_a_lock_is_had_once_and_free_again_after_its_block(tmp_path):
+  path = tmp_path / 'deep' / 'lock'
+  with locked(path) as is_mine:
+    assert is_mine
+    with locked(path, wait=False) as again:  # another opening of the file is as another process
+      assert not again
+  with locked(path, wait=False) as is_mine:
+    assert is_mine

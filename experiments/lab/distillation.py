@@ -20,13 +20,13 @@ import jax
 import numpy as np
 
 from experiments.lab.progress import Progress
-from experiments.lab.shards import Shards, locked
+from experiments.lab.shards import Shards
 from experiments.lab.text import OnText, Text
 from fastdec import folders
 from fastdec.data.text.corpus import Pair, load_pairs
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import locked, whole_file, write_json
 from fastdec.sharding import partition_of, place
 from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer, normalise
 from fastdec.training.checkpoint import check_workdir, claim_workdir
@@ -152,8 +152,7 @@ def _join(shards: Shards, pairs: list[Pair], record: dict[str, Any], files: list
           sources.write(source.encode() + b'\n')
           targets.write(line.encode() + b'\n')
           counts['lines'] += 1
-  with whole_file(files[0].with_name('config.json')) as file:
-    file.write(json.dumps({**record, 'counts': counts}, indent=2).encode() + b'\n')
+  write_json(files[0].with_name('config.json'), {**record, 'counts': counts})
 
 
 def _is_finished(workdir: pathlib.Path, record: dict[str, Any], files: list[pathlib.Path]) -> bool:

@@ -7,15 +7,15 @@ that need it along, and no others.
 
 import contextlib
 import dataclasses
-import fcntl
 import pathlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import rich.console
 
 from fastdec.errors import UserError
+from fastdec.files import locked
 
 POLL_SECONDS = 1.0  # between two looks at what other processes are doing
 LONGEST_REASON = 400  # characters
@@ -121,7 +121,7 @@ class Worker:
 
   def _try(self, node: Node) -> bool:
     """Does a node, unless another process is at it."""
-    with claimed(self.workdir / 'locks' / f'{node.name}.lock') as is_mine:
+    with locked(self.workdir / 'locks' / f'{node.name}.lock', wait=False) as is_mine:
       if is_mine:
         self._join(node)
     return is_mine
@@ -143,27 +143,6 @@ class Worker:
         log.parent.mkdir(exist_ok=True)
         log.write_text(''.join(traceback.format_exception(error)))
     return True
-
-
-@contextlib.contextmanager
-def claimed(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
-  """Whether the lock file is this process's now, until the end of the block or of the process.
-
-  Raises:
-    UserError: the file cannot be made.
-  """
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, 'a')  # noqa: SIM115
-  except OSError as error:
-    raise UserError(f'cannot write to {path.parent} ({error.strerror}): give another folder') from None
-  with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-      yield False
-    else:
-      yield True
 
 
 def _reason(error: Exception) -> str:

@@ -16,6 +16,7 @@ from experiments.lab.cells import Cell, append, latest, read
 from experiments.lab.conditions import Conditions
 from experiments.lab.run import Run
 from fastdec.errors import UserError
+from fastdec.files import locked
 
 Kind = TypeVar('Kind', bound=Cell)
 
@@ -121,7 +122,7 @@ class MeasuredPage(Generic[Kind]):
           raise UserError(f'{self.results} was measured with {name}={there}, and {means}')
     if all(run.is_finished for run in runs):
       return
-    with graph.claimed(pathlib.Path(self.experiment.data.cache) / 'lock', wait=True):  # prepared by one process
+    with locked(pathlib.Path(self.experiment.data.cache) / 'lock'):  # prepared by one process
       for run in runs:
         self._prepare(run)
 

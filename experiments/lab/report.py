@@ -3,9 +3,7 @@
 import csv
 import dataclasses
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import rich.box
@@ -73,13 +71,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
   writer.writeheader()
   writer.writerows(rows)
   return out.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-  """A whole file, or none."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}.new')
-  temporary.write_text(text)
-  os.replace(temporary, path)
 
 
 def text(value: Any, form: str, unit: str = '') -> str:

@@ -16,7 +16,7 @@ from experiments.lab.progress import Progress
 from experiments.lab.text import TextConfig
 from fastdec import folders
 from fastdec.decoding.pool import decode_each
-from fastdec.files import whole_file
+from fastdec.files import write_json, write_text
 
 ROWS = 64  # prompts at once
 
@@ -49,9 +49,7 @@ def write(folder: pathlib.Path, model: pathlib.Path, text: object, data: TextCon
         written = [token for token in tokens[: int(length)].tolist() if token not in target.eos_ids]
         lines[i] = tokenizer.decode([*prompts[i][1:].tolist(), *written])
       progress.add(len(finished.indices))
-  whole = '\n'.join(lines[i] for i in back.ravel()).encode() + b'\n'
+  whole = '\n'.join(lines[i] for i in back.ravel()) + '\n'
   for language in {data.source, data.target}:
-    with whole_file(folder / f'train.{language}') as file:
-      file.write(whole)
-  with whole_file(folder / 'config.json') as file:
-    file.write(json.dumps(record_of(model, prompt, max_len)).encode())
+    write_text(folder / f'train.{language}', whole)
+  write_json(folder / 'config.json', record_of(model, prompt, max_len))

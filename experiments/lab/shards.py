@@ -6,15 +6,13 @@ folder/00012.lock    locked by the process that makes it; the system lets go of 
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import pathlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import locked, whole_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,27 +62,6 @@ class Shards:
 
   def _path(self, shard: int) -> pathlib.Path:
     return self.folder / f'{shard:05}.jsonl'
-
-
-@contextlib.contextmanager
-def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
-  """Whether the lock is ours: true within, or false at once where another process has it and we do not wait.
-
-  Raises:
-    UserError: the file of the lock cannot be made.
-  """
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-  except OSError as error:
-    raise UserError(f'cannot write {path} ({error.strerror}): make room, or give another folder') from None
-  with open(path, 'w') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-      yield False
-      return
-    yield True
 
 
 def _end(content: bytes, records: int) -> dict[str, int]:

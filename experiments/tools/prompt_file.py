@@ -24,7 +24,7 @@ from fastdec import folders
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import whole_file, write_json
 
 LOGGED = 30  # seconds between lines for those who have no bar
 
@@ -73,8 +73,7 @@ class Output:
       except BlockingIOError:
         raise UserError(f'another process writes {self.path}: wait for it, or give another --output') from None
       self._check()  # again: another process may have been here
-      with whole_file(self.settings_path) as settings:
-        settings.write(json.dumps(self.record, indent=2).encode() + b'\n')
+      write_json(self.settings_path, self.record)
       file.truncate(len(self._whole_lines()))
       yield file
 

@@ -4,7 +4,6 @@ Preparation is safe to kill, and safe to run twice at once.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
@@ -17,6 +16,7 @@ import numpy as np
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.files import locked
 
 with extras.explained():
   import tensorflow_datasets as tfds
@@ -96,8 +96,7 @@ def prepared(builder_class: type[RowBuilder], splits: Mapping[str, ReadRows], fo
     return builder
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / 'lock', 'w') as lock:
-      fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process is killed
+    with locked(folder / 'lock'):
       for leftover in folder.glob('*/incomplete.*'):
         shutil.rmtree(leftover)
       builder = builder_class(splits, folder)

@@ -1,9 +1,9 @@
 """What all pictures share: colours, axes, and a file that is whole or not there."""
 
-import os
 from pathlib import Path
 
 from fastdec import extras
+from fastdec.files import whole_file
 
 with extras.explained():
   from matplotlib.axes import Axes
@@ -16,9 +16,8 @@ COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')  # 
 
 def save(figure: Figure, path: Path) -> None:
   """Writes a whole PNG, or none."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}.new')
-  figure.savefig(temporary, format='png')
-  os.replace(temporary, path)
+  with whole_file(path) as file:
+    figure.savefig(file, format='png')
 
 
 def dress(axes: Axes, title: str, y: str, x: str = BLOCKS) -> None:

@@ -22,8 +22,9 @@ from jaxtyping import PyTree
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.files import write_json
 from fastdec.models.api import Params
-from fastdec.training.files import damage_of, write_json, write_sums
+from fastdec.training.files import damage_of, write_sums
 from fastdec.training.processes import everywhere, is_first, wait
 from fastdec.training.state import TrainState
 
@@ -177,12 +178,8 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
   """
   check_workdir(workdir, config)
   path = Path(workdir) / 'config.json'
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if is_first() and not path.exists():
-      write_json(path, config)
-  except OSError as error:
-    raise UserError(f'cannot write to {workdir} ({error.strerror}): choose another workdir') from None
+  if is_first() and not path.exists():
+    write_json(path, config)
 
 
 def check_workdir(workdir: PathLike, config: dict[str, Any]) -> None:

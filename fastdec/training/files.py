@@ -1,19 +1,12 @@
-"""Files of a run that are whole or not there, and checkpoints that are known to be damaged before they are read."""
+"""Checkpoints are known to be damaged before they are read."""
 
 import json
-import os
 import zlib
 from pathlib import Path
-from typing import Any
+
+from fastdec.files import write_json
 
 SUMS = 'sums.json'
-
-
-def write_json(path: Path, value: Any) -> None:
-  """Writes it beside, then renames: the file is never half-written."""
-  partial = path.with_suffix('.json.partial')
-  partial.write_text(json.dumps(value, indent=2) + '\n')
-  os.replace(partial, path)
 
 
 def write_sums(folder: Path) -> None:

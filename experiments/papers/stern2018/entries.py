@@ -7,6 +7,7 @@ from experiments.lab import report
 from experiments.lab.cells import field_names, flat, latest
 from experiments.lab.report import MISSING
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
+from fastdec.files import write_text
 
 Published = Mapping[Key, tuple[float | None, float]]  # BLEU and mean accepted block size in a paper
 SPEED_NOTE = 'One output at a time (batch 1), in turn with greedy decoding by the same model: median ratio of rounds.'
@@ -66,5 +67,5 @@ def write(
 ) -> None:
   """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
   page = '\n'.join(map(report.markdown, tables)) + f'\n![The same as a picture]({picture})\n'
-  report.write_text(stem.with_name(f'{stem.name}.md'), page)
-  report.write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells, published))
+  write_text(stem.with_name(f'{stem.name}.md'), page)
+  write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells, published))

@@ -23,6 +23,7 @@ from experiments.lab.run import Run
 from experiments.lab.settings import DISTILLED, TUNED, Experiment, Material
 from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec import folders
+from fastdec.files import locked
 
 
 class Group(NamedTuple):
@@ -113,7 +114,7 @@ class Page:
   def measuring(self, split: str) -> Measuring:
     """Measures models on a split."""
     if split not in self._measuring:
-      with graph.claimed(pathlib.Path(self.experiment.data.cache) / 'lock', wait=True):  # prepared by one process
+      with locked(pathlib.Path(self.experiment.data.cache) / 'lock'):  # prepared by one process
         self._measuring[split] = self._open(split)
     return self._measuring[split]
 

@@ -10,6 +10,7 @@ import rich.console
 from experiments.lab import graph
 from experiments.lab.graph import Budget, Node, Worker
 from fastdec.errors import UserError
+from fastdec.files import locked
 
 
 class Files:
@@ -138,14 +139,14 @@ def test_who_finds_everything_taken_waits(chain, monkeypatch):
     (chain.folder / 'base').touch()
 
   monkeypatch.setattr(graph.time, 'sleep', finish)
-  with graph.claimed(taken) as is_mine:
+  with locked(taken, wait=False) as is_mine:
     assert is_mine and chain.run() == graph.Outcome({}, True)
   assert chain.log == [] and 'Waiting for base: another process is at it' in chain.said
 
 
 def test_shared_work_is_joined(chain):
   chain.needs = {'base': ''}
-  with graph.claimed(chain.workdir / 'locks' / 'base.lock'):
+  with locked(chain.workdir / 'locks' / 'base.lock'):
     assert chain.run(is_shared=True).is_complete
   assert chain.log == ['base']
 
@@ -161,5 +162,5 @@ def test_a_failure_here_is_none_where_another_process_succeeds(chain):
 
 def test_a_lock_that_cannot_be_made_is_a_mistake(tmp_path):
   (tmp_path / 'file').touch()
-  with pytest.raises(UserError, match='give another folder'), graph.claimed(tmp_path / 'file' / 'x'):
+  with pytest.raises(UserError, match='give another folder'), locked(tmp_path / 'file' / 'x'):
     pass

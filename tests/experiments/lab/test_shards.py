@@ -8,9 +8,10 @@ import textwrap
 
 import pytest
 
-from experiments.lab.shards import Shards, locked
+from experiments.lab.shards import Shards
 from fastdec import files
 from fastdec.errors import UserError
+from fastdec.files import locked
 
 RECORDS = [['a line', 'eine Zeile'], [], None, ['\u2028 "ä" \\']]
 
@@ -58,7 +59,7 @@ def test_a_shard_of_another_size_is_not_read(shards):
 def test_a_claim_excludes_other_processes_and_ends_with_its_process(shards):
   program = textwrap.dedent(f"""
     import pathlib, sys, time
-    from fastdec.data.shards import Shards
+    from experiments.lab.shards import Shards
     with Shards(pathlib.Path({str(shards.folder)!r}), 4, 10).claim(1) as is_ours:
       print(is_ours, flush=True)
       time.sleep(60)

@@ -11,6 +11,7 @@ import numpy as np
 from experiments.lab import report
 from experiments.papers.stern2018 import published, votes
 from experiments.papers.stern2018.voting.store import Result
+from fastdec.files import write_text
 
 COLUMNS = ('k', 'rule', 'percent', 'low', 'high', 'votes', 'raters', 'paper_percent', 'paper_low', 'paper_high')
 
@@ -31,6 +32,6 @@ def write(results: Mapping[tuple[int, str], Result], workdir: Path) -> report.Ta
   for method, (preference, *counts) in sorted(found.items()):
     theirs = published.TABLE3.get(method, (None, None, None))
     writer.writerow([*method, *(f'{figure:.2f}' for figure in preference), *counts, *theirs])
-  report.write_text(workdir / 'table3.csv', text.getvalue())
-  report.write_text(workdir / 'table3.md', report.markdown(table))
+  write_text(workdir / 'table3.csv', text.getvalue())
+  write_text(workdir / 'table3.md', report.markdown(table))
   return table
