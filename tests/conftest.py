@@ -1,18 +1,12 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
-import importlib.metadata
 import os
 import signal
 from pathlib import Path
 
-# Tests compile much and compute little, so XLA shall not think long. Without LLVM's optimisations the suite takes 40 %
-# less time; without the emitters of fused loops (of XLA's CPU backend, new in 2025) a program compiles in half the time.
-# JAX reads the flags when it starts, so they stand before the import; flags that are set already are kept. XLA ends the
-# process at a flag that it does not know, so the one that may go again is given to the releases that have it.
-FLAGS = ['--xla_backend_optimization_level=0']
-if importlib.metadata.version('jaxlib').startswith('0.10.'):
-  FLAGS.append('--xla_cpu_use_fusion_emitters=false')
-os.environ.setdefault('XLA_FLAGS', ' '.join(FLAGS))
+from tests.compiling import xla_flags
+
+os.environ.setdefault('XLA_FLAGS', xla_flags())  # read by JAX when it starts; flags that are set already are kept
 
 import hypothesis
 import jax

@@ -10,7 +10,9 @@ import re
 import sys
 import tempfile
 
-os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
+from tests.compiling import xla_flags
+
+os.environ['XLA_FLAGS'] = xla_flags('--xla_force_host_platform_device_count=8')
 
 import grain
 import jax

@@ -14,11 +14,12 @@ import pytest
 from fastdec.errors import UserError
 from fastdec.training.checkpoint import average_checkpoints
 from fastdec.training.processes import agreed, connect, everywhere, is_first
+from tests.compiling import xla_flags
 from tests.training.fakes import batches
 from tests.training.two_processes import run
 
 ROOT = Path(__file__).parent.parent.parent
-FLAGS = {'XLA_FLAGS': '--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0'}
+FLAGS = {'XLA_FLAGS': xla_flags('--xla_force_host_platform_device_count=2')}
 
 
 def start(workdir):
