@@ -1,4 +1,4 @@
-"""TFDS sets: our own, prepared once as array records and read back without TensorFlow, and those that TFDS prepared.
+"""TFDS sets: our images, prepared once as array records and read back without TensorFlow, and sets that TFDS prepared.
 
 Preparation is safe to kill, and safe to run twice at once.
 """
@@ -51,24 +51,6 @@ class RowBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _generate_examples(self, read: ReadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     for index, row in enumerate(read()):
       yield index, dict(zip(self.FEATURES, row, strict=True))
-
-
-class PairBuilder(RowBuilder, skip_registration=True):
-  """Pairs of lines."""
-
-  FEATURES: ClassVar = {'source': tfds.features.Text(), 'target': tfds.features.Text()}
-
-
-class FileText(PairBuilder, skip_registration=True):
-  """Pairs from text files."""
-
-
-class ArchiveText(PairBuilder, skip_registration=True):
-  """Pairs from the archives of WMT14."""
-
-
-class EmbeddedText(PairBuilder, skip_registration=True):
-  """The corpus that comes with the package."""
 
 
 class ImageBuilder(RowBuilder, skip_registration=True):

@@ -124,14 +124,6 @@ def test_a_folder_of_text_is_asked_for(table, refused, tmp_path):
     refused(['there is no folder', '--config.data.folder=...'], 'table1', *command, f'--workdir={tmp_path}/new')
 
 
-def test_prepared_text_that_is_damaged(table, refused, tmp_path):
-  cache = shutil.copytree(table.cache, tmp_path / 'cache')
-  for path in cache.rglob('*train.array_record*'):
-    os.truncate(path, path.stat().st_size // 2)
-  command = table.words(**{'data.cache': cache})
-  refused(['the prepared text', 'is damaged: remove the folder'], 'table1', *command, f'--workdir={tmp_path}/new')
-
-
 def test_a_damaged_tokenizer_is_learnt_again(table, launch, tmp_path):
   cache = shutil.copytree(table.cache, tmp_path / 'cache')
   whole = (table.folder / 'base' / 'model' / 'tokenizer.model').read_bytes()

@@ -10,10 +10,11 @@ import datetime
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import pathlib
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fastdec import extras
@@ -33,10 +34,11 @@ Drawn = tuple[Forms, Forms]  # in English and in German
 Slot = Callable[[random.Random], Drawn]
 
 
-def generate(split: str) -> list[Pair]:
+@functools.lru_cache
+def generate(split: str) -> tuple[Pair, ...]:
   """The (English, German) lines of 'train', 'dev' or 'test': the same ones each time."""
   start = {'dev': 0, 'test': SIZES['dev'], 'train': SIZES['dev'] + SIZES['test']}[split]
-  return list(_corpus()[start : start + SIZES[split]])
+  return tuple(itertools.islice(_pairs(), start, start + SIZES[split]))
 
 
 def content_key() -> str:
@@ -49,16 +51,14 @@ def content_key() -> str:
   return digest.hexdigest()
 
 
-@functools.lru_cache(maxsize=1)
-def _corpus() -> tuple[Pair, ...]:
-  rng = random.Random(SEED)
-  pairs, seen = [], set()
-  while len(pairs) < sum(SIZES.values()):
+def _pairs() -> Iterator[Pair]:
+  """Pairs without end, no line of which occurs in another: first those of dev, then test, then train."""
+  rng, seen = random.Random(SEED), set()
+  while True:
     english, german = sentence(rng)
     if english not in seen and german not in seen:
       seen.update((english, german))
-      pairs.append((english, german))
-  return tuple(pairs)
+      yield english, german
 
 
 def sentence(rng: random.Random) -> Pair:

@@ -45,11 +45,21 @@ class Lines:
     return f'{self.member} in {self.path}' if self.member else self.path
 
   def __iter__(self) -> Iterator[bytes]:
-    for line in self._member() if self.member else self._file():
-      if not (self.member or self.path).endswith('.sgm'):
-        yield line.removesuffix(b'\n').removesuffix(b'\r')
-      elif found := re.search(rb'<seg[^>]*>(.*)</seg>', line):
-        yield _plain(found[1].strip())
+    """Reads the file, a line at a time.
+
+    Raises:
+      UserError: it is missing, or damaged.
+    """
+    try:
+      for line in self._member() if self.member else self._file():
+        if not (self.member or self.path).endswith('.sgm'):
+          yield line.removesuffix(b'\n').removesuffix(b'\r')
+        elif found := re.search(rb'<seg[^>]*>(.*)</seg>', line):
+          yield _plain(found[1].strip())
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+      reason = getattr(error, 'strerror', None) or error
+      wanted = 'the whole archive' if self.member else 'a text file, or a gzipped one named .gz'
+      raise UserError(f'cannot read {self} ({reason}): give {wanted}') from error
 
   def _file(self) -> Iterator[bytes]:
     opener = gzip.open if self.path.endswith('.gz') else open
@@ -68,35 +78,44 @@ class Lines:
 LinePair = tuple[Lines, Lines]
 
 
-def read_pairs(files: Sequence[LinePair], keep_empty: bool) -> Iterator[Pair]:
-  """The pairs of several files of source and target, one behind the other, with or without those with an empty side."""
+class Content(NamedTuple):
+  """What all files of a text hold: a hash of it, and the number of lines of each split."""
+
+  key: str
+  counts: dict[str, int]
+
+
+def read_pairs(files: Sequence[LinePair]) -> Iterator[Pair]:
+  """The pairs of several files of source and target, one file behind the other."""
   for source_lines, target_lines in files:
     for source, target in zip(source_lines, target_lines, strict=True):
-      if keep_empty or (source.strip() and target.strip()):
-        yield source.decode(), target.decode()
+      yield source.decode(), target.decode()
 
 
-def content_key(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -> str:
-  """A hash of all text, once every file has been read and checked.
+def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -> Content:
+  """Reads and checks every file that has changed since the last time.
 
   Args:
-    memory: the folder where it is kept what a pass over a file found.
+    splits: for each split, its files of source and target.
+    memory: the folder that keeps what a pass over a file found.
 
   Raises:
     UserError: a file that is missing, damaged, empty or not UTF-8; a source and a target of different lengths.
   """
-  digest, found = hashlib.sha256(), {}
+  digest, counts, found = hashlib.sha256(), {}, {}
   for split, files in splits.items():
+    counts[split] = 0
     for pair in files:
       for place in pair:
         found[place] = found.get(place) or _recall(place, memory) or _scan(place)
       if found[pair[0]].lines != found[pair[1]].lines:
         counts = ' and '.join(f'{place} has {found[place].lines} lines' for place in pair)
         raise UserError(f'{counts}: give files whose lines translate each other, one by one')
+      counts[split] += found[pair[0]].lines
       digest.update(f'{split} {found[pair[0]].digest} {found[pair[1]].digest}\n'.encode())
   for place, scan in found.items():
     _remember(place, scan, memory)
-  return digest.hexdigest()
+  return Content(digest.hexdigest(), counts)
 
 
 class _Scan(NamedTuple):
@@ -109,9 +128,8 @@ class _Scan(NamedTuple):
 
 def _scan(place: Lines) -> _Scan:
   """Reads a whole file once, so that what is wrong with it shows before any work."""
-  digest, lines, content = hashlib.sha256(), 0, False
+  digest, lines, content, stamp = hashlib.sha256(), 0, False, _stamp(place.path)
   try:
-    stamp = _stamp(place.path)
     for line in place:
       lines += 1
       line.decode()
@@ -119,18 +137,17 @@ def _scan(place: Lines) -> _Scan:
       content = content or bool(line.strip())
   except UnicodeDecodeError as error:
     raise UserError(f'line {lines} of {place} is not UTF-8 ({error.reason}): convert the file') from error
-  except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-    reason = getattr(error, 'strerror', None) or error
-    wanted = 'the whole archive' if place.member else 'a text file, or a gzipped one named .gz'
-    raise UserError(f'cannot read {place} ({reason}): give {wanted}') from error
   if not content:
     raise UserError(f'the text file {place} is empty: give a file with a sentence on each line')
   return _Scan(lines, digest.hexdigest(), stamp)
 
 
 def _stamp(path: str) -> str:
-  """Size and times of a file; '' where it was changed just now, and may change again without another time."""
-  status = os.stat(path)
+  """Size and times of a file; '' where there is none, or one changed just now that may change again unseen."""
+  try:
+    status = os.stat(path)
+  except OSError:
+    return ''
   is_settled = time.time_ns() - status.st_ctime_ns > RACY * 1e9
   return f'{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}' if is_settled else ''
 

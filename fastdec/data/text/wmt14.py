@@ -18,7 +18,6 @@ import pathlib
 from typing import Any
 
 from fastdec import extras
-from fastdec.data import builders
 from fastdec.data.text.lines import LinePair, Lines
 from fastdec.errors import UserError
 
@@ -64,6 +63,7 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
   """
   with extras.explained():
     from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
+  from fastdec.data import builders  # not above: TFDS takes seconds to load, and the archives do without
 
   _check_languages(source, target)
   return builders.from_tfds(NAME, folder, SPLITS, ', or give the archives with kind=archives')

@@ -1,6 +1,8 @@
 """Images in a file: what is not one is refused before anything is prepared."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,25 @@ def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
   assert images.counts == {'train': 6, 'test': 2}
   np.testing.assert_array_equal(images.array('train'), IMAGES)
   np.testing.assert_array_equal(images.array('test'), IMAGES[:2])
+  assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
+
+
+def test_what_a_killed_preparation_left_is_removed(tmp_path: Path):
+  data = write(tmp_path / 'a.npz', train=IMAGES)
+  open_images(data, tmp_path / 'cache')
+  (complete,) = tmp_path.glob('cache/*/npz_images/1.0.0')
+  complete.rename(complete.with_name('incomplete.ABCDEF_1.0.0'))
+  np.testing.assert_array_equal(open_images(data, tmp_path / 'cache').array('train'), IMAGES)
+  assert [folder.name for folder in complete.parent.iterdir()] == ['1.0.0']
+
+
+@pytest.mark.slow
+def test_processes_that_prepare_at_once_all_get_the_images(tmp_path: Path):
+  data = write(tmp_path / 'a.npz', train=IMAGES)
+  call = f'open_images({data!r}, {str(tmp_path / "cache")!r})'
+  command = sys.executable, '-c', f'from fastdec.data.images.corpus import *; print(len({call}.array("train")))'
+  runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+  assert [run.communicate()[0] for run in runs] == ['6\n'] * 3
   assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
 
 

@@ -1,14 +1,12 @@
-"""Parallel text: what comes back is what the files say, prepared once for each content."""
+"""Parallel text: what comes back is what the files say."""
 
 import dataclasses
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from fastdec.data.text import corpus, lines
+from fastdec.data.text import lines
 from fastdec.data.text.corpus import SPLITS, TextData, load_pairs, open_text
 from fastdec.errors import UserError
 
@@ -24,10 +22,6 @@ def data(tmp_path: Path) -> TextData:
   return TextData(kind='files', train=paths, dev=paths, test=paths)
 
 
-def prepared(cache: Path) -> list[Path]:
-  return list(cache.glob('*/file_text/1.0.0/dataset_info.json'))
-
-
 def test_lines_come_back_in_order_as_they_are_and_empty_ones_stay_in_dev(data: TextData, tmp_path: Path):
   pairs = [('one', 'eins'), ('', ''), (' three \xa0three', 'drei drei'), ('four', '')]
   assert load_pairs(data, 'dev', tmp_path / 'cache') == load_pairs(data, 'test', tmp_path / 'cache') == pairs
@@ -39,31 +33,20 @@ def test_pairs_with_an_empty_side_are_left_out_of_train(data: TextData, tmp_path
   limited = dataclasses.replace(data, max_train=1)
   assert load_pairs(limited, 'train', tmp_path / 'cache') == pairs[:1]
   assert len(load_pairs(limited, 'dev', tmp_path / 'cache')) == 4
-  assert len(prepared(tmp_path / 'cache')) == 1
 
 
-def test_changed_files_are_prepared_anew(data: TextData, tmp_path: Path):
-  load_pairs(data, 'train', tmp_path / 'cache')
+def test_changed_files_are_another_text(data: TextData, tmp_path: Path):
+  before = open_text(data, tmp_path / 'cache')
+  assert open_text(data, tmp_path / 'elsewhere').key == before.key
   (tmp_path / 'source.txt').write_text(SOURCE.replace('one', 'ONE'))
-  assert load_pairs(data, 'train', tmp_path / 'cache')[0] == ('ONE', 'eins')
-  assert len(prepared(tmp_path / 'cache')) == 2
+  after = open_text(data, tmp_path / 'cache')
+  assert after.key != before.key and next(after.pairs('train')) == ('ONE', 'eins')
 
 
-def test_what_a_killed_preparation_left_is_removed(data: TextData, tmp_path: Path):
-  load_pairs(data, 'train', tmp_path / 'cache')
-  complete = prepared(tmp_path / 'cache')[0].parent
-  complete.rename(complete.with_name('incomplete.ABCDEF_1.0.0'))
-  assert len(load_pairs(data, 'train', tmp_path / 'cache')) == 2
-  assert [folder.name for folder in complete.parent.iterdir()] == ['1.0.0']
-
-
-@pytest.mark.slow
-def test_processes_that_prepare_at_once_all_get_the_pairs(data: TextData, tmp_path: Path):
-  call = f'load_pairs({data!r}, "dev", {str(tmp_path / "cache")!r})'
-  command = sys.executable, '-c', f'from fastdec.data.text.corpus import *; print(len({call}))'
-  runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-  assert [run.communicate()[0] for run in runs] == ['4\n'] * 3
-  assert len(prepared(tmp_path / 'cache')) == 1
+def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
+  limited = open_text(dataclasses.replace(data, max_train=1), tmp_path / 'cache')
+  Path(data.train[0]).write_text('one\n')  # `zip` would find the files of different lengths
+  assert list(limited.pairs('train')) == [('one', 'eins')]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +59,7 @@ def test_processes_that_prepare_at_once_all_get_the_pairs(data: TextData, tmp_pa
     (b'one\ntwo\n\xff\n', 'line 3 of .*source.txt is not UTF-8'),
   ],
 )
-def test_bad_files_are_refused_before_anything_is_prepared(data: TextData, tmp_path: Path, source, message):
+def test_bad_files_are_refused_before_anything_is_written(data: TextData, tmp_path: Path, source, message):
   (tmp_path / 'source.txt').unlink()
   if source is not None:
     (tmp_path / 'source.txt').write_bytes(source)
@@ -127,15 +110,19 @@ def test_real_wmt_text_comes_back_whole(shared: Path, tmp_path: Path):
     assert len(pairs) == count and pairs == list(zip(*sides, strict=True))
 
 
-def test_opening_prepared_text_reads_no_file_and_one_pair_of_a_split(data: TextData, tmp_path: Path, monkeypatch):
+def test_opening_text_again_reads_no_file(data: TextData, tmp_path: Path, monkeypatch):
   monkeypatch.setattr(lines, 'RACY', -1.0)
-  read, rows_read = corpus._read, []
   first = open_text(data, tmp_path / 'cache')
   monkeypatch.setattr(lines.Lines, '__iter__', lambda self: pytest.fail(f'{self} was read again'))
-  monkeypatch.setattr(corpus, '_read', lambda rows, which: rows_read.append(len(which)) or read(rows, which))
   again = open_text(data, tmp_path / 'cache')
-  assert (again.key, again.counts) == (first.key, first.counts) == (first.key, {'train': 2, 'dev': 4, 'test': 4})
-  assert rows_read == [1, 1, 1]
+  assert (again.key, again.counts) == (first.key, first.counts) == (first.key, {'train': 4, 'dev': 4, 'test': 4})
+
+
+def test_a_file_that_goes_missing_later_is_a_clear_error(data: TextData, tmp_path: Path):
+  text = open_text(data, tmp_path / 'cache')
+  Path(data.dev[0]).unlink()
+  with pytest.raises(UserError, match=r'cannot read .*source.txt .No such file'):
+    list(text.pairs('dev'))
 
 
 def test_a_sample_is_in_order_and_always_the_same(data: TextData, tmp_path: Path):

@@ -65,6 +65,6 @@ def test_german_obeys_its_grammar(wrong: str, why: str):
   assert not offending, (why, offending[:3])
 
 
-def test_it_comes_through_the_builder(tmp_path: Path):
+def test_it_is_the_text_of_kind_embedded(tmp_path: Path):
   for split in embedded.SIZES:
-    assert load_pairs(TextData(), split, tmp_path) == embedded.generate(split)
+    assert load_pairs(TextData(), split, tmp_path) == list(embedded.generate(split))

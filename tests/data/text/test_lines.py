@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastdec.data.text import lines
-from fastdec.data.text.lines import Lines, content_key, read_pairs
+from fastdec.data.text.lines import Lines, content_of, read_pairs
 from fastdec.errors import UserError
 
 SGM = '<refset>\n<doc id="1">\n<seg id="1"> R&amp;D &lt;b&gt; &amp;quot; </seg>\n<p>\n<seg id="2"></seg>\n</doc>\n'
@@ -40,12 +40,11 @@ def test_of_sgm_files_the_segments_are_the_lines(tmp_path: Path):
   assert list(Lines(str(tmp_path / 'test.sgm'))) == [b'R&D <b> &quot;', b'']
 
 
-def test_files_are_read_one_behind_the_other_with_or_without_empty_sides(tmp_path: Path):
+def test_files_are_read_one_behind_the_other(tmp_path: Path):
   for name, content in {'a.en': 'a\n\nc\n', 'a.de': 'A\nB\nC\n', 'b.en': 'd\ne\n', 'b.de': 'D\n \n'}.items():
     (tmp_path / name).write_text(content)
   files = [tuple(Lines(str(tmp_path / f'{stem}.{side}')) for side in ('en', 'de')) for stem in 'ab']
-  assert list(read_pairs(files, keep_empty=False)) == [('a', 'A'), ('c', 'C'), ('d', 'D')]
-  assert list(read_pairs(files, keep_empty=True))[3:] == [('d', 'D'), ('e', ' ')]
+  assert list(read_pairs(files)) == [('a', 'A'), ('', 'B'), ('c', 'C'), ('d', 'D'), ('e', ' ')]
 
 
 @pytest.fixture
@@ -66,39 +65,39 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: Path):
-  keys = [content_key({split: [pair]}, tmp_path / 'memory') for split in ('train', 'train', 'dev')]
+  keys = [content_of({split: [pair]}, tmp_path / 'memory').key for split in ('train', 'train', 'dev')]
   assert keys[0] == keys[1] != keys[2]
   assert reads == [pair[0].path, pair[1].path]
 
 
 def test_a_changed_file_is_read_again_though_its_size_and_date_are_the_same(pair, reads: list[str], tmp_path: Path):
-  before = content_key({'train': [pair]}, tmp_path / 'memory')
+  before = content_of({'train': [pair]}, tmp_path / 'memory').key
   status = os.stat(pair[0].path)
   Path(pair[0].path).write_text('ONE\ntwo\n')
   os.utime(pair[0].path, ns=(status.st_atime_ns, status.st_mtime_ns))
-  assert content_key({'train': [pair]}, tmp_path / 'memory') != before
+  assert content_of({'train': [pair]}, tmp_path / 'memory').key != before
   assert reads == [pair[0].path, pair[1].path, pair[0].path]
 
 
 def test_a_file_changed_just_now_is_not_trusted(pair, reads: list[str], tmp_path: Path, monkeypatch):
   monkeypatch.setattr(lines, 'RACY', 60.0)
   for _ in range(2):
-    content_key({'train': [pair]}, tmp_path / 'memory')
+    content_of({'train': [pair]}, tmp_path / 'memory')
   assert len(reads) == 4 and not (tmp_path / 'memory').exists()
 
 
 @pytest.mark.parametrize('damage', ['', '{"lines": 2}', '[]'])
 def test_a_damaged_note_is_made_again(pair, reads: list[str], tmp_path: Path, damage: str):
-  key = content_key({'train': [pair]}, tmp_path / 'memory')
+  key = content_of({'train': [pair]}, tmp_path / 'memory').key
   for note in (tmp_path / 'memory').iterdir():
     note.write_text(damage)
-  assert [content_key({'train': [pair]}, tmp_path / 'memory') for _ in range(2)] == [key, key]
+  assert [content_of({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)] == [key, key]
   assert len(reads) == 4
 
 
 def test_where_nothing_can_be_remembered_files_are_read_each_time(pair, reads: list[str], tmp_path: Path):
   (tmp_path / 'memory').write_text('a file, not a folder')
-  assert len({content_key({'train': [pair]}, tmp_path / 'memory') for _ in range(2)}) == 1
+  assert len({content_of({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)}) == 1
   assert len(reads) == 4
 
 
@@ -111,4 +110,4 @@ def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
   path.write_bytes(cut(path.read_bytes()))
   place = Lines(str(path), 'b.de')
   with pytest.raises(UserError, match=r'cannot read b.de in .*archive.tgz .*: give the whole archive'):
-    content_key({'train': [(place, place)]}, tmp_path / 'memory')
+    content_of({'train': [(place, place)]}, tmp_path / 'memory')
