@@ -39,17 +39,15 @@ def _serve(workdir, shown) -> None:
 
   from experiments.papers.stern2018.voting import store, web
 
-  listening = web.listen(HOST.value, PORT.value)
-  votes = store.Votes(workdir / store.FILE, shown.digest, new=True)
-  app = web.make_app(shown, votes)
-  host, port = listening.getsockname()[:2]
+  server = web.Server(HOST.value, PORT.value)
+  server.ballots = web.Ballots(shown, store.Votes(workdir / store.FILE, shown.digest, new=True))
   with contextlib.suppress(KeyboardInterrupt):
     print(
-      f'Vote at http://{f"[{host}]" if ":" in host else host}:{port}/ ({len(shown.trials)} pairs, as many of them '
-      f'as you like); votes are kept in {workdir / store.FILE}; Ctrl-C ends the server.',
+      f'Vote at http://{server.name}/ ({len(shown.trials)} pairs, as many of them as you like); votes are kept in '
+      f'{workdir / store.FILE}; Ctrl-C ends the server.',
       flush=True,
     )
-    web.serve(app, listening)
+    server.serve_forever()
   print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')
 
 

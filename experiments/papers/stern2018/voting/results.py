@@ -3,27 +3,26 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from experiments.lab import report
 from experiments.papers.stern2018 import published, votes
-from experiments.papers.stern2018.voting.store import Result
 from fastdec.files import write_text
 
 COLUMNS = ('k', 'rule', 'percent', 'low', 'high', 'votes', 'raters', 'paper_percent', 'paper_low', 'paper_high')
 
 
-def write(results: Mapping[tuple[int, str], Result], workdir: Path) -> report.Table:
+def write(results: Mapping[tuple[int, str], Sequence[tuple[bool, str]]], workdir: Path) -> report.Table:
   """Writes table3.md and table3.csv into the workdir, and returns the table. `results`: see `Votes.results`."""
-  found = {
-    method: (votes.preference(np.array(result.preferred)), len(result.preferred), len(result.raters))
-    for method, result in results.items()
-  }
-  raters = frozenset().union(*(result.raters for result in results.values()))
-  total = f'Votes in all: {sum(count for _, count, _ in found.values())}; raters: {len(raters)}.'
+  found, everybody = {}, set()
+  for method, given in results.items():
+    raters = {rater for _, rater in given}
+    found[method] = votes.preference(np.array([preferred for preferred, _ in given])), len(given), len(raters)
+    everybody |= raters
+  total = f'Votes in all: {sum(count for _, count, _ in found.values())}; raters: {len(everybody)}.'
   table = votes.table3(found)
   table = dataclasses.replace(table, notes=(*table.notes, total))
   text = io.StringIO()

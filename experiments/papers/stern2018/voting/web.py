@@ -1,184 +1,206 @@
-"""The page's server: who votes, what is shown next, the pictures, votes and their undoing.
+"""What a rater sees, and the page's server.
 
-  GET  /                          the page, the same for everybody
-  GET  /state                     {rater, done, total, last, trial}: all that the page shows follows from it
-  POST /rater  {name}             a rater begins, or goes on under the same name   -> state
-  POST /leave                     this browser forgets its rater                   -> state
-  POST /vote   {id, place, side}  -> state
-  POST /undo   {id}               -> state
-  GET  /picture/<place>/<token>   PNG; the address is another one in every trial and for every rater
+  GET  /                                           the page; its parts are under /page/
+  GET  /state?rater=<name>                         {done, total, place}: `place` is that of the next pair, or null
+  GET  /picture/<place>/<input|left|right>?rater=  a PNG
+  POST /vote  {rater, place, side}                 -> state
 
-`last` is the id of the newest vote, which undo takes back; `trial` the first in the rater's order without a vote.
-Whoever can reach the server can vote, and whoever knows a rater's name can go on as that rater.
+A rater has an order and sides of his own, which follow from his name and the study's seed: they are the same after a
+reload or a restart, and nobody who sees the page can work out which side is which method. The page makes a name for
+those who give none. Whoever can reach the server can vote, and whoever knows a rater's name can go on as that rater.
 """
 
+import functools
+import http.server
 import io
-import re
+import json
+import random
 import socket
+import socketserver
 import sqlite3
-from typing import Any
+import unicodedata
+import urllib.parse
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import flask
 import numpy as np
-import waitress
-import werkzeug.exceptions
 from PIL import Image
 
-from experiments.papers.stern2018.voting.blind import PICTURES, SIDES, Blind
 from experiments.papers.stern2018.voting.store import Votes
-from experiments.papers.stern2018.voting.study import Study
+from experiments.papers.stern2018.voting.study import Study, Trial
 from fastdec.errors import UserError
 
-NAME = r'[^\x00-\x1f]{0,60}'  # as long as the page's field
-ID = r'[\w-]{16,64}'
-SECURITY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+LONGEST_NAME = 60  # characters, as in the page's field
+LONGEST_BODY = 1_000  # bytes of a request
+PAGE = Path(__file__).parent / 'page'
+FILES = {
+  '/': ('index.html', 'text/html; charset=utf-8'),
+  '/page/page.js': ('page.js', 'text/javascript; charset=utf-8'),
+  '/page/style.css': ('style.css', 'text/css; charset=utf-8'),
+  '/page/icon.svg': ('icon.svg', 'image/svg+xml'),
+}
 
 
-def listen(host: str, port: int) -> socket.socket:
-  """A socket that listens there; port 0 is any free one.
-
-  Raises:
-    UserError: another server has the port, or this machine does not have the address.
-  """
-  try:
-    return socket.create_server((host, port), family=socket.AF_INET6 if ':' in host else socket.AF_INET)
-  except OSError as error:
-    reason = error.strerror.split(' (')[0]  # Python adds the address
-    raise UserError(
-      f'cannot serve on {host}:{port} ({reason}): end the server that has this port, or give another --port or --host'
-    ) from None
+class Refused(Exception):
+  """A request that cannot be answered: a status of HTTP, and a sentence."""
 
 
-def serve(app: flask.Flask, listening: socket.socket) -> None:
-  """Answers until Ctrl-C."""
-  waitress.create_server(app, sockets=[listening], threads=8, ident='').run()
+class Shown(NamedTuple):
+  """A trial as a rater gets it; `side` is where method 1 is."""
+
+  trial: Trial
+  side: str
 
 
 class Ballots:
-  """What raters see of a study and their votes; its state is the votes file alone."""
+  """What raters see of a study, and their votes; its state is the votes file alone."""
 
   def __init__(self, study: Study, votes: Votes) -> None:
-    self.study, self.votes, self.blind = study, votes, Blind(votes.secret, study.trials)
+    self.study, self.votes = study, votes
+    self.order = functools.lru_cache(maxsize=256)(self._order)
 
-  def state(self, rater: str | None) -> dict[str, Any]:
-    """All that the page shows follows from it."""
-    total, trial = len(self.study.trials), None
-    if rater is None:
-      return {'rater': None, 'total': total}
+  def _order(self, rater: str) -> tuple[Shown, ...]:
+    """All trials in this rater's order; the page knows them by their place in it, from 0."""
+    generator = random.Random(f'{self.votes.seed} {rater}')
+    drawn = sorted((generator.random(), generator.random(), trial) for trial in self.study.trials)
+    return tuple(Shown(trial, 'left' if coin < 0.5 else 'right') for _, coin, trial in drawn)
+
+  def state(self, rater: str) -> dict[str, Any]:
+    """How far a rater is."""
     given = self.votes.of(rater)
-    order = self.blind.order(rater)
+    order = self.order(rater)
     place = next((place for place, shown in enumerate(order) if shown.trial not in given), None)
-    if place is not None:
-      pictures = {name: f'/picture/{place}/{self.blind.token(rater, place, name)}' for name in PICTURES}
-      trial = {'place': place, **pictures}
-    last = next(reversed(given.values()), None)
-    return {'rater': self.votes.name(rater), 'done': len(given), 'total': total, 'last': last, 'trial': trial}
+    return {'done': len(given), 'total': len(order), 'place': place}
 
-  def picture(self, rater: str, place: int, token: str) -> np.ndarray | None:
-    """The image at an address; None where the rater has none there."""
-    name = self.blind.picture(rater, place, token)
-    if name is None:
-      return None
-    (k, rule, image), side = self.blind.order(rater)[place]
-    study = self.study
-    return {'input': study.inputs, side: study.outputs[k, rule]}.get(name, study.baseline)[image]
+  def vote(self, rater: str, place: Any, side: Any) -> dict[str, Any]:
+    """Keeps a vote, and says how far the rater is then."""
+    if type(place) is not int or not 0 <= place < len(self.study.trials) or side not in ('left', 'right'):
+      raise Refused(400, 'a vote names the place of a pair, and left or right')
+    shown = self.order(rater)[place]
+    self.votes.vote(rater, shown.trial, side == shown.side)
+    return self.state(rater)
 
-
-def make_app(study: Study, votes: Votes) -> flask.Flask:
-  """The web application of a study."""
-  app = flask.Flask(__name__, static_folder='page', static_url_path='/page')
-  app.config['MAX_CONTENT_LENGTH'] = 10_000
-  ballots = Ballots(study, votes)
-  cookie = f'rater-{study.digest[:8]}'  # browsers do not tell ports apart: two studies, two cookies
-  sent = lambda: flask.request.cookies.get(cookie, '')
-  rater = lambda: sent() if votes.name(sent()) is not None else None
-
-  @app.get('/')
-  def page():
-    return app.send_static_file('index.html')
-
-  @app.get('/state')
-  def current():
-    return ballots.state(rater())
-
-  @app.post('/rater')
-  def join():
-    joined = votes.join(_field('name', NAME))
-    response = flask.jsonify(ballots.state(joined))
-    response.set_cookie(cookie, joined, max_age=365 * 24 * 3600, httponly=True, samesite='Strict')
-    return response
-
-  @app.post('/leave')
-  def leave():
-    response = flask.jsonify(ballots.state(None))
-    response.delete_cookie(cookie, httponly=True, samesite='Strict')
-    return response
-
-  @app.post('/vote')
-  def vote():
-    who = _known(rater())
-    place = _field('place', range(len(study.trials)))
-    votes.vote(_field('id', ID), who, ballots.blind.order(who)[place], _field('side', '|'.join(SIDES)))
-    return ballots.state(who)
-
-  @app.post('/undo')
-  def undo():
-    who = _known(rater())
-    votes.undo(_field('id', ID), who)
-    return ballots.state(who)
-
-  @app.get('/picture/<int:place>/<token>')
-  def picture(place: int, token: str):
-    image = ballots.picture(sent(), place, token)
-    if image is None:
-      flask.abort(404)
-    return flask.Response(png(image), mimetype='image/png')
-
-  app.after_request(_private)
-  app.register_error_handler(werkzeug.exceptions.HTTPException, _refused)
-  app.register_error_handler(sqlite3.Error, _not_kept)
-  return app
+  def picture(self, rater: str, place: str, name: str) -> bytes:
+    """A picture as PNG, not compressed: all pictures of a shape have the same length, so that it tells nothing."""
+    if not place.isdecimal() or int(place) >= len(self.study.trials) or name not in ('input', 'left', 'right'):
+      raise Refused(404, 'there is no such picture')
+    (k, rule, image), side = self.order(rater)[int(place)]
+    if name == 'input':
+      pixels = self.study.inputs[image]
+    else:
+      pixels = self.study.outputs[k, rule][image] if name == side else self.study.baseline[image]
+    return png(pixels)
 
 
-def png(image: np.ndarray) -> bytes:
-  """A picture as PNG, not compressed: all pictures of a shape have the same length, so that it tells nothing."""
+def png(pixels: np.ndarray) -> bytes:
+  """Pixels uint8[h, w, 3] as a PNG whose length is that of every picture of this size."""
   file = io.BytesIO()
-  Image.fromarray(image).save(file, 'PNG', compress_level=0)
+  Image.fromarray(pixels).save(file, 'PNG', compress_level=0)
   return file.getvalue()
 
 
-def _field(name: str, allowed: str | range) -> Any:
-  """A field of the request's JSON: a text that matches a pattern, or an integer of a range."""
-  body = flask.request.get_json()
-  value = body.get(name) if isinstance(body, dict) else None
-  if isinstance(allowed, range):
-    fits = type(value) is int and value in allowed
-  else:
-    fits = isinstance(value, str) and re.fullmatch(allowed, value)
-  if not fits:
-    flask.abort(400, f"the field '{name}' is missing or not possible")
-  return value
+class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+  """Listens on a host and a port from the start; port 0 is any free one. Answers once it is given its ballots."""
+
+  allow_reuse_address = True
+  daemon_threads = True
+  ballots: Ballots
+
+  def __init__(self, host: str, port: int) -> None:
+    """Raises UserError where another server has the port, or this machine does not have the address."""
+    self.address_family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    try:
+      super().__init__((host, port), Handler)
+    except OSError as error:
+      raise UserError(
+        f'cannot serve on {host}:{port} ({error.strerror or error}): end the server that has this port, or give '
+        'another --port or --host'
+      ) from None
+    host, port = self.server_address[:2]
+    self.name = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+  def may_be(self, name: str) -> bool:
+    """Whether a browser may know this server by that name; open to the network, it may have any.
+
+    A page from elsewhere that has its own name resolved to this machine (DNS rebinding) comes with that name.
+    """
+    return self.server_address[0] in ('0.0.0.0', '::') or name in (self.name, f'localhost:{self.server_address[1]}')
+
+  def handle_error(self, request: Any, client_address: Any) -> None:
+    """Says nothing of browsers that went away."""
 
 
-def _known(rater: str | None) -> str:
-  if rater is None:
-    flask.abort(403, 'nobody has begun to vote in this browser: load the page again')
-  return rater
+class Handler(http.server.BaseHTTPRequestHandler):
+  """Answers the requests of one browser."""
+
+  protocol_version = 'HTTP/1.1'  # keeps connections
+  timeout = 60  # seconds that a connection may be idle
+
+  def do_GET(self) -> None:
+    self._answer(self._get)
+
+  def do_POST(self) -> None:
+    self._answer(self._post)
+
+  def log_message(self, *_: Any) -> None:
+    """Says nothing of requests."""
+
+  def _answer(self, find: Any) -> None:
+    try:
+      self._check_origin()
+      status, kind, content = 200, *find()
+    except Refused as refused:
+      status, kind, content = refused.args[0], *_json({'error': refused.args[1]})
+    except sqlite3.Error as error:
+      status, kind, content = 503, *_json({'error': f'the votes file cannot be written or read ({error})'})
+    if status != 200:
+      self.close_connection = True  # what is left of the request is not read
+    self.send_response(status)
+    for name, value in (('Content-Type', kind), ('Content-Length', str(len(content))), ('Cache-Control', 'no-store')):
+      self.send_header(name, value)
+    self.end_headers()
+    self.wfile.write(content)
+
+  def _check_origin(self) -> None:
+    host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
+    if not self.server.may_be(host) or origin not in (None, f'http://{host}'):
+      raise Refused(403, 'the request comes from another page')
+
+  def _get(self) -> tuple[str, bytes]:
+    address = urllib.parse.urlsplit(self.path)
+    if address.path in FILES:
+      name, kind = FILES[address.path]
+      return kind, (PAGE / name).read_bytes()
+    rater = urllib.parse.parse_qs(address.query).get('rater', [None])[0]
+    match address.path.split('/'):
+      case ['', 'state']:
+        return _json(self.server.ballots.state(_rater(rater)))
+      case ['', 'picture', place, name]:
+        return 'image/png', self.server.ballots.picture(_rater(rater), place, name)
+    raise Refused(404, 'there is nothing at this address')
+
+  def _post(self) -> tuple[str, bytes]:
+    if self.path != '/vote':
+      raise Refused(404, 'there is nothing at this address')
+    length = self.headers.get('Content-Length', '')
+    if not length.isdecimal() or int(length) > LONGEST_BODY:
+      raise Refused(413, f'a vote is of at most {LONGEST_BODY} bytes')
+    try:
+      body = json.loads(self.rfile.read(int(length)))
+    except ValueError:
+      body = None
+    if not isinstance(body, dict):
+      raise Refused(400, 'a vote is an object of JSON')
+    return _json(self.server.ballots.vote(_rater(body.get('rater')), body.get('place'), body.get('side')))
 
 
-def _private(response: flask.Response) -> flask.Response:
-  """Answers are a rater's own; the page takes nothing from elsewhere."""
-  if flask.request.endpoint != 'static':
-    response.headers['Cache-Control'] = 'no-store'
-  response.headers['Content-Security-Policy'] = SECURITY
-  response.headers['X-Content-Type-Options'] = 'nosniff'
-  response.headers['Referrer-Policy'] = 'no-referrer'
-  return response
+def _rater(name: Any) -> str:
+  """A rater's name, however it was typed."""
+  name = ' '.join(unicodedata.normalize('NFC', name).split()) if isinstance(name, str) else ''
+  if not 1 <= len(name) <= LONGEST_NAME:
+    raise Refused(400, f'a rater has a name of 1 to {LONGEST_NAME} characters')
+  return name
 
 
-def _refused(error: werkzeug.exceptions.HTTPException) -> tuple[dict[str, str], int]:
-  return {'error': error.description or error.name}, error.code or 500
-
-
-def _not_kept(error: sqlite3.Error) -> tuple[dict[str, str], int]:
-  return {'error': f'the votes file cannot be written or read ({error})'}, 503
+def _json(content: Any) -> tuple[str, bytes]:
+  return 'application/json', json.dumps(content).encode()

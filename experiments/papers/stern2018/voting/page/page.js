@@ -1,4 +1,4 @@
-// The page follows from the server's state; a vote has an id made here, so that sending it twice is voting once.
+// The page asks the server how far its rater is, and shows the next pair; the first vote on a pair is the one that counts.
 'use strict';
 
 const $ = (id) => document.getElementById(id);
@@ -7,11 +7,14 @@ const ALTS = {
   left: 'Enlargement on the left',
   right: 'Enlargement on the right',
 };
+const NOBODY = 'without-a-name-';
+let rater = localStorage.getItem('rater');
 let state = null;
 let busy = true;   // between a choice and the next pair: neither keys nor clicks count
 
-function newId() {   // crypto.randomUUID is not there where the page is opened over the network without TLS
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
+function newName() {   // crypto.randomUUID is not there where the page is opened over the network without TLS
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return NOBODY + Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
 function notice(text) {
@@ -19,25 +22,26 @@ function notice(text) {
   $('notice').hidden = !text;
 }
 
-// Sends until the server has answered, and its pictures are here. Resolves to its new state and its images.
+// Sends until the server has answered, and the next pictures are here.
 async function ask(path, body) {
+  const query = `?rater=${encodeURIComponent(rater)}`;
   for (let wait = 500; ; wait = Math.min(2 * wait, 4000)) {
     try {
-      const sent = body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
-      const answer = await fetch(path, sent);
+      const answer = await fetch(path + (body ? '' : query), body && { method: 'POST', body: JSON.stringify(body) });
       const next = await answer.json();
       if (answer.ok) {
-        const images = await Promise.all(Object.keys(next.trial ? ALTS : {}).map((name) => load(name, next.trial[name])));
+        const names = next.place === null ? [] : Object.keys(ALTS);
+        const images = await Promise.all(names.map((name) => load(name, `/picture/${next.place}/${name}${query}`)));
         notice('');
         return { next, images };
       }
-      if (answer.status < 500) {   // such as a rater that the server does not know: asking again will not help
+      if (answer.status < 500) {   // asking again will not help
         return { refused: next.error };
       }
     } catch (error) {
       console.warn(error.message);   // no connection, or it broke off
     }
-    notice('The server does not answer. ' + (path === '/vote' ? 'Your last choice may not be saved yet; t' : 'T') +
+    notice('The server does not answer. ' + (body ? 'Your last choice may not be saved yet; t' : 'T') +
       'rying again. Leave this page open.');
     await new Promise((done) => setTimeout(done, wait));
   }
@@ -59,21 +63,15 @@ function show(next, images) {
     (place.querySelector('.frame') || place).replaceChildren(image);
     place.classList.remove('chosen');
   });
-  $('welcome').hidden = state.rater !== null;
-  $('voting').hidden = !state.trial;
-  $('finished').hidden = state.rater === null || Boolean(state.trial);
-  $('foot').hidden = state.rater === null;
-  $('total').textContent = state.total;
-  if (state.rater === null) {
-    $('name').focus();
-    return;
-  }
+  $('welcome').hidden = true;
+  $('voting').hidden = state.place === null;
+  $('finished').hidden = state.place !== null;
+  $('foot').hidden = false;
   $('votes').textContent = state.done;
   $('bar').max = state.total;
   $('bar').value = state.done;
   $('progress').textContent = `${state.done} of ${state.total} done, ${state.total - state.done} left`;
-  $('undo').disabled = state.last === null;
-  $('who').textContent = state.rater ? `You are ${state.rater}.` : 'You vote without a name.';
+  $('who').textContent = rater.startsWith(NOBODY) ? 'You vote without a name.' : `You are ${rater}.`;
 }
 
 // One request after another; what is pressed meanwhile is not taken for an answer to what nobody has seen.
@@ -89,40 +87,44 @@ async function step(path, body) {
 }
 
 function choose(side) {
-  if (!busy && state.trial) {
+  if (!busy && state.place !== null) {
     $(side).classList.add('chosen');
-    step('/vote', { id: newId(), place: state.trial.place, side });
+    step('/vote', { rater, place: state.place, side });
   }
 }
 
-function undo() {
-  if (!busy && state.last) {
-    step('/undo', { id: state.last });
-  }
+function welcome() {
+  rater = state = null;
+  localStorage.removeItem('rater');
+  $('welcome').hidden = false;
+  ['voting', 'finished', 'foot'].forEach((id) => { $(id).hidden = true; });
+  $('name').focus();
 }
 
 $('left').addEventListener('click', () => choose('left'));
 $('right').addEventListener('click', () => choose('right'));
-$('undo').addEventListener('click', undo);
-$('leave').addEventListener('click', () => busy || step('/leave', {}));
+$('leave').addEventListener('click', () => busy || welcome());
 $('begin').addEventListener('submit', (event) => {
   event.preventDefault();
-  if (!busy) {
-    step('/rater', { name: $('name').value });
-  }
+  rater = $('name').value.trim() || newName();
+  localStorage.setItem('rater', rater);
+  step('/state');
 });
 document.addEventListener('keydown', (event) => {
-  const keys = { ArrowLeft: () => choose('left'), ArrowRight: () => choose('right'), Backspace: undo, u: undo, U: undo };
-  const action = keys[event.key];
+  const side = { ArrowLeft: 'left', ArrowRight: 'right' }[event.key];
   const elsewhere = event.ctrlKey || event.altKey || event.metaKey || event.target.matches('input');
-  if (action && !elsewhere && state && state.rater !== null) {
+  if (side && !elsewhere && state) {
     event.preventDefault();
     if (!event.repeat) {   // a key held down is one answer
-      action();
+      choose(side);
     }
   }
   if (event.repeat && event.key === 'Enter') {   // which presses the button that has the focus
     event.preventDefault();
   }
 });
-step('/state');
+if (rater) {
+  step('/state');
+} else {
+  welcome();
+}

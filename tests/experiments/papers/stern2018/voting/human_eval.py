@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -55,24 +56,25 @@ def free_port():
 
 
 class Client:
-  """A browser without a page: keeps its cookie."""
+  """A rater without a page."""
 
-  def __init__(self, address):
-    self.address = address
-    self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+  def __init__(self, address, rater='Ada'):
+    self.address, self.rater = address, rater
 
-  def get(self, path):
-    with self._opener.open(self.address + path.lstrip('/'), timeout=20) as answer:
+  def request(self, path, body=None, **headers):
+    """The content of an answer; a status other than 200 raises HTTPError."""
+    request = urllib.request.Request(self.address + path.lstrip('/'), body, headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
       return answer.read()
 
   def state(self):
-    return json.loads(self.get('state'))
+    return json.loads(self.request(f'state?rater={urllib.parse.quote(self.rater)}'))
 
-  def post(self, path, **body):
-    headers = {'Content-Type': 'application/json'}
-    request = urllib.request.Request(self.address + path, json.dumps(body).encode(), headers)
-    with self._opener.open(request, timeout=20) as answer:
-      return json.loads(answer.read())
+  def picture(self, place, name):
+    return self.request(f'picture/{place}/{name}?rater={urllib.parse.quote(self.rater)}')
+
+  def vote(self, place, side):
+    return json.loads(self.request('vote', json.dumps({'rater': self.rater, 'place': place, 'side': side}).encode()))
 
 
 def files(workdir):

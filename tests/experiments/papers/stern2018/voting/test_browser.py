@@ -82,7 +82,7 @@ def driver():
 
 @pytest.fixture
 def page(driver):
-  driver.execute_cdp_cmd('Network.clearBrowserCookies', {})
+  driver.execute_cdp_cmd('Storage.clearDataForOrigin', {'origin': '*', 'storageTypes': 'all'})
   driver.execute_cdp_cmd('Emulation.clearDeviceMetricsOverride', {})
   return Page(driver)
 
@@ -95,77 +95,60 @@ def address(tmp_path_factory):
 
 
 def votes(workdir):
-  """[(k, rule, image, side of method 1, chosen side)] of what counts, the newest last."""
+  """[(k, rule, image, whether method 1 is preferred)], the newest last."""
   with sqlite3.connect(workdir / FILE) as db:
-    return db.execute(
-      'SELECT k, rule, image, method1, choice FROM votes WHERE undone IS NULL ORDER BY number'
-    ).fetchall()
+    return db.execute('SELECT k, rule, image, preferred FROM votes ORDER BY time').fetchall()
 
 
-def test_a_rater_votes_to_the_end_over_undo_reload_and_a_restart(page, driver, tmp_path):
+def test_a_rater_votes_to_the_end_over_reload_and_a_restart(page, driver, tmp_path):
   workdir, port = images(tmp_path), free_port()
   study = Study.of(workdir)
   with server(workdir, port) as (process, address):
     driver.get(address)
-    page.shows('welcome', f'{PAIRS} pairs')
-    page.find('name').send_keys('Ada ← u', Keys.ENTER)  # keys that vote elsewhere are letters here
+    page.shows('welcome', 'Which one do you prefer?')
+    page.find('name').send_keys('Ada ←', Keys.ENTER)  # keys that vote elsewhere are letters here
     page.done(0)
-    assert not page.find('undo').is_enabled() and 'You are Ada ← u' in page.find('who').text
+    assert 'You are Ada ←' in page.find('who').text
     shown = {name: page.picture(name) for name in ('input', 'left', 'right')}
 
     page.find('left').click()
     page.done(1)
-    ((k, rule, image, side, choice),) = votes(workdir)
-    assert choice == 'left'
+    ((k, rule, image, preferred),) = votes(workdir)
     np.testing.assert_array_equal(shown['input'], study.inputs[image])
-    np.testing.assert_array_equal(shown[side], study.outputs[k, rule][image])
-    np.testing.assert_array_equal(shown[{'left': 'right', 'right': 'left'}[side]], study.baseline[image])
+    np.testing.assert_array_equal(shown['left' if preferred else 'right'], study.outputs[k, rule][image])
+    np.testing.assert_array_equal(shown['right' if preferred else 'left'], study.baseline[image])
 
     page.press(Keys.ARROW_RIGHT)
     page.done(2)
     driver.execute_script(HASTE)
     page.done(3)
-    assert [choice for *_, choice in votes(workdir)] == ['left', 'right', 'left']
+    assert len(votes(workdir)) == 3
     assert sum(name.endswith('/vote') for name, _ in driver.execute_script(LOADED)) == 3
 
-    page.press(Keys.BACKSPACE)
-    page.done(2)
-    page.press('u')
-    page.done(1)
-    page.find('undo').click()
-    page.done(0)
-    assert votes(workdir) == [] and not page.find('undo').is_enabled()
-    np.testing.assert_array_equal(page.picture('left'), shown['left'])
-
-    page.press(Keys.ARROW_RIGHT)
-    page.done(1)
     before = page.picture('left')
     driver.refresh()
-    page.done(1)
+    page.done(3)
     np.testing.assert_array_equal(page.picture('left'), before)
     page.press(Keys.TAB, Keys.TAB, Keys.ENTER)  # the buttons, by the keyboard alone
-    page.done(2)
+    page.done(4)
     page.press(Keys.ALT, Keys.ARROW_RIGHT)  # the browser's own
-    page.press(Keys.CONTROL, 'u')
 
     process.kill()
     process.wait()
     page.press(Keys.ARROW_LEFT)
     page.shows('notice', 'may not be saved yet')
   with server(workdir, port):
-    page.done(3)
-    assert page.find('notice').text == '' and [choice for *_, choice in votes(workdir)] == ['right', 'right', 'left']
-    for count in range(4, PAIRS + 1):
+    page.done(5)
+    assert page.find('notice').text == '' and len(votes(workdir)) == 5
+    for count in range(6, PAIRS + 1):
       page.press(Keys.ARROW_LEFT)
       page.shows('progress', f'{count} of {PAIRS}')
       page.wait(lambda: driver.execute_script('return !busy'))
     page.shows('finished', 'Thank you', f'{PAIRS} choices')
     page.press(Keys.ARROW_LEFT)
-    page.press('u')
-    page.done(PAIRS - 1)
     page.find('leave').click()
     page.wait(page.find('welcome').is_displayed)
-    assert len({tuple(trial) for *trial, _, _ in votes(workdir)}) == len(votes(workdir)) == PAIRS - 1
+    assert len({tuple(trial) for *trial, _ in votes(workdir)}) == len(votes(workdir)) == PAIRS
 
 
 def exchanged(driver):
@@ -192,9 +175,9 @@ def test_nothing_tells_the_methods_apart(page, driver, address):
   assert len({length for name, length in loaded if name in pictures}) == 2  # the input's, and that of all others
 
   client = Client(address)
-  seen += [client.get(path).decode() for path in ('', 'state', 'page/page.js', 'page/style.css')]
+  seen += [client.request(path).decode() for path in ('', 'state?rater=Ada', 'page/page.js', 'page/style.css')]
   seen += exchanged(driver)
-  seen.append(str(driver.get_cookies()))
+  seen.append(driver.execute_script('return JSON.stringify(localStorage)'))
   assert any(pictures[-1] in text for text in seen)
   assert not re.findall(TELLING, '\n'.join(seen), re.IGNORECASE)
 
