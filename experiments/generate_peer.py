@@ -12,7 +12,7 @@ Prints a table, and appends its rows with all conditions to workdir/generate_pee
 
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -32,6 +32,7 @@ def main(words: list[str]) -> None:
 
   from configs.common import to_dataclass
   from experiments.speed import huggingface_peer, peer_variants
+  from experiments.speed.costs import peers_table
 
   _check()
   config, workdir = to_dataclass(peer_variants.PeerConfig, CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -48,7 +49,7 @@ def main(words: list[str]) -> None:
   with open(workdir / 'generate_peer.jsonl', 'a') as file:
     file.write(''.join(json.dumps(row | conditions) + '\n' for row in rows))
   console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-  console.print(_markdown(rows) + '\n\n' + '; '.join(f'{name} {value}' for name, value in conditions.items()))
+  console.print(peers_table(rows) + '\n\n' + '; '.join(f'{name} {value}' for name, value in conditions.items()))
 
 
 def _check() -> None:
@@ -104,21 +105,6 @@ def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str,
       }
     )
   return rows
-
-
-def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-  from experiments.speed.costs import table
-
-  return table(rows, {
-    'strategy': '{strategy}',
-    'engine': '{engine}',
-    'same as our greedy': '{same_as_greedy:.1%}',
-    'ms a token': '{ms_per_token:.3f}',
-    'times as fast as transformers': '{to_peer:.2f}',
-    'as its own greedy': '{to_greedy:.2f}',
-    'calls of the target': '{target_calls:.1f}',
-    'of the draft model': '{draft_calls:.1f}',
-  })  # fmt: skip
 
 
 if __name__ == '__main__':

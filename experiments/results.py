@@ -78,6 +78,7 @@ def known_tables() -> dict[str, Draw]:
   from experiments.papers.stern2018 import image_tables, tables, tree_tables
   from experiments.papers.stern2018.cells import BlockwiseCell
   from experiments.speed import images, lm, translation
+  from experiments.speed.costs import peers_table
 
   def is_of_table1(cell: BlockwiseCell) -> bool:
     return not cell.rule.startswith('beam-')
@@ -104,7 +105,7 @@ def known_tables() -> dict[str, Draw]:
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
     'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),
     'speed.lm': of_rows(lm.markdown, SPEED_CONDITIONS),
-    'speed.generate_peer': of_rows(generate_peer, PEER_CONDITIONS),
+    'speed.generate_peer': of_rows(peers_table, PEER_CONDITIONS),
   }
 
 
@@ -139,21 +140,6 @@ def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[
     return f'{make(rows)}\n\n{folded(f"Conditions: {conditions}.")}'
 
   return draw
-
-
-def generate_peer(rows: Sequence[Mapping[str, Any]]) -> str:
-  from experiments.speed.costs import table
-
-  return table(rows, {
-    'strategy': '{strategy}',
-    'engine': '{engine}',
-    'same as our greedy': '{same_as_greedy:.1%}',
-    'ms a token': '{ms_per_token:.3f}',
-    'times as fast as transformers': '{to_peer:.2f}',
-    'as its own greedy': '{to_greedy:.2f}',
-    'calls of the target': '{target_calls:.1f}',
-    'of the draft model': '{draft_calls:.1f}',
-  })  # fmt: skip
 
 
 def beside(lines: pathlib.Path) -> str:

@@ -75,6 +75,20 @@ def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:
   return table(rows, COLUMNS)
 
 
+def peers_table(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Rows of `experiments.generate_peer`, one a strategy and engine, as a pipe table."""
+  return table(rows, {
+    'strategy': '{strategy}',
+    'engine': '{engine}',
+    'same as our greedy': '{same_as_greedy:.1%}',
+    'ms a token': '{ms_per_token:.3f}',
+    'times as fast as transformers': '{to_peer:.2f}',
+    'as its own greedy': '{to_greedy:.2f}',
+    'calls of the target': '{target_calls:.1f}',
+    'of the draft model': '{draft_calls:.1f}',
+  })  # fmt: skip
+
+
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
   """A pipe table; `columns` says by heading how a row's fields are written, as a format string."""
   lines = [list(columns), ['---'] * len(columns)]
