@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
@@ -126,7 +127,7 @@ def mesh_of(tree: PyTree) -> Mesh | None:
     UserError: a mesh with other axes.
   """
   for leaf in jax.tree.leaves(tree):
-    sharding = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, 'sharding', None)
+    sharding = None if isinstance(leaf, Tracer) else getattr(leaf, 'sharding', None)
     if isinstance(sharding, NamedSharding):
       if sharding.mesh.axis_names != AXES:
         raise UserError(f'the parameters lie on a mesh with axes {sharding.mesh.axis_names}: make it by make_mesh')

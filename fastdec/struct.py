@@ -23,7 +23,7 @@ def static(**kwargs: Any) -> Any:
 def pytree(cls: type[T]) -> type[T]:
   """Class decorator: a frozen dataclass whose non-static fields are the children of a pytree."""
   cls = dataclasses.dataclass(frozen=True)(cls)
-  fields = dataclasses.fields(cls)
+  fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]  it is one
   leaves = tuple(f.name for f in fields if not f.metadata.get('static'))
   statics = tuple(f.name for f in fields if f.metadata.get('static'))
 

@@ -42,7 +42,7 @@ def main(words: list[str]) -> None:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
-  about, _, rest = __doc__.partition('\n')
+  about, _, rest = (__doc__ or '').partition('\n')
   parser = Parser('python -m fastdec.convert', description=about, epilog=rest, allow_abbrev=False)
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument('model', type=pathlib.Path, help='.pt checkpoint, or .safetensors of the state dict')

@@ -106,7 +106,7 @@ def from_tfds(
   """
   builder = tfds.builder(name, data_dir=folder or None, file_format='array_record')
   try:
-    rows = {split: builder.as_data_source(named) for split, named in splits.items()}
+    rows = {split: builder.as_data_source(split=named) for split, named in splits.items()}
   except (KeyError, ValueError, NotImplementedError, AssertionError) as error:  # what TFDS says of what is not there
     root = folder or builder.data_path.parents[name.count('/') + 1]
     command = f'tfds build {name} --file_format=array_record --data_dir={root}'

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.cache.ring import Slots
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.topology import Topology, take_node
+from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import causal, suppress
 from fastdec.struct import Bound
 
@@ -99,7 +99,10 @@ def _logits(target: Bound, hidden: Float[Array, 'b n d']) -> Float[Array, 'b n v
 
 
 def _is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
-  return sum((tokens == one for one in ids), jnp.zeros(tokens.shape, bool))
+  found = jnp.zeros(tokens.shape, bool)
+  for one in ids:
+    found |= tokens == one
+  return found
 
 
 def _acceptable(
@@ -107,11 +110,11 @@ def _acceptable(
 ) -> Bool[Array, 'b n']:
   """Nodes that may be emitted: not below an end, within max_len, of no suppressed token."""
   topology = draft.topology
-  ancestors = jnp.asarray(topology.mask) & ~jnp.eye(topology.n, dtype=bool)
+  ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
   below_end = (ancestors & _is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
   room = state.tokens.shape[1] - state.length
-  allowed = jnp.asarray(topology.acceptable) & ~_is_among(draft.tokens, suppressed_ids)
-  return allowed & ~below_end & (topology.depths <= room[:, None])
+  allowed = with_rows(topology.acceptable, 2) & ~_is_among(draft.tokens, suppressed_ids)
+  return allowed & ~below_end & (with_rows(topology.depths, 2) <= room[:, None])
 
 
 def _emit(
@@ -128,15 +131,15 @@ def _emit(
   drafts = take_node(depths, node)  # accepted ones
   last = take_node(draft.tokens, node)
   cut = ((drafts > 0) & _is_among(last, eos_ids)) | (state.length + drafts >= max_len)
-  count = jnp.where(state.done, 0, drafts + ~cut)
+  count = jnp.where(state.done, 0, drafts + (~cut).astype(jnp.int32))
 
   block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
-  block = jnp.where(jnp.arange(block.shape[1]) == drafts[:, None], bonus[:, None], block)
-  index = jnp.arange(block.shape[1])
+  index = jnp.arange(block.shape[1], dtype=jnp.int32)[None]
+  block = jnp.where(index == drafts[:, None], bonus[:, None], block)
   place = jnp.where(index < count[:, None], state.length[:, None] + index, max_len)
   call = jnp.where(state.done, max_len, state.calls)[:, None]
   newest = jnp.where(cut, last, bonus)
-  length = state.length + count
+  length, runs = state.length + count, (~state.done).astype(jnp.int32)
   return dataclasses.replace(
     state,
     tokens=_put(state.tokens, place, block),
@@ -144,8 +147,8 @@ def _emit(
     root=jnp.where(state.done, state.root, newest),
     done=state.done | _is_among(newest, eos_ids) | (length >= max_len),
     block_sizes=_put(state.block_sizes, call, count[:, None]),
-    calls=state.calls + ~state.done,
-    draft_calls=state.draft_calls + draft.calls * ~state.done,
+    calls=state.calls + runs,
+    draft_calls=state.draft_calls + draft.calls * runs,
   ), count
 
 

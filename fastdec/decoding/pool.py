@@ -223,6 +223,6 @@ def _put(state: Any, slots: Int[Array, ' q'], new: Any) -> Any:
 
   def put(old: Array, new: Array) -> Array:
     entries = new.shape[0] // slots.shape[0]
-    return old.at[(slots[:, None] * entries + jnp.arange(entries)).reshape(-1)].set(new)
+    return old.at[(slots[:, None] * entries + jnp.arange(entries, dtype=slots.dtype)[None]).reshape(-1)].set(new)
 
   return jax.tree.map(put, state, new)

@@ -43,7 +43,7 @@ def warp(
   Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and does not sort where neither
   top_k nor top_p asks for it.
   """
-  scaled = logits / temperature
+  scaled = logits / temperature.astype(logits.dtype)
   cut = lambda x: _cut(x, top_k, top_p)
   scaled = jax.lax.cond((top_k > 0) | (top_p < 1), cut, lambda x: x, scaled)
   return jax.nn.log_softmax(scaled, axis=-1)
@@ -54,8 +54,8 @@ def _cut(scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array
   v = scaled.shape[-1]
   order = jnp.argsort(scaled, axis=-1, descending=True, stable=True)
   ranked = jnp.take_along_axis(scaled, order, axis=-1)
-  ranked = jnp.where(jnp.arange(v) < jnp.where(top_k > 0, top_k, v), ranked, -jnp.inf)
+  ranked = jnp.where(jnp.arange(v, dtype=jnp.int32) < jnp.where(top_k > 0, top_k, v), ranked, -jnp.inf)
   probabilities = jax.nn.softmax(ranked, axis=-1)
   before = jnp.cumsum(probabilities, axis=-1) - probabilities
-  ranked = jnp.where((before < top_p) | (top_p >= 1), ranked, -jnp.inf)
+  ranked = jnp.where((before < top_p.astype(before.dtype)) | (top_p >= 1), ranked, -jnp.inf)
   return jnp.take_along_axis(ranked, jnp.argsort(order, axis=-1), axis=-1)

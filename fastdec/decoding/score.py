@@ -81,17 +81,18 @@ def _score(
 
   t = targets.shape[1]
   found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS)).T
-  found = jnp.where(jnp.arange(t) < lengths[:, None], found, 0)
+  found = jnp.where(jnp.arange(t, dtype=jnp.int32)[None] < lengths[:, None], found, 0)
   return Scores(found, found.sum(1), lengths)
 
 
 def forced(model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']) -> Float[Array, 'b t d']:
   """The hidden states that predict each token of `targets`, all that is before it being given; in one call."""
   b, t = targets.shape
-  place = jnp.arange(prompt.tokens.shape[1] + t - 1) - prompt.length[:, None]  # among the targets
+  index = jnp.arange(prompt.tokens.shape[1] + t - 1, dtype=jnp.int32)[None]
+  place = index - prompt.length[:, None]  # among the targets
   tokens = jnp.pad(prompt.tokens, ((0, 0), (0, t - 1)))
   tokens = jnp.where(place < 0, tokens, jnp.take_along_axis(targets, place.clip(0, t - 1), axis=1))
   cache = model.init_cache(params, model.encode(params, prompt.inputs), b, tokens.shape[1])
   hidden, _, _ = model.apply(params, tokens, causal(tokens.shape[1]), cache)
-  before = prompt.length[:, None] - 1 + jnp.arange(t)  # the node that predicts each target
+  before = prompt.length[:, None] - 1 + jnp.arange(t, dtype=jnp.int32)[None]  # the node that predicts each target
   return jnp.take_along_axis(hidden, before[..., None], axis=1)

@@ -51,8 +51,9 @@ class Topology:
     xp = np if isinstance(parents, np.ndarray) else jnp
     parents = parents.astype(np.int32)
     n = parents.shape[-1]
-    adjacent = xp.arange(n) == parents[..., None]  # [i, j]: j is i's parent
-    mask = adjacent | xp.eye(n, dtype=bool)
+    rows = (1,) * (parents.ndim - 1)
+    adjacent = xp.arange(n, dtype=np.int32).reshape(*rows, 1, n) == parents[..., None]  # [i, j]: j is i's parent
+    mask = adjacent | xp.eye(n, dtype=bool).reshape(*rows, n, n)
     for _ in range(max(n - 1, 1).bit_length()):  # paths double in length each time
       mask = (mask.astype(np.int32) @ mask.astype(np.int32)) > 0
     depths = mask.sum(-1, dtype=np.int32) - 1
@@ -123,8 +124,9 @@ class Topology:
     """Node indices from the root down to `node` of each row, padded with 0 beyond it; m = max_depth + 1."""
     mask_bn = jnp.asarray(self.mask)[node] if self.mask.ndim == 2 else take_node(self.mask, node)
     depths_bn = jnp.broadcast_to(self.depths, mask_bn.shape)
-    at_depth_bmn = mask_bn[:, None] & (depths_bn[:, None] == jnp.arange(self.max_depth + 1)[None, :, None])
-    return (at_depth_bmn * jnp.arange(self.n, dtype=jnp.int32)).sum(-1, dtype=jnp.int32)
+    depth_m, index_n = (jnp.arange(size, dtype=jnp.int32) for size in (self.max_depth + 1, self.n))
+    at_depth_bmn = mask_bn[:, None] & (depths_bn[:, None] == depth_m[None, :, None])
+    return jnp.where(at_depth_bmn, index_n[None, None], 0).sum(-1, dtype=jnp.int32)
 
   def _key(self) -> tuple[Any, ...]:
     return (self.n, *(x.tobytes() for x in (self.parents, self.ranks, self.acceptable)))
@@ -141,3 +143,8 @@ class Topology:
 def take_node(x_bn: Shaped[Array, 'b n ...'], node: Int[Array, ' b']) -> Shaped[Array, 'b ...']:
   """x_bn[b, node[b]] for every row."""
   return jnp.take_along_axis(x_bn, node.reshape(-1, *([1] * (x_bn.ndim - 1))), axis=1)[:, 0]
+
+
+def with_rows(x: Shaped[Array | np.ndarray, '...'], rank: int) -> Shaped[Array, '...']:
+  """An array of a topology with an axis for rows, of length 1 where all rows share it; `rank` counts that axis."""
+  return jnp.asarray(x if x.ndim == rank else x[None])

@@ -12,8 +12,8 @@ from fastdec import extras
 from fastdec.errors import UserError
 
 with extras.explained():
-  import sacrebleu.metrics
   import sacremoses
+  from sacrebleu.metrics.bleu import BLEU
   from sacremoses.corpus import NonbreakingPrefixes
 
 
@@ -30,7 +30,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
   Raises:
     UserError: no lines, or not as many hypotheses as references.
   """
-  return _score(sacrebleu.metrics.BLEU(), hypotheses, references)
+  return _score(BLEU(), hypotheses, references)
 
 
 def split_compound_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str = 'de') -> Bleu:
@@ -49,17 +49,17 @@ def split_compound_bleu(hypotheses: Sequence[str], references: Sequence[str], la
     raise UserError(f"Moses has no rules for the language '{language}': give one of {', '.join(known)}")
   tokenizer = sacremoses.MosesTokenizer(language)
   sides = [[_split(tokenizer, line) for line in side] for side in (hypotheses, references)]
-  score, signature = _score(sacrebleu.metrics.BLEU(tokenize='none', smooth_method='none', force=True), *sides)
+  score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), *sides)
   tokens = f'tok:moses-{language}-split-compounds|sacremoses:{sacremoses.__version__}'
   return Bleu(score, signature.replace('tok:none', tokens))
 
 
 def _split(tokenizer: sacremoses.MosesTokenizer, line: str) -> str:
   """One pass, as in the script: of 'a-b-c' the first hyphen alone is split, its 'b' being used up."""
-  return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', tokenizer.tokenize(line, return_str=True))
+  return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', str(tokenizer.tokenize(line, return_str=True)))
 
 
-def _score(metric: sacrebleu.metrics.BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
+def _score(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
   if len(hypotheses) != len(references) or not references:
     counts = f'{len(hypotheses)} hypotheses and {len(references)} references'
     raise UserError(f'BLEU was asked for {counts}: give one hypothesis for each reference, and at least one')

@@ -42,7 +42,7 @@ class FreeDraft:
 
   def propose(self, target: Bound, state: tuple[()], root: Any, keys: Any) -> tuple[Draft, tuple[()]]:
     words = target.module.vocab_size
-    guesses = ((root[:, None] + 17 * jnp.arange(self.nodes)) % words).astype(jnp.int32)
+    guesses = (root[:, None] + 17 * jnp.arange(self.nodes, dtype=root.dtype)[None]) % words
     law = jnp.full((*guesses.shape, words), 1 / words) if self.has_law else None
     return Draft(guesses, self.topology, law), state
 

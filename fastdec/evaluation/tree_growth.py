@@ -9,6 +9,7 @@ tokens more often than not: counted over all tokens, a tree promises more than d
 
 import dataclasses
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,15 +70,16 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
   t, h = texts.shape[1], heads.module.depth
   project = vocabulary_projection(target.module)
   hidden = forced(target.module, target.params, prompt, texts)
-  after = jnp.arange(t)[:, None] + 1 + jnp.arange(h)
+  after = jnp.arange(t)[:, None] + 1 + jnp.arange(h)[None]
   wanted = texts[:, after.clip(0, t - 1)]  # b t h
 
   def at(one: tuple[Array, Array]) -> Int[Array, 'b h']:
     hidden_bd, wanted_bh = one
     logits = heads.module.logits(heads.params, hidden_bd, lambda x: project(target.params, x))
     logits = suppress(logits, target.module.suppressed_ids)
+    index = jnp.arange(logits.shape[-1], dtype=wanted_bh.dtype)[None, None]
     own = jnp.take_along_axis(logits, wanted_bh[..., None], axis=-1)
-    is_before = (logits > own) | ((logits == own) & (jnp.arange(logits.shape[-1]) < wanted_bh[..., None]))  # as top_k
+    is_before = (logits > own) | ((logits == own) & (index < wanted_bh[..., None]))  # as top_k
     return is_before.sum(-1)
 
   found = jax.lax.map(at, (hidden.swapaxes(0, 1), wanted.swapaxes(0, 1)), batch_size=min(t, POSITIONS))
@@ -96,12 +98,12 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
     nodes: at least 1.
   """
   ranks = np.concatenate(texts)
-  begins, best, rows = np.ones(len(ranks), bool), (), None
+  begins, best, rows, fewest = np.ones(len(ranks), bool), (), ranks, math.inf
   for _ in range(TURNS):
     choices = _most_frequent(ranks[begins], nodes)
     begins = calls_of(texts, choices)
-    if rows is None or begins.sum() < len(rows):
-      best, rows = choices, ranks[begins]
+    if begins.sum() < fewest:
+      best, rows, fewest = choices, ranks[begins], begins.sum()
   rates = {path: float((rows[:, : len(path)] == path).all(1).mean()) for path in best}
   order = sorted(best, key=lambda path: (-rates[path], len(path), path))  # a path stays behind its beginning
   return Tree(tuple(order), tuple(rates[path] for path in order))

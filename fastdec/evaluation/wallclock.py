@@ -4,9 +4,11 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+
+Name = TypeVar('Name', bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +39,10 @@ class Timing:
 
 
 def measure(
-  functions: Mapping[Hashable, Callable[..., Any]],
+  functions: Mapping[Name, Callable[..., Any]],
   repeats: int,
   inputs: Sequence[tuple] = ((),),
-) -> dict[Hashable, Timing]:
+) -> dict[Name, Timing]:
   """Times functions against each other: A B A B, waiting for what they return.
 
   Every round calls each function once on each input, one input after the other. A round before the first, of which
@@ -61,7 +63,7 @@ def measure(
   return timings
 
 
-def _round(functions: Mapping[Hashable, Callable[..., Any]], inputs: Sequence[tuple]) -> dict[Hashable, float]:
+def _round(functions: Mapping[Name, Callable[..., Any]], inputs: Sequence[tuple]) -> dict[Name, float]:
   """Mean seconds per input of each function."""
   total = dict.fromkeys(functions, 0.0)
   for arguments in inputs:

@@ -71,7 +71,7 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   """
   c = model.config
   size = (c.vocab_size, c.d_model)
-  params = {'embedding': shaped(tensors, 'model.embed_tokens.weight', *size)}
+  params: dict[str, Any] = {'embedding': shaped(tensors, 'model.embed_tokens.weight', *size)}
   params['norm'] = {'scale': shaped(tensors, 'model.norm.weight', c.d_model)}
   if not c.tied or 'lm_head.weight' in set(tensors):  # asking the mapping itself would read it
     output = shaped(tensors, 'lm_head.weight', *size)

@@ -117,7 +117,7 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
   }
   partial = folder.with_name(f'{folder.name}.partial')
   partial.mkdir(parents=True, exist_ok=True)
-  tensors = flatten_dict(params, sep='/')
+  tensors: dict[str, Any] = flatten_dict(params, sep='/')
   save_file({_their_name(name, module.layers): value for name, value in tensors.items()}, partial / FILE)
   (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
   partial.rename(folder)
@@ -185,7 +185,7 @@ def _check_counts(config: Mapping[str, Any], depth: int, layers: int, folder: pa
 
 def _fitted(heads: MedusaHeads, found: Mapping[str, Array], folder: pathlib.Path) -> Params:
   """The parameters, checked, with zeros for biases that are not stored."""
-  expected = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
+  expected: dict[str, Any] = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
   if missing := [name for name in expected if name not in found and not name.endswith('/bias')]:
     raise UserError(f'{folder} lacks {listed(missing)} of its {heads.depth} heads: copy it again')
   dtype = next(iter(found.values())).dtype

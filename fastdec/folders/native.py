@@ -279,7 +279,7 @@ def _read(file: pathlib.Path, module: Any, dtype: DTypeLike | None) -> Params:
     raise UserError(f'{file} is missing: the folder is not whole, train or copy it again') from None
   except SafetensorError as error:
     raise UserError(f'{file} is corrupt or cut short ({error}): train or copy it again') from None
-  expected = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
+  expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
   for name in sorted(expected.keys() | stored.keys()):
     have, want = (tuple(x[name].shape) if name in x else 'nothing' for x in (stored, expected))
     if name in expected and have == (math.prod(want[:-1]), *want[-1:]):  # as a matrix: the axes of the outputs as one

@@ -86,7 +86,7 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
   size = (c.vocab_size, c.d_model)
   if OBSOLETE in names:
     tensors[OBSOLETE]  # asked for, so that it is not left over
-  params = {'embedding': _embedding(tensors, names, size)}
+  params: dict[str, Any] = {'embedding': _embedding(tensors, names, size)}
   if 'lm_head.weight' in names:
     output = shaped(tensors, 'lm_head.weight', *size)
     if not are_equal(output, params['embedding']):

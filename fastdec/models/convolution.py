@@ -5,6 +5,7 @@ frames. Its kernel lies as that layer needs it, [outputs, width * channels], fro
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,7 @@ def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
     aa          2 3 5
   """
   past, parents = width - 1, nodes.parents
-  xp = np if isinstance(parents, np.ndarray) else jnp
+  xp: Any = np if isinstance(parents, np.ndarray) else jnp
   above = xp.where(parents < 0, past - 1, past + parents)  # the slot before each node's
   slots = [xp.broadcast_to(past + xp.arange(parents.shape[-1], dtype=parents.dtype), parents.shape)]
   for _ in range(past):

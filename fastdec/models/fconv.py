@@ -240,7 +240,7 @@ def cached_reads(nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Arr
 def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
   """(input channels, channels, kernel width) of each layer; the first has as many inputs as channels."""
   inputs = (layers[0][0], *(channels for channels, _ in layers))
-  return [(before, *layer) for before, layer in zip(inputs, layers, strict=False)]
+  return [(before, channels, width) for before, (channels, width) in zip(inputs, layers, strict=False)]
 
 
 def _gradient_times(x: Array, factor: float) -> Array:

@@ -7,6 +7,7 @@ training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -145,7 +146,7 @@ class Layer(nn.Module):
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
     """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written)."""
     q, own = self.queries_and_own(self.attention_norm(x), angles)
-    kv = own if cached is None else cached.write(own.k, own.v, start)
+    kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
     x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
     gate_up = self.gate_up(self.mlp_norm(x))
     gated = ACTIVATIONS[self.config.activation](gate_up[:, :, 0]) * gate_up[:, :, 1]
@@ -256,7 +257,8 @@ class LM:
     """
     train = dropout_key is not None
     rngs = {'dropout': dropout_key} if train else {}
-    return Network(self.config).apply({'params': params}, batch, train=train, rngs=rngs)
+    hidden: Any = Network(self.config).apply({'params': params}, batch, train=train, rngs=rngs)
+    return hidden
 
   def encode(self, params: Params, inputs: Array | None) -> None:
     """Nothing: there is no encoder."""

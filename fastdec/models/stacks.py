@@ -206,7 +206,7 @@ class DecoderLayer(nn.Module):
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
     """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written)."""
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
-    if cached is not None:
+    if cached is not None and start is not None:
       kv = cached.write(kv.k, kv.v, start)
     x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
     q = self.cross.queries(self.around_cross.enter(x))

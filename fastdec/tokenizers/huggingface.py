@@ -112,8 +112,10 @@ class MarianTokenizer:
 
   def encode(self, text: str) -> list[int]:
     """The ids of a source sentence, its end included; it may begin with the target's language, as '>>fra<<'."""
-    language, rest = re.match(r'(>>[^<]+<<)?(.*)', text, re.DOTALL).groups()
-    pieces = [language] * bool(language) + self._source.encode(rest, out_type=str) + ['</s>']
+    found = re.match('>>[^<]+<<', text)
+    language = [found[0]] if found else []
+    rest = text[found.end() :] if found else text
+    pieces = language + self._source.encode(rest, out_type=str) + ['</s>']
     return [self._ids.get(piece, self._ids['<unk>']) for piece in pieces]
 
   def decode(self, ids: Sequence[int]) -> str:

@@ -91,7 +91,7 @@ class Checkpoints:
         raise
       except Exception as its_own:  # Orbax, TensorStore, JSON and the file system each have theirs
         error = its_own
-      if everywhere(error is None):
+      if everywhere(error is None) and state is not None:
         self._move_away(unreadable, f'continuing from step {step}')
         return state
       unreadable.append((step, error or OSError('another process cannot read it')))
@@ -118,7 +118,7 @@ class Checkpoints:
       rest=ocp.args.StandardRestore(rest),
       data=ocp.args.JsonRestore(),
     )
-    found = self._manager.restore(step, args=args)
+    found: Any = self._manager.restore(step, args=args)
     data.set_state(found.data)
     return TrainState(params=found.params, **found.rest)
 
@@ -164,7 +164,7 @@ def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Par
     if damage := damage_of(folder / str(step)):
       raise OSError(damage)
     like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), manager.item_metadata(step)['params'].tree)
-    found = manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like)))
+    found: Any = manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like)))
   except Exception as error:
     raise UserError(f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints') from None
   return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
@@ -247,8 +247,8 @@ def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
     'rest': ocp.StandardCheckpointHandler(),
     'data': ocp.JsonCheckpointHandler(),
   }
-  options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, **options)
-  return ocp.CheckpointManager(folder, item_handlers=handlers, options=options)
+  settings = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, **options)
+  return ocp.CheckpointManager(folder, item_handlers=handlers, options=settings)
 
 
 def _folder(workdir: PathLike) -> Path:

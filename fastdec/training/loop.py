@@ -162,7 +162,8 @@ def make_step(
     gradients, metrics = gradients_of(task, state.params, frozen, batch, key, accumulate)
     updates, opt_state = transform.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics |= {'gradient_norm': optax.tree.norm(gradients), 'learning_rate': learning_rate(state.step)}
+    rate, norm = learning_rate(state.step), optax.tree.norm(gradients)
+    metrics |= {'gradient_norm': jnp.asarray(norm), 'learning_rate': jnp.asarray(rate)}
     return dataclasses.replace(state, step=state.step + 1, params=params, opt_state=opt_state), metrics
 
   return step

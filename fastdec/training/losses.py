@@ -17,11 +17,12 @@ from fastdec.errors import UserError
 from fastdec.models.api import Params
 
 Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
+Ids = Integer[Array | np.ndarray, 'b t']
 Metrics = dict[str, Array]
 
 
 def cross_entropy(
-  logits: Float[Array, 'b t v'], targets: Int[Array, 'b t'], mask: Bool[Array, 'b t'], smoothing: float
+  logits: Float[Array, 'b t v'], targets: Ids, mask: Bool[Array, 'b t'], smoothing: float
 ) -> tuple[Float[Array, ''], Metrics]:
   """Label-smoothed cross entropy as in T2T: 1 - smoothing on the target, the rest shared by the other v - 1 classes.
 
@@ -36,12 +37,12 @@ def cross_entropy(
   normalizer_bt = jax.nn.logsumexp(logits, axis=-1)
   nll_bt = normalizer_bt - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
   uniform_bt = v * normalizer_bt - logits.sum(axis=-1)  # sum over classes of -log p
-  entropy = -sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p)
+  entropy = -float(sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p))
   loss_bt = (high - low) * nll_bt + low * uniform_bt - entropy
   tokens = mask.sum()
-  mean = lambda x_bt: jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1)
-  loss = mean(loss_bt)
-  return loss, {'loss': loss, 'nll': mean(nll_bt), 'accuracy': mean(logits.argmax(-1) == targets), 'tokens': tokens}
+  mean = lambda x_bt: jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
+  loss, is_right = mean(loss_bt), logits.argmax(-1) == targets
+  return loss, {'loss': loss, 'nll': mean(nll_bt), 'accuracy': mean(is_right.astype(float)), 'tokens': tokens}
 
 
 def model_loss(
@@ -102,7 +103,7 @@ def all_heads_loss(
     return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key)[1]
 
   found = jax.lax.map(one, (offsets, jax.random.split(keys[1], len(shares))))
-  metrics = {name: (found[name] * weights).sum() for name in ('loss', 'nll', 'accuracy')}
+  metrics = {name: (found[name] * weights.astype(found[name].dtype)).sum() for name in ('loss', 'nll', 'accuracy')}
   each = {f'loss_head_{offset + 1}': found['loss'][i] for i, offset in enumerate(shares)}
   return metrics['loss'], metrics | each | {'tokens': found['tokens'][0]}
 
@@ -125,7 +126,7 @@ def _on_hidden(
 
 
 def shifted(
-  targets: Int[Array, 'b t'], segments: Int[Array, 'b t'], offset: Int[Array, ''], longest: int
+  targets: Ids, segments: Ids, offset: Int[Array, ''], longest: int
 ) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
   """Targets moved left by `offset` (at most `longest`), and where they still belong to the same sentence.
 

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
 
 from fastdec import extras
 from fastdec.errors import UserError
@@ -57,13 +58,23 @@ class OptimizerConfig:
 def _rsqrt(config: OptimizerConfig) -> optax.Schedule:
   """constant * linear_warmup * rsqrt_decay * rsqrt_hidden_size; update 0 has rate 0, as T2T's global step 0."""
   scale = config.constant * config.d_model**-0.5
-  return lambda step: scale * jnp.minimum(1.0, step / config.warmup) * jnp.maximum(step, config.warmup) ** -0.5
+
+  def rate(step: ArrayLike) -> Array:
+    n = jnp.asarray(step)
+    return scale * jnp.minimum(1.0, n / config.warmup) * jnp.maximum(n, config.warmup).astype(float) ** -0.5
+
+  return rate
 
 
 def _noam(config: OptimizerConfig) -> optax.Schedule:
   """T2T's legacy schedule, with its factors 5000 and 0.002."""
   scale = 5000.0 * 0.002 * config.constant * config.d_model**-0.5
-  return lambda step: scale * jnp.minimum((step + 1) * config.warmup**-1.5, (step + 1.0) ** -0.5)
+
+  def rate(step: ArrayLike) -> Array:
+    n = jnp.asarray(step).astype(float) + 1
+    return scale * jnp.minimum(n * config.warmup**-1.5, n**-0.5)
+
+  return rate
 
 
 SCHEDULES = {'rsqrt': _rsqrt, 'noam': _noam}

@@ -48,13 +48,13 @@ def weight_normalised(
     length = {f'{name}/length': jnp.linalg.norm(value, axis=-1) for name, value in direction.items()}
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
-  def update(gradients: Any, state: WeightNormState, params: Any) -> tuple[Any, WeightNormState]:
+  def update(gradients: Any, state: WeightNormState, params: Any = None) -> tuple[Any, WeightNormState]:
     flat, parts = _flat(params), parts_of(_flat(params), state.direction, state.length)
     kernels, back = jax.vjp(_kernels, state.direction, state.length)
     flat_gradients = _flat(gradients)
     of_parts = parts_of(flat_gradients, *back({name: flat_gradients[name] for name in kernels}))
     updates, inner_state = inner.update(of_parts, state.inner, parts)
-    parts = optax.apply_updates(parts, updates)
+    parts: Any = optax.apply_updates(parts, updates)
     moved = {name: new - flat[name] for name, new in _kernels(parts['direction'], parts['length']).items()}
     both = updates['plain'] | moved
     return (

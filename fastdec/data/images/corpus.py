@@ -132,7 +132,7 @@ def open_images(data: ImageData, cache_dir: PathLike) -> Images:
     folder, convert = pathlib.Path(cache_dir) / key[:16], _image
     with builders.damage(folder, 'images'):
       prepared = builders.prepared(builder, splits, folder)
-      rows = {split: prepared.as_data_source(split) for split in splits}
+      rows = {split: prepared.as_data_source(split=split) for split in splits}
   with builders.damage(folder, 'images'):
     counts = {split: len(source) for split, source in rows.items()}
   if 'train' in counts and data.max_train is not None:

@@ -36,10 +36,11 @@ def tokens_of(
   """The ids of a split; see `tokenise`. A missing or damaged file is made again."""
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
-  if (tokens := TokenPairs.load(path)) is None:
-    tokenise(corpus.pairs(split), tokenizer, max_length).save(path)
-    tokens = TokenPairs.load(path)
-  return tokens
+  if (stored := TokenPairs.load(path)) is not None:
+    return stored
+  fresh = tokenise(corpus.pairs(split), tokenizer, max_length)
+  fresh.save(path)
+  return TokenPairs.load(path) or fresh  # a file's pages come as they are read, and leave when memory is short
 
 
 def _digest(*decisive: str | int | None) -> str:

@@ -13,7 +13,8 @@ def _words(text: str) -> list[str]:
 
 def _pairs(text: str) -> list[tuple[str, str]]:
   """'a=b, c=d' as pairs."""
-  return [tuple(pair.split('=')) for pair in text.split(', ')]
+  parts = (pair.split('=') for pair in text.split(', '))
+  return [(left, right) for left, right in parts]
 
 
 ARTICLELESS_COUNTRIES = _words(  # in German: 'in', 'nach' and 'aus' Andorra

@@ -70,7 +70,7 @@ class Lines:
     with gzip.open(self.path) as file, tarfile.open(fileobj=file, mode='r|') as archive:
       for info in archive:
         if info.isfile() and posixpath.normpath(info.name) == self.member:
-          yield from archive.extractfile(info)
+          yield from archive.extractfile(info) or ()
           return
     raise UserError(f'{self.path} holds no file {self.member}: give the archive of that name from statmt.org')
 

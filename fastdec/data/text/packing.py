@@ -51,7 +51,8 @@ def tokenise(
     dropped += len(chunk) - len(kept)
     for part, side in zip(parts, zip(*kept, strict=True), strict=False):  # nothing kept has no sides
       part.append(Ragged.of(side))
-  return TokenPairs(*map(Ragged.joined, parts), dropped)
+  source, target = map(Ragged.joined, parts)
+  return TokenPairs(source, target, dropped)
 
 
 def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> grain.MapDataset:

@@ -72,10 +72,11 @@ class Beams:
     origin, token = index // v, (index % v).astype(jnp.int32)
     n = length + 1
     is_end = jnp.isin(token, jnp.array(eos_ids, jnp.int32)) | (n >= limit)[:, None]
-    is_new = jnp.arange(t) == length[:, None, None]
+    is_new = jnp.arange(t, dtype=length.dtype)[None, None] == length[:, None, None]
     tokens = jnp.where(is_new, token[..., None], jnp.take_along_axis(self.tokens, origin[..., None], axis=1))
 
-    ended = jnp.where(is_end & (jnp.arange(count) < w), scores / penalty(n)[:, None], NEVER)
+    divisor = penalty(n).astype(scores.dtype)
+    ended = jnp.where(is_end & (jnp.arange(count) < w)[None], scores / divisor[:, None], NEVER)
     both = lambda old, new: jnp.concatenate([old, new.astype(old.dtype)], axis=1)
     finished_scores, best = jax.lax.top_k(both(self.finished_scores, ended), w)
     lengths = both(self.finished_lengths, jnp.broadcast_to(n[:, None], ended.shape))
@@ -101,7 +102,7 @@ class Beams:
     divisor = penalty(n)
     if early_stopping == 'never':
       divisor = jnp.maximum(divisor, penalty(limit))  # log-probabilities are negative
-    return (full & (best / divisor <= worst)) | (best == NEVER)
+    return (full & (best / divisor.astype(best.dtype) <= worst)) | (best == NEVER)
 
   def best(self, n: int) -> tuple[Int[Array, 'b n t'], Float[Array, 'b n'], Int[Array, 'b n']]:
     """Tokens, scores and lengths of the n best hypotheses over all groups, each once though several groups found it.
@@ -114,7 +115,7 @@ class Beams:
     tokens, lengths = pick(self.finished.reshape(b, -1, t), order), pick(self.finished_lengths.reshape(b, -1), order)
     if g > 1:
       same = (tokens[:, :, None] == tokens[:, None]).all(-1)
-      again = (same & jnp.tri(g * w, k=-1, dtype=bool)).any(-1)
+      again = (same & jnp.tri(g * w, k=-1, dtype=bool)[None]).any(-1)
       scores, order = jax.lax.top_k(jnp.where(again, NEVER, scores), g * w)
       is_there = scores > NEVER
       tokens = jnp.where(is_there[..., None], pick(tokens, order), self.pad_id)

@@ -29,7 +29,7 @@ class GNMTPenalty:
     _check(self.alpha)
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    return ((5.0 + n) / 6.0) ** self.alpha
+    return ((5.0 + n.astype(float)) / 6.0) ** self.alpha
 
 
 @struct.pytree
@@ -42,7 +42,7 @@ class PowerPenalty:
     _check(self.alpha)
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    return (1.0 * n) ** self.alpha
+    return n.astype(float) ** self.alpha
 
 
 def _check(alpha: Any) -> None:
@@ -59,7 +59,7 @@ def repeats(tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, voc
   tokens a b c a b, ngram 3 -> c
   """
   t = tokens.shape[1]
-  place = jnp.arange(t)
+  place = jnp.arange(t, dtype=length.dtype)
   complete = place[None, :] + ngram <= length[:, None]  # an n-gram begins here and ends before `length`
   for i in range(ngram - 1):
     own = jnp.take_along_axis(tokens, (length - ngram + 1 + i).clip(0, t - 1)[:, None], axis=1)

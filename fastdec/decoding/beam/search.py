@@ -146,7 +146,7 @@ class Beam:
     """The best hypotheses over all groups. `calls` counts steps: a row may go on after its best hypothesis ended."""
     tokens, scores, lengths = state.beams.best(self.n_best)
     lengths, max_len = lengths[:, 0], tokens.shape[-1]
-    block_sizes = (jnp.arange(max_len) < lengths[:, None] - 1).astype(jnp.int32)
+    block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(jnp.int32)
     nothing = jnp.zeros_like(lengths)
     return Decoded(
       tokens[:, 0], lengths, block_sizes, state.length - 1, nothing,
@@ -165,7 +165,7 @@ class Beam:
       return jnp.full(prompt.length.shape, max_len, jnp.int32)
     source = prompt.length if prompt.inputs is None else (prompt.inputs != model.pad_id).sum(1)
     a, b = self.max_len
-    return (a * source + b).astype(jnp.int32).clip(1, max_len)
+    return (a * source.astype(float) + b).astype(jnp.int32).clip(1, max_len)
 
   def _extend_rows(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
     return by_rows(functools.partial(self._extend, model))(state, logits)
@@ -192,10 +192,10 @@ class Beam:
 
     keep = lambda old, new: jnp.where(state.done.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
     running = ~state.done.all(1)
-    order = jnp.arange(b)[:, None] * self.size + origin.reshape(b, -1)
+    order = jnp.arange(b, dtype=origin.dtype)[:, None] * self.size + origin.reshape(b, -1)
     return BeamState(
       beams=jax.tree.map(keep, state.beams, beams),
-      length=state.length + running,
+      length=state.length + running.astype(jnp.int32),
       limit=state.limit,
       done=state.done | over,
       cache=state.cache.gather(order.reshape(-1)),
@@ -205,8 +205,8 @@ class Beam:
     """Log-probabilities after the unknown penalty, too early ends and repeated n-grams."""
     words = np.arange(law.shape[-1])
     if self.unknown_id is not None:
-      law = law - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0)
-    too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)
+      law = law - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0)[None, None]
+    too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)[None, None]
     law = jnp.where(too_early, NEVER, law).astype(state.beams.scores.dtype)
     if not self.no_repeat_ngram:
       return law

@@ -63,7 +63,7 @@ class LookupDrafter:
     return Draft(tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)), state
 
   def observe(self, target: Bound, state: Text, step: Step) -> Text:
-    index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes)
+    index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes, dtype=jnp.int32)[None]
     block = jnp.take_along_axis(step.tokens, index, axis=1, mode='clip')
     return _appended(state, block, step.count)
 
@@ -80,7 +80,7 @@ def _source(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array,
 def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Text:
   """The text with the first `count` tokens of each row's block at its end."""
   n, end = block.shape[1], text.tokens.shape[1]
-  index = jnp.arange(n)
+  index = jnp.arange(n, dtype=jnp.int32)[None]
   place = jnp.where(index < count[:, None], text.begin + text.length[:, None] + index, end)
   put = jax.vmap(lambda row, place, values: row.at[place].set(values, mode='drop'))
   return dataclasses.replace(text, tokens=put(text.tokens, place, block), length=text.length + count)
@@ -91,7 +91,7 @@ def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'],
   tokens, root = text.tokens, text.begin + text.length - 1
   place, matched = _best_match(text, ngram)
   in_source = place < text.begin
-  index = jnp.arange(1, count + 1)
+  index = jnp.arange(1, count + 1, dtype=jnp.int32)
   index = place + jnp.where(in_source, index, 1 + (index - 1) % jnp.maximum(root - place, 1))
   is_known = (matched > 0) & (~in_source | (index < text.source_length))
   return jnp.where(is_known, tokens.at[index].get(mode='clip'), tokens[root]), is_known
@@ -103,7 +103,7 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
   A match lies within the source or within the text, not across the border.
   """
   tokens, root = text.tokens, text.begin + text.length - 1
-  index = jnp.arange(tokens.shape[0])
+  index = jnp.arange(tokens.shape[0], dtype=jnp.int32)
   is_source = index < text.begin
   first = jnp.where(is_source, 0, text.begin)
   agrees = index + 1 < jnp.where(is_source, text.source_length, root + 1)
@@ -111,8 +111,8 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
   for back in range(ngram):
     here = (jnp.roll(tokens, back) == tokens[root - back]) & (index - back >= first) & (root - back >= text.begin)
     agrees &= here
-    matched += agrees
-  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1])  # the latest among the longest
+    matched += agrees.astype(jnp.int32)
+  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)  # the latest among the longest
   return place, matched[place]
 
 

@@ -186,7 +186,7 @@ class ModelDrafter:
 
     tokens_bn, q_bnv, cache = jax.lax.fori_loop(1, calls, guess_next, (tokens_bn, q_bnv, cache))
     cache = cache.commit(None, jnp.full_like(root, 1) - calls)  # back to the root
-    wanted_bn = jnp.arange(n) <= state.gamma[:, None]
+    wanted_bn = jnp.arange(n, dtype=jnp.int32)[None] <= state.gamma[:, None]
     chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
     q_bnv = None if q_bnv is None else jnp.where(wanted_bn[..., None], q_bnv, 0)
     return Draft(tokens_bn, chain, q_bnv, calls=state.gamma), dataclasses.replace(state, cache=cache)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
 from fastdec.decoding.sampling import argmax
-from fastdec.decoding.topology import Topology, take_node
+from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.errors import UserError
 
 SMALLEST = float(np.finfo(np.float32).tiny)  # what lies below counts as 0 on the device
@@ -61,7 +61,8 @@ class TopN(_Matching):
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
     own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)
-    before = (predicted == own) & (jnp.arange(logits.shape[-1]) < draft.tokens[..., None])  # ties: lowest id first
+    index = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
+    before = (predicted == own) & (index < draft.tokens[..., None])  # ties: lowest id first
     return ((predicted > own) | before).sum(-1) < self.n
 
 
@@ -109,15 +110,16 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   """The last node of the longest path whose nodes all match. Among equally long ones that of the highest summed target
   log-probability, then the lowest node."""
   topology = draft.topology
-  matching = matching | (jnp.asarray(topology.depths) == 0)
+  depths = with_rows(topology.depths, 2)
+  matching = matching | (depths == 0)
   if topology.is_chain:
     return jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32) - 1
-  mask = jnp.asarray(topology.mask)
+  mask = with_rows(topology.mask, 3)
   alive = (matching[:, None, :] | ~mask).all(-1)
-  depth = jnp.where(alive, topology.depths, -1)
+  depth = jnp.where(alive, depths, -1)
   deepest = depth == depth.max(axis=1, keepdims=True)
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
-  gain = jnp.where(topology.depths == 0, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
+  gain = jnp.where(depths == 0, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
   score = jnp.where(mask, gain[:, None, :], 0).sum(-1)
   score = jnp.maximum(score, jnp.finfo(score.dtype).min)  # a suppressed token's is minus infinity
   return argmax(jnp.where(deepest, score, -jnp.inf))

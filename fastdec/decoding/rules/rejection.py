@@ -73,7 +73,7 @@ class Rejection:
     p_bnv, q_bnv = laws(draft, logits, acceptable)
     p_of_draft, q_of_draft = (_of_next(law, draft.tokens) for law in (p_bnv, q_bnv))
     chance = _uniform(keys, p_of_draft)
-    matching = (chance * self.lenience * q_of_draft < p_of_draft) & (q_of_draft > 0)
+    matching = (chance * self.lenience.astype(chance.dtype) * q_of_draft < p_of_draft) & (q_of_draft > 0)
     node = jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32)
     p_bv, q_bv = take_node(p_bnv, node), take_node(q_bnv, node)
     return Accepted(node, _bonus(keys, jnp.maximum(p_bv - q_bv, 0), p_bv))
@@ -112,7 +112,8 @@ class BlockVerification:
     missing = jnp.where(weight_bn < 1, 1 - weight_bn, 1)
     passing = jnp.where(weight_bn < 1, excess_bn / (excess_bn + missing), 1)[:, 1:]
     passed = (_uniform(keys, passing) < passing) & drafted
-    node = jnp.max(passed * jnp.arange(1, draft.tokens.shape[1]), axis=1, initial=0).astype(jnp.int32)
+    index = jnp.arange(1, draft.tokens.shape[1], dtype=jnp.int32)[None]
+    node = jnp.where(passed, index, 0).max(axis=1, initial=0)
     return Accepted(node, _bonus(keys, take_node(excess_bnv, node), take_node(p_bnv, node)))
 
 
@@ -126,7 +127,7 @@ class NearlyBest(Exact):
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
     own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)[..., 0]
-    near = own >= predicted.max(axis=-1) + jnp.log(self.lenience)
+    near = own >= predicted.max(axis=-1) + jnp.log(self.lenience).astype(own.dtype)
     return super().matches(draft, logits, choice) | (near & (self.lenience < 1))
 
 

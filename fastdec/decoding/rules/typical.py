@@ -54,7 +54,8 @@ class Typical(Exact):
     log_p = jax.nn.log_softmax(self.scaled(logits), axis=-1)
     surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)  # suppressed tokens have none to give
     entropy = (jnp.exp(log_p) * surprise).sum(-1)
-    threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
+    epsilon, delta = self.epsilon.astype(entropy.dtype), self.delta.astype(entropy.dtype)
+    threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
     own = jnp.take_along_axis(at_parent(log_p, draft.topology), draft.tokens[..., None], axis=-1)[..., 0]
     typical = jnp.exp(own) > at_parent(threshold, draft.topology)
     return jnp.where(self.temperature > 0, typical, super().matches(draft, logits, choice))
