@@ -18,13 +18,14 @@ T = TypeVar('T')
 Scalar = bool | int | float | str
 
 
-def parse_arg(arg: str, **defaults: Scalar | tuple[str, ...]) -> ConfigDict:
+def parse_arg(arg: str, **defaults: Scalar | tuple[str, ...]) -> Any:
   """The part of `--config=file.py:arg` after the colon: 'scale=tiny,k=8,smoke', typed by the defaults.
 
   A bare word sets a bool to True. A default that is a tuple lists the values allowed, the first being the default.
+  Returns a ConfigDict.
 
   >>> parse_arg('k=8,smoke', k=4, smoke=False, scale=('tiny', 'wmt14')).to_dict()
-  {'k': 8, 'smoke': True, 'scale': 'tiny'}
+  {'k': 8, 'scale': 'tiny', 'smoke': True}
 
   Raises:
     UserError: a key that is not among the defaults or comes twice, or a value of another type than its default.
@@ -75,7 +76,8 @@ def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str
   Raises:
     UserError: a field the dataclass does not have, one it needs and does not get, or a value of another type.
   """
-  fields = {field.name: field for field in dataclasses.fields(cls)}
+  described: Any = cls
+  fields = {field.name: field for field in dataclasses.fields(described)}
   hints = typing.get_type_hints(cls)
   for key in config:
     if key not in fields:
@@ -91,7 +93,7 @@ def _field(hint: Any, value: Any, path: str) -> Any:
   kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
   for kind in sorted(kinds, key=lambda kind: not _fits(kind, value)):
     origin = typing.get_origin(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping):
       return to_dataclass(kind, value, path)
     if tuple in (kind, origin) and isinstance(value, list | tuple):
       entry = next(iter(typing.get_args(kind)), Any)  # tuple[int, ...]: all of one type

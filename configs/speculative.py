@@ -56,8 +56,17 @@ def multi30k(task):
 
 def captions(task):
   """Multi30k's; for a language model their English side alone."""
-  places = {'folder': 'data/multi30k', 'train': 'train', 'dev': 'val', 'test': 'test_2016_flickr', 'suffix': '.gz'}
-  data = text('files', **places, vocab_size=4000, rows=32, row_length=64)
+  data = text(
+    'files',
+    folder='data/multi30k',
+    train='train',
+    dev='val',
+    test='test_2016_flickr',
+    suffix='.gz',
+    vocab_size=4000,
+    rows=32,
+    row_length=64,
+  )
   return data | {'target': 'en'} if task == 'lm' else data
 
 

@@ -128,7 +128,7 @@ def mesh_of(tree: PyTree) -> Mesh | None:
   """
   for leaf in jax.tree.leaves(tree):
     sharding = None if isinstance(leaf, Tracer) else getattr(leaf, 'sharding', None)
-    if isinstance(sharding, NamedSharding):
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
       if sharding.mesh.axis_names != AXES:
         raise UserError(f'the parameters lie on a mesh with axes {sharding.mesh.axis_names}: make it by make_mesh')
       return sharding.mesh

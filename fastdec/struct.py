@@ -21,7 +21,15 @@ def static(**kwargs: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def pytree(cls: type[T]) -> type[T]:
-  """Class decorator: a frozen dataclass whose non-static fields are the children of a pytree."""
+  """Class decorator: a frozen dataclass whose non-static fields are the children of a pytree.
+
+  >>> @pytree
+  ... class Scaled:
+  ...   x: Any
+  ...   by: int = static()
+  >>> jax.tree.map(lambda leaf: 2 * leaf, Scaled(1.5, by=3))
+  Scaled(x=3.0, by=3)
+  """
   cls = dataclasses.dataclass(frozen=True)(cls)
   fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]  it is one
   leaves = tuple(f.name for f in fields if not f.metadata.get('static'))

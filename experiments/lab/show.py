@@ -13,7 +13,10 @@ COLOURS = ('cyan', 'yellow')
 def blocks_of(tokenizer: Any, tokens: Sequence[int], block_sizes: Sequence[int]) -> list[str]:
   """The text of each block; the first is the token that came with the prompt. Joined, they are the sentence.
 
-  >>> blocks_of(tokenizer, ids, [2, 3, 0])
+  >>> import types
+  >>> pieces = ['Once', ' upon', ' a', ' time', ',', ' in']
+  >>> tokenizer = types.SimpleNamespace(decode=lambda ids: ''.join(pieces[i] for i in ids))
+  >>> blocks_of(tokenizer, range(6), [2, 3, 0])
   ['Once', ' upon a', ' time, in']
   """
   ends = [1]

@@ -91,13 +91,13 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
 
 def _heads(tensors: StateDict, side: str, given: int | None) -> int:
   said = tensors.options.get(f'{side}_attention_heads')
-  if given is None and said is None:
-    raise UserError(f'{tensors.where} does not say how many attention heads there are: give --heads (mostly 8 or 16)')
-  if given is None:
-    return said
-  if said is not None and said != given:
+  if said is not None and given is not None and said != given:
     raise UserError(f'{tensors.where} was trained with {side}_attention_heads={said}: leave out --heads={given}')
-  return given
+  if said is not None:
+    return said
+  if given is not None:
+    return given
+  raise UserError(f'{tensors.where} does not say how many attention heads there are: give --heads (mostly 8 or 16)')
 
 
 def _depth(tensors: StateDict, side: str) -> int:

@@ -104,9 +104,9 @@ def from_tfds(
   Raises:
     UserError: it is not prepared there, or not as array records.
   """
-  builder = tfds.builder(name, data_dir=folder or None, file_format='array_record')
+  builder: Any = tfds.builder(name, data_dir=folder or None, file_format='array_record')
   try:
-    rows = {split: builder.as_data_source(split=named) for split, named in splits.items()}
+    rows = {split: builder.as_data_source(named) for split, named in splits.items()}
   except (KeyError, ValueError, NotImplementedError, AssertionError) as error:  # what TFDS says of what is not there
     root = folder or builder.data_path.parents[name.count('/') + 1]
     command = f'tfds build {name} --file_format=array_record --data_dir={root}'

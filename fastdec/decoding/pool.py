@@ -96,7 +96,13 @@ def decode_all(*args: Any, **kwargs: Any) -> Decoded:
 def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray, ' m']]:
   """Indices of the sources, longest first, cut where a narrower width will do; no group has fewer than `least`.
 
-  (9, 40, 3, 20), least 1 -> [1], [3], [0, 2], of the widths 64, 32 and 16; least 2 -> [1, 3], [0, 2]
+  The widths of these sources are 16, 64, 16 and 32:
+
+  >>> lengths = np.array([9, 40, 3, 20])
+  >>> [group.tolist() for group in groups_of(lengths, least=1)]
+  [[1], [3], [0, 2]]
+  >>> [group.tolist() for group in groups_of(lengths, least=2)]
+  [[1, 3], [0, 2]]
   """
   order = np.argsort(-lengths, kind='stable')
   widths = width_of(lengths[order])
@@ -110,7 +116,11 @@ def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray
 
 
 def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """16, 32, 64, ...: the smallest that holds each length."""
+  """16, 32, 64, ...: the smallest that holds each length.
+
+  >>> width_of(np.array([3, 16, 17, 40])).tolist()
+  [16, 16, 32, 64]
+  """
   doublings = np.ceil(np.log2(np.maximum(lengths, LEAST_WIDTH) / LEAST_WIDTH))
   return np.asarray(LEAST_WIDTH * 2 ** doublings.astype(int))
 

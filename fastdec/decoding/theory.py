@@ -17,6 +17,9 @@ Number = float | int | np.number
 def expected_tokens(alpha: Number, gamma: Number) -> float:
   """Tokens emitted per call of the target, (1 - alpha^(gamma + 1)) / (1 - alpha) (equation 1); gamma + 1 at alpha = 1.
 
+  >>> expected_tokens(alpha=0.5, gamma=2)
+  1.75
+
   Raises:
     UserError: unless 0 <= alpha <= 1 and gamma >= 0 is whole.
   """

@@ -74,6 +74,12 @@ class Topology:
 
     Nodes stand root first, then by (depth, path in lexicographic order).
 
+    >>> tree = Topology.from_choices([[0], [1], [0, 0]])
+    >>> tree.parents.tolist(), tree.depths.tolist()
+    ([-1, 0, 0, 1], [0, 1, 1, 2])
+    >>> tree.paths.tolist()
+    [[0, 2, -1], [0, 1, 3]]
+
     Raises:
       UserError: for a path whose parent is not listed, a path listed twice, or a negative rank.
     """

@@ -79,15 +79,12 @@ class Cache(Protocol):
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'Cache':
     """Keeps the first `count` nodes of `path` (None: of a chain) among the nodes of the last call."""
-    ...
 
   def gather(self, rows: Int[Array, ' w']) -> 'Cache':
     """Reorders or multiplies the beams of each row; what is the same for all beams of a row is not copied."""
-    ...
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'Cache':
     """These rows alone, each of them `beams` beams that lie together."""
-    ...
 
 
 @runtime_checkable
@@ -102,23 +99,19 @@ class Model(Protocol):
   max_positions: int | None
   fixed_length: int | None  # images: the number of tokens of every output
 
-  def encode(self, params: Params, inputs: Any) -> Any:
+  def encode(self, params: Params, inputs: Array) -> Any:
     """The memory of the inputs, or None without an encoder."""
-    ...
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Cache:
     """An empty cache of `rows` rows and at least `slots` slots; a ring may have fewer (`cache.ring.Slots`)."""
-    ...
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache
   ) -> tuple[Float[Array, 'b n d'], Any, Cache]:
     """Hidden states of the nodes, asked-for inner states (taps), the cache with the nodes written, not committed."""
-    ...
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits, at least float32."""
-    ...
 
 
 def setting(name: str) -> property:

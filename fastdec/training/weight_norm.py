@@ -48,15 +48,16 @@ def weight_normalised(
     length = {f'{name}/length': jnp.linalg.norm(value, axis=-1) for name, value in direction.items()}
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
-  def update(gradients: Any, state: WeightNormState, params: Any = None) -> tuple[Any, WeightNormState]:
-    flat, parts = _flat(params), parts_of(_flat(params), state.direction, state.length)
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, WeightNormState]:
+    flat, gradients = _flat(params), _flat(updates)
     kernels, back = jax.vjp(_kernels, state.direction, state.length)
-    flat_gradients = _flat(gradients)
-    of_parts = parts_of(flat_gradients, *back({name: flat_gradients[name] for name in kernels}))
-    updates, inner_state = inner.update(of_parts, state.inner, parts)
-    parts: Any = optax.apply_updates(parts, updates)
+    of_parts = parts_of(gradients, *back({name: gradients[name] for name in kernels}))
+    parts: Any = parts_of(flat, state.direction, state.length)
+    steps: Any
+    steps, inner_state = inner.update(of_parts, state.inner, parts)
+    parts = optax.apply_updates(parts, steps)
     moved = {name: new - flat[name] for name, new in _kernels(parts['direction'], parts['length']).items()}
-    both = updates['plain'] | moved
+    both = steps['plain'] | moved
     return (
       jax.tree.unflatten(jax.tree.structure(params), [both[name] for name in flat]),
       WeightNormState(parts['direction'], parts['length'], inner_state),

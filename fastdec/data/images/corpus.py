@@ -131,8 +131,8 @@ def open_images(data: ImageData, cache_dir: PathLike) -> Images:
     builder, key, splits = (_embedded if data.kind == 'embedded' else _npz)(data)
     folder, convert = pathlib.Path(cache_dir) / key[:16], _image
     with builders.damage(folder, 'images'):
-      prepared = builders.prepared(builder, splits, folder)
-      rows = {split: prepared.as_data_source(split=split) for split in splits}
+      prepared: Any = builders.prepared(builder, splits, folder)
+      rows = {split: prepared.as_data_source(split) for split in splits}
   with builders.damage(folder, 'images'):
     counts = {split: len(source) for split, source in rows.items()}
   if 'train' in counts and data.max_train is not None:

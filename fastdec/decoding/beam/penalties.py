@@ -21,7 +21,11 @@ class LengthPenalty(Protocol):
 
 @struct.pytree
 class GNMTPenalty:
-  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14; Vaswani et al. 2017 and T2T use alpha = 0.6)."""
+  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14; Vaswani et al. 2017 and T2T use alpha = 0.6).
+
+  >>> print(GNMTPenalty(1.0)(jnp.array([1, 7, 13])))
+  [1. 2. 3.]
+  """
 
   alpha: Any  # float scalar
 
@@ -34,7 +38,11 @@ class GNMTPenalty:
 
 @struct.pytree
 class PowerPenalty:
-  """n ^ alpha, as fairseq's `--lenpen` and Hugging Face's `length_penalty`."""
+  """n ^ alpha, as fairseq's `--lenpen` and Hugging Face's `length_penalty`.
+
+  >>> print(PowerPenalty(1.0)(jnp.array([1, 2, 4])))
+  [1. 2. 4.]
+  """
 
   alpha: Any  # float scalar
 
