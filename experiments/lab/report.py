@@ -1,9 +1,16 @@
-"""Tables of text as Markdown and for the terminal, and rows as CSV."""
+"""Tables: columns are declared, and drawn from cells as Markdown and for the terminal; rows as CSV.
+
+  SPEEDS = Table('Speeds', (Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', unit='×')))
+  markdown(SPEEDS.of(cells))
+
+A row is a cell, or, where several cells share a line, whatever the columns find their cells by. A figure that was not
+measured is a dash. A cell that failed says why in the first column that asks for a figure of it.
+"""
 
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import rich.box
@@ -11,20 +18,59 @@ import rich.console
 import rich.table
 import rich.text
 
+from experiments.lab.cells import conditions_note
+
 MISSING = '–'
-UNBROKEN = 14  # characters: figures are not broken over lines, reasons of failures are
+UNBROKEN = 14  # characters: the terminal's columns are wide enough for figures, but not for the reasons of failures
 
 
 class Entry(NamedTuple):
-  """Ours, and the paper's beside it ('' where there is none)."""
+  """Our figure, and what stands beside it in parentheses: the paper's, a spread, or nothing ('')."""
 
   ours: str
-  paper: str = ''
+  beside: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-  """A table of text, before it is drawn."""
+class Column:
+  """One column: which figure of a cell it shows, and how.
+
+  Attributes:
+    heading: what stands above it.
+    field: the name of a field, or a function of the cell. Text is shown as it is, None as `missing`.
+    form: how a number is formatted, such as '.2f'.
+    unit: what follows the number, such as '×'.
+    scale: what the number is multiplied by; 100 for per cent.
+    beside: a function of the row that says what stands beside the figure, even if there is no figure.
+    cell: a function of the row that finds the cell, or None if there is none. By default the row is the cell.
+    names_row: whether the column says what the row is, which is known even if the cell failed.
+    missing: what stands where there is no figure.
+  """
+
+  heading: str
+  field: str | Callable[[Any], Any]
+  form: str = ''
+  unit: str = ''
+  scale: float = 1
+  beside: Callable[[Any], str] = lambda row: ''
+  cell: Callable[[Any], Any] = lambda row: row
+  names_row: bool = False
+  missing: str = MISSING
+
+  def text(self, cell: Any) -> str:
+    """The figure of a cell that did not fail."""
+    if callable(self.field):
+      value = self.field(cell)
+    else:
+      value = cell[self.field] if isinstance(cell, Mapping) else getattr(cell, self.field)
+    if value is None:
+      return self.missing
+    return value if isinstance(value, str) else text(self.scale * value, self.form, self.unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+  """A table of text."""
 
   title: str
   header: tuple[str, ...]
@@ -32,34 +78,100 @@ class Table:
   notes: tuple[str, ...]
 
 
-def markdown(table: Table) -> str:
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table as it is declared; `of` fills it.
+
+  Attributes:
+    title: '' for none.
+    columns: from left to right.
+    notes: what stands below it.
+    conditions: the names of the conditions of cells that a last note gives.
+    sort: the key by which rows are ordered; None leaves them in the order that is given.
+  """
+
+  title: str
+  columns: Sequence[Column]
+  notes: Sequence[str] = ()
+  conditions: Sequence[str] = ()
+  sort: Callable[[Any], Any] | None = None
+
+  def of(
+    self,
+    rows: Iterable[Any],
+    cells: Iterable[Any] | None = None,
+    above: Iterable[Mapping[str, str | Entry]] = (),
+    below: Iterable[Mapping[str, str | Entry]] = (),
+    notes: Iterable[str] = (),
+  ) -> Drawn:
+    """The table of some rows.
+
+    Args:
+      rows: cells, or what the columns' `cell` finds cells by.
+      cells: the cells whose conditions are noted; by default the rows.
+      above, below: published rows, as text by heading; a heading that is left out is missing.
+      notes: more of them, after the table's own.
+    """
+    given = list(rows)
+    shown = given if self.sort is None else sorted(given, key=self.sort)
+    texts = [*map(self._published, above), *map(self._entries, shown), *map(self._published, below)]
+    conditions = conditions_note(given if cells is None else cells, self.conditions) if self.conditions else ()
+    header = tuple(column.heading for column in self.columns)
+    return Drawn(self.title, header, tuple(texts), (*self.notes, *notes, *conditions))
+
+  def _entries(self, row: Any) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    told: list[Any] = []  # failed cells of this row whose reason already stands in it
+    for column in self.columns:
+      cell = column.cell(row)
+      error = None if column.names_row else getattr(cell, 'error', None)
+      if cell is not None and error is None:
+        ours = column.text(cell)
+      elif error is not None and not any(cell is one for one in told):
+        ours = f'failed: {" ".join(error.split())}'
+        told.append(cell)
+      else:
+        ours = column.missing
+      entries.append(Entry(ours, column.beside(row)))
+    return tuple(entries)
+
+  def _published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
+    found = [row.get(column.heading, column.missing) for column in self.columns]
+    return tuple(Entry(one) if isinstance(one, str) else one for one in found)
+
+
+def markdown(table: Drawn) -> str:
   """A pipe table under its title, notes below."""
 
   def line(texts: Iterable[str]) -> str:
     return '| ' + ' | '.join(text.replace('|', r'\|') for text in texts) + ' |'
 
+  title = [f'## {table.title}\n'] if table.title else []
   body = [line(' '.join(filter(None, entry)) for entry in row) for row in table.rows]
   notes = [f'{note}\n' for note in table.notes]
-  return '\n'.join([f'## {table.title}\n', line(table.header), line(['---'] * len(table.header)), *body, '', *notes])
+  return '\n'.join([*title, line(table.header), line(['---'] * len(table.header)), *body, '', *notes])
 
 
-def terminal(table: Table) -> rich.console.Group:
-  """The same for `rich.print`, 80 columns wide if need be: figures without spaces, the paper's dim, below ours."""
+def terminal(table: Drawn) -> rich.console.Group:
+  """The table for `rich.print`, as narrow as 80 columns: what stands beside a figure is dim, and below it."""
   drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
-  rows = [
-    [(ours.replace(' / ', '/'), beside.replace(' / ', '/').strip('()')) for ours, beside in row] for row in table.rows
-  ]
+  rows = [[(_tight(ours), _tight(beside).strip('()')) for ours, beside in row] for row in table.rows]
   for index, heading in enumerate(table.header):
     texts = [*heading.split(), *(text for row in rows for text in row[index])]
     drawn.add_column(heading, min_width=max(len(text) for text in texts if len(text) <= UNBROKEN))
   for row in rows:
-    drawn.add_row(
-      *(
-        rich.text.Text('\n' * bool(ours and beside)).join([rich.text.Text(ours), rich.text.Text(beside, 'dim')])
-        for ours, beside in row
-      )
-    )
+    drawn.add_row(*(_two_lines(ours, beside) for ours, beside in row))
   return rich.console.Group(f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim'))
+
+
+def _tight(figures: str) -> str:
+  """Several figures without spaces between them, so that they are not broken over lines."""
+  return figures.replace(' / ', '/')
+
+
+def _two_lines(ours: str, beside: str) -> rich.text.Text:
+  between = rich.text.Text('\n' if ours and beside else '')
+  return between.join([rich.text.Text(ours), rich.text.Text(beside, 'dim')])
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> str:
@@ -74,5 +186,5 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
 
 
 def text(value: Any, form: str, unit: str = '') -> str:
-  """A figure, or a dash for None."""
+  """A figure with its unit, or a dash for None."""
   return MISSING if value is None else f'{value:{form}}{unit}'

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from experiments.lab.cells import conditions_note, latest, repetition_note
-from experiments.lab.report import MISSING, Entry, Table, text
+from experiments.lab.cells import latest, repetition_note
+from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.cai2024 import published
 from experiments.papers.cai2024.cells import TREES, MedusaCell
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
@@ -22,68 +22,84 @@ CONDITIONS = (
 )  # fmt: skip
 
 
-def speed_table(cells: Iterable[MedusaCell]) -> Table:
+def _call(cell: MedusaCell) -> float | None:
+  """What a call takes, in calls of plain decoding."""
+  return None if cell.speedup_calls is None else cell.tokens_per_call / cell.speedup_calls
+
+
+def _spread(cell: MedusaCell) -> str:
+  return f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})' if cell.spread else ''
+
+
+SPEEDS = Table(
+  'Medusa',
+  (
+    Column('Heads', lambda cell: cell.stage.capitalize(), names_row=True),
+    Column('Tree', lambda cell: TREES[cell.tree], names_row=True),
+    Column('Nodes', 'nodes', names_row=True),
+    Column('Batch', 'batch', names_row=True),
+    Column('Tokens', 'tokens_per_call', '.2f'),
+    Column('New', 'tokens_unseen', '.2f'),
+    Column('Call', _call, '.2f'),
+    Column('Speed-up', 'speedup', '.2f', '×', beside=_spread),
+    Column('Calls alone', 'speedup_calls', '.2f', '×'),
+    Column('Same %', 'same_as_plain', '.1f', scale=100),
+    Column('NLL', 'nll', '.3f'),
+  ),
+  NOTES,
+  CONDITIONS,
+)
+
+
+def speed_table(cells: Iterable[MedusaCell]) -> Drawn:
   """Every cell, then the published figures."""
   found = sorted(latest(cells).values(), key=lambda cell: (cell.stage, cell.batch, list(TREES).index(cell.tree)))
-  rows = [_row(cell) for cell in found]
+  below = []
   for stage, model, speedup, tokens, overhead in published.SPEEDS:
-    row = (stage.capitalize(), f'{model} (paper)', '64', '1', text(tokens, '.2f'), MISSING, text(overhead, '.2f'))
-    rows.append(tuple(map(Entry, (*row, f'{speedup:.2f}×', MISSING, MISSING, MISSING))))
-  header = ('Heads', 'Tree', 'Nodes', 'Batch', 'Tokens', 'New', 'Call', 'Speed-up', 'Calls alone', 'Same %', 'NLL')
+    row = {'Heads': stage.capitalize(), 'Tree': f'{model} (paper)', 'Nodes': '64', 'Batch': '1'}
+    row |= {'Tokens': text(tokens, '.2f'), 'Call': text(overhead, '.2f'), 'Speed-up': f'{speedup:.2f}×'}
+    below.append(row)
   seen = {cell.conditions.get('seen_prompts') for cell in found if cell.error is None} - {None}
   begun = [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.'] if seen else []
-  return Table(
-    'Medusa', header, tuple(rows), (*NOTES, *begun, *repetition_note(found), *conditions_note(found, CONDITIONS))
-  )
-
-
-def _row(cell: MedusaCell) -> tuple[Entry, ...]:
-  start = (cell.stage.capitalize(), TREES[cell.tree])
-  if cell.error is not None:
-    failed = f'failed: {" ".join(cell.error.split())}'
-    return tuple(map(Entry, (*start, MISSING, str(cell.batch), failed, *[MISSING] * 6)))
-  spread = f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})' if cell.spread else ''
-  same = None if cell.same_as_plain is None else 100 * cell.same_as_plain
-  call = None if cell.speedup_calls is None else cell.tokens_per_call / cell.speedup_calls
-  return (
-    *map(Entry, (*start, str(cell.nodes), str(cell.batch), text(cell.tokens_per_call, '.2f'))),
-    Entry(text(cell.tokens_unseen, '.2f')), Entry(text(call, '.2f')),
-    Entry(text(cell.speedup, '.2f', '×'), spread), Entry(text(cell.speedup_calls, '.2f', '×')),
-    Entry(text(same, '.1f')), Entry(text(cell.nll, '.3f')),
-  )  # fmt: skip
+  return SPEEDS.of(found, below=below, notes=(*begun, *repetition_note(found)))
 
 
 HEADS_NOTE = (
   'Right: the token that the model itself writes is among the first choices, over all tokens of its texts; in'
   ' parentheses {name}, Medusa-1 (Cai et al. 2024).'
 )
-
-
 WIDTHS_NOTE = (
-  'The tokens that the tree of so many nodes writes a call, as counted on these texts, and what a call takes at'
-  ' batch 1, heads included; 1 node: greedy decoding without heads.'
+  'Tokens: what the tree of this many nodes writes a call, as counted on these texts. ms: what a call takes at batch 1,'
+  ' heads included. 1 node is greedy decoding without heads.'
 )
 
 
-def heads_table(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B') -> Table:
+def heads_table(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B') -> Drawn:
   """How often each head is right, the published heads' accuracies beside."""
-  accuracy, rows = published.ACCURACY[beside], []
-  for i in range(len(found.right[1])):
-    theirs = [f'({100 * value:.0f})' for value in accuracy[i]] if i < len(accuracy) else [''] * len(TOPS)
-    ours = (text(100 * found.right[top][i], '.1f') for top in TOPS)
-    rows.append((Entry(f'{i + 1}'), *map(Entry, ours, theirs)))
+  accuracy = published.ACCURACY[beside]
+
+  def right(place: int, top: int) -> Column:
+    def theirs(head: int) -> str:
+      return f'({100 * accuracy[head][place]:.0f})' if head < len(accuracy) else ''
+
+    return Column(f'Top-{top} %', lambda head: found.right[top][head], '.1f', scale=100, beside=theirs)
+
+  columns = [Column('Head', lambda head: head + 1), *(right(place, top) for place, top in enumerate(TOPS))]
   notes = (HEADS_NOTE.format(name=beside), f'Counted at {found.positions:,} tokens.')
-  return Table(f'{of}: how often each head is right', ('Head', *(f'Top-{top} %' for top in TOPS)), tuple(rows), notes)
+  return Table(f'{of}: how often each head is right', columns, notes).of(range(len(found.right[1])))
 
 
-def widths_table(found: Calibration, of: str = 'Heads') -> Table:
+def widths_table(found: Calibration, of: str = 'Heads') -> Drawn:
   """What trees of growing size promise; the chosen one is marked."""
-  nodes = sorted(found.tokens)
-  rows = []
-  for n in nodes:
-    tokens, ms = found.tokens[n], found.milliseconds.get(n)
-    speed = MISSING if ms is None else f'{1e3 * tokens / ms:,.0f}'
-    mark = f'{n} (chosen)' if n == found.nodes else str(n)
-    rows.append(tuple(map(Entry, (mark, f'{tokens:.2f}', text(ms, '.2f'), speed))))
-  header = ('Nodes', 'Tokens a call', 'ms a call', 'Tokens a second')
-  return Table(f'{of}: trees of growing size', header, tuple(rows), (WIDTHS_NOTE,))
+
+  def speed(nodes: int) -> float | None:
+    milliseconds = found.milliseconds.get(nodes)
+    return None if milliseconds is None else 1e3 * found.tokens[nodes] / milliseconds
+
+  columns = (
+    Column('Nodes', lambda nodes: f'{nodes} (chosen)' if nodes == found.nodes else str(nodes)),
+    Column('Tokens a call', lambda nodes: found.tokens[nodes], '.2f'),
+    Column('ms a call', found.milliseconds.get, '.2f'),
+    Column('Tokens a second', speed, ',.0f'),
+  )
+  return Table(f'{of}: trees of growing size', columns, (WIDTHS_NOTE,)).of(sorted(found.tokens))

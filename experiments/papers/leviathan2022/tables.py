@@ -1,9 +1,9 @@
 """Tables 2 and 3 of Leviathan et al. 2022 from measured cells, the paper's rows below ours, before they are drawn."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
-from experiments.lab.cells import conditions_note, latest, repetition_note
-from experiments.lab.report import MISSING, Entry, Table, text
+from experiments.lab.cells import latest, repetition_note
+from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.leviathan2022.cells import DRAFTS, SpecCell
 from experiments.papers.leviathan2022.published import ALPHAS, SPEEDS
 from fastdec.decoding import theory
@@ -31,71 +31,18 @@ CONDITIONS = (
 WITHIN = 0.1  # how far measured may be from predicted, to be counted
 
 
-def speed_table(cells: Iterable[SpecCell]) -> Table:
-  """Predicted and measured speed-up of every cell, then the paper's rows."""
-  found = latest(cells).values()
-  rows = [_speed_row(cell) for cell in sorted(found, key=_order)]
-  for row in SPEEDS:
-    rows.append(tuple(map(Entry, (
-      f'{row.draft} (T5-XXL, {row.task}, paper)', f'{row.temperature:g}', str(row.gamma), '1', f'{row.alpha:.2f}',
-      MISSING, f'{row.c:.2f}', MISSING, MISSING, f'{row.predicted:.1f}×', MISSING, f'{row.measured:.1f}×', MISSING,
-      MISSING,
-    ))))  # fmt: skip
-  header = (
-    'Draft', 'T', 'γ', 'Batch', 'α (beta)', 'α (accepted)', 'c', 'v', 'Tokens', 'Exp', 'Exp, width', 'Emp',
-    'Emp, calls alone', 'Same %',
-  )  # fmt: skip
-  notes = (*SPEED_NOTES, *_close(found), *repetition_note(found), *conditions_note(found, CONDITIONS))
-  return Table('Speculative decoding, Tables 2 and 4', header, tuple(rows), notes)
-
-
-def _speed_row(cell: SpecCell) -> tuple[Entry, ...]:
-  gamma = {'adaptive': f'≤ {cell.gamma}', 'best': f'{cell.gamma} (best)'}.get(cell.plan, cell.plan)
+def _gamma(cell: SpecCell) -> str:
   if cell.error is not None:
-    start = (DRAFTS[cell.draft], f'{cell.temperature:g}', cell.plan, str(cell.batch))
-    return tuple(map(Entry, (*start, f'failed: {" ".join(cell.error.split())}', *[MISSING] * 9)))
-  same = None if cell.same_as_plain is None else 100 * cell.same_as_plain
-  parted = f'({cell.parted} of {cell.texts} part, by {text(cell.largest_gap, ".1g")})' if cell.parted else ''
-  spread = '' if cell.spread is None else f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})'
-  return (
-    Entry(DRAFTS[cell.draft]), Entry(f'{cell.temperature:g}'), Entry(gamma), Entry(str(cell.batch)),
-    Entry(text(cell.alpha_beta, '.3f')), Entry(text(cell.alpha_accepted, '.3f')), Entry(text(cell.c, '.3f')),
-    Entry(text(cell.v, '.2f')), Entry(text(cell.tokens_per_call, '.2f')), Entry(text(cell.predicted, '.2f', '×')),
-    Entry(text(cell.predicted_width, '.2f', '×')), Entry(text(cell.speedup, '.2f', '×'), spread),
-    Entry(text(cell.speedup_calls, '.2f', '×')), Entry(text(same, '.1f'), parted),
-  )  # fmt: skip
+    return cell.plan
+  return {'adaptive': f'≤ {cell.gamma}', 'best': f'{cell.gamma} (best)'}.get(cell.plan, cell.plan)
 
 
-def alpha_table(cells: Iterable[SpecCell]) -> Table:
-  """Alpha, expected and measured tokens of every draft at batch 1 and the smallest gamma, then the paper's alphas."""
-  found = [cell for cell in latest(cells).values() if cell.error is None and cell.plan.isdigit()]
-  temperatures = sorted({cell.temperature for cell in found})
-  rows = []
-  for draft in [name for name in reversed(DRAFTS) if any(cell.draft == name for cell in found)]:
-    gamma = min(cell.gamma for cell in found if cell.draft == draft)
-    chosen = {c.temperature: c for c in found if (c.draft, c.gamma) == (draft, gamma)}
-    entries = [_alpha_entries(chosen.get(temperature)) for temperature in temperatures]
-    rows.append((Entry(DRAFTS[draft]), Entry(str(gamma)), *(entry for part in entries for entry in part)))
-  for (target, draft), alphas in ALPHAS.items():
-    by_temperature = dict(zip((0.0, 1.0), alphas, strict=True))
-    entries = [(Entry(text(by_temperature.get(t), '.2f')), *[Entry(MISSING)] * 3) for t in temperatures]
-    label = Entry(f'{draft} ({target}, paper)')
-    rows.append((label, Entry(MISSING), *(entry for part in entries for entry in part)))
-  parts = ('α', 'tokens expected', 'tokens', 'speed-up')
-  header = ('Draft', 'γ', *(f'T = {temperature:g}: {part}' for temperature in temperatures for part in parts))
-  return Table(
-    'Speculative decoding, Table 3', header, tuple(rows), (*ALPHA_NOTES, *conditions_note(found, CONDITIONS))
-  )
+def _spread(cell: SpecCell) -> str:
+  return '' if cell.spread is None else f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})'
 
 
-def _alpha_entries(cell: SpecCell | None) -> tuple[Entry, ...]:
-  if cell is None:
-    return (Entry(MISSING),) * 4
-  expected = None if cell.alpha_beta is None else theory.expected_tokens(cell.alpha_beta, cell.gamma)
-  return (
-    Entry(text(cell.alpha_beta, '.3f')), Entry(text(expected, '.2f')), Entry(text(cell.tokens_per_call, '.2f')),
-    Entry(text(cell.speedup, '.2f', '×')),
-  )  # fmt: skip
+def _parted(cell: SpecCell) -> str:
+  return f'({cell.parted} of {cell.texts} part, by {text(cell.largest_gap, ".1g")})' if cell.parted else ''
 
 
 def _order(cell: SpecCell) -> tuple:
@@ -103,7 +50,77 @@ def _order(cell: SpecCell) -> tuple:
   return list(DRAFTS).index(cell.draft), cell.temperature, cell.batch, rank
 
 
-def _close(cells: Iterable[SpecCell]) -> Sequence[str]:
+SPEED_TABLE = Table(
+  'Speculative decoding, Tables 2 and 4',
+  (
+    Column('Draft', lambda cell: DRAFTS[cell.draft], names_row=True),
+    Column('T', 'temperature', 'g', names_row=True),
+    Column('γ', _gamma, names_row=True),
+    Column('Batch', 'batch', names_row=True),
+    Column('α (beta)', 'alpha_beta', '.3f'),
+    Column('α (accepted)', 'alpha_accepted', '.3f'),
+    Column('c', 'c', '.3f'),
+    Column('v', 'v', '.2f'),
+    Column('Tokens', 'tokens_per_call', '.2f'),
+    Column('Exp', 'predicted', '.2f', '×'),
+    Column('Exp, width', 'predicted_width', '.2f', '×'),
+    Column('Emp', 'speedup', '.2f', '×', beside=_spread),
+    Column('Emp, calls alone', 'speedup_calls', '.2f', '×'),
+    Column('Same %', 'same_as_plain', '.1f', scale=100, beside=_parted),
+  ),
+  SPEED_NOTES,
+  CONDITIONS,
+  sort=_order,
+)
+
+
+def speed_table(cells: Iterable[SpecCell]) -> Drawn:
+  """Predicted and measured speed-up of every cell, then the paper's rows."""
+  found = list(latest(cells).values())
+  theirs = []
+  for row in SPEEDS:
+    label = f'{row.draft} (T5-XXL, {row.task}, paper)'
+    texts = {'Draft': label, 'T': f'{row.temperature:g}', 'γ': str(row.gamma), 'Batch': '1'}
+    texts |= {'α (beta)': f'{row.alpha:.2f}', 'c': f'{row.c:.2f}'}
+    theirs.append(texts | {'Exp': f'{row.predicted:.1f}×', 'Emp': f'{row.measured:.1f}×'})
+  return SPEED_TABLE.of(found, below=theirs, notes=(*_close(found), *repetition_note(found)))
+
+
+def alpha_table(cells: Iterable[SpecCell]) -> Drawn:
+  """Alpha, expected and measured tokens of every draft at batch 1 and the smallest gamma, then the paper's alphas."""
+  found = [cell for cell in latest(cells).values() if cell.error is None and cell.plan.isdigit()]
+  temperatures = sorted({cell.temperature for cell in found})
+  drafts = [name for name in reversed(DRAFTS) if any(cell.draft == name for cell in found)]
+  gammas = {draft: min(cell.gamma for cell in found if cell.draft == draft) for draft in drafts}
+  columns = [Column('Draft', lambda draft: DRAFTS[draft]), Column('γ', lambda draft: gammas[draft])]
+  for temperature in temperatures:
+    at = {cell.draft: cell for cell in found if (cell.gamma, cell.temperature) == (gammas[cell.draft], temperature)}
+    columns += _alpha_columns(temperature, at)
+  theirs = []
+  for (target, draft), alphas in ALPHAS.items():
+    row = {'Draft': f'{draft} ({target}, paper)'}
+    row |= {f'T = {temperature}: α': f'{alpha:.2f}' for temperature, alpha in enumerate(alphas)}
+    theirs.append(row)
+  table = Table('Speculative decoding, Table 3', columns, ALPHA_NOTES, CONDITIONS)
+  return table.of(drafts, cells=found, below=theirs)
+
+
+def _alpha_columns(temperature: float, at: Mapping[str, SpecCell]) -> list[Column]:
+  """The columns of one temperature; `at` has the drafts' cells there."""
+
+  def expected(cell: SpecCell) -> float | None:
+    return None if cell.alpha_beta is None else theory.expected_tokens(cell.alpha_beta, cell.gamma)
+
+  name = f'T = {temperature:g}'
+  return [
+    Column(f'{name}: α', 'alpha_beta', '.3f', cell=at.get),
+    Column(f'{name}: tokens expected', expected, '.2f', cell=at.get),
+    Column(f'{name}: tokens', 'tokens_per_call', '.2f', cell=at.get),
+    Column(f'{name}: speed-up', 'speedup', '.2f', '×', cell=at.get),
+  ]
+
+
+def _close(cells: Iterable[SpecCell]) -> list[str]:
   """How many cells came out as predicted."""
   known = [cell for cell in cells if cell.speedup_calls is not None and cell.predicted_width is not None]
   close = sum(abs(cell.speedup_calls / cell.predicted_width - 1) <= WITHIN for cell in known)

@@ -3,10 +3,11 @@
 import collections
 from collections.abc import Mapping, Sequence
 
-from experiments.lab.cells import conditions_note, latest
-from experiments.lab.report import Entry, Table, text
+from experiments.lab.cells import latest
+from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
-from experiments.papers.stern2018.entries import CONDITIONS, in_order, outcome
+from experiments.papers.stern2018.entries import CONDITIONS, in_order
+from experiments.papers.stern2018.tables import bleu_and_block
 from fastdec.errors import UserError
 
 NOTE = (
@@ -15,7 +16,7 @@ NOTE = (
 )
 
 
-def beside_table(found: Mapping[str, Sequence[BlockwiseCell]]) -> Table:
+def beside_table(found: Mapping[str, Sequence[BlockwiseCell]]) -> Drawn:
   """The cells with exact acceptance, a column for each workdir by its name, a row for each k and training that two
   of them have.
 
@@ -34,14 +35,15 @@ def beside_table(found: Mapping[str, Sequence[BlockwiseCell]]) -> Table:
     raise UserError(f'the workdirs were measured on different outputs, {sorted(splits)}: give such as have the same')
   counts = collections.Counter((cell.k, cell.regime) for cell in in_order(every))
   shown = [key for key, count in counts.items() if count > 1]
-  rows = [
-    (Entry(str(k)), Entry(REGIMES[regime]), *(Entry(outcome(of.get((k, regime)), _figures)) for of in exact.values()))
-    for k, regime in shown
-  ]
-  notes = (NOTE, *conditions_note((cell for cell in every if cell.key[:2] in shown), CONDITIONS))
-  return Table('Side by side', ('k', 'Training', *exact), tuple(rows), notes)
+  columns = [Column('k', lambda key: key[0], names_row=True), Column('Training', lambda key: REGIMES[key[1]])]
+  columns += [_workdir(name, cells) for name, cells in exact.items()]
+  return Table('Side by side', columns, (NOTE,), CONDITIONS).of(shown, cells=[c for c in every if c.key[:2] in shown])
+
+
+def _workdir(name: str, cells: Mapping[tuple[int, str], BlockwiseCell]) -> Column:
+  return Column(name, _figures, cell=lambda key: cells.get(key))
 
 
 def _figures(cell: BlockwiseCell) -> str:
   same = None if cell.same_as_greedy is None else 100 * cell.same_as_greedy
-  return f'{text(cell.bleu, ".2f")} / {text(cell.mean_block_size, ".2f")} / {text(same, ".1f")}'
+  return f'{bleu_and_block(cell)} / {text(same, ".1f")}'

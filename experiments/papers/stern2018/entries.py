@@ -1,11 +1,11 @@
-"""What the tables of text and of images have in common: the order of regimes and rules, failures, conditions, files."""
+"""What the tables of text and of images have in common: columns, the order of regimes and rules, conditions, files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.lab import report
 from experiments.lab.cells import field_names, flat, latest
-from experiments.lab.report import MISSING
+from experiments.lab.report import Column
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from fastdec.files import write_text
 
@@ -28,11 +28,16 @@ CONDITIONS = (
 )
 
 
-def outcome(cell: BlockwiseCell | None, show: Callable[[BlockwiseCell], str]) -> str:
-  """What stands in a table for a cell: its figures as `show` has them, a dash, or why it failed."""
-  if cell is None:
-    return MISSING
-  return show(cell) if cell.error is None else f'failed: {" ".join(cell.error.split())}'
+def top_1(cell: BlockwiseCell) -> str:
+  """How often each head is right, per cent; it does not depend on the rule, so it stands with the exact one alone."""
+  accuracy = cell.head_accuracy if cell.rule == 'exact' else ()
+  return ' '.join(report.text(None if share is None else 100 * share, '.0f') for share in accuracy)
+
+
+K = Column('k', 'k', names_row=True)
+TRAINING = Column('Training', lambda cell: REGIMES[cell.regime], names_row=True)
+SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
+TOP_1 = Column('Top-1 % of p1 .. pk', top_1)
 
 
 def in_order(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
@@ -63,7 +68,7 @@ def tidy_csv(cells: Iterable[BlockwiseCell], published: Published) -> str:
 
 
 def write(
-  tables: Iterable[report.Table], cells: Sequence[BlockwiseCell], stem: Path, picture: str, published: Published
+  tables: Iterable[report.Drawn], cells: Sequence[BlockwiseCell], stem: Path, picture: str, published: Published
 ) -> None:
   """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
   page = '\n'.join(map(report.markdown, tables)) + f'\n![The same as a picture]({picture})\n'

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable
 
-from experiments.lab.cells import conditions_note, latest
-from experiments.lab.report import Entry, Table, text
+from experiments.lab.cells import latest
+from experiments.lab.report import Column, Drawn, Table
 from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
-from experiments.papers.stern2018.entries import CONDITIONS, SAME_NOTE, SPEED_NOTE, in_order, outcome
+from experiments.papers.stern2018.entries import CONDITIONS, SAME, SAME_NOTE, SPEED_NOTE, TOP_1, TRAINING, K, in_order
 
 # The columns of Table 2, (regime, rule) -> name.
 COLUMNS = {
@@ -30,62 +30,20 @@ QUALITY_NOTE = (
 TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
 
 
-def table2(cells: Iterable[BlockwiseCell]) -> Table:
+def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Mean accepted block sizes by k, in the paper's columns."""
   found = {key: cell for key, cell in latest(cells).items() if key[1:] in COLUMNS}
-  rows = []
-  for k in sorted({k for k, _, _ in found}):
-    keys = [(k, *column) for column in COLUMNS]
-    blocks = [outcome(found.get(key), lambda cell: text(cell.mean_block_size, '.2f')) for key in keys]
-    theirs = [f'({published.TABLE2[key]:.2f})' if key in published.TABLE2 else '' for key in keys]
-    rows.append((Entry(str(k)), *map(Entry, blocks, theirs)))
-  notes = (TABLE2_NOTE, *conditions_note(found.values(), CONDITIONS))
-  return Table('Blockwise parallel decoding, Table 2', ('k', *COLUMNS.values()), tuple(rows), notes)
 
+  def block_sizes(name: str, column: tuple[str, str]) -> Column:
+    def theirs(k: int) -> str:
+      block = published.TABLE2.get((k, *column))
+      return '' if block is None else f'({block:.2f})'
 
-def quality_table(cells: Iterable[BlockwiseCell]) -> Table:
-  """Block size, speed-up and quality of every finished cell but those of other distances than Table 2's."""
-  shown = [cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2)]
-  rows = []
-  for cell in in_order(shown):
-    accuracy = cell.head_accuracy if cell.rule == 'exact' else ()
-    same = text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f')
-    name = COLUMNS.get(cell.key[1:], f'{REGIMES[cell.regime]}, {cell.rule}')
-    rows.append(
-      tuple(
-        map(
-          Entry,
-          (
-            str(cell.k),
-            name,
-            text(cell.mean_block_size, '.2f'),
-            text(cell.speedup, '.2f', '×'),
-            text(cell.bits_per_dimension, '.3f'),
-            *_quality(cell),
-            same,
-            ' '.join(text(a and 100 * a, '.0f') for a in accuracy),
-          ),
-        )
-      )
-    )
-  header = ('k', 'Cell', 'Block', 'Speed', 'Bits', 'PSNR', 'SSIM', 'To greedy', 'Same %', 'Top-1 % of p1 .. pk')
-  return Table('Quality, speed and heads', header, tuple(rows), (QUALITY_NOTE, SPEED_NOTE, SAME_NOTE, HEADS_NOTE))
+    return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column)))
 
-
-def tau_table(cells: Iterable[BlockwiseCell]) -> Table:
-  """Block size and quality against the distance accepted, for each regime and k."""
-  sweep = [cell for cell in _finished(cells) if distance(cell) is not None]
-  rows = [
-    tuple(
-      map(
-        Entry,
-        (str(cell.k), REGIMES[cell.regime], str(distance(cell)), text(cell.mean_block_size, '.2f'), *_quality(cell)),
-      )
-    )
-    for cell in in_order(sweep)
-  ]
-  header = ('k', 'Training', 'τ', 'Block', 'PSNR', 'SSIM', 'To greedy')
-  return Table('Distance accepted', header, tuple(rows), (TAU_NOTE, QUALITY_NOTE))
+  columns = [Column('k', str, names_row=True), *(block_sizes(name, column) for column, name in COLUMNS.items())]
+  table = Table('Blockwise parallel decoding, Table 2', columns, (TABLE2_NOTE,), CONDITIONS)
+  return table.of(sorted({k for k, _, _ in found}), cells=found.values())
 
 
 def distance(cell: BlockwiseCell) -> int | None:
@@ -96,12 +54,46 @@ def distance(cell: BlockwiseCell) -> int | None:
   return int(number) if name == 'distance' else None
 
 
+def _to_greedy(cell: BlockwiseCell) -> float | str | None:
+  """PSNR against greedy. A file holds no infinity, so that is told by the share of equal outputs."""
+  is_infinite = cell.psnr_to_greedy == math.inf or (cell.psnr_to_greedy is None and cell.same_as_greedy == 1)
+  return '∞' if is_infinite else cell.psnr_to_greedy
+
+
+BLOCK = Column('Block', 'mean_block_size', '.2f')
+LIKENESS = (
+  Column('PSNR', 'psnr', '.2f'),
+  Column('SSIM', 'ssim', '.3f'),
+  Column('To greedy', _to_greedy, '.2f'),
+)
+QUALITY = Table(
+  'Quality, speed and heads',
+  (
+    K,
+    Column('Cell', lambda cell: COLUMNS.get(cell.key[1:], f'{REGIMES[cell.regime]}, {cell.rule}'), names_row=True),
+    BLOCK,
+    Column('Speed', 'speedup', '.2f', '×'),
+    Column('Bits', 'bits_per_dimension', '.3f'),
+    *LIKENESS,
+    SAME,
+    TOP_1,
+  ),
+  (QUALITY_NOTE, SPEED_NOTE, SAME_NOTE, HEADS_NOTE),
+)
+DISTANCES = Table(
+  'Distance accepted', (K, TRAINING, Column('τ', distance, names_row=True), BLOCK, *LIKENESS), (TAU_NOTE, QUALITY_NOTE)
+)
+
+
+def quality_table(cells: Iterable[BlockwiseCell]) -> Drawn:
+  """Block size, speed-up and quality of every finished cell, except cells of other distances than Table 2's."""
+  return QUALITY.of(in_order(cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2)))
+
+
+def tau_table(cells: Iterable[BlockwiseCell]) -> Drawn:
+  """Block size and quality against the distance accepted, for each regime and k."""
+  return DISTANCES.of(in_order(cell for cell in _finished(cells) if distance(cell) is not None))
+
+
 def _finished(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
   return [cell for cell in latest(cells).values() if cell.error is None]
-
-
-def _quality(cell: BlockwiseCell) -> tuple[str, str, str]:
-  """PSNR, SSIM and PSNR to greedy; a file has no infinity, so that is told by the share of equal outputs."""
-  infinite = cell.psnr_to_greedy == math.inf or (cell.psnr_to_greedy is None and cell.same_as_greedy == 1)
-  to_greedy = '∞' if infinite else text(cell.psnr_to_greedy, '.2f')
-  return text(cell.psnr, '.2f'), text(cell.ssim, '.3f'), to_greedy

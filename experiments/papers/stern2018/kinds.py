@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from experiments.lab.conditions import Conditions
-from experiments.lab.report import Table
+from experiments.lab.report import Drawn
 from experiments.lab.settings import Experiment
 from experiments.papers.stern2018 import image_tables, tables, tree_tables
 from experiments.papers.stern2018.image_measure import ImageMeasuring
@@ -22,7 +22,7 @@ class Kind(NamedTuple):
   experiment: type[Experiment]
   measuring: Callable[[Any, pathlib.Path, Conditions], Measuring]  # on an experiment's split; the folder is for outputs
   rules: Callable[[Any], tuple[str, ...]]  # of an experiment, for heads
-  tables: tuple[Callable[..., Table], ...]  # of cells
+  tables: tuple[Callable[..., Drawn], ...]  # of cells
 
 
 def _text(experiment: TranslationExperiment, folder: pathlib.Path, conditions: Conditions) -> TextMeasuring:

@@ -1,12 +1,24 @@
 """Tables 1 and 4 of Stern et al. 2018 from measured cells, the paper's figures beside ours, before they are drawn."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from experiments.lab.cells import conditions_note, latest
-from experiments.lab.report import Entry, Table, text
+from experiments.lab.cells import latest
+from experiments.lab.report import Column, Drawn, Entry, Table, text
 from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
-from experiments.papers.stern2018.entries import CONDITIONS, SAME_NOTE, SPEED_NOTE, in_order, outcome, rank, regimes
+from experiments.papers.stern2018.entries import (
+  CONDITIONS,
+  SAME,
+  SAME_NOTE,
+  SPEED_NOTE,
+  TOP_1,
+  TRAINING,
+  K,
+  in_order,
+  rank,
+  regimes,
+)
 
 TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de, newstest2013)."
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
@@ -20,18 +32,25 @@ TABLE4_NOTES = (
 )
 
 
-def table1(cells: Iterable[BlockwiseCell]) -> Table:
-  """BLEU / mean accepted block size, by k and by regime, in the paper's layout.
+class Line(NamedTuple):
+  """What the cells of a line have in common."""
 
-  See `columns`.
-  """
+  k: int
+  rule: str = ''
+
+
+def table1(cells: Iterable[BlockwiseCell]) -> Drawn:
+  """BLEU / mean accepted block size, by k and by regime, in the paper's layout; see `columns`."""
   found = _accepting(cells)
   shown = columns(found)
-  rows = [(Entry(str(k)), *(_entry(found, (k, *column)) for column in shown)) for k in sorted({k for k, _, _ in found})]
-  notes = [TABLE1_NOTE, *[TOP_N_NOTE] * any(_is_footnoted(*column) for column in shown)]
-  notes += [*[TREE_NOTE] * any(rule == TREE for _, rule in shown), *conditions_note(found.values(), CONDITIONS)]
-  header = ('k', *(_heading(*column) for column in shown))
-  return Table('Blockwise parallel decoding, Table 1', header, tuple(rows), tuple(notes))
+  notes = [TABLE1_NOTE]
+  if any(_is_footnoted(*column) for column in shown):
+    notes.append(TOP_N_NOTE)
+  if any(rule == TREE for _, rule in shown):
+    notes.append(TREE_NOTE)
+  figures = [_beside_the_papers(_heading(*column), found, *column) for column in shown]
+  table = Table('Blockwise parallel decoding, Table 1', (K, *figures), notes, CONDITIONS)
+  return table.of([Line(k) for k in sorted({k for k, _, _ in found})], cells=found.values())
 
 
 def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
@@ -45,81 +64,79 @@ def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
   return [*((regime, 'exact') for regime in run), *((run[-1], rule) for rule in more)]
 
 
-def rules_table(cells: Iterable[BlockwiseCell]) -> Table:
+def rules_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """BLEU / mean accepted block size of every rule that is not lossless, by k and regime."""
   found = _accepting(cells)
-  run = regimes(found)
-  rules = sorted({rule for _, _, rule in found if rule != 'exact' and not rule.startswith('tree-')}, key=rank)
-  rows = []
-  for rule in rules:
-    for k in sorted({k for k, _, name in found if name == rule}):
-      label = Entry(f'{k}, {rule.replace("-", " ")}')
-      rows.append((label, *(_entry(found, (k, regime, rule)) for regime in run)))
-  notes = (TABLE1_NOTE, *[MIN_NOTE] * any(rule.startswith('min-') for rule in rules))
-  header = ('k, rule', *(REGIMES[regime] for regime in run))
-  return Table('Other rules of acceptance', header, tuple(rows), notes)
+  lines = {Line(k, rule) for k, _, rule in found if rule != 'exact' and not rule.startswith('tree-')}
+  label = Column('k, rule', lambda line: f'{line.k}, {line.rule.replace("-", " ")}', names_row=True)
+  figures = [_beside_the_papers(REGIMES[regime], found, regime) for regime in regimes(found)]
+  notes = [TABLE1_NOTE]
+  if any(line.rule.startswith('min-') for line in lines):
+    notes.append(MIN_NOTE)
+  table = Table('Other rules of acceptance', (label, *figures), notes, sort=lambda line: (rank(line.rule), line.k))
+  return table.of(lines)
 
 
-def wallclock_table(cells: Iterable[BlockwiseCell]) -> Table:
+WALL_CLOCK = Table(
+  'Wall clock and heads',
+  (
+    K,
+    TRAINING,
+    Column('Rule', 'rule', names_row=True),
+    Column('Greedy ms', 'greedy_ms_per_output', '.1f'),
+    Column('Block ms', 'ms_per_output', '.1f'),
+    Column('Speed-up', 'speedup', '.2f', '×'),
+    Column('Calls', 'calls_per_output', '.1f'),
+    SAME,
+    TOP_1,
+  ),
+  (SPEED_NOTE, SAME_NOTE),
+)
+
+
+def wallclock_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Milliseconds per output against greedy decoding of the same model, and how often each head is right."""
-  finished = [cell for cell in latest(cells).values() if cell.error is None]
-  rows = []
-  for cell in in_order(finished):
-    accuracy = cell.head_accuracy if cell.rule == 'exact' else ()  # it does not depend on the rule
-    rows.append(
-      tuple(
-        map(
-          Entry,
-          (
-            str(cell.k),
-            REGIMES[cell.regime],
-            cell.rule,
-            text(cell.greedy_ms_per_output, '.1f'),
-            text(cell.ms_per_output, '.1f'),
-            text(cell.speedup, '.2f', '×'),
-            text(cell.calls_per_output, '.1f'),
-            text(cell.same_as_greedy and 100 * cell.same_as_greedy, '.1f'),
-            ' '.join(text(a and 100 * a, '.0f') for a in accuracy),
-          ),
-        )
-      )
-    )
-  header = ('k', 'Training', 'Rule', 'Greedy ms', 'Block ms', 'Speed-up', 'Calls', 'Same %', 'Top-1 % of p1 .. pk')
-  return Table('Wall clock and heads', header, tuple(rows), (SPEED_NOTE, SAME_NOTE))
+  return WALL_CLOCK.of(in_order(cell for cell in latest(cells).values() if cell.error is None))
 
 
-def table4(cells: Iterable[BlockwiseCell]) -> Table:
+def _published_at(place: int, form: str) -> Any:
+  """What stands beside a cell of Table 4: the paper's BLEU (0) or speed-up (1), for exact acceptance."""
+
+  def beside(cell: BlockwiseCell) -> str:
+    theirs = published.TABLE4.get(cell.k) if cell.rule == 'exact' else None
+    return '' if theirs is None else form.format(theirs[place])
+
+  return beside
+
+
+def _model(cell: BlockwiseCell) -> str:
+  return f'Ours, greedy, k = {cell.k}' if cell.rule == 'exact' else f'Ours, {cell.rule.replace("-", " ")}'
+
+
+# A rival's row has no figure of ours, and a failed one none but the reason: their places stay empty.
+TABLE4 = Table(
+  'Blockwise parallel decoding, Table 4',
+  (
+    Column('Model', _model, names_row=True),
+    Column('sacreBLEU', lambda cell: text(cell.bleu, '.2f'), missing=''),
+    Column('T2T BLEU', lambda cell: text(cell.compound_bleu, '.2f'), beside=_published_at(0, '({:.2f})'), missing=''),
+    Column('Speed-up', lambda cell: text(cell.speedup, '.2f', '×'), beside=_published_at(1, '({:.2f}×)'), missing=''),
+    Column('Mean block', lambda cell: text(cell.mean_block_size, '.2f') if cell.rule == 'exact' else '', missing=''),
+  ),
+  (*TABLE4_NOTES, SPEED_NOTE),
+  CONDITIONS,
+  sort=lambda cell: (cell.rule == 'exact', cell.k),
+)
+
+
+def table4(cells: Iterable[BlockwiseCell]) -> Drawn:
   """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k beside the paper's."""
-  found = latest(cells)
-  rows = [
-    (Entry(rival.model), Entry(''), *_beside('', '', rival.bleu, rival.speedup), Entry(''))
-    for rival in published.RIVALS
-  ]
-  ours = {key: cell for key, cell in found.items() if key[1] == ('distil' if key[0] == 1 else 'both')}
-  for k, regime, rule in sorted(ours, key=lambda key: (key[2] == 'exact', key[0])):
-    cell, theirs = ours[k, regime, rule], published.TABLE4.get(k, (None, None)) if rule == 'exact' else (None, None)
-    label = f'Ours, greedy, k = {k}' if rule == 'exact' else f'Ours, {rule.replace("-", " ")}'
-    first, bleu, speedup, block = (
-      ('', '', '', '')
-      if cell.error is not None
-      else (
-        text(cell.bleu, '.2f'),
-        text(cell.compound_bleu, '.2f'),
-        text(cell.speedup, '.2f', '×'),
-        text(cell.mean_block_size, '.2f'),
-      )
-    )
-    first = first or _figures(cell)
-    rows.append((Entry(label), Entry(first), *_beside(bleu, speedup, *theirs), Entry(block * (rule == 'exact'))))
-  header = ('Model', 'sacreBLEU', 'T2T BLEU', 'Speed-up', 'Mean block')
-  notes = (*TABLE4_NOTES, SPEED_NOTE, *conditions_note(ours.values(), CONDITIONS))
-  return Table('Blockwise parallel decoding, Table 4', header, tuple(rows), notes)
-
-
-def _beside(bleu: str, speedup: str, paper_bleu: float | None, paper_speedup: float | None) -> tuple[Entry, Entry]:
-  """The entries of BLEU and speed-up with the paper's, None where it has none."""
-  theirs = (f'({paper_bleu:.2f})' if paper_bleu else '', f'({paper_speedup:.2f}×)' if paper_speedup else '')
-  return Entry(bleu, theirs[0]), Entry(speedup, theirs[1])
+  rivals = []
+  for rival in published.RIVALS:
+    speedup = '' if rival.speedup is None else f'({rival.speedup:.2f}×)'
+    rivals.append({'Model': rival.model, 'T2T BLEU': Entry('', f'({rival.bleu:.2f})'), 'Speed-up': Entry('', speedup)})
+  distilled = [cell for cell in latest(cells).values() if cell.regime == ('distil' if cell.k == 1 else 'both')]
+  return TABLE4.of(distilled, above=rivals)
 
 
 def _accepting(cells: Iterable[BlockwiseCell]) -> dict[Key, BlockwiseCell]:
@@ -137,11 +154,22 @@ def _is_footnoted(regime: str, rule: str) -> bool:
   return regime == 'finetune' and rule.startswith('top-')
 
 
-def _entry(found: Mapping[Key, BlockwiseCell], key: Key) -> Entry:
-  k, regime, rule = key
-  beside = published.TABLE1.get((k, 'both', rule) if _is_footnoted(regime, rule) else key)
-  return Entry(_figures(found.get(key)), '' if beside is None else f'({beside[0]:.2f} / {beside[1]:.2f})')
+def _beside_the_papers(
+  heading: str, found: Mapping[Key, BlockwiseCell], regime: str, rule: str | None = None
+) -> Column:
+  """A column of BLEU / mean accepted block size with Table 1's beside, of one rule or else of each line's own."""
+
+  def key(line: Line) -> Key:
+    return line.k, regime, rule or line.rule
+
+  def theirs(line: Line) -> str:
+    k, _, own_rule = key(line)
+    figures = published.TABLE1.get((k, 'both' if _is_footnoted(regime, own_rule) else regime, own_rule))
+    return '' if figures is None else f'({figures[0]:.2f} / {figures[1]:.2f})'
+
+  return Column(heading, bleu_and_block, beside=theirs, cell=lambda line: found.get(key(line)))
 
 
-def _figures(cell: BlockwiseCell | None) -> str:
-  return outcome(cell, lambda found: f'{text(found.bleu, ".2f")} / {text(found.mean_block_size, ".2f")}')
+def bleu_and_block(cell: BlockwiseCell) -> str:
+  """BLEU / mean accepted block size."""
+  return f'{text(cell.bleu, ".2f")} / {text(cell.mean_block_size, ".2f")}'

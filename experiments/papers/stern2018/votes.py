@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool
 
-from experiments.lab.report import MISSING, Entry, Table
+from experiments.lab.report import Column, Drawn, Table
 from experiments.papers.stern2018 import published
 from fastdec.errors import UserError
 
@@ -49,25 +49,32 @@ def preference(votes: Bool[Array | np.ndarray, ' n'], seed: int = 0) -> Preferen
   return Preference(*(100 * float(share) for share in (votes_n.mean(), low, high)))
 
 
-def table3(found: Mapping[tuple[int, str], tuple[Preference, int, int]]) -> Table:
+def table3(found: Mapping[tuple[int, str], tuple[Preference, int, int]]) -> Drawn:
   """The paper's Table 3 with its figures beside ours, and how many votes and raters ours rest on.
 
   Args:
     found: (k, rule) -> (preference, votes, raters), rule being 'exact' or 'distance-2'.
   """
-  rows = []
-  for k in sorted({k for k, _ in found}):
-    entries = [Entry(str(k))]
-    for rule in TABLE3_COLUMNS:
-      ours, votes, raters = found.get((k, rule), (None, 0, 0))
-      theirs = published.TABLE3.get((k, rule))
-      entries.append(
-        Entry(MISSING if ours is None else _interval(*ours), '' if theirs is None else f'({_interval(*theirs)})')
-      )
-      entries.append(Entry(MISSING if ours is None else f'{votes} / {raters}'))
-    rows.append(tuple(entries))
-  header = ('k', *(name for column in TABLE3_COLUMNS.values() for name in (column, 'Votes / raters')))
-  return Table('Blockwise parallel decoding, Table 3', header, tuple(rows), TABLE3_NOTES)
+  columns = [Column('k', str, names_row=True)]
+  for rule, heading in TABLE3_COLUMNS.items():
+    columns += _method(found, rule, heading)
+  return Table('Blockwise parallel decoding, Table 3', columns, TABLE3_NOTES).of(sorted({k for k, _ in found}))
+
+
+def _method(found: Mapping[tuple[int, str], tuple[Preference, int, int]], rule: str, heading: str) -> list[Column]:
+  """The preference for one way to accept, the paper's beside it, and what ours rests on."""
+
+  def ours(k: int) -> tuple[Preference, int, int] | None:
+    return found.get((k, rule))
+
+  def theirs(k: int) -> str:
+    figures = published.TABLE3.get((k, rule))
+    return '' if figures is None else f'({_interval(*figures)})'
+
+  return [
+    Column(heading, lambda one: _interval(*one[0]), beside=theirs, cell=ours),
+    Column('Votes / raters', lambda one: f'{one[1]} / {one[2]}', cell=ours),
+  ]
 
 
 def _interval(percent: float, low: float, high: float) -> str:

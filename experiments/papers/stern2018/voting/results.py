@@ -15,7 +15,7 @@ from fastdec.files import write_text
 COLUMNS = ('k', 'rule', 'percent', 'low', 'high', 'votes', 'raters', 'paper_percent', 'paper_low', 'paper_high')
 
 
-def write(results: Mapping[tuple[int, str], Sequence[tuple[bool, str]]], workdir: Path) -> report.Table:
+def write(results: Mapping[tuple[int, str], Sequence[tuple[bool, str]]], workdir: Path) -> report.Drawn:
   """Writes table3.md and table3.csv into the workdir, and returns the table. `results`: see `Votes.results`."""
   found, everybody = {}, set()
   for method, given in results.items():

@@ -33,7 +33,7 @@ def test_columns_appear_where_they_were_run_and_in_the_papers_order():
 
 def test_top_n_on_fine_tuning_is_compared_with_the_papers_both_and_says_so():
   table = tables.table1([a_cell(8, rule='top-2')])
-  assert rows_of(table)['8']['Fine tuning, top-2 †'].paper == '(25.71 / 5.34)'
+  assert rows_of(table)['8']['Fine tuning, top-2 †'].beside == '(25.71 / 5.34)'
   assert tables.TOP_N_NOTE in table.notes
   assert tables.TOP_N_NOTE not in tables.table1([a_cell(8), a_cell(8, 'both', 'top-2')]).notes
 

@@ -1,0 +1,90 @@
+"""A declared table: figures, dashes, failures and published rows, as Markdown and for the terminal; rows as CSV."""
+
+import dataclasses
+import io
+
+import rich.console
+
+from experiments.lab import report
+from experiments.lab.cells import Cell
+from experiments.lab.report import Column, Entry, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Cell):
+  k: int
+  speed: float | None = None
+  same: float | None = None
+
+
+TABLE = Table(
+  'Runs',
+  (
+    Column('k', 'k', names_row=True),
+    Column('Speed', 'speed', '.2f', '×', beside=lambda run: {2: '(1.9×)'}.get(run.k, '')),
+    Column('Same %', 'same', '.1f', scale=100),
+  ),
+  ('A note.',),
+  ('seed',),
+  sort=lambda run: run.k,
+)
+RUNS = [
+  Run(4, error='out of\nmemory | left', conditions={'seed': 9}),
+  Run(2, 1.5, 0.25, conditions={'seed': 0}),
+  Run(1, same=0.0, conditions={'seed': 1}),
+]
+
+
+def test_figures_dashes_failures_and_published_rows():
+  drawn = TABLE.of(RUNS, above=[{'k': 'first', 'Speed': Entry('', '(9×)')}], below=[{'k': 'last', 'Same %': '100'}])
+  assert drawn.header == ('k', 'Speed', 'Same %')
+  assert [tuple(entry.ours for entry in row) for row in drawn.rows] == [
+    ('first', '', '–'),
+    ('1', '–', '0.0'),
+    ('2', '1.50×', '25.0'),
+    ('4', 'failed: out of memory | left', '–'),
+    ('last', '–', '100'),
+  ]
+  assert [row[1].beside for row in drawn.rows] == ['(9×)', '', '(1.9×)', '', '']
+
+
+def test_the_conditions_are_those_of_finished_cells():
+  assert TABLE.of(RUNS, notes=['Another.']).notes == ('A note.', 'Another.', 'Conditions: seed 0, 1.')
+  assert TABLE.of(RUNS, cells=RUNS[:2]).notes[-1] == 'Conditions: seed 0.'
+  assert TABLE.of([]).notes == ('A note.',)
+
+
+def test_cells_that_share_a_row_fail_each_for_itself():
+  found = {('a', 1): RUNS[0], ('b', 1): RUNS[1], ('b', 2): RUNS[0]}
+
+  def columns(name):
+    find = lambda row: found.get((name, row))
+    return [Column(name, 'speed', '.1f', cell=find), Column(f'{name} %', 'same', '.0%', cell=find)]
+
+  rows = Table('', [*columns('a'), *columns('b')]).of([1, 2]).rows
+  failed = 'failed: out of memory | left'
+  assert [[entry.ours for entry in row] for row in rows] == [[failed, '–', '1.5', '25%'], ['–', '–', failed, '–']]
+
+
+def test_rows_may_be_mappings_and_a_table_without_a_title_is_its_lines_alone():
+  table = Table('', (Column('name', 'name'), Column('ms', 'ms', ',.0f')))
+  assert report.markdown(table.of([{'name': 'a|b', 'ms': 1234.5}, {'name': 'c', 'ms': None}])) == (
+    '| name | ms |\n| --- | --- |\n| a\\|b | 1,234 |\n| c | – |\n'
+  )
+
+
+def test_markdown_and_terminal_show_the_same():
+  drawn, console = TABLE.of(RUNS), rich.console.Console(width=80, file=io.StringIO())
+  assert report.markdown(drawn).splitlines() == [
+    '## Runs', '', '| k | Speed | Same % |', '| --- | --- | --- |', '| 1 | – | 0.0 |', '| 2 | 1.50× (1.9×) | 25.0 |',
+    r'| 4 | failed: out of memory \| left | – |', '', 'A note.', '', 'Conditions: seed 0, 1.',
+  ]  # fmt: skip
+  console.print(report.terminal(drawn))
+  shown = console.file.getvalue()
+  words = ('Runs', 'Same %', '1.50×', '1.9×', '25.0', 'failed: out of memory | left', 'A note.')
+  assert all(word in shown for word in words) and '(1.9×)' not in shown
+
+
+def test_csv_has_only_the_columns_that_some_row_has():
+  rows = [{'b': 1, 'a': None, 'c': 2.5}, {'a': None, 'd': 'x'}]
+  assert report.csv_text(rows, ('c',)) == 'c,b,d\n2.5,1,\n,,x\n'
