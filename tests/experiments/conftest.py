@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from fastdec.files import locked
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -99,11 +101,21 @@ class Table:
 
 
 @pytest.fixture(scope='session')
-def table(tmp_path_factory):
+def together(tmp_path_factory, worker_id):
+  """A folder of this run of the tests, shared by pytest's processes (xdist gives each a folder of its own in it)."""
+  own = tmp_path_factory.getbasetemp()
+  return own if worker_id == 'master' else own.parent
+
+
+@pytest.fixture(scope='session')
+def table(together):
   """Table 1 at toy size: the base, k = 2 frozen and fine-tuned, five cells. Tests that write copy it first."""
-  folder = tmp_path_factory.mktemp('table')
-  table = Table(folder / 'run', folder / 'cache')
-  assert run('table1', *table.words(), f'--workdir={table.folder}') == 0
+  table = Table(together / 'table' / 'run', together / 'table' / 'cache')
+  finished = together / 'table.finished'
+  with locked(together / 'table.lock'):  # one process makes it for all
+    if not finished.exists():
+      assert run('table1', *table.words(), f'--workdir={table.folder}') == 0
+      finished.touch()
   return table
 
 
