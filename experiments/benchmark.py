@@ -19,28 +19,19 @@ WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', require
 
 
 def main(words: list[str]) -> None:
-  import json
   import pathlib
-
-  from rich.console import Console
 
   from configs.common import to_dataclass
   from experiments.speed import images, lm, translation
-  from fastdec.files import whole_file
+  from experiments.speed.variants import publish
 
   kind = {'translation': translation, 'images': images, 'lm': lm}[CONFIG.value.task]
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)
-  workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
+  workdir = pathlib.Path(WORKDIR.value)
   workdir.mkdir(parents=True, exist_ok=True)
-  conditions = cli.conditions() | {'dtype': '', 'batch': 0, 'seed': config.seed}
-  del conditions['dtype'], conditions['batch']  # columns
-  rows = kind.measure_speed(config, console.print)
-  with open(workdir / 'speed.jsonl', 'a') as file:
-    file.writelines(json.dumps(row | conditions) + '\n' for row in rows)
-  page = kind.markdown(rows) + '\n\n' + '; '.join(f'{name} {value}' for name, value in conditions.items()) + '\n'
-  with whole_file(workdir / 'speed.md') as file:
-    file.write(page.encode())
-  console.print(page)
+  conditions = cli.conditions() | {'seed': config.seed}
+  rows = kind.measure_speed(config, print)
+  publish(rows, conditions, kind.markdown(rows), workdir / 'speed.jsonl', workdir / 'speed.md')
 
 
 if __name__ == '__main__':

@@ -26,13 +26,12 @@ WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', require
 
 
 def main(words: list[str]) -> None:
-  import json
-
-  from rich.console import Console
+  import numpy as np
 
   from configs.common import to_dataclass
   from experiments.speed import huggingface_peer, peer_variants
   from experiments.speed.costs import peers_table
+  from experiments.speed.variants import publish
 
   _check()
   config, workdir = to_dataclass(peer_variants.PeerConfig, CONFIG.value), pathlib.Path(WORKDIR.value)
@@ -41,15 +40,15 @@ def main(words: list[str]) -> None:
   with tempfile.TemporaryDirectory(dir=workdir) as made:
     folders = _folders(config, pathlib.Path(made))
     loaded = peer_variants.load(folders, config.dtype)
-    pairs = zip(peer_variants.ours(loaded, config), peer_variants.theirs(folders, config), strict=True)
-    rows = _measure([variant for pair in pairs for variant in pair], loaded['model'][0].vocab_size, config)
+    words_known = loaded['model'][0].vocab_size
+    shape = (config.prompts, 1, config.prompt)
+    prompts = list(np.random.default_rng(config.seed).integers(0, words_known, shape, np.int32))
+    ours, theirs = peer_variants.ours(loaded, prompts, config), peer_variants.theirs(folders, prompts, config)
+    rows = _measure([one for pair in zip(ours, theirs, strict=True) for one in pair], prompts, config)
   asked = {name: CONFIG.value[name] for name in ('prompt', 'tokens', 'gamma', 'ngram', 'prompts', 'timed', 'rounds')}
   conditions = cli.conditions() | {'dtype': config.dtype, 'batch': 1, 'seed': config.seed} | asked | versions
   conditions |= {'model': MODEL.value, 'draft': DRAFT.value}
-  with open(workdir / 'generate_peer.jsonl', 'a') as file:
-    file.write(''.join(json.dumps(row | conditions) + '\n' for row in rows))
-  console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-  console.print(peers_table(rows) + '\n\n' + '; '.join(f'{name} {value}' for name, value in conditions.items()))
+  publish(rows, conditions, peers_table(rows), workdir / 'generate_peer.jsonl')
 
 
 def _check() -> None:
@@ -75,35 +74,28 @@ def _folders(config: Any, made: pathlib.Path) -> dict[str, str]:
   return {role: str(made / role) for role in ('model', 'draft')}
 
 
-def _measure(variants: Sequence[Any], words: int, config: Any) -> list[dict[str, Any]]:
+def _measure(variants: Sequence[Any], prompts: Sequence[Any], config: Any) -> list[dict[str, Any]]:
   """One row a variant, our greedy decoding first; ratios are above 1 where the row's variant is the faster one."""
-  import numpy as np
+  import statistics
 
   from experiments.speed.peer_variants import THEIRS
-  from experiments.speed.resting import measure_resting
+  from experiments.speed.variants import compare
 
-  prompts = np.random.default_rng(config.seed).integers(0, words, (config.prompts, 1, config.prompt), np.int32)
-  counted = [[variant.count(prompt) for prompt in prompts] for variant in variants]
-  functions = {variant.name: variant.decode for variant in variants}
-  spinning = {variant.name for variant in variants if variant.engine == THEIRS}
-  timings = measure_resting(functions, spinning, config.rounds, [(prompt,) for prompt in prompts[: config.timed]])
-  greedy = {variant.engine: timings[variant.name] for variant in variants if variant.strategy == 'greedy'}
-  theirs = {variant.strategy: timings[variant.name] for variant in variants if variant.engine == THEIRS}
+  compared = compare(variants, config.rounds, [(prompt,) for prompt in prompts[: config.timed]])
+  timings = {(one.variant.names['engine'], one.variant.names['strategy']): one.timing for one in compared}
   rows = []
-  for variant, counts in zip(variants, counted, strict=True):
-    timing, same = timings[variant.name], [own[0] == plain[0] for own, plain in zip(counts, counted[0], strict=True)]
-    rows.append(
-      {
-        'strategy': variant.strategy,
-        'engine': variant.engine,
-        'same_as_greedy': float(np.mean(same)),
-        'ms_per_token': timing.milliseconds / config.tokens,
-        'to_peer': timing.speedup_over(theirs[variant.strategy]),
-        'to_greedy': timing.speedup_over(greedy[variant.engine]),
-        'target_calls': float(np.mean([target for _, target, _ in counts])),
-        'draft_calls': float(np.mean([draft for _, _, draft in counts])),
-      }
-    )
+  for one in compared:
+    engine, strategy = one.variant.names['engine'], one.variant.names['strategy']
+    rows.append({
+      'strategy': strategy,
+      'engine': engine,
+      'same_as_greedy': one.same,
+      'ms_per_token': one.timing.milliseconds / config.tokens,
+      'to_peer': one.timing.speedup_over(timings[THEIRS, strategy]),
+      'to_greedy': one.timing.speedup_over(timings[engine, 'greedy']),
+      'target_calls': statistics.fmean(text.target_calls for text in one.texts),
+      'draft_calls': statistics.fmean(text.draft_calls for text in one.texts),
+    })  # fmt: skip
   return rows
 
 

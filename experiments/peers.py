@@ -11,8 +11,8 @@ of its two float32 libraries is the faster depends on the processor. The value i
 """
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -25,27 +25,12 @@ SETTINGS = [(compute_type, threads) for threads in (1, 2) for compute_type in ('
 Ids = list[int]
 
 
-class Variant(NamedTuple):
-  """One way to decode."""
-
-  engine: str
-  dtype: str
-  threads: int | None  # None: as many as XLA likes
-  every: Callable[[], list[Ids]]  # decodes all sentences, in batches
-  one: Callable[[Any], Ids]  # decodes one padded source [1, s]
-
-  @property
-  def name(self) -> str:
-    return ', '.join([self.engine, self.dtype, *([f'threads {self.threads}'] if self.threads else [])])
-
-
 def main(words: list[str]) -> None:
-  import json
-
-  from rich.console import Console
-
+  from experiments.lab.report import Column
   from experiments.lab.text import Text
   from experiments.papers.stern2018 import text_measure, text_settings
+  from experiments.speed.costs import table
+  from experiments.speed.variants import publish
   from fastdec import folders
 
   version = ctranslate2_model.version()
@@ -57,10 +42,16 @@ def main(words: list[str]) -> None:
   measuring = text_measure.Measuring(experiment, text, experiment.table.split, cli.conditions())
   variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
-  with open(workdir / 'peers.jsonl', 'a') as file:
-    file.write(''.join(json.dumps(row | conditions) + '\n' for row in rows))
-  console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-  console.print(_markdown(rows, conditions))
+  columns = (
+    Column('engine', 'engine'),
+    Column('type', 'compute_type'),
+    Column('threads', 'threads', missing='XLA'),
+    Column('same as our greedy', 'same_as_greedy', '.1f', ' %', scale=100),
+    Column('ms a sentence', 'ms_per_sentence', '.2f'),
+    Column('ms a token', 'ms_per_token', '.3f'),
+    Column("to CTranslate2's best float32", 'to_peer', '.2f'),
+  )
+  publish(rows, conditions, table(rows, columns), workdir / 'peers.jsonl')
 
 
 def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
@@ -79,27 +70,43 @@ def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
     raise UserError(f'{workdir} holds a model of other settings than --config: give the config that it was trained by')
 
 
-def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Variant]:
+def _names(engine: str, compute_type: str, threads: int | None) -> dict[str, Any]:
+  """The columns of a variant; threads None: as many as XLA likes."""
+  return {'engine': engine, 'compute_type': compute_type, 'threads': threads}
+
+
+def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Any]:
+  import fastdec as fd
+
+  strategies = {'fastdec, greedy': fd.Greedy()}
+  if heads:
+    strategies[f'fastdec, blockwise k = {heads[0].k}'] = fd.Blockwise(heads)
+  return [_our_variant(model, params, name, strategy, measuring) for name, strategy in strategies.items()]
+
+
+def _our_variant(model: Any, params: Any, name: str, strategy: Any, measuring: Any) -> Any:
   import numpy as np
 
   import fastdec as fd
   from experiments.lab.decoding import translate
+  from experiments.speed.variants import Variant, Written
 
   table = measuring.experiment.table
-  trimmed = lambda out: [row[:n].tolist() for row, n in zip(np.asarray(out.tokens), out.lengths, strict=True)]
 
-  def variant(name: str, strategy: Any) -> Variant:
-    every = lambda: translate(
-      model, params, measuring.text.tokenizer, measuring.tokens, strategy, table.max_len, table.rows
-    )
-    one = lambda source: fd.decode(model, params, source, strategy, max_len=table.max_len)
-    return Variant(name, model.config.dtype, None, lambda: trimmed(every()), lambda source: trimmed(one(source))[0])
+  def rows_of(out: Any) -> list[Ids]:
+    return [row[:length].tolist() for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)]
 
-  blockwise = [variant(f'fastdec, blockwise k = {heads[0].k}', fd.Blockwise(heads))] if heads else []
-  return [variant('fastdec, greedy', fd.Greedy()), *blockwise]
+  def decode(source: Any) -> Ids:
+    return rows_of(fd.decode(model, params, source, strategy, max_len=table.max_len))[0]
+
+  def write() -> list[Written]:
+    tokenizer, tokens = measuring.text.tokenizer, measuring.tokens
+    return list(map(Written, rows_of(translate(model, params, tokenizer, tokens, strategy, table.max_len, table.rows))))
+
+  return Variant(_names(name, model.config.dtype, None), decode, write)
 
 
-def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
+def _theirs(model: Any, params: Any, measuring: Any) -> list[Any]:
   import tempfile
 
   import ctranslate2
@@ -110,6 +117,15 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
       ctranslate2.Translator(folder, device='cpu', compute_type=compute_type, intra_threads=threads)
       for compute_type, threads in SETTINGS
     ]
+  return [
+    _their_variant(model, *setting, translator, measuring)
+    for setting, translator in zip(SETTINGS, translators, strict=True)
+  ]
+
+
+def _their_variant(model: Any, compute_type: str, threads: int, translator: Any, measuring: Any) -> Any:
+  from experiments.speed.variants import Variant, Written
+
   table, source = measuring.experiment.table, measuring.tokens.source
   options = {
     'beam_size': 1,
@@ -120,44 +136,40 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Variant]:
     'suppress_sequences': [[str(token)] for token in model.suppressed_ids],
   }
 
-  def variant(compute_type: str, threads: int, translator: Any) -> Variant:
-    def decode(sources: Sequence[Any]) -> list[Ids]:
-      pieces = [[str(token) for token in ids.tolist() if token != model.pad_id] for ids in sources]
-      found = translator.translate_batch(pieces, max_batch_size=table.rows, **options)
-      return [[int(token) for token in one.hypotheses[0]] for one in found]
+  def decode_all(sources: Sequence[Any]) -> list[Ids]:
+    pieces = [[str(token) for token in ids.tolist() if token != model.pad_id] for ids in sources]
+    found = translator.translate_batch(pieces, max_batch_size=table.rows, **options)
+    return [[int(token) for token in one.hypotheses[0]] for one in found]
 
-    every = lambda: decode([source[i] for i in range(len(source))])
-    return Variant('CTranslate2', compute_type, threads, every, lambda padded: decode(padded)[0])
+  def decode(padded: Any) -> Ids:
+    return decode_all(padded)[0]
 
-  return [variant(*setting, translator) for setting, translator in zip(SETTINGS, translators, strict=True)]
+  def write() -> list[Written]:
+    return list(map(Written, decode_all([source[i] for i in range(len(source))])))
+
+  return Variant(_names('CTranslate2', compute_type, threads), decode, write, spins=threads > 1)
 
 
-def _measure(variants: Sequence[Variant], measuring: Any) -> list[dict[str, Any]]:
+def _measure(variants: Sequence[Any], measuring: Any) -> list[dict[str, Any]]:
   """One row a variant; ratios are to CTranslate2's fastest in float32, above 1 where that is the faster."""
-  from experiments.speed.resting import measure_resting
+  from experiments.speed.variants import compare
 
-  greedy, *others = [variant.every() for variant in variants]
-  shares = [1.0, *(sum(map(list.__eq__, ids, greedy)) / len(greedy) for ids in others)]
-  tokens = [sum(len(v.one(*source)) for source in measuring.timed) / len(measuring.timed) for v in variants]
-  functions = {variant.name: variant.one for variant in variants}
-  spinning = {v.name for v in variants if v.engine == 'CTranslate2' and v.threads > 1}
-  timings = measure_resting(functions, spinning, measuring.experiment.table.repeats, measuring.timed)
-  each = [timings[variant.name] for variant in variants]
-  peers = [i for i, v in enumerate(variants) if (v.engine, v.dtype) == ('CTranslate2', 'float32')]
-  best = min(peers, key=lambda i: each[i].median / tokens[i])
-  return [
-    {
-      'engine': variant.engine,
-      'compute_type': variant.dtype,
-      'threads': variant.threads,
-      'same_as_greedy': share,
-      'ms_per_sentence': timing.milliseconds,
-      'ms_per_token': timing.milliseconds / count,
-      'to_peer': tokens[best] / count / timing.speedup_over(each[best]),
+  sentences = measuring.timed
+  compared = compare(variants, measuring.experiment.table.repeats, sentences)
+  tokens = [sum(len(variant.decode(*one)) for one in sentences) / len(sentences) for variant in variants]
+  peers = [i for i, one in enumerate(variants) if one.names == _names('CTranslate2', 'float32', one.names['threads'])]
+  best = min(peers, key=lambda i: compared[i].timing.median / tokens[i])
+  rows = []
+  for one, count in zip(compared, tokens, strict=True):
+    figures = {
+      'same_as_greedy': one.same,
+      'ms_per_sentence': one.timing.milliseconds,
+      'ms_per_token': one.timing.milliseconds / count,
+      'to_peer': tokens[best] / count / one.timing.speedup_over(compared[best].timing),
       'tokens_per_sentence': count,
     }
-    for variant, timing, count, share in zip(variants, each, tokens, shares, strict=True)
-  ]
+    rows.append({**one.variant.names, **figures})
+  return rows
 
 
 def _conditions(measuring: Any, workdir: pathlib.Path, version: str) -> dict[str, Any]:
@@ -165,18 +177,6 @@ def _conditions(measuring: Any, workdir: pathlib.Path, version: str) -> dict[str
 
   own = {'workdir': str(workdir), 'ctranslate2': version, 'CT2_USE_MKL': os.environ.get('CT2_USE_MKL')}
   return measuring.conditions | {'sentences': len(measuring.tokens), 'split': measuring.experiment.table.split} | own
-
-
-def _markdown(rows: Sequence[Mapping[str, Any]], conditions: Mapping[str, Any]) -> str:
-  lines = [
-    "| engine | type | threads | same as our greedy | ms a sentence | ms a token | to CTranslate2's best float32 |",
-    '|---|---|---|---|---|---|---|',
-  ]
-  for row in rows:
-    names = f'| {row["engine"]} | {row["compute_type"]} | {row["threads"] or "XLA"} |'
-    figures = f' {row["ms_per_sentence"]:.2f} | {row["ms_per_token"]:.3f} | {row["to_peer"]:.2f} |'
-    lines.append(f'{names} {100 * row["same_as_greedy"]:.1f} % |{figures}')
-  return '\n'.join([*lines, '', '; '.join(f'{name} {value}' for name, value in conditions.items())])
 
 
 if __name__ == '__main__':

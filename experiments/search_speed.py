@@ -7,7 +7,7 @@ included, as milliseconds a step. Run it once as it is and once with CT2_USE_MKL
 experiments/peers.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
@@ -18,79 +18,68 @@ CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)
 SEARCHES = [(1, 1), (4, 1), (1, 32), (4, 8)]  # beams, sentences at once
 SETTINGS = [('float32', 1), ('float32', 2), ('int8', 1)]  # of the peer: its type of numbers, threads
-REST = 0.02  # seconds after a call on several threads, whose OpenMP would spin on at the next call's cost
 
 
 def main(words: list[str]) -> None:
-  import json
   import os
   import pathlib
 
-  from rich.console import Console
-
   from configs.common import to_dataclass
+  from experiments.lab.report import Column
   from experiments.speed import ctranslate2_model, translation
+  from experiments.speed.costs import table
+  from experiments.speed.variants import publish
 
   config = to_dataclass(translation.SpeedConfig, CONFIG.value)
   version = ctranslate2_model.version()
-  workdir, console = pathlib.Path(WORKDIR.value), Console(highlight=False, markup=False, soft_wrap=True)
+  workdir = pathlib.Path(WORKDIR.value)
   workdir.mkdir(parents=True, exist_ok=True)
   rows = _measure(config)
   own = {'ctranslate2': version, 'CT2_USE_MKL': os.environ.get('CT2_USE_MKL'), 'rounds': config.rounds}
-  conditions = cli.conditions() | {'dtype': 'float32', 'batch': 0, 'seed': config.seed} | own
-  del conditions['batch']  # a column
-  with open(workdir / 'search.jsonl', 'a') as file:
-    file.writelines(json.dumps(row | conditions) + '\n' for row in rows)
-  page = _markdown(rows, conditions)
-  (workdir / 'search.md').write_text(page)
-  console.print(page)
+  conditions = cli.conditions() | {'dtype': 'float32', 'seed': config.seed} | own
+  columns = (
+    Column('search', 'search'),
+    Column('batch', 'batch'),
+    Column('engine', 'engine'),
+    Column('ms a step', 'ms_per_step', '.2f'),
+    Column('tokens a second', 'tokens_per_second', ',.0f'),
+    Column("to CTranslate2's best float32", 'to_peer', '.2f'),
+  )
+  publish(rows, conditions, table(rows, columns), workdir / 'search.jsonl', workdir / 'search.md')
 
 
 def _measure(config: Any) -> list[dict[str, Any]]:
   """One row a search and engine; ratios are to the peer's fastest in float32, above 1 where that is the faster."""
   import dataclasses
   import tempfile
-  import time
 
   import ctranslate2
   import jax
-  import numpy as np
 
-  import fastdec as fd
   from experiments.speed import ctranslate2_model
-  from fastdec.evaluation.wallclock import measure
+  from experiments.speed.variants import compare
   from fastdec.models.transformer import Transformer
 
   model = Transformer(dataclasses.replace(config.model, dtype='float32', eos_ids=()))
   params = jax.jit(model.init)(jax.random.key(config.seed))
   with tempfile.TemporaryDirectory() as folder:
     ctranslate2_model.write(folder, Transformer(dataclasses.replace(config.model, dtype='float32')), params)
-    peers = [
-      (name, threads, ctranslate2.Translator(folder, device='cpu', compute_type=name, intra_threads=threads))
+    translators = [
+      ctranslate2.Translator(folder, device='cpu', compute_type=name, intra_threads=threads)
       for name, threads in SETTINGS
     ]
 
   rows = []
   for beams, batch in SEARCHES:
-    source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (batch, config.source))
-    pieces = [[str(token) for token in row] for row in source.tolist()]
-    strategy = fd.Greedy() if beams == 1 else fd.Beam(beams)
-    ours = lambda source=source, strategy=strategy: fd.decode(model, params, source, strategy, max_len=config.calls)
-    functions = {'fastdec, float32': ours}
-    options = {'beam_size': beams, 'min_decoding_length': config.calls, 'max_decoding_length': config.calls}
-    for name, threads, peer in peers:
-      theirs = lambda peer=peer, pieces=pieces, options=options: peer.translate_batch(pieces, **options) and ()
-      functions[f'CTranslate2, {name}, threads {threads}'] = theirs
-      if threads > 1:
-        functions[f'rest after {name}, {threads}'] = lambda: time.sleep(REST)
-    timings = measure(functions, config.rounds)
-    named = {name: timing for name, timing in timings.items() if not name.startswith('rest')}
-    best = min((timing for name, timing in named.items() if 'CTranslate2, float32' in name), key=lambda t: t.median)
-    for name, timing in named.items():
+    compared = compare(_variants(model, params, translators, beams, batch, config), config.rounds)
+    timings = {one.variant.names['engine']: one.timing for one in compared}
+    float32 = [timing for engine, timing in timings.items() if engine.startswith('CTranslate2, float32')]
+    best = min(float32, key=lambda timing: timing.median)
+    for engine, timing in timings.items():
       rows.append({
         'search': 'greedy' if beams == 1 else f'beam {beams}',
         'batch': batch,
-        'engine': name,
+        'engine': engine,
         'ms_per_step': timing.milliseconds / config.calls,
         'tokens_per_second': batch * config.calls / timing.median,
         'to_peer': 1 / timing.speedup_over(best),
@@ -98,15 +87,31 @@ def _measure(config: Any) -> list[dict[str, Any]]:
   return rows
 
 
-def _markdown(rows: Sequence[Mapping[str, Any]], conditions: Mapping[str, Any]) -> str:
-  lines = [
-    "| search | batch | engine | ms a step | tokens a second | to CTranslate2's best float32 |",
-    '|---|---|---|---|---|---|',
-  ]
-  for row in rows:
-    figures = f'{row["ms_per_step"]:.2f} | {row["tokens_per_second"]:,.0f} | {row["to_peer"]:.2f}'
-    lines.append(f'| {row["search"]} | {row["batch"]} | {row["engine"]} | {figures} |')
-  return '\n'.join([*lines, '', '; '.join(f'{name} {value}' for name, value in conditions.items()), ''])
+def _variants(model: Any, params: Any, translators: Sequence[Any], beams: int, batch: int, config: Any) -> list[Any]:
+  """Our search, and each translator's, over the same random sentences."""
+  import numpy as np
+
+  import fastdec as fd
+  from experiments.speed.variants import Variant
+
+  source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (batch, config.source))
+  pieces = [[str(token) for token in row] for row in source.tolist()]
+  strategy = fd.Greedy() if beams == 1 else fd.Beam(beams)
+  options = {'beam_size': beams, 'min_decoding_length': config.calls, 'max_decoding_length': config.calls}
+
+  def theirs(translator: Any) -> Callable[[], tuple[()]]:
+    def decode() -> tuple[()]:
+      translator.translate_batch(pieces, **options)
+      return ()
+
+    return decode
+
+  ours = lambda: fd.decode(model, params, source, strategy, max_len=config.calls)
+  variants = [Variant({'engine': 'fastdec, float32'}, ours)]
+  for (name, threads), translator in zip(SETTINGS, translators, strict=True):
+    engine = {'engine': f'CTranslate2, {name}, threads {threads}'}
+    variants.append(Variant(engine, theirs(translator), spins=threads > 1))
+  return variants
 
 
 if __name__ == '__main__':

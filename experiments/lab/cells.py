@@ -57,7 +57,12 @@ Kind = TypeVar('Kind', bound=Cell)
 
 def append(path: Path, cell: Cell) -> None:
   """Adds one line in one write; it is on the disk when this returns."""
-  line = json.dumps(row_of(cell), ensure_ascii=False) + '\n'
+  append_row(path, row_of(cell))
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+  """Adds the line of a measurement that is no cell, such as a benchmark's; as `append` does."""
+  line = json.dumps(row, ensure_ascii=False) + '\n'
   path.parent.mkdir(parents=True, exist_ok=True)
   with open(path, 'a+b', buffering=0) as file:
     file.seek(max(0, file.seek(0, os.SEEK_END) - 1))

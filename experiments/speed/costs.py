@@ -6,21 +6,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from experiments.lab.report import Column, Table, markdown
 from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.wallclock import Timing, measure
 
 LARGEST = 2**30  # bytes of the matrix that the bandwidth is measured by: more than any cache holds
 READS = 8  # of that matrix in one program, so that starting the program hardly counts
-COLUMNS = {
-  'dtype': '{dtype}',
-  'batch': '{batch}',
-  'variant': '{variant}',
-  'ms a call': '{ms_per_call:.2f}',
-  'to greedy': '{to_greedy:.2f}',
-  'to the floor': '{to_floor:.2f}',
-  'floor ms': '{floor_ms:.2f}',
-}
+COLUMNS = (
+  Column('dtype', 'dtype'),
+  Column('batch', 'batch'),
+  Column('variant', 'variant'),
+  Column('ms a call', 'ms_per_call', '.2f'),
+  Column('to greedy', 'to_greedy', '.2f'),
+  Column('to the floor', 'to_floor', '.2f'),
+  Column('floor ms', 'floor_ms', '.2f'),
+)
+PEERS = (
+  Column('strategy', 'strategy'),
+  Column('engine', 'engine'),
+  Column('same as our greedy', 'same_as_greedy', '.1%'),
+  Column('ms a token', 'ms_per_token', '.3f'),
+  Column('times as fast as transformers', 'to_peer', '.2f'),
+  Column('as its own greedy', 'to_greedy', '.2f'),
+  Column('calls of the target', 'target_calls', '.1f'),
+  Column('of the draft model', 'draft_calls', '.1f'),
+)
 Row = dict[str, Any]
 
 
@@ -77,20 +88,9 @@ def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def peers_table(rows: Sequence[Mapping[str, Any]]) -> str:
   """Rows of `experiments.generate_peer`, one a strategy and engine, as a pipe table."""
-  return table(rows, {
-    'strategy': '{strategy}',
-    'engine': '{engine}',
-    'same as our greedy': '{same_as_greedy:.1%}',
-    'ms a token': '{ms_per_token:.3f}',
-    'times as fast as transformers': '{to_peer:.2f}',
-    'as its own greedy': '{to_greedy:.2f}',
-    'calls of the target': '{target_calls:.1f}',
-    'of the draft model': '{draft_calls:.1f}',
-  })  # fmt: skip
+  return table(rows, PEERS)
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-  """A pipe table; `columns` says by heading how a row's fields are written, as a format string."""
-  lines = [list(columns), ['---'] * len(columns)]
-  lines += [[form.format(**row) for form in columns.values()] for row in rows]
-  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
+  """A pipe table without title and notes."""
+  return markdown(Table('', columns).of(rows)).strip()

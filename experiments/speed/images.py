@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 import fastdec as fd
+from experiments.lab.report import Column
 from experiments.speed.costs import calls_table, check_at_least, measured, table
 from fastdec.cache.memory import WithMemory
 from fastdec.decoding.topology import Topology
@@ -151,30 +152,32 @@ def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
     }
 
 
+LENGTHS = (
+  Column('batch', 'batch'),
+  Column('variant', 'variant'),
+  Column('cache', 'cache'),
+  Column('side', 'side'),
+  Column('tokens', 'tokens'),
+  Column('slots', 'slots'),
+  Column('ms a call', 'ms_per_call', '.2f'),
+  Column('to the shortest ring', 'to_shortest_ring', '.2f'),
+)
+IMAGES = (
+  Column('batch', 'batch'),
+  Column('variant', 'variant'),
+  Column('mean block', 'mean_block', '.2f'),
+  Column('ms an image', 'ms_per_image', ',.0f'),
+  Column('to greedy', 'to_greedy', '.2f'),
+  Column('how', 'how'),
+)
+HOW = "calculated: calls at this mean block times a call's time; measured: a whole decode, random weights"
+
+
 def markdown(rows: Sequence[Row]) -> str:
   """The three tables."""
-  of = lambda name: [row for row in rows if row['table'] == name]
-  lengths = {
-    'batch': '{batch}',
-    'variant': '{variant}',
-    'cache': '{cache}',
-    'side': '{side}',
-    'tokens': '{tokens}',
-    'slots': '{slots}',
-    'ms a call': '{ms_per_call:.2f}',
-    'to the shortest ring': '{to_shortest_ring:.2f}',
-  }
-  images = {
-    'batch': '{batch}',
-    'variant': '{variant}',
-    'mean block': '{mean_block:.2f}',
-    'ms an image': '{ms_per_image:,.0f}',
-    'to greedy': '{to_greedy:.2f}',
-    'how': '{how}',
-  }
+  calls, lengths, images = ([row for row in rows if row['table'] == name] for name in ('calls', 'length', 'images'))
   return '\n\n'.join([
-    'A call:', calls_table(of('calls')),
-    "A call against the image's length:", table(of('length'), lengths),
-    "An image (calculated: calls at this mean block times a call's time; measured: a whole decode, random weights):",
-    table(of('images'), images),
+    'A call:', calls_table(calls),
+    "A call against the image's length:", table(lengths, LENGTHS),
+    f'An image ({HOW}):', table(images, IMAGES),
   ])  # fmt: skip

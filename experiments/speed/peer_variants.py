@@ -1,18 +1,19 @@
 """The same decoding on both sides, one prompt at a time: `experiments.generate_peer` times them in turn."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 import fastdec as fd
 from experiments.speed import huggingface_peer
 from experiments.speed.costs import check_at_least
+from experiments.speed.variants import Variant, Written
 from fastdec.models.lm import LM, LMConfig
 
 OURS, THEIRS = 'fastdec', 'transformers'
-Ids = list[int]
+Prompts = Sequence[np.ndarray]  # each int32[1, t]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,19 +36,6 @@ class PeerConfig:
     check_at_least(1, self, 'prompt', 'tokens', 'gamma', 'ngram', 'prompts', 'timed', 'rounds')
 
 
-class Variant(NamedTuple):
-  """One way to decode, on one side. Calls are counted with those that read the prompt."""
-
-  strategy: str
-  engine: str
-  decode: Callable[[Any], Ids]  # a prompt [1, t]
-  count: Callable[[Any], tuple[Ids, int, int]]  # the same, and the calls of the target and of the draft model for it
-
-  @property
-  def name(self) -> str:
-    return f'{self.engine}, {self.strategy}'
-
-
 def load(folders: Mapping[str, str], dtype: str) -> dict[str, tuple[LM, Any]]:
   """Our models by role, 'model' and perhaps 'draft', with their parameters; no token ends a text or is suppressed.
 
@@ -67,7 +55,7 @@ def load(folders: Mapping[str, str], dtype: str) -> dict[str, tuple[LM, Any]]:
   return loaded
 
 
-def ours(loaded: Mapping[str, tuple[LM, Any]], config: PeerConfig) -> list[Variant]:
+def ours(loaded: Mapping[str, tuple[LM, Any]], prompts: Prompts, config: PeerConfig) -> list[Variant]:
   """Greedy first, then what speeds it up."""
   target = loaded['model']
   strategies = {'greedy': fd.Greedy()}
@@ -75,40 +63,52 @@ def ours(loaded: Mapping[str, tuple[LM, Any]], config: PeerConfig) -> list[Varia
     strategies['draft model'] = fd.Speculative(loaded['draft'], config.gamma)
   strategies['draft = target'] = fd.Speculative(target, config.gamma)
   strategies['prompt lookup'] = fd.PromptLookup(config.ngram, config.gamma + 1)
-
-  def variant(name: str, strategy: Any) -> Variant:
-    decoded = lambda prompt: fd.decode(*target, prompt, strategy, max_len=config.tokens)
-    ids = lambda out: np.asarray(out.tokens[0]).tolist()
-
-    def count(prompt: Any) -> tuple[Ids, int, int]:
-      out = decoded(prompt)
-      return ids(out), 1 + int(out.calls[0]), int(out.draft_calls[0]) + isinstance(strategy, fd.Speculative)
-
-    return Variant(name, OURS, lambda prompt: ids(decoded(prompt)), count)
-
-  return [variant(*named) for named in strategies.items()]
+  return [_our_variant(target, name, strategy, prompts, config) for name, strategy in strategies.items()]
 
 
-def theirs(folders: Mapping[str, str], config: PeerConfig) -> list[Variant]:
+def _our_variant(target: tuple[LM, Any], name: str, strategy: Any, prompts: Prompts, config: PeerConfig) -> Variant:
+  def decoded(prompt: np.ndarray) -> fd.Decoded:
+    return fd.decode(*target, prompt, strategy, max_len=config.tokens)
+
+  def ids(prompt: np.ndarray) -> list[int]:
+    return np.asarray(decoded(prompt).tokens[0]).tolist()
+
+  def write() -> list[Written]:
+    texts = []
+    for out in map(decoded, prompts):
+      reads_prompt = isinstance(strategy, fd.Speculative)  # the draft model does so too
+      texts.append(Written(out.tokens[0].tolist(), 1 + int(out.calls[0]), int(out.draft_calls[0]) + reads_prompt))
+    return texts
+
+  return Variant({'engine': OURS, 'strategy': name}, ids, write)
+
+
+def theirs(folders: Mapping[str, str], prompts: Prompts, config: PeerConfig) -> list[Variant]:
   """The same of transformers, in the same order."""
   models = {role: huggingface_peer.load(folder, config.dtype) for role, folder in folders.items()}
-  assisted = lambda role: {'assistant_model': huggingface_peer.drafting(models[role], config.gamma)}
-  options = {'greedy': {}}
+  options: dict[str, dict[str, Any]] = {'greedy': {}}
   if 'draft' in models:
-    options['draft model'] = assisted('draft')
-  options['draft = target'] = assisted('model')
-  lookup = {'prompt_lookup_num_tokens': config.gamma, 'max_matching_ngram_size': config.ngram}
-  options['prompt lookup'] = lookup
+    options['draft model'] = {'assistant_model': huggingface_peer.drafting(models['draft'], config.gamma)}
+  options['draft = target'] = {'assistant_model': huggingface_peer.drafting(models['model'], config.gamma)}
+  options['prompt lookup'] = {
+    'prompt_lookup_num_tokens': config.gamma,
+    'max_matching_ngram_size': config.ngram,
+  }
+  return [_their_variant(models['model'], name, chosen, prompts, config) for name, chosen in options.items()]
 
-  def variant(name: str, chosen: Mapping[str, Any]) -> Variant:
-    decode = lambda prompt: huggingface_peer.generate(models['model'], prompt, config.tokens, **chosen)
-    draft = [chosen[key] for key in ('assistant_model',) if key in chosen]
 
-    def count(prompt: Any) -> tuple[Ids, int, int]:
-      with huggingface_peer.counted([models['model'], *draft]) as counts:
+def _their_variant(model: Any, name: str, options: Mapping[str, Any], prompts: Prompts, config: PeerConfig) -> Variant:
+  draft = [options['assistant_model']] if 'assistant_model' in options else []
+
+  def decode(prompt: np.ndarray) -> list[int]:
+    return huggingface_peer.generate(model, prompt, config.tokens, **options)
+
+  def write() -> list[Written]:
+    texts = []
+    for prompt in prompts:
+      with huggingface_peer.counted([model, *draft]) as counts:
         ids = decode(prompt)
-      return ids, counts[0], sum(counts[1:])
+      texts.append(Written(ids, counts[0], sum(counts[1:])))
+    return texts
 
-    return Variant(name, THEIRS, decode, count)
-
-  return [variant(*named) for named in options.items()]
+  return Variant({'engine': THEIRS, 'strategy': name}, decode, write, spins=True)

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 
 import jax
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 import fastdec as fd
 from experiments.speed.peer_variants import load
-from experiments.speed.resting import REST, measure_resting
 from fastdec import folders
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -76,12 +74,3 @@ def test_both_models_are_decoder_only_and_speak_of_the_same_words(tmp_path):
   encoder = Transformer(TransformerConfig(vocab_size=20, **sizes, encoder_layers=1, decoder_layers=1))
   with pytest.raises(fd.UserError, match='holds a Transformer'):
     load({'model': saved('third', encoder)}, 'float32')
-
-
-def test_after_spinning_threads_comes_a_rest():
-  turns = []
-  note = lambda name: lambda x: turns.append((name, x, time.perf_counter()))
-  timings = measure_resting({'a': note('a'), 'b': note('b')}, {'a'}, 2, [(7,)])
-  assert list(timings) == ['a', 'b']
-  assert [(name, x) for name, x, _ in turns] == [('a', 7), ('b', 7)] * 3
-  assert all(later[2] - turn[2] >= REST for turn, later in zip(turns[::2], turns[1::2], strict=True))
