@@ -14,6 +14,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Calls, FreeDraft, random_params
 from fastdec.evaluation.wallclock import measure
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.api import Capacity
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig, Picture
 from fastdec.struct import Bound
 
@@ -45,7 +46,7 @@ class SpeedConfig:
 class AllSlots(ImageTransformer):
   """The same model with a slot for every position: what a plain key/value cache costs under the same local mask."""
 
-  def init_cache(self, params: Any, memory: Picture, rows: int, slots: int) -> WithMemory:
+  def init_cache(self, params: Any, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
     return super().init_cache(params, memory, rows, int(slots))
 
 

@@ -9,6 +9,8 @@ would silently overwrite committed ones. Build the cache with slots >= padded pr
 """
 
 import dataclasses
+import operator
+from typing import SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -43,12 +45,18 @@ class KVCache:
   length: Int[Array, ' b']
 
   @classmethod
-  def empty(cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> 'KVCache':
+  def empty(cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike) -> 'KVCache':
     """An empty cache of `layers` times [rows, heads, slots, width].
+
+    `slots` is an integer, or the `models.api.Capacity` that the loop hands to a model's `init_cache`.
 
     On a mesh (`fastdec.sharding`) it is born in parts: rows along 'data', heads along 'model'.
     """
-    empty = lambda: constrain(jnp.zeros((rows, heads, slots, width), dtype), 'data', 'model')
+    shape = (rows, heads, operator.index(slots), width)
+
+    def empty() -> Float[Array, 'b g s p']:
+      return constrain(jnp.zeros(shape, dtype), 'data', 'model')
+
     entries = tuple(LayerKV(empty(), empty()) for _ in range(layers))
     return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
 

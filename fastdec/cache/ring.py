@@ -10,6 +10,8 @@ Position p of a chain lies in slot p mod size. A row with 5 committed of 7 slots
 Rollback is by length, as in `cache.kv`: rejected nodes took the places of positions that nobody sees any more.
 """
 
+from typing import SupportsIndex
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -18,23 +20,9 @@ from fastdec import struct
 from fastdec.cache.kv import KVCache, LayerKV
 
 
-class Slots(int):
-  """The slots that a decode needs (prompt, output and nodes), and how many tokens one call of it has at most.
-
-  A cache that remembers everything reads the number; a ring needs `nodes` alone.
-  """
-
-  nodes: int
-
-  def __new__(cls, total: int, nodes: int) -> 'Slots':
-    slots = super().__new__(cls, total)
-    slots.nodes = nodes
-    return slots
-
-
-def ring_size(block: int, slots: int) -> int:
-  """Slots of a ring for local attention in blocks of `block`; of a plain number of slots, all of them."""
-  return 2 * block + slots.nodes - 1 if isinstance(slots, Slots) else max(slots, 2 * block)
+def ring_size(block: int, nodes: int) -> int:
+  """Slots of a ring for local attention in blocks of `block`, when no call has more than `nodes` tokens."""
+  return 2 * block + nodes - 1
 
 
 @struct.pytree
@@ -60,7 +48,7 @@ class LocalCache(KVCache):
 
   @classmethod
   def empty(
-    cls, layers: int, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike, block: int
+    cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike, block: int
   ) -> 'LocalCache':
     """An empty ring of `slots` slots (see `ring_size`), laid out on a mesh as `KVCache.empty`."""
     whole = KVCache.empty(layers, rows, heads, slots, width, dtype)

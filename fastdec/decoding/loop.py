@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.cache.ring import Slots
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.topology import Topology, take_node, with_rows
-from fastdec.models.api import causal, suppress
+from fastdec.models.api import Capacity, causal, suppress
 from fastdec.struct import Bound
 
 
@@ -43,9 +42,9 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
   """Encodes the inputs and scores the prompt once; its last position yields the first token, the first root."""
   model, params = target
   b, t = prompt.tokens.shape
-  slots = Slots(t + max_len + drafter.nodes, max(t, drafter.nodes))
+  capacity = Capacity(total=t + max_len + drafter.nodes, nodes=max(t, drafter.nodes))
   memory = model.encode(params, prompt.inputs)
-  cache = model.init_cache(params, memory, b, slots)
+  cache = model.init_cache(params, memory, b, capacity)
   hidden, taps, cache = model.apply(params, prompt.tokens, causal(t), cache)
   cache = cache.commit(None, prompt.length)
 
@@ -56,7 +55,7 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
   if model.eos_ids:
     root = jnp.where(prompt.empty, model.eos_ids[0], root)
 
-  prefill = Prefill(prompt, memory, hidden, taps, root, slots)
+  prefill = Prefill(prompt, memory, hidden, taps, root, capacity)
   zeros = jnp.zeros(b, jnp.int32)
   return DecodeState(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
+from fastdec.models.api import Capacity
 from fastdec.struct import Bound
 
 
@@ -69,7 +70,7 @@ class Prefill:
   hidden: Float[Array, 'b t d']  # of every prompt position
   taps: Any
   root: Int[Array, ' b']  # the first token, which the prompt's last position yielded
-  slots: int  # that the target's cache has: enough for a drafter's own cache too
+  capacity: Capacity  # of the target's cache: enough for a drafter's own cache too
 
   @property
   def last_hidden(self) -> Float[Array, 'b d']:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.api import Params
+from fastdec.models.api import Capacity, Params
 from fastdec.sharding import Table, partition_of, under
 
 
@@ -63,7 +63,7 @@ class Transformed:
   def encode(self, params: Params, inputs: Array) -> Any:
     return self.model.encode(params['model'], inputs)
 
-  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Any:
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Any:
     return self.model.init_cache(params['model'], memory, rows, slots)
 
   def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, **how: Any) -> Any:

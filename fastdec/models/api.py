@@ -20,7 +20,7 @@ protocol below and every strategy decodes your model. A whole model in thirty li
     def encode(self, params, inputs):
       return None                        # nothing to encode
 
-    def init_cache(self, params, memory, rows, slots):
+    def init_cache(self, params, memory, rows, slots):                       # slots: an int, or a `Capacity`
       return KVCache.empty(layers=1, rows=rows, heads=1, slots=slots, width=8, dtype=jnp.float32)
 
     def apply(self, params, tokens, nodes, cache):
@@ -37,6 +37,7 @@ One method more is optional: `partition(devices)` says how the parameters lie on
 PartitionSpec); see `fastdec.sharding`. Without it every device has all of them.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -71,6 +72,22 @@ def causal(n: int) -> Nodes:
   return Nodes(parents=index - 1, depths=index, mask=np.tri(n, dtype=bool))
 
 
+@dataclasses.dataclass(frozen=True)
+class Capacity:
+  """How much room a decode needs in a cache.
+
+  The loop hands it to `Model.init_cache` as `slots`. A cache that remembers every token needs `total` slots; a ring,
+  which overwrites what nobody sees any more, needs to know only how wide a call is. Python takes a Capacity wherever it
+  takes a size (in the shape of an array, say): there it stands for `total`.
+  """
+
+  total: int  # tokens of the padded prompt, of the longest output, and of one draft behind it
+  nodes: int  # tokens of the widest call: that of the prompt, or of a draft
+
+  def __index__(self) -> int:
+    return self.total
+
+
 @runtime_checkable
 class Cache(Protocol):
   """A frozen pytree with one length per row; see `fastdec/cache`."""
@@ -102,8 +119,12 @@ class Model(Protocol):
   def encode(self, params: Params, inputs: Array) -> Any:
     """The memory of the inputs, or None without an encoder."""
 
-  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Cache:
-    """An empty cache of `rows` rows and at least `slots` slots; a ring may have fewer (`cache.ring.Slots`)."""
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Cache:
+    """An empty cache of `rows` rows with room for `slots` tokens in each.
+
+    The loop gives a `Capacity`, so that a ring may be smaller; other callers may give a plain number, and get a cache
+    with room for a call of any width.
+    """
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
-from fastdec.models.api import Params, setting
+from fastdec.models.api import Capacity, Params, setting
 
 
 @struct.pytree
@@ -61,7 +61,7 @@ class EncoderDecoder:
     rngs = {'dropout': dropout_key} if train else {}
     return self._call(params, batch, train=train, method='__call__', rngs=rngs)
 
-  def init_cache(self, params: Params, memory: Source, rows: int, slots: int) -> WithMemory:
+  def init_cache(self, params: Params, memory: Source, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty cache over the source's keys and values."""
     c = self.config.of_decoder
     own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)

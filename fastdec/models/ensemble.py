@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Nodes, Params, causal
+from fastdec.models.api import Capacity, Model, Nodes, Params, causal
 from fastdec.sharding import Table, partition_of, under
 
 SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
@@ -84,7 +84,7 @@ class Ensemble:
       raise UserError(f'an ensemble of {len(self.models)} models takes a tuple of as many parameters, not {have}')
     return tuple(model.encode(p, inputs) for model, p in zip(self.models, params, strict=True))
 
-  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> Caches:
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Caches:
     parts = zip(self.models, params, memory, strict=True)
     return Caches(tuple(model.init_cache(p, m, rows, slots) for model, p, m in parts))
 

@@ -20,7 +20,7 @@ from fastdec.cache.conv import ConvCache, LayerConv
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
-from fastdec.models.api import Nodes, Params, setting
+from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder
@@ -272,7 +272,7 @@ class FConv(EncoderDecoder):
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
     return Memory((self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask)
 
-  def init_cache(self, params: Params, memory: Memory, rows: int, slots: int) -> WithMemory:
+  def init_cache(self, params: Params, memory: Memory, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty cache over the memory; its size does not depend on `slots`."""
     sizes = [(before, width) for before, _, width in with_inputs(self.config.decoder_layers)]
     return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype), memory)

@@ -19,7 +19,7 @@ from fastdec import struct
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.cache.ring import LocalCache, ring_size
 from fastdec.errors import UserError
-from fastdec.models.api import Nodes, Params
+from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.layers import Dense, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
@@ -184,10 +184,12 @@ class ImageTransformer:
       wanted, given = f'uint8[rows, {side}, {side}, {CHANNELS}]', f'{inputs.dtype}{list(inputs.shape)}'
       raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
 
-  def init_cache(self, params: Params, memory: Picture, rows: int, slots: int) -> WithMemory:
+  def init_cache(self, params: Params, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty ring over the small picture's keys and values."""
     c = self.config
-    size = ring_size(c.block_length, slots)
+    # A plain number does not say how wide a call may be: then the ring holds everything.
+    is_known = isinstance(slots, Capacity)
+    size = ring_size(c.block_length, slots.nodes) if is_known else max(slots, 2 * c.block_length)
     own = LocalCache.empty(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
     keys_values = self._call(params, memory.hidden, method='memory')
     return WithMemory(own, Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool)))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
-from fastdec.models.api import Nodes, Params, setting
+from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.layers import Dense, Dropout, project
 from fastdec.models.rotary import ROPES, Rope, rotate
@@ -263,7 +263,7 @@ class LM:
   def encode(self, params: Params, inputs: Array | None) -> None:
     """Nothing: there is no encoder."""
 
-  def init_cache(self, params: Params, memory: None, rows: int, slots: int) -> KVCache:
+  def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
     """An empty cache, as wide as the key heads; a sliding window only masks it."""
     c = self.config
     return KVCache.empty(c.layers, rows, c.kv_heads, slots, c.width, c.dtype)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from fastdec.cache.kv import KVCache
 from fastdec.errors import UserError
-from fastdec.models.api import Nodes, Params
+from fastdec.models.api import Capacity, Nodes, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class NGram:
   def encode(self, params: Params, inputs: Any) -> None:
     """Nothing: a draft for an encoder-decoder target does not read the source."""
 
-  def init_cache(self, params: Params, memory: Any, rows: int, slots: int) -> KVCache:
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> KVCache:
     """A cache that holds nothing but lengths."""
     return KVCache((), jnp.zeros(rows, jnp.int32))
 

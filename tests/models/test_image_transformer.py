@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from fastdec.cache.kv import LayerKV
-from fastdec.cache.ring import Slots
 from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
@@ -85,7 +84,15 @@ def test_the_blocked_form_is_local_attention_by_the_definition(t):
 
 @functools.partial(jax.jit, static_argnums=(0,))
 def start(nodes):
-  return MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, Slots(LENGTH + nodes, nodes))
+  return MODEL.init_cache(
+    params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, api.Capacity(LENGTH + nodes, nodes)
+  )
+
+
+def test_a_ring_grows_with_the_width_of_a_call_and_not_with_the_text():
+  size = lambda slots: MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, slots).own.slots
+  assert size(api.Capacity(4000, nodes=3)) == 2 * BLOCK + 2 == size(api.Capacity(40, nodes=3))
+  assert size(400) == 400 and size(5) == 2 * BLOCK  # a plain number: room for all of it, in calls of any width
 
 
 apply = jax.jit(lambda tokens, nodes, cache: MODEL.apply(params(), tokens, nodes, cache))

@@ -19,13 +19,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.cache.ring import Slots
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
-from fastdec.models.api import causal, suppress
+from fastdec.models.api import Capacity, causal, suppress
 from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
@@ -110,7 +109,7 @@ class Beam:
       raise UserError(f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}')
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
-    cache = model.init_cache(params, memory, b, Slots(t + max_len + 1, t))
+    cache = model.init_cache(params, memory, b, Capacity(total=t + max_len + 1, nodes=t))
     hidden, _, cache = model.apply(params, prompt.tokens, causal(t), cache)
     cache = by_rows(self._spread_cache)(cache.commit(None, prompt.length))
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])

@@ -160,7 +160,7 @@ class ModelDrafter:
     memory = model.encode(params, jnp.minimum(prompt.inputs, source_words(model) - 1) if is_text else prompt.inputs)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
-    cache = model.init_cache(params, memory, b, prefill.slots)
+    cache = model.init_cache(params, memory, b, prefill.capacity)
     cache = model.apply(params, tokens, causal(t), cache)[2].commit(None, prompt.length)
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)

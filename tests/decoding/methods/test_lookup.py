@@ -17,6 +17,7 @@ from fastdec.decoding.decode import _decode
 from fastdec.decoding.methods.lookup import LookupDrafter, Text
 from fastdec.decoding.pool import decode_all
 from fastdec.decoding.protocol import Prefill, Prompt
+from fastdec.models import api
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM
 from tests.decoding.test_loop import MODEL, some_prompts
@@ -153,7 +154,7 @@ def test_a_source_is_copied():
 def test_images_are_no_source():
   image = np.zeros((2, 4, 4, 3), np.uint8)
   prompt = Prompt(jnp.asarray(image), jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32), jnp.zeros(2, bool))
-  prefill = Prefill(prompt, None, jnp.zeros((2, 1, 1)), (), jnp.array([5, 6]), 9)
+  prefill = Prefill(prompt, None, jnp.zeros((2, 1, 1)), (), jnp.array([5, 6]), api.Capacity(9, nodes=3))
   assert DRAFTER.init(Bound(MODEL, {}), prefill).begin == 0
 
 
