@@ -39,7 +39,26 @@ class DecodeState:
 
 
 def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None) -> DecodeState:
-  """Encodes the inputs and scores the prompt once; its last position yields the first token, the first root."""
+  """Runs the prompt: the state before the first call.
+
+  The inputs are encoded and the prompt is scored, both once. The prompt's last position yields the first token, chosen
+  as every later bonus will be. It is the first root: emitted, and not yet in the cache.
+
+  Args:
+    target: the model and its parameters.
+    drafter: guesses tokens. Only `drafter.nodes` and `drafter.init` are used here.
+    rule: chooses the first token, as the bonus of a draft that is the root alone.
+    prompt: b rows of t tokens, right-padded, of at least one token each.
+    max_len: the most tokens that a row may emit, its end token included; a static int of at least 1.
+    keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None where neither does.
+
+  Returns:
+    The state in which every row has emitted one token. Done are the rows whose first token is an end token, the rows
+    with an empty source (they emit the first of the model's end tokens, if it has any), and, for max_len = 1, all rows.
+
+  Raises:
+    UserError: while the program is traced, where the drafter or the rule cannot work with this target or without keys.
+  """
   model, params = target
   b, t = prompt.tokens.shape
   capacity = Capacity(total=t + max_len + drafter.nodes, nodes=max(t, drafter.nodes))
@@ -72,22 +91,45 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
 
 
 def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> DecodeState:
-  """One call of the target for all rows."""
+  """One call of the target for all rows: propose, score, accept, commit, observe.
+
+  Rows are independent. A finished row takes part in the call, because shapes are static, and is not changed by it: its
+  tokens, length, root, counts and the length of its cache stay. What its cache holds beyond that length, and what the
+  drafter remembers of it, no longer matters.
+
+  Args:
+    target, drafter, rule: those that `init` was given.
+    state: b rows, from `init` or from the step before.
+
+  Returns:
+    The state after the call. A running row has emitted from 1 to m tokens more, m = topology.max_depth + 1: the drafts
+    that were accepted and the bonus. The bonus is left out where the last accepted draft ends the row, which an end
+    token does and the token that fills max_len.
+
+  Raises:
+    UserError: as `init`.
+  """
   model, params = target
   draft_keys, rule_keys = _split(_fold(state.keys, state.length))
 
+  # Propose: guesses below the root.
   draft, drafter_state = drafter.propose(target, state.drafter, state.root, draft_keys)
   topology = draft.topology
 
+  # Score: one call of the target over all nodes, the root included.
   hidden, taps, cache = model.apply(params, draft.tokens, topology.nodes, state.cache)
   logits = _logits(target, hidden)
 
+  # Accept: the rule names the last node of a path, and the bonus behind it.
   accepted = rule(rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids, model.suppressed_ids))
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 
+  # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order already, so that
+  # without a path nothing is copied.
   cache = cache.commit(None if topology.is_chain else path, count)
 
+  # Observe: the drafter sees what the call brought to light.
   seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length)
   drafter_state = drafter.observe(target, drafter_state, seen)
   return dataclasses.replace(state, cache=cache, drafter=drafter_state)

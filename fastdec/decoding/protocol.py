@@ -114,44 +114,118 @@ class Step:
 
 @runtime_checkable
 class Drafter(Protocol):
-  """A frozen pytree: static settings, its own parameters as leaves. Its state is another pytree, rows first.
+  """Guesses the tokens that the target will emit next.
 
-  A row whose step.count is 0 has finished: its state must not matter any more.
+  A drafter is a frozen pytree (`fastdec.struct.pytree`): static settings, its own parameters as leaves. What it
+  remembers between calls is its state, another pytree, in which every array has the b rows of the batch first: rows may
+  leave a batch and others come in their places. The three functions are traced once, inside jit.
+
+  Right or wrong guesses never change what a lossless rule emits, only how many calls it takes.
   """
 
-  nodes: int  # of the drafts it makes, the root included
+  @property
+  def nodes(self) -> int:
+    """Nodes of every draft it makes, the root included: a static number."""
+    ...
 
   def init(self, target: Bound, prefill: Prefill) -> Any:
-    """The state after the prompt."""
+    """The state after the prompt.
+
+    Args:
+      target: the model and its parameters.
+      prefill: what the target made of the prompt: hidden states [b, t, d], the memory, the first root [b], and the
+        capacity of its cache, which suits a cache of the drafter's own as well.
+
+    Returns:
+      The state for the first `propose`.
+
+    Raises:
+      UserError: this drafter cannot draft for this target (its hidden states have another width, say).
+    """
+    ...
 
   def propose(self, target: Bound, state: Any, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Any]:
-    """A draft below the root. keys[b] are this call's random keys, None when none were given; use each at most once."""
+    """A draft below the root.
+
+    Args:
+      target: as in `init`.
+      state: as `init` or `observe` returned it.
+      root: each row's newest token. It is emitted, and the target has not read it yet.
+      keys: one random key a row for this call, [b]; None when the decode was given none. Use each at most once.
+
+    Returns:
+      The draft of `nodes` nodes, tokens int32[b, n] with tokens[:, 0] == root; and the state, for `observe`. The
+      topology may differ from row to row and from call to call, its number of nodes may not.
+    """
+    ...
 
   def observe(self, target: Bound, state: Any, step: Step) -> Any:
-    """The state after the target's call."""
+    """The state after the target's call.
+
+    Args:
+      target: as in `init`.
+      state: as `propose` returned it.
+      step: the draft, what the target made of every node, what was accepted, and what has been emitted. Its logits
+        cost nothing unless they are used. A row with step.count 0 has finished: its part of the state is never used
+        again, and may become anything.
+
+    Returns:
+      The state for the next `propose`.
+    """
+    ...
 
 
 @runtime_checkable
 class Heads(Protocol):
   """What `HeadsDrafter` and the strategies ask of prediction heads: a frozen, hashable value."""
 
-  d_model: int  # of the hidden states they read
-  depth: int  # tokens below the root that they draft
+  @property
+  def d_model(self) -> int:
+    """The width of the hidden states that they read."""
+    ...
+
+  @property
+  def depth(self) -> int:
+    """How many tokens below the root they draft."""
+    ...
 
   def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:
     """The heads and parameters for the first `depth` tokens below the root, and nothing else."""
+    ...
 
   def logits(
     self, params: Any, hidden: Float[Array, 'b d'], project: Callable[[Array], Array]
   ) -> Float[Array, 'b h v']:
     """What each head predicts; `project` is the target's vocabulary projection, for heads without their own."""
+    ...
 
 
 @runtime_checkable
 class Rule(Protocol):
-  """A frozen pytree; whatever does not change shapes is an array leaf, so that a sweep compiles once."""
+  """Decides how much of a draft is kept, and which token follows it.
+
+  A rule is a frozen pytree (`fastdec.struct.pytree`). Settings that do not change shapes are array leaves, so that a
+  sweep over them compiles one program.
+  """
 
   def __call__(
     self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
   ) -> Accepted:
-    """Chooses among the `acceptable` nodes (the loop has ruled out what follows an end, or exceeds max_len)."""
+    """Chooses a path from the root, and the token behind it.
+
+    Args:
+      keys: one random key a row for this call, [b]; None when the decode was given none.
+      draft: tokens [b, n], their topology and, from a drafter that samples, the laws they were drawn from.
+      logits: the target's, of the token that follows each node; minus infinity for ids that are never emitted.
+      acceptable: nodes that may be kept. False for what stands below an end token, lies beyond max_len, is an id that
+        is never emitted, or was drafted only to be scored. The root is always acceptable.
+
+    Returns:
+      `node` int32[b], the last node of the path that is kept, 0 for the root alone: it and all its ancestors must be
+      acceptable. `bonus` int32[b], the token to emit behind it. The loop drops the bonus where the path has ended the
+      row already.
+
+    Raises:
+      UserError: while the program is traced, for a rule that needs keys, a chain, or laws, and is given none.
+    """
+    ...

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
 from fastdec.errors import UserError
-from fastdec.models.api import Nodes
+from fastdec.models.api import NO_PARENT, Nodes, causal
 
-NO_PARENT = -1
+NO_NODE = -1  # pads `Topology.paths`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Topology:
     """The tree (or one tree a row) given by each node's parent; node 0 is the root.
 
     Args:
-      parents: int[n] (NumPy: static), or int[b, n] (data); -1 for the root.
+      parents: int[n] (NumPy: static), or int[b, n] (data); NO_PARENT, which is -1, for the root.
       ranks: the same shape; None: all 0.
       acceptable: bool, the same shape; None: all true. The root always is.
       max_depth: a bound on the depth where parents are data (None: n - 1); static trees know theirs.
@@ -66,7 +66,7 @@ class Topology:
   @classmethod
   def chain(cls, n: int) -> 'Topology':
     """The root and n - 1 drafts, one below the other."""
-    return cls.from_parents(np.arange(n, dtype=np.int32) - 1)
+    return cls.from_parents(causal(n).parents)
 
   @classmethod
   def from_choices(cls, choices: Sequence[Sequence[int]]) -> 'Topology':
@@ -109,7 +109,7 @@ class Topology:
   @functools.cached_property
   def is_chain(self) -> bool:
     """True where it is known at compile time that node j is the child of node j - 1."""
-    return self.is_static and bool((self.parents == np.arange(self.n) - 1).all())
+    return self.is_static and bool((self.parents == causal(self.n).parents).all())
 
   @property
   def nodes(self) -> Nodes:
@@ -118,9 +118,9 @@ class Topology:
 
   @functools.cached_property
   def paths(self) -> Int[np.ndarray, 'leaves m']:
-    """Node indices from the root to each leaf (in order of the leaves), padded with -1. Static trees only."""
+    """Node indices from the root to each leaf (in order of the leaves), padded with NO_NODE. Static trees only."""
     leaves = np.setdiff1d(np.arange(self.n), self.parents)
-    paths = np.full((len(leaves), self.max_depth + 1), -1, np.int32)
+    paths = np.full((len(leaves), self.max_depth + 1), NO_NODE, np.int32)
     for row, leaf in zip(paths, leaves, strict=True):
       ancestors = np.flatnonzero(self.mask[leaf])
       row[self.depths[ancestors]] = ancestors

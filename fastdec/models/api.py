@@ -48,6 +48,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 
 Params = Any  # a nested dict of arrays
+NO_PARENT = -1  # what stands for the root's parent in a list of parents
 
 
 @struct.pytree
@@ -61,14 +62,14 @@ class Nodes:
     aa [ 1   1 0 1 ]      aa sees root, its parent a, and itself
   """
 
-  parents: Int[Array | np.ndarray, '*b n']  # -1: the root
+  parents: Int[Array | np.ndarray, '*b n']  # NO_PARENT for the root, node 0
   depths: Int[Array | np.ndarray, '*b n']
   mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j
 
 
 def causal(n: int) -> Nodes:
   """A chain of n nodes, each the child of the one before: a prompt, or a draft without branches."""
-  index = np.arange(n, dtype=np.int32)
+  index = np.arange(n, dtype=np.int32)  # index - 1 is the node before, and NO_PARENT for the root
   return Nodes(parents=index - 1, depths=index, mask=np.tri(n, dtype=bool))
 
 
@@ -90,49 +91,143 @@ class Capacity:
 
 @runtime_checkable
 class Cache(Protocol):
-  """A frozen pytree with one length per row; see `fastdec/cache`."""
+  """What a model remembers of the tokens before: a frozen pytree with one length per row.
 
-  length: Int[Array, ' b']
+  `Model.apply` writes the n nodes of a call behind each row's `length` tokens, and leaves the length as it is. Then
+  `commit` keeps some of them. A new call overwrites what was not committed. The kinds in `fastdec/cache` follow this;
+  a model may have its own.
+  """
+
+  @property
+  def length(self) -> Int[Array, ' b']:
+    """Committed tokens of each row."""
+    ...
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'Cache':
-    """Keeps the first `count` nodes of `path` (None: of a chain) among the nodes of the last call."""
+    """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
+
+    Args:
+      path: node indices from the root down; entries from `count` on do not matter. None
+        for a chain, whose nodes already stand in order, so that nothing need be moved.
+      count: nodes to keep in each row, 0 to m. 0 leaves a row as it was.
+
+    Returns:
+      The cache with length + count tokens. Where a kind of cache can go back, a negative count with path None takes
+      back as many tokens that were committed last (`ModelDrafter` relies on it for draft models).
+    """
+    ...
 
   def gather(self, rows: Int[Array, ' w']) -> 'Cache':
-    """Reorders or multiplies the beams of each row; what is the same for all beams of a row is not copied."""
+    """The cache whose row i is this one's row rows[i]: beam search reorders so, and multiplies a row into its beams.
+
+    Args:
+      rows: indices of rows of this cache. Row i of the result belongs to the same source as before, so that what all
+        beams of a source share (the encoder's memory) is not copied.
+    """
+    ...
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'Cache':
-    """These rows alone, each of them `beams` beams that lie together."""
+    """The cache of some sources alone.
+
+    Args:
+      rows: indices of sources, in the order wanted.
+      beams: rows of this cache that each source has, lying together; 1 outside beam search.
+
+    Returns:
+      The cache with r * beams rows, and what the sources share, for these sources.
+    """
+    ...
 
 
 @runtime_checkable
 class Model(Protocol):
-  """Frozen and hashable: jit compiles one program per value."""
+  """A model that the loop can decode: a frozen and hashable value, since jit compiles one program per value.
 
-  vocab_size: int
-  eos_ids: tuple[int, ...]
-  pad_id: int
-  start_id: int | None  # encoder-decoder: the token before the first; None: decoder-only, the prompt is the input
-  suppressed_ids: tuple[int, ...]  # never emitted
-  max_positions: int | None
-  fixed_length: int | None  # images: the number of tokens of every output
+  Its functions are pure. Tokens that one of them is given may stand at different positions in different rows: row b of
+  a cache has length[b] tokens.
+  """
 
-  def encode(self, params: Params, inputs: Array) -> Any:
-    """The memory of the inputs, or None without an encoder."""
+  @property
+  def vocab_size(self) -> int:
+    """Ids are 0 to vocab_size - 1."""
+    ...
+
+  @property
+  def eos_ids(self) -> tuple[int, ...]:
+    """Tokens that end a row; none for images."""
+    ...
+
+  @property
+  def pad_id(self) -> int:
+    """What stands behind the end of an output, and of a source."""
+    ...
+
+  @property
+  def start_id(self) -> int | None:
+    """Encoder-decoder: the token before the first. None: decoder-only, the prompt is the input."""
+    ...
+
+  @property
+  def suppressed_ids(self) -> tuple[int, ...]:
+    """Tokens that are never drafted and never emitted."""
+    ...
+
+  @property
+  def max_positions(self) -> int | None:
+    """The longest sequence that it can read, in tokens; None: any."""
+    ...
+
+  @property
+  def fixed_length(self) -> int | None:
+    """Images: the number of tokens of every output. Else None."""
+    ...
+
+  def encode(self, params: Params, inputs: Array | None) -> Any:
+    """The memory of the inputs: a pytree with rows first, computed once a decode. None without an encoder.
+
+    Args:
+      params: the model's parameters.
+      inputs: source ids int32[b, s], padded with `pad_id`, or images uint8[b, 8, 8, 3]; None without an encoder.
+
+    Raises:
+      UserError: inputs of a kind that the model does not read.
+    """
+    ...
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Cache:
-    """An empty cache of `rows` rows with room for `slots` tokens in each.
+    """An empty cache.
 
-    The loop gives a `Capacity`, so that a ring may be smaller; other callers may give a plain number, and get a cache
-    with room for a call of any width.
+    Args:
+      params: the model's parameters.
+      memory: as `encode` returned it.
+      rows: sequences of the batch.
+      slots: tokens that a row must have room for. The loop gives a `Capacity`, which says besides how wide a call is,
+        so that a ring may be smaller; for a plain number it must have room for a call of any width.
     """
+    ...
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache
   ) -> tuple[Float[Array, 'b n d'], Any, Cache]:
-    """Hidden states of the nodes, asked-for inner states (taps), the cache with the nodes written, not committed."""
+    """Reads the nodes of one call.
+
+    Args:
+      params: the model's parameters.
+      tokens: the nodes' ids. Padding may stand at the end of a row: nothing real sees it, and it is never committed.
+      nodes: their tree. Node j of row b stands at position cache.length[b] + depths[j], and sees the committed tokens,
+        its ancestors and itself.
+      cache: with room for n tokens behind each row's length.
+
+    Returns:
+      hidden: a state for each node, from which `unembed` makes the law of the token after it.
+      taps: hidden states of inner layers for drafters that ask for them; () where none did.
+      cache: with the nodes written, and not yet committed.
+    """
+    ...
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits, at least float32."""
+    """Logits of the token after each hidden state, in float32 at least. They need not be normalised."""
+    ...
 
 
 def setting(name: str) -> property:

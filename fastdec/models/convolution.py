@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.conv import LayerConv
-from fastdec.models.api import Nodes
+from fastdec.models.api import NO_PARENT, Nodes, causal
 
 
 def packed_frames(
@@ -51,7 +51,7 @@ def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
   """
   past, parents = width - 1, nodes.parents
   xp: Any = np if isinstance(parents, np.ndarray) else jnp
-  above = xp.where(parents < 0, past - 1, past + parents)  # the slot before each node's
+  above = xp.where(parents == NO_PARENT, past - 1, past + parents)  # the slot before each node's
   slots = [xp.broadcast_to(past + xp.arange(parents.shape[-1], dtype=parents.dtype), parents.shape)]
   for _ in range(past):
     of_node = xp.take_along_axis(above, (slots[0] - past).clip(0), axis=-1)
@@ -75,4 +75,4 @@ def _moved(x: Array, offset: int) -> Array:
 
 def _is_chain(nodes: Nodes) -> bool:
   parents = nodes.parents
-  return isinstance(parents, np.ndarray) and parents.ndim == 1 and bool((parents == np.arange(len(parents)) - 1).all())
+  return isinstance(parents, np.ndarray) and parents.ndim == 1 and bool((parents == causal(len(parents)).parents).all())
