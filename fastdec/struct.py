@@ -52,6 +52,12 @@ def pytree(cls: type[T]) -> type[T]:
   return cls
 
 
+def assign(instance: Any, **values: Any) -> None:
+  """Sets fields of a frozen dataclass: for its own `__post_init__`, which normalises what was given."""
+  for name, value in values.items():
+    object.__setattr__(instance, name, value)
+
+
 @pytree
 class Bound:
   """A static module (a model, or heads) with its parameters: what jit can take whole. Unpacks as (module, params)."""

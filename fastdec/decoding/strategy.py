@@ -39,24 +39,35 @@ class Strategy(Protocol):
 
 
 class LoopStrategy:
-  """A strategy that is a drafter and a rule, run by the one loop."""
+  """A strategy that is a drafter and a rule, run by the one loop.
 
-  drafter: Drafter
-  rule: Rule
+  A subclass has both, as values or as properties. Properties are read while the loop is traced, at every mention: they
+  only put together what is there. Work on arrays belongs where the strategy is made.
+  """
 
   @property
-  def whole_rule(self) -> Rule:
-    """The rule, with what the strategy knows beside it."""
+  def drafter(self) -> Drafter:
+    """What guesses."""
+    raise NotImplementedError
+
+  @property
+  def rule(self) -> Any:
+    """What accepts: a rule, or a setting that `effective_rule` makes one of."""
+    raise NotImplementedError
+
+  @property
+  def effective_rule(self) -> Rule:
+    """The rule that the loop is given: `rule`, unless other settings have a part in it."""
     return self.rule
 
   def most_tokens(self, source: int, max_len: int) -> int:
     return max_len
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
-    return loop.init(target, self.drafter, self.whole_rule, prompt, max_len, keys)
+    return loop.init(target, self.drafter, self.effective_rule, prompt, max_len, keys)
 
   def step(self, target: Bound, state: loop.DecodeState) -> loop.DecodeState:
-    return loop.step(target, self.drafter, self.whole_rule, state)
+    return loop.step(target, self.drafter, self.effective_rule, state)
 
   def done(self, state: loop.DecodeState) -> Bool[Array, ' b']:
     return state.done

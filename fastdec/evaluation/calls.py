@@ -102,9 +102,9 @@ _go_on = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
 
 def wide_calls(target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int) -> Callable[[int], Any]:
   """A function of how many times to call the target on `nodes` tokens, judged by the strategy's rule."""
-  drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.whole_rule, Warped))
+  drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.effective_rule, Warped))
   without_draft = dataclasses.replace(state, drafter=())
-  return lambda calls: repeated(target, Drafted(drafter, strategy.whole_rule), without_draft, calls)
+  return lambda calls: repeated(target, Drafted(drafter, strategy.effective_rule), without_draft, calls)
 
 
 def whole_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.settings import is_traced
 from fastdec.errors import UserError
 
 
@@ -55,7 +56,7 @@ class PowerPenalty:
 
 def _check(alpha: Any) -> None:
   """What is traced was checked outside."""
-  if isinstance(alpha, jax.core.Tracer):
+  if is_traced(alpha):
     return
   if not isinstance(alpha, int | float | np.generic | np.ndarray | jax.Array) or not np.isfinite(alpha).all():
     raise UserError(f'a length penalty of {alpha!r} is not possible: give a number alpha, or PowerPenalty(alpha)')

@@ -22,6 +22,7 @@ from fastdec import struct
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.settings import is_traced
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, causal, suppress
@@ -86,7 +87,7 @@ class Beam:
       raise UserError(f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'")
     if self.no_repeat_ngram < 0:
       raise UserError(f'no_repeat_ngram={self.no_repeat_ngram} is not possible: give 0 for no such rule, or more')
-    if _known(self.min_len) and self.min_len < 0:
+    if not is_traced(self.min_len) and self.min_len < 0:
       raise UserError(f'min_len={self.min_len} is not possible: give 0 tokens or more')
     if _is_set(self.unknown_penalty) and self.unknown_id is None:
       raise UserError('an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it')
@@ -95,7 +96,7 @@ class Beam:
     if self.max_len is not None and not _is_line(self.max_len):
       raise UserError(f'max_len={self.max_len} is not possible: give (a, b) from 0, for a * source + b tokens')
     if not isinstance(self.length_penalty, LengthPenalty):
-      object.__setattr__(self, 'length_penalty', GNMTPenalty(self.length_penalty))
+      struct.assign(self, length_penalty=GNMTPenalty(self.length_penalty))
 
   def most_tokens(self, source: int, max_len: int) -> int:
     """See `Strategy.most_tokens`."""
@@ -216,14 +217,9 @@ class Beam:
     return jnp.where(goes_on[:, None, None], ruled, law)
 
 
-def _known(setting: Any) -> bool:
-  """False for what is traced: it was checked outside."""
-  return not isinstance(setting, jax.core.Tracer)
-
-
 def _is_set(setting: Any) -> bool:
-  return _known(setting) and bool(np.any(np.asarray(setting) != 0))
+  return not is_traced(setting) and bool(np.any(np.asarray(setting) != 0))
 
 
 def _is_line(setting: Any) -> bool:
-  return isinstance(setting, tuple | list) and len(setting) == 2 and all(x >= 0 for x in setting if _known(x))
+  return isinstance(setting, tuple | list) and len(setting) == 2 and all(x >= 0 for x in setting if not is_traced(x))

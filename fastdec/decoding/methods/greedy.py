@@ -57,8 +57,7 @@ class Sample(LoopStrategy):
 
   def __post_init__(self) -> None:
     rule = Sampling(self.temperature, self.top_k, self.top_p)
-    for name in ('temperature', 'top_k', 'top_p'):
-      object.__setattr__(self, name, getattr(rule, name))
+    struct.assign(self, temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p)
 
   @property
   def rule(self) -> Rule:

@@ -85,16 +85,16 @@ class Blockwise(LoopStrategy):
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, 'heads', Bound(*self.heads))
-    most = self.heads.module.depth + 1
+    heads = Bound(*self.heads)
+    most = heads.module.depth + 1
     k = most if self.k is None else self.k
     if not 1 <= k <= most:
       raise UserError(f'k={k} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
-    object.__setattr__(self, 'k', k)
+    struct.assign(self, heads=first_heads(heads, k - 1), k=k)
 
   @property
   def drafter(self) -> Drafter:
-    return HeadsDrafter(_first(self.heads, self.k - 1), Topology.chain(self.k)) if self.k > 1 else NoDraft()
+    return HeadsDrafter(self.heads, Topology.chain(self.k)) if self.k > 1 else NoDraft()
 
 
 @struct.pytree
@@ -116,25 +116,26 @@ class Medusa(LoopStrategy):
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, 'heads', Bound(*self.heads))
-    choices = self.choices
+    heads, choices = Bound(*self.heads), self.choices
     if isinstance(choices, str | os.PathLike):
       choices = medusa_choices(choices)
     topology = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
-    object.__setattr__(self, 'choices', topology)
-    depth, most = topology.max_depth, self.heads.module.depth
+    depth, most = topology.max_depth, heads.module.depth
     if depth > most:
       raise UserError(
         f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks, as'
         f' [c for c in choices if len(c) <= {most}]'
       )
+    struct.assign(self, heads=first_heads(heads, depth), choices=topology)
 
   @property
   def drafter(self) -> Drafter:
-    if self.choices.n == 1:
-      return NoDraft()
-    return HeadsDrafter(_first(self.heads, self.choices.max_depth), self.choices)
+    return HeadsDrafter(self.heads, self.choices) if self.choices.n > 1 else NoDraft()
 
 
-def _first(heads: Bound, depth: int) -> Bound:
-  return Bound(*heads.module.drafting(heads.params, depth))
+def first_heads(heads: Bound, depth: int) -> Bound:
+  """The heads that draft the first `depth` tokens below the root, without the others; as they are for depth 0.
+
+  Strategies cut their heads when they are made: inside the loop XLA would copy the slices anew at every step.
+  """
+  return Bound(*heads.module.drafting(heads.params, depth)) if depth else heads

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -141,15 +141,7 @@ class PromptLookup(LoopStrategy):
       raise UserError(f'ngram={self.ngram} is no length to look for: give 1 or more')
     if self.k < 2:
       raise UserError(f'k={self.k} leaves no room for a draft: give 2 or more, or decode by Greedy()')
-    is_number = not isinstance(self.temperature, jax.core.Tracer)
-    if is_number and self.temperature < 0:
-      raise UserError(f'temperature={self.temperature} is not possible: give 0 for greedy decoding, or 1e-6 to 1e6')
-    is_greedy = bool(is_number and self.temperature == 0)
-    rule = Sampling(1.0 if is_greedy else self.temperature, self.top_k, self.top_p)
-    object.__setattr__(self, 'is_greedy', is_greedy)
-    object.__setattr__(self, 'temperature', jnp.asarray(self.temperature, jnp.float32))
-    for name in ('top_k', 'top_p'):
-      object.__setattr__(self, name, getattr(rule, name))
+    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
 
   @property
   def drafter(self) -> Drafter:

@@ -12,7 +12,7 @@ from fastdec.decoding import loop
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
 from fastdec.decoding.sampling import argmax, draw
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
@@ -55,29 +55,24 @@ class Speculative(LoopStrategy):
   def __post_init__(self) -> None:
     if isinstance(self.gamma, bool) or int(self.gamma) != self.gamma or self.gamma < 1:
       raise UserError(f'gamma={self.gamma} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
-    is_traced = isinstance(self.temperature, jax.core.Tracer)
-    if not is_traced and self.temperature < 0:
-      raise UserError(f'temperature={self.temperature} is not possible: give 0, for the most likely, or 1e-6 to 1e6')
-    is_greedy = not is_traced and self.temperature == 0
-    if not is_greedy and not isinstance(self.rule, LawRule | None):
+    struct.assign(self, draft=Bound(*self.draft), gamma=int(self.gamma))
+    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    if not self.is_greedy and not isinstance(self.rule, LawRule | None):
       name = type(self.rule).__name__
       raise UserError(f'{name} does not sample: above temperature 0 give Rejection or BlockVerification as rule')
-    settings = Sampling(1.0 if is_greedy else self.temperature, self.top_k, self.top_p)
-    temperature = jnp.zeros_like(settings.temperature) if is_greedy else settings.temperature
-    values = {'draft': Bound(*self.draft), 'gamma': int(self.gamma), 'is_greedy': is_greedy}
-    values |= {'temperature': temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
-    for name, value in values.items():
-      object.__setattr__(self, name, value)
 
   @property
   def drafter(self) -> Drafter:
     return ModelDrafter(self.draft, None if self.is_greedy else self._sampling, self.gamma, self.adaptive)
 
   @property
-  def whole_rule(self) -> Rule:
-    if self.is_greedy:
-      return Exact() if self.rule is None else self.rule.greedy if isinstance(self.rule, LawRule) else self.rule
-    return Warped(Rejection() if self.rule is None else self.rule, self._sampling)
+  def effective_rule(self) -> Rule:
+    """`rule`, or the default in its place, as it is at this temperature."""
+    if not self.is_greedy:
+      return Warped(Rejection() if self.rule is None else self.rule, self._sampling)
+    if self.rule is None:
+      return Exact()
+    return self.rule.greedy if isinstance(self.rule, LawRule) else self.rule
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
     check_vocabularies(target.module, self.draft.module, self.same_ids)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.greedy import NoDraft
-from fastdec.decoding.methods.heads import Blockwise, _first, draft_tokens
+from fastdec.decoding.methods.heads import Blockwise, draft_tokens
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.models.api import Cache, causal
@@ -61,4 +61,4 @@ class BlockwiseTwoCalls(Blockwise):
 
   @property
   def drafter(self) -> Drafter:
-    return TwoCallDrafter(_first(self.heads, self.k - 1), self.k) if self.k > 1 else NoDraft()
+    return TwoCallDrafter(self.heads, self.k) if self.k > 1 else NoDraft()

@@ -5,21 +5,18 @@ target's choice after that path: its argmax, or what `Sampling` draws. `Exact` a
 trade fidelity for longer blocks.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
 from fastdec.decoding.sampling import argmax
+from fastdec.decoding.settings import whole
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.errors import UserError
-
-SMALLEST = float(np.finfo(np.float32).tiny)  # what lies below counts as 0 on the device
 
 
 class _Matching:
@@ -56,7 +53,7 @@ class TopN(_Matching):
   n: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, 'n', _number(self.n, 1, 'TopN takes n'))
+    struct.assign(self, n=whole(self.n, 1, 'TopN takes n'))
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
@@ -73,7 +70,7 @@ class Distance(_Matching):
   tau: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, 'tau', _number(self.tau, 0, 'Distance takes tau'))
+    struct.assign(self, tau=whole(self.tau, 0, 'Distance takes tau'))
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     return jnp.abs(draft.tokens - at_parent(choice, draft.topology)) <= self.tau
@@ -88,7 +85,7 @@ class MinBlock(_Matching):
   size: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, 'size', _number(self.size, 1, 'MinBlock takes size'))
+    struct.assign(self, size=whole(self.size, 1, 'MinBlock takes size'))
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     if not draft.topology.is_chain:
@@ -107,31 +104,37 @@ def at_parent(x: Array, topology: Topology) -> Array:
 
 
 def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v']) -> Int[Array, ' b']:
-  """The last node of the longest path whose nodes all match. Among equally long ones that of the highest summed target
-  log-probability, then the lowest node."""
+  """The last node of the longest path from the root whose nodes all match; 0 where no draft below the root does.
+
+  Among equally long paths the one with the highest summed log-probability of the target wins, then the lowest node.
+  A row with the nodes a and b below the root, aa and ab below a, and ba below b:
+
+               root    a     b    aa    ab    ba
+    matching          yes   yes   no    yes   yes
+    is_whole    yes   yes   yes   no    yes   yes     all nodes of its path match; the root always does
+    depth        0     1     1    -1     2     2      so ab and ba are the deepest
+    log_p        0   -0.2  -0.5  -2.0  -0.9  -0.4     of each draft under the target, given its parent
+    score        0   -0.2  -0.5  -2.2  -1.1  -0.9     the sums of log_p along the paths: ba is returned
+
+  Args:
+    matching: nodes that the rule accepts, given that their parents are. The root's entry is not read.
+    draft: its tokens and their topology.
+    logits: the target's, of the token after each node; only read to choose among equally long paths.
+  """
   topology = draft.topology
   depths = with_rows(topology.depths, 2)
-  matching = matching | (depths == 0)
-  if topology.is_chain:
+  is_root = depths == 0
+  matching = matching | is_root
+  if topology.is_chain:  # one path: it goes on until the first draft that does not match
     return jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32) - 1
-  mask = with_rows(topology.mask, 3)
-  alive = (matching[:, None, :] | ~mask).all(-1)
-  depth = jnp.where(alive, depths, -1)
-  deepest = depth == depth.max(axis=1, keepdims=True)
+  on_path = with_rows(topology.mask, 3)  # [b, i, j]: node j lies on the path from the root to node i
+  is_whole = (matching[:, None, :] | ~on_path).all(-1)
+  depth = jnp.where(is_whole, depths, -1)
+  is_deepest = depth == depth.max(axis=1, keepdims=True)
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
-  gain = jnp.where(depths == 0, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
-  score = jnp.where(mask, gain[:, None, :], 0).sum(-1)
-  score = jnp.maximum(score, jnp.finfo(score.dtype).min)  # a suppressed token's is minus infinity
-  return argmax(jnp.where(deepest, score, -jnp.inf))
-
-
-def is_outside(value: Any, allowed: Callable[[Any], bool]) -> bool:
-  """False for what is traced: it was checked outside."""
-  return not isinstance(value, jax.core.Tracer) and not allowed(value)
-
-
-def _number(value: Any, least: int, takes: str) -> Int[Array, '']:
-  """The setting as int32, whatever number it came as: one compiled program. What is traced was checked outside."""
-  if not isinstance(value, jax.core.Tracer) and value < least:
-    raise UserError(f'{takes} >= {least}, not {value}')
-  return jnp.asarray(value, jnp.int32)
+  log_p = jnp.where(is_root, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
+  score = jnp.where(on_path, log_p[:, None, :], 0).sum(-1)
+  # A suppressed token's log_p is minus infinity. A path through it may be the only one that is deepest, and must then
+  # still rank before those that are not.
+  score = jnp.maximum(score, jnp.finfo(score.dtype).min)
+  return argmax(jnp.where(is_deepest, score, -jnp.inf))

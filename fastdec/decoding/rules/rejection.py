@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Rule
-from fastdec.decoding.rules.matching import Exact, at_parent, is_outside
+from fastdec.decoding.rules.matching import Exact, at_parent
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import draw, given
+from fastdec.decoding.settings import SMALLEST, real
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
 
@@ -59,9 +60,8 @@ class Rejection:
   lenience: Any = 1.0  # float32 scalar
 
   def __post_init__(self) -> None:
-    if is_outside(self.lenience, lambda lenience: 0 < lenience <= 1):
-      raise UserError(f'lenience={self.lenience} is not possible: give more than 0 and at most 1, which is lossless')
-    object.__setattr__(self, 'lenience', jnp.asarray(self.lenience, jnp.float32))
+    allowed = 'more than 0 and at most 1, which is lossless'
+    struct.assign(self, lenience=real('lenience', self.lenience, SMALLEST, 1.0, allowed))
 
   @property
   def greedy(self) -> Rule:

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.rules.matching import SMALLEST, Exact, _number, is_outside
+from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import draw, warp
-from fastdec.errors import UserError
+from fastdec.decoding.settings import SMALLEST, is_zero, real, temperature, whole
 
 
 @struct.pytree
@@ -23,13 +23,12 @@ class Sampling(Exact):
   top_p: Any = 1.0  # float32 scalar
 
   def __post_init__(self) -> None:
-    if is_outside(self.temperature, lambda t: 1e-6 <= t <= 1e6):  # beyond, float32 logits overflow to a law of NaN
-      raise UserError(f'temperature={self.temperature} is not possible: give 1e-6 to 1e6, or decode by Greedy()')
-    if is_outside(self.top_p, lambda p: SMALLEST <= p <= 1):
-      raise UserError(f'top_p={self.top_p} is not possible: give more than 0 and at most 1')
-    object.__setattr__(self, 'top_k', _number(self.top_k, 0, 'sampling takes top_k'))
-    for name in ('temperature', 'top_p'):
-      object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
+    struct.assign(
+      self,
+      temperature=temperature(self.temperature, '1e-6 to 1e6, or decode by Greedy()'),
+      top_k=whole(self.top_k, 0, 'sampling takes top_k'),
+      top_p=real('top_p', self.top_p, SMALLEST, 1.0, 'more than 0 and at most 1'),
+    )
 
   def law(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
     """Log-probabilities of what is drawn."""
@@ -37,3 +36,27 @@ class Sampling(Exact):
 
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
     return draw(keys, self.law(logits))
+
+
+def greedy_or_sampling(value: Any, top_k: Any, top_p: Any) -> dict[str, Any]:
+  """Fields of a strategy that is greedy at temperature 0, and else samples.
+
+  Args:
+    value: the temperature, 0 or as in `Sampling`; what is traced counts as above 0.
+    top_k, top_p: as in `Sampling`; checked at temperature 0 too.
+
+  Returns:
+    `is_greedy`, which must be static, as another rule is another program; and temperature, top_k and top_p as arrays.
+
+  Raises:
+    UserError: a setting is out of range.
+  """
+  is_greedy = is_zero(value)
+  warmth = temperature(1.0 if is_greedy else value, '0 for greedy decoding, or 1e-6 to 1e6')
+  law = Sampling(warmth, top_k, top_p)
+  return {
+    'is_greedy': is_greedy,
+    'temperature': jnp.zeros_like(warmth) if is_greedy else warmth,
+    'top_k': law.top_k,
+    'top_p': law.top_p,
+  }

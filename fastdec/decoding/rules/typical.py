@@ -12,10 +12,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
-from fastdec.decoding.rules.matching import Exact, at_parent, is_outside, longest
+from fastdec.decoding.rules.matching import Exact, at_parent, longest
 from fastdec.decoding.sampling import argmax
+from fastdec.decoding.settings import is_zero, real, temperature
 from fastdec.decoding.topology import take_node
-from fastdec.errors import UserError
 
 
 @struct.pytree
@@ -38,13 +38,13 @@ class Typical(Exact):
   temperature: Any = 1.0
 
   def __post_init__(self) -> None:
-    for name in ('epsilon', 'delta'):
-      if is_outside(getattr(self, name), lambda value: 0 <= value <= 1):
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 0 to 1')
-    if is_outside(self.temperature, lambda t: t == 0 or 1e-6 <= t <= 1e6):
-      raise UserError(f'temperature={self.temperature} is not possible: give 1e-6 to 1e6, or 0 for exact acceptance')
-    for name in ('epsilon', 'delta', 'temperature'):
-      object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
+    allowed = '1e-6 to 1e6, or 0 for exact acceptance'
+    struct.assign(
+      self,
+      epsilon=real('epsilon', self.epsilon, 0.0, 1.0, '0 to 1'),
+      delta=real('delta', self.delta, 0.0, 1.0, '0 to 1'),
+      temperature=jnp.zeros((), jnp.float32) if is_zero(self.temperature) else temperature(self.temperature, allowed),
+    )
 
   def scaled(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
     """The logits at the rule's temperature."""
