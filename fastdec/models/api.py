@@ -1,7 +1,9 @@
 """What the decoding loop asks of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the
-protocol below and every strategy decodes your model. A whole model in thirty lines (a test runs it):
+protocol below and every strategy decodes your model. One method more is optional: `partition(devices)` says how the
+parameters lie on a mesh of devices, as rows of (regex, PartitionSpec); see `fastdec.sharding`. Without it every device
+has all of them. A whole model in thirty lines (a test runs it):
 
   @dataclasses.dataclass(frozen=True)
   class Bag:
@@ -32,9 +34,6 @@ protocol below and every strategy decodes your model. A whole model in thirty li
 
     def unembed(self, params, hidden):
       return hidden @ params['embedding'].T
-
-One method more is optional: `partition(devices)` says how the parameters lie on a mesh of devices, as rows of (regex,
-PartitionSpec); see `fastdec.sharding`. Without it every device has all of them.
 """
 
 import dataclasses
@@ -230,7 +229,7 @@ class Model(Protocol):
     ...
 
 
-def setting(name: str) -> property:
+def setting(name: str) -> Any:
   """A value of a model that its config says."""
   return property(lambda model: getattr(model.config, name))
 
