@@ -16,6 +16,9 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
+# pyright's wheel has everything; without this it would ask the network at every run whether it is the newest.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
 .PHONY: quickstart test test-slow lint results clean
 .DEFAULT_GOAL := quickstart
 
@@ -31,6 +34,7 @@ test-slow: $(VENV)/.ready-test
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
+	$(BIN)/pyright
 
 # The tables of docs/results, from the JSON lines beside the pages.
 results: $(VENV)/.ready

@@ -96,7 +96,7 @@ def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
   kind = {'files': _files, 'archives': _archives, 'embedded': _embedded, 'tfds': _tfds}[data.kind]
   key, counts, read = kind(data, pathlib.Path(cache_dir))
   if 'train' in counts and data.max_train is not None:
-    counts['train'] = min(counts['train'], data.max_train)
+    counts = {**counts, 'train': min(counts['train'], data.max_train)}
   return Corpus(hashlib.sha256(f'{key} {data.max_train}'.encode()).hexdigest(), counts, read)
 
 
