@@ -72,8 +72,9 @@ def _language() -> Any:
     raise UserError('--text is not UTF-8: convert the text') from None
   if not TEXT.value.strip():
     raise UserError('--text is empty: give a sentence to translate')
-  check_translates(folders.describe(MODEL.value), MODEL.value)
-  own = MODEL.value if folders.has_heads(MODEL.value) else None
+  folder = folders.open(MODEL.value)
+  check_translates(folder.model, MODEL.value)
+  own = MODEL.value if folder.has_heads else None
   heads = own if HEADS.value is None else HEADS.value
   if heads is None and (K.value or 1) > 1:
     raise UserError(f'--k={K.value} needs heads, and {MODEL.value} has none: give --heads=folder, or a run with k >= 2')

@@ -32,7 +32,6 @@ def main(_: list[str]) -> None:
 
   import rich.console
 
-  import fastdec as fd
   from experiments.lab import report
   from experiments.lab.progress import Progress
   from experiments.papers.cai2024 import tables
@@ -48,7 +47,8 @@ def main(_: list[str]) -> None:
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   settings = generation.Settings(MODEL.value, heads=heads_folder, max_len=MAX_LEN.value)
   language = generation.Language.of(settings, prompts)
-  heads, target = Bound(*fd.load_heads(heads_folder)), Bound(*fd.load(MODEL.value))
+  folder, heads_there = language.opened[MODEL.value], language.opened[heads_folder]
+  heads, target = Bound(heads_there.heads, heads_there.head_params()), Bound(folder.model, folder.params())
   ids = [language.ids(prompt) for prompt in prompts]
   console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
   with Progress(len(ids), 'prompt') as progress:

@@ -66,7 +66,7 @@ def main(_: list[str]) -> None:
   if is_one:
     streaming.show(console, language.load(), PROMPT.value, REPEATS.value)
   else:
-    output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts)
+    output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
     prompt_file.write(console, output, language.load(), prompts, ROWS.value)
 
 

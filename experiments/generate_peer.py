@@ -53,13 +53,14 @@ def main(words: list[str]) -> None:
 
 def _check() -> None:
   """Mistakes that show without a look at any weights."""
+  from fastdec import folders
   from fastdec.errors import UserError
-  from fastdec.folders import huggingface
+  from fastdec.folders.huggingface import HuggingFaceFolder
 
   if DRAFT.value is not None and MODEL.value is None:
     raise UserError(f'--draft={DRAFT.value} has nothing to draft for: give --model=folder as well')
   for folder in filter(None, (MODEL.value, DRAFT.value)):
-    if not huggingface.is_folder(pathlib.Path(folder)):
+    if not pathlib.Path(folder).is_dir() or not isinstance(folders.open(folder), HuggingFaceFolder):
       raise UserError(f'{folder} is no Hugging Face folder: give one with its config.json and safetensors files')
 
 

@@ -35,10 +35,11 @@ def main(words: list[str]) -> None:
 
   version = ctranslate2_model.version()
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  model, params = folders.load(workdir)
+  folder = folders.open(workdir)
+  model, params = folder.model, folder.params()
   _check(model, experiment.model_over(model.vocab_size), workdir)
-  heads = folders.load_heads(workdir) if folders.has_heads(workdir) else None
-  text = Text(experiment, folders.load_tokenizer(workdir), workdir)
+  heads = (folder.heads, folder.head_params()) if folder.has_heads else None
+  text = Text(experiment, folder.tokenizer, workdir)
   measuring = text_measure.Measuring(experiment, text, experiment.table.split, cli.conditions())
   variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)

@@ -38,9 +38,9 @@ def main(words: list[str]) -> None:
   search = _search()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
   lines = _lines(words)
-  model, params = folders.load(WORKDIR.value)
-  tokenizer = folders.load_tokenizer(WORKDIR.value)
-  heads = folders.load_heads(WORKDIR.value) if folders.has_heads(WORKDIR.value) else None
+  folder = folders.open(WORKDIR.value)
+  model, params, tokenizer = folder.model, folder.params(), folder.tokenizer
+  heads = (folder.heads, folder.head_params()) if folder.has_heads else None
   strategy = search or decoding.strategy_of(heads, RULE.value)
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))

@@ -77,11 +77,26 @@ def under(name: str, table: Table) -> Table:
   return tuple((rf'(^|/)(?={name}/).*{regex}', spec) for regex, spec in table)
 
 
+def check_axes(mesh: Mesh) -> None:
+  """Raises UserError for a mesh whose axes are not 'data' and 'model'."""
+  if mesh.axis_names != AXES:
+    raise UserError(f'the parameters lie on a mesh with axes {mesh.axis_names}: make it by make_mesh')
+
+
 def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   """The tree with its arrays on the mesh as the table says; every process gives the same values.
 
   Raises:
-    UserError: a row of the table matches nothing, or a parameter cannot be divided as it says.
+    UserError: as `shardings_of`.
+  """
+  return jax.tree.map(_put, tree, shardings_of(tree, mesh, table))
+
+
+def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
+  """For each leaf of the tree, of which only the shape is looked at, how it lies on the mesh.
+
+  Raises:
+    UserError: a row of the table matches nothing, or a leaf cannot be divided as it says.
   """
   leaves, structure = jax.tree.flatten_with_path(tree)
   names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
@@ -89,12 +104,12 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
     if not any(re.search(regex, name) for name in names):
       shown = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
       raise UserError(f"the table's row ('{regex}', {spec}) matches no parameter: there are {shown}")
-  placed = []
+  shardings = []
   for name, (_, leaf) in zip(names, leaves, strict=True):
     spec = next((spec for regex, spec in table if re.search(regex, name)), P())
-    _check_divides(name, leaf, mesh, spec)
-    placed.append(_put(leaf, NamedSharding(mesh, spec)))
-  return jax.tree.unflatten(structure, placed)
+    _check_divides(name, leaf.shape, mesh, spec)
+    shardings.append(NamedSharding(mesh, spec))
+  return jax.tree.unflatten(structure, shardings)
 
 
 def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
@@ -129,8 +144,7 @@ def mesh_of(tree: PyTree) -> Mesh | None:
   for leaf in jax.tree.leaves(tree):
     sharding = None if isinstance(leaf, Tracer) else getattr(leaf, 'sharding', None)
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
-      if sharding.mesh.axis_names != AXES:
-        raise UserError(f'the parameters lie on a mesh with axes {sharding.mesh.axis_names}: make it by make_mesh')
+      check_axes(sharding.mesh)
       return sharding.mesh
   return None
 
@@ -169,13 +183,13 @@ def _sizes() -> dict[str, int]:
   return {name: mesh.shape[name] for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AUTO}
 
 
-def _check_divides(name: str, leaf: Array | np.ndarray, mesh: Mesh, spec: P) -> None:
-  if len(spec) > leaf.ndim:
-    raise UserError(f'{name} has shape {list(leaf.shape)}, too few axes to lie as {spec}: mend the table')
-  for size, axis in zip(leaf.shape, spec, strict=False):
+def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> None:
+  if len(spec) > len(shape):
+    raise UserError(f'{name} has shape {list(shape)}, too few axes to lie as {spec}: mend the table')
+  for size, axis in zip(shape, spec, strict=False):
     if axis is not None and size % mesh.shape[axis]:
       raise UserError(
-        f'{name} has shape {list(leaf.shape)}, and {size} cannot be divided over mesh.{axis}={mesh.shape[axis]}'
+        f'{name} has shape {list(shape)}, and {size} cannot be divided over mesh.{axis}={mesh.shape[axis]}'
         f' devices: give a divisor of {size}, mesh.{axis}=1, or a table that leaves it whole'
       )
 

@@ -79,7 +79,7 @@ def test_eight_devices_train_as_one_does_dropout_included(core):
 
 @pytest.mark.slow
 def test_every_strategy_decodes_on_eight_devices_what_it_does_on_one(rest):
-  assert len(rest['decoding']) == 6 and all(rest['decoding'].values()), rest['decoding']
+  assert len(rest['decoding']) == 7 and all(rest['decoding'].values()), rest['decoding']
 
 
 @pytest.mark.slow

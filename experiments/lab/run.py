@@ -196,9 +196,10 @@ def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:
   """The parameters of the base's heads, of more than are wanted the first; None where it has none."""
-  if not folders.has_heads(base):
+  folder = folders.open(base)
+  if not folder.has_heads:
     return None
-  heads, params = folders.load_heads(base)
+  heads, params = folder.heads, folder.head_params()
   if heads == wanted:
     return params
   if not (heads.are_nested and dataclasses.replace(heads, k=wanted.k) == wanted and heads.k > wanted.k):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from fastdec.decoding.methods.speculative import check_draft
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.errors import UserError
+from fastdec.folders import Folder
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import source_words
 from fastdec.struct import Bound
@@ -93,11 +94,16 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-  """A model with its tokenizer, its parameters unread: from text to ids, and back."""
+  """A model with its tokenizer, its parameters unread: from text to ids, and back.
+
+  Attributes:
+    opened: the folders that the settings name, by their paths, each opened once.
+  """
 
   model: Any
   tokenizer: Any
   settings: Settings
+  opened: Mapping[str, Folder] = dataclasses.field(default_factory=dict, kw_only=True)
 
   @classmethod
   def of(cls, settings: Settings, prompts: Sequence[str]) -> 'Language':
@@ -107,28 +113,35 @@ class Language:
       UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long; a draft model that
         reads text otherwise, or not as far; heads of another model, or a tree that they cannot fill.
     """
-    language = cls(folders.describe(settings.model), fd.load_tokenizer(settings.model), settings)
+    target = folders.open(settings.model)
+    opened = {settings.model: target}
+    language = cls(target.model, target.tokenizer, settings, opened=opened)
     language.check(prompts)
+    for path in (settings.draft, settings.heads_folder):
+      if path is not None and path not in opened:
+        opened[path] = folders.open(path)
     if settings.draft is not None:
-      draft = folders.describe(settings.draft)
-      check_same_ids(language.tokenizer, fd.load_tokenizer(settings.draft), settings)
+      draft = opened[settings.draft]
+      check_same_ids(language.tokenizer, draft.tokenizer, settings)
       longest = max(map(language.ids, prompts), key=len)
       max_len, prompt, _ = checked(language.model, [longest], None, None, settings.max_len, None)
-      check_draft(language.model, draft, prompt, max_len)
+      check_draft(language.model, draft.model, prompt, max_len)
     if settings.heads_folder is not None:
-      check_heads(language.model, folders.describe_heads(settings.heads_folder), settings)
+      check_heads(language.model, opened[settings.heads_folder].heads, settings)
     return language
 
   def load(self) -> 'Generator':
     """Reads the parameters: of the target, the largest, last."""
     settings, (draft, heads) = self.settings, (None, None)
     if settings.draft is not None:
-      draft = fd.load(settings.draft)
+      folder = self.opened[settings.draft]
+      draft = folder.model, folder.params()
     if settings.heads_folder is not None:
-      heads = fd.load_heads(settings.heads_folder)
+      folder = self.opened[settings.heads_folder]
+      heads = folder.heads, folder.head_params()
     strategy = strategy_of(settings, draft, heads)
-    model, params = fd.load(settings.model)
-    return Generator(model, self.tokenizer, settings, params, strategy)
+    params = self.opened[settings.model].params()
+    return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)
 
   def check(self, prompts: Sequence[str]) -> None:
     """Raises UserError, naming the first, where prompts are empty, too long, or hold what the model does not know."""

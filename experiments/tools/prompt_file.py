@@ -10,7 +10,7 @@ import operator
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -20,11 +20,11 @@ from rich.console import Console
 import fastdec as fd
 from experiments.lab.progress import Progress
 from experiments.tools.generation import Generator, Settings, counted
-from fastdec import folders
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
 from fastdec.files import whole_file, write_json
+from fastdec.folders import Folder
 
 LOGGED = 30  # seconds between lines for those who have no bar
 
@@ -38,17 +38,18 @@ class Output:
   total: int
 
   @classmethod
-  def of(cls, path: pathlib.Path, settings: Settings, prompts: Sequence[str]) -> 'Output':
-    """
+  def of(cls, path: pathlib.Path, settings: Settings, prompts: Sequence[str], opened: Mapping[str, Folder]) -> 'Output':
+    """The file that these settings and prompts make; `opened` has the folders that the settings name.
+
     Raises:
-      UserError: the file is there, of other settings or of none; or a folder of the settings is none.
+      UserError: the file is there, of other settings or of none.
     """
     if path.is_dir():
       raise UserError(f'{path} is a folder: give --output a file, such as {path / "out.jsonl"}')
     record = {**dataclasses.asdict(settings), 'prompts': _hash('\n'.join(prompts))}
     for name in ('model', 'draft', 'heads', 'medusa'):
       if record[name] is not None:
-        record[name] = folders.content(record[name])
+        record[name] = opened[record[name]].content
     if settings.choices is not None:
       record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))
     output = cls(path, record, len(prompts))

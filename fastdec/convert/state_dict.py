@@ -26,7 +26,7 @@ class StateDict(Tensors):
 
   def __init__(self, file: pathlib.Path, loaded: Mapping[str, np.ndarray] | None = None, options: Any = None):
     files = files_in(file.parent, file.name) if loaded is None else dict.fromkeys(loaded, file.name)
-    super().__init__(file.parent, 'float32', files)
+    super().__init__(file.parent, files)
     self.where, self.options = file, options or {}
     self._loaded = loaded
     self.asked |= {name for name in files if DERIVED.search(name)}
@@ -34,8 +34,15 @@ class StateDict(Tensors):
       if 0 in (shape := self.shape(name)):
         raise UserError(f'{name} of {file} is of shape {list(shape)}, and no width can be 0: save the state dict again')
 
+  def __getitem__(self, name: str) -> np.ndarray:
+    return np.asarray(super().__getitem__(name)[...], np.float32)
+
+  def find(self, name: str) -> Any:
+    return super().find(name) if self._loaded is None else self._loaded[name]
+
   def shape(self, name: str) -> tuple[int, ...]:
-    return super().shape(name) if self._loaded is None else self._loaded[name].shape
+    """The shape of a tensor that is there."""
+    return self.find(name).shape
 
   def sizes(self, name: str, axes: str) -> tuple[int, ...]:
     """The shape of a tensor with these axes, such as 'words, width', off which a size is read.
@@ -55,9 +62,6 @@ class StateDict(Tensors):
     """The learned positions of 'encoder' or 'decoder'. fairseq counts from PAD + 1 on: the rows before mean nothing."""
     rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
     return np.asarray(shaped(self, name, rows, width))[PAD + 1 :]
-
-  def read(self, name: str) -> Any:
-    return super().read(name) if self._loaded is None else self._loaded[name]
 
 
 def load(file: pathlib.Path) -> StateDict:

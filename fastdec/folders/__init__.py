@@ -1,29 +1,13 @@
-"""Model folders: what a training run leaves for others to decode with, and what others publish."""
+"""Model folders: what a training run leaves for others to decode with, and what others publish.
 
-from fastdec.folders.native import (
-  CONTENT,
-  content,
-  describe,
-  describe_heads,
-  has_heads,
-  is_replaceable,
-  load,
-  load_heads,
-  load_tokenizer,
-  model_of,
-  save,
-)
+  folder = folders.open('out/run')   # ours, Hugging Face's, or published Medusa heads; config.json is read, once
+  folder.model, folder.params()      # and .heads, .head_params(), .tokenizer, .content: read when they are asked for
 
-__all__ = [
-  'CONTENT',
-  'content',
-  'describe',
-  'describe_heads',
-  'has_heads',
-  'is_replaceable',
-  'load',
-  'load_heads',
-  'load_tokenizer',
-  'model_of',
-  'save',
-]
+`load`, `load_heads` and `load_tokenizer` open a folder for one of these; `save` writes our format.
+"""
+
+from fastdec.folders.folder import Folder
+from fastdec.folders.load import content, load, load_heads, load_tokenizer, open
+from fastdec.folders.native import is_replaceable, model_of, save
+
+__all__ = ['Folder', 'content', 'is_replaceable', 'load', 'load_heads', 'load_tokenizer', 'model_of', 'open', 'save']

@@ -1,10 +1,9 @@
 """Foreign checkpoints, one file a family. Every family module has
 
-  MODEL_TYPES                               what config.json calls the models that it reads
-  model_of(config, generation, dtype)       the model, from config.json and generation_config.json
-  params_of(model, tensors)                 its parameters; tensors[name] reads one tensor
-
-Tensors are annotated Mapping[str, Any]: a checker of types would read one to look at it.
+MODEL_TYPES                               what config.json calls the models that it reads
+model_of(config, generation, dtype)       the model, from config.json and generation_config.json
+params_of(model, tensors)                 its parameters, unread: tensors[name] is where one lies (`tensors.Stored`),
+                                          several that become one parameter are `tensors.Stacked`
 """
 
 import importlib

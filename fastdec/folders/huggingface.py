@@ -1,77 +1,99 @@
 """Reads Hugging Face folders: config.json, generation_config.json, and one or many safetensors files; no PyTorch."""
 
-import json
+import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import DTypeLike
+from jax.sharding import Mesh
 
 from fastdec.errors import UserError
 from fastdec.files import read_json
 from fastdec.folders.families import families
-from fastdec.folders.tensors import Tensors, fit
+from fastdec.folders.folder import Folder
+from fastdec.folders.tensors import Tensors, fit, put
 from fastdec.models.api import Params
+from fastdec.tokenizers import huggingface as tokenizer
 
 DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
+CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of all that is in a folder, what it decodes with
 
 
-def is_folder(folder: pathlib.Path) -> bool:
-  """Whether a folder's config.json is one of Hugging Face's: it has a model_type, and no format of ours."""
-  try:
-    config = json.loads((folder / 'config.json').read_text())
-  except (OSError, ValueError):
+def is_theirs(config: Mapping[str, Any]) -> bool:
+  """Whether a config.json is one of Hugging Face's: it has a model_type, and no format of ours."""
+  return 'model_type' in config and 'format' not in config
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HuggingFaceFolder(Folder):
+  """A folder with config.json and safetensors files. Without a dtype, the model's is what config.json says."""
+
+  @functools.cached_property
+  def model(self) -> Any:
+    """The model.
+
+    Raises:
+      UserError: an unknown model_type, an option that is not supported, a config.json that lacks something.
+    """
+    family, generation = self._family, {}
+    if (self.path / 'generation_config.json').is_file():
+      generation = read_json(self.path / 'generation_config.json')
+    if self.config.get('quantization_config'):
+      raise UserError(f'{self.path} is quantized, which is not supported: give the checkpoint that it was made from')
+    said = self.config.get('dtype') or self.config.get('torch_dtype')
+    try:
+      return family.model_of(self.config, generation, self.dtype or (said if said in DTYPES else 'float32'))
+    except UserError:
+      raise
+    except KeyError as error:
+      raise UserError(f'{self.path}/config.json has no {error.args[0]}: restore the file') from None
+    except (AttributeError, TypeError, ValueError) as error:  # a word for a number, a list for an object
+      reason = f'has a value of another kind than expected ({error})'
+      raise UserError(f'{self.path}/config.json {reason}: mend it') from None
+
+  @functools.cached_property
+  def _family(self) -> ModuleType:
+    known, kind = families(), self.config.get('model_type')
+    if str(kind) not in known:
+      raise UserError(f'{self.path} is of model_type {kind!r}: known are {", ".join(sorted(known))}')
+    return known[str(kind)]
+
+  def params(self, mesh: Mesh | None = None) -> Params:
+    """The model's parameters.
+
+    Raises:
+      UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit config.json, a mesh that
+        does not divide them.
+    """
+    model, tensors = self.model, Tensors(self.path)
+    stored = self._family.params_of(model, tensors)
+    tensors.check()
+    fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
+    return put(stored, model, model.config.dtype, mesh)
+
+  @property
+  def has_heads(self) -> bool:
     return False
-  return isinstance(config, dict) and 'model_type' in config and 'format' not in config
 
+  @functools.cached_property
+  def heads(self) -> Any:
+    raise self._without_heads()
 
-def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[Any, Params]:
-  """The model of a folder and its parameters.
+  def head_params(self, mesh: Mesh | None = None) -> Params:
+    raise self._without_heads()
 
-  Args:
-    folder: with config.json and safetensors files.
-    dtype: computes and keeps the parameters in this type (None: as config.json says, else float32).
+  def _without_heads(self) -> UserError:
+    return UserError(f'{self.path} holds a model without heads: give a folder of heads for it')
 
-  Raises:
-    UserError: an unknown model_type, an option that is not supported, weights only as pickle, missing or unknown
-      tensors, shapes that do not fit config.json.
-  """
-  family, model, tensors = _opened_folder(folder, dtype)
-  params = family.params_of(model, tensors)
-  tensors.check()
-  fit(params, jax.eval_shape(model.init, jax.random.key(0)))
-  return model, params
+  @functools.cached_property
+  def tokenizer(self) -> Any:
+    return tokenizer.load(self.path)
 
-
-def describe(folder: pathlib.Path, dtype: DTypeLike | None = None) -> Any:
-  """The model alone: its parameters are there, and unread; see `load`."""
-  return _opened_folder(folder, dtype)[1]
-
-
-def _opened_folder(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[Any, Any, 'Tensors']:
-  """The family, the model, and its tensors, of which nothing has been read."""
-  config, generation = read_json(folder / 'config.json'), {}
-  if (folder / 'generation_config.json').is_file():
-    generation = read_json(folder / 'generation_config.json')
-  known = families()
-  family = known.get(str(config.get('model_type')))
-  if family is None:
-    raise UserError(f'{folder} is of model_type {config.get("model_type")!r}: known are {", ".join(sorted(known))}')
-  if config.get('quantization_config'):
-    raise UserError(f'{folder} is quantized, which is not supported: give the checkpoint that it was made from')
-  stored = config.get('dtype') or config.get('torch_dtype')
-  name = jnp.dtype(dtype).name if dtype is not None else stored if stored in DTYPES else 'float32'
-  try:
-    model = family.model_of(config, generation, name)
-  except UserError:
-    raise
-  except KeyError as error:
-    raise UserError(f'{folder}/config.json has no {error.args[0]}: restore the file') from None
-  except (AttributeError, TypeError, ValueError) as error:  # a word for a number, a list for an object
-    raise UserError(f'{folder}/config.json has a value of another kind than expected ({error}): mend it') from None
-  return family, model, Tensors(folder, name)
+  def files(self) -> list[pathlib.Path]:
+    return sorted(file for file in self.path.iterdir() if file.suffix in CONTENT)
 
 
 def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:

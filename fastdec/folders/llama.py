@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
-
 from fastdec.errors import UserError
 from fastdec.folders.huggingface import end_and_pad, suppressed
-from fastdec.folders.tensors import are_equal, shaped
+from fastdec.folders.tensors import Stacked, are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LM, LMConfig
 
@@ -73,7 +71,7 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   size = (c.vocab_size, c.d_model)
   params: dict[str, Any] = {'embedding': shaped(tensors, 'model.embed_tokens.weight', *size)}
   params['norm'] = {'scale': shaped(tensors, 'model.norm.weight', c.d_model)}
-  if not c.tied or 'lm_head.weight' in set(tensors):  # asking the mapping itself would read it
+  if not c.tied or 'lm_head.weight' in tensors:
     output = shaped(tensors, 'lm_head.weight', *size)
     if not c.tied or not are_equal(output, params['embedding']):
       params['output'] = output
@@ -88,7 +86,11 @@ def _layer(c: LMConfig, tensors: Mapping[str, Any], prefix: str) -> Params:
 
   def dense(has_bias: bool, outputs: int, inputs: int, *names: str) -> Params:
     """One projection, or several of one size as one."""
-    joined = lambda part, *shape: jnp.concatenate([shaped(tensors, f'{prefix}{x}.{part}', *shape) for x in names])
+
+    def joined(part: str, *shape: int) -> Any:
+      found = tuple(shaped(tensors, f'{prefix}{name}.{part}', *shape) for name in names)
+      return found[0] if len(found) == 1 else Stacked(found)
+
     kernel = {'kernel': joined('weight', outputs, inputs)}
     return {**kernel, 'bias': joined('bias', outputs)} if has_bias else kernel
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.folders.huggingface import end_and_pad, suppressed
-from fastdec.folders.tensors import are_equal, shaped
+from fastdec.folders.tensors import Stacked, are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.transformer import Transformer, TransformerConfig
 
@@ -88,15 +87,15 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
     UserError: a tensor of another shape than the config means, or sides with embeddings of their own.
   """
   c, names = model.config, set(tensors)
-  table = jnp.asarray(_positions(c.max_positions, c.d_model), c.dtype)
+  table = _positions(c.max_positions, c.d_model)
   params = {
     'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model),
-    'output_bias': jnp.zeros(c.vocab_size, c.dtype),
+    'output_bias': np.zeros(c.vocab_size),
     'source_positions': table,
     'target_positions': table,
   }
   if 'final_logits_bias' in names:
-    params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size)[0]
+    params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size).reshape(c.vocab_size)
   for i in range(c.encoder_layers):
     params[f'encoder_{i}'] = _layer(tensors, f'model.encoder.layers.{i}.', c.d_model, c.d_ff, has_cross=False)
   for i in range(c.decoder_layers):
@@ -113,8 +112,11 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
 
   def dense(*names: str, outputs: int = d, inputs: int = d) -> Params:
     """One projection, or several of one size as one."""
-    kernels = [part(f'{name}.weight', outputs, inputs) for name in names]
-    return {'kernel': jnp.concatenate(kernels), 'bias': jnp.concatenate([part(f'{x}.bias', outputs) for x in names])}
+    kernels = tuple(part(f'{name}.weight', outputs, inputs) for name in names)
+    biases = tuple(part(f'{name}.bias', outputs) for name in names)
+    if len(names) == 1:
+      return {'kernel': kernels[0], 'bias': biases[0]}
+    return {'kernel': Stacked(kernels), 'bias': Stacked(biases)}
 
   def norm(name: str) -> Params:
     return {'norm': {ours: part(f'{name}_layer_norm.{x}', d) for ours, x in (('scale', 'weight'), ('bias', 'bias'))}}

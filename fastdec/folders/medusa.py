@@ -8,6 +8,8 @@ i is the head, j the residual block. Heads without projections of their own shar
 have zeros. How many heads there are is what the tensors say: the published Vicuna heads are 5, and config.json says 2.
 """
 
+import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -16,13 +18,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jaxtyping import Array, DTypeLike
+from jax.sharding import Mesh
 
 from fastdec.errors import UserError
-from fastdec.files import read_json
-from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed
+from fastdec.folders.huggingface import HuggingFaceFolder
+from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed, put
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 
@@ -42,49 +44,59 @@ RENAMES = tuple(
 )
 
 
-def is_folder(folder: pathlib.Path) -> bool:
-  """Whether a folder holds published heads, alone or with their model."""
+def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
+  """Whether a folder holds published heads, alone or with their model; config.json says {} where there is none."""
   if any(folder.glob('medusa_lm_head.*')):
     return True
-  try:
-    config = json.loads((folder / 'config.json').read_text())
-  except (OSError, ValueError):
-    return False
-  if not isinstance(config, dict) or 'format' in config:
-    return False
-  return 'medusa_num_heads' in config or config.get('model_type') == 'medusa'
+  return 'format' not in config and ('medusa_num_heads' in config or config.get('model_type') == 'medusa')
 
 
-def load(folder: pathlib.Path, dtype: DTypeLike | None = None) -> tuple[MedusaHeads, Params]:
-  """The heads of a folder, and their parameters.
+@dataclasses.dataclass(frozen=True, eq=False)
+class MedusaFolder(HuggingFaceFolder):
+  """Published heads: alone, or with the tensors of the model that they are for."""
 
-  Args:
-    folder: with `FILE`, or with a whole model's safetensors.
-    dtype: keeps the parameters in this type (None: as stored).
+  @functools.cached_property
+  def model(self) -> Any:
+    if self.config.get('model_type') in (None, 'medusa'):
+      raise UserError(f'{self.path} holds prediction heads alone: give the folder of the model that they are for')
+    return super().model
 
-  Raises:
-    UserError: heads only as pickle, tensors that are missing, unknown or of other shapes, a truncated vocabulary.
-  """
-  heads, tensors, names = _opened(folder, dtype)
-  stored = {name: tensors[name] for name in sorted(set(names.values()))}  # what several heads share stays one array
-  return heads, _fitted(heads, {ours: stored[name] for ours, name in names.items()}, folder)
+  @property
+  def has_heads(self) -> bool:
+    return True
 
+  @functools.cached_property
+  def heads(self) -> MedusaHeads:
+    """The heads.
 
-def describe(folder: pathlib.Path) -> MedusaHeads:
-  """The heads alone: their parameters are there, and unread; see `load`."""
-  return _opened(folder, None)[0]
+    Raises:
+      UserError: heads only as pickle, tensors that are unknown, fewer than config.json says, a truncated vocabulary.
+    """
+    names, tensors = self._names, self._tensors
+    depth, layers = (_count(names, of) for of in ('head', 'block'))
+    _check_counts(self.config, depth, layers, self.path)
+    projections = [name for ours, name in names.items() if '/projection/' in ours]
+    vocab_size = tensors[projections[0]].shape[0] if projections else None
+    return MedusaHeads(depth, tensors[next(iter(names.values()))].shape[-1], vocab_size, layers)
 
+  def head_params(self, mesh: Mesh | None = None) -> Params:
+    """The heads' parameters.
 
-def _opened(folder: pathlib.Path, dtype: DTypeLike | None) -> tuple[MedusaHeads, Any, dict[str, str]]:
-  """The heads, the folder's `Tensors`, of which nothing has been read, and the stored name of each parameter."""
-  config = read_json(folder / 'config.json') if (folder / 'config.json').is_file() else {}
-  tensors = Tensors(folder, None if dtype is None else jnp.dtype(dtype).name, _files(folder))
-  names = _our_names(tensors, config, folder)
-  depth, layers = (_count(names, of) for of in ('head', 'block'))
-  _check_counts(config, depth, layers, folder)
-  projections = [name for ours, name in names.items() if '/projection/' in ours]
-  vocab_size = tensors.shape(projections[0])[0] if projections else None
-  return MedusaHeads(depth, tensors.shape(next(iter(names.values())))[-1], vocab_size, layers), tensors, names
+    Raises:
+      UserError: as `heads`; tensors that are missing, or of other shapes.
+    """
+    stored = {name: self._tensors[name] for name in set(self._names.values())}  # what heads share stays one array
+    found = {ours: stored[name] for ours, name in self._names.items()}
+    return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh)
+
+  @functools.cached_property
+  def _tensors(self) -> Tensors:
+    return Tensors(self.path, _files(self.path))
+
+  @functools.cached_property
+  def _names(self) -> dict[str, str]:
+    """The stored name of each parameter."""
+    return _our_names(self._tensors, self.config, self.path)
 
 
 def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_model: str) -> None:
@@ -183,15 +195,15 @@ def _check_counts(config: Mapping[str, Any], depth: int, layers: int, folder: pa
       raise UserError(f'{folder} has {found} {of}, and its config.json says {promised}: copy it again, or mend either')
 
 
-def _fitted(heads: MedusaHeads, found: Mapping[str, Array], folder: pathlib.Path) -> Params:
-  """The parameters, checked, with zeros for biases that are not stored."""
+def _fitted(heads: MedusaHeads, found: Mapping[str, Any], folder: pathlib.Path) -> Params:
+  """The parameters, checked, unread, with zeros for biases that are not stored."""
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
   if missing := [name for name in expected if name not in found and not name.endswith('/bias')]:
     raise UserError(f'{folder} lacks {listed(missing)} of its {heads.depth} heads: copy it again')
   dtype = next(iter(found.values())).dtype
   params = {}
   for name, want in expected.items():
-    params[name] = found[name] if name in found else jnp.zeros(want.shape, dtype)
+    params[name] = found[name] if name in found else np.zeros(want.shape, dtype)
     if params[name].shape != want.shape:
       have = list(params[name].shape)
       raise UserError(f'{folder} holds {have} for {name}, and its first tensor means {list(want.shape)}: copy it again')

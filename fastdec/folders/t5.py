@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from fastdec.errors import UserError
 from fastdec.folders.huggingface import suppressed
-from fastdec.folders.tensors import are_equal, shaped
+from fastdec.folders.tensors import Stacked, are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
 
@@ -103,11 +100,11 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
 def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool) -> Params:
   d, inner = c.d_model, c.heads * c.d_kv
   weight = lambda name, *shape: shaped(tensors, f'{prefix}.{name}.weight', *shape)
-  by_heads = lambda *names: jnp.stack([weight(name, inner, d).reshape(c.heads, c.d_kv, d) for name in names])
+  stacked = lambda *names: Stacked(tuple(weight(name, inner, d) for name in names))
   norm = lambda index: {'norm': {'scale': weight(f'{index}.layer_norm', d)}}
   layer = {
     'attention': {
-      'qkv': {'kernel': by_heads(*(f'0.SelfAttention.{x}' for x in 'qkv'))},
+      'qkv': {'kernel': stacked(*(f'0.SelfAttention.{x}' for x in 'qkv'))},
       'out': {'kernel': weight('0.SelfAttention.o', d, inner)},
     },
     'around_attention': norm(0),
@@ -115,15 +112,15 @@ def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool
   if has_cross:
     cross = '1.EncDecAttention'
     layer['cross'] = {
-      'q': {'kernel': by_heads(f'{cross}.q')[0]},
-      'kv': {'kernel': by_heads(f'{cross}.k', f'{cross}.v')},
+      'q': {'kernel': weight(f'{cross}.q', inner, d)},
+      'kv': {'kernel': stacked(f'{cross}.k', f'{cross}.v')},
       'out': {'kernel': weight(f'{cross}.o', d, inner)},
     }
     layer['around_cross'] = norm(1)
   last = 2 if has_cross else 1
   dense = f'{last}.DenseReluDense'
   if c.is_gated:
-    first = {'gate_w1': {'kernel': jnp.stack([weight(f'{dense}.wi_{i}', c.d_ff, d) for i in (0, 1)])}}
+    first = {'gate_w1': {'kernel': Stacked(tuple(weight(f'{dense}.wi_{i}', c.d_ff, d) for i in (0, 1)))}}
   else:
     first = {'w1': {'kernel': weight(f'{dense}.wi', c.d_ff, d)}}
   layer['feed_forward'] = {**first, 'w2': {'kernel': weight(f'{dense}.wo', d, c.d_ff)}}
@@ -131,7 +128,7 @@ def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool
   return layer
 
 
-def _embedding(tensors: Mapping[str, Any], names: set[str], size: tuple[int, int]) -> Array:
+def _embedding(tensors: Mapping[str, Any], names: set[str], size: tuple[int, int]) -> Any:
   found = [name for name in EMBEDDINGS if name in names] or EMBEDDINGS[:1]
   first = shaped(tensors, found[0], *size)
   if not all(are_equal(shaped(tensors, name, *size), first) for name in found[1:]):

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import pathlib
 import shutil
 
 import hypothesis
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from experiments.tools import generation, prompt_file, streaming
+from fastdec import folders
 from fastdec.tokenizers.reader import Reader
 from tests.decoding.fakes import HashLM
 
@@ -61,6 +63,25 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, wor
     assert ', 2: ' in lines[2] and ', 3: ' not in lines[2]
   if words == [f'--draft={translator}']:  # a model that drafts for itself is always right
     assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
+
+
+def test_each_config_is_read_once(translator, launch, tmp_path, monkeypatch):
+  read, names = pathlib.Path.read_text, []
+
+  def counted(path, *args, **kwargs):
+    names.extend([str(path.parent)] if path.name == 'config.json' else [])
+    return read(path, *args, **kwargs)
+
+  monkeypatch.setattr(pathlib.Path, 'read_text', counted)
+  lines = tmp_path / 'lines'
+  lines.write_text('a dog\n')
+  smaller = translator.parent / 'smaller'
+  files = (f'--prompts={lines}', f'--output={tmp_path}/out.jsonl')
+  for drafter, there in ((f'--heads={translator}', [translator]), (f'--draft={smaller}', [translator, smaller])):
+    (tmp_path / 'out.jsonl').unlink(missing_ok=True)
+    names.clear()
+    assert launch('generate', f'--model={translator}', *files, '--max_len=2', drafter).code == 0
+    assert names == list(map(str, there))
 
 
 def test_without_choices_the_tree_is_the_published_one_as_deep_as_the_heads(translator):
@@ -238,7 +259,8 @@ def test_shares_of_calls_that_accept_each_place():
 def test_a_model_s_own_copy_is_a_folder_of_the_same_settings(translator, tmp_path):
   """What counts is what a folder holds, not where it lies."""
   copy = shutil.copytree(translator, tmp_path / 'copy')
-  outputs = [
-    prompt_file.Output.of(tmp_path / 'out.jsonl', generation.Settings(str(path)), ['a']) for path in (translator, copy)
-  ]
+  outputs = []
+  for path in map(str, (translator, copy)):
+    opened = {path: folders.open(path)}
+    outputs.append(prompt_file.Output.of(tmp_path / 'out.jsonl', generation.Settings(path), ['a'], opened))
   assert outputs[0].record == outputs[1].record

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fastdec import folders
 from fastdec.folders import tensors
 from tests.experiments.conftest import ROOT
 
@@ -70,8 +69,7 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize('name', MISTAKES)
 def test_a_mistake_is_one_sentence_before_weights_are_read(translator, files, launch, name, monkeypatch):
   words, expected = MISTAKES[name]
-  monkeypatch.setattr(folders, '_read', None)
-  monkeypatch.setattr(tensors.Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
+  monkeypatch.setattr(tensors.Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
   words = [word.format(files=files, model=translator) for word in words]
   ended = launch('generate', f'--model={translator}', '--max_len=8', *words)
   assert ended.code == 2 and ended.out == '', ended
@@ -140,8 +138,7 @@ def test_what_is_wrong_with_a_folder_of_hugging_face_is_one_sentence(translator,
   shutil.copy(translator / 'tokenizer.model', tiny)
   broken(tiny, name, TINY)
   if name not in READ:
-    monkeypatch.setattr(tensors.Tensors, '__getitem__', None)
-    monkeypatch.setattr(folders, '_read', None)
+    monkeypatch.setattr(tensors.Stored, '__getitem__', None)
   words, expected = BROKEN[name]
   ended = launch('generate', f'--model={tiny}', '--prompt=a dog', *[word.format(model=translator) for word in words])
   assert ended.code == 2 and ended.out == '', ended

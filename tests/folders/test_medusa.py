@@ -9,7 +9,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.folders.tensors import Tensors
+from fastdec.folders.tensors import Stored
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 
@@ -75,7 +75,7 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
   tensors = tensors_of(own=own)
   folder = VARIANTS[variant](tmp_path, tensors)
   heads, params = fd.load_heads(folder)
-  assert heads == MedusaHeads(depth=3, d_model=D, vocab_size=V if own else None) and folders.has_heads(folder)
+  assert heads == MedusaHeads(depth=3, d_model=D, vocab_size=V if own else None) and folders.open(folder).has_heads
   for i in range(3):
     own_params = params[f'head_{i}']
     np.testing.assert_array_equal(own_params['block_0']['kernel'], tensors[f'{i}.0.linear.weight'])
@@ -83,8 +83,8 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
     if own:
       np.testing.assert_array_equal(own_params['projection']['kernel'], tensors[f'{i}.1.weight'])
   assert heads.init(jax.random.key(0)).keys() == params.keys()
-  monkeypatch.setattr(Tensors, '__getitem__', lambda self, name: pytest.fail('a tensor is read'))
-  assert folders.describe_heads(folder) == heads
+  monkeypatch.setattr(Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
+  assert folders.open(folder).heads == heads
 
 
 @pytest.mark.parametrize('name, config', [('lm_head', {}), ('lm_heads.0', {'original_lm_head': True})])

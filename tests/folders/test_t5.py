@@ -11,6 +11,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.folders import t5
+from fastdec.folders.tensors import fit, put
 from fastdec.models import api
 
 FOLDER = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf' / 't5_tiny'
@@ -23,13 +24,20 @@ CONFIG = {
 }  # fmt: skip
 
 
+def params_of(model, tensors):
+  """The parameters as `fd.load` makes them, of tensors by their names."""
+  stored = t5.params_of(model, tensors)
+  fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
+  return put(stored, model, None, None)
+
+
 @pytest.fixture(scope='module')
 def loaded():
   from safetensors.numpy import load_file
 
   read = lambda name: json.loads((FOLDER / name).read_text())
   model = t5.model_of(read('config.json'), read('generation_config.json'), 'float32')
-  return model, t5.params_of(model, load_file(FOLDER / 'model.safetensors')), np.load(FOLDER / 'expected.npz')
+  return model, params_of(model, load_file(FOLDER / 'model.safetensors')), np.load(FOLDER / 'expected.npz')
 
 
 @needs_reference
@@ -101,7 +109,7 @@ class Recorded(Mapping):
 def test_every_tensor_of_v11_has_its_place():
   """Gated, untied, a head's width of its own: the parameters are those that `init` makes, no tensor is left over."""
   model, tensors = t5.model_of(CONFIG, {}, 'float32'), Recorded({**v11_tensors(), t5.OBSOLETE: np.zeros((32, 2))})
-  params = t5.params_of(model, tensors)
+  params = params_of(model, tensors)
   assert tensors.asked == set(tensors)
   shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
   assert shapes(params) == shapes(jax.eval_shape(model.init, jax.random.key(0)))
@@ -116,10 +124,10 @@ def test_logits_have_the_matrix_that_the_file_has():
   """A copy of the embedding is no second array; another matrix is used whatever `tie_word_embeddings` says."""
   tensors = v11_tensors()
   model = t5.model_of({**CONFIG, 'tie_word_embeddings': True}, {}, 'float32')
-  assert 'lm_head' in t5.params_of(model, tensors)
-  assert 'lm_head' not in t5.params_of(model, {**tensors, 'lm_head.weight': tensors['shared.weight'].copy()})
+  assert 'lm_head' in params_of(model, tensors)
+  assert 'lm_head' not in params_of(model, {**tensors, 'lm_head.weight': tensors['shared.weight'].copy()})
   del tensors['lm_head.weight']
-  params = t5.params_of(t5.model_of(CONFIG, {}, 'float32'), tensors)
+  params = params_of(t5.model_of(CONFIG, {}, 'float32'), tensors)
   hidden = jnp.ones((1, 12))
   np.testing.assert_allclose(model.unembed(params, hidden), hidden @ tensors['shared.weight'].T * 12**-0.5, rtol=1e-5)
 
@@ -129,12 +137,12 @@ def test_an_embedding_may_have_one_of_three_names_or_all():
   model, embedding = t5.model_of(CONFIG, {}, 'float32'), tensors.pop('shared.weight')
   for names in (['decoder'], ['encoder', 'decoder']):
     copies = {f'{name}.embed_tokens.weight': embedding for name in names}
-    np.testing.assert_array_equal(t5.params_of(model, tensors | copies)['embedding'], embedding)
+    np.testing.assert_array_equal(params_of(model, tensors | copies)['embedding'], embedding)
   copies['encoder.embed_tokens.weight'] = embedding + 1
   with pytest.raises(fd.UserError, match='differ'):
-    t5.params_of(model, tensors | copies)
+    params_of(model, tensors | copies)
   with pytest.raises(KeyError, match='shared'):
-    t5.params_of(model, tensors)
+    params_of(model, tensors)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_model_folders_hold_them(tmp_path):
   model = MODELS['transformer']
   folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None, (heads, params))
   loaded, loaded_params = fd.load_heads(tmp_path)
-  assert loaded == heads and fd.load(tmp_path)[0] == model and folders.has_heads(tmp_path)
+  assert loaded == heads and fd.load(tmp_path)[0] == model and folders.open(tmp_path).has_heads
   jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
 
 

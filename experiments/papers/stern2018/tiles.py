@@ -96,11 +96,12 @@ class Upscaler:
 
   def __init__(self, workdir: pathlib.Path, rule: str, rows: int) -> None:
     accept = rule_of(rule)
-    self.model, self.params = folders.load(workdir)
+    folder = folders.open(workdir)
+    self.model, self.params = folder.model, folder.params()
     if not isinstance(self.model, ImageTransformer):
       raise UserError(f'{workdir} holds a {type(self.model).__name__}: give the workdir of an image run')
-    has_heads = folders.has_heads(workdir)
-    self.strategy = fd.Blockwise(folders.load_heads(workdir), rule=accept) if has_heads else fd.Greedy()
+    heads = (folder.heads, folder.head_params()) if folder.has_heads else None
+    self.strategy = fd.Greedy() if heads is None else fd.Blockwise(heads, rule=accept)
     self.rows, self.seconds, self.blocks = rows, 0.0, None
 
   def __call__(self, picture: Picture) -> Picture:

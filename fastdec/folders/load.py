@@ -1,0 +1,91 @@
+"""Opens a model folder of any format: ours, Hugging Face's, or that of published Medusa heads."""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import DTypeLike
+
+from fastdec.errors import UserError
+from fastdec.folders import huggingface, medusa, native
+from fastdec.folders.folder import Folder
+from fastdec.models.api import Params
+
+PathLike = str | os.PathLike[str]
+
+
+def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
+  """A folder by its format, its config.json read.
+
+  Args:
+    path: a model folder, the workdir of a finished training run, or a folder of published heads.
+    dtype: computes and keeps the parameters in this type (None: as trained and stored).
+
+  Raises:
+    UserError: there is no such folder, or it is of no format that we know.
+  """
+  path = pathlib.Path(path)
+  if not path.is_dir():
+    raise UserError(f'{path} is not a folder: give a model folder or the workdir of a finished training run')
+  if (path / 'model' / 'config.json').is_file():
+    path = path / 'model'  # of a finished run
+  name = None if dtype is None else jnp.dtype(dtype).name
+  config = _config(path)
+  if medusa.holds_heads(path, config):
+    return medusa.MedusaFolder(path, config, name)
+  if huggingface.is_theirs(config):
+    return huggingface.HuggingFaceFolder(path, config, name)
+  native.check_is_ours(path, config)
+  return native.NativeFolder(path, config, name)
+
+
+def load(path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None) -> tuple[Any, Params]:
+  """The model of a folder, or of a training run's workdir, and its parameters.
+
+  Each parameter is read by itself, and goes straight to where it belongs: a model larger than one device loads onto
+  a mesh as it is, and the host holds no more than one parameter beside.
+
+  Args:
+    path: the folder, ours or one of Hugging Face's with safetensors.
+    dtype: computes and keeps the parameters in this type (None: as trained and stored).
+    mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None: one device).
+
+  Raises:
+    UserError: there is no such folder, it is not whole, or of other shapes than its config says; or the mesh does not
+      divide the model.
+  """
+  folder = open(path, dtype)
+  return folder.model, folder.params(mesh)
+
+
+def load_heads(path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None) -> tuple[Any, Params]:
+  """The prediction heads of a folder or workdir, ours or published Medusa heads, and their parameters; see `load`."""
+  folder = open(path, dtype)
+  return folder.heads, folder.head_params(mesh)
+
+
+def load_tokenizer(path: PathLike) -> Any:
+  """The tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
+  return open(path).tokenizer
+
+
+def content(path: PathLike) -> str:
+  """A hash of what a folder or workdir decodes with; see `Folder.content`."""
+  return open(path).content
+
+
+def _config(path: pathlib.Path) -> dict[str, Any]:
+  """What config.json says; {} where there is none: published heads do without."""
+  file = path / 'config.json'
+  if not file.is_file():
+    return {}
+  try:
+    config = json.loads(file.read_text())
+  except ValueError:
+    raise UserError(f'{file} is not JSON: restore the file, or train again') from None
+  if not isinstance(config, dict):
+    raise UserError(f'{file} is no JSON object: restore the file')
+  return config
