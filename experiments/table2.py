@@ -22,6 +22,8 @@ def main(words: list[str]) -> None:
   import pathlib
   import sys
 
+  import skimage  # noqa: F401  what measures likeness: that it is missing should show now, not after the training
+
   from experiments.lab import report
   from experiments.papers.stern2018 import entries, image_page, image_tables, images
 

@@ -1,13 +1,13 @@
-"""How near images come to others: PSNR and SSIM by scikit-image. The paper gives neither."""
+"""How near images come to others: PSNR and SSIM by scikit-image. The paper gives neither.
+
+scikit-image is imported where it is used: commands for text load this module too.
+"""
 
 import numpy as np
 from jaxtyping import Array, Shaped
 
 from fastdec import extras
 from fastdec.errors import UserError
-
-with extras.explained():
-  import skimage.metrics
 
 Images = Shaped[Array | np.ndarray, '...']
 SHAPE = (32, 32, 3)
@@ -26,6 +26,9 @@ def psnr(images: Images, originals: Images) -> float:
   Raises:
     UserError: other shapes or dtypes, or no image.
   """
+  with extras.explained():
+    import skimage.metrics
+
   ours, theirs = _checked(images, originals)
   with np.errstate(divide='ignore'):
     return float(skimage.metrics.peak_signal_noise_ratio(theirs, ours, data_range=255))
@@ -41,6 +44,9 @@ def ssim(images: Images, originals: Images) -> float:
   Raises:
     UserError: other shapes or dtypes, or no image.
   """
+  with extras.explained():
+    import skimage.metrics
+
   pairs = zip(*_checked(images, originals), strict=True)
   similarity = skimage.metrics.structural_similarity
   return float(np.mean([similarity(theirs, ours, channel_axis=-1, data_range=255) for ours, theirs in pairs]))
