@@ -9,7 +9,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fastdec.evaluation.drawing import COLOURS
+from fastdec.evaluation.drawing import COLOURS, VERMILION
 
 CELL, LETTER = 0.17, 0.068  # inches: a token's row or column; a letter of its name
 SMALL = 7  # points, of the tokens
@@ -52,7 +52,7 @@ def figure(
     _name_source(axes, source if i + columns >= len(names) else ())
     _name_written(axes, written if i % columns == 0 else (), sizes)
     for end in list(itertools.accumulate(sizes))[:-1]:
-      axes.axhline(end - 0.5, color=COLOURS[1], linewidth=0.9)
+      axes.axhline(end - 0.5, color=VERMILION, linewidth=0.9)
     if i % columns == columns - 1 or i == len(names) - 1:
       _name_calls(axes, sizes)
   made.colorbar(shades, ax=panels.tolist(), shrink=0.6, aspect=30, pad=0.02).ax.tick_params(labelsize=SMALL)

@@ -10,8 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from experiments.tools.masks import Mask
+from fastdec.evaluation.drawing import SKY, VERMILION
 
-HIDDEN, COMMITTED, NODE = '#eeeeee', '#56B4E9', '#D55E00'  # told apart in grey, too
+HIDDEN, COMMITTED, NODE = '#eeeeee', SKY, VERMILION  # told apart in grey, too
 COLUMNS = 4
 
 

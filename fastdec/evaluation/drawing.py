@@ -1,6 +1,10 @@
-"""What all pictures share: colours, axes, and a file that is whole or not there."""
+"""The one style of all charts: colours, markers, panels, curves, legend, and a file that is whole or not there."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fastdec import extras
 from fastdec.files import whole_file
@@ -11,13 +15,27 @@ with extras.explained():
 
 
 BLOCKS, SPEED = 'mean accepted block size (tokens per call)', 'wall-clock speed-up over greedy decoding'
-COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')  # Okabe and Ito's
+# Okabe and Ito's colours, which colour-blind readers tell apart too; curves differ in marker and line as well.
+COLOURS = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
+  '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9',
+)  # fmt: skip
+PUBLISHED = '#666666'  # for a paper's own figures
+MARKERS = ('o', '^', 's', 'D', 'v', 'P')
+SIDE, DPI = 6.0, 150  # inches of a panel, and pixels of an inch
 
 
-def save(figure: Figure, path: Path) -> None:
-  """Writes a whole PNG, or none."""
-  with whole_file(path) as file:
-    figure.savefig(file, format='png')
+class Style(NamedTuple):
+  """How a curve looks; line '' draws its points alone."""
+
+  colour: str
+  marker: str = 'o'
+  line: str = '-'
+
+
+def panels(count: int, width: float = SIDE, height: float = SIDE, **shared: bool) -> tuple[Figure, list[Axes]]:
+  """A figure with panels side by side, each of this many inches; `shared` as of `Figure.subplots`."""
+  figure = Figure(figsize=(width * count, height), dpi=DPI, layout='constrained')
+  return figure, list(figure.subplots(1, count, squeeze=False, **shared)[0])
 
 
 def dress(axes: Axes, title: str, y: str, x: str = BLOCKS) -> None:
@@ -30,6 +48,31 @@ def dress(axes: Axes, title: str, y: str, x: str = BLOCKS) -> None:
   axes.margins(0.08)
 
 
+def curve(
+  axes: Axes, points: Iterable[tuple[float | int, float | int]], style: Style, name: str | None = None, **more: Any
+) -> None:
+  """Draws points (x, y), joined in their order; a curve without points only enters the legend, by its name."""
+  xs, ys = np.array(list(points), float).reshape(-1, 2).T
+  look = {'linestyle': style.line, 'marker': style.marker, 'color': style.colour, 'linewidth': 1, 'markersize': 6}
+  axes.plot(xs, ys, label=name, **look, **more)
+
+
+def legend(figure: Figure, columns: int) -> None:
+  """Below the panels: every named curve once, as it was drawn first; then settles the layout, for `labels.place`."""
+  curves: dict[str, Any] = {}
+  for axes in figure.axes:
+    for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
+      curves.setdefault(name, line)
+  figure.legend(curves.values(), curves, loc='outside lower center', ncols=columns, frameon=False)
+  figure.draw_without_rendering()
+
+
 def nothing_yet(axes: Axes) -> None:
   """What stands in a panel without points."""
   axes.text(0.5, 0.5, 'no finished cell yet', ha='center', va='center', transform=axes.transAxes)
+
+
+def save(figure: Figure, path: Path) -> None:
+  """Writes a whole PNG, or none."""
+  with whole_file(path) as file:
+    figure.savefig(file, format='png')

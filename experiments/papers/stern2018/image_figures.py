@@ -16,19 +16,17 @@ from experiments.lab.cells import latest
 from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.entries import in_order
-from experiments.papers.stern2018.figures import COLOURS
+from experiments.papers.stern2018.figures import COLOURS, style
 from experiments.papers.stern2018.image_tables import COLUMNS, distance
 from fastdec.errors import UserError
+from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import COLOURS as CALL_COLOURS
-from fastdec.evaluation.drawing import dress, nothing_yet, save
+from fastdec.evaluation.drawing import Style
 from fastdec.evaluation.labels import Label, place
 
 Image = Shaped[Array | np.ndarray, '...']
-STYLES = {'exact': ('o', '-'), 'distance-2': ('^', '--')}
-K_MARKERS = ('o', '^', 's', 'D', 'v', 'P')
 SIDE, GAP, LINE, DPI = 128, 8, 14, 100  # pixels of a sheet, those of an image first
 TITLE = 19  # characters in a line of a sheet's title
-TOKENS, TAU = 'mean accepted block size (tokens per call)', 'distance τ that is accepted'
 PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: white
 
 
@@ -39,58 +37,49 @@ def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
     for key, cell in latest(cells).items()
     if key[1:] in COLUMNS and cell.error is None and cell.mean_block_size is not None
   }
-  figure = Figure(figsize=(12, 6), dpi=150, layout='constrained')
-  panels = figure.subplots(1, 2, sharex=True, sharey=True)
+  figure, axes_of = drawing.panels(2, sharex=True, sharey=True)
   both = (ours, published.TABLE2)
-  for axes, points, title in zip(panels, both, ('Ours', 'Stern et al. 2018, Table 2 (CelebA, dev)'), strict=True):
+  for axes, points, title in zip(axes_of, both, ('Ours', 'Stern et al. 2018, Table 2 (CelebA, dev)'), strict=True):
     _block_panel(axes, points, title)
     axes.set_xticks(sorted({k for found in both for k, _, _ in found}))
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
-  figure.legend(*panels[1].get_legend_handles_labels(), loc='outside lower center', ncols=4, frameon=False)
-  figure.draw_without_rendering()  # settles the layout, which decides what is near
-  for axes, points in zip(panels, both, strict=True):
+  drawing.legend(figure, 4)
+  for axes, points in zip(axes_of, both, strict=True):
     place(axes, [Label(f'{block:.2f}', k, block, COLOURS[regime]) for (k, regime, _), block in points.items()])
-  save(figure, path)
+  drawing.save(figure, path)
 
 
 def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
-  dress(axes, title, TOKENS, 'k')
+  drawing.dress(axes, title, drawing.BLOCKS, 'k')
   for column, name in COLUMNS.items():
-    marker, line = STYLES[column[1]]
     found = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
-    axes.plot(*np.array(found).reshape(-1, 2).T, line, marker=marker, color=COLOURS[column[0]], linewidth=1, label=name)
+    drawing.curve(axes, found, style(*column), name)
   if not points:
-    nothing_yet(axes)
+    drawing.nothing_yet(axes)
 
 
 def tau_sweep(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """Block size and PSNR against the distance accepted, a line for each regime and k, as a PNG of 1800 x 900 pixels."""
   found = [cell for cell in latest(cells).values() if cell.error is None and distance(cell) is not None]
-  markers = dict(zip(sorted({cell.k for cell in found}), K_MARKERS * len(found), strict=False))
-  figure = Figure(figsize=(12, 6), dpi=150, layout='constrained')
-  panels = figure.subplots(1, 2)
-  names = {'mean_block_size': TOKENS, 'psnr': 'PSNR against the originals (dB)'}
-  for axes, (name, what) in zip(panels, names.items(), strict=True):
-    dress(axes, '', what, TAU)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if not found:
-      axes.set(xticks=(), yticks=())
-      nothing_yet(axes)
-    for regime, k in dict.fromkeys((cell.regime, cell.k) for cell in in_order(found)):
-      points = sorted(
-        (distance(cell), value)
-        for cell in found
-        if (cell.regime, cell.k) == (regime, k) and (value := getattr(cell, name)) is not None
-      )
-      axes.plot(
-        *np.array(points).reshape(-1, 2).T,
-        marker=markers[k],
-        color=COLOURS[regime],
-        linewidth=1,
-        label=f'{REGIMES[regime]}, k = {k}',
-      )
-  figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4, frameon=False)
-  save(figure, path)
+  figure, (left, right) = drawing.panels(2)
+  _tau_panel(left, found, 'mean_block_size', drawing.BLOCKS)
+  _tau_panel(right, found, 'psnr', 'PSNR against the originals (dB)')
+  drawing.legend(figure, 4)
+  drawing.save(figure, path)
+
+
+def _tau_panel(axes: Axes, found: Sequence[BlockwiseCell], field: str, meaning: str) -> None:
+  drawing.dress(axes, '', meaning, 'distance τ that is accepted')
+  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+  if not found:
+    axes.set(xticks=(), yticks=())
+    drawing.nothing_yet(axes)
+  ks = sorted({cell.k for cell in found})
+  for regime, k in dict.fromkeys((cell.regime, cell.k) for cell in in_order(found)):
+    own = [cell for cell in found if (cell.regime, cell.k) == (regime, k) and getattr(cell, field) is not None]
+    points = sorted((distance(cell), getattr(cell, field)) for cell in own)
+    marker = drawing.MARKERS[ks.index(k) % len(drawing.MARKERS)]
+    drawing.curve(axes, points, Style(COLOURS[regime], marker), f'{REGIMES[regime]}, k = {k}')
 
 
 def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) -> None:
@@ -123,7 +112,7 @@ def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) ->
   for j, line in enumerate(lines):
     middle = GAP + step * j + SIDE / 2
     figure.text(middle / width, 1 - heading / 2 / height, line, fontsize=9, ha='center', va='center')
-  save(figure, path)
+  drawing.save(figure, path)
 
 
 def _enlarged(image: Shaped[np.ndarray, '...']) -> UInt8[np.ndarray, '128 128 3']:
@@ -172,7 +161,7 @@ def block_map(output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: P
     axes.set_title(title, fontsize=10)
     axes.axis('off')
   figure.colorbar(drawn, ax=panels, ticks=MaxNLocator(10, integer=True), shrink=0.8, pad=0.01)
-  save(figure, path)
+  drawing.save(figure, path)
 
 
 def _colouring(calls: Int[np.ndarray, 'h w']) -> Int[np.ndarray, 'h w']:
