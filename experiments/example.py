@@ -34,16 +34,16 @@ def main(words: list[str]) -> None:
   if k not in ks or regime not in regimes:
     here = f'k in {ks} and regime in {regimes}'
     raise UserError(f'the table has no cell k={k}, regime={regime}: give {here}, or change the table by --config.table')
-  shared = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
-  group = text_page.Group(k, regime, (), 'test')
-  outcome = shared.fill([group])
+  asked = [text_page.ModelCells(k, regime, (), 'test')]
+  page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
+  outcome = page.fill()
   if outcome.failed or not outcome.is_complete:
     sys.exit(1 if outcome.failed else 0)
-  source, blocks = show.worked_example(shared.measuring('test'), shared.run(k, regime).workdir, k, *words)
+  source, blocks = show.worked_example(page.measuring, page.run(k, regime).workdir, k, *words)
   text = example.as_text(source, blocks)
   write_text(workdir / 'example.txt', text)
   example.picture(source, blocks, workdir / 'example.png')
-  shared.console.print(f'{text}\nIt is in {workdir}/example.txt, as a picture in {workdir}/example.png')
+  page.console.print(f'{text}\nIt is in {workdir}/example.txt, as a picture in {workdir}/example.png')
 
 
 if __name__ == '__main__':

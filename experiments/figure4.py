@@ -24,14 +24,13 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  figure = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
-  groups = text_page.figure4_groups(experiment)
-  outcome = figure.fill(groups)
-  found = figure.cells_of(groups)
+  asked = text_page.figure4_cells(experiment)
+  page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
+  outcome, found = page.fill(), page.cells()
   if found:
     figures.speedups(found, workdir / 'figure4.png')
     write_text(workdir / 'figure4.csv', entries.tidy_csv(found, published.TABLE1))
-    figure.console.print(f'The picture is {workdir}/figure4.png, its points {workdir}/figure4.csv')
+    page.console.print(f'The picture is {workdir}/figure4.png, its points {workdir}/figure4.csv')
   sys.exit(1 if outcome.failed else 0)
 
 

@@ -40,7 +40,7 @@ def main(words: list[str]) -> None:
   _check(model, experiment.model_over(model.vocab_size), workdir)
   heads = (folder.heads, folder.head_params()) if folder.has_heads else None
   text = Text(experiment, folder.tokenizer, workdir)
-  measuring = text_measure.Measuring(experiment, text, experiment.table.split, cli.conditions())
+  measuring = text_measure.TranslationMeasuring(experiment, text, experiment.table.split, cli.conditions())
   variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
   columns = (

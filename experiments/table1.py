@@ -25,23 +25,23 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
-  groups = text_page.table1_groups(experiment)
-  outcome = table.fill(groups)
-  found = table.cells_of(groups)
+  asked = text_page.table1_cells(experiment)
+  page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
+  outcome, found = page.fill(), page.cells()
   if not found:
     sys.exit(1 if outcome.failed else 0)
   drawn = [one for one in (make(found) for make in kinds.KINDS['translation'].tables) if one.rows]
   entries.write(drawn, found, workdir / 'table1', picture='table1.png', published=published.TABLE1)
   figures.scatter(found, workdir / 'table1.png')
   for one in drawn:
-    table.console.print(report.terminal(one))
-  shown = [group for group in groups if group.k > 1 and table.model_of(group.k, group.regime)][-1:]
-  for group in shown if outcome.is_complete and table.has_measured else ():  # the longest blocks to be expected
-    table.console.rule(f'k = {group.k}, {group.regime}, exact: what each call of the model wrote', align='left')
-    show.print_examples(table.console, table.measuring(group.split), table.run(group.k, group.regime).workdir, group.k)
+    page.console.print(report.terminal(one))
+  trained = [one for one in asked if one.k > 1 and page.model_of(one.k, one.regime)]
+  if trained and outcome.is_complete and page.has_measured:
+    k, regime = trained[-1].k, trained[-1].regime  # the longest blocks to be expected
+    page.console.rule(f'k = {k}, {regime}, exact: what each call of the model wrote', align='left')
+    show.print_examples(page.console, page.measuring, page.run(k, regime).workdir, k)
   paths = f'{workdir}/table1.md, the picture {workdir}/table1.png'
-  table.console.print(f'\nThe table is {paths}, every cell a line of {table.results}')
+  page.console.print(f'\nThe table is {paths}, every cell a line of {page.results}')
   sys.exit(1 if outcome.failed else 0)
 
 

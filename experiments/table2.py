@@ -29,17 +29,16 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = images.ImageExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = image_page.ImagePage(experiment, workdir, budget, cli.conditions())
-  groups = image_page.table2_groups(experiment)
-  outcome = table.fill(groups)
-  found = table.cells_of(groups)
+  asked = image_page.table2_cells(experiment)
+  page = image_page.ImagePage(experiment, workdir, budget, cli.conditions(), asked)
+  outcome, found = page.fill(), page.cells()
   if found:
     drawn = image_tables.table2(found), image_tables.quality_table(found), image_tables.tau_table(found)
     entries.write(drawn, found, workdir / 'table2', picture='table2.png', published=image_tables.PUBLISHED)
     for one in drawn:
-      table.console.print(report.terminal(one))
-    beside = ', '.join(image_page.draw(table, found))
-    table.console.print(f'\nThe table is {workdir}/table2.md, every cell a line of {table.results}; beside it {beside}')
+      page.console.print(report.terminal(one))
+    beside = ', '.join(image_page.draw(page, found))
+    page.console.print(f'\nThe table is {workdir}/table2.md, every cell a line of {page.results}; beside it {beside}')
   sys.exit(1 if outcome.failed else 0)
 
 

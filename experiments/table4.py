@@ -25,16 +25,15 @@ def main(words: list[str]) -> None:
 
   budget = cli.seconds(BUDGET.value)
   experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
-  table = text_page.TranslationPage(experiment, workdir, budget, cli.conditions())
-  groups = text_page.table4_groups(experiment)
-  outcome = table.fill(groups)
-  found = table.cells_of(groups)
+  asked = text_page.table4_cells(experiment)
+  page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
+  outcome, found = page.fill(), page.cells()
   if found:
     drawn = tables.table4(found)
     entries.write([drawn], found, workdir / 'table4', picture='figure4.png', published=published.TABLE1)
     figures.speedups(found, workdir / 'figure4.png')
-    table.console.print(report.terminal(drawn))
-    table.console.print(f'\nThe table is {workdir}/table4.md, the picture {workdir}/figure4.png')
+    page.console.print(report.terminal(drawn))
+    page.console.print(f'\nThe table is {workdir}/table4.md, the picture {workdir}/figure4.png')
   sys.exit(1 if outcome.failed else 0)
 
 

@@ -31,6 +31,11 @@ class Cell:
     raise NotImplementedError
 
   @property
+  def place(self) -> Hashable:
+    """The key, and what else tells cells apart in one file: the split, where several are measured."""
+    return self.key
+
+  @property
   def name(self) -> str:
     """A word for the key, as a part of file names."""
     raise NotImplementedError

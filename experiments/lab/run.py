@@ -82,8 +82,13 @@ class Run:
       which = f'base than {self.base}' if stale else f'text than {self.experiment.distilled}'
       raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
 
-  def train(self, budget: float | None = None) -> bool:
-    """Trains, or goes on; True when the run is finished and `model/` is written. `budget`: seconds."""
+  def train(self, budget: float | None = None, material: Material | None = None) -> bool:
+    """Trains, or goes on; True when the run is finished and `model/` is written.
+
+    Args:
+      budget: seconds, None for endless.
+      material: what the experiment trains on, if it is open; its batches are not packed again.
+    """
     distils, distilled = self.regime in DISTILLED, self.experiment.distilled
     if distils != bool(distilled):
       wanted = 'name it by' if distils else 'leave out'
@@ -91,7 +96,7 @@ class Run:
     if self.base is None and (self.k > 1 or distils):
       what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
       raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
-    material = self.experiment.open()
+    material = self.experiment.open() if material is None else material
     job = self._heads(material) if self.k > 1 else self._base(material)
     config = self.experiment.run(self.k, self.regime)
     batches = material.train_batches(config.rows)

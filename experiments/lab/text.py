@@ -105,6 +105,7 @@ class Text:
   experiment: OnText
   tokenizer: Tokenizer
   tokenizer_path: pathlib.Path
+  _batches: dict[tuple[str, int], Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
   @classmethod
   def of(cls, experiment: OnText) -> 'Text':
@@ -149,6 +150,9 @@ class Text:
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
 
   def _packed(self, split: str, rows: int) -> Any:
-    config = self.experiment.data
-    tokens = self.tokens(split, config.row_length)
-    return packed_batches(tokens, rows, config.row_length, self.experiment.seed)
+    """Batches of a split; packing takes a while, so each kind of them is kept."""
+    if (split, rows) not in self._batches:
+      config = self.experiment.data
+      tokens = self.tokens(split, config.row_length)
+      self._batches[split, rows] = packed_batches(tokens, rows, config.row_length, self.experiment.seed)
+    return self._batches[split, rows]

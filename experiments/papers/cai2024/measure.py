@@ -32,7 +32,7 @@ def models_hash(workdir: pathlib.Path, plan: MedusaCell, found: tree_calibration
   return hashlib.sha256(f'{run} {found.tree.choices} {found.nodes}'.encode()).hexdigest()[:16]
 
 
-class Measuring:
+class MedusaMeasuring:
   """Measures the finished runs of a workdir.
 
   Args:

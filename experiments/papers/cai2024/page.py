@@ -6,13 +6,13 @@ medusa-1, medusa-2 -> each its trees -> each its cells
 
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from experiments.lab import graph, self_distillation
-from experiments.lab.measured_page import MeasuredPage
+from experiments.lab.page import Group, Page
 from experiments.lab.run import Run
 from experiments.papers.cai2024.cells import TREES, MedusaCell
-from experiments.papers.cai2024.measure import Measuring, models_hash
+from experiments.papers.cai2024.measure import MedusaMeasuring, models_hash
 from experiments.papers.cai2024.settings import STAGES, MedusaExperiment
 from fastdec.evaluation import tree_figure
 from fastdec.evaluation.tree_calibration import Calibration
@@ -20,17 +20,22 @@ from fastdec.evaluation.tree_calibration import Calibration
 TITLES = {'medusa-1': 'heads on the frozen model', 'medusa-2': 'heads and model together'}
 
 
-class MedusaPage(MeasuredPage[MedusaCell]):
-  """See `MeasuredPage`; also own/, and of each stage <stage>-tree.json and .png."""
+class MedusaPage(Page[MedusaCell]):
+  """See `Page`; also own/, and of each stage <stage>-tree.json and .png."""
 
   kind = MedusaCell
   experiment: MedusaExperiment
 
-  def plans(self) -> list[MedusaCell]:
-    """Every tree at every batch size; typical acceptance at the first."""
-    batches = self.experiment.measure.batches
-    keys = [(stage, tree, b) for stage in STAGES for tree in TREES for b in batches[: 1 if tree == 'typical' else None]]
-    return [MedusaCell(*key) for key in keys]
+  def groups(self) -> list[Group[MedusaCell]]:
+    """Every tree at every batch size, and typical acceptance at the first, each by itself."""
+    found = []
+    for stage in STAGES:
+      for tree, tree_name in TREES.items():
+        batches = self.experiment.measure.batches
+        for batch in batches[:1] if tree == 'typical' else batches:
+          plan, title = MedusaCell(stage, tree, batch), f'{stage}, tree: {tree_name}, batch {batch}'
+          found.append(Group(plan.name, title, (plan,), (f'{stage}-tree',)))
+    return found
 
   def runs(self) -> list[Run]:
     return [self.run('target'), *map(self.run, STAGES)]
@@ -49,9 +54,9 @@ class MedusaPage(MeasuredPage[MedusaCell]):
     return {stage: Calibration.load(self._tree(stage)) for stage in STAGES if self._is_calibrated(stage)}
 
   @functools.cached_property
-  def measuring(self) -> Measuring:
+  def measuring(self) -> MedusaMeasuring:
     """Measures the finished runs."""
-    return Measuring(self.experiment.on(None), self.workdir, self.conditions)
+    return MedusaMeasuring(self.experiment.on(None), self.workdir, self.conditions)
 
   @property
   def _own(self) -> pathlib.Path:
@@ -60,7 +65,7 @@ class MedusaPage(MeasuredPage[MedusaCell]):
   def _tree(self, stage: str) -> pathlib.Path:
     return self.workdir / f'{stage}-tree.json'
 
-  def _models(self, plan: MedusaCell) -> str | None:
+  def models_of(self, plan: MedusaCell) -> str | None:
     if not self._is_calibrated(plan.stage):
       return None
     return models_hash(self.workdir, plan, Calibration.load(self._tree(plan.stage)))
@@ -83,23 +88,26 @@ class MedusaPage(MeasuredPage[MedusaCell]):
       and (self._tree(stage).stat().st_mtime > (self.workdir / stage / 'model' / 'config.json').stat().st_mtime)
     )
 
-  def _nodes(self) -> list[graph.Node]:
-    target = self._training(self.run('target'), 'the language model')
+  def nodes(self) -> list[graph.Node]:
+    target = self.training(self.run('target'), 'the language model')
     config, is_own = self.experiment.measure, self.experiment.text == 'own'
 
     def write(_: float | None) -> None:
       text, data = self.experiment.on(None).open(), self.experiment.data
       self_distillation.write(self._own, self.workdir / 'target', text, data, config.prompt, config.max_len)
 
-    title = 'writing text with the language model'
-    is_written = lambda: self.run('target').is_current and self._is_written()
-    own = [graph.Node('own', title, ('target',), is_written, write)] if is_own else []
+    def is_written() -> bool:
+      return self.run('target').is_current and self._is_written()
+
+    own = []
+    if is_own:
+      own = [graph.Node('own', 'writing text with the language model', ('target',), is_written, write)]
     first, second = STAGES
     trainings = [
-      self._training(self.run(first), TITLES[first], ('own' if is_own else 'target',)),
-      self._training(self.run(second), TITLES[second], (first,)),
+      self.training(self.run(first), TITLES[first], ('own' if is_own else 'target',)),
+      self.training(self.run(second), TITLES[second], (first,)),
     ]
-    return [target, *own, *trainings, *map(self._calibration, STAGES), *map(self._node, self.plans())]
+    return [target, *own, *trainings, *map(self._calibration, STAGES), *self.group_nodes()]
 
   def _calibration(self, stage: str) -> graph.Node:
     def calibrate(_: float | None) -> None:
@@ -108,14 +116,18 @@ class MedusaPage(MeasuredPage[MedusaCell]):
       said = f'{stage.capitalize()}: {len(tree.choices) + 1} nodes'
       tree_figure.draw(tree, said, self._tree(stage).with_suffix('.png'))
 
-    is_done = lambda: self._is_calibrated(stage)
+    def is_done() -> bool:
+      return self._is_calibrated(stage)
+
     return graph.Node(f'{stage}-tree', f'growing the tree of {stage}', (stage,), is_done, calibrate)
 
-  def _node(self, plan: MedusaCell) -> graph.Node:
-    title = f'{plan.stage}, tree: {TREES[plan.tree]}, batch {plan.batch}'
-    measure = lambda cell: self.measuring.cell(cell, Calibration.load(self._tree(cell.stage)))
-    return self._cell(plan, title, (f'{plan.stage}-tree',), measure)
+  def measure(self, group: Group[MedusaCell], missing: Sequence[MedusaCell]) -> Iterator[MedusaCell]:
+    for plan in missing:
+      yield self.measuring.cell(plan, Calibration.load(self._tree(plan.stage)))
 
-  def _prepare(self, run: Run) -> None:
-    if run.workdir.name == 'target':  # the text of the others comes of it
-      super()._prepare(run)
+  def summary(self, cell: MedusaCell) -> str:
+    return f'{cell.tokens_per_call:.2f} tokens a call, measured {cell.speedup:.2f}x'
+
+  def prepare(self, run: Run) -> None:
+    if run.workdir.name == 'target':  # it writes what the others train on
+      super().prepare(run)

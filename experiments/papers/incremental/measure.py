@@ -25,7 +25,7 @@ from fastdec.struct import Bound
 Plans = Sequence[SavingCell]
 
 
-class Measuring:
+class CacheMeasuring:
   """`groups[part](plans)` measures the cells of one name."""
 
   def __init__(self, experiment: IncrementalExperiment, conditions: Conditions) -> None:

@@ -5,20 +5,17 @@ import functools
 import hashlib
 from collections.abc import Sequence
 
-import jax
-
 from experiments.lab import graph
-from experiments.lab.cells import append
-from experiments.lab.measured_page import MeasuredPage
+from experiments.lab.page import Group, Page
 from experiments.lab.run import Run
 from experiments.papers.incremental.cells import PARTS, SavingCell
-from experiments.papers.incremental.measure import Measuring
+from experiments.papers.incremental.measure import CacheMeasuring
 from experiments.papers.incremental.settings import IncrementalExperiment
 from experiments.papers.incremental.tables import TITLES
 
 
-class IncrementalPage(MeasuredPage[SavingCell]):
-  """See `MeasuredPage`; nothing is trained."""
+class IncrementalPage(Page[SavingCell]):
+  """See `Page`; nothing is trained."""
 
   kind = SavingCell
   experiment: IncrementalExperiment
@@ -35,40 +32,41 @@ class IncrementalPage(MeasuredPage[SavingCell]):
       for length in sorted(growth.lengths)
     ]
     keys += [('layout', 'transformer', dtype, *row) for dtype, rows in layout.rows.items() for row in rows]
-    return [SavingCell(*key) for key in keys]  # fmt: skip
+    return [SavingCell(*key) for key in keys]
 
   def runs(self) -> list[Run]:
     return []
 
-  @functools.cached_property
-  def measuring(self) -> Measuring:
-    return Measuring(self.experiment, self.conditions)
+  def nodes(self) -> list[graph.Node]:
+    return self.group_nodes()
 
-  def _models(self, plan: SavingCell) -> str:
+  @functools.cached_property
+  def measuring(self) -> CacheMeasuring:
+    return CacheMeasuring(self.experiment, self.conditions)
+
+  def models_of(self, plan: SavingCell) -> str:
     """A hash of sizes and seed: random weights are nothing but these."""
     model = self.experiment.model(plan.part, plan.model, plan.dtype)
     return hashlib.sha256(repr((model, self.experiment.seed)).encode()).hexdigest()[:16]
 
-  def _nodes(self) -> list[graph.Node]:
-    groups: dict[str, list[SavingCell]] = {}
+  def groups(self) -> list[Group[SavingCell]]:
+    """All lengths of a model at a batch size are one group: their times are compared."""
+    plans_of: dict[str, list[SavingCell]] = {}
     for plan in self.plans():
-      groups.setdefault(plan.name, []).append(plan)
-    return [self._group(name, plans) for name, plans in groups.items()]
+      plans_of.setdefault(plan.name, []).append(plan)
+    found = []
+    for name, plans in plans_of.items():
+      first, lengths = plans[0], ', '.join(str(plan.length) for plan in plans)
+      title = f'{PARTS[first.part]}: {TITLES[first.model]}, {first.dtype}, batch {first.batch}, {lengths} tokens'
+      found.append(Group(name, title, tuple(plans)))
+    return found
 
-  def _group(self, name: str, plans: Sequence[SavingCell]) -> graph.Node:
-    first = plans[0]
-    lengths = ', '.join(str(plan.length) for plan in plans)
-    title = f'{PARTS[first.part]}: {TITLES[first.model]}, {first.dtype}, batch {first.batch}, {lengths} tokens'
-    is_done = lambda: all(map(self._is_done, plans))
-    return graph.Node(name, title, (), is_done, lambda _: self._measure_group(plans))
+  def measure(self, group: Group[SavingCell], missing: Sequence[SavingCell]) -> list[SavingCell]:
+    """The whole group, even if only a part of it is missing."""
+    cells = self.measuring.groups[group.plans[0].part](group.plans)
+    return [dataclasses.replace(cell, models=self.models_of(cell)) for cell in cells]
 
-  def _measure_group(self, plans: Sequence[SavingCell]) -> None:
-    for cell in self.measuring.groups[plans[0].part](plans):
-      append(self.results, dataclasses.replace(cell, models=self._models(cell)))
-      self.console.print(self._summary(cell))
-    jax.clear_caches()  # no program is of use twice
-
-  def _summary(self, cell: SavingCell) -> str:
+  def summary(self, cell: SavingCell) -> str:
     if cell.counts is not None:
       return ', '.join(f'{name.replace("_", " ")} {count}' for name, count in cell.counts.items())
     times = ', '.join(f'{way} {time:.2f} ms' for way, time in cell.milliseconds.items())

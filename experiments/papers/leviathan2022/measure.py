@@ -23,7 +23,7 @@ FEW = 3  # texts, see `Contest.clock`
 SUCCESSORS = 64  # of a word that the bigram model lists
 
 
-class Measuring:
+class SpeculativeMeasuring:
   """Measures draft models of a workdir on one split of an experiment's text.
 
   Args:
@@ -112,6 +112,6 @@ class Measuring:
 
 
 def models_hash(workdir: pathlib.Path, draft: str) -> str:
-  """See `Measuring.models`."""
+  """See `SpeculativeMeasuring.models`."""
   parts = [folders.content(workdir / role) for role in ('target', *([draft] if draft in TRAINED else []))]
   return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]

@@ -4,24 +4,25 @@ target, large, small -> a cell for each gamma, one sentence at a time -> larger 
 """
 
 import functools
+from collections.abc import Iterator, Sequence
 
 from experiments.lab import graph
 from experiments.lab.cells import latest
-from experiments.lab.measured_page import MeasuredPage
+from experiments.lab.page import Group, Page
 from experiments.lab.run import Run
 from experiments.papers.leviathan2022.cells import DRAFTS, SpecCell
-from experiments.papers.leviathan2022.measure import Measuring, models_hash
+from experiments.papers.leviathan2022.measure import SpeculativeMeasuring, models_hash
 from experiments.papers.leviathan2022.settings import ROLES, TRAINED, SpeculativeExperiment
 
 
-class SpeculativePage(MeasuredPage[SpecCell]):
-  """See `MeasuredPage`."""
+class SpeculativePage(Page[SpecCell]):
+  """See `Page`."""
 
   kind = SpecCell
   experiment: SpeculativeExperiment
 
   def plans(self) -> list[SpecCell]:
-    """The cells, empty: of each temperature those of one batch before the larger ones, which are of the best gamma."""
+    """Empty cells. Per temperature: each gamma at the first batch size, then larger batches at the fastest gamma."""
     config, found = self.experiment.measure, []
     first, *larger = config.batches
     for temperature in config.temperatures:
@@ -41,38 +42,49 @@ class SpeculativePage(MeasuredPage[SpecCell]):
     return Run(self.experiment.training(role), 1, 'regular', None, self.workdir / role)
 
   @functools.cached_property
-  def measuring(self) -> Measuring:
+  def measuring(self) -> SpeculativeMeasuring:
     """Measures with the finished models."""
-    return Measuring(self.experiment, self.workdir, self.conditions)
+    return SpeculativeMeasuring(self.experiment, self.workdir, self.conditions)
 
-  def _models(self, plan: SpecCell) -> str | None:
+  def models_of(self, plan: SpecCell) -> str | None:
     roles = ('target', *([plan.draft] if plan.draft in TRAINED else []))
     return models_hash(self.workdir, plan.draft) if all(self.run(role).is_current for role in roles) else None
 
-  def _nodes(self) -> list[graph.Node]:
+  def nodes(self) -> list[graph.Node]:
     titles = {role: 'the target' if role == 'target' else f'the {role} draft model' for role in ROLES}
-    trainings = [self._training(self.run(role), title) for role, title in titles.items()]
-    return [*trainings, *map(self._node, self.plans())]
+    trainings = [self.training(self.run(role), title) for role, title in titles.items()]
+    return [*trainings, *self.group_nodes()]
 
-  def _node(self, plan: SpecCell) -> graph.Node:
+  def groups(self) -> list[Group[SpecCell]]:
+    return [self._group(plan) for plan in self.plans()]
+
+  def _group(self, plan: SpecCell) -> Group[SpecCell]:
+    """A cell by itself; with the best gamma it comes after the cells that say which one that is."""
     needs = ['target', *([plan.draft] if plan.draft in TRAINED else [])]
+    if plan.plan == 'best':
+      needs += [rival.name for rival in self._rivals(plan)]
     what = 'gamma adapted' if plan.plan == 'adaptive' else f'gamma {plan.plan}'
     title = f'{DRAFTS[plan.draft]}, temperature {plan.temperature:g}, {what}, batch {plan.batch}'
-    return self._cell(plan, title, needs, self._measured, self._rivals(plan) if plan.plan == 'best' else ())
+    return Group(plan.name, title, (plan,), tuple(needs))
 
   def _rivals(self, plan: SpecCell) -> list[SpecCell]:
     """The cells that say which gamma is the best; they are wanted for themselves too."""
-    same = lambda other: (other.draft, other.temperature) == (plan.draft, plan.temperature) and other.plan.isdigit()
-    return list(filter(same, self.plans()))
+    same = (plan.draft, plan.temperature)
+    return [other for other in self.plans() if (other.draft, other.temperature) == same and other.plan.isdigit()]
 
-  def _measured(self, plan: SpecCell) -> SpecCell:
-    gammas = self.experiment.measure.gammas
-    gamma = int(plan.plan) if plan.plan.isdigit() else max(gammas)
-    if plan.plan == 'best':
-      known = latest(self.cells())
-      gamma = max((known[rival.key] for rival in self._rivals(plan)), key=lambda cell: cell.speedup).gamma
-    return self.measuring.cell(plan.draft, plan.temperature, plan.plan, gamma, plan.batch)
+  def measure(self, group: Group[SpecCell], missing: Sequence[SpecCell]) -> Iterator[SpecCell]:
+    for plan in missing:
+      yield self.measuring.cell(plan.draft, plan.temperature, plan.plan, self._gamma(plan), plan.batch)
 
-  def _summary(self, cell: SpecCell) -> str:
+  def _gamma(self, plan: SpecCell) -> int:
+    """The number that the plan names, the fastest one measured, or the largest, which an adapted one stays below."""
+    if plan.plan.isdigit():
+      return int(plan.plan)
+    if plan.plan == 'adaptive':
+      return max(self.experiment.measure.gammas)
+    known = latest(self.cells())
+    return max((known[rival.key] for rival in self._rivals(plan)), key=lambda cell: cell.speedup).gamma
+
+  def summary(self, cell: SpecCell) -> str:
     predicted = 'nothing predicted' if cell.predicted_width is None else f'predicted {cell.predicted_width:.2f}x'
     return f'{cell.tokens_per_call:.2f} tokens a call, {predicted}, measured {cell.speedup:.2f}x'

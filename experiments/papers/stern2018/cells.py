@@ -53,5 +53,9 @@ class BlockwiseCell(Cell):
     return self.k, self.regime, self.rule
 
   @property
+  def place(self) -> tuple[int, str, str, str | None]:
+    return *self.key, self.split
+
+  @property
   def name(self) -> str:
     return f'k{self.k}-{self.regime}-{self.rule}'

@@ -8,18 +8,18 @@ from experiments.papers.stern2018 import figures, image_figures
 from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.images import TAU, ImageExperiment
-from experiments.papers.stern2018.page import Group, Page
+from experiments.papers.stern2018.page import BlockwisePage, ModelCells
 
 SHOWN = 8  # images of the paper's last page
 
 
-def table2_groups(experiment: ImageExperiment) -> list[Group]:
+def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
   """The cells of Table 2, then, for the largest k, those of the sweep."""
   table = experiment.table
-  found = [Group(1, 'regular', ('exact',), table.split)]
-  found += [Group(k, regime, ('exact', within(TAU)), table.split) for regime in table.regimes for k in table.ks]
+  found = [ModelCells(1, 'regular', ('exact',), table.split)]
+  found += [ModelCells(k, regime, ('exact', within(TAU)), table.split) for regime in table.regimes for k in table.ks]
   if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
-    found += [Group(max(table.ks), regime, others, table.split, 'sweep') for regime in table.regimes]
+    found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in table.regimes]
   return found
 
 
@@ -28,13 +28,14 @@ def within(tau: int) -> str:
   return f'distance-{tau}'
 
 
-class ImagePage(Page):
-  """See `Page`; in the workdir also images/, what every cell made of the split."""
+class ImagePage(BlockwisePage):
+  """See `BlockwisePage`; in the workdir also images/, what every cell made of the split."""
 
   experiment: ImageExperiment
 
-  def _open(self, split: str) -> ImageMeasuring:
-    return ImageMeasuring(self.experiment, self.experiment.open(), split, self.workdir / 'images', self.conditions)
+  def open(self) -> ImageMeasuring:
+    pictures, folder = self.material(self.experiment), self.workdir / 'images'
+    return ImageMeasuring(self.experiment, pictures, self.split, folder, self.conditions)
 
 
 def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:

@@ -12,7 +12,7 @@ from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.image_page import within
 from experiments.papers.stern2018.images import TAU, ImageExperiment
 from experiments.papers.stern2018.page import Measuring
-from experiments.papers.stern2018.text_measure import Measuring as TextMeasuring
+from experiments.papers.stern2018.text_measure import TranslationMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 
 
@@ -25,8 +25,8 @@ class Kind(NamedTuple):
   tables: tuple[Callable[..., Drawn], ...]  # of cells
 
 
-def _text(experiment: TranslationExperiment, folder: pathlib.Path, conditions: Conditions) -> TextMeasuring:
-  return TextMeasuring(experiment, experiment.open(), experiment.table.split, conditions)
+def _text(experiment: TranslationExperiment, folder: pathlib.Path, conditions: Conditions) -> TranslationMeasuring:
+  return TranslationMeasuring(experiment, experiment.open(), experiment.table.split, conditions)
 
 
 def _images(experiment: ImageExperiment, folder: pathlib.Path, conditions: Conditions) -> ImageMeasuring:

@@ -27,7 +27,7 @@ from fastdec.training.losses import head_accuracy
 BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
 
 
-class Measuring:
+class TranslationMeasuring:
   """Measures models on one split of an experiment's text.
 
   Args:
@@ -40,7 +40,7 @@ class Measuring:
   def __init__(self, experiment: TranslationExperiment, text: Text, split: str, conditions: Conditions) -> None:
     table = experiment.table
     pairs = text.pairs(split)[: table.sentences or None]
-    self.experiment, self.text, self.material, self.split = experiment, text, text, split
+    self.experiment, self.text, self.split = experiment, text, split
     own = {'dtype': experiment.model.dtype, 'batch': table.rows, 'seed': experiment.seed, 'max_len': table.max_len}
     timing = {'timing_batch': 1, 'timing_sentences': table.timed, 'timing_rounds': table.repeats}
     self.conditions = conditions | own | timing

@@ -39,7 +39,7 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 )
 def test_the_graph(tmp_path, text, first, regimes):
   page = MedusaPage(MedusaExperiment.of(changed(text=text)), tmp_path, None, {})
-  nodes = {node.name: node.needs for node in page._nodes()}
+  nodes = {node.name: node.needs for node in page.nodes()}
   assert nodes['medusa-1'] == (first,) and nodes['medusa-2'] == ('medusa-1',)
   assert nodes['medusa-2-tree'] == ('medusa-2',) and nodes['medusa-2-published-b1'] == ('medusa-2-tree',)
   assert [page.run(stage).regime for stage in ('medusa-1', 'medusa-2')] == list(regimes)

@@ -12,7 +12,7 @@ import fastdec as fd
 from configs import incremental
 from experiments.lab.cells import latest, read
 from experiments.papers.incremental.cells import SavingCell
-from experiments.papers.incremental.measure import Measuring, agreement, counted
+from experiments.papers.incremental.measure import CacheMeasuring, agreement, counted
 from experiments.papers.incremental.operations import launches, primitives
 from experiments.papers.incremental.page import IncrementalPage
 from experiments.papers.incremental.settings import IncrementalExperiment
@@ -167,12 +167,12 @@ def test_a_mistake_is_a_sentence_before_any_work(launch, tmp_path):
 
 def test_lengths_are_measured_together_and_other_sizes_are_other_cells(tmp_path):
   page = IncrementalPage(IncrementalExperiment.of(changed()), tmp_path, None, {})
-  names = [node.name for node in page._nodes()]
+  names = [node.name for node in page.nodes()]
   assert names.count('growth-transformer-float32-b2') == 1 and 'layout-transformer-bfloat16-b1-4' in names
   assert len({plan.key for plan in page.plans()}) == len(page.plans()) == 2 + 4 + 8 + 3
-  hashes = {page._models(plan) for plan in page.plans() if plan.model == 'transformer' and plan.part == 'growth'}
+  hashes = {page.models_of(plan) for plan in page.plans() if plan.model == 'transformer' and plan.part == 'growth'}
   wider = IncrementalPage(IncrementalExperiment.of(changed(**{'models.transformer.d_model': 32})), tmp_path, None, {})
-  assert len(hashes) == 1 and wider._models(wider.plans()[0]) not in hashes
+  assert len(hashes) == 1 and wider.models_of(wider.plans()[0]) not in hashes
 
 
 QUICK = ["--config.growth.models=('transformer',)", '--config.growth.batches=(1,)', '--config.layout.float32=()',
@@ -191,8 +191,8 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
     return [self._filled(plan, counts={'step': 9, 'layer': 3, 'eager_step': 99, 'eager_layer': 33}) for plan in plans]
 
   words = (CONFIG, *QUICK, f'--workdir={tmp_path}')
-  monkeypatch.setattr(Measuring, 'launches', no_memory)
-  monkeypatch.setattr(Measuring, 'encoder', encoder)
+  monkeypatch.setattr(CacheMeasuring, 'launches', no_memory)
+  monkeypatch.setattr(CacheMeasuring, 'encoder', encoder)
   ended = launch('incremental', *words)
   assert ended.code == 1 and 'failed: no memory is left' in (tmp_path / 'incremental.md').read_text()
   found = latest(read(tmp_path / 'results.jsonl', SavingCell))
@@ -204,7 +204,7 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
   assert long.to_fastest['uncached'] == pytest.approx(long.milliseconds['uncached'] / long.milliseconds['device'])
 
   before = (tmp_path / 'results.jsonl').read_text()
-  monkeypatch.setattr(Measuring, 'launches', launched)
+  monkeypatch.setattr(CacheMeasuring, 'launches', launched)
   ended = launch('incremental', *words)
   assert (ended.code, ended.err) == (0, '') and '| Transformer | 9 | 3 | 99 | 33 |' in ended.out
   after = (tmp_path / 'results.jsonl').read_text()

@@ -11,7 +11,7 @@ from experiments.lab import graph
 from experiments.lab.against_plain import Contest
 from experiments.lab.cells import latest, read
 from experiments.papers.leviathan2022.cells import SpecCell
-from experiments.papers.leviathan2022.measure import Measuring
+from experiments.papers.leviathan2022.measure import SpeculativeMeasuring
 from experiments.papers.leviathan2022.page import SpeculativePage
 from experiments.papers.leviathan2022.settings import experiment_of
 from tests.experiments.conftest import ROOT, run, with_settings
@@ -39,13 +39,13 @@ class Rehearsal(SpeculativePage):
     super().__init__(experiment_of(changed(**(asked | settings))), workdir, None, {})
     self.measured = []
 
-  def _check(self):
+  def check(self):
     pass
 
-  def _models(self, plan):
+  def models_of(self, plan):
     return self.models
 
-  def _training(self, run, title, needs=()):
+  def training(self, run, title, needs=()):
     return graph.Node(run.workdir.name, title, (), lambda: True, lambda budget: None)
 
   @property
@@ -64,7 +64,7 @@ class Rehearsal(SpeculativePage):
 
 
 def test_the_graph(tmp_path):
-  nodes = {node.name: node.needs for node in Rehearsal(tmp_path)._nodes()}
+  nodes = {node.name: node.needs for node in Rehearsal(tmp_path).nodes()}
   assert len(nodes) == 3 + 2 * (2 * (3 + 1 + 1) + (3 + 1) + 2)
   assert nodes['large-t0-g3-b1'] == nodes['large-t0-gadaptive-b1'] == ('target', 'large')
   assert nodes['bigram-t1-g3-b1'] == nodes['lookup-t1-g7-b1'] == ('target',)
@@ -181,7 +181,7 @@ def test_a_finished_page_is_drawn_again_in_no_time_and_other_settings_are_refuse
 def test_above_temperature_0(finished, monkeypatch):
   task, folder = finished
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
-  measuring = Measuring(experiment_of(changed(task, **settings)), folder / 'run', {})
+  measuring = SpeculativeMeasuring(experiment_of(changed(task, **settings)), folder / 'run', {})
   cell = measuring.cell('bigram', 1.0, '2', 2, 2)
   assert cell.same_as_plain is None and 0 < cell.alpha_beta < 1 and cell.predicted > 0 and cell.texts == 2
 
@@ -190,7 +190,7 @@ def test_above_temperature_0(finished, monkeypatch):
 def test_a_cell_fails_whose_texts_part_where_there_is_no_near_tie(finished, monkeypatch):
   task, folder = finished
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
-  measuring = Measuring(experiment_of(changed(task, **settings)), folder / 'run', {})
+  measuring = SpeculativeMeasuring(experiment_of(changed(task, **settings)), folder / 'run', {})
   decode = Contest._decode
 
   def mistaken(self, strategy, prompts, key):

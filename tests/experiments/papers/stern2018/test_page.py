@@ -5,15 +5,18 @@ import dataclasses
 import json
 import shutil
 import subprocess
+import types
 
 import pytest
 
 from configs import wmt14
-from experiments.lab import cells
+from experiments.lab import cells, run, text
 from experiments.papers.stern2018 import text_page
 from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import folders
+from fastdec.data.text.packing import packed_batches
+from tests.experiments.conftest import with_settings
 from tests.experiments.test_mistakes import start
 
 REGIMES = ('regular', 'distil', 'finetune', 'both')
@@ -57,19 +60,19 @@ def filled(table, whole, launch):
   return whole
 
 
-def graph_of(tmp_path, groups, **changed):
+def graph_of(tmp_path, asked, **changed):
   """{node: what it needs} of a page that nothing has been done for."""
   config = wmt14.get_config('scale=smoke')
   for name, value in (FOUR | changed).items():
     part, _, leaf = name.rpartition('.')
     config[part][leaf] = value
   experiment = TranslationExperiment.of(config)
-  nodes = text_page.TranslationPage(experiment, tmp_path, None, {})._nodes(groups(experiment))
+  nodes = text_page.TranslationPage(experiment, tmp_path, None, {}, asked(experiment)).nodes()
   return {node.name: ' '.join(node.needs) for node in nodes}
 
 
 def test_the_graph_of_table_1(tmp_path):
-  assert graph_of(tmp_path, text_page.table1_groups) == {
+  assert graph_of(tmp_path, text_page.table1_cells) == {
     'base': '',
     'cells-k1-regular-dev': 'base',
     'k3-regular': 'base',  # serves k = 2 too
@@ -95,35 +98,60 @@ def test_the_graph_of_table_1(tmp_path):
 
 @pytest.mark.parametrize('setting', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}], ids=str)
 def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, setting):
-  found = graph_of(tmp_path, text_page.table1_groups, **setting)
+  found = graph_of(tmp_path, text_page.table1_cells, **setting)
   assert found['cells-k2-regular-dev'] == 'k2-regular' and found['k2-finetune'] == 'k2-regular'
   assert found['k2-both'] == 'k2-distil distilled' and found['k3-both'] == 'k3-distil distilled'
 
 
 def test_the_graph_of_table_4_and_of_a_table_without_distillation(tmp_path):
-  found = graph_of(tmp_path, text_page.table4_groups)
+  found = graph_of(tmp_path, text_page.table4_cells)
   cells_found = [name for name in found if name.startswith('cells')]
   assert cells_found == ['cells-k1-distil-test', 'cells-k2-both-test', 'cells-k3-both-test']
   assert [name for name in found if name not in cells_found] == [
     'base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both']  # fmt: skip
-  found = graph_of(tmp_path, text_page.table1_groups, **{'table.regimes': ('finetune',)})
+  found = graph_of(tmp_path, text_page.table1_cells, **{'table.regimes': ('finetune',)})
   runs = [name for name in found if not name.startswith('cells')]
   assert runs == ['base', 'k3-regular', 'k2-finetune', 'k3-finetune']
   assert 'cells-k3-regular-dev' not in found and 'cells-k1-regular-dev' in found
 
 
 def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
-  found = graph_of(tmp_path, text_page.table1_groups, **{'data.distilled': 'elsewhere'})
+  found = graph_of(tmp_path, text_page.table1_cells, **{'data.distilled': 'elsewhere'})
   assert not {'teacher', 'distilled'} & set(found) and found['base-distil'] == 'base'
 
 
 def test_the_teacher_is_the_base_with_another_seed(tmp_path):
   config = wmt14.get_config('scale=smoke')
   config.seed = 2**32 - 1
-  shared = text_page.TranslationPage(TranslationExperiment.of(config), tmp_path, None, {})
-  teacher, base, distilled = shared.teacher(), shared.run(1, 'regular'), shared.run(1, 'distil')
+  experiment = TranslationExperiment.of(config)
+  page = text_page.TranslationPage(experiment, tmp_path, None, {}, text_page.table1_cells(experiment))
+  teacher, base, distilled = page.teacher(), page.run(1, 'regular'), page.run(1, 'distil')
   assert teacher.experiment == dataclasses.replace(base.experiment, seed=0)
   assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(tmp_path / 'distilled')
+
+
+def test_what_the_check_has_packed_is_not_packed_again_by_the_training(tmp_path, monkeypatch):
+  settings = {'data.cache': str(tmp_path / 'cache'), 'data.vocab_size': 300, 'data.max_train': 50}
+  experiment = TranslationExperiment.of(with_settings(wmt14.get_config('scale=smoke'), settings))
+  asked = [text_page.ModelCells(1, 'regular', (), 'dev')]
+  page = text_page.TranslationPage(experiment, tmp_path / 'run', None, {}, asked)
+  packed, trained_on = [], []
+
+  def pack(tokens, *how):
+    packed.append(len(tokens))
+    return packed_batches(tokens, *how)
+
+  def train(task, batches, *_):
+    trained_on.append(batches)
+    return types.SimpleNamespace(is_finished=False)
+
+  monkeypatch.setattr(text, 'packed_batches', pack)
+  monkeypatch.setattr(run, 'train', train)
+  page.check()
+  assert len(packed) == 2  # of the training and the dev set
+  (node,) = page.nodes()
+  node.work(None)
+  assert len(packed) == 2 and len(trained_on) == 1 and trained_on[0][0]['source'].any()
 
 
 def measured(folder):

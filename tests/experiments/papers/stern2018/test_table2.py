@@ -34,7 +34,7 @@ def words(cache, **changed):
 
 def test_the_graph_of_table_2(tmp_path):
   experiment = images.ImageExperiment.of(celeba.get_config('scale=smoke'))
-  nodes = image_page.ImagePage(experiment, tmp_path, None, {})._nodes(image_page.table2_groups(experiment))
+  nodes = image_page.ImagePage(experiment, tmp_path, None, {}, image_page.table2_cells(experiment)).nodes()
   assert {node.name: ' '.join(node.needs) for node in nodes} == {
     'base': '',
     'cells-k1-regular-dev': 'base',
@@ -52,7 +52,7 @@ def test_the_graph_of_table_2(tmp_path):
 
 def test_the_sweep_is_of_the_largest_k(tmp_path):
   experiment = images.ImageExperiment.of(celeba.get_config('scale=faces32'))
-  groups = image_page.table2_groups(experiment)
+  groups = image_page.table2_cells(experiment)
   sweep = [group for group in groups if group.kind == 'sweep']
   assert {(group.k, group.regime) for group in sweep} == {(10, 'regular'), (10, 'finetune')}
   assert all(group.rules == tuple(f'distance-{tau}' for tau in (1, 3, 4, 5, 6, 7, 8)) for group in sweep)

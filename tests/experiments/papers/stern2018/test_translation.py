@@ -9,7 +9,7 @@ from absl import flags
 from configs import wmt14
 from experiments.lab import cells, conditions
 from experiments.papers.stern2018.cells import BlockwiseCell
-from experiments.papers.stern2018.text_measure import Measuring
+from experiments.papers.stern2018.text_measure import TranslationMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from tests.experiments.conftest import SETTINGS, with_settings
 
@@ -158,7 +158,7 @@ def test_measuring_needs_no_launcher(table):
   assert 'config' not in flags.FLAGS
   config = with_settings(wmt14.get_config('scale=smoke'), SETTINGS | {'data.cache': str(table.cache)})
   experiment = TranslationExperiment.of(config)
-  measuring = Measuring(experiment, experiment.open(), 'dev', conditions.here())
+  measuring = TranslationMeasuring(experiment, experiment.open(), 'dev', conditions.here())
   (cell,) = measuring.cells(table.folder / 'base', 1, 'regular', ['exact'])
   (there,) = (one for one in read(table.folder) if one.key == cell.key)
   assert cell.bleu == there.bleu and cell.models == there.models

@@ -9,7 +9,7 @@ import fastdec as fd
 from configs import wmt14
 from experiments.lab.decoding import tree_nodes
 from experiments.papers.stern2018 import trees
-from experiments.papers.stern2018.text_measure import Measuring
+from experiments.papers.stern2018.text_measure import TranslationMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import folders
 from fastdec.struct import Bound
@@ -26,7 +26,7 @@ def experiment(tmp_path_factory):
 @pytest.mark.parametrize('split, other', [('dev', 'test'), ('test', 'dev')])
 def test_sources_are_of_the_other_split_and_evenly_spaced(experiment, split, other):
   text = experiment.open()
-  measuring, everything = Measuring(experiment, text, split, {}), text.tokens(other).source
+  measuring, everything = TranslationMeasuring(experiment, text, split, {}), text.tokens(other).source
   spaced = np.linspace(0, len(everything) - 1, min(400, len(everything))).round().astype(int)
   assert measuring.tree_sources == [everything[i].tolist() for i in spaced]
   assert measuring.tree_conditions == {'tree_split': other, 'tree_sentences': len(spaced)}
@@ -39,7 +39,7 @@ def test_without_trees_no_other_split_is_read(experiment):
   read = []
   recorded = dataclasses.replace(text)
   object.__setattr__(recorded, 'pairs', lambda split: read.append(split) or text.pairs(split))
-  assert Measuring(chains, recorded, 'dev', {}).tree_sources == [] and read == ['dev']
+  assert TranslationMeasuring(chains, recorded, 'dev', {}).tree_sources == [] and read == ['dev']
 
 
 def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(translator):
