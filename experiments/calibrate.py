@@ -30,9 +30,8 @@ def main(_: list[str]) -> None:
   import dataclasses
   import pathlib
 
-  import rich.console
-
   from experiments.lab import report
+  from experiments.lab.console import plain_console
   from experiments.lab.progress import Progress
   from experiments.papers.cai2024 import tables
   from experiments.tools import generation
@@ -50,7 +49,7 @@ def main(_: list[str]) -> None:
   folder, heads_there = language.opened[MODEL.value], language.opened[heads_folder]
   heads, target = Bound(heads_there.heads, heads_there.head_params()), Bound(folder.model, folder.params())
   ids = [language.ids(prompt) for prompt in prompts]
-  console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+  console = plain_console()
   with Progress(len(ids), 'prompt') as progress:
     found = tree_calibration.calibrate(target, heads, ids, NODES.value, MAX_LEN.value, ROWS.value, progress.add)
   if REPEATS.value:

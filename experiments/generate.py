@@ -50,8 +50,7 @@ REPEATS = flags.DEFINE_integer('repeats', 3, 'rounds of timing after a prompt (0
 def main(_: list[str]) -> None:
   import pathlib
 
-  import rich.console
-
+  from experiments.lab.console import plain_console
   from experiments.tools import generation, prompt_file, streaming
 
   _check()
@@ -59,7 +58,7 @@ def main(_: list[str]) -> None:
     MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
     TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value,
   )  # fmt: skip
-  console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+  console = plain_console()
   is_one = PROMPT.value is not None
   prompts = [PROMPT.value] if is_one else generation.read_prompts(pathlib.Path(PROMPTS.value))
   language = generation.Language.of(settings, prompts)

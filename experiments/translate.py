@@ -29,9 +29,9 @@ PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 
 
 def main(words: list[str]) -> None:
-  import rich.console
 
   from experiments.lab import decoding, show
+  from experiments.lab.console import plain_console
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
 
@@ -45,7 +45,7 @@ def main(words: list[str]) -> None:
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
-  console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+  console = plain_console()
   for score, line in itertools.chain(*(out.hypotheses or [])):
     console.print(line if PLAIN.value else f'{score:8.3f}  {line}')
   if out.hypotheses is not None:

@@ -1,5 +1,5 @@
-"""Sentences for a decoder-only language model, and its training; a prompt is the first tokens of a sentence, after the
-word that training predicts the first one from."""
+"""Sentences for a decoder-only language model, and its training. A prompt is BOS followed by the first n tokens of a
+sentence."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from fastdec.models.lm import LM, LMConfig
 
 
 class Captions(Text):
-  """Lines, tokenizer and ids; of a pair, the target is what is learnt."""
+  """Lines, tokenizer and ids; the target of a pair is learnt."""
 
   @property
   def model(self) -> LM:
@@ -22,7 +22,7 @@ class Captions(Text):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaptionTraining(Training):
-  """Of one language model."""
+  """The training of one language model."""
 
   data: TextConfig
   model: LMConfig
@@ -32,7 +32,7 @@ class CaptionTraining(Training):
 
 
 def prompts_of(text: Captions, split: str, n: int) -> Int[np.ndarray, 'n s']:
-  """The first n tokens of every caption that has more, after the word that training predicts the first one from."""
+  """BOS and the first n tokens of every caption that has more than n."""
   tokens, first = text.tokens(split).target, text.model.config.bos_id
   found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
   if not found:

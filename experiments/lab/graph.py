@@ -30,7 +30,7 @@ class Node:
     title: for the console, such as 'training the base model'.
     needs: names of the nodes that come before.
     is_done: whether the result is on the disk.
-    work: makes it, or goes on, within so many seconds (None: as long as it takes).
+    work: makes it, or goes on; it takes the seconds that are left, None for as long as it takes.
     is_shared: whether `work` may run in several processes at once: they join in when there is nothing else to do.
   """
 
@@ -44,8 +44,12 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What has come of the nodes: why some failed ('base: no space left' where it was the base that did), by name, and
-  whether the others are all done, or the budget ended before."""
+  """What has come of the nodes.
+
+  Attributes:
+    failed: why nodes failed, by name; 'base: no space left' for a node that needs the base, which failed.
+    is_complete: whether all others are done; else the budget ended before.
+  """
 
   failed: Mapping[str, str]
   is_complete: bool
@@ -100,7 +104,7 @@ class Worker:
       time.sleep(POLL_SECONDS)
 
   def _missing(self) -> dict[str, Node]:
-    """What is not done, and is needed for what nothing else needs."""
+    """Unfinished nodes on which some final node (one that no other node needs) depends."""
     wanted = {node.name for node in self.nodes} - {need for node in self.nodes for need in node.needs}
     found = []
     for node in reversed(self.nodes):
@@ -110,14 +114,16 @@ class Worker:
     return {node.name: node for node in reversed(found)}
 
   def _failed(self, missing: Mapping[str, Node]) -> dict[str, str]:
-    """Why nodes that are missing cannot be done; those that another process has done all the same are forgotten."""
+    """Why missing nodes cannot be done; failures of nodes that another process has done since are forgotten."""
     causes = {name: name for name in self._reasons if name in missing}
     for node in missing.values():
       for need in node.needs:
         if need in causes:
           causes.setdefault(node.name, causes[need])
-    whose = lambda name, cause: '' if name == cause else f'{cause}: '
-    return {name: whose(name, cause) + self._reasons[cause] for name, cause in causes.items()}
+    reasons = {}
+    for name, cause in causes.items():
+      reasons[name] = self._reasons[cause] if name == cause else f'{cause}: {self._reasons[cause]}'
+    return reasons
 
   def _try(self, node: Node) -> bool:
     """Does a node, unless another process is at it."""

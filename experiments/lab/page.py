@@ -5,17 +5,18 @@ cells are skipped, an interrupted run goes on, several processes share the work,
 reason.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
-import rich.console
 
 from experiments.lab import graph
 from experiments.lab.cells import Cell, append, latest, read
 from experiments.lab.conditions import Conditions
+from experiments.lab.console import plain_console
 from experiments.lab.run import Run
 from experiments.lab.settings import Material, Training
 from fastdec.errors import UserError
@@ -58,7 +59,7 @@ class Page(Generic[Kind]):
   def __init__(self, experiment: Any, workdir: pathlib.Path, budget: float | None, conditions: Conditions) -> None:
     self.experiment, self.workdir, self.budget = experiment, workdir, graph.Budget(budget)
     self.conditions = conditions
-    self.console = rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    self.console = plain_console()
     self.results = workdir / 'results.jsonl'
     self.has_measured = False  # whether there are cells from this process
     self._materials: dict[tuple[str, str], Material] = {}
@@ -141,7 +142,7 @@ class Page(Generic[Kind]):
       self._materials[key] = experiment.open()
     return self._materials[key]
 
-  def data_lock(self) -> Any:
+  def data_lock(self) -> contextlib.AbstractContextManager[bool]:
     """Held while data is prepared: by one process at a time."""
     return locked(pathlib.Path(self.experiment.data.cache) / 'lock')
 

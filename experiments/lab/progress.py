@@ -5,16 +5,17 @@ import time
 from types import TracebackType
 
 import rich.progress as bars
-from rich.console import Console
+
+from experiments.lab.console import plain_console
 
 
 class Progress:
-  """How many are done, how many a second, and the time left: a bar, or what is logged where stdout is no terminal."""
+  """Items done, items a second and the time left: a bar, or lines of a log if stdout is no terminal."""
 
   def __init__(self, total: int, noun: str) -> None:
     self._noun = noun
     self._total, self._done, self._made, self._since = total, 0, 0, time.monotonic()
-    self._console = Console(highlight=False, soft_wrap=True, markup=False)
+    self._console = plain_console()
     columns = (noun, bars.MofNCompleteColumn(), bars.BarColumn(), bars.TextColumn('{task.description}'))
     self._bar = bars.Progress(*columns, console=self._console, disable=not self._console.is_terminal)
     self._task = self._bar.add_task('compiling', total=total)
@@ -27,17 +28,17 @@ class Progress:
     self._bar.stop()
 
   def add(self, count: int) -> None:
-    """So many more, made here."""
+    """Counts items that this process made."""
     self._done, self._made = self._done + count, self._made + count
     self._bar.update(self._task, completed=self._done, description=self._speed())
 
   def reset(self, done: int) -> None:
-    """So many are on the disk, whoever made them."""
+    """Sets the number of items on the disk, whoever made them."""
     self._done = done
     self._bar.update(self._task, completed=done)
 
   def log(self, name: str) -> None:
-    """A line for those who have no bar."""
+    """Prints the state in a line if there is no bar."""
     if not self._console.is_terminal:
       self._console.print(f'{name}  {self._done:,} of {self._total:,} {self._noun}s  {self._speed()}')
 

@@ -24,7 +24,7 @@ from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What a run does beside the loop: what it trains, how that is looked at, and how the result is kept."""
+  """What a run brings to the training loop: its task, its evaluation, and how the result is saved."""
 
   task: Task
   evaluate: Callable[[Params], dict[str, float]]
@@ -56,12 +56,12 @@ class Run:
 
   @property
   def is_finished(self) -> bool:
-    """Whether the model is there."""
+    """Whether the model has been written."""
     return (self.workdir / 'model' / 'config.json').is_file()
 
   @property
   def is_current(self) -> bool:
-    """Whether it is finished, and came from the base and the text that there are now."""
+    """Whether it is finished, and was trained on the base and the text as they are now."""
     try:
       self.check_inputs()
     except UserError:  # among them: the base is not there
@@ -132,10 +132,11 @@ class Run:
       trained, share = _heads_of(self.base, heads), settings.p1_share
       start = fresh if trained is None else trained
       task = finetuned_heads_task(model, heads, trunk, start, share, smoothing, settings.draw, settings.decay)
-      split = lambda params: (params['model'], params['heads'])
     else:
       task = frozen_heads_task(model, heads, trunk, smoothing, settings.draw, settings.decay, fresh)
-      split = lambda params: (trunk, params)
+
+    def split(params: Params) -> tuple[Params, Params]:
+      return (params['model'], params['heads']) if self.regime in TUNED else (trunk, params)
 
     def evaluate(params: Params) -> dict[str, float]:
       accuracy = head_accuracy(model, heads, *split(params), dev)
@@ -168,7 +169,11 @@ class Run:
     return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
 
   def _record(self, there: Mapping[str, Any], base: Mapping[str, str], distilled: str) -> dict[str, Any]:
-    """What the run is asked to be: its `workdir/config.json`. What `there` lacks and has its default is left out."""
+    """The settings written to `workdir/config.json`.
+
+    Fields absent from the existing record `there` are left out while they have their default, so that older records
+    still compare equal.
+    """
     experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
     heads = {'heads': experiment.heads} if self.k > 1 else {}
     data = experiment.recorded_data(distilled)
@@ -181,8 +186,11 @@ class Run:
 def _fields(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
   """The fields of a dataclass, without those younger than the record `there` that have their default."""
   defaults = {field.name: field.default for field in dataclasses.fields(part)}
-  is_known = lambda name, value: there is None or name in there or value != defaults[name]
-  return {name: value for name, value in dataclasses.asdict(part).items() if is_known(name, value)}
+  found = {}
+  for name, value in dataclasses.asdict(part).items():
+    if there is None or name in there or value != defaults[name]:
+      found[name] = value
+  return found
 
 
 def _read(workdir: pathlib.Path) -> dict[str, Any]:
@@ -200,7 +208,7 @@ def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:
-  """The parameters of the base's heads, of more than are wanted the first; None where it has none."""
+  """The parameters of the base's heads (the first of them if it has more than wanted); None if it has no heads."""
   folder = folders.open(base)
   if not folder.has_heads:
     return None

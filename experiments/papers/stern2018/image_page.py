@@ -46,8 +46,9 @@ def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:
   figures.speedups(found, workdir / 'figure4.png')
   drawn = ['table2.png', 'tau.png', 'figure4.png']
   k = max(settings.ks)
-  of = lambda k, regime, rule: table.workdir / 'images' / f'{settings.split}-k{k}-{regime}-{rule}.npz'
-  greedy, both = of(1, 'regular', 'exact'), of(k, 'finetune', within(TAU))
+  images = workdir / 'images'
+  greedy = images / f'{settings.split}-k1-regular-exact.npz'
+  both = images / f'{settings.split}-k{k}-finetune-{within(TAU)}.npz'
   if greedy.is_file() and both.is_file():
     with np.load(greedy) as plain, np.load(both) as blockwise:
       columns = [blockwise['input'], plain['output'], blockwise['output'], blockwise['original']]
