@@ -57,7 +57,7 @@ class MedusaMeasuring:
     target, heads = self._bound(stage)
     config = self.config
     prompts = prompts_of(self.text, 'dev', config.prompt)
-    prompts = prompts[spaced(len(prompts), min(config.calibrated, len(prompts)))]
+    prompts = prompts[spaced(len(prompts), min(config.calibrated, len(prompts)))].tolist()
     most = max(config.most, config.nodes)
     found = tree_calibration.calibrate(target, heads, prompts, most, config.max_len, ROWS)
     found = tree_calibration.timed(found, target, heads, prompts[0], config.max_len, config.repeats)
