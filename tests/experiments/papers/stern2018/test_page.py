@@ -249,7 +249,7 @@ def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(table, f
   def full(*_):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(page, 'distill', full)
+  monkeypatch.setattr(text_page, 'distill', full)
   ended = launch(*command)
   assert ended.code == 1 and 'Traceback' not in ended.err + ended.out
   assert 'distilled failed: OSError: [Errno 28] No space left on device' in ended.out
