@@ -191,11 +191,10 @@ def test_a_workdir_of_another_config_or_teacher(table, copy, words, launch):
 
 
 def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(whole, words, launch, monkeypatch, tmp_path):
-  synced, sync = [], os.fsync
+  sync = os.fsync
 
   def full(file):
-    synced.append(file)
-    if len(synced) > 3:
+    if '00003.jsonl' in os.readlink(f'/proc/self/fd/{file}'):
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     sync(file)
 
