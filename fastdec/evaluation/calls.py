@@ -54,7 +54,7 @@ class FreeDraft:
 class Drafted(LoopStrategy):
   """A strategy of any drafter and any rule."""
 
-  drafter: Any
+  drafter: Any = None  # the default, a plain attribute, takes the place of the base's property
   rule: Any = Exact()
 
 
