@@ -2,8 +2,8 @@
 
 MODEL_TYPES                               what config.json calls the models that it reads
 model_of(config, generation, dtype)       the model, from config.json and generation_config.json
-params_of(model, tensors)                 its parameters, unread: tensors[name] is where one lies (`tensors.Stored`),
-                                          several that become one parameter are `tensors.Stacked`
+params_of(model, tensors)                 its parameters, unread: tensors[name] is where one lies (`stored.Stored`),
+                                          several that become one parameter are `stored.Stacked`
 """
 
 import importlib

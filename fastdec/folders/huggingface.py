@@ -14,7 +14,8 @@ from fastdec.errors import UserError
 from fastdec.files import read_json
 from fastdec.folders.families import families
 from fastdec.folders.folder import Folder
-from fastdec.folders.tensors import Tensors, fit, put
+from fastdec.folders.stored import put
+from fastdec.folders.tensors import Tensors, fit
 from fastdec.models.api import Params
 from fastdec.tokenizers import huggingface as tokenizer
 

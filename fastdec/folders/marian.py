@@ -8,7 +8,8 @@ from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.folders.huggingface import end_and_pad, suppressed
-from fastdec.folders.tensors import Stacked, are_equal, shaped
+from fastdec.folders.stored import Stacked
+from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.transformer import Transformer, TransformerConfig
 

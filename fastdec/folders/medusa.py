@@ -24,7 +24,8 @@ from jax.sharding import Mesh
 
 from fastdec.errors import UserError
 from fastdec.folders.huggingface import HuggingFaceFolder
-from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed, put
+from fastdec.folders.stored import put
+from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 

@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 
 from fastdec.errors import UserError
 from fastdec.folders.folder import Folder
-from fastdec.folders.tensors import put, stored_in
+from fastdec.folders.stored import put, stored_in
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
@@ -161,11 +161,16 @@ class NativeFolder(Folder):
     stored = stored_in(file)
     expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
     for name in sorted(expected.keys() | stored.keys()):
-      have, want = (tuple(x[name].shape) if name in x else 'nothing' for x in (stored, expected))
-      if name in expected and have == (math.prod(want[:-1]), *want[-1:]):  # as a matrix: the axes of the outputs as one
-        stored[name] = stored[name].reshape(*want)
-      elif have != want:
-        raise UserError(f'{file} holds {have} for {name}, its config.json means {want}: the two do not belong together')
+      have = stored[name].shape if name in stored else None
+      want = expected[name].shape if name in expected else None
+      if have == want:
+        continue
+      if want is None or have != (math.prod(want[:-1]), want[-1]):
+        given, meant = have or 'nothing', want or 'nothing'
+        raise UserError(
+          f'{file} holds {given} for {name}, its config.json means {meant}: the two do not belong together'
+        )
+      stored[name] = stored[name].reshape(*want)  # it was a matrix, the axes of the outputs as one
     return unflatten_dict(stored, sep='/')
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fastdec.folders import tensors
+from fastdec.folders.stored import Stored
 from tests.experiments.conftest import ROOT
 
 MISTAKES = {
@@ -69,7 +69,7 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize('name', MISTAKES)
 def test_a_mistake_is_one_sentence_before_weights_are_read(translator, files, launch, name, monkeypatch):
   words, expected = MISTAKES[name]
-  monkeypatch.setattr(tensors.Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
+  monkeypatch.setattr(Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
   words = [word.format(files=files, model=translator) for word in words]
   ended = launch('generate', f'--model={translator}', '--max_len=8', *words)
   assert ended.code == 2 and ended.out == '', ended
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_a_folder_of_hugging_face_is_one_sentence(translator,
   shutil.copy(translator / 'tokenizer.model', tiny)
   broken(tiny, name, TINY)
   if name not in READ:
-    monkeypatch.setattr(tensors.Stored, '__getitem__', None)
+    monkeypatch.setattr(Stored, '__getitem__', None)
   words, expected = BROKEN[name]
   ended = launch('generate', f'--model={tiny}', '--prompt=a dog', *[word.format(model=translator) for word in words])
   assert ended.code == 2 and ended.out == '', ended

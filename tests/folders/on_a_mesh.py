@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from fastdec.folders import tensors
+from fastdec.folders.stored import Stored
 from fastdec.sharding import MeshConfig, make_mesh
 
 
@@ -33,16 +33,16 @@ def held():
 
 def devices(folder, dtype=None):
   """What each device held at most when a tensor was read, and holds in the end; whether the values are right."""
-  most, read = held(), tensors.Stored.__getitem__
+  most, read = held(), Stored.__getitem__
 
   def watched(stored, index):
     for device, size in held().items():
       most[device] = max(most[device], size)
     return read(stored, index)
 
-  tensors.Stored.__getitem__ = watched
+  Stored.__getitem__ = watched
   model, params = fd.load(folder, dtype, make_mesh(MeshConfig(data=2, model=4)))
-  tensors.Stored.__getitem__ = read
+  Stored.__getitem__ = read
   end = held()
   _, alone = fd.load(folder, dtype)
   same = jax.tree.map(lambda a, b: a.dtype == b.dtype and bool((np.asarray(a) == np.asarray(b)).all()), params, alone)

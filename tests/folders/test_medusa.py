@@ -9,7 +9,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.folders.tensors import Stored
+from fastdec.folders.stored import Stored
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 

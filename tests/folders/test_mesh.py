@@ -12,7 +12,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.folders.tensors import Stacked, Stored, stored_in
+from fastdec.folders.stored import Stacked, Stored, stored_in
 from fastdec.models.lm import LM, LMConfig
 
 ROOT = Path(__file__).parents[2]

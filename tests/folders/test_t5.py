@@ -11,7 +11,8 @@ import pytest
 
 import fastdec as fd
 from fastdec.folders import t5
-from fastdec.folders.tensors import fit, put
+from fastdec.folders.stored import put
+from fastdec.folders.tensors import fit
 from fastdec.models import api
 
 FOLDER = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf' / 't5_tiny'

@@ -1,0 +1,134 @@
+"""Tensors of safetensors files, unread, and how they are read: one by one, each straight onto its devices."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array
+
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+from fastdec.sharding import check_axes, partition_of, shardings_of
+
+DTYPES = {
+  'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16,
+  'F8_E4M3': jnp.float8_e4m3fn, 'F8_E5M2': jnp.float8_e5m2, 'BOOL': np.bool_,
+  'I64': np.int64, 'I32': np.int32, 'I16': np.int16, 'I8': np.int8,
+  'U64': np.uint64, 'U32': np.uint32, 'U16': np.uint16, 'U8': np.uint8,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stored:
+  """A tensor in a file. An index reads what it takes, and no more; until then nothing is read."""
+
+  file: pathlib.Path
+  offset: int  # bytes before it
+  dtype: np.dtype
+  shape: tuple[int, ...]
+
+  @property
+  def ndim(self) -> int:
+    return len(self.shape)
+
+  def reshape(self, *shape: int) -> 'Stored':
+    return dataclasses.replace(self, shape=shape)
+
+  def __getitem__(self, index: Any) -> np.ndarray:
+    mapped = np.memmap(self.file, self.dtype, 'r', self.offset, self.shape)
+    return np.array(mapped[index])  # a copy, so that the file's pages do not stay in memory
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stacked:
+  """Tensors of one shape as one with an axis more, its first. It is read as they are: by an index for every axis."""
+
+  parts: tuple[Any, ...]
+
+  @property
+  def dtype(self) -> np.dtype:
+    return self.parts[0].dtype
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return (len(self.parts), *self.parts[0].shape)
+
+  @property
+  def ndim(self) -> int:
+    return len(self.shape)
+
+  def reshape(self, *shape: int) -> 'Stacked':
+    """The same parts, each with the axes after the first."""
+    return Stacked(tuple(part.reshape(*shape[1:]) for part in self.parts))
+
+  def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+    return np.stack([part[index[1:]] for part in self.parts[index[0]]])
+
+
+def stored_in(file: pathlib.Path) -> dict[str, Stored]:
+  """The tensors of a safetensors file, by name, in order: its header says where each of them lies.
+
+  Raises:
+    UserError: the file is not whole.
+  """
+  from safetensors import SafetensorError, safe_open
+
+  try:
+    safe_open(file, 'numpy')  # checks that header and file belong together
+  except (SafetensorError, OSError) as error:
+    raise UserError(f'{file} is corrupt or cut short ({error}): copy it again') from None
+  with open(file, 'rb') as opened:
+    length = int.from_bytes(opened.read(8), 'little')
+    header = json.loads(opened.read(length))
+  header.pop('__metadata__', None)
+  found = {}
+  for name, entry in sorted(header.items()):
+    if entry['dtype'] not in DTYPES:
+      raise UserError(f'{name} of {file} is of type {entry["dtype"]}, which is not supported: convert it to F32')
+    offset = 8 + length + entry['data_offsets'][0]
+    found[name] = Stored(file, offset, np.dtype(DTYPES[entry['dtype']]), tuple(entry['shape']))
+  return found
+
+
+def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None) -> Params:
+  """Reads parameters one after the other, each straight onto the device or onto its parts of the mesh.
+
+  Args:
+    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. What stands in it twice becomes one array.
+    module: the model, or the heads, whose `partition` says how they lie on the mesh.
+    dtype: what they are converted to while they are read; None: as they are stored.
+    mesh: the devices; None: JAX's default device.
+
+  Raises:
+    UserError: a mesh with other axes, or one that does not divide a parameter. Nothing has been read then.
+  """
+  leaves, structure = jax.tree.flatten(stored)
+  shardings = [None] * len(leaves)
+  if mesh is not None:
+    check_axes(mesh)
+    shardings = jax.tree.leaves(shardings_of(stored, mesh, partition_of(module, mesh.shape['model'])))
+  arrays = {}
+  for leaf, sharding in zip(leaves, shardings, strict=True):
+    if id(leaf) not in arrays:
+      arrays[id(leaf)] = _put(leaf, dtype, sharding)
+  return structure.unflatten([arrays[id(leaf)] for leaf in leaves])
+
+
+def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:
+  wanted = jax.dtypes.canonicalize_dtype(leaf.dtype if dtype is None else dtype)
+  if sharding is None:
+    return jnp.asarray(leaf[(slice(None),) * leaf.ndim].astype(wanted, copy=False))
+  read = {}
+
+  def part(index: Any) -> np.ndarray:
+    """What one device holds; devices that hold the same read it once."""
+    if str(index) not in read:
+      read[str(index)] = leaf[index].astype(wanted, copy=False)
+    return read[str(index)]
+
+  return jax.make_array_from_callback(leaf.shape, sharding, part)
