@@ -1,4 +1,4 @@
-"""A strategy's texts and wall clock against plain decoding's, batch by batch, in turn."""
+"""Compares a strategy with plain decoding: the texts of both, and their wall clock in turn, batch by batch."""
 
 import dataclasses
 import functools
@@ -16,20 +16,20 @@ from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
-Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, and their key
-MORE = 3  # times as many, to take off what the first ones cost
+Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, with their key
+MORE = 3  # a second program decodes this many times more texts: the difference is free of what starting costs
 
 
 @dataclasses.dataclass(frozen=True)
-class Contest:
-  """What is compared.
+class Comparison:
+  """A strategy beside plain decoding, over the same prompts.
 
   Attributes:
     target: the model.
-    strategy: drafts.
-    plain: one token a call, at the same temperature.
-    batches: what both go on from.
-    max_len: of a text.
+    strategy: the strategy that drafts.
+    plain: decoding of one token a call, at the same temperature.
+    batches: the prompts that both continue.
+    max_len: the most tokens of a text.
   """
 
   target: Bound
@@ -48,23 +48,23 @@ class Contest:
 
   @property
   def counts(self) -> tuple['Counts', 'Counts']:
-    """Of the strategy's texts, and of the plain ones."""
+    """The counts of the strategy's texts, then of the plain ones."""
     return Counts.of(self.ours), Counts.of(self.theirs)
 
   @property
   def same(self) -> float:
-    """The share of texts that are plain decoding's."""
+    """The share of texts that equal plain decoding's."""
     rows = [(a.tokens == b.tokens).all(1) for a, b in zip(self.ours, self.theirs, strict=True)]
     return float(np.concatenate(rows).mean())
 
   def agreement(self, dtype: str) -> dict[str, Any]:
-    """How many texts are plain decoding's, for temperature 0.
+    """How many texts equal plain decoding's, at temperature 0.
 
     Args:
-      dtype: that the target computes in.
+      dtype: the type that the target computes in.
 
     Raises:
-      UserError: texts part where there is no near tie.
+      UserError: a text differs first at a place that is not a near tie.
     """
     parts = [
       partings(tuple(self.target), prompts, ours, theirs)
@@ -78,12 +78,13 @@ class Contest:
   def clock(
     self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
   ) -> dict[str, Timing]:
-    """Whole texts, texts without their prompts, and single calls, in turn: all meet the same speed of the machine.
+    """Times whole texts, texts without their prompts, and single calls in turn, so that the machine treats all alike.
 
     Args:
-      rounds: how often.
-      calls: functions of how many calls to do, and how many a text takes.
-      few: texts that a program decodes before its time counts: the first calls of small models find cold caches.
+      rounds: how many times each is timed.
+      calls: by name, a function of how many calls to make, and how many calls a text takes.
+      few: texts that the shorter program of a pair decodes. More than 1 for small models, whose first calls find cold
+        caches.
     """
     functions, repeats = {}, {', few': few, ', many': MORE * few}
     for name, one in (('plain', self.plain), ('ours', self.strategy)):
@@ -98,7 +99,7 @@ class Contest:
     return measure(functions, rounds, self.batches)
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
-    """The ratios of a cell: texts may differ in length, so all is for a token."""
+    """The ratios of a cell. They are of times for one token, because the two sides' texts may differ in length."""
     ours, theirs = (
       Timing(tuple(s * len(self.batches) / counts.tokens for s in clock[name].seconds), 0.0)
       for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
@@ -115,12 +116,12 @@ class Contest:
     }
 
   def state(self, strategy: Any) -> DecodeState:
-    """What a strategy has after the prompts of the first batch."""
+    """The state of a strategy after the prompts of the first batch."""
     prompts, key = self.batches[0]
     return texts(self.target, strategy, prompts, self.max_len, key, 0)
 
   def _calls_alone(self, clock: Mapping[str, Timing]) -> float | None:
-    """The ratio of the times that the calls take for a token; None where the clock is too coarse for that."""
+    """The ratio of the times that calls take for a token; None if the timer cannot resolve them."""
     ours, theirs = (
       net(clock, f'{name} calls') / counts.later for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
     )
@@ -132,13 +133,13 @@ class Contest:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-  """What was written, in sums over batches: a batch takes as many steps as the row that needs most."""
+  """Sums over batches of texts. A batch takes as many steps as its row that needs most."""
 
   texts: int
   tokens: int
-  later: int  # tokens after the first ones, which come of the prompts
-  steps: int  # of a batch, on average: at least 1
-  per_step: float  # later tokens for each step of a batch
+  later: int  # all tokens but the first of each text, which comes from the prompt
+  steps: int  # steps of a batch, on average; at least 1
+  per_step: float  # `later` tokens for each step of a batch
   drafts_per_call: float
 
   @classmethod
@@ -151,18 +152,24 @@ class Counts:
 
 
 def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
-  """Seconds of the calls of a few texts, round by round, once the program runs: what starting it takes is taken off."""
+  """Seconds that the calls of a few texts take, round by round, without what starting the program takes."""
   return np.subtract(clock[f'{name}, many'].seconds, clock[f'{name}, few'].seconds)
 
 
 def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int) -> float | None:
-  """A call, in plain calls, of both of which the clock has so many; None where it is too coarse for plain ones."""
+  """Cost of one call in units of a plain call; None if the timer cannot resolve a plain call.
+
+  Args:
+    clock: see `Comparison.clock`.
+    name, plain: the names of the two kinds of calls there.
+    calls, plain_calls: how many of each a text takes.
+  """
   these, ones = net(clock, name) / calls, net(clock, plain) / plain_calls
   return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
 
 
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
-  """Prompts in order of length, so many at once, with a key for each batch; what does not fill a batch is left out."""
+  """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a batch are left out."""
   order = np.argsort((prompts != pad_id).sum(1), kind='stable')
   count = max(len(order) // batch, 1)
   chosen = np.resize(order, count * batch)
@@ -176,5 +183,5 @@ def joined(texts: list[Decoded]) -> Decoded:
 
 
 def spaced(total: int, count: int) -> np.ndarray:
-  """So many of `total` indices, evenly."""
+  """`count` evenly spaced indices from 0 to total - 1."""
   return np.linspace(0, total - 1, count).round().astype(int)

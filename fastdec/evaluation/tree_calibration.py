@@ -30,10 +30,10 @@ class Calibration:
   """What was found."""
 
   tree: Tree  # as large as was allowed
-  right: Mapping[int, tuple[float, ...]]  # how often a head has the token among so many first choices
-  positions: int  # tokens that there was something to guess after
-  tokens: Mapping[int, float]  # per call, by nodes, where decoding writes these texts
-  milliseconds: Mapping[int, float]  # of a call, by nodes; {}: not timed
+  right: Mapping[int, tuple[float, ...]]  # by n: how often each head has the token among its first n choices
+  positions: int  # tokens after which there was something to guess
+  tokens: Mapping[int, float]  # by nodes: tokens per call, where decoding writes these texts
+  milliseconds: Mapping[int, float]  # by nodes: the time of a call; {} if not timed
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Calibration':
@@ -76,15 +76,15 @@ def calibrate(
   rows: int,
   said: Callable[[int], None] = lambda count: None,
 ) -> Calibration:
-  """Has the model write greedily, and grows a tree of so many nodes at most; not timed.
+  """Has the model write greedily, and grows a tree of at most `nodes` nodes; nothing is timed.
 
   Args:
     target, heads: the model, and heads on it.
     prompts: ids, of sources if the model has an encoder.
-    nodes: of the tree at most, the root included.
-    max_len: of a text.
-    rows: prompts at once.
-    said: is told how many more prompts are done.
+    nodes: the most nodes of the tree, the root included.
+    max_len: the most tokens of a text.
+    rows: how many prompts are decoded at once.
+    said: called with how many more prompts are done.
   """
   ranks = written_ranks(target, heads, prompts, max_len, rows, said)
   positions = sum(map(len, ranks))
@@ -133,7 +133,7 @@ def timed(
 def _texts(
   target: Bound, prompts: Sequence[Sequence[int]], max_len: int, rows: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None, Decoded]]:
-  """Inputs, prompt lengths and greedy texts, so many rows at once, all of one shape; rows too many have no length."""
+  """Inputs, prompt lengths and greedy texts, `rows` at once, all of one shape; rows that only pad have length 0."""
   model, width = target.module, max(map(len, prompts))
   rows = min(rows, len(prompts))
   for start in range(0, len(prompts), rows):

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.against_plain import Contest, batches_of, joined, spaced
+from experiments.lab.against_plain import Comparison, batches_of, joined, spaced
 from experiments.lab.captions import prompts_of
 from experiments.lab.conditions import Conditions
 from experiments.papers.cai2024.cells import MedusaCell
@@ -71,18 +71,18 @@ class MedusaMeasuring:
     rule = fd.Typical(self.config.typical, self.config.typical**0.5) if plan.tree == 'typical' else fd.Exact()
     strategy = fd.Medusa(heads, choices, rule)
     batches = batches_of(self.timed, plan.batch, target.module.pad_id, None)
-    contest = Contest(target, strategy, fd.Greedy(), batches, self.config.max_len)
-    counts, theirs = contest.counts
+    comparison = Comparison(target, strategy, fd.Greedy(), batches, self.config.max_len)
+    counts, theirs = comparison.counts
     if not (counts.later and theirs.later):
       raise UserError('the model ends every text after one token, so nothing is drafted: train it for longer')
     is_exact = plan.tree != 'typical'
-    agreement = contest.agreement(self.experiment.model.dtype) if is_exact else {'same_as_plain': contest.same}
-    clock = contest.clock(self.config.repeats, {})
+    agreement = comparison.agreement(self.experiment.model.dtype) if is_exact else {'same_as_plain': comparison.same}
+    clock = comparison.clock(self.config.repeats, {})
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth,
-      tokens_unseen=self._unseen(contest), nll=self.nll(plan.stage),
-      models=models_hash(self.workdir, plan, found), **contest.speed(clock), **agreement,
-      conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},
+      tokens_unseen=self._unseen(comparison), nll=self.nll(plan.stage),
+      models=models_hash(self.workdir, plan, found), **comparison.speed(clock), **agreement,
+      conditions=self.conditions | {'repeated_4grams': repeated_share(joined(comparison.theirs))},
     )  # fmt: skip
 
   @functools.lru_cache  # noqa: B019 (one object a process)
@@ -91,10 +91,10 @@ class MedusaMeasuring:
     target = self._bound(stage)[0]
     return dev_loss(*target, self.text.dev_batches())['nll']
 
-  def _unseen(self, contest: Contest) -> float | None:
+  def _unseen(self, comparison: Comparison) -> float | None:
     """Tokens per call over the prompts that no text of the training begins with; None without any."""
-    is_new = np.array([tuple(row) not in self.seen for prompts, _ in contest.batches for row in prompts.tolist()])
-    texts = joined(contest.ours)
+    is_new = np.array([tuple(row) not in self.seen for prompts, _ in comparison.batches for row in prompts.tolist()])
+    texts = joined(comparison.ours)
     calls = texts.calls[is_new].sum()
     return float((texts.lengths[is_new] - 1).sum() / calls) if calls else None
 

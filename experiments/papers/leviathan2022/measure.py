@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 import fastdec as fd
-from experiments.lab.against_plain import Contest, batches_of, cost, joined, spaced
+from experiments.lab.against_plain import Comparison, batches_of, cost, joined, spaced
 from experiments.lab.conditions import Conditions
 from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.leviathan2022.settings import MODELS, TRAINED, SpeculativeExperiment
@@ -19,7 +19,7 @@ from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
 from fastdec.models.ngram import NGram
 from fastdec.struct import Bound
 
-FEW = 3  # texts, see `Contest.clock`
+FEW = 3  # texts, see `Comparison.clock`
 SUCCESSORS = 64  # of a word that the bigram model lists
 
 
@@ -50,27 +50,27 @@ class SpeculativeMeasuring:
     plain = fd.Sample(temperature) if temperature else fd.Greedy()
     key = jax.random.key(self.experiment.seed) if temperature else None
     batches = batches_of(self.timed, batch, self.target.module.pad_id, key)
-    contest = Contest(self.target, strategy, plain, batches, self.config.max_len)
-    counts, theirs = contest.counts
+    comparison = Comparison(self.target, strategy, plain, batches, self.config.max_len)
+    counts, theirs = comparison.counts
     if not (counts.later and theirs.later):
       raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
-    agreement = {} if temperature else contest.agreement(self.experiment.target.model.dtype)
+    agreement = {} if temperature else comparison.agreement(self.experiment.target.model.dtype)
     steps, plain_steps = counts.steps, theirs.steps
-    calls = self._calls(contest, gamma, steps, plain_steps)
-    clock = contest.clock(self.config.repeats, calls, few=max(FEW // batch, 1))
+    calls = self._calls(comparison, gamma, steps, plain_steps)
+    clock = comparison.clock(self.config.repeats, calls, few=max(FEW // batch, 1))
     c, v = (cost(clock, name, steps, 'one call', plain_steps) for name in ('drafts', 'wide calls'))
     c = None if c is None else c / gamma
     is_model = draft in MODELS
     alpha = self.alpha(draft, temperature) if is_model else None
-    speed, drafts = contest.speed(clock), counts.drafts_per_call if is_model else float(gamma)
+    speed, drafts = comparison.speed(clock), counts.drafts_per_call if is_model else float(gamma)
     return SpecCell(
       draft, temperature, plan, batch, gamma, alpha_beta=alpha,
-      alpha_accepted=accepted_share(joined(contest.ours), gamma) if is_model and plan != 'adaptive' else None,
+      alpha_accepted=accepted_share(joined(comparison.ours), gamma) if is_model and plan != 'adaptive' else None,
       c=c, v=v, drafts_per_call=drafts,
       predicted=None if None in (alpha, c) or plan == 'adaptive' else fd.theory.speedup(alpha, gamma, c),
       predicted_width=None if None in (c, v) else speed['tokens_per_call'] / (v + drafts * c),
       models=self.models(draft), **speed, **agreement,
-      conditions=self.conditions | {'repeated_4grams': repeated_share(joined(contest.theirs))},
+      conditions=self.conditions | {'repeated_4grams': repeated_share(joined(comparison.theirs))},
     )  # fmt: skip
 
   def models(self, draft: str) -> str:
@@ -101,13 +101,13 @@ class SpeculativeMeasuring:
       return fd.PromptLookup(self.config.lookup, gamma + 1, temperature)
     return fd.Speculative(tuple(self._draft(draft)), gamma, temperature, adaptive=adaptive)
 
-  def _calls(self, contest: Contest, gamma: int, steps: int, plain_steps: int) -> dict[str, Any]:
+  def _calls(self, comparison: Comparison, gamma: int, steps: int, plain_steps: int) -> dict[str, Any]:
     """The parts that the formulas reckon with, and how many of each a text takes."""
-    plain, ours = contest.state(contest.plain), contest.state(contest.strategy)
+    plain, ours = comparison.state(comparison.plain), comparison.state(comparison.strategy)
     return {
-      'one call': (whole_calls(self.target, contest.plain, plain), plain_steps),
-      'wide calls': (wide_calls(self.target, contest.strategy, ours, gamma + 1), steps),
-      'drafts': (draft_calls(self.target, contest.strategy, ours), steps),
+      'one call': (whole_calls(self.target, comparison.plain, plain), plain_steps),
+      'wide calls': (wide_calls(self.target, comparison.strategy, ours, gamma + 1), steps),
+      'drafts': (draft_calls(self.target, comparison.strategy, ours), steps),
     }
 
 

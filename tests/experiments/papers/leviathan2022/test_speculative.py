@@ -8,7 +8,7 @@ import pytest
 import fastdec as fd
 from configs import speculative
 from experiments.lab import graph
-from experiments.lab.against_plain import Contest
+from experiments.lab.against_plain import Comparison
 from experiments.lab.cells import latest, read
 from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.leviathan2022.measure import SpeculativeMeasuring
@@ -191,13 +191,13 @@ def test_a_cell_fails_whose_texts_part_where_there_is_no_near_tie(finished, monk
   task, folder = finished
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
   measuring = SpeculativeMeasuring(experiment_of(changed(task, **settings)), folder / 'run', {})
-  decode = Contest._decode
+  decode = Comparison._decode
 
   def mistaken(self, strategy, prompts, key):
     out = decode(self, strategy, prompts, key)
     is_plain = isinstance(strategy, fd.Greedy)
     return out if is_plain else dataclasses.replace(out, tokens=out.tokens.at[0, 1].set(7 + (out.tokens[0, 1] == 7)))
 
-  monkeypatch.setattr(Contest, '_decode', mistaken)
+  monkeypatch.setattr(Comparison, '_decode', mistaken)
   with pytest.raises(fd.UserError, match="1 of 2 texts part from plain greedy decoding's"):
     measuring.cell('unigram', 0.0, '1', 1, 2)
