@@ -1,6 +1,7 @@
 """The loop's contract, for every kind of draft: chains, trees, trees as data, nodes that may never be accepted."""
 
 import dataclasses
+import functools
 
 import hypothesis
 import jax
@@ -12,17 +13,23 @@ from hypothesis import strategies as st
 import fastdec as fd
 from fastdec.decoding import loop
 from fastdec.decoding.methods.greedy import NoDraft
-from fastdec.decoding.methods.lookup import LookupDrafter
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.rules.matching import Exact
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.struct import Bound
 from tests.decoding.fakes import EOS, HashHeads, HashLM, Scripted, truths
+from tests.decoding.methods_table import METHODS, hash_kit
 
 MODEL = HashLM()
 TARGET = Bound(MODEL, {})
 MAX_LEN = 11
 ROWS, PROMPT = 5, 4
+
+
+def drafter_of(make, truth, seed):
+  """The drafter of a method of the table, which does not know the truth."""
+  return make(hash_kit()).drafter
+
 
 DRAFTERS = {
   'none': lambda truth, seed: NoDraft(),
@@ -31,8 +38,8 @@ DRAFTERS = {
   'trees as data': lambda truth, seed: Scripted(truth, seed, nodes=7),
   'trees with a window': lambda truth, seed: Scripted(truth, seed, nodes=8, window=3),
   'wider than max_len': lambda truth, seed: Scripted(truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9),
-  'prompt lookup': lambda truth, seed: LookupDrafter(ngram=2, nodes=4),
 }
+DRAFTERS |= {name: functools.partial(drafter_of, make) for name, make in METHODS.items()}
 
 
 def some_prompts(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:

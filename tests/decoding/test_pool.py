@@ -9,7 +9,8 @@ import fastdec as fd
 from fastdec.decoding import pool
 from fastdec.decoding.pool import decode_all, decode_each, groups_of
 from fastdec.models.transformer import Transformer, TransformerConfig
-from tests.decoding.fakes import HashHeads, HashLM
+from tests.decoding.fakes import HashLM
+from tests.decoding.methods_table import METHODS, OTHERS, hash_kit
 
 MODEL, MAX_LEN = HashLM(), 20
 TRANSLATOR = Transformer(
@@ -20,14 +21,7 @@ TRANSLATOR = Transformer(
 )  # fmt: skip
 
 
-STRATEGIES = {
-  'greedy': fd.Greedy(),
-  'blockwise': fd.Blockwise((HashHeads(), {}), k=4),
-  'tree': fd.Medusa((HashHeads(), {}), [[0], [1], [0, 0], [1, 0]]),
-  'lookup': fd.PromptLookup(ngram=2, k=4),
-  'sampling': fd.Sample(temperature=3.0),
-  'beam': fd.Beam(size=3, n_best=2),
-}
+STRATEGIES = {name: make(hash_kit()) for name, make in (METHODS | OTHERS).items()}
 
 WITH_SOURCES = {
   'sampling': fd.Sample(),

@@ -22,6 +22,7 @@ from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.losses import head_loss
+from tests.decoding.methods_table import LOSSLESS, METHODS, Kit
 
 VOCAB, MAX_LEN, K = 13, 12, 10
 CONFIG = TransformerConfig(
@@ -47,7 +48,6 @@ FCONV = FConvConfig(
 )
 MODEL = Transformer(CONFIG)
 MODELS = {'transformer': MODEL, 'fconv': FConv(FCONV)}
-TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
 LAYOUTS = ('paper', 'separate')
 HEADS = {layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS}
 HEADS['medusa'] = MedusaHeads(depth=3, d_model=24, vocab_size=VOCAB)
@@ -144,48 +144,19 @@ def oracle(model, params):
   return tokens
 
 
-def strategy(name, heads):
-  bound = {name: (HEADS[name], heads[name]) for name in HEADS}
-  kind, _, rest = name.partition(' ')
-  layout, _, k = rest.partition(' ')
-  return {
-    'greedy': lambda: fd.Greedy(),
-    'lookup': lambda: fd.PromptLookup(),
-    'blockwise': lambda: fd.Blockwise(bound[layout], int(k)),
-    'two-calls': lambda: fd.BlockwiseTwoCalls(bound[layout], int(k)),
-    'sweep': lambda: fd.Blockwise(bound[layout], int(k), fd.MinBlock(fd.TopN(1), 1)),
-    'tree': lambda: fd.Medusa(bound[layout], TREE),
-    'chain-as-tree': lambda: fd.Medusa(bound[layout], [[0] * depth for depth in range(1, int(k or 4))]),
-    'twins': lambda: fd.Medusa(bound[layout], [[rank] for rank in range(VOCAB)]),  # every id, pads too
-    'too-many': lambda: fd.Medusa(bound[layout], [[rank] for rank in range(VOCAB + 1)]),
-  }[kind]()
-
-
-LOSSLESS = [
-  'greedy',
-  *(f'blockwise separate {k}' for k in (1, 2, 3, 7, 10)),
-  'blockwise paper 10',
-  'blockwise paper 4',
-  'two-calls separate 4',
-  'sweep separate 10',
-  'tree separate',
-  'tree paper',
-  'chain-as-tree separate',
-  'twins separate',
-  'lookup',
-  'tree medusa',
-  'chain-as-tree medusa',
-  'twins medusa',
-  'blockwise medusa 4',
-]
+@functools.cache
+def kit(kind, family='transformer'):
+  """Parts for one of the models; the draft model is the Transformer that was made in the same way."""
+  heads = made(kind, family)[1]
+  return Kit(heads=lambda layout: (HEADS[layout], heads[layout]), draft=(MODEL, made(kind)[0]), words=VOCAB)
 
 
 @pytest.mark.parametrize('family', MODELS)
 @pytest.mark.parametrize('kind', ['random', 'trained'])
 @pytest.mark.parametrize('name', LOSSLESS)
 def test_exact_is_lossless(name, kind, family):
-  params, heads, expected = made(kind, family)
-  out = fd.decode(MODELS[family], params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+  params, _, expected = made(kind, family)
+  out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit(kind, family)), max_len=MAX_LEN)
   np.testing.assert_array_equal(out.tokens, expected)
   np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
   assert out.tokens[-1].tolist() == [1] + [0] * (MAX_LEN - 1)  # the empty sentence
@@ -194,33 +165,31 @@ def test_exact_is_lossless(name, kind, family):
 @pytest.mark.parametrize('family', MODELS)
 def test_the_trained_model_is_worth_testing_on(family):
   """It has learnt the task, its heads draft well, and rows end at different lengths inside blocks."""
-  model, (params, heads, expected) = MODELS[family], made('trained', family)
+  model, (params, _, expected) = MODELS[family], made('trained', family)
   np.testing.assert_array_equal(expected[:, :8], reversed_sources())
-  out = fd.decode(model, params, SOURCE, strategy('blockwise separate 10', heads), max_len=MAX_LEN)
+  out = fd.decode(model, params, SOURCE, LOSSLESS['blockwise separate 10'](kit('trained', family)), max_len=MAX_LEN)
   assert out.mean_block_size > 2 and len(set(np.asarray(out.lengths))) > 3
-  for name in ('tree separate', 'tree medusa'):
-    tree = fd.decode(model, params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+  for name in ('tree', 'medusa'):
+    tree = fd.decode(model, params, SOURCE, METHODS[name](kit('trained', family)), max_len=MAX_LEN)
     assert tree.mean_block_size > 2
 
 
 @pytest.mark.parametrize('family', MODELS)
-@pytest.mark.parametrize('name', ['blockwise separate 7', 'tree separate'])
+@pytest.mark.parametrize('name', ['blockwise', 'tree'])
 @pytest.mark.parametrize('max_len', [1, 2, 5])
 def test_max_len_in_the_middle_of_a_block(name, max_len, family):
-  params, heads, expected = made('trained', family)
-  out = fd.decode(MODELS[family], params, SOURCE, strategy(name, heads), max_len=max_len)
+  params, _, expected = made('trained', family)
+  out = fd.decode(MODELS[family], params, SOURCE, METHODS[name](kit('trained', family)), max_len=max_len)
   np.testing.assert_array_equal(out.tokens, expected[:, :max_len])
 
 
 @pytest.mark.parametrize('family', MODELS)
-@pytest.mark.parametrize(
-  'name', ['greedy', 'blockwise separate 7', 'tree separate', 'two-calls separate 4', 'lookup', 'tree medusa']
-)
+@pytest.mark.parametrize('name', METHODS)
 def test_batch_of_b_equals_b_batches_of_one(name, family):
-  params, heads, _ = made('trained', family)
-  together = fd.decode(MODELS[family], params, SOURCE, strategy(name, heads), max_len=MAX_LEN)
+  params, strategy = made('trained', family)[0], METHODS[name](kit('trained', family))
+  together = fd.decode(MODELS[family], params, SOURCE, strategy, max_len=MAX_LEN)
   for i, row in enumerate(SOURCE):
-    alone = fd.decode(MODELS[family], params, row[None], strategy(name, heads), max_len=MAX_LEN)
+    alone = fd.decode(MODELS[family], params, row[None], strategy, max_len=MAX_LEN)
     for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
       np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
 
@@ -228,8 +197,8 @@ def test_batch_of_b_equals_b_batches_of_one(name, family):
 def test_one_call_or_two_calls_draft_the_same():
   params, heads, _ = made('trained')
   one, two = (
-    fd.decode(MODEL, params, SOURCE, strategy(f'{n} separate 4', heads), max_len=MAX_LEN)
-    for n in ('blockwise', 'two-calls')
+    fd.decode(MODEL, params, SOURCE, kind((HEADS['separate'], heads['separate']), 4), max_len=MAX_LEN)
+    for kind in (fd.Blockwise, fd.BlockwiseTwoCalls)
   )
   np.testing.assert_array_equal(one.block_sizes, two.block_sizes)
   np.testing.assert_array_equal(two.draft_calls, two.calls)
@@ -237,11 +206,11 @@ def test_one_call_or_two_calls_draft_the_same():
 
 
 def test_a_forced_prefix_is_continued():
-  params, heads, expected = made('trained')
+  params, _, expected = made('trained')
   prefix, lengths = expected[:-1, :2], np.array([2, 1, 0, 2, 1, 0])
-  for name in ('greedy', 'blockwise separate 7', 'lookup'):
+  for name in METHODS:
     forced = {'prefix': prefix, 'prompt_lengths': lengths, 'max_len': 6}
-    out = fd.decode(MODEL, params, SOURCE[:-1], strategy(name, heads), **forced)
+    out = fd.decode(MODEL, params, SOURCE[:-1], METHODS[name](kit('trained')), **forced)
     for row, n, tokens in zip(expected[:-1], lengths, np.asarray(out.tokens), strict=True):
       if 1 not in row[:n]:
         np.testing.assert_array_equal(tokens, row[n : n + 6])
@@ -296,6 +265,10 @@ def test_a_sweep_compiles_once():
   assert _decode._cache_size() == before + 1
 
 
+def too_many_choices():
+  return fd.Medusa(kit('random').heads('separate'), [[rank] for rank in range(VOCAB + 1)])
+
+
 @pytest.mark.parametrize(
   'call, message',
   [
@@ -309,7 +282,7 @@ def test_a_sweep_compiles_once():
     (lambda p, s: fd.decode(MODEL, p, s + VOCAB, fd.Greedy()), 'the model knows 0 to 12: use its tokenizer'),
     (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prefix=[[3]]), 'prefix has 1 rows, and inputs have 7'),
     (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), key=jax.random.split(jax.random.key(0), 3)), 'one for each of'),
-    (lambda p, s: fd.decode(MODEL, p, s, strategy('too-many separate', made('random')[1])), 'asks a head for 14'),
+    (lambda p, s: fd.decode(MODEL, p, s, too_many_choices()), 'asks a head for 14'),
   ],
 )
 def test_bad_requests_are_refused(call, message):

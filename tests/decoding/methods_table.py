@@ -1,0 +1,90 @@
+"""All methods of decoding in one table: the door through which a method meets the properties that tests/decoding holds.
+
+Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts that fit the model
+to be decoded. Every entry is then held to write what greedy decoding writes:
+
+  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; in any batch; after any prefix
+  test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in one program
+  test_pool.py         in a pool of rows that come and go
+
+`VARIANTS` are further settings of the same methods, held to be lossless. `OTHERS` do not write the greedy text: only
+test_pool.py holds them, beside tests of their own.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import fastdec as fd
+from fastdec.decoding.strategy import Strategy
+from fastdec.heads.medusa import MedusaHeads
+from tests.decoding.fakes import HashHeads, HashLM, Imitation
+
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kit:
+  """What methods are made of, for one model to be decoded."""
+
+  heads: Callable[[str], tuple[Any, Any]]  # (module, params) by layout: 'separate', 'paper' or 'medusa'
+  draft: tuple[Any, Any]  # (model, params) of a draft model
+  words: int  # of the vocabulary
+
+
+Make = Callable[[Kit], Strategy]
+
+METHODS: dict[str, Make] = {
+  'greedy': lambda kit: fd.Greedy(),
+  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), 7),
+  'two-calls': lambda kit: fd.BlockwiseTwoCalls(kit.heads('separate'), 4),
+  'tree': lambda kit: fd.Medusa(kit.heads('separate'), TREE),
+  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), TREE),
+  'speculative': lambda kit: fd.Speculative(kit.draft, 3),
+  'lookup': lambda kit: fd.PromptLookup(ngram=2, k=4),
+}
+
+
+def chain_as_tree(depth: int) -> list[list[int]]:
+  return [[0] * length for length in range(1, depth + 1)]
+
+
+VARIANTS: dict[str, Make] = {
+  'blockwise separate 1': lambda kit: fd.Blockwise(kit.heads('separate'), 1),
+  'blockwise separate 2': lambda kit: fd.Blockwise(kit.heads('separate'), 2),
+  'blockwise separate 3': lambda kit: fd.Blockwise(kit.heads('separate'), 3),
+  'blockwise separate 10': lambda kit: fd.Blockwise(kit.heads('separate'), 10),
+  'blockwise paper 10': lambda kit: fd.Blockwise(kit.heads('paper'), 10),
+  'blockwise paper 4': lambda kit: fd.Blockwise(kit.heads('paper'), 4),
+  'blockwise medusa 4': lambda kit: fd.Blockwise(kit.heads('medusa'), 4),
+  'blockwise separate 10, top 1': lambda kit: fd.Blockwise(kit.heads('separate'), 10, fd.MinBlock(fd.TopN(1), 1)),
+  'tree paper': lambda kit: fd.Medusa(kit.heads('paper'), TREE),
+  'chain as tree separate': lambda kit: fd.Medusa(kit.heads('separate'), chain_as_tree(3)),
+  'chain as tree medusa': lambda kit: fd.Medusa(kit.heads('medusa'), chain_as_tree(3)),
+  'every id separate': lambda kit: fd.Medusa(kit.heads('separate'), [[rank] for rank in range(kit.words)]),  # pads too
+  'every id medusa': lambda kit: fd.Medusa(kit.heads('medusa'), [[rank] for rank in range(kit.words)]),
+  'lookup 3 10': lambda kit: fd.PromptLookup(),
+}
+
+OTHERS: dict[str, Make] = {
+  'sampling': lambda kit: fd.Sample(temperature=3.0),
+  'beam': lambda kit: fd.Beam(size=3, n_best=2),
+}
+
+LOSSLESS = METHODS | VARIANTS
+
+
+@functools.cache
+def hash_kit() -> Kit:
+  """Parts for `HashLM`: heads that are right by luck, and a draft model that is right half the time."""
+  words = HashLM().vocab_size
+  medusa = MedusaHeads(depth=9, d_model=1, vocab_size=words)
+
+  def heads(layout: str) -> tuple[Any, Any]:
+    return (medusa, medusa.init(jax.random.key(0))) if layout == 'medusa' else (HashHeads(), {})
+
+  return Kit(heads, draft=(Imitation(), {'lies': jnp.int32(2)}), words=words)
