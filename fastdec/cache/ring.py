@@ -35,7 +35,7 @@ class LayerRing(LayerKV):
     put = jax.vmap(lambda ring, new, slots: ring.at[:, slots].set(new, unique_indices=True))
     return LayerRing(put(self.k, k.astype(self.k.dtype), slots_bn), put(self.v, v.astype(self.v.dtype), slots_bn))
 
-  def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> 'LayerRing':
+  def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> LayerKV:
     """See `LayerKV.moved`."""
     return super().moved(source % self.k.shape[2], start)
 
@@ -47,7 +47,7 @@ class LocalCache(KVCache):
   block: int = struct.static()
 
   @classmethod
-  def empty(
+  def empty_ring(
     cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike, block: int
   ) -> 'LocalCache':
     """An empty ring of `slots` slots (see `ring_size`), laid out on a mesh as `KVCache.empty`."""

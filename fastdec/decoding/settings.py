@@ -6,9 +6,9 @@ it is a tracer and has no value to check: it was checked outside, when the strat
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
@@ -19,7 +19,7 @@ COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond let float32 logits overflow 
 
 def is_traced(value: Any) -> bool:
   """Whether the value is only known when the program runs."""
-  return isinstance(value, jax.core.Tracer)
+  return isinstance(value, Tracer)
 
 
 def whole(value: Any, least: int, takes: str) -> Int[Array, '']:

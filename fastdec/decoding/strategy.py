@@ -21,38 +21,41 @@ class Strategy(Protocol):
 
   def most_tokens(self, source: int, max_len: int) -> int:
     """What a row can emit at most whose source, or prompt, has so many tokens; asked outside jit."""
+    ...
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
     """Runs the prompt, once."""
+    ...
 
   def step(self, target: Bound, state: Any) -> Any:
     """One call of the target; rows that are done stay as they are."""
+    ...
 
   def done(self, state: Any) -> Bool[Array, ' b']:
     """Which rows have met their end or max_len."""
+    ...
 
   def take(self, state: Any, rows: Int[Array, ' r']) -> Any:
     """The state of these rows, in this order."""
+    ...
 
   def result(self, state: Any) -> Decoded:
     """What has been generated."""
+    ...
 
 
 class LoopStrategy:
   """A strategy that is a drafter and a rule, run by the one loop.
 
-  A subclass has both, as values or as properties. Properties are read while the loop is traced, at every mention: they
-  only put together what is there. Work on arrays belongs where the strategy is made.
+  A subclass says which they are. Both are asked for at every step, while the loop is traced: so they only put together
+  what is there. Work on arrays belongs where the strategy is made.
   """
+
+  rule: Any  # what users choose: a rule, or what `effective_rule` makes one of
 
   @property
   def drafter(self) -> Drafter:
     """What guesses."""
-    raise NotImplementedError
-
-  @property
-  def rule(self) -> Any:
-    """What accepts: a rule, or a setting that `effective_rule` makes one of."""
     raise NotImplementedError
 
   @property

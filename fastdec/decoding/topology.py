@@ -57,11 +57,10 @@ class Topology:
     for _ in range(max(n - 1, 1).bit_length()):  # paths double in length each time
       mask = (mask.astype(np.int32) @ mask.astype(np.int32)) > 0
     depths = mask.sum(-1, dtype=np.int32) - 1
-    if max_depth is None:
-      max_depth = int(depths.max()) if xp is np else n - 1
+    deepest = int(np.max(depths)) if isinstance(parents, np.ndarray) else n - 1
     ranks = xp.zeros_like(parents) if ranks is None else ranks.astype(np.int32)
     acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
-    return cls(parents, ranks, depths, mask, acceptable, max_depth)
+    return cls(parents, ranks, depths, mask, acceptable, deepest if max_depth is None else max_depth)
 
   @classmethod
   def chain(cls, n: int) -> 'Topology':
@@ -128,7 +127,7 @@ class Topology:
 
   def path_to(self, node: Int[Array, ' b']) -> Int[Array, 'b m']:
     """Node indices from the root down to `node` of each row, padded with 0 beyond it; m = max_depth + 1."""
-    mask_bn = jnp.asarray(self.mask)[node] if self.mask.ndim == 2 else take_node(self.mask, node)
+    mask_bn = jnp.asarray(self.mask)[node] if self.mask.ndim == 2 else take_node(jnp.asarray(self.mask), node)
     depths_bn = jnp.broadcast_to(self.depths, mask_bn.shape)
     depth_m, index_n = (jnp.arange(size, dtype=jnp.int32) for size in (self.max_depth + 1, self.n))
     at_depth_bmn = mask_bn[:, None] & (depths_bn[:, None] == depth_m[None, :, None])

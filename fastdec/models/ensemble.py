@@ -36,7 +36,7 @@ class Caches:
     return Caches(tuple(cache.take(rows, beams) for cache in self.members))
 
 
-def _shared(name: str) -> property:
+def _shared(name: str) -> Any:
   """What all members agree on."""
   return property(lambda self: getattr(self.models[0], name, None))
 

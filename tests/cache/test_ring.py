@@ -11,7 +11,7 @@ SIZE = 2 * BLOCK + N - 1
 
 
 def a_ring(rows=2):
-  return LocalCache.empty(1, rows, heads=1, slots=SIZE, width=1, dtype=jnp.float32, block=BLOCK)
+  return LocalCache.empty_ring(1, rows, heads=1, slots=SIZE, width=1, dtype=jnp.float32, block=BLOCK)
 
 
 def write(cache, values):

@@ -18,6 +18,7 @@ class LengthPenalty(Protocol):
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
     """The divisor for n generated tokens, the end token counted."""
+    ...
 
 
 @struct.pytree

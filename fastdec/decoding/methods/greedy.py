@@ -5,7 +5,7 @@ from typing import Any
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Prefill, Rule, Step
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.strategy import LoopStrategy
@@ -35,8 +35,11 @@ class NoDraft:
 class Greedy(LoopStrategy):
   """The most likely token, one a call."""
 
-  drafter = NoDraft()
   rule = Exact()
+
+  @property
+  def drafter(self) -> Drafter:
+    return NoDraft()
 
 
 @struct.pytree
@@ -53,11 +56,13 @@ class Sample(LoopStrategy):
   top_k: Any = 0
   top_p: Any = 1.0
 
-  drafter = NoDraft()
-
   def __post_init__(self) -> None:
     rule = Sampling(self.temperature, self.top_k, self.top_p)
     struct.assign(self, temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p)
+
+  @property
+  def drafter(self) -> Drafter:
+    return NoDraft()
 
   @property
   def rule(self) -> Rule:

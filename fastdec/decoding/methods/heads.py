@@ -94,7 +94,8 @@ class Blockwise(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    return HeadsDrafter(self.heads, Topology.chain(self.k)) if self.k > 1 else NoDraft()
+    assert self.k is not None  # by __post_init__
+    return HeadsDrafter(Bound(*self.heads), Topology.chain(self.k)) if self.k > 1 else NoDraft()
 
 
 @struct.pytree
@@ -130,7 +131,8 @@ class Medusa(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    return HeadsDrafter(self.heads, self.choices) if self.choices.n > 1 else NoDraft()
+    assert isinstance(self.choices, Topology)  # by __post_init__
+    return HeadsDrafter(Bound(*self.heads), self.choices) if self.choices.n > 1 else NoDraft()
 
 
 def first_heads(heads: Bound, depth: int) -> Bound:

@@ -13,7 +13,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Ste
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
 from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
-from fastdec.decoding.sampling import argmax, draw
+from fastdec.decoding.sampling import argmax, draw, given
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
@@ -63,20 +63,22 @@ class Speculative(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    return ModelDrafter(self.draft, None if self.is_greedy else self._sampling, self.gamma, self.adaptive)
+    return ModelDrafter(Bound(*self.draft), None if self.is_greedy else self._sampling, self.gamma, self.adaptive)
 
   @property
   def effective_rule(self) -> Rule:
     """`rule`, or the default in its place, as it is at this temperature."""
-    if not self.is_greedy:
-      return Warped(Rejection() if self.rule is None else self.rule, self._sampling)
-    if self.rule is None:
-      return Exact()
-    return self.rule.greedy if isinstance(self.rule, LawRule) else self.rule
+    if self.is_greedy:
+      rule = Exact() if self.rule is None else self.rule
+      return rule.greedy if isinstance(rule, LawRule) else rule
+    rule = Rejection() if self.rule is None else self.rule
+    assert isinstance(rule, LawRule)  # by __post_init__
+    return Warped(rule, self._sampling)
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
-    check_vocabularies(target.module, self.draft.module, self.same_ids)
-    check_draft(target.module, self.draft.module, prompt, max_len)
+    draft, _ = self.draft
+    check_vocabularies(target.module, draft, self.same_ids)
+    check_draft(target.module, draft, prompt, max_len)
     return super().init(target, prompt, max_len, keys)
 
   @property
@@ -110,11 +112,16 @@ def check_draft(target: Model, draft: Model, prompt: Prompt, max_len: int) -> No
   limit = draft.max_positions
   if limit is None or (target.max_positions is not None and limit >= target.max_positions):
     return
-  s = 0 if draft.start_id is None or prompt.inputs.ndim != 2 else prompt.inputs.shape[1]
+  inputs, s = prompt.inputs, 0
+  if draft.start_id is not None and inputs is not None and inputs.ndim == 2:
+    s = inputs.shape[1]
   t = prompt.tokens.shape[1]
   if s > limit or t + max_len - 1 > limit:
     asked = f'a source of {s} tokens' if s > limit else f'a prompt of {t} tokens and max_len={max_len}'
     raise UserError(f"{asked} exceed the draft model's {limit} positions: shorten them, or give another draft model")
+
+
+Drafting = tuple[Array, Array | None, Cache]  # tokens [b, n] and their laws [b, n, v] so far, and the draft's cache
 
 
 @struct.pytree
@@ -151,8 +158,10 @@ class ModelDrafter:
     model, params = self.draft
     prompt = prefill.prompt
     b, t = prompt.tokens.shape
-    is_text = prompt.inputs is not None and prompt.inputs.ndim == 2
-    memory = model.encode(params, jnp.minimum(prompt.inputs, source_words(model) - 1) if is_text else prompt.inputs)
+    inputs = prompt.inputs
+    if inputs is not None and inputs.ndim == 2:  # a text, some words of which the draft model may not know
+      inputs = jnp.minimum(inputs, source_words(model) - 1)
+    memory = model.encode(params, inputs)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
     cache = model.init_cache(params, memory, b, prefill.capacity)
@@ -172,11 +181,12 @@ class ModelDrafter:
     tokens_bn = jnp.broadcast_to(root[:, None], (b, n)).at[:, 1].set(drafted)
     q_bnv = None if q_bv is None else jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
 
-    def guess_next(i: Int[Array, ''], carry: tuple) -> tuple:
+    def guess_next(i: Int[Array, ''], carry: Drafting) -> Drafting:
       tokens_bn, q_bnv, cache = carry
       hidden_bnd, cache = self._read(jax.lax.dynamic_slice_in_dim(tokens_bn, i, 1, axis=1), cache)
       drafted, q_bv = self._guess(target, hidden_bnd[:, 0], keys, i)
-      q_bnv = None if q_bv is None else q_bnv.at[:, i + 1].set(q_bv)
+      if q_bnv is not None and q_bv is not None:
+        q_bnv = q_bnv.at[:, i + 1].set(q_bv)
       return tokens_bn.at[:, i + 1].set(drafted), q_bnv, cache.commit(None, jnp.ones_like(root))
 
     tokens_bn, q_bnv, cache = jax.lax.fori_loop(1, calls, guess_next, (tokens_bn, q_bnv, cache))
@@ -216,4 +226,4 @@ class ModelDrafter:
     if self.sampling is None:
       return argmax(logits), None
     log_q = self.sampling.law(logits)
-    return draw(jax.vmap(jax.random.fold_in, (0, None))(keys, i), log_q), jnp.exp(log_q)
+    return draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q), jnp.exp(log_q)

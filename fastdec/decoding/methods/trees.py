@@ -52,14 +52,18 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
   Raises:
     UserError: neither a known name nor a file, or a file that holds no tree.
   """
-  if name not in PUBLISHED and os.path.exists(name):
+  published = PUBLISHED.get(str(name))
+  if published is None and os.path.exists(name):
     return _read(pathlib.Path(name))
-  if name not in PUBLISHED:
+  if published is None:
     known = ', '.join(PUBLISHED)
     raise UserError(f'{str(name)!r} is no published tree: known are {known}; a JSON file of paths of ranks will do too')
-  nodes = (node.split(':') for node in PUBLISHED[name].split())
-  paths = (([int(rank) for rank in path.removeprefix('root')], int(children)) for path, children in nodes)
-  return [[*path, rank] for path, children in paths for rank in range(children)]
+  choices = []
+  for node in published.split():
+    path, children = node.removeprefix('root').split(':')
+    ranks = [int(rank) for rank in path]
+    choices += [[*ranks, child] for child in range(int(children))]
+  return choices
 
 
 def _read(path: pathlib.Path) -> list[list[int]]:

@@ -61,4 +61,5 @@ class BlockwiseTwoCalls(Blockwise):
 
   @property
   def drafter(self) -> Drafter:
-    return TwoCallDrafter(self.heads, self.k) if self.k > 1 else NoDraft()
+    assert self.k is not None  # by __post_init__
+    return TwoCallDrafter(Bound(*self.heads), self.k) if self.k > 1 else NoDraft()

@@ -31,6 +31,7 @@ class LawRule(Rule, Protocol):
   @property
   def greedy(self) -> Rule:
     """What it becomes at temperature 0, where drafts have no law."""
+    ...
 
 
 @struct.pytree
