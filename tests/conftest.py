@@ -1,5 +1,6 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
+import functools
 import os
 import signal
 from pathlib import Path
@@ -8,6 +9,7 @@ from tests.compiling import xla_flags
 
 os.environ.setdefault('XLA_FLAGS', xla_flags())  # read by JAX when it starts; flags that are set already are kept
 
+import flax.linen as nn
 import hypothesis
 import jax
 import pytest
@@ -18,6 +20,67 @@ ROOT = Path(__file__).parent.parent
 jax.config.update('jax_compilation_cache_dir', str(ROOT / '.cache' / 'jax'))
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+# The tests in which JAX promotes nothing in silence (a mixture of types, or of arrays of different ranks, is an error
+# unless it is written out) and in which a warning is an error. The others follow as they are mended.
+STRICT = (
+  'cache/',
+  'configs/',
+  'convert/',
+  'decoding/beam/',
+  'decoding/rules/',
+  'decoding/test_sampling',
+  'decoding/test_score',
+  'decoding/test_theory',
+  'decoding/test_topology',
+  'evaluation/test_agreement',
+  'evaluation/test_bleu',
+  'evaluation/test_counting',
+  'evaluation/test_tree_growth',
+  'folders/',
+  'heads/',
+  'tokenizers/',
+  'training/test_gradients',
+  'training/test_losses',
+  'training/test_optimizer',
+  'training/test_weight_norm',
+)
+
+
+def _is_strict(file):
+  return file.is_relative_to(ROOT / 'tests') and file.relative_to(ROOT / 'tests').as_posix().startswith(STRICT)
+
+
+def pytest_collection_modifyitems(items):
+  for item in items:
+    if _is_strict(item.path):
+      item.add_marker(pytest.mark.filterwarnings('error'))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _nothing_is_promoted(request):
+  """Before other fixtures of the module, so that these are strict too."""
+  if not _is_strict(request.path):
+    yield
+    return
+  with jax.numpy_dtype_promotion('strict'), jax.numpy_rank_promotion('raise'):
+    yield
+
+
+def _promoting(function):
+  """Third-party code that promotes types in silence runs as it was written to run."""
+
+  @functools.wraps(function)
+  def run(*args, **kwargs):
+    with jax.numpy_dtype_promotion('standard'):
+      return function(*args, **kwargs)
+
+  return run
+
+
+# Flax's norms compute in promote_types(dtype, float32), which has no answer in strict promotion.
+for _norm in (nn.LayerNorm, nn.RMSNorm):
+  _norm.__call__ = _promoting(_norm.__call__)
 
 # The first example of a property compiles, so examples have no deadline; the same examples every time.
 hypothesis.settings.register_profile('fastdec', deadline=None, derandomize=True)

@@ -32,7 +32,7 @@ class Style(NamedTuple):
   line: str = '-'
 
 
-def panels(count: int, width: float = SIDE, height: float = SIDE, **shared: bool) -> tuple[Figure, list[Axes]]:
+def panels(count: int, width: float = SIDE, height: float = SIDE, **shared: Any) -> tuple[Figure, list[Axes]]:
   """A figure with panels side by side, each of this many inches; `shared` as of `Figure.subplots`."""
   figure = Figure(figsize=(width * count, height), dpi=DPI, layout='constrained')
   return figure, list(figure.subplots(1, count, squeeze=False, **shared)[0])

@@ -9,7 +9,7 @@ from fastdec.cache.memory import Memory, WithMemory
 
 def numbered(rows, n, start):
   """[rows, 1, n, 1] entries that say where they come from: 100 * row + start + node."""
-  return (100 * jnp.arange(rows)[:, None] + start + jnp.arange(n))[:, None, :, None].astype(jnp.float32)
+  return (100 * jnp.arange(rows)[:, None] + start + jnp.arange(n)[None])[:, None, :, None].astype(jnp.float32)
 
 
 def write(cache, values):

@@ -43,7 +43,7 @@ class HashLM:
     return hidden, (), KVCache((layer,), cache.length)
 
   def unembed(self, params, hidden):
-    v = jnp.arange(self.vocab_size).reshape((1,) * (hidden.ndim - 1) + (-1,))
+    v = jnp.arange(self.vocab_size, dtype=jnp.int32).reshape((1,) * (hidden.ndim - 1) + (-1,))
     code = hidden.astype(jnp.int32) % PRIME
     return ((code * (v * v + 3) + v * 17) % 101).astype(jnp.float32) / 8  # few values: ties happen
 

@@ -144,7 +144,7 @@ def test_marian_scales_its_embedding_where_the_config_says_so():
     params = model.init(jax.random.key(0))
     args = (tokens, 0 * tokens, 'source', False)
     embedded[scaled] = Network(model.config).apply({'params': params}, *args, method='embed')
-    embedded[scaled] -= params['source_positions'][0]
+    embedded[scaled] -= params['source_positions'][0][None, None]
   np.testing.assert_allclose(embedded[True], embedded[None] * 8**0.5, rtol=1e-4, atol=1e-5)
 
 

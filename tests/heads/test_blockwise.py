@@ -46,8 +46,9 @@ def test_one_head_equals_its_row_of_all(layout, first):
 
 def test_separate_head_is_a_residual_feed_forward_layer():
   heads, params = made('separate', 'identity')
-  w1, b1 = np.split(params['w1'], K - 1)[1].T, np.split(params['b1'], K - 1)[1]
-  expected = HIDDEN + np.maximum(HIDDEN @ w1 + b1, 0) @ params['w2'][1].T + params['b2'][1]
+  params_np, hidden = jax.tree.map(np.asarray, params), np.asarray(HIDDEN)
+  w1, b1 = np.split(params_np['w1'], K - 1)[1].T, np.split(params_np['b1'], K - 1)[1]
+  expected = hidden + np.maximum(hidden @ w1 + b1, 0) @ params_np['w2'][1].T + params_np['b2'][1]
   np.testing.assert_allclose(heads.all(params, HIDDEN)[:, 1], expected, atol=1e-6)
 
 

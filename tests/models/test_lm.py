@@ -46,7 +46,7 @@ def test_packed_training_computes_what_decoding_does(small):
     cache = model.init_cache(params, None, 1, 5)
     for token in [model.config.bos_id, *text[:-1]]:
       hidden, _, cache = step(jnp.array([[token]]), cache)
-      cache = cache.commit(None, jnp.array([1]))
+      cache = cache.commit(None, jnp.array([1], jnp.int32))
       np.testing.assert_allclose(hidden[0, 0], packed[0, at], rtol=1e-8)
       at += 1
 

@@ -105,7 +105,7 @@ def test_a_bias_is_of_the_query_head_where_heads_share_keys():
   mask = jnp.asarray(rng.random((1, 3, 6)) < 0.7)
   out = attend(q, LayerKV(k, v), mask, bias=bias, scale=0.5)
   for head in range(4):
-    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0]
+    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0].astype(jnp.float32)
     np.testing.assert_allclose(out[0, :, head], weights / weights.sum(-1, keepdims=True) @ v[0, head // 2], atol=1e-5)
 
 

@@ -14,7 +14,8 @@ class SmoothLM(HashLM):
   def unembed(self, params, hidden):
     v = jnp.arange(self.vocab_size).reshape((1,) * (hidden.ndim - 1) + (-1,))
     code = hidden.astype(int) % PRIME
-    return (code * (v * v + 3) + v * 17) % 101 / 25 + jnp.sin(code * 0.37 + v * 1.7)
+    waves = jnp.sin(code.astype(float) * 0.37 + v.astype(float) * 1.7)
+    return ((code * (v * v + 3) + v * 17) % 101).astype(float) / 25 + waves
 
 
 def law(model, tokens):

@@ -70,7 +70,9 @@ def test_a_prefix_is_followed_and_not_repeated(made):
   for i, length in enumerate([2, 1, 2]):
     forced = fd.score(model, params, SOURCES[i : i + 1], out.tokens[i : i + 1], out.lengths[i : i + 1],
                       prefix=prefix[i : i + 1, :length])  # fmt: skip
-    np.testing.assert_allclose(out.scores[i], forced.total[0] / ((5 + out.lengths[i]) / 6) ** 0.6, rtol=1e-6)
+    np.testing.assert_allclose(
+      out.scores[i], float(forced.total[0]) / ((5 + float(out.lengths[i])) / 6) ** 0.6, rtol=1e-6
+    )
 
 
 def search_state(target, strategy, steps):
@@ -88,7 +90,11 @@ def test_caches_follow_their_beams(made):
 
   @jax.jit
   def laws(source, target):
-    part = lambda x: {'': x, '_segment': (x > 0).astype(int), '_position': jnp.arange(x.shape[1])[None]}
+    part = lambda x: {
+      '': x,
+      '_segment': (x > 0).astype(x.dtype),
+      '_position': jnp.arange(x.shape[1], dtype=x.dtype)[None],
+    }
     sides = {'source': source, 'target': target}
     batch = {f'{side}{name}': y for side, x in sides.items() for name, y in part(x).items()}
     batch['target_segment'] = jnp.ones_like(target)
