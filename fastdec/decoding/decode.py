@@ -36,7 +36,7 @@ def decode(
     strategy: `Greedy()`, `Blockwise(heads)`, ...
     prompt_lengths: int[b], where prompts (or prefixes) differ in length.
     prefix: encoder-decoder: target tokens int[b, t] to begin with; not repeated in the output.
-    max_len: at most so many tokens a row, the end included (None: the model's fixed length, else 64).
+    max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else 64).
     key: for strategies that sample: one key, split by row, or one key a row [b].
 
   Raises:

@@ -195,7 +195,7 @@ def _emit(
 
 @jax.vmap
 def _put(row: Int[Array, ' t'], place: Int[Array, ' n'], values: Int[Array, ' n']) -> Int[Array, ' t']:
-  """The row with `values` at `place`, but for those whose place lies beyond its end: no pass over a long row."""
+  """The row with `values` at `place`. Those whose place lies beyond the end are dropped: no pass over the row."""
   return row.at[place].set(values, mode='drop')
 
 

@@ -41,7 +41,7 @@ class Decoded:
   lengths: Int[Array, ' b']
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call of the target
   calls: Int[Array, ' b']
-  draft_calls: Int[Array, ' b']  # of the drafter's own model
+  draft_calls: Int[Array, ' b']  # calls of the drafter's own model
   scores: Float[Array, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
   nbest_tokens: Int[Array, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array, 'b w'] | None = None
@@ -67,7 +67,7 @@ class Prefill:
 
   prompt: Prompt
   memory: Any  # the encoder's output, or None
-  hidden: Float[Array, 'b t d']  # of every prompt position
+  hidden: Float[Array, 'b t d']  # hidden states of all prompt positions
   taps: Any
   root: Int[Array, ' b']  # the first token, which the prompt's last position yielded
   capacity: Capacity  # of the target's cache: enough for a drafter's own cache too
@@ -85,7 +85,7 @@ class Draft:
   tokens: Int[Array, 'b n']
   topology: Topology
   probabilities: Float[Array, 'b n v'] | None = None  # q, the law each node was drawn from; 0: nothing was drawn there
-  calls: int | Int[Array, ' b'] = 0  # of the drafter's own model, to count
+  calls: int | Int[Array, ' b'] = 0  # calls of the drafter's own model, to be counted
 
 
 @dataclasses.dataclass(frozen=True)

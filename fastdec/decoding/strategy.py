@@ -20,7 +20,10 @@ class Strategy(Protocol):
   """
 
   def most_tokens(self, source: int, max_len: int) -> int:
-    """What a row can emit at most whose source, or prompt, has so many tokens; asked outside jit."""
+    """Upper bound on the tokens that a row can emit, given the length of its source, or of its prompt.
+
+    Called outside jit.
+    """
     ...
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:

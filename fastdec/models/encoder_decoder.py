@@ -24,7 +24,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoder:
-  """The part of a model (protocol: `models/api.py`) that does not depend on its layers, but for the cache of Stacks."""
+  """The part of a model (protocol: `models/api.py`) that does not depend on its layers; the cache is that of Stacks."""
 
   config: Any
 

@@ -103,7 +103,7 @@ class Ensemble:
 
 
 def _width(model: Model, params: Params) -> int:
-  """Of the model's hidden states, found by tracing one call."""
+  """The width of the model's hidden states, found by tracing one call."""
 
   def hidden(params: Params) -> Array:
     token = jnp.zeros((1, 1), jnp.int32)

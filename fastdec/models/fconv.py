@@ -158,7 +158,7 @@ class DecoderLayer(Convolution):
   def _attended(self, y: Float[Array, 'b n d'], embedded: Float[Array, 'b n e'], reads: Reads) -> Array:
     """Equations 1 and 2, times the root of the number of source tokens: a mean of m values, as varied as one."""
     q = (self.query(y) + embedded) * HALF
-    q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])  # the beams of a source are so many queries of its memory
+    q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])  # the beams of a source are several queries of its memory
     context = reads.across(q, reads.memory, mask=reads.mask, scale=1.0)
     tokens = jnp.maximum(reads.mask.sum(-1), 1).astype(context.dtype)
     context = context * jnp.sqrt(tokens)[:, :, None, None]

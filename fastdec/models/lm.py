@@ -46,7 +46,7 @@ class LMConfig:
   d_ff: int = 1536
   layers: int = 6
   heads: int = 8
-  key_heads: int | None = None  # shared by so many query heads each; None: one for every query head
+  key_heads: int | None = None  # each is shared by heads / key_heads query heads; None: one for every query head
   head_width: int | None = None  # None: d_model / heads
   activation: str = 'silu'
   norm_epsilon: float = 1e-6

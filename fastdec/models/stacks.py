@@ -210,7 +210,7 @@ class DecoderLayer(nn.Module):
       kv = cached.write(kv.k, kv.v, start)
     x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
     q = self.cross.queries(self.around_cross.enter(x))
-    q = q.reshape(len(memory.k), -1, *q.shape[2:])  # the beams of a source are so many queries of its memory
+    q = q.reshape(len(memory.k), -1, *q.shape[2:])  # the beams of a source are several queries of its memory
     y = self.cross(q, memory, sees.memory, train).reshape(x.shape)
     x = self.around_cross.leave(x, y, train)
     y = self.feed_forward(self.around_feed_forward.enter(x), train)

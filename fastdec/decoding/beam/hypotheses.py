@@ -13,12 +13,12 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 from fastdec import struct
 from fastdec.decoding.beam.penalties import LengthPenalty
 
-NEVER = -jnp.inf  # the score of a beam, or of a hypothesis, that there is not
+NEVER = -jnp.inf  # score of an empty slot
 
 
 @struct.pytree
 class Beams:
-  """Of every row g groups of w beams, or one group alone; of each group as many finished hypotheses."""
+  """Each row has g groups of w running beams and w finished hypotheses; one group alone has no axis g."""
 
   tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
   scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
@@ -58,7 +58,7 @@ class Beams:
     Args:
       law: what each token adds to the score of each beam; minus infinity where it is ruled out.
       length: tokens of the running beams.
-      limit: continuations of so many tokens are finished whatever they end with.
+      limit: a continuation that reaches this number of tokens is finished, whatever it ends with.
       eos_ids: the end tokens.
       penalty: divides the scores of what is finished.
 

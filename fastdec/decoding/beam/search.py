@@ -3,7 +3,7 @@
 Every row (a sentence) has `size` running beams, all of the same length, and keeps its finished hypotheses apart. One
 step scores the newest token of every beam in one call, ranks the continuations, moves those that end among the best
 `size` to the finished ones, and reorders the cache by where the others came from. The encoder's memory is not copied:
-cross-attention sees the beams of a row as so many queries.
+cross-attention reads the beams of a row as several queries.
 
 Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own: what is suppressed is left
 out of the search, not of the law. The stopping rules are Hugging Face's, with its names.
@@ -36,7 +36,7 @@ class BeamState:
 
   beams: Beams
   length: Int[Array, ' b']  # tokens of each running beam = 1 + calls
-  limit: Int[Array, ' b']  # at most so many
+  limit: Int[Array, ' b']  # most tokens that a beam may have
   done: Bool[Array, 'b g']
   cache: Any  # rows of b x g x w beams
 
@@ -50,7 +50,7 @@ class Beam:
     length_penalty: a float alpha is GNMT's ((5 + n) / 6)^alpha; `PowerPenalty(alpha)` is n^alpha. n counts the
       generated tokens, the end token included.
     n_best: hypotheses to return a row, in `Decoded.nbest_tokens` and `nbest_scores`.
-    min_len: no end before so many tokens, the end token counted.
+    min_len: fewest tokens of a hypothesis, the end token counted.
     max_len: (a, b) limits a row to a * source + b tokens (source tokens with their end; of a decoder-only model, the
       prompt's); None: to what `decode` is given. The smaller limit holds. What runs then counts as finished.
     early_stopping: when a row with `size` finished hypotheses stops: True at once; False when its best beam would not

@@ -10,7 +10,7 @@ as in LZ77: in "a b a b", "a b" was followed by "a b a b a b ...". Where nothing
 The text is the prompt and what has been emitted; of an encoder-decoder model also its source, which counts as earlier
 than all of it, where both speak of the same words: images do not, nor sources with ids of their own. Speculative
 decoding's n-gram draft (Leviathan et al. 2022, section 4.1) in the form that became known as prompt lookup (Saxena
-2023), but for the copy that goes on.
+2023); the copy that goes on is ours.
 """
 
 import dataclasses

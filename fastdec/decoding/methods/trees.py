@@ -12,7 +12,7 @@ import pathlib
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 
-# 'path:children': the node at this path of ranks has so many children, of ranks 0, 1, ...
+# 'path:children': the node at this path of ranks has this number of children, of ranks 0, 1, ...
 PUBLISHED = {
   'mc_sim_7b_63': (
     'root:10 0:10 1:7 2:3 3:2 4:1 5:1 6:1 7:1 8:1 9:1 00:10 01:3 02:2 03:1 04:1 05:1 06:1 07:1 10:2 20:1 000:2'
