@@ -65,7 +65,7 @@ class TranslationTraining(Training):
   def open(self) -> Text:
     return Text.of(self)
 
-  def transformer(self, vocab_size: int) -> Transformer:
+  def model_over(self, vocab_size: int) -> Transformer:
     """The model over so many pieces."""
     return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
 
