@@ -122,7 +122,7 @@ def table(*, ks, taus, images, rows, timed):
   return {
     'ks': ks,
     'regimes': REGIMES,
-    'taus': taus,  # acceptance within so many intensities, for the largest k; the table's own 2 is always there
+    'taus': taus,  # acceptance within this many intensities, for the largest k; the table's own 2 is always there
     'split': 'dev',
     'images': images,  # 0: all
     'rows': rows,  # images decoded at once

@@ -99,7 +99,7 @@ def growth(*, lengths, batches, steps, rounds):
     'lengths': lengths,  # tokens; each its own program
     'batches': batches,
     'source': 16,  # tokens
-    'steps': steps,  # without a cache a step's time grows with the length: at most so many of each length are timed
+    'steps': steps,  # without a cache a step's time grows with the length: at most this many of each length are timed
     'rounds': rounds,
   }
 

@@ -14,7 +14,7 @@ scale
 Random weights, made in the type they are used in. Ratios are what to quote: absolute times drift with the machine.
 
 A tree of n nodes is the root and the first n - 1 nodes of Medusa's mc_sim_7b_63, shortest paths first (16: 2 deep; 64:
-the whole tree, 4 deep). It runs through the same loop as the chain of n nodes, but for its mask, the search for the
+the whole tree, 4 deep). It runs through the same loop as the chain of n nodes, except its mask, the search for the
 longest accepted path, and the commit, which gathers that path: "to the chain" is what all this costs.
 """
 

@@ -63,7 +63,7 @@ def heads():
     'layers': 1,  # residual blocks a head
     'own_projection': True,  # false: all share the model's
     'draw': 'all',  # heads a minibatch
-    'decay': 0.8,  # each later head's loss counts so many times the one before
+    'decay': 0.8,  # each later head's loss counts this many times the one before
     'p1_share': 0.6,  # of the loss, for the model's own, where heads train together with it: 1 to 0.2 (1 + 0.8 + ...)
   }
 

@@ -76,7 +76,7 @@ def training(*, steps, constant):
 
 
 def model(task, *, width, layers):
-  """A model of so many layers, an encoder's and the decoder's; the feed-forward part has four times the width, a gated
+  """A model of `layers` layers, an encoder's and the decoder's; the feed-forward part has four times the width, a gated
   one eight thirds."""
   heads = max(2, width // 32)
   if task == 'lm':

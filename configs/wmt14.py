@@ -31,9 +31,9 @@ With k=1, regime=regular is the base, and regime=distil is the base trained on, 
 from configs.common import locked, parse_arg
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
-TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of so many nodes
+TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes
 REGIMES = ('regular', 'distil', 'finetune', 'both')
-TRANSFORMER = {  # T2T's transformer_base v3, but for its sizes (facts: pre-norm, dropout 0.1 everywhere)
+TRANSFORMER = {  # T2T's transformer_base v3, with other sizes (facts: pre-norm, dropout 0.1 everywhere)
   'norm': 'pre',
   'positions': 'sinusoidal',
   'max_positions': 1024,
@@ -191,7 +191,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0
     'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
     'accumulate': 1,  # parts of a batch computed one after the other, to save memory
     'b2': 0.997,  # Adam's, as in T2T v3
-    'heads_rate': heads_rate,  # heads that train together with the base learn at so many times its rate
+    'heads_rate': heads_rate,  # heads that train together with the base learn at this many times its rate
     'weight_norm': weight_norm,  # kernels as directions and lengths (Salimans and Kingma 2016)
   }
 
@@ -204,7 +204,7 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
     'first': first,
     'p1_share': p1_share,  # of the loss in fine-tuning; 0: that of head 2, as in the paper. Short runs need more
     'draw': draw,  # 'one' head's loss a minibatch, drawn at random, as in the paper; or 'all' of them
-    'decay': decay,  # each later head's loss counts so many times the one before
+    'decay': decay,  # each later head's loss counts this many times the one before
   }
 
 

@@ -23,7 +23,7 @@ HEADS = flags.DEFINE_string('heads', None, "folder of prediction heads that draf
 K = flags.DEFINE_integer('k', None, 'tokens a call has at most (all heads)', lower_bound=1)
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
 LAYER = flags.DEFINE_integer('layer', None, 'draws the heads of this layer, from 1', lower_bound=1)
-MAX_LEN = flags.DEFINE_integer('max_len', 64, 'at most so many tokens', lower_bound=1, upper_bound=100)
+MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of the output', lower_bound=1, upper_bound=100)
 
 
 def main(_: list[str]) -> None:

@@ -21,7 +21,7 @@ HEADS = flags.DEFINE_string('heads', None, "folder of prediction heads (none: th
 PROMPTS = flags.DEFINE_string('prompts', None, 'file with a prompt on each line', required=True)
 OUTPUT = flags.DEFINE_string('output', None, 'file for the tree, such as tree.json', required=True)
 NODES = flags.DEFINE_integer('nodes', 64, 'of the tree at most, the root included', lower_bound=2)
-MAX_LEN = flags.DEFINE_integer('max_len', 64, 'at most so many tokens a text', lower_bound=2)
+MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of a text', lower_bound=2)
 ROWS = flags.DEFINE_integer('rows', 16, 'prompts decoded at once', lower_bound=1)
 REPEATS = flags.DEFINE_integer('repeats', 5, 'rounds of timing (0: none)', lower_bound=0)
 

@@ -41,7 +41,7 @@ GAMMA = flags.DEFINE_integer('gamma', None, 'tokens drafted a call (draft: 4, lo
 TEMPERATURE = flags.DEFINE_float('temperature', 0.0, '0: the most likely tokens; else samples', lower_bound=0)
 TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0)
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
-MAX_LEN = flags.DEFINE_integer('max_len', 64, 'at most so many tokens an output', lower_bound=1)
+MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 ROWS = flags.DEFINE_integer('rows', 16, 'prompts of a file decoded at once', lower_bound=1)
 REPEATS = flags.DEFINE_integer('repeats', 3, 'rounds of timing after a prompt (0: none)', lower_bound=0)

@@ -5,7 +5,7 @@
 
 Both sides read the same Hugging Face folders, --model and --draft, or else random weights in the config's sizes, and go
 on from prompts of random ids, one at a time, for as many tokens as they are asked: nothing ends a text. All prompts are
-decoded first, to count those with the tokens of our greedy decoding: in float32 all of them, but for near ties. Then
+decoded first, to count those with the tokens of our greedy decoding: in float32 all of them, except at near ties. Then
 some are timed in turn. Random models hardly ever agree, so the target also drafts for itself: then all is accepted.
 Prints a table, and appends its rows with all conditions to workdir/generate_peer.jsonl.
 """

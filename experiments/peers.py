@@ -3,7 +3,7 @@
   python -m experiments.peers --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k/k8-finetune
 
 Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count those with the
-tokens of our greedy decoding: in float32 all of them, but for near ties. Then single sentences are timed in turn.
+tokens of our greedy decoding: in float32 all of them, except at near ties. Then single sentences are timed in turn.
 Prints a table, and appends its rows with all conditions to workdir/peers.jsonl.
 
 Run it once as it is and once with CT2_USE_MKL=0 in the environment, which CTranslate2 reads when it is imported: which

@@ -20,10 +20,10 @@ from experiments.lab import cli
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
-BEAM = flags.DEFINE_integer('beam', None, 'searches with so many beams instead', lower_bound=1)
+BEAM = flags.DEFINE_integer('beam', None, 'searches with this many beams instead', lower_bound=1)
 LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --beam")
 NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
-MAX_LEN = flags.DEFINE_integer('max_len', 100, 'at most so many tokens a sentence', lower_bound=1)
+MAX_LEN = flags.DEFINE_integer('max_len', 100, 'the most tokens of a sentence', lower_bound=1)
 ROWS = flags.DEFINE_integer('rows', 16, 'sentences decoded at once', lower_bound=1)
 PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 

@@ -52,7 +52,7 @@ def make_mesh(config: MeshConfig) -> Mesh:
   """The mesh over the first data * model devices, of all processes.
 
   Raises:
-    UserError: there are not so many devices, or several processes and more devices than that.
+    UserError: there are fewer devices, or several processes and more devices.
   """
   wanted, there = config.data * config.model, jax.device_count()
   if wanted > there or (wanted < there and jax.process_count() > 1):

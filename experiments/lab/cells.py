@@ -121,7 +121,7 @@ def flat(cell: Cell) -> dict[str, Any]:
 
 
 def field_names(kind: type[Cell]) -> list[str]:
-  """The fields of a kind but for `conditions`: first what a cell is and its own figures, then the common ones."""
+  """The fields of a kind without `conditions`: first what a cell is and its own figures, then the common ones."""
   fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only)
   return [field.name for field in fields if field.name != 'conditions']
 

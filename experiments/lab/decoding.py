@@ -60,7 +60,7 @@ def rule_of(name: str) -> fd.MinBlock:
 
 
 def tree_nodes(name: str) -> int | None:
-  """Of the tree that a rule of a table names, the root included: 'tree-32'. None for the rules of `rule_of`."""
+  """The nodes of the tree that a rule such as 'tree-32' names, the root included; None for the rules of `rule_of`."""
   if not name.startswith('tree'):
     return None
   match = re.fullmatch(r'tree-([1-9]\d{0,2})', name)

@@ -14,7 +14,7 @@ ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}  # ours, an
 
 
 def version() -> str:
-  """Of the installed package; UserError where there is none."""
+  """The version of the installed package; UserError where there is none."""
   with extras.explained():
     import ctranslate2
   return ctranslate2.__version__

@@ -10,7 +10,7 @@ from fastdec.models.lm import LMConfig
 
 
 def versions() -> dict[str, Any]:
-  """Of the installed packages, and how many threads they use; UserError where one is missing."""
+  """The versions of the installed packages and the number of their threads; UserError where one is missing."""
   with extras.explained():
     import torch
     import transformers

@@ -29,7 +29,7 @@ TREE, TREE_WIDTHS = 'mc_sim_7b_63', range(16, 65)  # with fewer nodes it is a ch
 
 @dataclasses.dataclass(frozen=True)
 class SpeedConfig:
-  """Fields as in `configs/lm_speed.py`; `model` but for its dtype and ends."""
+  """Fields as in `configs/lm_speed.py`; `model` is without its dtype and end tokens."""
 
   task: Literal['lm']
   model: LMConfig

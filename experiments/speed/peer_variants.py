@@ -18,7 +18,7 @@ Prompts = Sequence[np.ndarray]  # each int32[1, t]
 
 @dataclasses.dataclass(frozen=True)
 class PeerConfig:
-  """Fields as in `configs/generate_peer.py`; the models but for their dtype and ends."""
+  """Fields as in `configs/generate_peer.py`; the models are without their dtype and end tokens."""
 
   model: LMConfig
   draft: LMConfig

@@ -20,7 +20,7 @@ from fastdec.struct import Bound
 
 @dataclasses.dataclass(frozen=True)
 class SpeedConfig:
-  """Fields as in `configs/speed.py`; `model` but for its dtype and ends."""
+  """Fields as in `configs/speed.py`; `model` is without its dtype and end tokens."""
 
   task: Literal['translation']
   model: TransformerConfig | FConvConfig

@@ -84,5 +84,5 @@ def _name_calls(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def _colour(block: int) -> str:
-  """Of the darker ones, which small letters need; what came with the prompt is black."""
+  """The colour of a block, a dark one so that small letters can be read; what came with the prompt is black."""
   return COLOURS[(block - 1) % 3] if block else 'black'

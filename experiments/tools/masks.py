@@ -35,7 +35,7 @@ def every_mask() -> list[Mask]:
 
 
 def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
-  """Of a cache in which the nodes stand behind `length` committed positions."""
+  """The mask over a cache in which the nodes stand behind `length` committed positions."""
   slots = sees.shape[-1]
   empty = ('',) * (slots - length - len(rows))
   return Mask(title, np.asarray(sees[0]), rows, (*_positions(0, length), *rows, *empty), np.arange(slots) < length)

@@ -162,7 +162,7 @@ def _line(generator: Generator, index: int, prompt: str, decoded: Any) -> bytes:
 
 
 def blocks_of(line: bytes) -> list[int]:
-  """Of a line: how many calls emitted one token, how many two, and so on.
+  """The histogram of a line's blocks: how many calls emitted one token, how many two, and so on.
 
   Raises:
     ValueError, KeyError, TypeError: it does not say.

@@ -16,7 +16,7 @@ from fastdec.folders.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig, Layers, with_inputs
 
-DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')  # (channels, width, residual from so many layers before)
+DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')  # (channels, width, residual from this many layers before)
 
 
 def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FConv, Params]:

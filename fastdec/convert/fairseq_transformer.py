@@ -168,7 +168,7 @@ def _norm(tensors: StateDict, name: str, d: int) -> Params:
 
 
 def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
-  """Of queries, keys and values."""
+  """The kernels or biases of queries, keys and values."""
   if f'{prefix}in_proj_weight' in tensors:
     kernel, bias = shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d), shaped(tensors, f'{prefix}in_proj_bias', 3 * d)
     thirds = zip(np.split(np.asarray(kernel), 3), np.split(np.asarray(bias), 3), strict=True)

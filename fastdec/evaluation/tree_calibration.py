@@ -58,7 +58,7 @@ class Calibration:
 
   @property
   def nodes(self) -> int:
-    """Of the tree to use: with the most tokens a second, or, if that is not known, all."""
+    """The nodes of the tree to use: the number with the most tokens a second or, where no call was timed, all of them."""
     return best_nodes(self.tokens, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
 
   @property

@@ -40,7 +40,7 @@ class Tree:
   rates: tuple[float, ...]  # the share of calls on the whole tree that accept a path: falling
 
   def cut(self, nodes: int) -> 'Tree':
-    """The tree of so many nodes at most, the root included."""
+    """The tree cut to at most this many nodes, the root included."""
     return Tree(self.choices[: nodes - 1], self.rates[: nodes - 1])
 
 
@@ -87,7 +87,7 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
 
 
 def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
-  """A tree of so many nodes, the root included; smaller where nothing else was ever right.
+  """The best tree of `nodes` nodes, the root included; it is smaller where no other guess was ever right.
 
   The paths that are right most often where calls begin: a path is right at most as often as its beginning, so taking
   the most frequent one next, again and again, is best for given calls. Where calls begin depends on the tree; so it is
@@ -154,7 +154,7 @@ def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
 
 
 def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
-  """The paths that are right most often, each after its beginning; with the root, so many nodes."""
+  """The paths that are right most often, each after the path it extends; with the root they are `nodes` nodes."""
   found: list[tuple[int, ...]] = []
   waiting: list[tuple[int, int, tuple[int, ...], Any]] = []  # -count, depth, path, the rows where it is right
 

@@ -20,7 +20,7 @@ class Timing:
 
   @property
   def median(self) -> float:
-    """Of the rounds, in seconds per input."""
+    """The median of the rounds, in seconds per input."""
     return statistics.median(self.seconds)
 
   @property

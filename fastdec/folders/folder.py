@@ -69,6 +69,6 @@ class Folder(abc.ABC):
 
 @functools.lru_cache
 def _sha256(file: pathlib.Path, mtime_ns: int, size: int) -> str:
-  """Of a file as it is at this time and size."""
+  """The hash of a file, kept for as long as its time and size stay the same."""
   with open(file, 'rb') as opened:
     return hashlib.file_digest(opened, 'sha256').hexdigest()

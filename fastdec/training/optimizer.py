@@ -27,7 +27,7 @@ class OptimizerConfig:
   b1: float = 0.9
   b2: float = 0.997
   epsilon: float = 1e-9
-  heads_rate: float = 1.0  # of heads that train together with the model: so many times its rate
+  heads_rate: float = 1.0  # heads that train together with the model learn at this many times its rate
   weight_norm: bool = False  # of the model's kernels, those of heads excepted
 
   def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ class MedusaCell(AgainstPlain):
   """One measurement."""
 
   stage: str  # 'medusa-1', 'medusa-2'
-  tree: str  # a key of TREES; accepted exactly but for 'typical'
+  tree: str  # a key of TREES; accepted exactly, except 'typical'
   batch: int
   nodes: int | None = None  # the root included
   depth: int | None = None

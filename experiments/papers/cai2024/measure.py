@@ -25,7 +25,7 @@ ROWS = 64  # prompts at once, where nothing is timed
 
 
 def models_hash(workdir: pathlib.Path, plan: MedusaCell, found: tree_calibration.Calibration) -> str:
-  """Of what a cell is measured with: the run, and the tree if it is a calibrated one."""
+  """A hash of what a cell is measured with: the run, and the tree if it is a calibrated one."""
   run = folders.content(workdir / plan.stage)
   if plan.tree in ('chain', 'published'):
     return run
@@ -87,7 +87,7 @@ class MedusaMeasuring:
 
   @functools.lru_cache  # noqa: B019 (one object a process)
   def nll(self, stage: str) -> float:
-    """Of the dev set as people wrote it."""
+    """The NLL of the dev set as people wrote it, in nats per token."""
     target = self._bound(stage)[0]
     return dev_loss(*target, self.text.dev_batches())['nll']
 

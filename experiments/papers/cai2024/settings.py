@@ -87,7 +87,7 @@ class MedusaExperiment(OnText, CaptionTraining):
     return self.train if k == 1 else self.freeze if regime == self.regime_of(STAGES[0]) else self.finetune
 
   def regime_of(self, stage: str) -> str:
-    """Of one of STAGES, as `Run` calls it."""
+    """The regime of one of STAGES, as `Run` calls it."""
     frozen, together = ('distil', 'both') if self.text == 'own' else ('regular', 'finetune')
     return frozen if stage == STAGES[0] else together
 

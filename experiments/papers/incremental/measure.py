@@ -152,5 +152,5 @@ def speeds(timings: Mapping[str, Timing], fastest: str) -> dict[str, dict[str, f
 
 
 def scaled(timing: Timing, parts: int) -> Timing:
-  """The time of one of so many equal parts."""
+  """The time of one part, where the whole is `parts` equal ones."""
   return Timing(tuple(seconds / parts for seconds in timing.seconds), timing.compile_seconds)

@@ -18,7 +18,7 @@ class Times(NamedTuple):
 
   @property
   def speedup(self) -> float:
-    """Of the op over the framework. As printed but for two of the T4 Decoder, most likely misprints: 3.41 in FP16 at
+    """The speed-up of the op over the framework. As printed, except two of the T4 Decoder, most likely misprints: 3.41 in FP16 at
     1, 128, and 2.01 in FP32 at 256, 32."""
     return self.framework / self.op
 

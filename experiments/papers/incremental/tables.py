@@ -71,7 +71,7 @@ def _growth_notes(cells: Sequence[SavingCell], batch: int) -> list[str]:
   steps = max((cell.steps for cell in done), default=0)
   parted = sum(cell.parted for cell in done)
   gap = max((cell.largest_gap or 0 for cell in done), default=0)
-  ties = f'but for {parted} rows that part at near ties, by at most {gap:.1e} in logits'
+  ties = f'except {parted} rows that part at near ties, by at most {gap:.1e} in logits'
   same = ties if parted else 'token for token'
   return [
     '(a) no cache: one program a length, a loop on the device that runs all positions of that length for every token;'

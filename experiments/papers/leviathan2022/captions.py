@@ -16,7 +16,7 @@ from fastdec.models.lm import LM, LMConfig
 class CaptionModel:
   """A language model and its training."""
 
-  model: LMConfig  # but for its vocabulary, which the text gives
+  model: LMConfig  # without its vocabulary, which the text gives
   train: RunConfig
 
 

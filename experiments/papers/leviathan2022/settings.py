@@ -51,7 +51,7 @@ class MeasureConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationTraining(Training):
-  """Of one encoder-decoder model."""
+  """The training of one encoder-decoder model."""
 
   data: TextConfig
   model: TransformerConfig
@@ -66,7 +66,7 @@ class TranslationTraining(Training):
     return Text.of(self)
 
   def model_over(self, vocab_size: int) -> Transformer:
-    """The model over so many pieces."""
+    """The model over a vocabulary of this size."""
     return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
@@ -109,7 +109,7 @@ class SpeculativeExperiment:
 class TranslationModel:
   """An encoder-decoder model and its training."""
 
-  model: TransformerConfig  # but for its vocabulary, which the text gives
+  model: TransformerConfig  # without its vocabulary, which the text gives
   train: RunConfig
 
 

@@ -24,7 +24,7 @@ def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
 
 
 def within(tau: int) -> str:
-  """The rule that accepts so many intensities away."""
+  """The rule that accepts a pixel at most this many intensities away."""
   return f'distance-{tau}'
 
 

@@ -93,7 +93,7 @@ RIVALS = (
   Rival('Kaiser 2018, latent, top 100', 22.5),
 )
 
-# Figure 4's points are not in the text, but for the peaks: translation's (k = 8, block size 4.7, speed-up 3.3) agrees
+# Figure 4's points are not in the text, except the peaks: translation's (k = 8, block size 4.7, speed-up 3.3) agrees
 # with Table 4's speed-ups at Table 1's block sizes, which stand here. k -> mean accepted block size and speed-up.
 FIGURE4_IMAGES = {6: (5.3, 4.0)}
 FIGURE4 = {k: (TABLE1[k, 'distil' if k == 1 else 'both', 'exact'][1], speedup) for k, (_, speedup) in TABLE4.items()}

@@ -43,7 +43,7 @@ class TranslationExperiment(OnText, Experiment):
   """A page of the paper about translation at one scale."""
 
   data: TextConfig
-  model: TransformerConfig | FConvConfig  # but for its vocabulary, which the text gives
+  model: TransformerConfig | FConvConfig  # without its vocabulary, which the text gives
   retrain: RunConfig  # of the base, on distilled text
   distill: DistillConfig
   table: TableConfig
@@ -64,5 +64,5 @@ class TranslationExperiment(OnText, Experiment):
     return self.retrain if k == 1 and regime in DISTILLED else super().run(k, regime)
 
   def model_over(self, vocab_size: int) -> Model:
-    """The model over so many pieces."""
+    """The model over a vocabulary of this size."""
     return folders.model_of(dataclasses.replace(self.model, vocab_size=vocab_size))

@@ -1,4 +1,4 @@
-"""The trees of Table 1's rules such as 'tree-32': the best of so many nodes for a run's own heads.
+"""The trees of Table 1's rules such as 'tree-32': the best tree of that size for a run's own heads.
 
 Which nodes are best is counted on what the model itself writes, for sources of another split than the one measured on.
 """
@@ -32,7 +32,7 @@ def sources_of(text: Text, split: str) -> list[list[int]]:
 def grown(
   target: Bound, heads: Bound, depth: int, sources: list[list[int]], nodes: Collection[int], max_len: int, rows: int
 ) -> dict[int, Tree]:
-  """The best tree of each of so many nodes for the first `depth` heads; smaller where nothing else was ever right.
+  """The best tree of each size for the first `depth` heads; it is smaller where no other guess was ever right.
 
   Each is grown by itself, and so is the same whichever others are asked for; the text is written once.
 

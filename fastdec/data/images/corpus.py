@@ -40,7 +40,7 @@ class ImageData:
       `fastdec.data.images.celeba`).
     path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may be missing.
     folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
-    max_train: reads at most so many training images (None: all).
+    max_train: reads at most this many training images (None: all).
   """
 
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'

@@ -48,7 +48,7 @@ def content_key() -> str:
 
 
 def band(width: int, split: str) -> tuple[int, int]:
-  """The first column that a split has of a photograph so many pixels wide, and the one after the last."""
+  """The columns of a photograph of this width that belong to a split: the first, and the one after the last."""
   return {'train': (0, width - 2 * BAND), 'dev': (width - 2 * BAND, width - BAND), 'test': (width - BAND, width)}[split]
 
 

@@ -111,7 +111,7 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _digest(inputs: np.ndarray, baseline: np.ndarray, outputs: dict[tuple[int, str], np.ndarray]) -> str:
-  """Of what the images are, not of how the files were packed."""
+  """A hash of the images themselves, not of how the files were packed."""
   digest = hashlib.sha256()
   for name, array in [('input', inputs), ('baseline', baseline), *outputs.items()]:
     digest.update(f'{name} {array.shape}'.encode())
