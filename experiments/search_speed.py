@@ -106,7 +106,9 @@ def _variants(model: Any, params: Any, translators: Sequence[Any], beams: int, b
 
     return decode
 
-  ours = lambda: fd.decode(model, params, source, strategy, max_len=config.calls)
+  def ours():
+    return fd.decode(model, params, source, strategy, max_len=config.calls)
+
   variants = [Variant({'engine': 'fastdec, float32'}, ours)]
   for (name, threads), translator in zip(SETTINGS, translators, strict=True):
     engine = {'engine': f'CTranslate2, {name}, threads {threads}'}

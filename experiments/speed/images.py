@@ -139,7 +139,10 @@ def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
   if not config.decodes:
     return
   model, inputs = ImageTransformer(config.model), _inputs(config, batch)
-  decode = lambda strategy: lambda: fd.decode(model, params, inputs, strategy)
+
+  def decode(strategy):
+    return lambda: fd.decode(model, params, inputs, strategy)
+
   functions = {name: decode(strategy) for name, strategy in strategies.items()}
   timings = measure(functions, config.decodes)
   for name, function in functions.items():

@@ -101,12 +101,18 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   model = LM(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
   target = Bound(model, random_lm(model, config.seed, dtype))
   drafts = {'greedy': Topology.chain(1)} | {f'width {n}': Topology.chain(n) for n in config.widths if n > 1}
-  tree = lambda n: Topology.from_choices(medusa_choices(TREE)[: n - 1])
+
+  def tree(n):
+    return Topology.from_choices(medusa_choices(TREE)[: n - 1])
+
   drafts |= {f'tree {n}': tree(n) for n in config.widths if n in TREE_WIDTHS}
   say(f'{dtype}: compiling and timing {len(drafts)} drafts')
   prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
   max_len = config.calls + max(config.widths) + 1  # one for all, so that all caches have about the same slots
-  drafter = lambda topology: FreeDraft(topology) if topology.n > 1 else NoDraft()
+
+  def drafter(topology):
+    return FreeDraft(topology) if topology.n > 1 else NoDraft()
+
   loops = {
     name: Calls.after_prompt(target, drafter(one), prompts, max_len, config.calls) for name, one in drafts.items()
   }

@@ -50,7 +50,10 @@ def timed(generator: Generator, given: dict[str, Any], repeats: int) -> list[str
   """Tokens per second, and the ratio to one token a call, decoding in turn."""
   plain, is_plain = generator.settings.plain, generator.most_drafted == 0
   strategies = {'this': generator.strategy} | ({} if is_plain else {'plain': plain})
-  decode = lambda strategy: lambda: fd.decode(generator.model, generator.params, strategy=strategy, **given).tokens
+
+  def decode(strategy):
+    return lambda: fd.decode(generator.model, generator.params, strategy=strategy, **given).tokens
+
   lengths = {
     name: int(fd.decode(generator.model, generator.params, strategy=strategy, **given).lengths[0])
     for name, strategy in strategies.items()

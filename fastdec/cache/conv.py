@@ -53,7 +53,10 @@ class ConvCache:
   @classmethod
   def empty(cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike) -> 'ConvCache':
     """A cache without tokens for layers of (input channels, kernel width); rows lie along 'data' on a mesh."""
-    empty = lambda channels, width: constrain(jnp.zeros((rows, width - 1, channels), dtype), 'data')
+
+    def empty(channels: int, width: int) -> Array:
+      return constrain(jnp.zeros((rows, width - 1, channels), dtype), 'data')
+
     entries = tuple(LayerConv(empty(channels, width), width - 1) for channels, width in layers)
     return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
 

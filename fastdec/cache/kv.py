@@ -33,7 +33,10 @@ class LayerKV:
 
   def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> 'LayerKV':
     """Copies the entries at slots `source` to start..start+m-1."""
-    take = lambda entry: jnp.take_along_axis(entry, source[:, None, :, None], axis=2)
+
+    def take(entry: Array) -> Array:
+      return jnp.take_along_axis(entry, source[:, None, :, None], axis=2)
+
     return self.write(take(self.k), take(self.v), start)
 
 
@@ -89,5 +92,8 @@ def _put(
   entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']
 ) -> Float[Array, 'b g s p']:
   zero = jnp.zeros((), start.dtype)
-  write_row = lambda row, new_row, at: jax.lax.dynamic_update_slice(row, new_row, (zero, at, zero))
+
+  def write_row(row: Array, new_row: Array, at: Array) -> Array:
+    return jax.lax.dynamic_update_slice(row, new_row, (zero, at, zero))
+
   return jax.vmap(write_row)(entry, new.astype(entry.dtype), start)

@@ -173,7 +173,10 @@ def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
     kernel, bias = shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d), shaped(tensors, f'{prefix}in_proj_bias', 3 * d)
     thirds = zip(np.split(np.asarray(kernel), 3), np.split(np.asarray(bias), 3), strict=True)
     return [{'kernel': kernel, 'bias': bias} for kernel, bias in thirds]
-  part = lambda x, name, *shape: shaped(tensors, f'{prefix}{x}_proj.{name}', *shape)
+
+  def part(x, name, *shape):
+    return shaped(tensors, f'{prefix}{x}_proj.{name}', *shape)
+
   return [{'kernel': part(x, 'weight', d, d), 'bias': part(x, 'bias', d)} for x in 'qkv']
 
 

@@ -185,7 +185,10 @@ class _Pool:
 
   def _nothing(self, prompt: Prompt, keys: Array | None, max_len: int, quarters: int) -> Any:
     """A state of the pool's shapes; every row of it is overwritten before the first step."""
-    init = lambda strategy, params, prompt, keys: strategy.init(Bound(self.model, params), prompt, max_len, keys)
+
+    def init(strategy: Any, params: Any, prompt: Any, keys: Any) -> Any:
+      return strategy.init(Bound(self.model, params), prompt, max_len, keys)
+
     shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
     nothing = jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
     return place_rows(nothing, self.mesh)

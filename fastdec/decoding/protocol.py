@@ -49,7 +49,10 @@ class Decoded:
   def widened(self, max_len: int, pad_id: int) -> 'Decoded':
     """The same with room for `max_len` tokens a row."""
     room = max_len - self.tokens.shape[1]
-    wide = lambda x, value: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)], constant_values=value)
+
+    def wide(x: Array, value: int) -> Array:
+      return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)], constant_values=value)
+
     nbest = None if self.nbest_tokens is None else wide(self.nbest_tokens, pad_id)
     tokens, block_sizes = wide(self.tokens, pad_id), wide(self.block_sizes, 0)
     return dataclasses.replace(self, tokens=tokens, block_sizes=block_sizes, nbest_tokens=nbest)

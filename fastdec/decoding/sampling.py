@@ -44,7 +44,10 @@ def warp(
   top_k nor top_p asks for it.
   """
   scaled = logits / temperature.astype(logits.dtype)
-  cut = lambda x: _cut(x, top_k, top_p)
+
+  def cut(x: Array) -> Array:
+    return _cut(x, top_k, top_p)
+
   scaled = jax.lax.cond((top_k > 0) | (top_p < 1), cut, lambda x: x, scaled)
   return jax.nn.log_softmax(scaled, axis=-1)
 

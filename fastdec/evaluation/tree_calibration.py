@@ -58,7 +58,7 @@ class Calibration:
 
   @property
   def nodes(self) -> int:
-    """The nodes of the tree to use: the number with the most tokens a second or, where no call was timed, all of them."""
+    """The nodes of the tree to use: those with the most tokens a second; all, if no call was timed."""
     return best_nodes(self.tokens, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
 
   @property

@@ -99,7 +99,10 @@ class HuggingFaceFolder(Folder):
 
 def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
   """The ids that end a text, and the one that fills up after them: an end where it is null."""
-  setting = lambda name: generation[name] if generation.get(name) is not None else config.get(name)
+
+  def setting(name):
+    return generation[name] if generation.get(name) is not None else config.get(name)
+
   ends, pad = setting('eos_token_id'), setting('pad_token_id')
   ends = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
   if pad is None or not 0 <= pad < config['vocab_size']:  # old Llama folders have -1

@@ -83,7 +83,9 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
 
 def _layer(c: LMConfig, tensors: Mapping[str, Any], prefix: str) -> Params:
   d, queries, keys = c.d_model, c.heads * c.width, c.kv_heads * c.width
-  norm = lambda name, size: {'scale': shaped(tensors, f'{prefix}{name}.weight', size)}
+
+  def norm(name, size):
+    return {'scale': shaped(tensors, f'{prefix}{name}.weight', size)}
 
   def dense(has_bias: bool, outputs: int, inputs: int, *names: str) -> Params:
     """One projection, or several of one size as one."""

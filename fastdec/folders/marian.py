@@ -109,7 +109,8 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
 
 
 def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross: bool) -> Params:
-  part = lambda name, *shape: shaped(tensors, f'{prefix}{name}', *shape)
+  def part(name, *shape):
+    return shaped(tensors, f'{prefix}{name}', *shape)
 
   def dense(*names: str, outputs: int = d, inputs: int = d) -> Params:
     """One projection, or several of one size as one."""

@@ -100,9 +100,16 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
 
 def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool) -> Params:
   d, inner = c.d_model, c.heads * c.d_kv
-  weight = lambda name, *shape: shaped(tensors, f'{prefix}.{name}.weight', *shape)
-  stacked = lambda *names: Stacked(tuple(weight(name, inner, d) for name in names))
-  norm = lambda index: {'norm': {'scale': weight(f'{index}.layer_norm', d)}}
+
+  def weight(name, *shape):
+    return shaped(tensors, f'{prefix}.{name}.weight', *shape)
+
+  def stacked(*names):
+    return Stacked(tuple(weight(name, inner, d) for name in names))
+
+  def norm(index):
+    return {'norm': {'scale': weight(f'{index}.layer_norm', d)}}
+
   layer = {
     'attention': {
       'qkv': {'kernel': stacked(*(f'0.SelfAttention.{x}' for x in 'qkv'))},

@@ -125,7 +125,10 @@ class BlockwiseHeads:
   ) -> Float[Array, '*b v']:
     """What the one head predicts that looks `offset` positions beyond p1; 0 is p1 (for training)."""
     first = self.offsets[0]
-    one = lambda x: self.one(params, x, jnp.maximum(offset - first, 0), dropout_key)
+
+    def one(x):
+      return self.one(params, x, jnp.maximum(offset - first, 0), dropout_key)
+
     return project(one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden))
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:

@@ -61,7 +61,10 @@ class MedusaHeads:
     """Fresh float32 parameters: blocks at zero, own projections random. See `start`."""
     if self.vocab_size is None:
       return self._blocks(jnp.float32)
-    kernel = lambda key: unit_scaling(key, (self.vocab_size, self.d_model))
+
+    def kernel(key):
+      return unit_scaling(key, (self.vocab_size, self.d_model))
+
     return self._projecting([kernel(one) for one in jax.random.split(key, self.depth)], jnp.zeros(self.vocab_size))
 
   def start(self, model: Any, params: Params) -> Params:
@@ -126,7 +129,10 @@ class MedusaHeads:
   def _blocks(self, dtype: DTypeLike) -> Params:
     """Residual blocks that change nothing yet."""
     d = self.d_model
-    block = lambda: {'kernel': jnp.zeros((d, d), dtype), 'bias': jnp.zeros(d, dtype)}
+
+    def block():
+      return {'kernel': jnp.zeros((d, d), dtype), 'bias': jnp.zeros(d, dtype)}
+
     return {name: {block_name: block() for block_name in _names(self.layers, 'block')} for name in _names(self.depth)}
 
   def _projecting(self, kernels: list[Float[Array, 'v d']], bias: Float[Array, ' v']) -> Params:

@@ -128,7 +128,10 @@ def attend_locally(
   b, t, h, p = q.shape
   blocks = -(-t // block)
   pad = blocks * block - t
-  cut = lambda x, axis: jnp.pad(x, [(0, pad if i == axis else 0) for i in range(4)])
+
+  def cut(x, axis):
+    return jnp.pad(x, [(0, pad if i == axis else 0) for i in range(4)])
+
   q = cut(q, 1).reshape(b * blocks, block, h, p)
 
   def windows(x: Float[Array, 'b g t p']) -> Float[Array, 'c g s p']:

@@ -62,7 +62,10 @@ def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
 def _shifted(x: Float[Array, 'b t c'], segment: Int[Array, 'b t'], offset: int) -> Float[Array, 'b t c']:
   if offset == 0:
     return x
-  move = lambda y: _moved(y, offset)
+
+  def move(y):
+    return _moved(y, offset)
+
   return jnp.where((move(segment) == segment)[:, :, None], move(x), 0)
 
 

@@ -180,7 +180,10 @@ class Network(nn.Module):
     self.target_positions = self.param('target_positions', small, (c.max_positions, c.d_embed))
     self.encoder = [EncoderLayer(c, *sizes) for sizes in with_inputs(c.encoder_layers)]
     self.decoder = [DecoderLayer(c, *sizes) for sizes in with_inputs(c.decoder_layers)]
-    dense = lambda width, variance=1.0: Dense((width,), True, c.dtype, normal(variance))
+
+    def dense(width, variance=1.0):
+      return Dense((width,), True, c.dtype, normal(variance))
+
     self.encoder_enter = dense(c.encoder_layers[0][0], 1 - c.dropout)
     self.decoder_enter = dense(c.decoder_layers[0][0], 1 - c.dropout)
     self.encoder_leave, self.decoder_leave = dense(c.d_embed), dense(c.d_out)
@@ -219,7 +222,10 @@ class Network(nn.Module):
     memory = self.encode(batch['source'], batch['source_position'], source, train)
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(batch['target_position'] == 0, c.start_id, shifted)
-    causal = lambda i, x: (packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None)
+
+    def causal(i, x):
+      return (packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None)
+
     reads = Reads(causal, memory, target[:, :, None] == source[:, None, :], attend)
     return self.decode(inputs, batch['target_position'], reads, train)[0]
 

@@ -58,7 +58,10 @@ class Network(Stacks):
   def setup(self) -> None:
     super().setup()
     d = self.config.d_model
-    table = lambda name: self.param(name, lambda _: jnp.tile(ordered_intensities(d), (CHANNELS, 1)))
+
+    def table(name):
+      return self.param(name, lambda _: jnp.tile(ordered_intensities(d), (CHANNELS, 1)))
+
     self.source_embedding, self.target_embedding = table('source_embedding'), table('target_embedding')
     self.output = Dense((INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d))
 

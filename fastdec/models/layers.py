@@ -61,7 +61,10 @@ class Dense(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '...']:
     outputs, inputs = int(np.prod(self.features)), x.shape[-1]
-    init = lambda key: jnp.asarray(self.init(key, (outputs, inputs))).reshape(*self.features, inputs)
+
+    def init(key):
+      return jnp.asarray(self.init(key, (outputs, inputs))).reshape(*self.features, inputs)
+
     y = project(x.astype(self.dtype), self.param('kernel', init)).astype(self.dtype)
     if self.use_bias:
       bias = self.param('bias', nn.initializers.zeros, self.features)

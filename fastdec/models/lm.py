@@ -203,7 +203,10 @@ class Network(nn.Module):
     sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[None]
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(position == 0, self.config.bos_id, shifted)
-    within = lambda window: sees & (behind < window) if window else sees
+
+    def within(window):
+      return sees & (behind < window) if window else sees
+
     attends = {window: functools.partial(attend, mask=within(window)) for window in set(self.config.layer_windows)}
     return self.decode(inputs, position, attends, train=train)[0]
 
@@ -273,7 +276,10 @@ class LM:
   ) -> tuple[Float[Array, 'b n d'], tuple[()], KVCache]:
     """See `models.api.Model.apply`."""
     mask = node_mask(nodes, cache.length, cache.slots)
-    sees = lambda window: mask & node_window(nodes, cache.length, cache.slots, window) if window else mask
+
+    def sees(window):
+      return mask & node_window(nodes, cache.length, cache.slots, window) if window else mask
+
     attends = {window: functools.partial(attend, mask=sees(window)) for window in set(self.config.layer_windows)}
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
     args = (tokens, positions, attends, cache)

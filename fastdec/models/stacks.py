@@ -105,7 +105,10 @@ class Attention(nn.Module):
   def setup(self) -> None:
     c = self.config
     width = c.head_width
-    dense = lambda *features: Dense(features, c.attention_bias, c.dtype)
+
+    def dense(*features):
+      return Dense(features, c.attention_bias, c.dtype)
+
     if self.is_self:
       self.qkv = dense(3, c.heads, width)  # one product instead of three
     else:

@@ -102,8 +102,11 @@ def bucket(ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_cau
     buckets //= 2
     first, distance = np.where(ahead > 0, buckets, 0), abs(ahead)
   exact = buckets // 2
+
   # Rounded to float32 where those who trained the checkpoints did, so that borders fall as theirs.
-  log = lambda x: np.log(x).astype(np.float32)
+  def log(x):
+    return np.log(x).astype(np.float32)
+
   steps = log(np.maximum(distance, 1) / exact) / log(np.float64(max_distance / exact)) * np.float32(buckets - exact)
   far = np.minimum(exact + steps.astype(np.int64), buckets - 1)
   return first + np.where(distance < exact, distance, far)
@@ -152,8 +155,13 @@ class T5Network(Stacks):
     c = self.config
     source, target = batch['source_segment'], batch['target_segment']
     at_source, at_target = batch['source_position'], batch['target_position']
-    same = lambda query, key: query[:, :, None] == key[:, None, :]
-    seeing = lambda mask, bias=None: functools.partial(attend_unscaled, mask=mask, bias=bias)
+
+    def same(query, key):
+      return query[:, :, None] == key[:, None, :]
+
+    def seeing(mask, bias=None):
+      return functools.partial(attend_unscaled, mask=mask, bias=bias)
+
     bias = relative_bias(self.encoder_bias, at_source, at_source, c.max_distance, is_causal=False)
     hidden = self.encode(batch['source'], at_source, seeing(same(source, source), bias), train)
     bias = relative_bias(self.decoder_bias, at_target, at_target, c.max_distance, is_causal=True)

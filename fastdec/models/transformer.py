@@ -91,8 +91,13 @@ class Network(Stacks):
   def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
     """Teacher-forced hidden states of packed rows; see `Transformer.hidden`."""
     source, target = batch['source_segment'], batch['target_segment']
-    same = lambda query, key: query[:, :, None] == key[:, None, :]
-    seeing = lambda mask: functools.partial(attend, mask=mask)
+
+    def same(query, key):
+      return query[:, :, None] == key[:, None, :]
+
+    def seeing(mask):
+      return functools.partial(attend, mask=mask)
+
     hidden = self.encode(batch['source'], batch['source_position'], seeing(same(source, source)), train)
     t = target.shape[1]
     sees = Sees(seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source)))

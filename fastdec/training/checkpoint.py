@@ -208,7 +208,10 @@ def check_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
 def _differences(there: dict[str, Any], config: dict[str, Any]) -> str:
   old, new = _dotted(there), _dotted(config)
   keys = [key for key in {**old, **new} if (key in old, old.get(key)) != (key in new, new.get(key))]
-  value = lambda flat, key: json.dumps(flat[key]) if key in flat else 'nothing'
+
+  def value(flat, key):
+    return json.dumps(flat[key]) if key in flat else 'nothing'
+
   shown = [f'{key} is {value(old, key)} there and {value(new, key)} here' for key in keys[:3]]
   return ', '.join(shown) + (f', and {len(keys) - 3} more' if len(keys) > 3 else '')
 
@@ -221,14 +224,20 @@ def _dotted(tree: Any, path: str = '') -> dict[str, Any]:
 
 def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
   """Orbax would say the same in a page."""
-  named = lambda tree: {
-    '/'.join(str(getattr(key, 'key', key)) for key in path): tuple(leaf.shape)
-    for path, leaf in jax.tree.leaves_with_path(tree)
-  }
+
+  def named(tree):
+    return {
+      '/'.join(str(getattr(key, 'key', key)) for key in path): tuple(leaf.shape)
+      for path, leaf in jax.tree.leaves_with_path(tree)
+    }
+
   there, here = named(saved), named(wanted)
   for name in {**here, **there}:
     if there.get(name) != here.get(name):
-      shape = lambda shapes, name=name: f'shape {shapes[name]}' if name in shapes else 'no counterpart'
+
+      def shape(shapes, name=name):
+        return f'shape {shapes[name]}' if name in shapes else 'no counterpart'
+
       raise UserError(
         f'{folder} is of another model: parameter {name} has {shape(there)} there and {shape(here)} here;'
         ' choose another workdir, or the config of that run'

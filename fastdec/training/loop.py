@@ -117,7 +117,10 @@ def train(
       done += 1
       progress.add(metrics, AHEAD)
       log = done % config.log_every == 0 or done == first + 1  # the first step apart: it compiles
-      passed = lambda since, limit, log=log: _passed(since, limit, log)
+
+      def passed(since, limit, log=log):
+        return _passed(since, limit, log)
+
       over = done == config.steps or passed(start, budget)
       save = over or done % config.checkpoint_every == 0 or passed(saved_at, config.checkpoint_seconds)
       if save or log:

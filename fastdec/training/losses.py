@@ -40,7 +40,10 @@ def cross_entropy(
   entropy = -float(sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p))
   loss_bt = (high - low) * nll_bt + low * uniform_bt - entropy
   tokens = mask.sum()
-  mean = lambda x_bt: jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
+
+  def mean(x_bt):
+    return jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
+
   loss, is_right = mean(loss_bt), logits.argmax(-1) == targets
   return loss, {'loss': loss, 'nll': mean(nll_bt), 'accuracy': mean(is_right.astype(float)), 'tokens': tokens}
 
@@ -133,7 +136,10 @@ def shifted(
   targets   a b c d e 0       segments  1 1 1 2 2 0       offset 1
   shifted   b c d e 0 0       mask      1 1 0 1 0 0
   """
-  move = lambda x_bt: jax.lax.dynamic_slice_in_dim(jnp.pad(x_bt, ((0, 0), (0, longest))), offset, x_bt.shape[1], axis=1)
+
+  def move(x_bt):
+    return jax.lax.dynamic_slice_in_dim(jnp.pad(x_bt, ((0, 0), (0, longest))), offset, x_bt.shape[1], axis=1)
+
   return move(targets), (move(segments) == segments) & (segments != 0)
 
 

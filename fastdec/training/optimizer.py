@@ -51,7 +51,10 @@ class OptimizerConfig:
       adam = weight_normalised(adam, lambda name: bool(NORMALISED.search(name)))
     if self.heads_rate == 1:
       return adam
-    of_heads = lambda params: {name: name == 'heads' for name in params}
+
+    def of_heads(params):
+      return {name: name == 'heads' for name in params}
+
     return optax.chain(adam, optax.masked(optax.scale(self.heads_rate), of_heads))  # Adam forgets a gradient's scale
 
 

@@ -18,8 +18,8 @@ class Times(NamedTuple):
 
   @property
   def speedup(self) -> float:
-    """The speed-up of the op over the framework. As printed, except two of the T4 Decoder, most likely misprints: 3.41 in FP16 at
-    1, 128, and 2.01 in FP32 at 256, 32."""
+    """The speed-up of the op over the framework. It is the printed one, except for two of the T4 Decoder that are most
+    likely misprints: 3.41 in FP16 at 1, 128, and 2.01 in FP32 at 256, 32."""
     return self.framework / self.op
 
 

@@ -24,7 +24,10 @@ def picture(source: str, blocks: Sequence[Sequence[str]], path: Path) -> None:
   """The same as a PNG: a row for each call, a box for each token, a colour for each call."""
   figure = Figure(dpi=DPI)
   renderer = FigureCanvasAgg(figure).get_renderer()
-  width_of = lambda words: figure.text(0, 0, words, fontsize=SIZE).get_window_extent(renderer).width
+
+  def width_of(words):
+    return figure.text(0, 0, words, fontsize=SIZE).get_window_extent(renderer).width
+
   lines = textwrap.wrap(source, LINE) or ['']
   boxes = [[width_of(_shown(token)) + 2 * PADDING for token in block] for block in blocks]
   widest = max([*map(width_of, lines), *(sum(row) + GAP * len(row) for row in boxes)])
@@ -33,7 +36,10 @@ def picture(source: str, blocks: Sequence[Sequence[str]], path: Path) -> None:
   figure.set_size_inches(width / DPI, height / DPI)
   axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
   axes.axis('off')
-  write = lambda x, y, words, **how: axes.text(x, y, words, fontsize=SIZE, va='center', **how)
+
+  def write(x, y, words, **how):
+    return axes.text(x, y, words, fontsize=SIZE, va='center', **how)
+
   for i, line in enumerate(lines):
     write(MARGIN + NAME_WIDTH, MARGIN + ROW_HEIGHT * (i + 0.5), line, color='#444444')
   for i, (block, row) in enumerate(zip(blocks, boxes, strict=True)):

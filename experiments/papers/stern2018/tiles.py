@@ -112,7 +112,10 @@ class Upscaler:
     start, outputs = time.monotonic(), []
     for batch in bars.track(np.split(padded, len(padded) // rows), 'Upscaling', transient=True):
       outputs.append(fd.decode(self.model, self.params, batch, self.strategy))
-    made = lambda name: np.concatenate([np.asarray(getattr(out, name)) for out in outputs])[: len(tiles)]
+
+    def made(name):
+      return np.concatenate([np.asarray(getattr(out, name)) for out in outputs])[: len(tiles)]
+
     self.seconds, self.blocks = time.monotonic() - start, count_blocks(made('lengths'), made('block_sizes'))
     return joined(pictures_of(made('tokens')), picture)
 

@@ -64,6 +64,9 @@ def trees_table(cells: Iterable[BlockwiseCell]) -> Drawn:
 def _chain(tree: BlockwiseCell, finished: Iterable[BlockwiseCell]) -> BlockwiseCell | None:
   """The longest chain by the heads of a tree that is no wider than it; heads that are nested serve several k."""
   most = min(tree.k, int(tree.rule.removeprefix('tree-')))
-  same = lambda cell: (cell.regime, cell.split, cell.models) == (tree.regime, tree.split, tree.models)
+
+  def same(cell):
+    return (cell.regime, cell.split, cell.models) == (tree.regime, tree.split, tree.models)
+
   chains = [cell for cell in finished if cell.rule == 'exact' and 1 < cell.k <= most and same(cell)]
   return max(chains, key=lambda cell: cell.k, default=None)

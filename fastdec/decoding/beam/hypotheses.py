@@ -35,7 +35,10 @@ class Beams:
 
   def ended_at_once(self, rows: Bool[Array, ' b'], eos_id: int) -> 'Beams':
     """The same groups, but these rows have one hypothesis, the end token alone, with score 0."""
-    put = lambda new, old: jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    def put(new: Array, old: Array) -> Array:
+      return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
     return dataclasses.replace(
       self,
       finished=put(jnp.full_like(self.finished, self.pad_id).at[:, 0, 0, 0].set(eos_id), self.finished),
@@ -77,7 +80,10 @@ class Beams:
 
     divisor = penalty(n).astype(scores.dtype)
     ended = jnp.where(is_end & (jnp.arange(count) < w)[None], scores / divisor[:, None], NEVER)
-    both = lambda old, new: jnp.concatenate([old, new.astype(old.dtype)], axis=1)
+
+    def both(old: Array, new: Array) -> Array:
+      return jnp.concatenate([old, new.astype(old.dtype)], axis=1)
+
     finished_scores, best = jax.lax.top_k(both(self.finished_scores, ended), w)
     lengths = both(self.finished_lengths, jnp.broadcast_to(n[:, None], ended.shape))
     running, going_on = jax.lax.top_k(jnp.where(is_end, NEVER, scores), w)
@@ -111,7 +117,10 @@ class Beams:
     """
     b, g, w, t = self.finished.shape
     scores, order = jax.lax.top_k(self.finished_scores.reshape(b, -1), g * w)
-    pick = lambda x, order: jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)
+
+    def pick(x: Array, order: Array) -> Array:
+      return jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)
+
     tokens, lengths = pick(self.finished.reshape(b, -1, t), order), pick(self.finished_lengths.reshape(b, -1), order)
     if g > 1:
       same = (tokens[:, :, None] == tokens[:, None]).all(-1)

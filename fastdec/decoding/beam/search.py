@@ -190,7 +190,9 @@ class Beam:
       parts.append((beams, origin + i * w, over))
     beams, origin, over = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *parts)
 
-    keep = lambda old, new: jnp.where(state.done.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
+    def keep(old: Array, new: Array) -> Array:
+      return jnp.where(state.done.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
+
     running = ~state.done.all(1)
     order = jnp.arange(b, dtype=origin.dtype)[:, None] * self.size + origin.reshape(b, -1)
     return BeamState(
