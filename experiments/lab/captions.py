@@ -6,8 +6,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int
 
-from experiments.lab.settings import Training
-from experiments.lab.text import Text, TextConfig
+from experiments.lab.text import OnText, Text
 from fastdec.errors import UserError
 from fastdec.models.lm import LM, LMConfig
 
@@ -15,20 +14,24 @@ from fastdec.models.lm import LM, LMConfig
 class Captions(Text):
   """Lines, tokenizer and ids; the target of a pair is learnt."""
 
+  experiment: 'CaptionTraining'
+
   @property
   def model(self) -> LM:
-    return LM(dataclasses.replace(self.experiment.model, vocab_size=self.tokenizer.vocab_size))
+    return self.experiment.model_over(self.tokenizer.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CaptionTraining(Training):
+class CaptionTraining(OnText):
   """The training of one language model."""
 
-  data: TextConfig
   model: LMConfig
 
   def open(self) -> Captions:
     return Captions.of(self)
+
+  def model_over(self, vocab_size: int) -> LM:
+    return LM(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
 def prompts_of(text: Captions, split: str, n: int) -> Int[np.ndarray, 'n s']:

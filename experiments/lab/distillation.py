@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments.lab.decoding import DistillConfig
 from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards
 from experiments.lab.text import OnText, Text
@@ -34,7 +35,14 @@ from fastdec.training.checkpoint import check_workdir, claim_workdir
 WAIT = 0.5  # seconds, while other processes have all that is left
 
 
-def distill(experiment: OnText, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None) -> bool:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Distilling(OnText):
+  """A training on text that says how a teacher translates it."""
+
+  distill: DistillConfig
+
+
+def distill(experiment: Distilling, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None) -> bool:
   """Has the teacher translate the training sources, or goes on; true when the text is whole.
 
   Args:
@@ -83,7 +91,7 @@ def summary(workdir: pathlib.Path) -> str:
 class _Teacher:
   """Translates a shard: for each source its outputs, best first, or None where it is too long."""
 
-  def __init__(self, experiment: OnText, model: Any, params: Any, tokenizer: Tokenizer) -> None:
+  def __init__(self, experiment: Distilling, model: Any, params: Any, tokenizer: Tokenizer) -> None:
     self._settings, self._model, self._params, self._tokenizer = experiment.distill, model, params, tokenizer
     positions = model.max_positions or np.inf
     self._longest = min(experiment.data.row_length, positions)  # longer pairs are left out of training
@@ -168,7 +176,7 @@ def _files(experiment: OnText, workdir: pathlib.Path) -> list[pathlib.Path]:
   return [workdir / f'train.{language}' for language in (experiment.data.source, experiment.data.target)]
 
 
-def _record(experiment: OnText, model: Any, params: Any, tokenizer: Tokenizer, pairs: list[Pair]) -> dict[str, Any]:
+def _record(experiment: Distilling, model: Any, params: Any, tokenizer: Tokenizer, pairs: list[Pair]) -> dict[str, Any]:
   """What the outputs depend on: the teacher's and the text's content, and the settings."""
   teacher = hashlib.sha256(repr(model).encode() + tokenizer.model_proto)
   for path, leaf in jax.tree.leaves_with_path(params):

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 
@@ -18,11 +18,24 @@ from experiments.lab.cells import Cell, append, latest, read
 from experiments.lab.conditions import Conditions
 from experiments.lab.console import plain_console
 from experiments.lab.run import Run
-from experiments.lab.settings import Material, Training
+from experiments.lab.settings import Material
 from fastdec.errors import UserError
 from fastdec.files import locked
 
 Kind = TypeVar('Kind', bound=Cell)
+Opened = TypeVar('Opened', bound=Material, covariant=True)
+
+
+class Opens(Protocol[Opened]):
+  """What has material to open: a training; which material, the type says."""
+
+  def open(self) -> Opened:
+    """See `Training.open`."""
+    ...
+
+  def distilled_key(self) -> str:
+    """See `Training.distilled_key`."""
+    ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Page(Generic[Kind]):
     self.console = plain_console()
     self.results = workdir / 'results.jsonl'
     self.has_measured = False  # whether there are cells from this process
-    self._materials: dict[tuple[str, str], Material] = {}
+    self._materials: dict[tuple[str, str], Any] = {}
 
   # --- what a page states
 
@@ -135,7 +148,7 @@ class Page(Generic[Kind]):
     done = {cell.key for cell in self._known(group.plans) if cell.error is None}
     return [plan for plan in group.plans if plan.key not in done]
 
-  def material(self, experiment: Training) -> Material:
+  def material(self, experiment: Opens[Opened]) -> Opened:
     """What an experiment trains on. It is opened once, so that batches packed by the check are not packed again."""
     key = repr(experiment), experiment.distilled_key()
     if key not in self._materials:

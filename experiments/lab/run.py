@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from experiments.lab.settings import DISTILLED, TUNED, Experiment, Material
+from experiments.lab.settings import DISTILLED, TUNED, HeadsTraining, Material, Training
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -44,7 +44,7 @@ class Run:
     workdir: of this run; it gets `model/` at the end.
   """
 
-  experiment: Experiment
+  experiment: Training
   k: int
   regime: str
   base: pathlib.Path | None
@@ -115,7 +115,7 @@ class Run:
     return trained.is_finished
 
   def _base(self, material: Material) -> Job:
-    model, start = self._start(material) if self.base else (material.model, None)
+    model, start = self._start(self.base, material) if self.base else (material.model, None)
     dev = material.dev_batches()
     return Job(
       base_task(model, self.experiment.run(1, self.regime).label_smoothing, start),
@@ -124,10 +124,12 @@ class Run:
     )
 
   def _heads(self, material: Material) -> Job:
-    model, trunk = self._start(material)
-    settings, dev = self.experiment.heads, material.dev_batches()
-    heads, smoothing = self.experiment.heads_for(self.k), self.experiment.run(self.k, self.regime).label_smoothing
-    fresh = self.experiment.fresh_heads(heads, model, trunk)
+    assert self.base is not None  # `train` has refused heads without a base
+    model, trunk = self._start(self.base, material)
+    experiment, dev = self._with_heads, material.dev_batches()
+    settings, heads = experiment.heads, experiment.heads_for(self.k)
+    smoothing = experiment.run(self.k, self.regime).label_smoothing
+    fresh = experiment.fresh_heads(heads, model, trunk)
     if self.regime in TUNED:
       trained, share = _heads_of(self.base, heads), settings.p1_share
       start = fresh if trained is None else trained
@@ -151,31 +153,37 @@ class Run:
   def _partition(self, model: Model) -> Table:
     """How the parameters of the model, and of heads that are trained on it, lie on the mesh."""
     devices = self.experiment.mesh.model
-    heads = partition_of(self.experiment.heads_for(self.k), devices) if self.k > 1 else ()
+    heads = partition_of(self._with_heads.heads_for(self.k), devices) if self.k > 1 else ()
     return (*partition_of(model, devices), *heads)
 
-  def _start(self, material: Material) -> tuple[Model, Params]:
+  @property
+  def _with_heads(self) -> HeadsTraining:
+    """The settings of a run for k > 1."""
+    assert isinstance(self.experiment, HeadsTraining), f'{type(self.experiment).__name__} has no heads to train'
+    return self.experiment
+
+  def _start(self, base: pathlib.Path, material: Material) -> tuple[Model, Params]:
     """The base that the run starts from."""
-    model, params = folders.load(self.base)
+    model, params = folders.load(base)
     if isinstance(model, Transformed):
       model, params = model.model, params['model']
     if model != material.model:
-      raise UserError(f'{self.base} holds another model than this config means: give the base run of the same config')
-    material.check_base(self.base)
+      raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
+    material.check_base(base)
     return model, params
 
   def _inputs(self) -> tuple[dict[str, str], str]:
     """What else decides the result: hashes of the base and of the distilled text."""
     return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
 
-  def _record(self, there: Mapping[str, Any], base: Mapping[str, str], distilled: str) -> dict[str, Any]:
+  def _record(self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str) -> dict[str, Any]:
     """The settings written to `workdir/config.json`.
 
     Fields absent from the existing record `there` are left out while they have their default, so that older records
     still compare equal.
     """
     experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
-    heads = {'heads': experiment.heads} if self.k > 1 else {}
+    heads = {'heads': self._with_heads.heads} if self.k > 1 else {}
     data = experiment.recorded_data(distilled)
     parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
     named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first

@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.captions import prompts_of
+from experiments.lab.captions import Captions, prompts_of
 from experiments.lab.progress import Progress
 from experiments.lab.text import TextConfig
 from fastdec import folders
@@ -34,7 +34,9 @@ def is_written(folder: pathlib.Path, record: dict[str, object]) -> bool:
     return False
 
 
-def write(folder: pathlib.Path, model: pathlib.Path, text: object, data: TextConfig, prompt: int, max_len: int) -> None:
+def write(
+  folder: pathlib.Path, model: pathlib.Path, text: Captions, data: TextConfig, prompt: int, max_len: int
+) -> None:
   """Has the model in a workdir go on greedily from the first `prompt` tokens of each line of the training text.
 
   A beginning that comes more than once is gone on from once, and stays as often as it came.

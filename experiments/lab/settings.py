@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from jax.sharding import Mesh
 
@@ -72,38 +72,98 @@ class HeadsConfig:
       raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal shares, or below 1')
 
 
-class Material(Protocol):
-  """What is trained on, and the model for it; `Experiment.open` prepares it."""
+class DataSettings(Protocol):
+  """What every training's data says of itself."""
 
-  tokenizer_path: pathlib.Path | None  # None: pictures
+  @property
+  def rows(self) -> int:
+    """Rows of a batch."""
+    ...
+
+
+class ModelSettings(Protocol):
+  """What every model's sizes say."""
+
+  @property
+  def d_model(self) -> int:
+    """The width."""
+    ...
+
+  @property
+  def dtype(self) -> Any:
+    """What the model computes in."""
+    ...
+
+
+class HeadSettings(Protocol):
+  """How heads are trained; see `HeadsConfig`."""
+
+  @property
+  def p1_share(self) -> float: ...
+
+  @property
+  def draw(self) -> Literal['one', 'all']: ...
+
+  @property
+  def decay(self) -> float: ...
+
+
+class TableSettings(Protocol):
+  """What every table of a paper's page says."""
+
+  @property
+  def ks(self) -> tuple[int, ...]:
+    """Block sizes above 1."""
+    ...
+
+  @property
+  def regimes(self) -> tuple[Regime, ...]: ...
+
+  @property
+  def split(self) -> str: ...
+
+
+class Material(Protocol):
+  """What is trained on, and the model for it; `Training.open` prepares it."""
+
+  @property
+  def tokenizer_path(self) -> pathlib.Path | None:
+    """The tokenizer's file; None: pictures."""
+    ...
 
   @property
   def model(self) -> Model:
     """The model that the config means."""
+    ...
 
   def train_batches(self, rows: int = 0) -> Any:
     """Endless batches, by index; 0: as many rows as the config says."""
+    ...
 
   def dev_batches(self) -> list[Any]:
     """Batches to look at during training."""
+    ...
 
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where the run in a folder was trained on something else."""
+    ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-  """A base model and how it is trained: what `Run` asks for. Subclasses add their data and model."""
+  """A base model and how it is trained: what `Run` asks for. Subclasses say which data and which model."""
 
   seed: int
   mesh: MeshConfig
   train: RunConfig  # of the base
+  data: DataSettings
+  model: ModelSettings
 
   runs: ClassVar[tuple[str, ...]] = ('train',)
   distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
 
   @classmethod
-  def of(cls, config: Any) -> 'Training':
+  def of(cls, config: Any) -> Self:
     """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
     return to_dataclass(cls, config)
 
@@ -138,25 +198,37 @@ class Training:
     """The mesh; None where it is one device, which needs none."""
     return None if self.mesh == MeshConfig() else make_mesh(self.mesh)
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadsTraining(Training):
+  """A base model, heads on it, and how both are trained."""
+
+  freeze: RunConfig  # of heads on a frozen base
+  finetune: RunConfig  # of heads and base together
+  heads: HeadSettings
+
+  runs = ('train', 'freeze', 'finetune')
+
+  def heads_for(self, k: int) -> Any:
+    """The heads for block size k: a module of `fastdec.heads`."""
+    raise NotImplementedError
+
   def fresh_heads(self, heads: Any, model: Model, trunk: Params) -> Params | None:
     """What new heads on a trunk begin at; None: what their `init` draws."""
     return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Experiment(Training):
-  """A page of the paper at one scale: what all have. Subclasses add their table too."""
+class Experiment(HeadsTraining):
+  """A page of the paper at one scale: what all have. Subclasses say which data, model and table."""
 
   task: Literal['translation', 'images']
   scale: str
   k: int
   regime: Regime
   base: str
-  freeze: RunConfig  # of heads on a frozen base
-  finetune: RunConfig  # of heads and base together
   heads: HeadsConfig
-
-  runs = ('train', 'freeze', 'finetune')
+  table: TableSettings
 
   def __post_init__(self) -> None:
     if self.k < 1:
@@ -170,7 +242,6 @@ class Experiment(Training):
     return self.finetune if regime in TUNED else self.freeze
 
   def heads_for(self, k: int) -> BlockwiseHeads:
-    """The heads for block size k."""
     heads = self.heads
     return BlockwiseHeads(k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first)
 

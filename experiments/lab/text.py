@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import os
 import pathlib
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from experiments.lab.settings import at_least
+from experiments.lab.settings import Training, at_least
 from fastdec import folders
 from fastdec.data.text.caching import tokenizer_of, tokens_of
 from fastdec.data.text.corpus import TextData, load_pairs, open_text
@@ -73,10 +73,22 @@ class TextConfig:
     return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))
 
 
-class OnText:
-  """What a training on text, its field `data`, says of text that a model has written."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnText(Training):
+  """A training on text."""
 
   data: TextConfig
+
+  def open(self) -> 'Text':
+    return Text.of(self)
+
+  def model_over(self, vocab_size: int) -> Model:
+    """The model over a vocabulary of this size."""
+    raise NotImplementedError
+
+
+class OnModelText(OnText):
+  """A training on text that may have been written by a model, which its record says then."""
 
   @property
   def distilled(self) -> str:
@@ -108,7 +120,7 @@ class Text:
   _batches: dict[tuple[str, int], Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
   @classmethod
-  def of(cls, experiment: OnText) -> 'Text':
+  def of(cls, experiment: OnText) -> Self:
     """Prepares the text and learns the pieces, where that has not been done; then opens them."""
     config = experiment.data
     text = open_text(config.data, config.cache)

@@ -2,11 +2,11 @@
 
 import dataclasses
 import pathlib
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from experiments.lab.captions import CaptionTraining
-from experiments.lab.settings import RunConfig, at_least
-from experiments.lab.text import OnText
+from experiments.lab.settings import HeadsTraining, RunConfig, at_least
+from experiments.lab.text import OnModelText
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.topology import Topology
@@ -64,17 +64,13 @@ class MeasureConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MedusaExperiment(OnText, CaptionTraining):
+class MedusaExperiment(OnModelText, CaptionTraining, HeadsTraining):
   """The whole; fields as in `configs/medusa.py`."""
 
   scale: str
   text: Literal['own', 'data']
-  freeze: RunConfig  # of heads on the frozen model
-  finetune: RunConfig  # of heads and model together
   heads: HeadsConfig
   measure: MeasureConfig
-
-  runs: ClassVar[tuple[str, ...]] = ('train', 'freeze', 'finetune')
 
   def __post_init__(self) -> None:
     super().__post_init__()

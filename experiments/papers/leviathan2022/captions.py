@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int
 
-from experiments.lab.captions import CaptionTraining, prompts_of
+from experiments.lab.captions import Captions, CaptionTraining, prompts_of
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import Text
 from experiments.papers.leviathan2022.settings import SpeculativeExperiment
@@ -33,6 +33,7 @@ class CaptionExperiment(SpeculativeExperiment):
     return CaptionTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
 
   def prompts(self, text: Text, model: LM) -> Int[np.ndarray, 'n s']:
+    assert isinstance(text, Captions)  # which is what `CaptionTraining` opens
     return prompts_of(text, self.measure.split, self.measure.prompt)
 
   def first_id(self, model: LM) -> int:

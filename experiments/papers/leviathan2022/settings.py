@@ -1,15 +1,15 @@
 """What `experiments.speculative` means: a target, its draft models and their trainings, the text, what is measured."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from jaxtyping import Int
 
 from configs.common import to_dataclass
 from experiments.lab.decoding import check_sources, padded_width
-from experiments.lab.settings import RunConfig, Training, at_least
-from experiments.lab.text import Text, TextConfig
+from experiments.lab.settings import ModelSettings, RunConfig, at_least
+from experiments.lab.text import OnText, Text, TextConfig
 from fastdec.errors import UserError
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig
@@ -50,10 +50,9 @@ class MeasureConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationTraining(Training):
+class TranslationTraining(OnText):
   """The training of one encoder-decoder model."""
 
-  data: TextConfig
   model: TransformerConfig
 
   def __post_init__(self) -> None:
@@ -62,17 +61,23 @@ class TranslationTraining(Training):
       limit = f'model.max_positions={self.model.max_positions} is the most'
       raise UserError(f'config.data.row_length={self.data.row_length} is not possible: {limit}')
 
-  def open(self) -> Text:
-    return Text.of(self)
-
   def model_over(self, vocab_size: int) -> Transformer:
-    """The model over a vocabulary of this size."""
     return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
+
+
+class RoleSettings(Protocol):
+  """The model of a role and its training."""
+
+  @property
+  def model(self) -> ModelSettings: ...
+
+  @property
+  def train(self) -> RunConfig: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeculativeExperiment:
-  """The whole; fields as in `configs/speculative.py`. Subclasses add the three models, and what they read."""
+  """The whole; fields as in `configs/speculative.py`. Subclasses say what the three models are, and what they read."""
 
   task: Literal['translation', 'lm']
   scale: str
@@ -80,12 +85,15 @@ class SpeculativeExperiment:
   mesh: MeshConfig
   data: TextConfig
   measure: MeasureConfig
+  target: RoleSettings
+  large: RoleSettings
+  small: RoleSettings
 
   def __post_init__(self) -> None:
     for role in ROLES:
       self.training(role)
 
-  def training(self, role: str) -> Training:
+  def training(self, role: str) -> OnText:
     """How the model of a role is trained."""
     raise NotImplementedError
 

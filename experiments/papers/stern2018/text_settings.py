@@ -3,8 +3,9 @@
 import dataclasses
 
 from experiments.lab.decoding import DistillConfig, rule_of, tree_nodes
+from experiments.lab.distillation import Distilling
 from experiments.lab.settings import DISTILLED, Experiment, Regime, RunConfig, at_least
-from experiments.lab.text import OnText, Text, TextConfig
+from experiments.lab.text import OnModelText, TextConfig
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.models.api import Model
@@ -39,7 +40,7 @@ class TableConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationExperiment(OnText, Experiment):
+class TranslationExperiment(OnModelText, Distilling, Experiment):
   """A page of the paper about translation at one scale."""
 
   data: TextConfig
@@ -57,12 +58,8 @@ class TranslationExperiment(OnText, Experiment):
       if length > limit:
         raise UserError(f'config.{name}={length} is not possible: model.max_positions={limit} is the most')
 
-  def open(self) -> 'Text':
-    return Text.of(self)
-
   def run(self, k: int, regime: str) -> RunConfig:
     return self.retrain if k == 1 and regime in DISTILLED else super().run(k, regime)
 
   def model_over(self, vocab_size: int) -> Model:
-    """The model over a vocabulary of this size."""
     return folders.model_of(dataclasses.replace(self.model, vocab_size=vocab_size))
