@@ -128,7 +128,7 @@ class Comparison:
     return float(np.median(theirs / ours)) if min(ours.min(), theirs.min()) > 0 else None
 
   def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
-    return fd.decode(*self.target, prompts, strategy, max_len=self.max_len, key=key)
+    return fd.decode(self.target.module, self.target.params, prompts, strategy, max_len=self.max_len, key=key)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -122,7 +122,7 @@ def flat(cell: Cell) -> dict[str, Any]:
 
 def field_names(kind: type[Cell]) -> list[str]:
   """The fields of a kind without `conditions`: first what a cell is and its own figures, then the common ones."""
-  fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only)
+  fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
   return [field.name for field in fields if field.name != 'conditions']
 
 
@@ -136,7 +136,8 @@ def conditions_note(cells: Iterable[Cell], names: Sequence[str]) -> list[str]:
 
 def repetition_note(cells: Iterable[AgainstPlain]) -> list[str]:
   """One note that says how much greedy texts repeat, from the lowest share of a model to the highest."""
-  shares = {cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None} - {None}
+  found = (cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None)
+  shares = [share for share in found if share is not None]
   if not shares:
     return []
   known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares))))
@@ -159,8 +160,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _cell_of(row: dict[str, Any], kind: type[Kind]) -> Kind:
   row = {kind.older_names.get(name, name): value for name, value in row.items()}
-  fields = {name: row.pop(name) for name in field_names(kind) if name in row}
-  fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+  fields: dict[str, Any] = {name: row.pop(name) for name in field_names(kind) if name in row}
+  for name, value in fields.items():
+    fields[name] = tuple(value) if isinstance(value, list) else value
   return kind(**fields, conditions=row)
 
 

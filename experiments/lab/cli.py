@@ -82,7 +82,7 @@ def picture_path(name: str) -> Path:
 
 def config_string() -> str:
   """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
-  flag = flags.FLAGS['config']
+  flag: Any = flags.FLAGS['config']  # of a class that ml_collections does not name in public
   overrides = (f'--config.{key}={value}' for key, value in flag.override_values.items())
   return ' '.join([flag.config_filename, *overrides])
 
@@ -175,7 +175,10 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
 
 def _unknown_key(argv: list[str]) -> UserError | None:
   """Finds the first `--config.a.b` that the config does not have."""
-  config = flags.FLAGS['config'].parser.parse(_config_argument(argv))
+  argument = _config_argument(argv)
+  if argument is None:
+    return None
+  config = flags.FLAGS['config'].parser.parse(argument)
   for key in re.findall(r'^--?(?:no)?config\.([^=\n]*)', '\n'.join(argv), re.MULTILINE):
     part, path = config, 'config'
     for name in key.split('.'):

@@ -45,6 +45,9 @@ def _commit() -> str:
 def _processor() -> str:
   """The CPU's model name: JAX calls every CPU 'cpu'."""
   try:
-    return re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())[1]
-  except (OSError, TypeError):
+    name = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())
+  except OSError:
+    name = None
+  if name is None:
     return platform.processor() or platform.machine()
+  return name[1]

@@ -90,12 +90,13 @@ def translate(
   out = decode_all(model, params, [tokens.source[i] for i in range(len(tokens))], strategy, max_len, rows)
   lines = [tokenizer.decode(row.tolist()) for row in out.tokens]
   hypotheses = None
-  if out.nbest_tokens is not None:
+  if out.nbest_tokens is not None and out.nbest_scores is not None:
     hypotheses = [
       [(float(score), tokenizer.decode(ids.tolist())) for score, ids in zip(*row, strict=True)]
       for row in zip(out.nbest_scores, out.nbest_tokens, strict=True)
     ]
-  return Output(lines, out.tokens, out.lengths, out.block_sizes, hypotheses)
+  ids, lengths, block_sizes = map(np.asarray, (out.tokens, out.lengths, out.block_sizes))
+  return Output(lines, ids, lengths, block_sizes, hypotheses)
 
 
 def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> None:

@@ -107,8 +107,9 @@ class _Teacher:
     for finished in decode_each(
       self._model, self._params, [ids[i] for i in short], settings.strategy, self._max_len, settings.rows
     ):
-      decoded = finished.decoded
-      for index, tokens, scores in zip(finished.indices, decoded.nbest_tokens, decoded.nbest_scores, strict=True):
+      best, scored = finished.decoded.nbest_tokens, finished.decoded.nbest_scores
+      assert best is not None and scored is not None  # which a search has
+      for index, tokens, scores in zip(finished.indices, best, scored, strict=True):
         lines = (self._tokenizer.decode(row) for row in tokens[scores > -np.inf].tolist())
         outputs[short[index]] = list(dict.fromkeys(line for line in lines if line))
       progress.add(len(finished.indices))
@@ -152,7 +153,9 @@ def _join(shards: Shards, pairs: list[Pair], record: dict[str, Any], files: list
   counts = {'sources': len(pairs), 'lines': 0, 'empty': 0, 'long': 0}
   with whole_file(files[0]) as sources, whole_file(files[1]) as targets:
     for shard in range(len(shards)):
-      for index, outputs in zip(shards.span(shard), shards.read(shard), strict=True):
+      records = shards.read(shard)
+      assert records is not None  # all are made
+      for index, outputs in zip(shards.span(shard), records, strict=True):
         source, target = map(normalise, pairs[index])
         counts['long'] += outputs is None
         counts['empty'] += outputs == []

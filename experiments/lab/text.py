@@ -56,8 +56,8 @@ class TextConfig:
       raise UserError(f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=...")
     if self.kind == 'archives':
       return TextData('archives', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
-    files = {split: self._files(folder / getattr(self, split), self.suffix) for split in ('train', 'dev', 'test')}
-    return TextData('files', **files, max_train=max_train)
+    train, dev, test = (self._files(folder / stem, self.suffix) for stem in (self.train, self.dev, self.test))
+    return TextData('files', train=train, dev=dev, test=test, max_train=max_train)
 
   @property
   def training(self) -> TextData:

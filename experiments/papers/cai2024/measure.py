@@ -89,7 +89,7 @@ class MedusaMeasuring:
   def nll(self, stage: str) -> float:
     """The NLL of the dev set as people wrote it, in nats per token."""
     target = self._bound(stage)[0]
-    return dev_loss(*target, self.text.dev_batches())['nll']
+    return dev_loss(target.module, target.params, self.text.dev_batches())['nll']
 
   def _unseen(self, comparison: Comparison) -> float | None:
     """Tokens per call over the prompts that no text of the training begins with; None without any."""

@@ -24,7 +24,9 @@ CONDITIONS = (
 
 def _call(cell: MedusaCell) -> float | None:
   """What a call takes, in calls of plain decoding."""
-  return None if cell.speedup_calls is None else cell.tokens_per_call / cell.speedup_calls
+  if cell.tokens_per_call is None or cell.speedup_calls is None:
+    return None
+  return cell.tokens_per_call / cell.speedup_calls
 
 
 def _spread(cell: MedusaCell) -> str:
@@ -59,7 +61,8 @@ def speed_table(cells: Iterable[MedusaCell]) -> Drawn:
     row = {'Heads': stage.capitalize(), 'Tree': f'{model} (paper)', 'Nodes': '64', 'Batch': '1'}
     row |= {'Tokens': text(tokens, '.2f'), 'Call': text(overhead, '.2f'), 'Speed-up': f'{speedup:.2f}×'}
     below.append(row)
-  seen = {cell.conditions.get('seen_prompts') for cell in found if cell.error is None} - {None}
+  shares = (cell.conditions.get('seen_prompts') for cell in found if cell.error is None)
+  seen = [share for share in shares if share is not None]
   begun = [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.'] if seen else []
   return SPEEDS.of(found, below=below, notes=(*begun, *repetition_note(found)))
 

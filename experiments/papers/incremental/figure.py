@@ -32,7 +32,7 @@ def _panel(axes: Axes, cells: list[SavingCell], title: str) -> None:
   for model in sorted({cell.model for cell in cells}, key=list(TITLES).index):
     own = sorted((cell for cell in cells if cell.model == model), key=lambda cell: cell.length)
     for way, line in LINES.items():
-      points = [(cell.length, cell.milliseconds[way]) for cell in own]
+      points = [(cell.length, cell.milliseconds[way]) for cell in own if cell.milliseconds is not None]
       drawing.curve(axes, points, Style(COLOURS[model], *line), f'{TITLES[model]}, {WAYS[way]}')
   axes.set_xscale('log')
   axes.set_yscale('log')

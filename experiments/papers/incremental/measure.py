@@ -41,14 +41,15 @@ class CacheMeasuring:
     """
     config, first = self.experiment.growth, plans[0]
     target, source = self._target(first), self._source(first, config.source)
+    module, params = target
     functions, texts = {}, {}
     for plan in plans:
-      texts[plan.length] = text = fd.decode(*target, source, fd.Greedy(), max_len=plan.length)
+      texts[plan.length] = text = fd.decode(module, params, source, fd.Greedy(), max_len=plan.length)
       steps = min(config.steps, plan.length)
       functions |= {
         ('uncached', plan.length): lambda text=text, steps=steps: rewritten(target, source, text.tokens, steps),
         ('host', plan.length): lambda plan=plan: step_by_step(target, fd.Greedy(), source, plan.length),
-        ('device', plan.length): lambda plan=plan: fd.decode(*target, source, fd.Greedy(), max_len=plan.length),
+        ('device', plan.length): lambda plan=plan: fd.decode(module, params, source, fd.Greedy(), max_len=plan.length),
       }
     agreements = {}
     for plan in plans:
@@ -80,7 +81,7 @@ class CacheMeasuring:
     target, source, search = self._target(plan), self._source(plan, plan.length), fd.Beam(config.beams)
     functions = {
       'host': lambda: step_by_step(target, search, source, plan.length),
-      'device': lambda: fd.decode(*target, source, search, max_len=plan.length),
+      'device': lambda: fd.decode(target.module, target.params, source, search, max_len=plan.length),
     }
     parted = (functions['host']().tokens != functions['device']().tokens).any(1).sum()
     return [self._filled(plan, **speeds(measure(functions, config.rounds), 'device'), parted=int(parted))]
@@ -140,7 +141,9 @@ def counted(model: Any, batch: int, length: int) -> tuple[int, int]:
   _, prompt, _ = checked(model, np.full((batch, length), 2, np.int32), None, None, length, None)
   state, _ = jax.eval_shape(lambda target: start(target, fd.Greedy(), prompt, None, length), target)
   traced = step.trace(target, fd.Greedy(), state)
-  return launches(traced.lower().compile().as_text()), primitives(traced.jaxpr.jaxpr)
+  hlo = traced.lower().compile().as_text()
+  assert hlo is not None  # which the backends of the table have
+  return launches(hlo), primitives(traced.jaxpr.jaxpr)
 
 
 def speeds(timings: Mapping[str, Timing], fastest: str) -> dict[str, dict[str, float]]:

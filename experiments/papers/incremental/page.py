@@ -23,7 +23,9 @@ class IncrementalPage(Page[SavingCell]):
   def plans(self) -> list[SavingCell]:
     """What is quick to measure first."""
     growth, layout, encoder = self.experiment.growth, self.experiment.layout, self.experiment.encoder
-    keys = [('launches', model, 'float32', 1, min(growth.lengths)) for model in growth.models]
+    keys: list[tuple[str, str, str, int, int]] = [
+      ('launches', model, 'float32', 1, min(growth.lengths)) for model in growth.models
+    ]
     keys += [('encoder', model, 'float32', b, encoder.source) for model in growth.models for b in encoder.batches]
     keys += [
       ('growth', model, 'float32', b, length)
@@ -31,7 +33,11 @@ class IncrementalPage(Page[SavingCell]):
       for model in growth.models
       for length in sorted(growth.lengths)
     ]
-    keys += [('layout', 'transformer', dtype, *row) for dtype, rows in layout.rows.items() for row in rows]
+    keys += [
+      ('layout', 'transformer', dtype, sentences, tokens)
+      for dtype, rows in layout.rows.items()
+      for sentences, tokens in rows
+    ]
     return [SavingCell(*key) for key in keys]
 
   def runs(self) -> list[Run]:
@@ -69,5 +75,5 @@ class IncrementalPage(Page[SavingCell]):
   def summary(self, cell: SavingCell) -> str:
     if cell.counts is not None:
       return ', '.join(f'{name.replace("_", " ")} {count}' for name, count in cell.counts.items())
-    times = ', '.join(f'{way} {time:.2f} ms' for way, time in cell.milliseconds.items())
+    times = ', '.join(f'{way} {time:.2f} ms' for way, time in (cell.milliseconds or {}).items())
     return f'{cell.length} tokens: {times}'

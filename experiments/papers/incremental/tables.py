@@ -68,8 +68,8 @@ def _growth_notes(cells: Sequence[SavingCell], batch: int) -> list[str]:
   done = [cell for cell in cells if cell.batch == batch and cell.error is None]
   if not done:
     return []
-  steps = max((cell.steps for cell in done), default=0)
-  parted = sum(cell.parted for cell in done)
+  steps = max((cell.steps or 0 for cell in done), default=0)
+  parted = sum(cell.parted or 0 for cell in done)
   gap = max((cell.largest_gap or 0 for cell in done), default=0)
   ties = f'except {parted} rows that part at near ties, by at most {gap:.1e} in logits'
   same = ties if parted else 'token for token'

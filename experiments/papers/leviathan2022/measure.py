@@ -67,8 +67,8 @@ class SpeculativeMeasuring:
       draft, temperature, plan, batch, gamma, alpha_beta=alpha,
       alpha_accepted=accepted_share(joined(comparison.ours), gamma) if is_model and plan != 'adaptive' else None,
       c=c, v=v, drafts_per_call=drafts,
-      predicted=None if None in (alpha, c) or plan == 'adaptive' else fd.theory.speedup(alpha, gamma, c),
-      predicted_width=None if None in (c, v) else speed['tokens_per_call'] / (v + drafts * c),
+      predicted=None if alpha is None or c is None or plan == 'adaptive' else fd.theory.speedup(alpha, gamma, c),
+      predicted_width=None if c is None or v is None else speed['tokens_per_call'] / (v + drafts * c),
       models=self.models(draft), **speed, **agreement,
       conditions=self.conditions | {'repeated_4grams': repeated_share(joined(comparison.theirs))},
     )  # fmt: skip
@@ -82,7 +82,8 @@ class SpeculativeMeasuring:
     """By beta, over the texts that the target writes for all prompts."""
     strategy = fd.Sample(temperature) if temperature else fd.Greedy()
     key = jax.random.key(self.experiment.seed) if temperature else None
-    texts = fd.decode(*self.target, self.prompts, strategy, max_len=self.config.max_len, key=key)
+    module, params = self.target
+    texts = fd.decode(module, params, self.prompts, strategy, max_len=self.config.max_len, key=key)
     found = betas(tuple(self.target), tuple(self._draft(draft)), self.prompts, texts, temperature)
     return min(1.0, float(found.mean()))  # sums of probabilities may exceed 1 by rounding
 

@@ -83,7 +83,8 @@ class SpeculativePage(Page[SpecCell]):
     if plan.plan == 'adaptive':
       return max(self.experiment.measure.gammas)
     known = latest(self.cells())
-    return max((known[rival.key] for rival in self._rivals(plan)), key=lambda cell: cell.speedup).gamma
+    speedups = {int(rival.plan): known[rival.key].speedup for rival in self._rivals(plan)}
+    return max(speedups, key=lambda gamma: speedups[gamma] or 0.0)  # all have one: this cell comes after them
 
   def summary(self, cell: SpecCell) -> str:
     predicted = 'nothing predicted' if cell.predicted_width is None else f'predicted {cell.predicted_width:.2f}x'

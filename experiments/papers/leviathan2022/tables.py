@@ -91,7 +91,7 @@ def alpha_table(cells: Iterable[SpecCell]) -> Drawn:
   found = [cell for cell in latest(cells).values() if cell.error is None and cell.plan.isdigit()]
   temperatures = sorted({cell.temperature for cell in found})
   drafts = [name for name in reversed(DRAFTS) if any(cell.draft == name for cell in found)]
-  gammas = {draft: min(cell.gamma for cell in found if cell.draft == draft) for draft in drafts}
+  gammas = {draft: min(int(cell.plan) for cell in found if cell.draft == draft) for draft in drafts}
   columns = [Column('Draft', lambda draft: DRAFTS[draft]), Column('γ', lambda draft: gammas[draft])]
   for temperature in temperatures:
     at = {cell.draft: cell for cell in found if (cell.gamma, cell.temperature) == (gammas[cell.draft], temperature)}
@@ -109,7 +109,9 @@ def _alpha_columns(temperature: float, at: Mapping[str, SpecCell]) -> list[Colum
   """The columns of one temperature; `at` has the drafts' cells there."""
 
   def expected(cell: SpecCell) -> float | None:
-    return None if cell.alpha_beta is None else theory.expected_tokens(cell.alpha_beta, cell.gamma)
+    if cell.alpha_beta is None or cell.gamma is None:
+      return None
+    return theory.expected_tokens(cell.alpha_beta, cell.gamma)
 
   name = f'T = {temperature:g}'
   return [
@@ -122,6 +124,7 @@ def _alpha_columns(temperature: float, at: Mapping[str, SpecCell]) -> list[Colum
 
 def _close(cells: Iterable[SpecCell]) -> list[str]:
   """How many cells came out as predicted."""
-  known = [cell for cell in cells if cell.speedup_calls is not None and cell.predicted_width is not None]
-  close = sum(abs(cell.speedup_calls / cell.predicted_width - 1) <= WITHIN for cell in known)
+  pairs = [(cell.speedup_calls, cell.predicted_width) for cell in cells]
+  known = [(speedup, predicted) for speedup, predicted in pairs if speedup is not None and predicted is not None]
+  close = sum(abs(speedup / predicted - 1) <= WITHIN for speedup, predicted in known)
   return [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {len(known)}.'] if known else []

@@ -31,11 +31,10 @@ def scatter(cells: Iterable[BlockwiseCell], path: Path) -> None:
   only."""
   known = latest(cells)
   wanted = columns(known)
-  ours = {
-    key: (cell.bleu, cell.mean_block_size)
-    for key, cell in known.items()
-    if key[1:] in wanted and cell.error is None and None not in (cell.bleu, cell.mean_block_size)
-  }
+  ours: dict[Key, tuple[float, float]] = {}
+  for key, cell in known.items():
+    if key[1:] in wanted and cell.error is None and cell.bleu is not None and cell.mean_block_size is not None:
+      ours[key] = cell.bleu, cell.mean_block_size
   figure, (left, right) = drawing.panels(2, sharex=True)
   shown = {(regime, rule) for _, regime, rule in (*ours, *published.TABLE1)}
   series = sorted(shown, key=lambda one: (one[1], list(REGIMES).index(one[0])))
@@ -64,15 +63,11 @@ def speedups(cells: Iterable[BlockwiseCell], path: Path) -> None:
   Of the cells it shows translation distilled and fine-tuned, with exact acceptance, and images fine-tuned, with a
   distance of 2.
   """
-  known = sorted(latest(cells).items())
-  ours = {
-    series: {
-      cell.k: (cell.mean_block_size, cell.speedup)
-      for key, cell in known
-      if key[1:] == series and None not in (cell.mean_block_size, cell.speedup)
-    }
-    for series in (TRANSLATION, IMAGES)
-  }
+  ours: dict[tuple[str, str], dict[int, tuple[float, float]]] = {TRANSLATION: {}, IMAGES: {}}
+  for _, cell in sorted(latest(cells).items()):
+    series = cell.regime, cell.rule
+    if series in ours and cell.mean_block_size is not None and cell.speedup is not None:
+      ours[series][cell.k] = cell.mean_block_size, cell.speedup
   figure, (axes,) = drawing.panels(1, width=8.0)
   drawing.dress(axes, '', drawing.SPEED)
   labels = []

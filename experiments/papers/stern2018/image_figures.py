@@ -76,10 +76,13 @@ def _tau_panel(axes: Axes, found: Sequence[BlockwiseCell], field: str, meaning: 
     drawing.nothing_yet(axes)
   ks = sorted({cell.k for cell in found})
   for regime, k in dict.fromkeys((cell.regime, cell.k) for cell in in_order(found)):
-    own = [cell for cell in found if (cell.regime, cell.k) == (regime, k) and getattr(cell, field) is not None]
-    points = sorted((distance(cell), getattr(cell, field)) for cell in own)
+    points: list[tuple[float, float]] = []
+    for cell in found:
+      tau, value = distance(cell), getattr(cell, field)
+      if (cell.regime, cell.k) == (regime, k) and tau is not None and value is not None:
+        points.append((tau, value))
     marker = drawing.MARKERS[ks.index(k) % len(drawing.MARKERS)]
-    drawing.curve(axes, points, Style(COLOURS[regime], marker), f'{REGIMES[regime]}, k = {k}')
+    drawing.curve(axes, sorted(points), Style(COLOURS[regime], marker), f'{REGIMES[regime]}, k = {k}')
 
 
 def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) -> None:

@@ -64,10 +64,10 @@ class ImageMeasuring:
     """
     content, (model, params) = folders.content(workdir), folders.load(workdir)
     heads = None if k == 1 else folders.load_heads(workdir)
-    strategies = {} if k == 1 else {rule: fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
+    strategies = {} if heads is None else {rule: fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
     timings = self._timings(model, params, strategies)
     greedy, accuracy = self._greedy(model, params, content), self._accuracy(model, params, heads, k)
-    of_model = {'bits_per_dimension': self._bits(model, params), 'head_accuracy': accuracy}
+    of_model: dict[str, Any] = {'bits_per_dimension': self._bits(model, params), 'head_accuracy': accuracy}
     for rule in rules:
       out = greedy if k == 1 else self._decode(model, params, strategies[rule])
       self._save(f'{self.split}-k{k}-{regime}-{rule}', out)

@@ -10,9 +10,11 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab.settings import Experiment, Regime, at_least
+from fastdec import folders
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
 from fastdec.errors import UserError
-from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.api import Model
+from fastdec.models.image_transformer import ImageTransformerConfig
 
 DEV_IMAGES = 32  # what an evaluation during training looks at, at most
 TAU = 2  # the paper's
@@ -90,8 +92,8 @@ class Pictures:
   tokenizer_path = None
 
   @property
-  def model(self) -> ImageTransformer:
-    return ImageTransformer(self.experiment.model)
+  def model(self) -> Model:
+    return folders.model_of(self.experiment.model)
 
   def train_batches(self, rows: int = 0) -> Any:
     return image_batches(self.images, 'train', rows or self.experiment.data.rows, self.experiment.seed)

@@ -43,12 +43,15 @@ class Measuring(Protocol):
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on something else."""
+    ...
 
   def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
     """One cell a rule, of a run's model with its first k heads; k = 1 is the model without heads."""
+    ...
 
   def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
+    ...
 
 
 class BlockwisePage(Page[BlockwiseCell]):

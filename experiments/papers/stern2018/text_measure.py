@@ -82,7 +82,7 @@ class TranslationMeasuring:
     content = folders.content(workdir)
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
-      tree = {'tree_nodes': trees[rule].choices.n, **self.tree_conditions} if rule in trees else {}
+      tree = {'tree_nodes': trees[rule].drafter.nodes, **self.tree_conditions} if rule in trees else {}
       yield BlockwiseCell(
         k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
@@ -149,7 +149,7 @@ class TranslationMeasuring:
     }
 
 
-def clock(timing: Timing, greedy: Timing) -> dict[str, float]:
+def clock(timing: Timing, greedy: Timing) -> dict[str, Any]:
   """The fields of a cell about time."""
   return {
     'ms_per_output': timing.milliseconds,

@@ -13,7 +13,7 @@ import fastdec as fd
 from experiments.papers.stern2018.images import pictures_of, rule_of
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.evaluation.blocks import count_blocks
+from fastdec.evaluation.blocks import Blocks, count_blocks
 from fastdec.files import whole_file
 from fastdec.models.image_transformer import ImageTransformer
 
@@ -102,7 +102,8 @@ class Upscaler:
       raise UserError(f'{workdir} holds a {type(self.model).__name__}: give the workdir of an image run')
     heads = (folder.heads, folder.head_params()) if folder.has_heads else None
     self.strategy = fd.Greedy() if heads is None else fd.Blockwise(heads, rule=accept)
-    self.rows, self.seconds, self.blocks = rows, 0.0, None
+    self.rows, self.seconds = rows, 0.0
+    self.blocks: Blocks | None = None  # of the last picture
 
   def __call__(self, picture: Picture) -> Picture:
     """The picture, four times as high and wide."""
@@ -122,6 +123,7 @@ class Upscaler:
   def summary(self) -> str:
     """How it went, in two lines."""
     found = self.blocks
+    assert found is not None, 'there is no summary before the first picture'
     sizes = ', '.join(f'{size}: {100 * n / found.calls:.0f} %' for size, n in enumerate(found.histogram, 1) if n)
     name = 'tile' if found.outputs == 1 else 'tiles'
     tiles = f'{found.outputs} {name} of {SIDE} x {SIDE} -> {LARGE} x {LARGE}, each on its own'

@@ -116,7 +116,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         f'cannot serve on {host}:{port} ({error.strerror or error}): end the server that has this port, or give '
         'another --port or --host'
       ) from None
-    host, port = self.server_address[:2]
+    host, port = str(self.server_address[0]), self.server_address[1]
     self.name = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
   def may_be(self, name: str) -> bool:
@@ -133,6 +133,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
   """Answers the requests of one browser."""
 
+  server: Server
   protocol_version = 'HTTP/1.1'  # keeps connections
   timeout = 60  # seconds that a connection may be idle
 
