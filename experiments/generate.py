@@ -59,14 +59,15 @@ def main(_: list[str]) -> None:
     TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value,
   )  # fmt: skip
   console = plain_console()
-  is_one = PROMPT.value is not None
-  prompts = [PROMPT.value] if is_one else generation.read_prompts(pathlib.Path(PROMPTS.value))
-  language = generation.Language.of(settings, prompts)
-  if is_one:
+  if PROMPT.value is not None:
+    language = generation.Language.of(settings, [PROMPT.value])
     streaming.show(console, language.load(), PROMPT.value, REPEATS.value)
-  else:
-    output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
-    prompt_file.write(console, output, language.load(), prompts, ROWS.value)
+    return
+  assert PROMPTS.value is not None and OUTPUT.value is not None  # by `_check`
+  prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
+  language = generation.Language.of(settings, prompts)
+  output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
+  prompt_file.write(console, output, language.load(), prompts, ROWS.value)
 
 
 def _check() -> None:

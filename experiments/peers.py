@@ -79,7 +79,7 @@ def _names(engine: str, compute_type: str, threads: int | None) -> dict[str, Any
 def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Any]:
   import fastdec as fd
 
-  strategies = {'fastdec, greedy': fd.Greedy()}
+  strategies: dict[str, Any] = {'fastdec, greedy': fd.Greedy()}
   if heads:
     strategies[f'fastdec, blockwise k = {heads[0].k}'] = fd.Blockwise(heads)
   return [_our_variant(model, params, name, strategy, measuring) for name, strategy in strategies.items()]

@@ -50,7 +50,7 @@ def write(folder: str, model: Any, params: Any) -> None:
 
 
 def _fill_layer(layer: Any, params: Mapping[str, Any]) -> None:
-  attentions = [(layer.self_attention, 'attention', ('qkv', 'out'))]
+  attentions: list[tuple[Any, str, tuple[str, ...]]] = [(layer.self_attention, 'attention', ('qkv', 'out'))]
   if 'cross' in params:
     attentions.append((layer.attention, 'cross', ('q', 'kv', 'out')))
   for spec, name, projections in attentions:

@@ -13,6 +13,7 @@ from fastdec.cache.memory import WithMemory
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Calls, FreeDraft, random_params
 from fastdec.evaluation.wallclock import measure
+from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Capacity
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig, Picture
@@ -138,9 +139,9 @@ def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
   """An image's time, measured: encoder, prompt and all calls, with the blocks that random weights give."""
   if not config.decodes:
     return
-  model, inputs = ImageTransformer(config.model), _inputs(config, batch)
+  model, inputs = model_of(config.model), _inputs(config, batch)
 
-  def decode(strategy):
+  def decode(strategy: Any) -> Any:
     return lambda: fd.decode(model, params, inputs, strategy)
 
   functions = {name: decode(strategy) for name, strategy in strategies.items()}
@@ -177,7 +178,7 @@ IMAGES = (
 HOW = "calculated: calls at this mean block times a call's time; measured: a whole decode, random weights"
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
   """The three tables."""
   calls, lengths, images = ([row for row in rows if row['table'] == name] for name in ('calls', 'length', 'images'))
   return '\n\n'.join([

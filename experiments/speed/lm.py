@@ -148,6 +148,6 @@ MORE_COLUMNS = (
 )
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
   """The rows as a pipe table."""
   return table(rows, (*COLUMNS, *MORE_COLUMNS))

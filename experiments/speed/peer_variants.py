@@ -58,7 +58,7 @@ def load(folders: Mapping[str, str], dtype: str) -> dict[str, tuple[LM, Any]]:
 def ours(loaded: Mapping[str, tuple[LM, Any]], prompts: Prompts, config: PeerConfig) -> list[Variant]:
   """Greedy first, then what speeds it up."""
   target = loaded['model']
-  strategies = {'greedy': fd.Greedy()}
+  strategies: dict[str, Any] = {'greedy': fd.Greedy()}
   if 'draft' in loaded:
     strategies['draft model'] = fd.Speculative(loaded['draft'], config.gamma)
   strategies['draft = target'] = fd.Speculative(target, config.gamma)
@@ -66,7 +66,7 @@ def ours(loaded: Mapping[str, tuple[LM, Any]], prompts: Prompts, config: PeerCon
   return [_our_variant(target, name, strategy, prompts, config) for name, strategy in strategies.items()]
 
 
-def _our_variant(target: tuple[LM, Any], name: str, strategy: Any, prompts: Prompts, config: PeerConfig) -> Variant:
+def _our_variant(target: tuple[Any, Any], name: str, strategy: Any, prompts: Prompts, config: PeerConfig) -> Variant:
   def decoded(prompt: np.ndarray) -> fd.Decoded:
     return fd.decode(*target, prompt, strategy, max_len=config.tokens)
 

@@ -9,6 +9,7 @@ import numpy as np
 from experiments.speed.costs import calls_table, check_at_least, measured
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.heads import HeadsDrafter
+from fastdec.decoding.protocol import Drafter
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Calls, FreeDraft, random_params
 from fastdec.folders import model_of
@@ -46,7 +47,8 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
-  drafters = {'greedy': NoDraft()} | {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
+  drafters: dict[str, Drafter] = {'greedy': NoDraft()}
+  drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):
     heads = BlockwiseHeads(k=config.k, d_model=config.model.d_model, d_ff=config.heads_d_ff, layout=layout)
     bound = Bound(heads, random_params(heads, config.seed + 1, dtype))

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fastdec.evaluation.drawing import COLOURS, VERMILION
 
@@ -40,7 +41,7 @@ def figure(
   across, down = (max(map(len, pieces)) * LETTER for pieces in (written, source))
   width = columns * (CELL * len(source) + 0.3) + across + 1.7  # the calls' names and the scale
   height = rows * (CELL * len(written) + 0.35) + down + 0.7
-  made = Figure(figsize=(max(width, 5.5), height), dpi=120, layout='constrained')
+  made = Figure(figsize=(max(width, 5.5), height), dpi=120, layout=ConstrainedLayoutEngine(wspace=0.03))
   panels = made.subplots(rows, columns, squeeze=False).ravel()
   for axes in panels[len(names) :]:
     axes.axis('off')
@@ -56,7 +57,6 @@ def figure(
     if i % columns == columns - 1 or i == len(names) - 1:
       _name_calls(axes, sizes)
   made.colorbar(shades, ax=panels.tolist(), shrink=0.6, aspect=30, pad=0.02).ax.tick_params(labelsize=SMALL)
-  made.get_layout_engine().set(wspace=0.03)
   made.suptitle(title, fontsize=10, parse_math=False)
   return made
 

@@ -58,8 +58,9 @@ def keeping(kept: list[Array]) -> Attend:
 
 @functools.partial(jax.jit, static_argnames='model')
 def _cross_attention(
-  model: Model, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
+  model: Any, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
 ) -> Float[Array, 'layers h t s']:
+  """`model` is one whose `apply` takes `across`, as those that translate do and the protocol does not ask."""
   (t,), kept = tokens.shape, []
   fed = jnp.pad(tokens, (1, 0), constant_values=model.start_id)[None, :-1]
   cache = model.init_cache(params, model.encode(params, inputs[None]), 1, t)

@@ -15,6 +15,7 @@ from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.methods.speculative import check_draft
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.folders import Folder
 from fastdec.heads.transformed import Transformed
@@ -192,7 +193,10 @@ class Generator(Language):
   def most_drafted(self) -> int:
     """Tokens that one call can accept."""
     strategy = self.strategy
-    return strategy.choices.max_depth if isinstance(strategy, fd.Medusa) else strategy.drafter.nodes - 1
+    if isinstance(strategy, fd.Medusa):
+      assert isinstance(strategy.choices, Topology)  # which Medusa makes of all others
+      return strategy.choices.max_depth
+    return strategy.drafter.nodes - 1
 
 
 def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:

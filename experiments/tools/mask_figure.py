@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -19,8 +20,7 @@ COLUMNS = 4
 def figure(masks: Sequence[Mask]) -> Figure:
   """A panel for each, and what its colours mean in the last."""
   rows = len(masks) // COLUMNS + 1
-  made = Figure(figsize=(13, 2.7 * rows), dpi=100, layout='constrained')
-  made.get_layout_engine().set(wspace=0.04, hspace=0.08)
+  made = Figure(figsize=(13, 2.7 * rows), dpi=100, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.08))
   panels = made.subplots(rows, COLUMNS).ravel()
   for axes, mask in zip(panels, masks, strict=False):
     _draw(axes, mask)

@@ -130,7 +130,8 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
       generator.model, generator.params, sources, generator.strategy, generator.settings.max_len, rows, keys
     ):
       ends = [
-        (todo[i], jax.tree.map(lambda x, row=row: x[row], finished.decoded)) for row, i in enumerate(finished.indices)
+        (todo[int(i)], jax.tree.map(lambda x, row=row: x[row], finished.decoded))
+        for row, i in enumerate(finished.indices)
       ]
       lines = [_line(generator, index, prompts[index], decoded) for index, decoded in ends]
       _append(output, file, b''.join(lines))
