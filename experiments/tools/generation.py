@@ -219,11 +219,14 @@ def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:
 def check_heads(model: Any, heads: Any, settings: Settings) -> None:
   """Raises UserError where heads, whose parameters are unread, cannot draft for the model what is asked for."""
   trunk = model.model if isinstance(model, Transformed) else model
-  key = jax.random.key(0)
-  target = Bound(trunk, jax.eval_shape(trunk.init, key))
-  strategy = strategy_of(settings, None, (heads, jax.eval_shape(heads.init, key)))
   hidden, root = jnp.zeros((1, trunk.config.d_model)), jnp.zeros(1, jnp.int32)
-  jax.eval_shape(lambda s, t: s.drafter.propose(t, hidden, root, None)[0].tokens, strategy, target)
+
+  def drafted(trunk_params: Any, head_params: Any) -> Any:
+    strategy = strategy_of(settings, None, (heads, head_params))  # in here, because it cuts the heads that it needs
+    return strategy.drafter.propose(Bound(trunk, trunk_params), hidden, root, None)[0].tokens
+
+  key = jax.random.key(0)
+  jax.eval_shape(drafted, jax.eval_shape(trunk.init, key), jax.eval_shape(heads.init, key))
 
 
 def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:

@@ -44,7 +44,7 @@ def cross_entropy(
   def mean(x_bt):
     return jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
 
-  loss, is_right = mean(loss_bt), logits.argmax(-1) == targets
+  loss, is_right = mean(loss_bt), logits.argmax(-1).astype(targets.dtype) == targets
   return loss, {'loss': loss, 'nll': mean(nll_bt), 'accuracy': mean(is_right.astype(float)), 'tokens': tokens}
 
 
