@@ -29,6 +29,7 @@ STRICT = (
   'convert/',
   'decoding/beam/',
   'decoding/rules/',
+  'decoding/test_loop',
   'decoding/test_sampling',
   'decoding/test_score',
   'decoding/test_theory',

@@ -209,7 +209,7 @@ def test_pinned_counting_example():
     def propose(self, target, state, root, keys):
       draft, state = super().propose(target, state, root, keys)
       wrong_from = jnp.where(state == 1, 2, 3)[:, None]
-      return dataclasses.replace(draft, tokens=jnp.where(jnp.arange(4) < wrong_from, draft.tokens, 13)), state
+      return dataclasses.replace(draft, tokens=jnp.where(jnp.arange(4)[None] < wrong_from, draft.tokens, 13)), state
 
   guess = Guess(truth, 0, nodes=4, chain=True, skill=1.0)
   prompt = as_prompt(np.array([[3]], np.int32), np.array([1], np.int32))
