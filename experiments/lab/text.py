@@ -106,7 +106,7 @@ class OnModelText(OnText):
 
 @functools.lru_cache
 def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
-  """Of the text to train on while its files are these; to open it takes a while."""
+  """The key of the text to train on, kept while its files are these: to open the text takes a while."""
   return open_text(data.training, data.cache).key[:16]
 
 
