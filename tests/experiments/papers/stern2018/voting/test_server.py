@@ -194,14 +194,14 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
       for place in itertools.count():
         assert client.vote(place, 'left')['done'] == place + 1
         acknowledged[name] += 1
-        if acknowledged.total() > 60:
+        if all(acknowledged[other] >= 10 for other in names):  # SQLite's lock is not fair: one may come late
           halfway.set()
     except (urllib.error.URLError, ConnectionError, http.client.HTTPException):
       return
 
   with server(workdir, port) as (process, address), concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
     working = [pool.submit(rate, name) for name in names]
-    halfway.wait(timeout=60)
+    assert halfway.wait(timeout=60)
     process.kill()
     for work in working:
       work.result(timeout=30)
