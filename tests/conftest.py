@@ -41,6 +41,7 @@ STRICT = (
   'evaluation/test_tree_growth',
   'folders/',
   'heads/',
+  'models/test_attention',
   'tokenizers/',
   'training/test_losses',
 )

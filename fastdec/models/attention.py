@@ -105,9 +105,9 @@ def weights_of(
   """
   b, n, h, p = q.shape
   g = k.shape[1]
-  q = q.reshape(b, n, g, h // g, p) * (p**-0.5 if scale is None else scale)
   wide = np.promote_types(q.dtype, np.float32)
-  scores = jnp.einsum('bngrp,bgsp->bgrns', q, k, preferred_element_type=wide)
+  scores = jnp.einsum('bngrp,bgsp->bgrns', q.reshape(b, n, g, h // g, p), k, preferred_element_type=wide)
+  scores *= p**-0.5 if scale is None else scale  # not the queries: half-precision ones would be rounded once more
   if bias is not None:
     scores += bias.reshape(bias.shape[0], g, h // g, *bias.shape[2:]).astype(wide)
   return jax.nn.softmax(jnp.where(mask[:, None, None], scores, -1e30), axis=-1).astype(q.dtype)
