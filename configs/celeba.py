@@ -112,9 +112,9 @@ def images(kind, *, path='', folder='', rows, max_train=0):
   }
 
 
-def trained(*, schedule='rsqrt', **settings):
+def trained(**settings):
   """One training run; see `configs/wmt14.py`. Images have no label smoothing, and T2T gives Adam another b2."""
-  return {**run(**settings), 'schedule': schedule, 'label_smoothing': 0.0, 'b2': 0.98}
+  return {**run(**settings), 'label_smoothing': 0.0, 'b2': 0.98}
 
 
 def table(*, ks, taus, images, rows, timed):

@@ -178,21 +178,26 @@ def mesh(*, data=1, model=1):
   return {'data': data, 'model': model}
 
 
-def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0, weight_norm=False):
-  """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5."""
+def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0, schedule='rsqrt', span=0.0):
+  """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) * max(t, warmup)^-0.5.
+
+  'noam' is T2T's older one. 'linear' and 'cosine' fall from a peak of `constant` itself to 0 at the last step.
+  """
   return {
     'steps': steps,
-    'schedule': 'rsqrt',
+    'schedule': schedule,
     'constant': constant,  # with a short warm-up the paper's 2.0 would peak too high
     'warmup': warmup,
     'label_smoothing': 0.1,
     'every': every,  # steps between evaluations and checkpoints
     'average': average,  # checkpoints whose mean is the result
+    'span': span,  # the share of the run over which they stand, such as the last 0.05; 0: they stand `every` apart
     'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
     'accumulate': 1,  # parts of a batch computed one after the other, to save memory
     'b2': 0.997,  # Adam's, as in T2T v3
+    'clip': 0.0,  # longer gradients are shortened to this norm; 0: none is
     'heads_rate': heads_rate,  # heads that train together with the base learn at this many times its rate
-    'weight_norm': weight_norm,  # kernels as directions and lengths (Salimans and Kingma 2016)
+    'weight_norm': False,  # kernels as directions and lengths (Salimans and Kingma 2016)
   }
 
 

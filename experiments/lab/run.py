@@ -108,7 +108,7 @@ class Run:
       job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget, devices, table
     )
     if trained.is_finished:
-      params = average_checkpoints(self.workdir, config.average)
+      params = average_checkpoints(self.workdir, config.loop().kept)
       if is_first():
         job.save(params)
       wait('saved')

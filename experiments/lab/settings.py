@@ -35,6 +35,8 @@ class RunConfig:
   b2: float = 0.997
   heads_rate: float = 1.0
   weight_norm: bool = False
+  clip: float = 0.0
+  span: float = 0.0
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""
@@ -44,12 +46,13 @@ class RunConfig:
       eval_every=self.every,
       checkpoint_every=self.every,
       keep=self.average,
+      span=self.span,
       accumulate=self.accumulate,
     )
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
     """The rate for a model of this width."""
-    names = ('schedule', 'constant', 'warmup', 'b2', 'heads_rate', 'weight_norm')
+    names = ('schedule', 'constant', 'warmup', 'steps', 'b2', 'clip', 'heads_rate', 'weight_norm')
     return OptimizerConfig(d_model=d_model, **{name: getattr(self, name) for name in names})
 
 

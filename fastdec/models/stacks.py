@@ -213,6 +213,8 @@ class DecoderLayer(nn.Module):
       kv = cached.write(kv.k, kv.v, start)
     x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
     q = self.cross.queries(self.around_cross.enter(x))
+    if cached is None and len(q) != len(memory.k):
+      raise ValueError(f'{len(q)} rows were given with the memory of {len(memory.k)}: give a source for each')
     q = q.reshape(len(memory.k), -1, *q.shape[2:])  # the beams of a source are several queries of its memory
     y = self.cross(q, memory, sees.memory, train).reshape(x.shape)
     x = self.around_cross.leave(x, y, train)

@@ -38,19 +38,16 @@ PathLike = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-  """Which checkpoints stay: the newest, and the last `count` whose step is a multiple of `every`.
+  """Which checkpoints stay: those of the steps that are averaged in the end, and the newest two.
 
-  So what is averaged does not depend on where a run was interrupted: a checkpoint of an interruption is the newest only
-  until the next.
+  The second newest is what a run goes on from where the newest is damaged.
   """
 
-  every: int
-  count: int
+  steps: tuple[int, ...]
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> Sequence[bool]:
     """Orbax's question, about its PolicyCheckpointInfo of each checkpoint, oldest first."""
-    regular = [info.step for info in checkpoints if info.step % self.every == 0][-self.count :]
-    return [info.step in regular or info is checkpoints[-1] for info in checkpoints]
+    return [info.step in self.steps or info in checkpoints[-2:] for info in checkpoints]
 
 
 class Checkpoints:
@@ -136,26 +133,24 @@ class Checkpoints:
     self._manager.reload()
 
 
-def average_checkpoints(workdir: PathLike, last: int) -> Params:
-  """The mean of the parameters of the last `last` checkpoints, as NumPy arrays (fewer where there are fewer).
+def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
+  """The mean of the parameters of the checkpoints after these steps, as NumPy arrays; those that are gone are left out.
 
   Raises:
-    UserError: no checkpoints, or one of them cannot be read.
+    UserError: none of them is there, or one of them cannot be read.
   """
-  if last < 1:
-    raise UserError(f'average={last} is not possible: give 1 for the last checkpoint alone, or more')
   folder = _folder(workdir)
   if not folder.is_dir():
     raise UserError(f'there is no checkpoint in {folder}: train first')
   with _manager(folder) as manager:
-    steps = sorted(manager.all_steps())[-last:]
-    if not steps:
-      raise UserError(f'there is no checkpoint in {folder}: train first')
+    there = [step for step in steps if step in manager.all_steps()]
+    if not there:
+      raise UserError(f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first')
     total = None
-    for step in steps:
+    for step in there:
       params = _read_params(manager, folder, step)
       total = params if total is None else jax.tree.map(np.add, total, params)
-  return jax.tree.map(lambda x: (x / len(steps)).astype(np.float32), total)
+  return jax.tree.map(lambda x: (x / len(there)).astype(np.float32), total)
 
 
 def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Params:

@@ -48,13 +48,29 @@ class LoopConfig:
   eval_every: int = 1000
   checkpoint_every: int = 1000
   checkpoint_seconds: float = 300.0  # of work that a kill may cost
-  keep: int = 5  # checkpoints, at multiples of checkpoint_every
+  keep: int = 5  # checkpoints, whose mean is the result
+  span: float = 0.0  # the share of the run over which they stand; 0: they stand checkpoint_every apart
   accumulate: int = 1  # parts of a batch that are computed one after the other, to save memory
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      if value <= 0:
+      if value <= 0 and name != 'span':
         raise UserError(f'{name}={value} is not possible: give a number above 0')
+    if not 0 <= self.span <= 1:
+      raise UserError(f'span={self.span} is not possible: give a share of the run, from 0 to 1')
+
+  @property
+  def kept(self) -> tuple[int, ...]:
+    """The steps whose checkpoints stay to the end: the last one, and `keep - 1` before it."""
+    if self.span:
+      apart = max(1, round(self.span * self.steps / self.keep))
+      steps = range(self.steps, 0, -apart)
+    else:
+      steps = (
+        self.steps,
+        *range((self.steps - 1) // self.checkpoint_every * self.checkpoint_every, 0, -self.checkpoint_every),
+      )
+    return tuple(sorted(steps[: self.keep]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +121,7 @@ def train(
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
   iterator = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
-  checkpoints = Checkpoints(workdir, Keep(config.checkpoint_every, config.keep))
+  checkpoints = Checkpoints(workdir, Keep(config.kept))
   state = checkpoints.restore(state, iterator)
   first = done = int(state.step)
   if done > config.steps:
@@ -122,7 +138,12 @@ def train(
         return _passed(since, limit, log)
 
       over = done == config.steps or passed(start, budget)
-      save = over or done % config.checkpoint_every == 0 or passed(saved_at, config.checkpoint_seconds)
+      save = (
+        over
+        or done % config.checkpoint_every == 0
+        or done in config.kept
+        or passed(saved_at, config.checkpoint_seconds)
+      )
       if save or log:
         progress.log()
       if evaluate is not None and (done % config.eval_every == 0 or done == config.steps):

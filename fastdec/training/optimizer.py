@@ -1,4 +1,4 @@
-"""Adam with the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017; T2T v2 and v3)."""
+"""Adam: the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017), or a decay to zero."""
 
 import dataclasses
 import re
@@ -18,17 +18,31 @@ NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')  # paths o
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """The defaults are `transformer_base` v3; v2 is `schedule='noam', constant=0.2, b2=0.98`. No clipping, no decay."""
+  """The defaults are `transformer_base` v3; v2 is `schedule='noam', constant=0.2, b2=0.98`.
 
-  d_model: int  # of the trunk: the rate falls with its square root
-  schedule: str = 'rsqrt'  # or 'noam'
-  constant: float = 2.0  # T2T's learning_rate_constant (rsqrt) or learning_rate (noam)
-  warmup: int = 8000  # steps
+  Attributes:
+    d_model: width of the trunk; the rate of 'rsqrt' and 'noam' falls with its square root.
+    schedule: 'rsqrt' or 'noam', which never end; 'linear' or 'cosine', which fall to 0 after `steps`.
+    constant: T2T's learning_rate_constant (rsqrt) or learning_rate (noam); the peak rate (linear, cosine).
+    warmup: steps.
+    steps: of the whole run; only 'linear' and 'cosine' ask for it.
+    b1, b2, epsilon: Adam's.
+    clip: gradients longer than this are shortened to it (their norm over all parameters); 0: none is.
+    heads_rate: heads that train together with the model learn at this many times its rate.
+    weight_norm: the model's kernels, those of heads excepted, are trained as directions and lengths.
+  """
+
+  d_model: int
+  schedule: str = 'rsqrt'
+  constant: float = 2.0
+  warmup: int = 8000
+  steps: int = 0
   b1: float = 0.9
   b2: float = 0.997
   epsilon: float = 1e-9
-  heads_rate: float = 1.0  # heads that train together with the model learn at this many times its rate
-  weight_norm: bool = False  # of the model's kernels, those of heads excepted
+  clip: float = 0.0
+  heads_rate: float = 1.0
+  weight_norm: bool = False
 
   def __post_init__(self) -> None:
     if self.schedule not in SCHEDULES:
@@ -39,6 +53,12 @@ class OptimizerConfig:
       raise UserError(f'heads_rate={self.heads_rate} is not possible: give a number above 0')
     if self.warmup < 1:
       raise UserError(f'warmup={self.warmup} is not possible: give at least 1 step')
+    if self.clip < 0:
+      raise UserError(f'clip={self.clip} is not possible: give 0 for no clipping, or a norm above 0')
+    if self.schedule in ENDING and self.steps <= self.warmup:
+      raise UserError(
+        f'schedule={self.schedule} falls to 0 between warmup={self.warmup} and steps={self.steps}: give more steps'
+      )
 
   @property
   def learning_rate(self) -> optax.Schedule:
@@ -49,13 +69,16 @@ class OptimizerConfig:
     adam = optax.adam(self.learning_rate, b1=self.b1, b2=self.b2, eps=self.epsilon)
     if self.weight_norm:
       adam = weight_normalised(adam, lambda name: bool(NORMALISED.search(name)))
-    if self.heads_rate == 1:
-      return adam
+    parts = [adam]
+    if self.clip:
+      parts.insert(0, optax.clip_by_global_norm(self.clip))
+    if self.heads_rate != 1:  # after Adam, which forgets a gradient's scale
 
-    def of_heads(params):
-      return {name: name == 'heads' for name in params}
+      def of_heads(params):
+        return {name: name == 'heads' for name in params}
 
-    return optax.chain(adam, optax.masked(optax.scale(self.heads_rate), of_heads))  # Adam forgets a gradient's scale
+      parts.append(optax.masked(optax.scale(self.heads_rate), of_heads))
+    return optax.chain(*parts) if len(parts) > 1 else adam
 
 
 def _rsqrt(config: OptimizerConfig) -> optax.Schedule:
@@ -80,4 +103,17 @@ def _noam(config: OptimizerConfig) -> optax.Schedule:
   return rate
 
 
-SCHEDULES = {'rsqrt': _rsqrt, 'noam': _noam}
+def _linear(config: OptimizerConfig) -> optax.Schedule:
+  """Up to the peak in `warmup` updates, the first of which has rate 0; down to 0 after `steps` updates."""
+  up = optax.linear_schedule(0.0, config.constant, config.warmup)
+  down = optax.linear_schedule(config.constant, 0.0, config.steps - config.warmup)
+  return optax.join_schedules([up, down], [config.warmup])
+
+
+def _cosine(config: OptimizerConfig) -> optax.Schedule:
+  """As `_linear`, but down along half a cosine (Loshchilov and Hutter 2017, section 3)."""
+  return optax.warmup_cosine_decay_schedule(0.0, config.constant, config.warmup, config.steps)
+
+
+SCHEDULES = {'rsqrt': _rsqrt, 'noam': _noam, 'linear': _linear, 'cosine': _cosine}
+ENDING = ('linear', 'cosine')  # their rate depends on the number of steps

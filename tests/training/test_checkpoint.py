@@ -27,7 +27,7 @@ def position():
 def saved(tmp_path):
   """A workdir with checkpoints 2, 4 and 6, each at the data position of its step."""
   data = position()
-  checkpoints = Checkpoints(tmp_path, Keep(every=2, count=5))
+  checkpoints = Checkpoints(tmp_path, Keep((2, 4, 6)))
   for step in (2, 4, 6):
     next(data), next(data)
     checkpoints.save(state_at(step), data)
@@ -36,7 +36,7 @@ def saved(tmp_path):
 
 
 def restore(workdir, data=None, shape=(2, 3)):
-  return Checkpoints(workdir, Keep(every=2, count=5)).restore(state_at(0, shape), data or position())
+  return Checkpoints(workdir, Keep((2, 4, 6))).restore(state_at(0, shape), data or position())
 
 
 def damage(workdir, step):
@@ -59,10 +59,10 @@ def test_without_checkpoints_the_fresh_state_comes_back(tmp_path):
   assert restore(tmp_path).step == 0
 
 
-def test_the_newest_and_the_last_regular_ones_are_kept(tmp_path):
-  checkpoints = Checkpoints(tmp_path, Keep(every=10, count=2))
+def test_the_newest_two_and_those_to_be_averaged_are_kept(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Keep((20, 34)))
   kept = lambda: sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
-  steps = (10, [10]), (13, [10, 13]), (20, [10, 20]), (30, [20, 30]), (34, [20, 30, 34]), (36, [20, 30, 36])
+  steps = (10, [10]), (13, [10, 13]), (20, [13, 20]), (30, [20, 30]), (34, [20, 30, 34]), (36, [20, 34, 36])
   for step, expected in steps:
     checkpoints.save(state_at(step), position())
     assert kept() == expected
@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_moved_and_the_one_before_used(saved, capfd):
   out, err = capfd.readouterr()
   assert 'checkpoint 6 cannot be read' in out and 'continuing from step 4' in out and not err
   assert (saved / 'checkpoints.bad' / '6').is_dir()
-  Checkpoints(saved, Keep(2, 5)).save(state_at(6), data)
+  Checkpoints(saved, Keep((2, 4, 6))).save(state_at(6), data)
   assert restore(saved).step == 6
 
 
@@ -105,19 +105,19 @@ def test_a_kill_before_the_sums_loses_nothing(saved):
   assert restore(saved).step == 6
 
 
-@pytest.mark.parametrize(('last', 'mean'), [(1, 6), (2, 5), (3, 4), (9, 4)])
-def test_an_average_is_the_mean_of_the_last(saved, last, mean):
-  w = average_checkpoints(saved, last)['layer']['w']
+@pytest.mark.parametrize(('steps', 'mean'), [((6,), 6), ((4, 6), 5), ((2, 4, 6), 4), ((2, 3, 6), 4)])
+def test_an_average_is_the_mean_of_those_asked_for_that_are_there(saved, steps, mean):
+  w = average_checkpoints(saved, steps)['layer']['w']
   assert w.dtype == np.float32 and np.array_equal(w, np.full((2, 3), mean))
 
 
 def test_an_average_needs_good_checkpoints(saved, tmp_path):
   damage(saved, 4)
-  assert average_checkpoints(saved, 1)['layer']['w'][0, 0] == 6
-  mistakes = (saved, 2, '4 cannot be read'), (tmp_path / 'no', 2, 'train first'), (saved, 0, 'give 1')
-  for workdir, last, words in mistakes:
+  assert average_checkpoints(saved, [6])['layer']['w'][0, 0] == 6
+  mistakes = (saved, [4, 6], '4 cannot be read'), (tmp_path / 'no', [6], 'train first'), (saved, [8], 'steps 8: train')
+  for workdir, steps, words in mistakes:
     with pytest.raises(UserError, match=words):
-      average_checkpoints(workdir, last)
+      average_checkpoints(workdir, steps)
 
 
 def test_a_workdir_belongs_to_one_config(tmp_path):

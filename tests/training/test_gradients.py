@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fastdec import folders
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.tokenizers.sentencepiece import Tokenizer
 from fastdec.training.gradients import gradients_of
@@ -45,6 +46,23 @@ def test_parts_have_the_gradient_of_the_whole_batch(parts):
   mean_of_means = jax.tree.map(lambda *x: sum(x) / parts, *of_each)
   with pytest.raises(AssertionError):
     close(mean_of_means, whole)
+
+
+def test_parts_of_a_batch_of_images_have_the_gradient_of_the_whole():
+  sizes = {'d_model': 8, 'd_ff': 16, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
+  model = ImageTransformer(ImageTransformerConfig(**sizes, source_size=2, size=4, block_length=12))
+  task = Task(model.init, lambda params, _, batch, key: model_loss(model, params, batch, 0.0))
+  params, rng = jax.jit(model.init)(jax.random.key(0)), np.random.default_rng(0)
+  batch = {
+    'source': rng.integers(0, 256, (4, 2, 2, 3), np.uint8),
+    'target': rng.integers(0, 256, (4, 48), np.int32),
+    'target_segment': np.ones((4, 48), np.int32),
+  }
+  batch = jax.tree.map(jnp.asarray, batch)
+  whole, parts = (
+    jax.jit(lambda params, n=n: gradients_of(task, params, {}, batch, jax.random.key(1), n)[0])(params) for n in (1, 2)
+  )
+  close(parts, whole, rtol=1e-3)
 
 
 def test_a_batch_of_padding_has_no_gradient():

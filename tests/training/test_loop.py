@@ -83,10 +83,10 @@ def test_a_budget_stops_with_a_checkpoint_and_the_next_call_continues(uninterrup
   for step in (1, 2):
     stopped = run(tmp_path, 60, budget=0.0, checkpoint_every=100)
     assert stopped.step == step and not stopped.is_finished
-    assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == [str(step)]
+    assert (tmp_path / 'checkpoints' / str(step)).is_dir()
   finished = run(tmp_path, 60, checkpoint_every=100)
   assert finished.is_finished and same(finished.params, uninterrupted.params)
-  assert same(average_checkpoints(tmp_path, 1), uninterrupted.params)
+  assert same(average_checkpoints(tmp_path, [60]), uninterrupted.params)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
@@ -108,7 +108,7 @@ def test_divergence_stops_the_run_and_the_last_good_checkpoint_stays(constant, e
   with pytest.raises(UserError, match=f'({what}) .* the last good checkpoint is kept'):
     run(tmp_path, 40, optimizer=wild, checkpoint_every=every)
   assert run(tmp_path, 10).is_finished
-  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(average_checkpoints(tmp_path, 1)))
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(average_checkpoints(tmp_path, [10])))
 
 
 def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
@@ -122,10 +122,36 @@ def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
   assert list((tmp_path / 'tb').iterdir())
 
 
+@pytest.mark.parametrize(
+  ('config', 'kept'),
+  [
+    ({'checkpoint_every': 20, 'keep': 3}, (60, 80, 100)),
+    ({'checkpoint_every': 30, 'keep': 3}, (60, 90, 100)),
+    ({'checkpoint_every': 30, 'keep': 9}, (30, 60, 90, 100)),
+    ({'checkpoint_every': 30, 'keep': 5, 'span': 0.2}, (84, 88, 92, 96, 100)),
+    ({'checkpoint_every': 30, 'keep': 4, 'span': 0.01}, (97, 98, 99, 100)),
+  ],
+)
+def test_which_checkpoints_are_averaged(config, kept):
+  assert LoopConfig(100, **config).kept == kept
+
+
+def test_what_is_averaged_does_not_depend_on_interruptions(tmp_path):
+  config = {'checkpoint_every': 7, 'keep': 3, 'span': 0.5}  # the steps 10, 15 and 20
+  run(tmp_path / 'whole', 20, **config)
+  while not run(tmp_path / 'parts', 20, budget=0.0, **config).is_finished:
+    pass
+  steps = LoopConfig(20, **config).kept
+  assert {int(path.name) for path in (tmp_path / 'parts' / 'checkpoints').iterdir()} == {*steps, 19}
+  assert same(average_checkpoints(tmp_path / 'parts', steps), average_checkpoints(tmp_path / 'whole', steps))
+
+
 @pytest.mark.parametrize('field', ['steps', 'log_every', 'checkpoint_every', 'keep'])
 def test_counts_are_positive(field):
   with pytest.raises(UserError, match=f'{field}=0 is not possible'):
     LoopConfig(**({'steps': 5} | {field: 0}))
+  with pytest.raises(UserError, match='give a share of the run'):
+    LoopConfig(5, span=1.5)
 
 
 if __name__ == '__main__':

@@ -25,6 +25,35 @@ def test_noam_is_the_legacy_schedule():
     np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+  ('schedule', 'expected'),
+  [
+    ('linear', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.5e-3, 40: 5e-4, 50: 0, 60: 0}),
+    ('cosine', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.7071068e-3, 30: 1e-3, 40: 2.928932e-4, 50: 0, 60: 0}),
+  ],
+)
+def test_a_rate_that_falls_to_zero(schedule, expected):
+  rate = OptimizerConfig(d_model=512, schedule=schedule, constant=2e-3, warmup=10, steps=50).learning_rate
+  for step, value in expected.items():
+    np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5, atol=1e-9)
+
+
+def test_long_gradients_are_shortened_and_short_ones_left_alone():
+  """Adam forgets a gradient's length, so a step after a short and a long gradient tells."""
+
+  def after(clip, gradients):
+    transform = OptimizerConfig(d_model=1, constant=1.0, warmup=1, clip=clip).build()
+    params = {'a': jnp.float32(0), 'b': jnp.float32(0)}
+    state = transform.init(params)
+    for a, b in gradients:
+      updates, state = transform.update({'a': jnp.float32(a), 'b': jnp.float32(b)}, state, params)
+    return updates['a']
+
+  short, long, cut = (0.3, 0.4), (30.0, 40.0), (0.6, 0.8)  # of norm 0.5, 50 and 1
+  np.testing.assert_allclose(after(1.0, [short, long]), after(0.0, [short, cut]), rtol=1e-6)
+  assert after(1.0, [short, long]) != after(0.0, [short, long])
+
+
 def test_two_updates_by_hand():
   config = OptimizerConfig(d_model=1, constant=1.0, warmup=1)  # rates 0, 1
   transform = config.build()
@@ -55,7 +84,13 @@ def test_heads_may_learn_faster_than_the_model_they_train_with():
 
 @pytest.mark.parametrize(
   ('field', 'words'),
-  [({'schedule': 'cosine'}, 'rsqrt, noam'), ({'warmup': 0}, 'at least 1'), ({'heads_rate': 0.0}, 'above 0')],
+  [
+    ({'schedule': 'step'}, 'rsqrt, noam, linear, cosine'),
+    ({'schedule': 'linear', 'steps': 8000}, 'between warmup=8000 and steps=8000'),
+    ({'warmup': 0}, 'at least 1'),
+    ({'heads_rate': 0.0}, 'above 0'),
+    ({'clip': -1.0}, '0 for no clipping'),
+  ],
 )
 def test_mistakes_are_named(field, words):
   with pytest.raises(UserError, match=words):

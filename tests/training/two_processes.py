@@ -41,7 +41,7 @@ def main(workdir):
     assert 'asks for 2 devices, and there are 4' in str(error)
   trained = run(workdir, make_mesh(MeshConfig(2, 2)), batches(rows=4).map(slowly))
   assert trained.is_finished and not trained.params['outputs'].is_fully_addressable
-  averaged = average_checkpoints(workdir, 2)
+  averaged = average_checkpoints(workdir, [56, STEPS])
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(averaged))
   print(f'finished at step {trained.step}')
 
