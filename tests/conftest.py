@@ -31,6 +31,7 @@ STRICT = (
   'decoding/beam/',
   'decoding/rules/',
   'decoding/test_loop',
+  'decoding/test_programs',
   'decoding/test_sampling',
   'decoding/test_score',
   'decoding/test_theory',

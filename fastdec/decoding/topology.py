@@ -113,7 +113,7 @@ class Topology:
   @property
   def nodes(self) -> Nodes:
     """What the model needs to know of it."""
-    return Nodes(self.parents, self.depths, self.mask)
+    return causal(self.n) if self.is_chain else Nodes(self.parents, self.depths, self.mask)
 
   @functools.cached_property
   def paths(self) -> Int[np.ndarray, 'leaves m']:

@@ -63,13 +63,37 @@ class Nodes:
 
   parents: Int[Array | np.ndarray, '*b n']  # NO_PARENT for the root, node 0
   depths: Int[Array | np.ndarray, '*b n']
-  mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j
+  tree_mask: Bool[Array | np.ndarray, '*b n n'] | None  # None: a chain, whose n * n entries need not be stored
+
+  def __init__(
+    self,
+    parents: Int[Array | np.ndarray, '*b n'],
+    depths: Int[Array | np.ndarray, '*b n'],
+    mask: Bool[Array | np.ndarray, '*b n n'] | None = None,
+  ) -> None:
+    struct.assign(self, parents=parents, depths=depths, tree_mask=mask)
+
+  @property
+  def n(self) -> int:
+    """How many there are, the root included."""
+    return self.parents.shape[-1]
+
+  @property
+  def is_chain(self) -> bool:
+    """Whether it is known at compile time that node i sees the nodes up to i: then compare numbers, and leave `mask`
+    alone, which would put n * n entries into the program."""
+    return self.tree_mask is None
+
+  @property
+  def mask(self) -> Bool[Array | np.ndarray, '*b n n']:
+    """mask[i, j]: i sees j."""
+    return np.tri(self.n, dtype=bool) if self.tree_mask is None else self.tree_mask
 
 
 def causal(n: int) -> Nodes:
   """A chain of n nodes, each the child of the one before: a prompt, or a draft without branches."""
   index = np.arange(n, dtype=np.int32)  # index - 1 is the node before, and NO_PARENT for the root
-  return Nodes(parents=index - 1, depths=index, mask=np.tri(n, dtype=bool))
+  return Nodes(parents=index - 1, depths=index)
 
 
 @dataclasses.dataclass(frozen=True)

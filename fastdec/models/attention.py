@@ -29,7 +29,7 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
     slot      0 1 | 2=root 3=a 4=b 5=aa
   position    0 1     2     3   3   4
   """
-  n = nodes.mask.shape[-1]
+  n = nodes.n
   node_bs = _beyond(length, slots)
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, node_bs.clip(0, n - 1), axis=1)
@@ -38,7 +38,7 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
 
 def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -> Bool[Array, 'b n s']:
   """The same for a ring (`cache.ring`): a node sees back to the beginning of the block before its own."""
-  n = nodes.mask.shape[-1]
+  n = nodes.n
   ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else what was written a round ago
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
@@ -56,7 +56,7 @@ def node_window(nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int)
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 0 0   1      1   1   1 ]
   """
-  depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.mask.shape[-1]))
+  depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
   position_bs = slot_positions(nodes, length, slots)
   return position_bs[:, None, :] > (length[:, None] + depths_bn)[:, :, None] - window
 
@@ -68,13 +68,15 @@ def _beyond(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
 
 def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
   """Whether each node sees the node that stands in a slot; false where none does."""
-  n = nodes.mask.shape[-1]
+  n = nodes.n
   inside_bs = (node_bs >= 0) & (node_bs < n)
-  node_bs = node_bs.clip(0, n - 1)
-  if nodes.mask.ndim == 2:
-    sees_bns = jnp.moveaxis(jnp.asarray(nodes.mask)[:, node_bs], 0, 1)
+  if nodes.is_chain:
+    return inside_bs[:, None, :] & (node_bs[:, None, :] <= jnp.arange(n, dtype=node_bs.dtype)[None, :, None])
+  node_bs, mask = node_bs.clip(0, n - 1), jnp.asarray(nodes.mask)
+  if mask.ndim == 2:
+    sees_bns = jnp.moveaxis(mask[:, node_bs], 0, 1)
   else:
-    sees_bns = jnp.take_along_axis(jnp.asarray(nodes.mask), node_bs[:, None, :], axis=2)
+    sees_bns = jnp.take_along_axis(mask, node_bs[:, None, :], axis=2)
   return inside_bs[:, None, :] & sees_bns
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.conv import LayerConv
-from fastdec.models.api import NO_PARENT, Nodes, causal
+from fastdec.models.api import NO_PARENT, Nodes
 
 
 def packed_frames(
@@ -33,7 +33,7 @@ def node_frames(layer: LayerConv, nodes: Nodes) -> Float[Array, 'b n f']:
   """Frames of the nodes that stand in the cache: each reads up its own path in the tree, then what is committed."""
   width = layer.past + 1
   n = layer.inputs.shape[1] - layer.past
-  if _is_chain(nodes):
+  if nodes.is_chain:
     return jnp.concatenate([layer.inputs[:, i : i + n] for i in range(width)], axis=-1)
   slots = reads(nodes, width)
   frames = layer.inputs[:, slots] if slots.ndim == 2 else jax.vmap(lambda row, slot: row[slot])(layer.inputs, slots)
@@ -74,8 +74,3 @@ def _moved(x: Array, offset: int) -> Array:
   t, n = x.shape[1], min(abs(offset), x.shape[1])
   zeros = jnp.zeros_like(x[:, :n])
   return jnp.concatenate([zeros, x[:, : t - n]] if offset < 0 else [x[:, n:], zeros], axis=1)
-
-
-def _is_chain(nodes: Nodes) -> bool:
-  parents = nodes.parents
-  return isinstance(parents, np.ndarray) and parents.ndim == 1 and bool((parents == causal(len(parents)).parents).all())
