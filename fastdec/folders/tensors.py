@@ -14,6 +14,7 @@ INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 # No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads (`folders.medusa`).
 HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.')
 SHOWN = 8
+PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, and no path
 
 
 class Tensors(Mapping[str, Any]):
@@ -71,24 +72,37 @@ class Tensors(Mapping[str, Any]):
 
 
 def files_of(folder: pathlib.Path) -> dict[str, str]:
-  """The file that holds each tensor."""
+  """The file that holds each tensor. Where there is a whole file and an index too, the whole one is read, as by
+  `transformers`: the others may be left from before.
+
+  Raises:
+    UserError: no weights, weights only as pickle, or an index that names no files of this folder.
+  """
+  if (folder / SINGLE).is_file():
+    return files_in(folder, SINGLE)
   if (folder / INDEX).is_file():
-    files = read_json(folder / INDEX).get('weight_map')
-    if not isinstance(files, dict):
-      raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
-    if absent := sorted({file for file in files.values() if not (folder / file).is_file()}):
-      raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
-    return files
-  if not (folder / SINGLE).is_file():
-    if pickled := sorted(file.name for file in folder.glob('*.bin')):
-      command = (
-        'python -c "import transformers as t; m = t.AutoModel'
-        f'{"ForSeq2SeqLM" if read_json(folder / "config.json").get("is_encoder_decoder") else "ForCausalLM"}'
-        f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
-      )
-      raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
-    raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
-  return files_in(folder, SINGLE)
+    return _indexed(folder)
+  if pickled := sorted(file.name for file in folder.glob('*.bin')):
+    command = (
+      'python -c "import transformers as t; m = t.AutoModel'
+      f'{"ForSeq2SeqLM" if read_json(folder / "config.json").get("is_encoder_decoder") else "ForCausalLM"}'
+      f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
+    )
+    raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
+  raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
+
+
+def _indexed(folder: pathlib.Path) -> dict[str, str]:
+  """What the index says: plain names of files, so that nothing outside the folder is opened."""
+  files = read_json(folder / INDEX).get('weight_map')
+  if not isinstance(files, dict):
+    raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
+  for tensor, file in files.items():
+    if not isinstance(file, str) or not PLAIN.fullmatch(file):
+      raise UserError(f'{folder / INDEX} says that {tensor} is in {file!r}: it must be the name of a file beside it')
+  if absent := sorted({file for file in files.values() if not (folder / file).is_file()}):
+    raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
+  return files
 
 
 def files_in(folder: pathlib.Path, file: str) -> dict[str, str]:

@@ -80,6 +80,46 @@ def test_many_files_read_as_one(tmp_path):
   np.testing.assert_array_equal(gate_up, whole['layer_1']['gate_up']['kernel'].astype(jnp.bfloat16))
 
 
+@pytest.mark.parametrize('name', ['llama_tiny', 'marian_tiny', 't5_tiny'])
+def test_a_whole_file_goes_before_an_index_that_was_left_from_before(name, tmp_path):
+  from safetensors.numpy import load_file, save_file
+
+  copied(name, tmp_path, shards=2)
+  new = {key: x + 1 for key, x in load_file(REFERENCE / name / 'model.safetensors').items()}
+  save_file(new, tmp_path / 'model.safetensors')
+  _, params = fd.load(tmp_path)
+  _, old = fd.load(REFERENCE / name)
+  np.testing.assert_array_equal(params['embedding'], old['embedding'] + 1)
+
+
+@pytest.mark.parametrize('outside', ['../other/model-0.safetensors', '/', 5, None, [], '', 'a\\b', 'a\0'])
+def test_an_index_names_files_of_its_own_folder_alone(outside, tmp_path):
+  """An absolute path and one through the parent, both to a file that is there and whole."""
+  for name in ('other', 'folder'):
+    (tmp_path / name).mkdir()
+    copied('llama_tiny', tmp_path / name, shards=2)
+  index = tmp_path / 'folder' / 'model.safetensors.index.json'
+  weight_map = json.loads(index.read_text())['weight_map']
+  named = f'{tmp_path}/other/model-0.safetensors' if outside == '/' else outside
+  index.write_text(json.dumps({'weight_map': {**weight_map, 'model.norm.weight': named}}))
+  with pytest.raises(
+    fd.UserError, match=r'says that model\.norm\.weight is in .*: it must be the name of a file beside'
+  ):
+    fd.load(tmp_path / 'folder')
+
+
+def test_links_to_files_elsewhere_are_followed(tmp_path):
+  """Hugging Face's own cache is made of them."""
+  (tmp_path / 'snapshot').mkdir()
+  (tmp_path / 'blobs').mkdir()
+  copied('llama_tiny', tmp_path / 'blobs', shards=2)
+  for blob in (tmp_path / 'blobs').iterdir():
+    (tmp_path / 'snapshot' / blob.name).symlink_to(blob)
+  _, params = fd.load(tmp_path / 'snapshot')
+  _, expected = fd.load(REFERENCE / 'llama_tiny')
+  jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
 @pytest.mark.parametrize(
   ('name', 'copies'),
   [

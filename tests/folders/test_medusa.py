@@ -98,6 +98,16 @@ def test_one_projection_for_all_heads_stays_one_array(name, config, tmp_path):
   np.testing.assert_array_equal(kernels[0], projection)
 
 
+def test_heads_in_a_whole_file_go_before_those_of_an_index(tmp_path):
+  new, old = as_vllm(tensors_of()), {name: x + 1 for name, x in as_vllm(tensors_of()).items()}
+  write(tmp_path, old, 'model-0.safetensors', VLLM)
+  (tmp_path / 'model.safetensors.index.json').write_text(
+    json.dumps({'weight_map': dict.fromkeys(old, 'model-0.safetensors')})
+  )
+  _, params = fd.load_heads(write(tmp_path, new, 'model.safetensors', VLLM))
+  np.testing.assert_array_equal(params['head_0']['projection']['kernel'], new['lm_heads.0.weight'])
+
+
 def test_blocks_without_biases_have_zeros(tmp_path):
   tensors = {name: x for name, x in as_vllm(tensors_of()).items() if 'bias' not in name}
   _, params = fd.load_heads(write(tmp_path, tensors, 'model.safetensors', VLLM))
