@@ -93,6 +93,7 @@ def _measure(variants: Sequence[Any], prompts: Sequence[Any], config: Any) -> li
       'same_as_greedy': one.same,
       'ms_per_token': one.timing.milliseconds / config.tokens,
       'to_peer': one.timing.speedup_over(timings[THEIRS, strategy]),
+      'spread': one.timing.speedups_over(timings[THEIRS, strategy]),
       'to_greedy': one.timing.speedup_over(timings[engine, 'greedy']),
       'target_calls': statistics.fmean(text.target_calls for text in one.texts),
       'draft_calls': statistics.fmean(text.draft_calls for text in one.texts),

@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
   from experiments.lab.report import Column
   from experiments.lab.text import Text
   from experiments.papers.stern2018 import text_measure, text_settings
-  from experiments.speed.costs import table
+  from experiments.speed.costs import rounds, table
   from experiments.speed.variants import publish
   from fastdec import folders
 
@@ -50,7 +50,7 @@ def main(words: list[str]) -> None:
     Column('same as our greedy', 'same_as_greedy', '.1f', ' %', scale=100),
     Column('ms a sentence', 'ms_per_sentence', '.2f'),
     Column('ms a token', 'ms_per_token', '.3f'),
-    Column("to CTranslate2's best float32", 'to_peer', '.2f'),
+    Column("to CTranslate2's best float32", 'to_peer', '.2f', beside=rounds),
   )
   publish(rows, conditions, table(rows, columns), workdir / 'peers.jsonl')
 
@@ -167,6 +167,7 @@ def _measure(variants: Sequence[Any], measuring: Any) -> list[dict[str, Any]]:
       'ms_per_sentence': one.timing.milliseconds,
       'ms_per_token': one.timing.milliseconds / count,
       'to_peer': tokens[best] / count / one.timing.speedup_over(compared[best].timing),
+      'spread': [tokens[best] / count * ratio for ratio in compared[best].timing.speedups_over(one.timing)],
       'tokens_per_sentence': count,
     }
     rows.append({**one.variant.names, **figures})

@@ -27,7 +27,7 @@ def main(words: list[str]) -> None:
   from configs.common import to_dataclass
   from experiments.lab.report import Column
   from experiments.speed import ctranslate2_model, translation
-  from experiments.speed.costs import table
+  from experiments.speed.costs import rounds, table
   from experiments.speed.variants import publish
 
   config = to_dataclass(translation.SpeedConfig, CONFIG.value)
@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
     Column('engine', 'engine'),
     Column('ms a step', 'ms_per_step', '.2f'),
     Column('tokens a second', 'tokens_per_second', ',.0f'),
-    Column("to CTranslate2's best float32", 'to_peer', '.2f'),
+    Column("to CTranslate2's best float32", 'to_peer', '.2f', beside=rounds),
   )
   publish(rows, conditions, table(rows, columns), workdir / 'search.jsonl', workdir / 'search.md')
 
@@ -83,6 +83,7 @@ def _measure(config: Any) -> list[dict[str, Any]]:
         'ms_per_step': timing.milliseconds / config.calls,
         'tokens_per_second': batch * config.calls / timing.median,
         'to_peer': 1 / timing.speedup_over(best),
+        'spread': best.speedups_over(timing),
       })  # fmt: skip
   return rows
 

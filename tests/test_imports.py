@@ -26,6 +26,7 @@ ALLOWED = {
   'extras': {'errors'},
   'struct': set(),
   'files': {'errors'},
+  'gate': {'errors'},
   'sharding': {'errors', 'struct'},
   'cache': BASE,
   'models': BASE | {'cache'},
@@ -35,8 +36,8 @@ ALLOWED = {
   'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files'},
   'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders'},
   'data': BASE | {'files', 'tokenizers'},
-  'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
-  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
+  'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
+  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'sharding', 'struct')

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
+from fastdec import gate
 from fastdec.data.text.tokens import TokenPairs
-from fastdec.decoding.pool import decode_all
+from fastdec.decoding.pool import decode_each, in_order
 from fastdec.errors import UserError
 from fastdec.tokenizers.sentencepiece import Tokenizer
 
@@ -87,7 +88,8 @@ def translate(
     UserError: a source is longer than the model's positions; nothing is decoded then.
   """
   check_sources(tokens, model.max_positions)
-  out = decode_all(model, params, [tokens.source[i] for i in range(len(tokens))], strategy, max_len, rows)
+  sources = [tokens.source[i] for i in range(len(tokens))]
+  out = in_order(gate.passing(decode_each(model, params, sources, strategy, max_len, rows)))
   lines = [tokenizer.decode(row.tolist()) for row in out.tokens]
   hypotheses = None
   if out.nbest_tokens is not None and out.nbest_scores is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import rich.console
 
+from fastdec import gate
 from fastdec.errors import UserError
 from fastdec.files import locked
 
@@ -138,7 +139,8 @@ class Worker:
     self.console.rule(node.title, align='left')
     log = self.workdir / 'failures' / f'{node.name}.log'
     try:
-      node.work(self.budget.left)
+      with contextlib.suppress(gate.OutOfTime), gate.at_work(self.budget.left):
+        node.work(self.budget.left)
       if not (node.is_done() or self.budget.is_over):
         raise UserError(f'{node.name} ended without a result: run the same command again')
       log.unlink(missing_ok=True)

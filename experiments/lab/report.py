@@ -185,6 +185,11 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
   return out.getvalue()
 
 
+def between(ratios: Sequence[float] | None) -> str:
+  """What stands beside a median of rounds: the least and the largest; '' in lines from before these were kept."""
+  return '' if not ratios else f'({ratios[0]:.2f} .. {ratios[1]:.2f})'
+
+
 def text(value: Any, form: str, unit: str = '') -> str:
   """A figure with its unit, or a dash for None."""
   return MISSING if value is None else f'{value:{form}}{unit}'

@@ -6,19 +6,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.lab.report import Column, Table, markdown
+from experiments.lab.report import Column, Table, between, markdown
 from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.wallclock import Timing, measure
 
 LARGEST = 2**30  # bytes of the matrix that the bandwidth is measured by: more than any cache holds
 READS = 8  # of that matrix in one program, so that starting the program hardly counts
+Row = dict[str, Any]
+
+
+def rounds(row: Mapping[str, Any]) -> str:
+  """Beside a ratio of times: the least and the largest of rounds; '' in lines from before these were kept."""
+  return between(row.get('spread'))
+
+
 COLUMNS = (
   Column('dtype', 'dtype'),
   Column('batch', 'batch'),
   Column('variant', 'variant'),
   Column('ms a call', 'ms_per_call', '.2f'),
-  Column('to greedy', 'to_greedy', '.2f'),
+  Column('to greedy', 'to_greedy', '.2f', beside=rounds),
   Column('to the floor', 'to_floor', '.2f'),
   Column('floor ms', 'floor_ms', '.2f'),
 )
@@ -27,12 +35,11 @@ PEERS = (
   Column('engine', 'engine'),
   Column('same as our greedy', 'same_as_greedy', '.1%'),
   Column('ms a token', 'ms_per_token', '.3f'),
-  Column('times as fast as transformers', 'to_peer', '.2f'),
+  Column('times as fast as transformers', 'to_peer', '.2f', beside=rounds),
   Column('as its own greedy', 'to_greedy', '.2f'),
   Column('calls of the target', 'target_calls', '.1f'),
   Column('of the draft model', 'draft_calls', '.1f'),
 )
-Row = dict[str, Any]
 
 
 def check_at_least(least: int, config: Any, *names: str) -> None:
@@ -61,6 +68,7 @@ def figures(timings: Mapping[str, Timing], variants: Mapping[str, Calls], projec
       'variant': name,
       'ms_per_call': timing.milliseconds / variant.calls,
       'to_greedy': 1 / timing.speedup_over(timings['greedy']),
+      'spread': timings['greedy'].speedups_over(timing),
       'to_floor': timing.median / variant.calls / floor,
       'floor_ms': 1e3 * floor,
       'megabytes': sizes[name] / 1e6,

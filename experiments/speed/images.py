@@ -8,7 +8,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab.report import Column
-from experiments.speed.costs import calls_table, check_at_least, measured, table
+from experiments.speed.costs import calls_table, check_at_least, measured, rounds, table
 from fastdec.cache.memory import WithMemory
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Calls, FreeDraft, random_params
@@ -116,6 +116,7 @@ def _lengths(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
         'slots': functions[cache, side].state.cache.own.slots,
         'ms_per_call': timing.milliseconds / config.calls,
         'to_shortest_ring': 1 / timing.speedup_over(shortest),
+        'spread': shortest.speedups_over(timing),
         'rounds': config.rounds,
       }
 
@@ -152,6 +153,7 @@ def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
       'mean_block': float(function().mean_block_size),
       'ms_per_image': timings[name].milliseconds / batch,
       'to_greedy': 1 / timings[name].speedup_over(timings['greedy']),
+      'spread': timings['greedy'].speedups_over(timings[name]),
       'how': 'measured',
       'rounds': config.decodes,
     }
@@ -165,14 +167,14 @@ LENGTHS = (
   Column('tokens', 'tokens'),
   Column('slots', 'slots'),
   Column('ms a call', 'ms_per_call', '.2f'),
-  Column('to the shortest ring', 'to_shortest_ring', '.2f'),
+  Column('to the shortest ring', 'to_shortest_ring', '.2f', beside=rounds),
 )
 IMAGES = (
   Column('batch', 'batch'),
   Column('variant', 'variant'),
   Column('mean block', 'mean_block', '.2f'),
   Column('ms an image', 'ms_per_image', ',.0f'),
-  Column('to greedy', 'to_greedy', '.2f'),
+  Column('to greedy', 'to_greedy', '.2f', beside=rounds),
   Column('how', 'how'),
 )
 HOW = "calculated: calls at this mean block times a call's time; measured: a whole decode, random weights"

@@ -6,17 +6,17 @@ package only when it is used.
 
 import dataclasses
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from experiments.lab.cells import append_row
+from fastdec import gate
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.files import write_text
 
-REST = 0.02  # seconds
+REST = 0.02  # seconds after a variant that spins
 Row = dict[str, Any]
 
 
@@ -61,24 +61,16 @@ class Compared:
 
 def compare(variants: Sequence[Variant], rounds: int, inputs: Sequence[tuple] = ((),)) -> list[Compared]:
   """Has every variant write its texts, then times all of them in turn; see `wallclock.measure` for the inputs."""
-  texts = [variant.write() if variant.write else () for variant in variants]
-  timings = _timed(variants, rounds, inputs)
+  with gate.at_work():
+    texts = [variant.write() if variant.write else () for variant in variants]
+    rests = {variant.name: REST for variant in variants if variant.spins}
+    timings = measure({variant.name: variant.decode for variant in variants}, rounds, inputs, rests)
   compared = []
   for variant, own in zip(variants, texts, strict=True):
     same = [one.ids == first.ids for one, first in zip(own, texts[0], strict=True)] if own else []
     share = sum(same) / len(same) if same else None
     compared.append(Compared(variant, timings[variant.name], own, share))
   return compared
-
-
-def _timed(variants: Sequence[Variant], rounds: int, inputs: Sequence[tuple]) -> dict[str, Timing]:
-  """Timings by name. After a variant that spins there is a rest, which no variant's time includes."""
-  turns: dict[str, Callable[..., Any]] = {}
-  for variant in variants:
-    turns[variant.name] = variant.decode
-    if variant.spins:
-      turns[f'rest after {variant.name}'] = lambda *_: time.sleep(REST)
-  return measure(turns, rounds, inputs)
 
 
 def publish(

@@ -13,7 +13,7 @@ filled by the same exchange, and at the end fillers, which have ended before the
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -86,7 +86,16 @@ def decode_each(
 
 def decode_all(*args: Any, **kwargs: Any) -> Decoded:
   """What `decode_each` yields for the same arguments, in the order of the sources, as NumPy arrays."""
-  parts = list(decode_each(*args, **kwargs))
+  return in_order(decode_each(*args, **kwargs))
+
+
+def in_order(parts: Iterable[Finished]) -> Decoded:
+  """All that `decode_each` has yielded, in the order of the sources, as NumPy arrays.
+
+  Raises:
+    UserError: there is nothing.
+  """
+  parts = list(parts)
   if not parts:
     raise UserError('there is nothing to decode: give at least one source')
   order = np.argsort(np.concatenate([part.indices for part in parts]))

@@ -1,12 +1,18 @@
-"""Wall clock on a machine that is never quite idle: functions are timed in turn and compared pair by pair."""
+"""Wall clock on a machine that is never quite idle: functions are timed in turn and compared pair by pair.
+
+While times are taken, the trainings and tables of other processes on the machine stand still (`fastdec.gate`).
+"""
 
 import dataclasses
 import statistics
 import time
+import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
+
+from fastdec import gate
 
 Name = TypeVar('Name', bound=Hashable)
 
@@ -35,26 +41,42 @@ class Timing:
 
   def speedup_over(self, other: 'Timing') -> float:
     """How many times faster than `other` this is: the median of the ratios of rounds that ran side by side."""
-    return statistics.median(slow / fast for slow, fast in zip(other.seconds, self.seconds, strict=True))
+    return statistics.median(self._ratios(other))
+
+  def speedups_over(self, other: 'Timing') -> tuple[float, float]:
+    """The least and the largest of the ratios of which `speedup_over` is the median."""
+    ratios = self._ratios(other)
+    return min(ratios), max(ratios)
+
+  def _ratios(self, other: 'Timing') -> list[float]:
+    return [slow / fast for slow, fast in zip(other.seconds, self.seconds, strict=True)]
 
 
 def measure(
   functions: Mapping[Name, Callable[..., Any]],
   repeats: int,
   inputs: Sequence[tuple] = ((),),
+  rests: Mapping[Name, float] = types.MappingProxyType({}),
 ) -> dict[Name, Timing]:
-  """Times functions against each other: A B A B, waiting for what they return.
+  """Times functions against each other: A B C, B C A, C A B, waiting for what they return.
 
-  Every round calls each function once on each input, one input after the other. A round before the first, of which
-  only the excess is reported, compiles.
+  Every round calls each function once on each input, one input after the other. Each round begins with another
+  function, so that none always follows the same one. A round before the first, of which only the excess is reported,
+  compiles; only after it other processes have to make room.
 
   Args:
     functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees of them.
     repeats: rounds, at least 1.
     inputs: argument tuples, such as one sentence each; by default one empty tuple.
+    rests: seconds, in no function's time, that pass after a call of these functions.
+
+  Raises:
+    OutOfTime: the budget of the work that this is part of (`gate.at_work`) ended before others had made room.
   """
-  first = _round(functions, inputs)
-  rounds = [_round(functions, inputs) for _ in range(repeats)]
+  names = list(functions)
+  first = _round(functions, names, inputs, rests)
+  with gate.alone():
+    rounds = [_round(functions, _turned(names, number), inputs, rests) for number in range(repeats)]
   timings = {}
   for name in functions:
     seconds = [times[name] for times in rounds]
@@ -63,12 +85,25 @@ def measure(
   return timings
 
 
-def _round(functions: Mapping[Name, Callable[..., Any]], inputs: Sequence[tuple]) -> dict[Name, float]:
+def _turned(names: list[Name], number: int) -> list[Name]:
+  """The order of a round."""
+  begin = number % max(len(names), 1)
+  return names[begin:] + names[:begin]
+
+
+def _round(
+  functions: Mapping[Name, Callable[..., Any]],
+  order: Sequence[Name],
+  inputs: Sequence[tuple],
+  rests: Mapping[Name, float],
+) -> dict[Name, float]:
   """Mean seconds per input of each function."""
   total = dict.fromkeys(functions, 0.0)
   for arguments in inputs:
-    for name, function in functions.items():
+    for name in order:
       start = time.perf_counter()
-      jax.block_until_ready(function(*arguments))
+      jax.block_until_ready(functions[name](*arguments))
       total[name] += time.perf_counter() - start
+      if name in rests:
+        time.sleep(rests[name])
   return {name: seconds / len(inputs) for name, seconds in total.items()}

@@ -1,5 +1,7 @@
 """BLEU carries its signature; blocks are counted as in the paper; timings are what a clock says."""
 
+import contextlib
+import itertools
 import math
 
 import jax.numpy as jnp
@@ -77,9 +79,48 @@ def test_functions_take_turns_and_compiling_is_apart(monkeypatch):
     'fast': clock.spend('fast', iter([1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0])),
   }
   timings = wallclock.measure(functions, repeats=3, inputs=[(1,), (2,)])
-  assert clock.calls == [('slow', 1), ('fast', 1), ('slow', 2), ('fast', 2)] * 4
+  ahead = [('slow', 1), ('fast', 1), ('slow', 2), ('fast', 2)]
+  behind = [('fast', 1), ('slow', 1), ('fast', 2), ('slow', 2)]
+  assert clock.calls == [*ahead, *ahead, *behind, *ahead]  # the first compiles
   assert timings['slow'] == wallclock.Timing(seconds=(3.0, 6.0, 4.0), compile_seconds=2.0)
   assert timings['fast'] == wallclock.Timing(seconds=(1.0, 1.5, 1.0), compile_seconds=0.0)
   assert timings['slow'].median == 4.0 and timings['slow'].spread == (3.0, 6.0)
   assert timings['slow'].milliseconds == 4000.0
   assert timings['fast'].speedup_over(timings['slow']) == 4.0  # the median of 3, 4 and 4
+  assert timings['fast'].speedups_over(timings['slow']) == (3.0, 4.0)
+
+
+def test_each_round_begins_with_another_function():
+  clock = Clock()
+  wallclock.measure({name: clock.spend(name, itertools.repeat(1.0)) for name in 'abc'}, repeats=4)
+  order = ''.join(name for (name,) in clock.calls)
+  assert order == 'abc' + 'abc' + 'bca' + 'cab' + 'abc'  # the first compiles
+
+
+def test_rests_are_in_nobodys_time(monkeypatch):
+  clock, rested = Clock(), []
+  monkeypatch.setattr(wallclock.time, 'perf_counter', lambda: clock.now)
+
+  def sleep(seconds):
+    rested.append(seconds)
+    clock.now += seconds
+
+  monkeypatch.setattr(wallclock.time, 'sleep', sleep)
+  functions = {name: clock.spend(name, itertools.repeat(1.0)) for name in 'ab'}
+  timings = wallclock.measure(functions, repeats=2, rests={'a': 9.0})
+  assert timings['a'].seconds == timings['b'].seconds == (1.0, 1.0) and rested == [9.0, 9.0, 9.0]
+
+
+def test_only_the_rounds_that_count_are_timed_alone(monkeypatch):
+  """Other processes need not stand still while this one compiles."""
+  machine = []
+
+  @contextlib.contextmanager
+  def alone():
+    machine.append('alone')
+    yield
+    machine.append('with others')
+
+  monkeypatch.setattr(wallclock.gate, 'alone', alone)
+  wallclock.measure({'a': lambda: machine.append('a')}, repeats=2)
+  assert machine == ['a', 'alone', 'a', 'a', 'with others']

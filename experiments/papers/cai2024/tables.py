@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from experiments.lab.cells import latest, repetition_note
-from experiments.lab.report import Column, Drawn, Table, text
+from experiments.lab.report import Column, Drawn, Table, between, text
 from experiments.papers.cai2024 import published
 from experiments.papers.cai2024.cells import TREES, MedusaCell
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
@@ -29,10 +29,6 @@ def _call(cell: MedusaCell) -> float | None:
   return cell.tokens_per_call / cell.speedup_calls
 
 
-def _spread(cell: MedusaCell) -> str:
-  return f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})' if cell.spread else ''
-
-
 SPEEDS = Table(
   'Medusa',
   (
@@ -43,7 +39,7 @@ SPEEDS = Table(
     Column('Tokens', 'tokens_per_call', '.2f'),
     Column('New', 'tokens_unseen', '.2f'),
     Column('Call', _call, '.2f'),
-    Column('Speed-up', 'speedup', '.2f', '×', beside=_spread),
+    Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread)),
     Column('Calls alone', 'speedup_calls', '.2f', '×'),
     Column('Same %', 'same_as_plain', '.1f', scale=100),
     Column('NLL', 'nll', '.3f'),

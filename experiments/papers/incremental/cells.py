@@ -1,7 +1,7 @@
 """The cells of `experiments.incremental`: what a cache saves, and what a loop on the device."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from experiments.lab.cells import Cell
 from fastdec.errors import UserError
@@ -27,6 +27,7 @@ class SavingCell(Cell):
   # By way, a key of WAYS; of 'encoder': 'jitted' and 'eager'. Medians.
   milliseconds: Mapping[str, float] | None = None  # 'growth': a token of all rows; else an output, or a call
   to_fastest: Mapping[str, float] | None = None  # ratios to 'device', or 'jitted', of rounds side by side
+  spread: Mapping[str, Sequence[float]] | None = None  # the least and the largest of these ratios
   to_shortest: Mapping[str, float] | None = None  # 'growth': ratios of a token to one of the shortest length
   steps: int | None = None  # 'growth': tokens that were timed without a cache
   parted: int | None = None  # rows that the ways do not write alike; in float32 'growth' at near ties only

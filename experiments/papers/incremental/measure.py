@@ -146,11 +146,12 @@ def counted(model: Any, batch: int, length: int) -> tuple[int, int]:
   return launches(hlo), primitives(traced.jaxpr.jaxpr)
 
 
-def speeds(timings: Mapping[str, Timing], fastest: str) -> dict[str, dict[str, float]]:
+def speeds(timings: Mapping[str, Timing], fastest: str) -> dict[str, dict[str, Any]]:
   """Milliseconds by way, and the ratios to one of the ways."""
   return {
     'milliseconds': {way: time.milliseconds for way, time in timings.items()},
     'to_fastest': {way: timings[fastest].speedup_over(time) for way, time in timings.items() if way != fastest},
+    'spread': {way: list(timings[fastest].speedups_over(time)) for way, time in timings.items() if way != fastest},
   }
 
 

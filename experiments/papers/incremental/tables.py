@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.lab.cells import latest
-from experiments.lab.report import MISSING, Column, Drawn, Table, text
+from experiments.lab.report import MISSING, Column, Drawn, Table, between, text
 from experiments.papers.incremental import published
 from experiments.papers.incremental.cells import SavingCell
 
@@ -60,8 +60,13 @@ def _time(heading: str, way: str, cell: Callable[[Any], SavingCell | None] = _it
 
 
 def _ratio(heading: str, way: str, cell: Callable[[Any], SavingCell | None] = _itself) -> Column:
-  """How many times longer a way takes than the fastest."""
-  return Column(heading, lambda found: found.to_fastest[way], '.2f', '×', cell=cell)
+  """How many times longer a way takes than the fastest, between the least and the largest ratio of rounds."""
+
+  def rounds(row: Any) -> str:
+    found = cell(row)
+    return '' if found is None or found.spread is None else between(found.spread[way])
+
+  return Column(heading, lambda found: found.to_fastest[way], '.2f', '×', cell=cell, beside=rounds)
 
 
 def _growth_notes(cells: Sequence[SavingCell], batch: int) -> list[str]:

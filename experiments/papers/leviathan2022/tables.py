@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from experiments.lab.cells import latest, repetition_note
-from experiments.lab.report import Column, Drawn, Table, text
+from experiments.lab.report import Column, Drawn, Table, between, text
 from experiments.papers.leviathan2022.cells import DRAFTS, SpecCell
 from experiments.papers.leviathan2022.published import ALPHAS, SPEEDS
 from fastdec.decoding import theory
@@ -37,10 +37,6 @@ def _gamma(cell: SpecCell) -> str:
   return {'adaptive': f'≤ {cell.gamma}', 'best': f'{cell.gamma} (best)'}.get(cell.plan, cell.plan)
 
 
-def _spread(cell: SpecCell) -> str:
-  return '' if cell.spread is None else f'({cell.spread[0]:.2f} .. {cell.spread[1]:.2f})'
-
-
 def _parted(cell: SpecCell) -> str:
   return f'({cell.parted} of {cell.texts} part, by {text(cell.largest_gap, ".1g")})' if cell.parted else ''
 
@@ -64,7 +60,7 @@ SPEED_TABLE = Table(
     Column('Tokens', 'tokens_per_call', '.2f'),
     Column('Exp', 'predicted', '.2f', '×'),
     Column('Exp, width', 'predicted_width', '.2f', '×'),
-    Column('Emp', 'speedup', '.2f', '×', beside=_spread),
+    Column('Emp', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread)),
     Column('Emp, calls alone', 'speedup_calls', '.2f', '×'),
     Column('Same %', 'same_as_plain', '.1f', scale=100, beside=_parted),
   ),

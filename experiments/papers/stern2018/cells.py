@@ -33,6 +33,7 @@ class BlockwiseCell(Cell):
   ms_per_output: float | None = None  # batch 1, median
   greedy_ms_per_output: float | None = None  # of the same model, interleaved with the former
   speedup: float | None = None  # over that greedy: the median of the ratios of rounds side by side
+  spread: tuple[float, float] | None = None  # the least and the largest of these ratios
   same_as_greedy: float | None = None  # share of outputs that are the same model's greedy ones
   compile_seconds: float | None = None
   head_accuracy: tuple[float | None, ...] = ()  # top-1 on the dev set of p1 .. pk, 0 to 1

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from experiments.lab import report
 from experiments.lab.cells import field_names, flat, latest
-from experiments.lab.report import Column
+from experiments.lab.report import Column, between
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from fastdec.files import write_text
 
 Published = Mapping[Key, tuple[float | None, float]]  # BLEU and mean accepted block size in a paper
 SPEED_NOTE = 'One output at a time (batch 1), in turn with greedy decoding by the same model: median ratio of rounds.'
+ROUNDS_NOTE = 'In parentheses or below the speed-up, the least and the largest ratio of rounds.'
 SAME_NOTE = 'Same: outputs that are those of greedy decoding with the same model.'
 CONDITIONS = (
   'bleu_signature',
@@ -36,6 +37,7 @@ def top_1(cell: BlockwiseCell) -> str:
 
 K = Column('k', 'k', names_row=True)
 TRAINING = Column('Training', lambda cell: REGIMES[cell.regime], names_row=True)
+SPEED_UP = Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread))
 SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
 TOP_1 = Column('Top-1 % of p1 .. pk', top_1)
 

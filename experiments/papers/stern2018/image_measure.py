@@ -13,7 +13,7 @@ from experiments.lab.conditions import Conditions
 from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
 from experiments.papers.stern2018.text_measure import clock
-from fastdec import folders
+from fastdec import folders, gate
 from fastdec.data.images.corpus import shrink
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
@@ -99,7 +99,8 @@ class ImageMeasuring:
     n = len(self.inputs)
     rows = min(self.experiment.table.rows, n)
     padded = np.concatenate([self.inputs, self.inputs[: -n % rows]])
-    parts = [jax.device_get(fd.decode(model, params, x, strategy)) for x in np.split(padded, len(padded) // rows)]
+    batches = gate.passing(np.split(padded, len(padded) // rows))
+    parts = [jax.device_get(fd.decode(model, params, x, strategy)) for x in batches]
     return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
 
   def _quality(self, out: Decoded, greedy: Decoded) -> dict[str, Any]:

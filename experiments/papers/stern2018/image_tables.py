@@ -7,7 +7,18 @@ from experiments.lab.cells import latest
 from experiments.lab.report import Column, Drawn, Table
 from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
-from experiments.papers.stern2018.entries import CONDITIONS, SAME, SAME_NOTE, SPEED_NOTE, TOP_1, TRAINING, K, in_order
+from experiments.papers.stern2018.entries import (
+  CONDITIONS,
+  ROUNDS_NOTE,
+  SAME,
+  SAME_NOTE,
+  SPEED_NOTE,
+  SPEED_UP,
+  TOP_1,
+  TRAINING,
+  K,
+  in_order,
+)
 
 # The columns of Table 2, (regime, rule) -> name.
 COLUMNS = {
@@ -72,13 +83,13 @@ QUALITY = Table(
     K,
     Column('Cell', lambda cell: COLUMNS.get(cell.key[1:], f'{REGIMES[cell.regime]}, {cell.rule}'), names_row=True),
     BLOCK,
-    Column('Speed', 'speedup', '.2f', '×'),
+    SPEED_UP,
     Column('Bits', 'bits_per_dimension', '.3f'),
     *LIKENESS,
     SAME,
     TOP_1,
   ),
-  (QUALITY_NOTE, SPEED_NOTE, SAME_NOTE, HEADS_NOTE),
+  (QUALITY_NOTE, SPEED_NOTE, ROUNDS_NOTE, SAME_NOTE, HEADS_NOTE),
 )
 DISTANCES = Table(
   'Distance accepted', (K, TRAINING, Column('τ', distance, names_row=True), BLOCK, *LIKENESS), (TAU_NOTE, QUALITY_NOTE)

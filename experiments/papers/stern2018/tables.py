@@ -4,14 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from experiments.lab.cells import latest
-from experiments.lab.report import Column, Drawn, Entry, Table, text
+from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
 from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.entries import (
   CONDITIONS,
+  ROUNDS_NOTE,
   SAME,
   SAME_NOTE,
   SPEED_NOTE,
+  SPEED_UP,
   TOP_1,
   TRAINING,
   K,
@@ -29,6 +31,7 @@ TABLE4_NOTES = (
   "Ours: trained on distilled text, heads and base together. In parentheses or below, the paper's Table 4: WMT14 en-de,"
   ' newstest2014, rivals as it quotes them (NAT: not autoregressive, FT: fine-tuned, NPD: best of s candidates).',
   'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.',
+  'Rounds: the least and the largest speed-up of rounds.',
 )
 
 
@@ -85,12 +88,12 @@ WALL_CLOCK = Table(
     Column('Rule', 'rule', names_row=True),
     Column('Greedy ms', 'greedy_ms_per_output', '.1f'),
     Column('Block ms', 'ms_per_output', '.1f'),
-    Column('Speed-up', 'speedup', '.2f', '×'),
+    SPEED_UP,
     Column('Calls', 'calls_per_output', '.1f'),
     SAME,
     TOP_1,
   ),
-  (SPEED_NOTE, SAME_NOTE),
+  (SPEED_NOTE, ROUNDS_NOTE, SAME_NOTE),
 )
 
 
@@ -121,6 +124,7 @@ TABLE4 = Table(
     Column('sacreBLEU', lambda cell: text(cell.bleu, '.2f'), missing=''),
     Column('T2T BLEU', lambda cell: text(cell.compound_bleu, '.2f'), beside=_published_at(0, '({:.2f})'), missing=''),
     Column('Speed-up', lambda cell: text(cell.speedup, '.2f', '×'), beside=_published_at(1, '({:.2f}×)'), missing=''),
+    Column('Rounds', lambda cell: between(cell.spread).strip('()') or MISSING, missing=''),
     Column('Mean block', lambda cell: text(cell.mean_block_size, '.2f') if cell.rule == 'exact' else '', missing=''),
   ),
   (*TABLE4_NOTES, SPEED_NOTE),

@@ -155,5 +155,6 @@ def clock(timing: Timing, greedy: Timing) -> dict[str, Any]:
     'ms_per_output': timing.milliseconds,
     'greedy_ms_per_output': greedy.milliseconds,
     'speedup': timing.speedup_over(greedy),
+    'spread': timing.speedups_over(greedy),
     'compile_seconds': timing.compile_seconds,
   }

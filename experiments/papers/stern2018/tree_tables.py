@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from experiments.lab.cells import latest
-from experiments.lab.report import MISSING, Column, Drawn, Table, text
+from experiments.lab.report import MISSING, Column, Drawn, Table, between, text
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
 from experiments.papers.stern2018.entries import SAME, SPEED_NOTE, in_order
 
@@ -14,7 +14,9 @@ NOTES = (
   ' nodes, the root included, as counted on what the model writes for sources of another split.',
   'Each tree is compared with the longest measured chain on the same heads that has no more nodes than the tree; a dash'
   ' if there is none. A chain has at most k nodes, so wider calls cannot help it.',
-  f'{SPEED_NOTE} Same: outputs of the tree that are those of greedy decoding.',
+  SPEED_NOTE,
+  'In parentheses or below, the least and the largest of the tree. Same: outputs of the tree that are those of greedy'
+  ' decoding.',
 )
 
 
@@ -47,7 +49,7 @@ TREES = Table(
     Column('Tokens a call', lambda pair: pair.both('mean_block_size', '.2f')),
     Column('More %', Pair.more, '+.1f'),
     Column('ms', lambda pair: pair.both('ms_per_output', '.1f')),
-    Column('Speed-up', lambda pair: pair.both('speedup', '.2f', '×')),
+    Column('Speed-up', lambda pair: pair.both('speedup', '.2f', '×'), beside=lambda pair: between(pair.tree.spread)),
     dataclasses.replace(SAME, cell=lambda pair: pair.tree),
   ),
   NOTES,

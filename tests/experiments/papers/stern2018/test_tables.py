@@ -100,25 +100,30 @@ def test_nothing_measured_is_an_empty_table():
 
 
 def test_wall_clock_is_compared_with_greedy_and_heads_are_shown_once():
-  run = [a_cell(3, rule='top-2', same_as_greedy=0.0), a_cell(3, same_as_greedy=1.0), a_cell(5, error='killed')]
-  table = tables.wallclock_table(run)
+  run = [a_cell(3, rule='top-2', same_as_greedy=0.0, spread=(2.41, 2.6)), a_cell(3, same_as_greedy=1.0)]
+  table = tables.wallclock_table([*run, a_cell(5, error='killed')])
   texts = [[entry.ours for entry in row] for row in table.rows]
   assert texts == [
     ['3', 'Fine tuning', 'exact', '25.0', '10.0', '2.50×', '9.0', '100.0', '100 90 81'],
     ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '0.0', ''],
   ]
+  assert [row[5].beside for row in table.rows] == ['', '(2.41 .. 2.60)']  # lines from before have no rounds
 
 
 def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
-  run = [a_cell(1, 'distil', 'beam-4', compound_bleu=33.3), a_cell(1, 'distil', speedup=1.0), a_cell(8, 'both')]
+  run = [
+    a_cell(1, 'distil', 'beam-4', compound_bleu=33.3, spread=(2.41, 2.6)),
+    a_cell(1, 'distil', speedup=1.0),
+    a_cell(8, 'both'),
+  ]
   run += [a_cell(1, 'regular'), a_cell(8, 'finetune'), a_cell(4, 'both', error='base: killed')]
   table = tables.table4(run)
   texts = [tuple(' '.join(filter(None, entry)) for entry in row) for row in table.rows]
-  assert texts[0] == ('Vaswani 2017, Transformer, beam 4', '', '(28.40)', '', '')
-  assert texts[9] == ('Lee 2018, refinement, 1 iteration', '', '(13.91)', '(11.39×)', '')
+  assert texts[0] == ('Vaswani 2017, Transformer, beam 4', '', '(28.40)', '', '', '')
+  assert texts[9] == ('Lee 2018, refinement, 1 iteration', '', '(13.91)', '(11.39×)', '', '')
   assert texts[len(published.RIVALS) :] == [
-    ('Ours, beam 4', '30.10', '33.30', '2.50×', ''),
-    ('Ours, greedy, k = 1', '30.10', '– (29.11)', '1.00× (1.00×)', '1.25'),
-    ('Ours, greedy, k = 4', 'failed: base: killed', '(28.54)', '(2.69×)', ''),
-    ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '3.00'),
+    ('Ours, beam 4', '30.10', '33.30', '2.50×', '2.41 .. 2.60', ''),
+    ('Ours, greedy, k = 1', '30.10', '– (29.11)', '1.00× (1.00×)', '–', '1.25'),
+    ('Ours, greedy, k = 4', 'failed: base: killed', '(28.54)', '(2.69×)', '', ''),
+    ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '–', '3.00'),
   ]
