@@ -4,15 +4,13 @@ A config's `get_config(arg)` chooses the structure with `parse_arg`, dotted flag
 each part into the dataclass of the library that it describes with `to_dataclass`. No ConfigDict goes further down.
 """
 
-import dataclasses
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
 from fastdec.errors import UserError
+from fastdec.fields import a_value, known, read
 
 T = TypeVar('T')
 Scalar = bool | int | float | str
@@ -67,61 +65,12 @@ def locked(**fields: Any) -> ConfigDict:
 
 
 def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str = 'config') -> T:
-  """The frozen dataclass that a part of a config describes; nested parts become the nested dataclasses.
-
-  Args:
-    cls: its fields hold plain values only: bool, int, float, str, None, a Literal, a tuple, or such a dataclass.
-    path: where this part stands in the whole, for messages.
-
-  Raises:
-    UserError: a field the dataclass does not have, one it needs and does not get, or a value of another type.
-  """
-  described: Any = cls
-  fields = {field.name: field for field in dataclasses.fields(described)}
-  hints = typing.get_type_hints(cls)
-  for key in config:
-    if key not in fields:
-      raise UserError(f"{path} has no field '{key}': {known(fields)}")
-  for name, field in fields.items():
-    if name not in config and field.default is field.default_factory:  # both are MISSING
-      raise UserError(f"{path} lacks the field '{name}': set it to {a_value(hints[name])}")
-  return cls(**{key: _field(hints[key], config[key], f'{path}.{key}') for key in config})
+  """The frozen dataclass that a part of a config describes (see `fields.read`); `path` is where it stands in all."""
+  return read(cls, _plain(config), path)
 
 
-def _field(hint: Any, value: Any, path: str) -> Any:
-  """`value` as its annotation wants it: a mapping becomes a dataclass, a list a tuple, a whole number a float."""
-  kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-  for kind in sorted(kinds, key=lambda kind: not _fits(kind, value)):
-    origin = typing.get_origin(kind)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping):
-      return to_dataclass(kind, value, path)
-    if tuple in (kind, origin) and isinstance(value, list | tuple):
-      entry = next(iter(typing.get_args(kind)), Any)  # tuple[int, ...]: all of one type
-      return tuple(x if entry is Any else _field(entry, x, f'{path}[{i}]') for i, x in enumerate(value))
-    if kind is float and type(value) is int:
-      return float(value)
-    if type(value) is kind or (origin is typing.Literal and value in typing.get_args(kind)):
-      return value
-  raise UserError(f'{path}={value!r} is not possible: give {a_value(hint)}')
-
-
-def _fits(kind: Any, value: Any) -> bool:
-  """Whether a mapping's fields are all among a dataclass's: it is that one of several which is meant."""
-  if not (dataclasses.is_dataclass(kind) and isinstance(value, ConfigDict | Mapping)):
-    return False
-  return set(value) <= {field.name for field in dataclasses.fields(kind)}
-
-
-def known(names: Iterable[str]) -> str:
-  """How every message about an unknown name ends: 'known are a, b, c'."""
-  return f'known are {", ".join(names)}'
-
-
-def a_value(kind: Any) -> str:
-  """A type in words, for messages."""
-  if typing.get_origin(kind) is typing.Literal:
-    return f'one of {", ".join(map(str, typing.get_args(kind)))}'
-  if isinstance(kind, types.UnionType):
-    return ' or '.join(map(a_value, typing.get_args(kind)))
-  words = {bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word', types.NoneType: 'None'}
-  return words.get(kind, f'a {getattr(kind, "__name__", kind)}')
+def _plain(config: Any) -> Any:
+  """A ConfigDict as a dict, and so all within it."""
+  if not isinstance(config, ConfigDict):
+    return config
+  return {key: _plain(config[key]) for key in config}

@@ -79,7 +79,9 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
     content = json.loads(file.read_text())
   except FileNotFoundError:
     raise UserError(f'{file.parent} has no {file.name}: give a whole model folder') from None
-  except ValueError:
+  except OSError as error:
+    raise UserError(f'cannot read {file} ({error.strerror}): restore the file') from None
+  except (ValueError, RecursionError):  # the latter where it is nested too deep
     raise UserError(f'{file} is not JSON: restore the file') from None
   if not isinstance(content, dict):
     raise UserError(f'{file} is no JSON object: restore the file')

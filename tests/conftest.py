@@ -47,6 +47,7 @@ STRICT = (
   'evaluation/test_tree_growth',
   'folders/',
   'heads/',
+  'test_fields',
   'models/test_attention',
   'tokenizers/',
   'training/test_losses',

@@ -1,6 +1,5 @@
 """Opens a model folder of any format: ours, Hugging Face's, or that of published Medusa heads."""
 
-import json
 import os
 import pathlib
 from typing import Any
@@ -10,6 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
 from fastdec.errors import UserError
+from fastdec.files import read_json
 from fastdec.folders import huggingface, medusa, native
 from fastdec.folders.folder import Folder
 from fastdec.models.api import Params
@@ -25,15 +25,15 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     dtype: computes and keeps the parameters in this type (None: as trained and stored).
 
   Raises:
-    UserError: there is no such folder, or it is of no format that we know.
+    UserError: there is no such folder, it is of no format that we know, or no model computes in such a type.
   """
   path = pathlib.Path(path)
   if not path.is_dir():
     raise UserError(f'{path} is not a folder: give a model folder or the workdir of a finished training run')
   if (path / 'model' / 'config.json').is_file():
     path = path / 'model'  # of a finished run
-  name = None if dtype is None else jnp.dtype(dtype).name
-  config = _config(path)
+  name = _known(dtype)
+  config = read_json(path / 'config.json') if (path / 'config.json').is_file() else {}  # published heads do without
   if medusa.holds_heads(path, config):
     return medusa.MedusaFolder(path, config, name)
   if huggingface.is_theirs(config):
@@ -77,15 +77,12 @@ def content(path: PathLike) -> str:
   return open(path).content
 
 
-def _config(path: pathlib.Path) -> dict[str, Any]:
-  """What config.json says; {} where there is none: published heads do without."""
-  file = path / 'config.json'
-  if not file.is_file():
-    return {}
+def _known(dtype: DTypeLike | None) -> str | None:
+  """The name of a type that models compute in."""
   try:
-    config = json.loads(file.read_text())
-  except ValueError:
-    raise UserError(f'{file} is not JSON: restore the file, or train again') from None
-  if not isinstance(config, dict):
-    raise UserError(f'{file} is no JSON object: restore the file')
-  return config
+    name = None if dtype is None else jnp.dtype(dtype).name
+  except (TypeError, ValueError):
+    name = str(dtype)
+  if name not in (None, *huggingface.DTYPES):
+    raise UserError(f'dtype={name!r} is not possible: give one of {", ".join(huggingface.DTYPES)}')
+  return name

@@ -25,6 +25,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from fastdec.errors import UserError
+from fastdec.files import read_json
 from fastdec.folders.folder import Folder
 from fastdec.folders.stored import put, stored_in
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -195,9 +196,9 @@ def is_replaceable(folder: PathLike) -> bool:
   if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= written:
     return False
   try:
-    config = json.loads((folder / 'config.json').read_text())
+    config = read_json(folder / 'config.json')
     return config.get('format') == 'fastdec' and config.get('heads') is None
-  except (OSError, ValueError, AttributeError):
+  except UserError:
     return not any(folder.iterdir())
 
 

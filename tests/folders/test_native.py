@@ -62,6 +62,13 @@ def test_a_dtype_is_that_of_parameters_and_computation(folder):
   assert {x.dtype.name for x in jax.tree.leaves(params)} == {'bfloat16'}
 
 
+@pytest.mark.parametrize('load', [fd.load, fd.load_heads])
+@pytest.mark.parametrize('dtype', ['bf16', 'int32', int, 'f4,f4'])
+def test_a_type_that_no_model_computes_in_is_refused(load, dtype, folder):
+  with pytest.raises(fd.UserError, match='is not possible: give one of float32, bfloat16, float16, float64'):
+    load(folder, dtype=dtype)
+
+
 def test_transformed_heads_make_another_model(parts, tmp_path):
   model, params, _, tokenizer = parts
   heads = dataclasses.replace(HEADS, first='transformed')
@@ -99,6 +106,9 @@ def edited(**fields):
     (lambda f: damage(f, 'model.safetensors', lambda data: b''), 'corrupt or cut short'),
     (lambda f: (f / 'model.safetensors').unlink(), 'is missing'),
     (lambda f: damage(f, 'config.json', lambda data: data[:20]), 'not JSON'),
+    (lambda f: damage(f, 'config.json', lambda data: b'[' * 10**5), 'not JSON'),
+    (lambda f: damage(f, 'config.json', lambda data: b'{"a":' * 10**5), 'not JSON'),
+    (lambda f: damage(f, 'config.json', lambda data: b'\xff'), 'not JSON'),
     (lambda f: damage(f, 'config.json', lambda data: b'{}'), 'not a fastdec model'),
     (lambda f: damage(f, 'config.json', edited(vocab_size=31)), r'holds \(30, 8\) for embedding, .* means \(31, 8\)'),
     (lambda f: damage(f, 'config.json', edited(decoder_layers=2)), 'holds nothing for decoder_1/'),

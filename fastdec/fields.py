@@ -1,0 +1,153 @@
+"""Values of JSON and of configs by their kinds: what a dataclass's annotations say, checked, each mistake by its name.
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  hidden_size: Size
+  rms_norm_eps: Share = 1e-6
+read(Sizes, {'hidden_size': 8}, 'config.json', mark=': ')
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from fastdec.errors import UserError
+
+T = TypeVar('T')
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+  """The range of a number, both ends included: Annotated[int, Between(1, 9)]."""
+
+  low: int | float
+  high: int | float
+
+
+Size = Annotated[int, Between(1, 2**31 - 1)]  # of an axis
+Layers = Annotated[int, Between(1, 9999)]  # no model has more, and each is a step of a loop
+Token = Annotated[int, Between(0, 2**31 - 1)]
+Positive = Annotated[float, Between(1e-30, 1e30)]
+Share = Annotated[float, Between(0, 1)]
+
+
+def read(cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ignores: bool = False) -> T:
+  """The dataclass that a mapping describes; nested mappings become the nested dataclasses.
+
+  Args:
+    cls: its fields hold plain values only: bool, int, float, str, None, dict, a Literal, a tuple, such a dataclass, or
+      one of these with a range (`Between`).
+    where: where the mapping stands, for messages; `mark` is what comes between it and a field's name.
+    ignores: whether names that are no fields are left aside. Otherwise they are refused.
+
+  Raises:
+    UserError: a name that is no field, a field that is needed and not there, or a value of another kind.
+  """
+  described: Any = cls
+  fields = {field.name: field for field in dataclasses.fields(described)}
+  hints = typing.get_type_hints(cls, include_extras=True)
+  for name in given:
+    if name not in fields and not ignores:
+      raise UserError(f"{where} has no field '{name}': {known(fields)}")
+  for name, field in fields.items():
+    if name not in given and field.default is field.default_factory:  # both are MISSING
+      raise UserError(f"{where} lacks the field '{name}': set it to {a_value(hints[name])}")
+  there = (name for name in given if name in fields)
+  return cls(**{name: value_of(hints[name], given[name], f'{where}{mark}{name}') for name in there})
+
+
+def value_of(hint: Any, value: Any, path: str) -> Any:
+  """`value` as its annotation wants it: a mapping becomes a dataclass, a list a tuple, a whole number a float.
+
+  Raises:
+    UserError: it is of another kind, or out of its range.
+  """
+  kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
+  for kind in sorted(kinds, key=lambda kind: not _fits(kind, value)):
+    kind, ranges = _parts(kind)
+    origin = typing.get_origin(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+      return read(kind, value, path)
+    if tuple in (kind, origin) and isinstance(value, list | tuple):
+      return _entries(kind, value, path)
+    if kind is float and type(value) in (int, float) and _is_within(value, ranges):
+      return float(value)
+    if kind is not float and type(value) is kind and _is_within(value, ranges):
+      return value
+    if origin is typing.Literal and any(value == word for word in typing.get_args(kind)):
+      return value
+  raise UserError(f'{path}={_shown(value)} is not possible: give {a_value(hint)}')
+
+
+def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
+  """A tuple: tuple[int, ...] of one kind, tuple[int, int] of so many, tuple of anything."""
+  values, kinds = tuple(values), typing.get_args(kind)
+  if not kinds:
+    return values
+  if kinds[-1] is ...:
+    kinds = kinds[:1] * len(values)
+  if len(kinds) != len(values):
+    raise UserError(f'{path}={_shown(list(values))} is not possible: give {len(kinds)} values')
+  return tuple(value_of(kind, value, f'{path}[{i}]') for i, (kind, value) in enumerate(zip(kinds, values, strict=True)))
+
+
+def _parts(hint: Any) -> tuple[Any, tuple[Between, ...]]:
+  """The kind itself, and its ranges."""
+  if typing.get_origin(hint) is not Annotated:
+    return hint, ()
+  kind, *ranges = typing.get_args(hint)
+  return kind, tuple(ranges)
+
+
+def _is_union(hint: Any) -> bool:
+  return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
+  """Whether a number is finite and in its ranges. No float is so large as some whole numbers: those are out too."""
+  if type(value) is float and not math.isfinite(value):
+    return False
+  if type(value) is int and abs(value) >= 2**63:
+    return False
+  return all(between.low <= value <= between.high for between in ranges)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+  """Whether a mapping's fields are all among a dataclass's: it is that one of several which is meant."""
+  if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
+    return False
+  return set(value) <= {field.name for field in dataclasses.fields(kind)}
+
+
+def _shown(value: Any) -> str:
+  """A value in a message, cut where it is long."""
+  try:
+    text = repr(value)
+  except RecursionError:
+    text = 'what is nested too deep'
+  return f'{text[:80]}...' if len(text) > 80 else text
+
+
+def known(names: Iterable[str]) -> str:
+  """How every message about an unknown name ends: 'known are a, b, c'."""
+  return f'known are {", ".join(names)}'
+
+
+def a_value(hint: Any) -> str:
+  """A kind in words, for messages."""
+  kind, ranges = _parts(hint)
+  if typing.get_origin(kind) is typing.Literal:
+    return f'one of {", ".join(map(str, typing.get_args(kind)))}'
+  if _is_union(kind):
+    return ' or '.join(map(a_value, typing.get_args(kind)))
+  if typing.get_origin(kind) is tuple:
+    return 'a list'
+  words = {
+    bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word', dict: 'an object',
+    types.NoneType: 'None',
+  }  # fmt: skip
+  name = words.get(kind, f'a {getattr(kind, "__name__", kind)}')
+  return name + ''.join(f' from {between.low} to {between.high}' for between in ranges)
