@@ -7,8 +7,9 @@ committed inputs, oldest first, and from `write` to `commit` those of the call's
     slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps what stood in slots 3 and 5
 
 Before the first token there are zeros, the padding of training. Nothing is overwritten before `commit`, so any path of
-nodes can be kept and the others forgotten; fairseq's buffer (`LinearizedConvolution`) takes one step at a time and
-cannot go back.
+nodes can be kept and the others forgotten; fairseq's buffer (`LinearizedConvolution`) takes one step at a time. The
+cache of a draft model takes back tokens that were committed, up to `Capacity.back`: it keeps as many inputs more before
+the w - 1, and moves them to the right by as many as are taken back.
 """
 
 import dataclasses
@@ -27,7 +28,12 @@ class LayerConv:
   """Inputs of one convolution: `past` committed ones, then those of the nodes written last, if any."""
 
   inputs: Float[Array, 'b s c']
-  past: int = struct.static()  # w - 1
+  width: int = struct.static()  # w, of the convolution
+  back: int = struct.static()  # committed inputs that no convolution reads, unless newer ones are taken back
+
+  @property
+  def past(self) -> int:
+    return self.back + self.width - 1
 
   def write(self, x: Float[Array, 'b n c']) -> 'LayerConv':
     """Puts the inputs of n nodes behind the committed ones."""
@@ -37,6 +43,7 @@ class LayerConv:
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
     """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
     slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]  # among committed inputs and path
+    slots = jnp.maximum(slots, 0)  # what came before, where tokens are taken back, is forgotten, and not read again
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)
       slots = jnp.where(slots < self.past, slots, self.past + node)
@@ -51,13 +58,21 @@ class ConvCache:
   length: Int[Array, ' b']
 
   @classmethod
-  def empty(cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike) -> 'ConvCache':
-    """A cache without tokens for layers of (input channels, kernel width); rows lie along 'data' on a mesh."""
+  def empty(cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike, back: int = 0) -> 'ConvCache':
+    """A cache without tokens.
 
-    def empty(channels: int, width: int) -> Array:
-      return constrain(jnp.zeros((rows, width - 1, channels), dtype), 'data')
+    Args:
+      layers: (input channels, kernel width) of each.
+      rows: sequences of the batch; they lie along 'data' on a mesh.
+      dtype: of the inputs.
+      back: how many tokens a negative `commit` may take back, as `models.api.Capacity` has it.
+    """
 
-    entries = tuple(LayerConv(empty(channels, width), width - 1) for channels, width in layers)
+    def empty(channels: int, width: int) -> LayerConv:
+      inputs = jnp.zeros((rows, back + width - 1, channels), dtype)
+      return LayerConv(constrain(inputs, 'data'), width, back)
+
+    entries = tuple(empty(channels, width) for channels, width in layers)
     return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'ConvCache':
@@ -65,7 +80,7 @@ class ConvCache:
 
     Args:
       path: node indices from the root down, or None for a chain, whose nodes already stand in order.
-      count: nodes to keep in each row; 0 leaves a row as it was.
+      count: nodes to keep in each row; 0 leaves a row as it was, a negative count takes tokens back, at most `back`.
     """
     return ConvCache(tuple(layer.commit(path, count) for layer in self.layers), self.length + count)
 

@@ -101,12 +101,13 @@ class Capacity:
   """How much room a decode needs in a cache.
 
   The loop hands it to `Model.init_cache` as `slots`. A cache that remembers every token needs `total` slots; a ring,
-  which overwrites what nobody sees any more, needs to know only how wide a call is. Python takes a Capacity wherever it
-  takes a size (in the shape of an array, say): there it stands for `total`.
+  which overwrites what nobody sees any more, needs to know only how wide a call is and how far it may have to go back.
+  Python takes a Capacity wherever it takes a size (in the shape of an array, say): there it stands for `total`.
   """
 
   total: int  # tokens of the padded prompt, of the longest output, and of one draft behind it
   nodes: int  # tokens of the widest call: that of the prompt, or of a draft
+  back: int = 0  # committed tokens that may be taken back: a draft model's, which reads its own guesses
 
   def __index__(self) -> int:
     return self.total
@@ -132,11 +133,12 @@ class Cache(Protocol):
     Args:
       path: node indices from the root down; entries from `count` on do not matter. None
         for a chain, whose nodes already stand in order, so that nothing need be moved.
-      count: nodes to keep in each row, 0 to m. 0 leaves a row as it was.
+      count: nodes to keep in each row, 0 to m. 0 leaves a row as it was. With path None it may be negative: that takes
+        back as many tokens that were committed last. No row goes back further than `Capacity.back` tokens behind the
+        longest that it has been, and none of a target, where `back` is 0: only draft models read what may be wrong.
 
     Returns:
-      The cache with length + count tokens. Where a kind of cache can go back, a negative count with path None takes
-      back as many tokens that were committed last (`ModelDrafter` relies on it for draft models).
+      The cache with length + count tokens.
     """
     ...
 
@@ -225,7 +227,11 @@ class Model(Protocol):
       memory: as `encode` returned it.
       rows: sequences of the batch.
       slots: tokens that a row must have room for. The loop gives a `Capacity`, which says besides how wide a call is,
-        so that a ring may be smaller; for a plain number it must have room for a call of any width.
+        so that a ring may be smaller, and how far the cache must be able to go back; for a plain number it must have
+        room for a call of any width, and need not go back.
+
+    Raises:
+      UserError: the cache would have to go back, and cannot: the model is no draft model.
     """
     ...
 

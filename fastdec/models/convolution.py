@@ -31,17 +31,17 @@ def packed_frames(
 
 def node_frames(layer: LayerConv, nodes: Nodes) -> Float[Array, 'b n f']:
   """Frames of the nodes that stand in the cache: each reads up its own path in the tree, then what is committed."""
-  width = layer.past + 1
-  n = layer.inputs.shape[1] - layer.past
+  n, width = layer.inputs.shape[1] - layer.past, layer.width
+  inputs = layer.inputs[:, layer.back :]
   if nodes.is_chain:
-    return jnp.concatenate([layer.inputs[:, i : i + n] for i in range(width)], axis=-1)
+    return jnp.concatenate([inputs[:, i : i + n] for i in range(width)], axis=-1)
   slots = reads(nodes, width)
-  frames = layer.inputs[:, slots] if slots.ndim == 2 else jax.vmap(lambda row, slot: row[slot])(layer.inputs, slots)
+  frames = inputs[:, slots] if slots.ndim == 2 else jax.vmap(lambda row, slot: row[slot])(inputs, slots)
   return frames.reshape(*frames.shape[:2], -1)
 
 
 def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
-  """The slots of `cache.conv.LayerConv` that make each node's frame, oldest first.
+  """The slots of `cache.conv.LayerConv`, from the w - 1 committed inputs on, that make each node's frame, oldest first.
 
   Width 3 in the example of `Nodes`:
       slot  0 1 | 2=root 3=a 4=b 5=aa

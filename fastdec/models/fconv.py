@@ -279,9 +279,10 @@ class FConv(EncoderDecoder):
     return Memory((self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask)
 
   def init_cache(self, params: Params, memory: Memory, rows: int, slots: int | Capacity) -> WithMemory:
-    """An empty cache over the memory; its size does not depend on `slots`."""
+    """An empty cache over the memory; its size does not depend on how many tokens there will be."""
     sizes = [(before, width) for before, _, width in with_inputs(self.config.decoder_layers)]
-    return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype), memory)
+    back = slots.back if isinstance(slots, Capacity) else 0
+    return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype, back), memory)
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, across: Attend = attend

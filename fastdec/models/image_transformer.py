@@ -192,7 +192,7 @@ class ImageTransformer:
     c = self.config
     # A plain number does not say how wide a call may be: then the ring holds everything.
     is_known = isinstance(slots, Capacity)
-    size = ring_size(c.block_length, slots.nodes) if is_known else max(slots, 2 * c.block_length)
+    size = ring_size(c.block_length, slots.nodes + slots.back) if is_known else max(slots, 2 * c.block_length)
     own = LocalCache.empty_ring(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
     keys_values = self._call(params, memory.hidden, method='memory')
     return WithMemory(own, Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool)))

@@ -14,8 +14,8 @@ TREE = Topology.from_choices([[0], [1], [0, 0], [1, 0], [0, 0, 0]])  # nodes: ro
 WIDTHS = (1, 2, 3, 5)
 
 
-def an_empty_cache(rows=2):
-  return ConvCache.empty([(1, width) for width in WIDTHS], rows, jnp.float32)
+def an_empty_cache(rows=2, back=0):
+  return ConvCache.empty([(1, width) for width in WIDTHS], rows, jnp.float32, back)
 
 
 def write(cache, values):
@@ -25,8 +25,8 @@ def write(cache, values):
 
 
 def past(cache):
-  """What each layer keeps of each row."""
-  return [layer.inputs[:, :, 0].tolist() for layer in cache.layers]
+  """What each layer reads of each row."""
+  return [layer.inputs[:, layer.back :, 0].tolist() for layer in cache.layers]
 
 
 def expected_past(rows):
@@ -54,6 +54,20 @@ def test_a_count_of_zero_freezes_a_row():
     assert past(later) == expected_past([[1, 2], [101, 102, 111]])
 
 
+def test_tokens_that_were_committed_are_taken_back():
+  """Rows go back on their own, at once or bit by bit, up to 3 tokens behind the longest that they were; then on."""
+  cache = write(an_empty_cache(back=3), [[1, 2, 3, 4], [101, 102, 103, 104]]).commit(None, jnp.array([4, 2]))
+  for token in (11, 12, 13):
+    cache = write(cache, [[token], [token + 100]]).commit(None, jnp.array([1, 1]))
+  assert past(cache) == expected_past([[1, 2, 3, 4, 11, 12, 13], [101, 102, 111, 112, 113]])
+  cache = cache.commit(None, jnp.array([-3, -1]))
+  assert past(cache) == expected_past([[1, 2, 3, 4], [101, 102, 111, 112]]) and cache.length.tolist() == [4, 4]
+  cache = cache.commit(None, jnp.array([0, -2]))
+  assert past(cache) == expected_past([[1, 2, 3, 4], [101, 102]]) and cache.length.tolist() == [4, 2]
+  cache = write(cache, [[21, 22], [121, 122]]).commit(None, jnp.array([2, 1]))
+  assert past(cache) == expected_past([[1, 2, 3, 4, 21, 22], [101, 102, 121]])
+
+
 def test_the_state_does_not_grow():
   cache = an_empty_cache()
   sizes = [leaf.shape for leaf in jax.tree.leaves(cache)]
@@ -70,11 +84,12 @@ def test_gather_and_take_move_whole_rows():
   assert past(doubled) == expected_past([[101], [101]])
 
 
+@pytest.mark.parametrize('back', [0, 2])
 @pytest.mark.parametrize('parents', ['known', 'of each row'])
-def test_a_frame_is_the_last_inputs_of_the_nodes_path(parents):
+def test_a_frame_is_the_last_inputs_of_the_nodes_path(parents, back):
   """Static trees and trees whose parents are data, rows of different lengths; a chain as a chain and as a tree."""
   before = [[1, 2, 3], [101]]
-  cache = write(an_empty_cache(), [[1, 2, 3], [101, 0, 0]]).commit(None, jnp.array([3, 1]))
+  cache = write(an_empty_cache(back=back), [[1, 2, 3], [101, 0, 0]]).commit(None, jnp.array([3, 1]))
   for topology in (TREE, Topology.chain(4)):
     nodes, n = topology.nodes, topology.n
     if parents == 'of each row':

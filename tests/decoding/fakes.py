@@ -132,3 +132,33 @@ def truths(model: HashLM, prompts: np.ndarray, lengths: np.ndarray, max_len: int
   """The oracle's outputs, padded: int32[b, max_len]."""
   rows = [oracle(model, prompt[:length].tolist(), max_len) for prompt, length in zip(prompts, lengths, strict=True)]
   return np.array([row + [model.pad_id] * (max_len - len(row)) for row in rows], np.int32)
+
+
+@struct.pytree
+class RecordedState:
+  """A drafter's state, and what it has drafted last."""
+
+  state: Any
+  drafted: Any  # int32[b, n]
+
+
+@struct.pytree
+class Recorded:
+  """A drafter whose state shows its last draft."""
+
+  drafter: Any
+
+  @property
+  def nodes(self):
+    return self.drafter.nodes
+
+  def init(self, target, prefill):
+    state = self.drafter.init(target, prefill)
+    return RecordedState(state, jnp.zeros((*prefill.root.shape, self.nodes), jnp.int32))
+
+  def propose(self, target, state, root, keys):
+    draft, after = self.drafter.propose(target, state.state, root, keys)
+    return draft, RecordedState(after, draft.tokens)
+
+  def observe(self, target, state, step):
+    return RecordedState(self.drafter.observe(target, state.state, step), state.drafted)

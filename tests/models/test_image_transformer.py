@@ -92,6 +92,7 @@ def start(nodes):
 def test_a_ring_grows_with_the_width_of_a_call_and_not_with_the_text():
   size = lambda slots: MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, slots).own.slots
   assert size(api.Capacity(4000, nodes=3)) == 2 * BLOCK + 2 == size(api.Capacity(40, nodes=3))
+  assert size(api.Capacity(40, nodes=3, back=2)) == 2 * BLOCK + 4
   assert size(400) == 400 and size(5) == 2 * BLOCK  # a plain number: room for all of it, in calls of any width
 
 

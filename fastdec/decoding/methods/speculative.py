@@ -164,7 +164,8 @@ class ModelDrafter:
     memory = model.encode(params, inputs)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
-    cache = model.init_cache(params, memory, b, prefill.capacity)
+    capacity = dataclasses.replace(prefill.capacity, back=self.gamma - 1)
+    cache = model.init_cache(params, memory, b, capacity)
     cache = model.apply(params, tokens, causal(t), cache)[2].commit(None, prompt.length)
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
@@ -175,8 +176,6 @@ class ModelDrafter:
     cache = cache.commit(None, state.unread)
     drafted, q_bv = self._guess(target, take_node(hidden_bnd, (state.unread - 1).clip(0)), keys, 0)
 
-    running = state.unread > 0
-    calls = jnp.where(running, state.gamma, 1).max() if self.adaptive else self.gamma
     b, n = root.shape[0], self.nodes
     tokens_bn = jnp.broadcast_to(root[:, None], (b, n)).at[:, 1].set(drafted)
     q_bnv = None if q_bv is None else jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
@@ -189,8 +188,7 @@ class ModelDrafter:
         q_bnv = q_bnv.at[:, i + 1].set(q_bv)
       return tokens_bn.at[:, i + 1].set(drafted), q_bnv, cache.commit(None, jnp.ones_like(root))
 
-    tokens_bn, q_bnv, cache = jax.lax.fori_loop(1, calls, guess_next, (tokens_bn, q_bnv, cache))
-    cache = cache.commit(None, jnp.full_like(root, 1) - calls)  # back to the root
+    tokens_bn, q_bnv, cache = jax.lax.fori_loop(1, self._calls(state), guess_next, (tokens_bn, q_bnv, cache))
     wanted_bn = jnp.arange(n, dtype=jnp.int32)[None] <= state.gamma[:, None]
     chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
     q_bnv = None if q_bnv is None else jnp.where(wanted_bn[..., None], q_bnv, 0)
@@ -199,13 +197,19 @@ class ModelDrafter:
   def observe(self, target: Bound, state: Reading, step: Step) -> Reading:
     accepted, runs = step.accepted.node, step.count > 0
     whole = accepted == state.gamma
+    read = self._calls(state) - 1  # drafts that the cache holds, which ends at the root where none of them is kept
+    kept = jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)
     gamma = (state.gamma + jnp.where(whole, 2, -1)).clip(1, self.gamma) if self.adaptive else state.gamma
     return Reading(
-      cache=state.cache.commit(None, jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)),
+      cache=state.cache.commit(None, kept - read),
       before_root=take_node(step.draft.tokens, accepted),
       unread=jnp.where(runs, 1 + whole.astype(jnp.int32), 0),
       gamma=gamma,
     )
+
+  def _calls(self, state: Reading) -> int | Int[Array, '']:
+    """How many tokens are drafted, in every row: as many calls of the draft model."""
+    return jnp.where(state.unread > 0, state.gamma, 1).max() if self.adaptive else self.gamma
 
   def _read(self, tokens: Int[Array, 'b n'], cache: Cache) -> tuple[Float[Array, 'b n d'], Cache]:
     hidden, _, cache = self.draft.module.apply(self.draft.params, self._known(tokens), causal(tokens.shape[1]), cache)

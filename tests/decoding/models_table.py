@@ -1,0 +1,103 @@
+"""All kinds of models in one table, as small as they can be: what a cache must hold is tried on each of them.
+
+They have no ends, so that every row is as long as asked for; their parameters are random, away from what is neutral, so
+that outputs vary. Text has six words, the first of which is suppressed: the law of a few tokens can be written down.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fastdec as fd
+from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.t5 import T5, T5Config
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+WORDS = 6
+TEXT = {'vocab_size': WORDS, 'eos_ids': (), 'suppressed_ids': (0,), 'dtype': 'float64'}
+STACKS = {'d_model': 8, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1, 'dropout': 0.0}
+LAYERS = ((8, 3), (6, 4))  # of convolutions: (channels, width)
+TRANSFORMER = Transformer(TransformerConfig(**TEXT, **STACKS, is_tied=False))
+FCONV = FConv(
+  FConvConfig(**TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64)
+)
+MODELS = {
+  'lm with windows': LM(LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))),
+  't5': T5(T5Config(**TEXT, **STACKS, is_tied=False, d_kv=4, buckets=8, max_distance=5)),
+  'transformer': TRANSFORMER,
+  'fconv': FCONV,
+  'image': ImageTransformer(ImageTransformerConfig(**STACKS, source_size=1, size=3, block_length=4, dtype='float64')),
+  'ensemble': fd.Ensemble((TRANSFORMER, FCONV)),
+}
+
+_rng = np.random.default_rng(0)
+SOURCES = _rng.integers(1, WORDS, (3, 5)).astype(np.int32)
+SOURCES[1, 3:] = 0  # padding
+LENGTHS = np.array([5, 3, 1], np.int32)  # of prompts, where the model has no source
+PICTURES = _rng.integers(0, 256, (3, 1, 1, 3)).astype(np.uint8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A model with parameters, and three rows to decode."""
+
+  model: Any
+  params: Any
+  noisy: Any  # parameters of a draft, which often agrees
+
+  def decode(self, strategy: Any, max_len: int, key: Any = None) -> Any:
+    """The three rows, decoded."""
+    return fd.decode(self.model, self.params, **self.rows(), strategy=strategy, max_len=max_len, key=key)
+
+  def rows(self) -> dict[str, Any]:
+    """What `fd.decode` takes."""
+    if self.model.fixed_length is not None:
+      return {'inputs': PICTURES}
+    return {'inputs': SOURCES} if self.model.start_id is not None else {'inputs': SOURCES, 'prompt_lengths': LENGTHS}
+
+  def greedy_after(self, known: list[tuple[int, list[int]]], count: int) -> list[list[int]]:
+    """What the noisy parameters write greedily, from a prompt that has all that is known, and so from fresh caches.
+
+    Args:
+      known: a row and what it has emitted, for each continuation wanted.
+      count: tokens of each.
+    """
+    rows = np.array([row for row, _ in known])
+    begun = [self.rows().get('prompt_lengths', np.zeros(3, int))[row] for row in rows]
+    lengths = np.array([n + len(tokens) for n, (_, tokens) in zip(begun, known, strict=True)])
+    text = np.ones((len(known), lengths.max()), np.int32)
+    for i, (row, tokens) in enumerate(known):
+      text[i, : begun[i]] = SOURCES[row, : begun[i]]
+      text[i, begun[i] : lengths[i]] = tokens
+    inputs = (
+      {'inputs': text} if self.model.start_id is None else {'inputs': self.rows()['inputs'][rows], 'prefix': text}
+    )
+    out = fd.decode(self.model, self.noisy, **inputs, prompt_lengths=lengths, strategy=fd.Greedy(), max_len=count)
+    return np.asarray(out.tokens).tolist()
+
+
+@functools.cache
+def made(name: str) -> Case:
+  """A case of the table; to be called in float64."""
+  model = MODELS[name]
+  members = model.models if isinstance(model, fd.Ensemble) else (model,)
+  params = tuple(_random(member, seed) for seed, member in enumerate(members))
+  params = params if isinstance(model, fd.Ensemble) else params[0]
+  return Case(model, params, _noisy(params))
+
+
+def _random(model: Any, seed: int) -> Any:
+  rng = np.random.default_rng(seed)
+  fresh = jax.jit(model.init)(jax.random.key(seed))
+  return jax.tree.map(lambda x: 3 * x.astype(jnp.float64) + rng.normal(scale=0.1, size=x.shape), fresh)
+
+
+def _noisy(params: Any) -> Any:
+  rng = np.random.default_rng(9)
+  return jax.tree.map(lambda x: x + rng.normal(scale=0.07, size=x.shape), params)
