@@ -16,7 +16,7 @@ from fastdec.decoding.rules.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.folders.medusa import save_heads
 from fastdec.models.ensemble import Ensemble
@@ -42,6 +42,7 @@ __all__ = [
   'Topology',
   'Typical',
   'UserError',
+  'UserNote',
   'decode',
   'load',
   'load_heads',

@@ -3,3 +3,7 @@
 
 class UserError(ValueError):
   """A mistake in what the user gave. Launchers print its message alone and exit with code 2."""
+
+
+class UserNote(UserWarning):
+  """What a user should know and need not mend: a sentence, as `UserError`. Launchers print its message alone."""

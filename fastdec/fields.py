@@ -79,7 +79,7 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
       return value
     if origin is typing.Literal and any(value == word for word in typing.get_args(kind)):
       return value
-  raise UserError(f'{path}={_shown(value)} is not possible: give {a_value(hint)}')
+  raise UserError(f'{path}={shown(value)} is not possible: give {a_value(hint)}')
 
 
 def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
@@ -90,7 +90,7 @@ def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
   if kinds[-1] is ...:
     kinds = kinds[:1] * len(values)
   if len(kinds) != len(values):
-    raise UserError(f'{path}={_shown(list(values))} is not possible: give {len(kinds)} values')
+    raise UserError(f'{path}={shown(list(values))} is not possible: give {len(kinds)} values')
   return tuple(value_of(kind, value, f'{path}[{i}]') for i, (kind, value) in enumerate(zip(kinds, values, strict=True)))
 
 
@@ -122,7 +122,7 @@ def _fits(kind: Any, value: Any) -> bool:
   return set(value) <= {field.name for field in dataclasses.fields(kind)}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
   """A value in a message, cut where it is long."""
   try:
     text = repr(value)

@@ -9,12 +9,14 @@
     cli.run(main)
 
 Exit codes: 0 done, 1 some of it failed (a launcher's own sys.exit), 2 a mistake of the user (a sentence on stderr, no
-traceback), 130 Ctrl-C, 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback.
+traceback), 130 Ctrl-C, 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback. A
+`UserNote`, which is a warning, is a sentence on stderr too.
 """
 
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from rich.console import Console
 
 from configs.common import known
 from fastdec import extras
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
@@ -105,6 +107,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
     main(rest)
     sys.stdout.flush()
 
+  _show_notes()
   try:
     with extras.explained():
       app.run(flushed, flags_parser=parse)
@@ -128,9 +131,22 @@ def conditions() -> dict[str, Any]:
   return here(config_string())
 
 
-def _say(text: str) -> None:
+def _show_notes() -> None:
+  """From now on a `UserNote` is shown as its sentence; other warnings are shown as before."""
+  others = warnings.showwarning
+
+  def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+    if issubclass(category, UserNote):
+      _say(str(message), 'yellow')
+    else:
+      others(message, category, *args, **kwargs)
+
+  warnings.showwarning = show
+
+
+def _say(text: str, style: str = 'red') -> None:
   console = Console(stderr=True, emoji=False)
-  console.print(' '.join(text.split()), style='red', markup=False, highlight=False, soft_wrap=True)
+  console.print(' '.join(text.split()), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _parse(argv: list[str]) -> list[str]:

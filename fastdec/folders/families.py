@@ -1,6 +1,7 @@
 """Foreign checkpoints, one file a family. Every family module has
 
 MODEL_TYPES                               what config.json calls the models that it reads
+OVERFLOWS                                 types of config.json in which such models leave the range of numbers
 model_of(config, generation, dtype)       the model, from config.json and generation_config.json
 params_of(model, tensors)                 its parameters, unread: tensors[name] is where one lies (`stored.Stored`),
                                           several that become one parameter are `stored.Stacked`

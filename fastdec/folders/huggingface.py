@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 from fastdec.files import read_json
 from fastdec.folders.families import families
 from fastdec.folders.folder import Folder
+from fastdec.folders.generation import warn_of_defaults
 from fastdec.folders.stored import put
 from fastdec.folders.tensors import Tensors, fit
 from fastdec.models.api import Params
@@ -34,26 +36,34 @@ class HuggingFaceFolder(Folder):
 
   @functools.cached_property
   def model(self) -> Any:
-    """The model.
+    """The model. Defaults of `generate` that are not heeded come as a warning, a `UserNote`.
 
     Raises:
-      UserError: an unknown model_type, an option that is not supported, a config.json that lacks something.
+      UserError: an unknown model_type, an option that is not supported, a config.json that lacks something, or has a
+        value of another kind than is meant.
     """
     family, generation = self._family, {}
     if (self.path / 'generation_config.json').is_file():
       generation = read_json(self.path / 'generation_config.json')
     if self.config.get('quantization_config'):
       raise UserError(f'{self.path} is quantized, which is not supported: give the checkpoint that it was made from')
-    said = self.config.get('dtype') or self.config.get('torch_dtype')
     try:
-      return family.model_of(self.config, generation, self.dtype or (said if said in DTYPES else 'float32'))
-    except UserError:
-      raise
-    except KeyError as error:
-      raise UserError(f'{self.path}/config.json has no {error.args[0]}: restore the file') from None
-    except (AttributeError, TypeError, ValueError) as error:  # a word for a number, a list for an object
-      reason = f'has a value of another kind than expected ({error})'
-      raise UserError(f'{self.path}/config.json {reason}: mend it') from None
+      model = family.model_of(self.config, generation, self.dtype or self._said_dtype(family))
+    except UserError as error:
+      raise UserError(f'{self.path}: {error}') from None
+    warn_of_defaults(self.path, self.config, generation)
+    return model
+
+  def _said_dtype(self, family: ModuleType) -> str:
+    """The type that config.json says, float32 where it says none that we know, or one that the family cannot do."""
+    said = self.config.get('dtype') or self.config.get('torch_dtype')
+    if said not in DTYPES:
+      return 'float32'
+    if said in family.OVERFLOWS:
+      told = f'{self.path} says {said}, in which such models overflow, and is read as float32'
+      warnings.warn(f"{told}: give dtype='bfloat16' for half the memory", UserNote, stacklevel=3)
+      return 'float32'
+    return str(said)
 
   @functools.cached_property
   def _family(self) -> ModuleType:
@@ -95,35 +105,3 @@ class HuggingFaceFolder(Folder):
 
   def files(self) -> list[pathlib.Path]:
     return sorted(file for file in self.path.iterdir() if file.suffix in CONTENT)
-
-
-def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
-  """The ids that end a text, and the one that fills up after them: an end where it is null."""
-
-  def setting(name):
-    return generation[name] if generation.get(name) is not None else config.get(name)
-
-  ends, pad = setting('eos_token_id'), setting('pad_token_id')
-  ends = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
-  if pad is None or not 0 <= pad < config['vocab_size']:  # old Llama folders have -1
-    pad = ends[0] if ends else 0
-  return ends, pad
-
-
-def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
-  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the same, and config.json is
-  only asked where there is no generation_config.json.
-
-  Raises:
-    UserError: a setting of `generate` that changes what is emitted otherwise.
-  """
-  said = generation or config
-  for name in ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias'):
-    if said.get(name) not in (None, [], {}):
-      raise UserError(f'{name}={said[name]} of generation_config.json is not supported: remove it')
-  words = said.get('bad_words_ids') or []
-  if any(len(word) != 1 for word in words):
-    raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
-  ends, _ = end_and_pad(config, generation)
-  ids = {*(said.get('suppress_tokens') or ()), *(word for (word,) in words if word not in ends)}
-  return {token for token in ids if 0 <= token < config['vocab_size']}

@@ -1,16 +1,19 @@
 """Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's config and tensors: settings of one model (`models/lm.py`)."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from fastdec.errors import UserError
-from fastdec.folders.huggingface import end_and_pad, suppressed
+from fastdec.fields import Between, Layers, Positive, Share, Size, read
+from fastdec.folders.generation import end_and_pad, said_of, suppressed
 from fastdec.folders.stored import Stacked
 from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LM, LMConfig
 
 MODEL_TYPES = ('llama', 'mistral', 'qwen2', 'qwen3')
+OVERFLOWS = ()
 ACTIVATIONS = {  # ours by theirs
   'silu': 'silu', 'swish': 'silu', 'relu': 'relu', 'gelu': 'gelu', 'gelu_python': 'gelu',
   'gelu_new': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
@@ -18,39 +21,90 @@ ACTIVATIONS = {  # ours by theirs
 ROPES = ('default', 'linear', 'llama3')
 
 
+# What a key that is not there means; null is what the dataclass below says, or no window.
+ABSENT = {
+  'mistral': {'num_key_value_heads': 8, 'sliding_window': 4096},
+  'qwen2': {'sliding_window': 4096},
+  'qwen3': {'sliding_window': 4096},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What is read of config.json, by its names."""
+
+  vocab_size: Size
+  hidden_size: Size
+  intermediate_size: Size
+  num_hidden_layers: Layers
+  num_attention_heads: Size
+  num_key_value_heads: Size | None = None
+  head_dim: Size | None = None
+  hidden_act: str = 'silu'
+  rms_norm_eps: Share = 1e-6
+  attention_bias: bool | None = False
+  mlp_bias: bool | None = False
+  tie_word_embeddings: bool | None = False
+  max_position_embeddings: Size | None = None
+  original_max_position_embeddings: Size | None = None
+  rope_theta: Positive | None = None
+  rope_scaling: dict | None = None
+  rope_parameters: dict | None = None
+  partial_rotary_factor: float | None = None
+  sliding_window: Annotated[int, Between(0, 2**31 - 1)] | None = None
+  use_sliding_window: bool | None = False
+  max_window_layers: int = 28
+  layer_types: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SaidOfRope:
+  """What is read of rope_parameters, or of rope_scaling."""
+
+  rope_type: str | None = None
+  type: str | None = None
+  rope_theta: Positive | None = None
+  partial_rotary_factor: float | None = None
+  factor: Positive | None = None
+  low_freq_factor: Positive | None = None
+  high_freq_factor: Positive | None = None
+  original_max_position_embeddings: Size | None = None
+
+
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> LM:
   """The model that config.json and generation_config.json describe, computing in `dtype`.
 
   Raises:
-    UserError: an option that is not supported.
-    KeyError: config.json lacks a size.
+    UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
-  kind, heads = config['model_type'], config['num_attention_heads']
-  activation = config.get('hidden_act', 'silu')
-  if activation not in ACTIVATIONS:
-    raise UserError(f'hidden_act={activation!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}')
+  kind = config['model_type']
+  said = read(Said, {**ABSENT.get(kind, {}), **config}, 'config.json', ': ', ignores=True)
+  if said.hidden_act not in ACTIVATIONS:
+    raise UserError(
+      f'hidden_act={said.hidden_act!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}'
+    )
   ends, pad = end_and_pad(config, generation)
-  bias = bool(config.get('attention_bias', False)) and kind in ('llama', 'qwen3')
-  bos = config.get('bos_token_id')
+  bias = bool(said.attention_bias) and kind in ('llama', 'qwen3')
+  bos = said_of(config, generation).bos_token_id
   return LM(
     LMConfig(
-      vocab_size=config['vocab_size'],
-      d_model=config['hidden_size'],
-      d_ff=config['intermediate_size'],
-      layers=config['num_hidden_layers'],
-      heads=heads,
-      key_heads=config.get('num_key_value_heads', 8 if kind == 'mistral' else None) or heads,
-      head_width=config.get('head_dim') or (128 if kind == 'qwen3' else None),
-      activation=ACTIVATIONS[activation],
-      norm_epsilon=config.get('rms_norm_eps', 1e-6),
-      **_rope(config),
+      vocab_size=said.vocab_size,
+      d_model=said.hidden_size,
+      d_ff=said.intermediate_size,
+      layers=said.num_hidden_layers,
+      heads=said.num_attention_heads,
+      key_heads=said.num_key_value_heads or said.num_attention_heads,
+      head_width=said.head_dim or (128 if kind == 'qwen3' else None),
+      activation=ACTIVATIONS[said.hidden_act],
+      norm_epsilon=said.rms_norm_eps,
+      **_rope(said),
       qkv_bias=bias or kind == 'qwen2',
       out_bias=bias,
-      mlp_bias=bool(config.get('mlp_bias', False)) and kind == 'llama',
+      mlp_bias=bool(said.mlp_bias) and kind == 'llama',
       qk_norm=kind == 'qwen3',
-      windows=_windows(config),
-      tied=bool(config.get('tie_word_embeddings', False)),
-      max_positions=config.get('max_position_embeddings'),
+      windows=_windows(kind, said),
+      tied=bool(said.tie_word_embeddings),
+      max_positions=said.max_position_embeddings,
       bos_id=bos if bos is not None else ends[0] if ends else 0,
       eos_ids=ends,
       pad_id=pad,
@@ -111,39 +165,43 @@ def _layer(c: LMConfig, tensors: Mapping[str, Any], prefix: str) -> Params:
   return layer
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+def _rope(said: Said) -> dict[str, Any]:
   """From `rope_parameters`, or as older files have it: `rope_theta` and `rope_scaling`, which goes first."""
-  rope = config.get('rope_scaling') or config.get('rope_parameters') or {}
-  if any(isinstance(value, Mapping) for value in rope.values()):
+  name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
+  given = getattr(said, name) or {}
+  if any(isinstance(value, Mapping) for value in given.values()):
     raise UserError('rope_parameters of config.json differ by layer, which is not supported: give one set for all')
-  kind = rope.get('rope_type', rope.get('type', 'default'))
+  rope = read(SaidOfRope, given, f'config.json: {name}', ignores=True)
+  kind = rope.rope_type or rope.type or 'default'
   if kind not in ROPES:
     raise UserError(f'rope_type={kind!r} of config.json is not supported: known are {", ".join(ROPES)}')
-  partial = rope.get('partial_rotary_factor', config.get('partial_rotary_factor', 1))
-  if partial not in (None, 1):
-    raise UserError(f'partial_rotary_factor={partial} of config.json is not supported: it must be 1')
-  found = {'rope': kind, 'rope_theta': float(rope.get('rope_theta') or config.get('rope_theta') or 1e4)}
-  if kind != 'default':
-    found['rope_factor'] = float(rope['factor'])
+  for partial in (rope.partial_rotary_factor, said.partial_rotary_factor):
+    if partial not in (None, 1):
+      raise UserError(f'partial_rotary_factor={partial} of config.json is not supported: it must be 1')
+  found = {'rope': kind, 'rope_theta': rope.rope_theta or said.rope_theta or 1e4}
+  needed = {'linear': ('factor',), 'llama3': ('factor', 'low_freq_factor', 'high_freq_factor')}.get(kind, ())
+  for field, ours in zip(needed, ('rope_factor', 'rope_low', 'rope_high'), strict=False):
+    found[ours] = getattr(rope, field)
+    if found[ours] is None:
+      raise UserError(f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out")
   if kind == 'llama3':
-    found |= {'rope_low': float(rope['low_freq_factor']), 'rope_high': float(rope['high_freq_factor'])}
-    outside = config.get('original_max_position_embeddings')
-    original = outside or rope.get('original_max_position_embeddings') or config['max_position_embeddings']
-    found['rope_original'] = original
+    original = said.original_max_position_embeddings or rope.original_max_position_embeddings
+    found['rope_original'] = original or said.max_position_embeddings
+    if found['rope_original'] is None:
+      raise UserError("config.json lacks the field 'max_position_embeddings': set it to the longest text of training")
   return found
 
 
-def _windows(config: Mapping[str, Any]) -> tuple[int, ...]:
+def _windows(kind: str, said: Said) -> tuple[int, ...]:
   """What each layer sees. Llama has no windows; Qwen's are off unless said, and then of some layers."""
-  kind, layers = config['model_type'], config['num_hidden_layers']
-  window = config.get('sliding_window', 4096) or 0
-  if kind == 'llama' or not window or (kind != 'mistral' and not config.get('use_sliding_window', False)):
+  layers, window = said.num_hidden_layers, said.sliding_window
+  if kind == 'llama' or not window or (kind != 'mistral' and not said.use_sliding_window):
     return ()
   if kind == 'mistral':
     return (window,) * layers
-  first, sizes = config.get('max_window_layers', 28), {'full_attention': 0, 'sliding_attention': window}
-  kinds = config.get('layer_types') or [list(sizes)[i >= first] for i in range(layers)]
+  first, sizes = said.max_window_layers, {'full_attention': 0, 'sliding_attention': window}
+  kinds = said.layer_types or [list(sizes)[i >= first] for i in range(layers)]
   if len(kinds) != layers or not set(kinds) <= set(sizes):
     allowed = f'one of {", ".join(sizes)} for each of {layers} layers'
-    raise UserError(f'layer_types={kinds} of config.json are not supported: they must be {allowed}')
+    raise UserError(f'layer_types={list(kinds)} of config.json are not supported: they must be {allowed}')
   return tuple(sizes[kind] for kind in kinds)

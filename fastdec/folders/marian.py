@@ -1,19 +1,22 @@
 """Marian (OPUS-MT) from Hugging Face's config and tensors: a post-norm Transformer (`models/transformer.py`)."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from fastdec.errors import UserError
-from fastdec.folders.huggingface import end_and_pad, suppressed
+from fastdec.fields import Between, Layers, Share, Size, read, shown
+from fastdec.folders.generation import pad_of_sources, said_of, suppressed
 from fastdec.folders.stored import Stacked
 from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 MODEL_TYPES = ('marian',)
+OVERFLOWS = ()
 ACTIVATIONS = {  # ours by theirs
   'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_python': 'exact_gelu',
   'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
@@ -25,54 +28,70 @@ NEEDED = {  # what may be said, but not otherwise
 COPIES = ('model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight', 'lm_head.weight')
 
 
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What is read of config.json, by its names; positions are a table in memory."""
+
+  vocab_size: Size
+  d_model: Size
+  encoder_ffn_dim: Size
+  encoder_attention_heads: Size
+  decoder_ffn_dim: Size
+  decoder_attention_heads: Size
+  encoder_layers: Layers
+  decoder_layers: Layers
+  max_position_embeddings: Annotated[int, Between(1, 2**17)]
+  decoder_vocab_size: Size | None = None
+  activation_function: str = 'gelu'
+  scale_embedding: bool | None = False
+  dropout: Share = 0.1
+  attention_dropout: Share = 0.0
+  activation_dropout: Share = 0.0
+
+
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> Transformer:
   """The model that config.json and generation_config.json describe, computing in `dtype`.
 
   `forced_eos_token_id` is not heeded: a row that reaches max_len ends there, without an end token.
 
   Raises:
-    UserError: an option that is not supported.
-    KeyError: config.json lacks a size.
+    UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
   for name, needed in NEEDED.items():
     if bool(config.get(name, needed)) != needed:
-      raise UserError(f'{name}={config[name]} of config.json is not supported: it must be {needed}')
-  source, target = config['vocab_size'], config.get('decoder_vocab_size')
+      raise UserError(f'{name}={shown(config[name])} of config.json is not supported: it must be {needed}')
+  said = read(Said, config, 'config.json', ': ', ignores=True)
+  source, target = said.vocab_size, said.decoder_vocab_size
   if target not in (None, source):
     raise UserError(f'vocab_size={source} and decoder_vocab_size={target} are not supported: they must be the same')
-  activation = config.get('activation_function', 'gelu')
-  if activation not in ACTIVATIONS:
-    known = ', '.join(ACTIVATIONS)
+  if said.activation_function not in ACTIVATIONS:
+    activation, known = said.activation_function, ', '.join(ACTIVATIONS)
     raise UserError(f'activation_function={activation!r} of config.json is not supported: known are {known}')
-  if generation.get('pad_token_id') is None and config.get('pad_token_id') is None:
-    raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
-  ends, pad = end_and_pad(config, generation)
-  start = generation.get('decoder_start_token_id')
-  start = config.get('decoder_start_token_id') if start is None else start
+  ids, pad = said_of(config, generation), pad_of_sources(config, generation)
   return Transformer(
     TransformerConfig(
-      vocab_size=config['vocab_size'],
-      d_model=config['d_model'],
-      d_ff=config['encoder_ffn_dim'],
-      heads=config['encoder_attention_heads'],
-      decoder_d_ff=config['decoder_ffn_dim'],
-      decoder_heads=config['decoder_attention_heads'],
-      encoder_layers=config['encoder_layers'],
-      decoder_layers=config['decoder_layers'],
+      vocab_size=said.vocab_size,
+      d_model=said.d_model,
+      d_ff=said.encoder_ffn_dim,
+      heads=said.encoder_attention_heads,
+      decoder_d_ff=said.decoder_ffn_dim,
+      decoder_heads=said.decoder_attention_heads,
+      encoder_layers=said.encoder_layers,
+      decoder_layers=said.decoder_layers,
       norm='post',
       norm_epsilon=1e-5,
-      activation=ACTIVATIONS[activation],
+      activation=ACTIVATIONS[said.activation_function],
       attention_bias=True,
       output_bias=True,
-      scales_embedding=bool(config.get('scale_embedding', False)),
-      dropout=config.get('dropout', 0.1),
-      attention_dropout=config.get('attention_dropout', 0.0),
-      activation_dropout=config.get('activation_dropout', 0.0),
+      scales_embedding=bool(said.scale_embedding),
+      dropout=said.dropout,
+      attention_dropout=said.attention_dropout,
+      activation_dropout=said.activation_dropout,
       positions='learned',
-      max_positions=config['max_position_embeddings'],
+      max_positions=said.max_position_embeddings,
       pad_id=pad,
-      eos_ids=ends,
-      start_id=pad if start is None else start,
+      eos_ids=ids.ends,
+      start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
       suppressed_ids=tuple(sorted({pad, *suppressed(config, generation)})),
       dtype=dtype,
     )
@@ -88,13 +107,9 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
     UserError: a tensor of another shape than the config means, or sides with embeddings of their own.
   """
   c, names = model.config, set(tensors)
-  table = _positions(c.max_positions, c.d_model)
-  params = {
-    'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model),
-    'output_bias': np.zeros(c.vocab_size),
-    'source_positions': table,
-    'target_positions': table,
-  }
+  params = {'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model)}
+  params['output_bias'] = np.zeros(c.vocab_size)
+  params['source_positions'] = params['target_positions'] = _positions(c.max_positions, c.d_model)
   if 'final_logits_bias' in names:
     params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size).reshape(c.vocab_size)
   for i in range(c.encoder_layers):

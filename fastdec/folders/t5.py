@@ -1,29 +1,20 @@
 """T5 and T5 v1.1 (FLAN-T5 too) from Hugging Face's config and tensors."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from fastdec.errors import UserError
-from fastdec.folders.huggingface import suppressed
+from fastdec.fields import Between, Layers, Share, Size, read
+from fastdec.folders.generation import pad_of_sources, said_of, suppressed
 from fastdec.folders.stored import Stacked
 from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
 
 MODEL_TYPES = ('t5',)
+OVERFLOWS = ('float16',)  # as `T5Config` has it
 
-SIZES = {  # ours by theirs
-  'd_model': 'd_model',
-  'd_kv': 'd_kv',
-  'd_ff': 'd_ff',
-  'num_heads': 'heads',
-  'num_layers': 'encoder_layers',
-  'num_decoder_layers': 'decoder_layers',
-  'vocab_size': 'vocab_size',
-  'layer_norm_epsilon': 'norm_epsilon',
-  'relative_attention_num_buckets': 'buckets',
-  'relative_attention_max_distance': 'max_distance',
-}
 # Theirs: 'relu', 'gated-silu'. 'gated-gelu' alone is by tanh, for the sake of the first T5 v1.1.
 ACTIVATIONS = {
   'relu': 'relu', 'silu': 'swish', 'swish': 'swish', 'gelu': 'exact_gelu', 'gelu_python': 'exact_gelu',
@@ -35,6 +26,27 @@ EMBEDDINGS = ('shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tok
 OBSOLETE = 'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight'
 
 
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What is read of config.json, by its names; what is null is as if it were not there."""
+
+  d_model: Size = 512
+  d_kv: Size = 64
+  d_ff: Size = 2048
+  num_heads: Size = 8
+  num_layers: Layers = 6
+  num_decoder_layers: Layers | None = None  # as many as the encoder
+  vocab_size: Size = 32128
+  layer_norm_epsilon: Share = 1e-6
+  relative_attention_num_buckets: Annotated[int, Between(4, 2**16)] = 32
+  relative_attention_max_distance: Annotated[int, Between(1, 2**20)] = 128
+  feed_forward_proj: str = 'relu'
+  dropout_rate: Share = 0.1
+  is_encoder_decoder: bool = True
+  tie_word_embeddings: bool = True
+  scale_decoder_outputs: bool | None = None  # where the logits' matrix is the embedding
+
+
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> T5:
   """The model that config.json and generation_config.json describe, computing in `dtype`.
 
@@ -42,33 +54,37 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   whether they have a matrix of their own, which the tensors decide (`params_of`).
 
   Raises:
-    UserError: an option that is not supported.
+    UserError: an option that is not supported, or a value of another kind.
   """
-  if not config.get('is_encoder_decoder', True):
+  given = {name: value for name, value in config.items() if value is not None}
+  said = read(Said, given, 'config.json', ': ', ignores=True)
+  if not said.is_encoder_decoder:
     raise UserError('is_encoder_decoder=false in config.json is not supported: give a T5 that has a decoder')
-  settings = {**config, **{name: value for name, value in generation.items() if value is not None}}
-  pad = settings.get('pad_token_id', 0)
-  if pad is None:
-    raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
-  start = settings.get('decoder_start_token_id')
-  end = settings.get('eos_token_id', 1)
-  is_tied = config.get('tie_word_embeddings') is not False
-  rate = config.get('dropout_rate', 0.1)
-  sizes = {ours: config[theirs] for theirs, ours in SIZES.items() if config.get(theirs) is not None}
-  sizes.setdefault('decoder_layers', sizes.get('encoder_layers', T5Config.encoder_layers))
+  config = {'pad_token_id': 0, 'eos_token_id': 1, **config, 'vocab_size': said.vocab_size}
+  ids, pad = said_of(config, generation), pad_of_sources(config, generation)
+  scales = said.scale_decoder_outputs
   return T5(
     T5Config(
-      **sizes,
-      **_feed_forward(config.get('feed_forward_proj', 'relu')),
-      dropout=rate,
-      attention_dropout=rate,
-      activation_dropout=rate,
+      d_model=said.d_model,
+      d_kv=said.d_kv,
+      d_ff=said.d_ff,
+      heads=said.num_heads,
+      encoder_layers=said.num_layers,
+      decoder_layers=said.num_decoder_layers or said.num_layers,
+      vocab_size=said.vocab_size,
+      norm_epsilon=said.layer_norm_epsilon,
+      buckets=said.relative_attention_num_buckets,
+      max_distance=said.relative_attention_max_distance,
+      **_feed_forward(said.feed_forward_proj),
+      dropout=said.dropout_rate,
+      attention_dropout=said.dropout_rate,
+      activation_dropout=said.dropout_rate,
       dtype=dtype,
-      is_tied=is_tied,
-      scales_logits=config.get('scale_decoder_outputs', is_tied),
+      is_tied=said.tie_word_embeddings,
+      scales_logits=said.tie_word_embeddings if scales is None else scales,
       pad_id=pad,
-      eos_ids=() if end is None else (end,) if isinstance(end, int) else tuple(end),
-      start_id=pad if start is None else start,
+      eos_ids=ids.ends,
+      start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
       suppressed_ids=tuple(sorted(suppressed(config, generation))),
     )
   )

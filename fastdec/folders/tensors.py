@@ -13,7 +13,7 @@ from fastdec.models.api import Params
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 # No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads (`folders.medusa`).
 HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.')
-SHOWN = 8
+SHOWN, LISTED = 8, 99
 PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, and no path
 
 
@@ -49,7 +49,7 @@ class Tensors(Mapping[str, Any]):
       parts = (r'\d+' if part.isdigit() else re.escape(part) for part in name.split('.'))
       alike = re.compile(r'\.'.join(parts))  # that of another layer has its shape
       name = next((other for other in self._files if alike.fullmatch(other)), '')
-      if not name:
+      if not name or len(self.missing) > LISTED:  # enough is known
         self.check()
     return self.find(name)
 

@@ -49,6 +49,8 @@ class T5Config(StackConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    if self.dtype == 'float16':  # its feed-forward layers exceed 65,504
+      raise UserError("dtype='float16' is not possible for T5, whose values leave its range: give bfloat16 or float32")
     self._check_sizes('max_distance')
     if self.buckets < 4 or self.buckets % 2:
       raise UserError(f'buckets={self.buckets} is not possible: give an even number from 4')

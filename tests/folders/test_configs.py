@@ -1,12 +1,16 @@
 """What the config.json of each family says, in its older and newer words; no weights are needed."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.folders import huggingface, llama, marian
+from fastdec import folders
+from fastdec.folders import generation as decoding
+from fastdec.folders import llama, marian
 from fastdec.models.transformer import Network
 
 LLAMA = {
@@ -119,10 +123,10 @@ def test_what_is_not_supported_is_named(changes, generation, message):
 def test_what_is_never_emitted():
   """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are nobody."""
   generation = {'eos_token_id': [2, 5], 'bad_words_ids': [[3], [5]], 'suppress_tokens': [-1, 7, 99]}
-  assert huggingface.suppressed(LLAMA, generation) == {3, 7}
-  assert huggingface.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
+  assert decoding.suppressed(LLAMA, generation) == {3, 7}
+  assert decoding.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
   older = {**LLAMA, 'bad_words_ids': [[4]]}
-  assert huggingface.suppressed(older, {}) == {4} and not huggingface.suppressed(older, {'eos_token_id': 2})
+  assert decoding.suppressed(older, {}) == {4} and not decoding.suppressed(older, {'eos_token_id': 2})
 
 
 def test_marians_sides_may_differ_in_size():
@@ -151,3 +155,42 @@ def test_marian_scales_its_embedding_where_the_config_says_so():
 def test_marian_needs_a_pad():
   with pytest.raises(fd.UserError, match='pad_token_id=null'):
     marian.model_of({**MARIAN, 'pad_token_id': None}, {}, 'float32')
+
+
+def model_in(folder, generation, **changes):
+  (folder / 'config.json').write_text(json.dumps({**LLAMA, **changes}))
+  if generation is not None:
+    (folder / 'generation_config.json').write_text(json.dumps(generation))
+  return folders.open(folder).model
+
+
+@pytest.mark.parametrize(
+  ('generation', 'named'),
+  [
+    ({'repetition_penalty': 1.05, 'temperature': 0.7, 'top_k': 20}, 'repetition_penalty=1.05'),
+    (
+      {'no_repeat_ngram_size': 3, 'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0},
+      'no_repeat_ngram_size=3, min_length=5, num_beams=4, length_penalty=2.0',
+    ),
+    ({'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9}, 'do_sample=True, temperature=0.7, typical_p=0.9'),
+    ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
+    ({'forced_eos_token_id': 2, 'min_new_tokens': 3}, 'min_new_tokens=3, forced_eos_token_id=2'),
+  ],
+)
+def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(generation, named, tmp_path):
+  with pytest.warns(fd.UserNote) as caught:
+    model_in(tmp_path, generation)
+  (told,) = [str(warning.message) for warning in caught]
+  assert told.startswith(f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.')
+  assert told.endswith('Tokens are chosen by the strategy that you give, and by it alone.')
+
+
+def test_a_config_alone_is_asked_for_defaults_too(tmp_path):
+  with pytest.warns(fd.UserNote, match=r'/config\.json has defaults .*: repetition_penalty=1\.2\.'):
+    model_in(tmp_path, None, repetition_penalty=1.2)
+
+
+def test_defaults_that_change_nothing_are_passed_over(tmp_path):
+  """Warnings are errors here. Settings of sampling and of beams do nothing where `generate` would be greedy."""
+  neutral = {'repetition_penalty': 1.0, 'num_beams': 1, 'min_length': 0, 'do_sample': False, 'temperature': 0.6}
+  model_in(tmp_path, {**neutral, 'top_p': 0.9, 'length_penalty': 0.8, 'max_length': 20, 'forced_eos_token_id': None})

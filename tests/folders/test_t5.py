@@ -14,6 +14,7 @@ from fastdec.folders import t5
 from fastdec.folders.stored import put
 from fastdec.folders.tensors import fit
 from fastdec.models import api
+from fastdec.models.t5 import T5, T5Config
 
 FOLDER = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf' / 't5_tiny'
 needs_reference = pytest.mark.skipif(not FOLDER.is_dir(), reason='needs ../shared/reference, which is not here')
@@ -183,3 +184,26 @@ def test_what_a_config_says(change, generation, expected):
 def test_what_is_not_supported_is_named(change, generation, message):
   with pytest.raises(fd.UserError, match=message):
     t5.model_of({**CONFIG, **change}, generation, 'float32')
+
+
+@needs_reference
+@pytest.mark.parametrize('load', [lambda: fd.load(FOLDER, dtype='float16'), lambda: T5(T5Config(dtype='float16'))])
+def test_float16_is_refused(load):
+  """Feed-forward layers of published T5s leave its range: infinity, no number, and then the last id for ever."""
+  with pytest.raises(fd.UserError, match=r"dtype='float16' is not possible for T5.*: give bfloat16 or float32"):
+    load()
+
+
+@needs_reference
+@pytest.mark.parametrize('dtype', [None, 'bfloat16'])
+def test_a_folder_that_says_float16_is_read_as_float32_unless_asked(dtype, tmp_path):
+  for file in FOLDER.glob('*.*'):
+    (tmp_path / file.name).write_bytes(file.read_bytes())
+  config = json.loads((FOLDER / 'config.json').read_text())
+  (tmp_path / 'config.json').write_text(json.dumps({**config, 'dtype': 'float16'}))
+  if dtype is not None:  # what is asked for is not warned of (a warning would be an error here)
+    assert fd.load(tmp_path, dtype=dtype)[0].config.dtype == dtype
+    return
+  with pytest.warns(fd.UserNote, match="says float16, in which .* is read as float32: give dtype='bfloat16'"):
+    model, params = fd.load(tmp_path)
+  assert model.config.dtype == 'float32' and params['embedding'].dtype == jnp.float32

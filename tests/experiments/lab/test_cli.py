@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[3]
 LAUNCHER = '''
 """Does nothing, well."""
 import time
+import warnings
 from absl import flags
 from experiments.lab import cli
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
@@ -27,6 +28,8 @@ DO = flags.DEFINE_string('do', '', 'what to do')
 def main(words):
   if DO.value == 'mistake':
     raise UserError('Two [b]lines\\nof one sentence.')
+  if DO.value == 'note':
+    warnings.warn('What [b]everybody\\nshould know.', UserNote)
   if DO.value == 'bug':
     raise ValueError('this is a bug')
   if DO.value == 'sleep':
@@ -101,6 +104,11 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(folder, args, words):
   code, out, err = launch(folder, '--workdir=w', *args)
   assert (code, out, err.count('\n')) == (2, '', 1)
   assert all(word in err for word in words), err
+
+
+def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(folder):
+  code, out, err = launch(folder, '--config=page.py', '--workdir=w', '--do=note')
+  assert (code, out, err) == (0, 'page.py | 4 (1, 2)\n', 'What [b]everybody should know.\n')
 
 
 def test_a_required_flag_is_asked_for(folder):

@@ -1,0 +1,126 @@
+"""What a Hugging Face folder says of decoding: generation_config.json, and config.json, all that older folders have.
+
+Ids are heeded: ends, pad, start, what is never emitted. How `generate` chooses tokens by default is not: the strategy
+is what the caller says. Defaults that would change the output are named by one warning (`warn_of_defaults`).
+"""
+
+import dataclasses
+import pathlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from fastdec.errors import UserError, UserNote
+from fastdec.fields import read, shown
+
+REFUSED = ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias')
+# Defaults that change what `generate` writes, and the values that do nothing. Those of sampling come with `do_sample`.
+UNHEEDED: dict[str, tuple[Any, ...]] = {
+  'repetition_penalty': (1,), 'encoder_repetition_penalty': (1,), 'no_repeat_ngram_size': (0,),
+  'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,), 'num_beams': (1,),
+  'num_beam_groups': (1,), 'penalty_alpha': (0,), 'exponential_decay_length_penalty': (), 'forced_eos_token_id': (),
+  'guidance_scale': (1,), 'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
+  'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (),
+}  # fmt: skip
+UNHEEDED_BEAMS: dict[str, tuple[Any, ...]] = {
+  'length_penalty': (1,), 'early_stopping': (False,), 'diversity_penalty': (0,),
+}  # fmt: skip
+UNHEEDED_SAMPLING: dict[str, tuple[Any, ...]] = {
+  'temperature': (1,), 'top_k': (0,), 'top_p': (1,), 'min_p': (0,), 'top_h': (), 'typical_p': (1,),
+  'epsilon_cutoff': (0,), 'eta_cutoff': (0,),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What is heeded, by its names in the files."""
+
+  bos_token_id: int | None = None
+  eos_token_id: int | tuple[int, ...] | None = None
+  pad_token_id: int | None = None
+  decoder_start_token_id: int | None = None
+  suppress_tokens: tuple[int, ...] | None = None
+  bad_words_ids: tuple[tuple[int, ...], ...] | None = None
+
+  @property
+  def ends(self) -> tuple[int, ...]:
+    ends = self.eos_token_id
+    return () if ends is None else ends if isinstance(ends, tuple) else (ends,)
+
+
+def said_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Said:
+  """The ids that both files say: generation_config.json's go first, where they are not null.
+
+  Raises:
+    UserError: an id of another kind, or one that ends or starts texts and is not in the vocabulary.
+  """
+  older, newer = (
+    read(Said, given, name, ': ', ignores=True)
+    for given, name in ((config, 'config.json'), (generation, 'generation_config.json'))
+  )
+  given = {name: value for name, value in vars(newer).items() if value is not None}
+  said, words = dataclasses.replace(older, **given), config['vocab_size']
+  for name, ids in (('eos_token_id', said.ends), ('decoder_start_token_id', (said.decoder_start_token_id,))):
+    for token in ids:
+      if token is not None and not 0 <= token < words:
+        raise UserError(f'{name}={token} is not among the ids of vocab_size={words} in config.json: mend either')
+  return said
+
+
+def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+  """The ids that end a text, and the one that fills up after them: an end where it is null."""
+  said = said_of(config, generation)
+  ends, pad = said.ends, said.pad_token_id
+  if pad is None or not 0 <= pad < config['vocab_size']:  # old Llama folders have -1
+    pad = ends[0] if ends else 0
+  return ends, pad
+
+
+def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> int:
+  """The id that fills up short sources: their mask is where it is not.
+
+  Raises:
+    UserError: it is null, or not in the vocabulary.
+  """
+  pad, words = said_of(config, generation).pad_token_id, config['vocab_size']
+  if pad is None:
+    raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
+  if not 0 <= pad < words:
+    raise UserError(f'pad_token_id={pad} is not among the ids of vocab_size={words} in config.json: mend either')
+  return pad
+
+
+def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
+  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the same, and config.json is
+  only asked where there is no generation_config.json.
+
+  Raises:
+    UserError: a setting of `generate` that changes what is emitted otherwise.
+  """
+  given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
+  for setting in REFUSED:
+    if given.get(setting) not in (None, [], {}):
+      raise UserError(f'{setting}={shown(given[setting])} of generation_config.json is not supported: remove it')
+  said = read(Said, given, name, ': ', ignores=True)
+  words = said.bad_words_ids or ()
+  if any(len(word) != 1 for word in words):
+    raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
+  ends = said_of(config, generation).ends
+  ids = {*(said.suppress_tokens or ()), *(word for (word,) in words if word not in ends)}
+  return {token for token in ids if 0 <= token < config['vocab_size']}
+
+
+def warn_of_defaults(folder: pathlib.Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
+  """One `UserNote` that names every default of `generate` which changes its output, and which nobody here heeds."""
+  given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
+  names = dict(UNHEEDED)
+  if given.get('num_beams') not in (None, 1):
+    names |= UNHEEDED_BEAMS
+  if given.get('do_sample') is True:
+    names |= UNHEEDED_SAMPLING
+  found = [f'{key}={shown(given[key])}' for key, neutral in names.items() if given.get(key) not in (None, *neutral)]
+  if given.get('do_sample') is True:
+    found.insert(0, 'do_sample=True')
+  if found:
+    told = f'{folder / name} has defaults of `generate` that are not heeded: {", ".join(found)}'
+    warnings.warn(f'{told}. Tokens are chosen by the strategy that you give, and by it alone.', UserNote, stacklevel=3)
