@@ -101,7 +101,7 @@ class HuggingFaceFolder(Folder):
 
   @functools.cached_property
   def tokenizer(self) -> Any:
-    return tokenizer.load(self.path)
+    return tokenizer.load(self.path, self.config.get('model_type'))
 
   def files(self) -> list[pathlib.Path]:
     return sorted(file for file in self.path.iterdir() if file.suffix in CONTENT)

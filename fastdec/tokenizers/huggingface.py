@@ -4,6 +4,7 @@ Each has .encode(str) -> list[int], with the special ids that the folder's model
 str, without any, and .pieces(ids) -> list[str], what each id stands for, special ones included.
 """
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Sequence
@@ -11,20 +12,47 @@ from typing import Any
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.fields import read, shown
 from fastdec.files import read_json
 
+SETTINGS = 'tokenizer_config.json'
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
 PIECES = ('tokenizer.model', 'spiece.model')
 
 
-def load(folder: pathlib.Path) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What is read of tokenizer_config.json, by its names; null is as if it were not there."""
+
+  tokenizer_class: str | None = None
+  add_bos_token: bool | None = None
+  add_eos_token: bool | None = None
+  bos_token: str | dict | None = None
+  eos_token: str | dict | None = None
+
+
+# Classes whose start and end `transformers` 4 puts around a text by the two flags of tokenizer_config.json, whatever
+# tokenizer.json says: the start unless it says not, the end if it says so. The tokens are those that are not said.
+AROUND = {
+  'LlamaTokenizer': ('<s>', '</s>'),
+  'CodeLlamaTokenizer': ('<s>', '</s>'),
+  'GemmaTokenizer': ('<bos>', '<eos>'),
+}
+OF_MODELS = {'llama': 'LlamaTokenizer', 'mistral': 'LlamaTokenizer'}  # where no class is said
+
+
+def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
   """The tokenizer of a folder.
+
+  Args:
+    folder: where its files are.
+    model_type: of its config.json, which tells the kind of tokenizer where nothing else does.
 
   Raises:
     UserError: no tokenizer that we know, a file that cannot be read, or a library that is not installed.
   """
   if (folder / 'tokenizer.json').is_file():
-    return JsonTokenizer(folder / 'tokenizer.json')
+    return JsonTokenizer(folder / 'tokenizer.json', model_type)
   if all((folder / name).is_file() for name in MARIAN):
     return MarianTokenizer(folder)
   for name in PIECES:
@@ -35,9 +63,9 @@ def load(folder: pathlib.Path) -> Any:
 
 
 class JsonTokenizer:
-  """tokenizer.json, by the `tokenizers` library."""
+  """tokenizer.json, by the `tokenizers` library; start and end as tokenizer_config.json has them, for some classes."""
 
-  def __init__(self, file: pathlib.Path):
+  def __init__(self, file: pathlib.Path, model_type: str | None = None):
     import tokenizers  # not above: most decoding needs no text
 
     try:
@@ -46,6 +74,7 @@ class JsonTokenizer:
       raise UserError(f'{file} cannot be read ({error}): copy it again') from None
     self._tokenizer.no_truncation()  # the file may have kept what somebody once trained with
     self._tokenizer.no_padding()
+    self._around = self._said_around(file.parent, model_type)
 
   @property
   def vocab_size(self) -> int:
@@ -54,7 +83,10 @@ class JsonTokenizer:
 
   def encode(self, text: str) -> list[int]:
     """The ids of a text."""
-    return self._tokenizer.encode(text).ids
+    if self._around is None:
+      return self._tokenizer.encode(text).ids
+    before, after = self._around
+    return [*before, *self._tokenizer.encode(text, add_special_tokens=False).ids, *after]
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of ids, special ones left out."""
@@ -64,17 +96,37 @@ class JsonTokenizer:
     """The piece of each id; '<unk>' for those that have none."""
     return [self._tokenizer.id_to_token(int(token)) or '<unk>' for token in ids]
 
+  def _said_around(self, folder: pathlib.Path, model_type: str | None) -> tuple[list[int], list[int]] | None:
+    """The ids before and after a text, where tokenizer_config.json tells them; None: as tokenizer.json has it."""
+    if not (folder / SETTINGS).is_file():
+      return None
+    said = _settings(folder)
+    kind = said.tokenizer_class or OF_MODELS.get(str(model_type), '')
+    if kind.removesuffix('Fast') not in AROUND:
+      return None
+    start, end = AROUND[kind.removesuffix('Fast')]
+    before = self._ids_of(said.bos_token, start, folder) if said.add_bos_token is not False else []
+    after = self._ids_of(said.eos_token, end, folder) if said.add_eos_token else []
+    return before, after
+
+  def _ids_of(self, said: str | dict | None, default: str, folder: pathlib.Path) -> list[int]:
+    """The id of a token that is said by its text, or as an object with the text as its content."""
+    text = said.get('content') if isinstance(said, dict) else said or default
+    token = self._tokenizer.token_to_id(text) if isinstance(text, str) else None
+    if token is None:
+      reason = f'puts {shown(text)} around texts, which tokenizer.json does not have'
+      raise UserError(f'{folder / SETTINGS} {reason}: mend bos_token, eos_token, add_bos_token or add_eos_token')
+    return [token]
+
 
 class PieceTokenizer:
   """A SentencePiece model whose piece numbers are the ids. Llama's puts its start before a text, T5's its end after."""
 
   def __init__(self, file: pathlib.Path):
     self._pieces = _sentencepiece(file)
-    settings = file.parent / 'tokenizer_config.json'
-    config = read_json(settings) if settings.is_file() else {}
-    is_t5 = file.name == 'spiece.model'
-    self._add_bos = config.get('add_bos_token', not is_t5) and self._pieces.bos_id() >= 0
-    self._add_eos = config.get('add_eos_token', is_t5)
+    said, is_t5 = _settings(file.parent), file.name == 'spiece.model'
+    self._add_bos = (not is_t5 if said.add_bos_token is None else said.add_bos_token) and self._pieces.bos_id() >= 0
+    self._add_eos = is_t5 if said.add_eos_token is None else said.add_eos_token
 
   @property
   def vocab_size(self) -> int:
@@ -101,6 +153,8 @@ class MarianTokenizer:
   def __init__(self, folder: pathlib.Path):
     self._source, self._target = (_sentencepiece(folder / name) for name in MARIAN[:2])
     self._ids = read_json(folder / 'vocab.json')
+    if wrong := [piece for piece, token in self._ids.items() if type(token) is not int or token < 0]:
+      raise UserError(f'{folder}/vocab.json numbers {shown(wrong[0])} by no whole number from 0: copy it again')
     self._names = {token: piece for piece, token in self._ids.items()}
     if absent := [name for name in ('</s>', '<unk>') if name not in self._ids]:
       raise UserError(f'{folder}/vocab.json has no {" and no ".join(absent)}: copy it again')
@@ -125,6 +179,12 @@ class MarianTokenizer:
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """The piece of each id; '<unk>' for those that vocab.json does not number."""
     return [self._names.get(int(token), '<unk>') for token in ids]
+
+
+def _settings(folder: pathlib.Path) -> Said:
+  """What tokenizer_config.json says, nothing where there is none."""
+  given = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+  return read(Said, given, f'{folder / SETTINGS}', ': ', ignores=True)
 
 
 def _sentencepiece(file: pathlib.Path) -> Any:

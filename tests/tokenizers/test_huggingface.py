@@ -82,6 +82,76 @@ def test_tokenizer_json(folder):
     fd.load_tokenizer(folder)
 
 
+def write_words(folder, template=None):
+  """tokenizer.json of words, with <s> and </s> around a text where the template says so; then the ids of TEXT."""
+  tokenizers = pytest.importorskip('tokenizers')
+  words = ['<s>', '</s>', '<bos>', *TEXT.split()]
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token='<s>'))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  made.add_special_tokens(words[:3])
+  if template:
+    special = [(word, i) for i, word in enumerate(words[:3])]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single=template, special_tokens=special)
+  made.save(str(folder / 'tokenizer.json'))
+  return [3, 4, 5]
+
+
+def settings(folder, **said):
+  (folder / 'tokenizer_config.json').write_text(json.dumps(said))
+
+
+LLAMA, START_END = 'LlamaTokenizerFast', '<s> $A </s>'
+AROUND = [  # tokenizer.json's template, what tokenizer_config.json says, the ids before and after a text
+  (None, {'tokenizer_class': LLAMA, 'add_bos_token': True}, [0], []),
+  (None, {'tokenizer_class': LLAMA, 'add_bos_token': True, 'add_eos_token': True}, [0], [1]),
+  (START_END, {'tokenizer_class': LLAMA, 'add_bos_token': False, 'add_eos_token': False}, [], []),
+  (START_END, {'tokenizer_class': LLAMA, 'add_bos_token': False, 'add_eos_token': True}, [], [1]),
+  (START_END, {'tokenizer_class': LLAMA}, [0], []),  # the class's own defaults
+  (START_END, {'tokenizer_class': LLAMA, 'add_bos_token': None, 'add_eos_token': None}, [0], []),
+  (None, {'add_bos_token': True}, [0], []),  # a Llama's, by its config.json
+  (None, {'tokenizer_class': 'LlamaTokenizer', 'bos_token': '<bos>'}, [2], []),
+  (None, {'tokenizer_class': 'CodeLlamaTokenizerFast', 'bos_token': {'content': '</s>'}}, [1], []),
+  (None, {'tokenizer_class': 'GemmaTokenizerFast'}, [2], []),
+  # Others keep what tokenizer.json says, whatever the flags are.
+  (None, {'tokenizer_class': 'PreTrainedTokenizerFast', 'add_bos_token': True}, [], []),
+  (START_END, {'tokenizer_class': 'PreTrainedTokenizerFast', 'add_bos_token': False}, [0], [1]),
+  (START_END, {'tokenizer_class': 'Qwen2Tokenizer', 'add_bos_token': False}, [0], [1]),
+]
+
+
+@pytest.mark.parametrize(('template', 'said', 'before', 'after'), AROUND)
+def test_start_and_end_are_put_around_as_the_class_and_its_flags_have_it(template, said, before, after, folder):
+  ids = write_words(folder, template)
+  settings(folder, **said)
+  tokenizer = fd.load_tokenizer(folder)
+  assert tokenizer.encode(TEXT) == [*before, *ids, *after] and tokenizer.decode([*before, *ids, *after]) == TEXT
+
+
+def test_tokenizer_json_alone_speaks_where_no_class_is_said_and_the_model_is_no_llama(folder):
+  ids = write_words(folder, START_END)
+  assert fd.load_tokenizer(folder).encode(TEXT) == [0, *ids, 1]  # no tokenizer_config.json at all
+  (folder / 'config.json').write_text('{"model_type": "qwen2"}')
+  settings(folder, add_bos_token=False)
+  assert fd.load_tokenizer(folder).encode(TEXT) == [0, *ids, 1]
+
+
+@pytest.mark.parametrize(
+  ('said', 'message'),
+  [
+    ({'tokenizer_class': 5}, r'tokenizer_config\.json: tokenizer_class=5 is not possible: give a word'),
+    ({'add_bos_token': 'yes'}, "add_bos_token='yes' is not possible: give true or false"),
+    ({'bos_token': '<start>'}, "puts '<start>' around texts, which tokenizer.json does not have: mend bos_token"),
+    ({'bos_token': {'text': '<s>'}}, 'puts None around texts'),
+    ({'bos_token': []}, r'bos_token=\[\] is not possible'),
+  ],
+)
+def test_settings_of_another_kind_are_named(said, message, folder):
+  write_words(folder)
+  settings(folder, **said)
+  with pytest.raises(fd.UserError, match=message):
+    fd.load_tokenizer(folder)
+
+
 def test_what_is_not_there_is_said(folder):
   with pytest.raises(fd.UserError, match=r'no tokenizer \(looked for tokenizer\.json'):
     fd.load_tokenizer(folder)
