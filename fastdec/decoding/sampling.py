@@ -1,10 +1,14 @@
 """From logits to a token, or to the law it is drawn from."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from fastdec.errors import UserError
+
+FEW = 256  # tokens that are ranked at first
 
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
@@ -40,8 +44,8 @@ def warp(
     top_k: keeps the k most likely tokens (0: all).
     top_p: keeps the fewest most likely tokens that have at least this probability together (1: all); what is cut by
       top_k does not count.
-  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and does not sort where neither
-  top_k nor top_p asks for it.
+  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and does not rank tokens where
+  neither top_k nor top_p asks for it.
   """
   scaled = logits / temperature.astype(logits.dtype)
 
@@ -53,12 +57,96 @@ def warp(
 
 
 def _cut(scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']) -> Float[Array, '*b v']:
-  """Minus infinity where top-k or top-p leave a token out."""
+  """Minus infinity where top-k or top-p leave a token out.
+
+  Sorting a vocabulary takes a hundred times as long as finding its best few, which nearly always hold what is kept.
+  Where they do not, in a flat law say, what is kept is found by halving (`_fewest`).
+  """
   v = scaled.shape[-1]
-  order = jnp.argsort(scaled, axis=-1, descending=True, stable=True)
-  ranked = jnp.take_along_axis(scaled, order, axis=-1)
-  ranked = jnp.where(jnp.arange(v, dtype=jnp.int32) < jnp.where(top_k > 0, top_k, v), ranked, -jnp.inf)
-  probabilities = jax.nn.softmax(ranked, axis=-1)
-  before = jnp.cumsum(probabilities, axis=-1) - probabilities
-  ranked = jnp.where((before < top_p.astype(before.dtype)) | (top_p >= 1), ranked, -jnp.inf)
-  return jnp.take_along_axis(ranked, jnp.argsort(order, axis=-1), axis=-1)
+  x = jnp.where(scaled == 0, 0, scaled)  # -0 ties with 0
+  most = x.max(axis=-1, keepdims=True)
+  weight = jnp.exp(x - most)
+  top_p = top_p.astype(x.dtype)
+
+  best, ids = jax.lax.top_k(x, min(FEW, v))  # ties: lowest id
+  few = best.shape[-1]
+  among_k = _places(best) < jnp.where(top_k > 0, top_k, v)
+  best_weight = jnp.where(among_k, jnp.exp(best - most), 0)
+  sums = jnp.cumsum(best_weight, axis=-1)
+  is_all = (few == v) | ((top_k > 0) & (top_k <= few))  # tokens beyond the best few are cut by top_k, or there are none
+  goal = top_p * jnp.where(is_all, sums[..., -1:], weight.sum(axis=-1, keepdims=True))
+
+  def of_the_few() -> Bool[Array, '*b v']:
+    kept = among_k & ((sums - best_weight < goal) | (top_p >= 1))
+    last = kept.sum(axis=-1, keepdims=True, dtype=jnp.int32) - 1
+    lowest, last_id = (jnp.take_along_axis(y, last, axis=-1) for y in (best, ids))
+    return (x > lowest) | ((x == lowest) & (_places(x) <= last_id))
+
+  if few == v:
+    return jnp.where(of_the_few(), x, -jnp.inf)
+  suffices = is_all | ((top_k == 0) & (sums[..., -1:] >= goal).all())
+  kept = jax.lax.cond(suffices, of_the_few, lambda: _kept_of_all(x, weight, top_k, top_p))
+  return jnp.where(kept, x, -jnp.inf)
+
+
+def _kept_of_all(
+  x: Float[Array, '*b v'], weight: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']
+) -> Bool[Array, '*b v']:
+  """What top-k and top-p keep, whatever the law; `weight` is in proportion to the probabilities."""
+  key = _sortable(x)
+
+  def first_k() -> Bool[Array, '*b v']:
+    return _fewest(key, jnp.ones_like(x), jnp.full_like(x[..., :1], top_k.astype(x.dtype)))
+
+  by_k = jax.lax.cond(top_k > 0, first_k, lambda: jnp.ones_like(x, bool))
+  rest = jnp.where(by_k, weight, 0)
+
+  def first_p() -> Bool[Array, '*b v']:
+    return _fewest(key, rest, top_p * rest.sum(axis=-1, keepdims=True))
+
+  return by_k & jax.lax.cond(top_p < 1, first_p, lambda: by_k)
+
+
+def _fewest(key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']) -> Bool[Array, '*b v']:
+  """The fewest tokens whose weights sum to the goal: the largest keys, of equal keys the lowest ids.
+
+  Found by halving: a pass over the vocabulary for each bit in which keys differ, and for each bit of an id where only
+  some of several equal keys are kept.
+  """
+
+  def total(which: Bool[Array, '*b v']) -> Float[Array, '*b 1']:
+    return jnp.where(which, weight, 0).sum(axis=-1, keepdims=True)
+
+  least, most = key.min(axis=-1, keepdims=True), key.max(axis=-1, keepdims=True)
+  lowest = _largest(lambda at: total(key >= at) >= goal, least, most)
+  above, tied = key > lowest, key == lowest
+  v = key.shape[-1]
+  back = v - _places(key)  # the lowest id has the largest
+  first, last = jnp.where(tied, back, v).min(-1, keepdims=True), jnp.where(tied, back, 0).max(-1, keepdims=True)
+  end = _largest(lambda at: total(above | (tied & (back >= at))) >= goal, first, last)
+  return above | (tied & (back >= end))
+
+
+def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Array:
+  """The largest number from `least` to `most` of which `holds` is true, where it is true up to some number; `least`
+  where it is of none."""
+
+  def halve(span: tuple[Array, Array]) -> tuple[Array, Array]:
+    low, high = span  # what is sought is from low to below high
+    middle = low + (high - low) // 2
+    found = holds(middle)
+    return jnp.where(found, middle, low), jnp.where(found, high, middle)
+
+  return jax.lax.while_loop(lambda span: (span[1] - span[0] > 1).any(), halve, (least, most + 1))[0]
+
+
+def _places(x: Array) -> Int[Array, '*b v']:
+  """0, 1, 2, ... along the last axis."""
+  return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+
+
+def _sortable(x: Float[Array, '*b v']) -> UInt[Array, '*b v']:
+  """Integers in the order of the floats."""
+  bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f'uint{8 * x.dtype.itemsize}'))
+  sign = jnp.ones_like(bits) << (8 * x.dtype.itemsize - 1)
+  return jnp.where(bits >= sign, ~bits, bits | sign)

@@ -11,11 +11,12 @@ from scipy.stats import chi2_contingency, chisquare
 import fastdec as fd
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import warp
+from fastdec.decoding.sampling import FEW, warp
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashHeads, HashLM
 
 MODEL = HashLM()
+WARP = jax.jit(warp)
 PROMPTS = np.array([[3, 4, 5], [6, 7, 8], [2, 9, 9]], np.int32)
 
 
@@ -46,10 +47,84 @@ def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float
 def test_warp_is_temperature_then_top_k_then_top_p(seed, temperature, top_k, top_p):
   logits = np.random.default_rng(seed).integers(-3, 4, 8).astype(np.float32)  # whole numbers: ties
   logits[seed % 8] = -np.inf
-  warped = jax.jit(warp)(logits, jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p))
+  warped = WARP(logits, jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p))
   expected = law_by_hand(logits, temperature, top_k, top_p)
   np.testing.assert_array_equal(np.exp(warped) > 0, expected > 0)
   np.testing.assert_allclose(np.exp(warped), expected, atol=1e-6)
+
+
+def kept_by_sorting(logits: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+  """Which tokens of a law are left, by a full sort: as many of the ranking's first as are within k and p."""
+  ranking = np.argsort(-logits, kind='stable')  # of equal ones the lowest id first
+  count = top_k or len(logits)
+  if top_p < 1:
+    weights = np.exp(logits[ranking].astype(np.float64) - logits.max())[:count]
+    before = np.cumsum(weights) - weights
+    count = int((before < top_p * weights.sum()).sum())
+  kept = np.zeros(len(logits), bool)
+  kept[ranking[:count]] = True
+  return kept & (logits > -np.inf)
+
+
+WORDS = 2 * FEW + 88  # more than are ranked at first, so that both ways to find what is kept are needed
+LAWS = {
+  'peaked': lambda random: 5 * random.normal(size=WORDS),
+  'random': lambda random: random.normal(size=WORDS),
+  'flat': lambda random: np.full(WORDS, random.normal()),
+  'tied': lambda random: random.integers(-2, 3, WORDS) / 2,
+  'zeros of both signs': lambda random: random.choice([0.0, -0.0], WORDS),
+  'few possible': lambda random: np.where(random.random(WORDS) < 0.01, random.normal(size=WORDS), -np.inf),
+  'half possible': lambda random: np.where(random.random(WORDS) < 0.5, random.integers(0, 3, WORDS), -np.inf),
+  'far apart': lambda random: random.normal(size=WORDS) * 10.0 ** random.integers(-30, 30, WORDS),
+}
+
+
+@hypothesis.given(
+  seed=st.integers(0, 999),
+  kinds=st.lists(st.sampled_from(sorted(LAWS)), min_size=2, max_size=2),
+  top_k=st.sampled_from([0, 1, 2, 50, FEW, FEW + 1, WORDS - 1, WORDS, WORDS + 1]),
+  top_p=st.sampled_from([1e-30, 1e-3, 0.3, 0.77, 0.9, 0.999, 1.0]),
+)
+@hypothesis.settings(max_examples=200, deadline=None)
+def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
+  """Two laws at once, of which one may need to be searched as a whole and the other not."""
+  random = np.random.default_rng(seed)
+  logits = np.array([LAWS[kind](random) for kind in kinds], np.float32)
+  logits[:, 17] = np.maximum(logits[:, 17], -1)  # something is possible
+  warped = np.asarray(WARP(logits, jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p)))
+  for law, row in zip(warped, logits, strict=True):
+    # A sum of probabilities that lies within rounding of top_p may count as either.
+    least, most = (kept_by_sorting(row, top_k, top_p * (1 + error)) for error in (-1e-5, 1e-5))
+    kept = law > -np.inf
+    assert not (least & ~kept).any()
+    assert not (kept & ~most).any()
+    ranking = np.argsort(-row, kind='stable')[: int(kept.sum())]
+    assert kept[ranking].all(), 'of equal tokens one with a higher id was kept'
+    np.testing.assert_allclose(law[kept], row[kept] - np.logaddexp.reduce(row[kept].astype(np.float64)), atol=1e-4)
+
+
+def test_a_flat_law_is_cut_by_ids():
+  """Nothing is left to rounding: probabilities of 1/1024, and top_p a sum of them."""
+  for top_k, top_p, count in ((0, 0.75, 768), (512, 0.75, 384), (900, 1.0, 900), (0, 1e-30, 1), (0, 1.0, 1024)):
+    law = WARP(jnp.zeros((1, 1024)), jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p))[0]
+    np.testing.assert_array_equal(np.isfinite(law), np.arange(1024) < count)
+
+
+@pytest.mark.parametrize('top_k', [1, 300])
+def test_the_last_of_equal_tokens_that_is_kept_is_the_lowest_id(top_k):
+  law = np.zeros((1, 600), np.float32)
+  law[0, 100:] = 1.0
+  kept = np.isfinite(WARP(law, jnp.float32(0.5), jnp.int32(top_k), jnp.float32(1)))[0]
+  np.testing.assert_array_equal(np.flatnonzero(kept), 100 + np.arange(top_k))
+
+
+def test_float64_laws_are_cut_alike():
+  with jax.enable_x64(True):
+    logits = np.random.default_rng(0).normal(size=(3, WORDS))
+    law = jax.jit(warp)(logits, jnp.float32(1), jnp.int32(400), jnp.float32(0.75))
+    assert law.dtype == np.float64
+    for kept, row in zip(np.isfinite(law), logits, strict=True):
+      np.testing.assert_array_equal(kept, kept_by_sorting(row, 400, 0.75))
 
 
 @pytest.mark.parametrize('settings', [{'temperature': 1e-6}, {'temperature': 1e6}, {'top_p': 1e-30}])
