@@ -170,6 +170,7 @@ def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, r
     'max_train': max_train,  # 0: all pairs
     'cache': 'out/data',  # prepared text; shared by all runs
     'distilled': '',  # folder of a finished experiments.distill: train on its train.en and train.de
+    'own': '',  # the same, by the base itself and greedily (distill.beam=1): what regular and finetune train heads on
   }
 
 
@@ -214,10 +215,14 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
 
 
 def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
-  """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as Vaswani et al. 2017."""
+  """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as Vaswani et al. 2017.
+
+  With beam=1 it writes greedily: `data.own` asks for that.
+  """
   return {
     'beam': 4,
     'length_penalty': 0.6,
+    'min_len': 2,  # tokens of an output, its end too. With 1 a search finds nothing at all best for some sources
     'max_len': max_len,  # (a, b): a * source + b tokens. The paper's +50 costs time where sentences are short
     'n_best': 1,  # outputs of a source
     'shard_size': shard_size,  # sources decoded between two points to resume from

@@ -35,9 +35,10 @@ class DistillConfig:
   n_best: int
   shard_size: int
   rows: int
+  min_len: int = 1
 
   def __post_init__(self) -> None:
-    for name in ('beam', 'n_best', 'shard_size', 'rows'):
+    for name in ('beam', 'n_best', 'min_len', 'shard_size', 'rows'):
       if getattr(self, name) < 1:
         raise UserError(f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more')
     if self.n_best > self.beam:
@@ -46,9 +47,11 @@ class DistillConfig:
       raise UserError(f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
 
   @property
-  def strategy(self) -> fd.Beam:
-    """The search that this describes."""
-    return fd.Beam(self.beam, self.length_penalty, n_best=self.n_best, max_len=self.max_len)
+  def strategy(self) -> fd.Beam | fd.Greedy:
+    """The search that this describes; with one beam, what the model writes itself."""
+    if self.beam == 1:
+      return fd.Greedy()
+    return fd.Beam(self.beam, self.length_penalty, n_best=self.n_best, min_len=self.min_len, max_len=self.max_len)
 
 
 def rule_of(name: str) -> fd.MinBlock:

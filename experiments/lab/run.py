@@ -79,7 +79,7 @@ class Run:
     there, (base, distilled) = _read(self.workdir), self._inputs()
     stale = there.get('base', base.get('base')) != base.get('base')
     if there and (stale or _part(there, 'data').get('distilled', '') != distilled):
-      which = f'base than {self.base}' if stale else f'text than {self.experiment.distilled}'
+      which = f'base than {self.base}' if stale else f'text than {self.experiment.own or self.experiment.distilled}'
       raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
 
   def train(self, budget: float | None = None, material: Material | None = None) -> bool:
@@ -93,6 +93,8 @@ class Run:
     if distils != bool(distilled):
       wanted = 'name it by' if distils else 'leave out'
       raise UserError(f'regime={self.regime} with distilled text {distilled!r}: {wanted} --config.data.distilled=...')
+    if self.experiment.own and self.k == 1:
+      raise UserError(f'own text {self.experiment.own!r} is for heads: leave out --config.data.own=..., or give k >= 2')
     if self.base is None and (self.k > 1 or distils):
       what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
       raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')

@@ -164,6 +164,7 @@ class Training:
 
   runs: ClassVar[tuple[str, ...]] = ('train',)
   distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
+  own: ClassVar[str] = ''  # a folder of what the base itself writes, to train heads on
 
   @classmethod
   def of(cls, config: Any) -> Self:
@@ -189,11 +190,11 @@ class Training:
     return self.train
 
   def distilled_key(self) -> str:
-    """A hash of the distilled text; '' without any."""
+    """A hash of the text that is trained on where a model wrote it; '' where people did."""
     return ''
 
   def recorded_data(self, distilled: str) -> Any:
-    """What a run's record says of the data: its settings, the distilled text by its hash."""
+    """What a run's record says of the data: its settings, a model's text by its hash."""
     return self.data
 
   @property

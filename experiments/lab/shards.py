@@ -7,6 +7,7 @@ folder/00012.lock    locked by the process that makes it; the system lets go of 
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import zlib
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ class Shards:
   folder: pathlib.Path
   size: int
   total: int
+  _whole: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
   def __len__(self) -> int:
     return -(-self.total // self.size)
@@ -33,6 +35,19 @@ class Shards:
   def exists(self, shard: int) -> bool:
     """Whether there is a file, whole or damaged."""
     return self._path(shard).exists()
+
+  def is_whole(self, shard: int) -> bool:
+    """Whether the records of a shard can be read; a file that has been read is not read again while it is the same."""
+    try:
+      status = os.stat(self._path(shard))
+    except OSError:
+      return False
+    state = status.st_ino, status.st_size, status.st_mtime_ns
+    if self._whole.get(shard) != state:
+      if self.read(shard) is None:
+        return False
+      self._whole[shard] = state
+    return True
 
   def read(self, shard: int) -> list[Any] | None:
     """The records of a shard; None where it is not there, cut short or damaged."""

@@ -6,9 +6,10 @@ import os
 import pathlib
 from typing import Any, Literal, Self
 
+from experiments.lab.model_text import check_author, check_greedy, ids_of, key_of
 from experiments.lab.settings import Training, at_least
 from fastdec import folders
-from fastdec.data.text.caching import tokenizer_of, tokens_of
+from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of
 from fastdec.data.text.corpus import TextData, load_pairs, open_text
 from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
@@ -38,6 +39,7 @@ class TextConfig:
   max_train: int
   cache: str
   distilled: str = ''
+  own: str = ''
 
   def __post_init__(self) -> None:
     at_least(1, 'data', vocab_size=self.vocab_size, rows=self.rows, row_length=self.row_length)
@@ -60,14 +62,20 @@ class TextConfig:
     return TextData('files', train=train, dev=dev, test=test, max_train=max_train)
 
   @property
+  def written(self) -> pathlib.Path | None:
+    """The folder of what a model wrote (experiments.distill), where that is trained on: the base, or a teacher."""
+    return pathlib.Path(self.own or self.distilled) if self.own or self.distilled else None
+
+  @property
   def training(self) -> TextData:
-    """Where the lines to train on are: those of `data`, or a teacher's (experiments.distill)."""
-    if not self.distilled:
+    """Where the lines to train on are: those of `data`, or a model's."""
+    if self.written is None:
       return self.data
-    if not pathlib.Path(self.distilled).is_dir():
-      remedy = 'run experiments.distill, or leave --config.data.distilled empty'
-      raise UserError(f"there is no folder '{self.distilled}' with distilled text: {remedy}")
-    return TextData('files', train=self._files(pathlib.Path(self.distilled) / 'train'))
+    if not self.written.is_dir():
+      name = 'own' if self.own else 'distilled'
+      remedy = f'run experiments.distill, or leave --config.data.{name} empty'
+      raise UserError(f"there is no folder '{self.written}' with {name} text: {remedy}")
+    return TextData('files', train=self._files(self.written / 'train'))
 
   def _files(self, stem: pathlib.Path, suffix: str = '') -> tuple[str, ...]:
     return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))
@@ -94,20 +102,27 @@ class OnModelText(OnText):
   def distilled(self) -> str:
     return self.data.distilled
 
+  @property
+  def own(self) -> str:
+    return self.data.own
+
   def distilled_key(self) -> str:
-    if not self.distilled:
+    folder = self.data.written
+    if folder is None:
       return ''
-    stats = ((path, os.stat(path)) for path in self.data.training.train if os.path.exists(path))
+    files = [*self.data.training.train, str(folder / 'config.json')]
+    stats = ((path, os.stat(path)) for path in files if os.path.exists(path))
     return _key(self.data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
 
   def recorded_data(self, distilled: str) -> TextConfig:
-    return dataclasses.replace(self.data, distilled=distilled)
+    return dataclasses.replace(self.data, distilled=distilled, own="the base's" if self.own else '')
 
 
 @functools.lru_cache
 def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
   """The key of the text to train on, kept while its files are these: to open the text takes a while."""
-  return open_text(data.training, data.cache).key[:16]
+  assert data.written is not None
+  return key_of(data.written, open_text(data.training, data.cache).key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +139,11 @@ class Text:
     """Prepares the text and learns the pieces, where that has not been done; then opens them."""
     config = experiment.data
     text = open_text(config.data, config.cache)
-    if config.distilled:
-      open_text(config.training, config.cache)  # a mistake shows before the tokenizer is learnt
+    if config.written:  # a mistake shows before the tokenizer is learnt
+      training = config.training
+      if config.own:
+        check_greedy(config.written)
+      open_text(training, config.cache)
     return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
 
   @property
@@ -138,6 +156,8 @@ class Text:
     if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
       remedy = 'give the base run of the same config'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
+    if self.experiment.data.own:
+      check_author(pathlib.Path(self.experiment.data.own), folder, self.tokenizer)
 
   def pairs(self, split: str) -> list[Pair]:
     """All lines of a split, in memory."""
@@ -148,6 +168,10 @@ class Text:
     """Ids of a split, computed once."""
     config = self.experiment.data
     text = open_text(config.training if split == 'train' else config.data, config.cache)
+    if split == 'train' and config.written:
+      ids = ids_of(config.written, self.tokenizer, text.key)
+      if ids is not None:
+        return shortened(ids, key_of(config.written, text.key), max_length, config.cache)
     return tokens_of(text, split, self.tokenizer, max_length, config.cache)
 
   def train_batches(self, rows: int = 0) -> Any:

@@ -11,8 +11,11 @@ import sys
 
 import pytest
 
-from fastdec import files
-from tests.experiments.conftest import ROOT
+import fastdec as fd
+from experiments.lab.shards import Shards
+from fastdec import files, folders
+from fastdec.data.text.tokens import TokenPairs
+from tests.experiments.conftest import ROOT, run
 
 SHARDS = 10
 SETTINGS = {'distill.shard_size': 20, 'distill.rows': 4, 'distill.beam': 2, 'distill.max_len': '(0, 6)'}
@@ -76,6 +79,82 @@ def test_every_source_has_a_line_and_a_translation_of_it(whole):
   assert record['counts'] == {'sources': 200, 'lines': 200, 'empty': 0, 'long': 0}
   assert len(sources) == len(targets) == 200 and len(set(sources)) > 150 and all(targets)
   assert record['distill']['beam'] == 2
+
+
+def test_ids_are_kept_as_the_teacher_wrote_them(table, whole):
+  tokenizer, ids = folders.load_tokenizer(table.folder / 'base'), TokenPairs.load(whole / 'train.npy')
+  sources, targets = lines_of(whole)
+  assert ids.source.tokens.tolist() == [token for line in tokenizer.encode_lines(sources) for token in line]
+  assert [tokenizer.decode(ids.target[i].tolist()) for i in range(200)] == targets
+  assert {ids.target[i][-1] for i in range(200)} == {tokenizer.eos_id}
+  again = tokenizer.encode_lines(targets)
+  assert any(ids.target[i].tolist() != again[i] for i in range(200))  # which is why they are kept
+
+
+@pytest.fixture(scope='module')
+def own(table, tmp_path_factory):
+  """What the base itself writes."""
+  folder = tmp_path_factory.mktemp('own') / 'out'
+  config = table.words(**SETTINGS | {'distill.beam': 1})
+  assert run('distill', *config, f'--teacher={table.folder}/base', f'--workdir={folder}') == 0
+  return folder
+
+
+def test_own_text_is_what_greedy_decoding_writes(table, own):
+  model, params = folders.load(table.folder / 'base')
+  ids = TokenPairs.load(own / 'train.npy')
+  for i in range(0, 200, 67):
+    out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
+    greedy = out.tokens[0, : out.lengths[0]].tolist()
+    assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
+
+
+def test_heads_train_on_own_text_of_this_base_written_greedily(table, whole, own, launch, tmp_path):
+  def train(text, base, choices='k=2'):
+    settings = {'base': f'{table.folder}/{base}' if base else '', 'data.own': text}
+    return launch('train', *table.words(choices, **settings), f'--workdir={tmp_path}/run', '--budget=0')
+
+  for text, base, choices, expected in (
+    (whole, 'base', 'k=2', 'was written by a search with beam=2, not greedily'),
+    (own, 'k2-finetune', 'k=2,regime=finetune', 'was written by another model than'),
+    (table.folder / 'base', 'base', 'k=2', 'is no finished text of experiments.distill'),
+    (own, '', '', 'is for heads: leave out --config.data.own='),
+  ):
+    ended = train(text, base, choices)
+    assert ended.code == 2 and expected in ended.err and not (tmp_path / 'run').exists(), ended.err
+  assert 'Out of budget' in train(own, 'base').out
+  data = json.loads((tmp_path / 'run' / 'config.json').read_text())['data']
+  assert data['own'] == "the base's" and data['distilled']
+  assert 'Out of budget' in train(own, 'base').out  # it goes on
+  ended = train('', 'base')
+  assert ended.code == 2 and 'made by another config' in ended.err and 'data.own' in ended.err
+  shutil.rmtree(tmp_path / 'run')
+  assert 'Out of budget' in train(own, 'k2-regular', 'k=2,regime=finetune').out  # the trunk is the base's
+
+
+def test_text_from_before_ids_were_kept_is_read_and_gone_on_with(copy, whole, words, launch):
+  for path in (copy / 'config.json', copy / 'parts' / 'config.json'):
+    record = json.loads(path.read_text())
+    del record['distill']['min_len']
+    record.pop('ids', None)
+    path.write_text(json.dumps(record))
+  (copy / 'train.npy').unlink()
+  ended = launch('distill', *words())
+  assert ended.code == 2 and 'distill.min_len is nothing there and 2 here' in ended.err
+  assert '200 lines for 200 sources' in launch('distill', *words(**{'distill.min_len': 1})).out
+  assert not (copy / 'train.npy').exists()
+  (copy / 'config.json').unlink()
+  shards = Shards(copy / 'parts', 20, 200)
+  for shard in range(SHARDS):
+    shards.write(shard, [[line for line, _ in outputs] for outputs in shards.read(shard)])
+  assert launch('distill', *words(**{'distill.min_len': 1})).code == 0
+  assert lines_of(copy) == lines_of(whole) and len(TokenPairs.load(copy / 'train.npy')) == 200
+
+
+def test_a_damaged_record_is_a_sentence(copy, words, launch):
+  (copy / 'config.json').write_text('{"teacher')
+  ended = launch('distill', *words())
+  assert ended.code == 2 and 'config.json cannot be read' in ended.err and ended.err.count('\n') == 1
 
 
 def test_killed_it_goes_on_and_yields_the_same_bytes(whole, words, launch, tmp_path):
@@ -159,6 +238,7 @@ def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, l
     ({'distill.n_best': 3}, ['config.distill.n_best=3', 'beam=2 is the most']),
     ({'distill.max_len': '(1,)'}, ['config.distill.max_len=(1.0,)', 'give (a, b)']),
     ({'distill.rows': 0}, ['config.distill.rows=0']),
+    ({'distill.min_len': 0}, ['config.distill.min_len=0', 'give 1 or more']),
     ({'data.vocab_size': 290}, ['base has another vocabulary', 'trained on the same text']),
     ({'teacher': 'nowhere'}, ['nowhere is not a folder']),
     ({'teacher': '{table}'}, ['holds the runs base, k2']),

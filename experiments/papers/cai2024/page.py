@@ -78,7 +78,7 @@ class MedusaPage(Page[MedusaCell]):
   def _is_written(self) -> bool:
     config = self.experiment.measure
     return self.experiment.text != 'own' or self_distillation.is_written(
-      self._own, self_distillation.record_of(self.workdir / 'target', config.prompt, config.max_len)
+      self._own, self_distillation.wanted(self.workdir / 'target', config.prompt, config.max_len)
     )
 
   def _is_calibrated(self, stage: str) -> bool:

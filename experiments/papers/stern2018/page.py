@@ -96,10 +96,10 @@ class BlockwisePage(Page[BlockwiseCell]):
       k = max(self.experiment.table.ks)
     base = _base_of(k, regime)
     workdir = None if base is None else self.run(*base).workdir
-    return Run(self.settings(regime), k, regime, workdir, self.workdir / _folder_of(k, regime))
+    return Run(self.settings(k, regime), k, regime, workdir, self.workdir / _folder_of(k, regime))
 
-  def settings(self, regime: str) -> Experiment:
-    """The settings of the runs of a regime."""
+  def settings(self, k: int, regime: str) -> Experiment:
+    """The settings of the run for a k and a regime."""
     return self.experiment
 
   def preparing(self, regime: str) -> list[graph.Node]:

@@ -25,6 +25,9 @@ from experiments.papers.stern2018.entries import (
 TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de, newstest2013)."
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
+OWN_NOTE = (
+  'Regular and Fine tuning: heads trained on what the base itself writes for the training sources; not in the paper.'
+)
 TREE = 'tree-32'  # the column of Table 1 that the paper does not have
 TREE_NOTE = f'{TREE}: exact acceptance on a tree of 32 nodes, grown on another split; not in the paper.'
 TABLE4_NOTES = (
@@ -51,6 +54,7 @@ def table1(cells: Iterable[BlockwiseCell]) -> Drawn:
     notes.append(TOP_N_NOTE)
   if any(rule == TREE for _, rule in shown):
     notes.append(TREE_NOTE)
+  notes += _own_note(found.values())
   figures = [_beside_the_papers(_heading(*column), found, *column) for column in shown]
   table = Table('Blockwise parallel decoding, Table 1', (K, *figures), notes, CONDITIONS)
   return table.of([Line(k) for k in sorted({k for k, _, _ in found})], cells=found.values())
@@ -76,6 +80,7 @@ def rules_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   notes = [TABLE1_NOTE]
   if any(line.rule.startswith('min-') for line in lines):
     notes.append(MIN_NOTE)
+  notes += _own_note(found.values())
   table = Table('Other rules of acceptance', (label, *figures), notes, sort=lambda line: (rank(line.rule), line.k))
   return table.of(lines)
 
@@ -99,7 +104,12 @@ WALL_CLOCK = Table(
 
 def wallclock_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Milliseconds per output against greedy decoding of the same model, and how often each head is right."""
-  return WALL_CLOCK.of(in_order(cell for cell in latest(cells).values() if cell.error is None))
+  found = in_order(cell for cell in latest(cells).values() if cell.error is None)
+  return WALL_CLOCK.of(found, notes=_own_note(found))
+
+
+def _own_note(cells: Iterable[BlockwiseCell]) -> list[str]:
+  return [OWN_NOTE] if any(cell.conditions.get('heads_text') == 'own' for cell in cells) else []
 
 
 def _published_at(place: int, form: str) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import fastdec as fd
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
+from experiments.lab.settings import DISTILLED
 from experiments.lab.text import Text
 from experiments.papers.stern2018 import trees
 from experiments.papers.stern2018.cells import BlockwiseCell
@@ -82,11 +83,13 @@ class TranslationMeasuring:
     content = folders.content(workdir)
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
-      tree = {'tree_nodes': trees[rule].drafter.nodes, **self.tree_conditions} if rule in trees else {}
+      more = {'tree_nodes': trees[rule].drafter.nodes, **self.tree_conditions} if rule in trees else {}
+      if k > 1 and regime not in DISTILLED and self.experiment.data.own:
+        more |= {'heads_text': 'own'}
       yield BlockwiseCell(
         k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
-        split=self.split, models=content, conditions=self.conditions | tree,
+        split=self.split, models=content, conditions=self.conditions | more,
       )  # fmt: skip
 
   def summary(self, cell: BlockwiseCell) -> str:

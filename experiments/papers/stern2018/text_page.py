@@ -1,12 +1,12 @@
 """The pages of the paper about translation: Tables 1 and 4, Figure 4, the worked example; with a teacher."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Iterable
 
 from experiments.lab import graph
-from experiments.lab.distillation import distill
+from experiments.lab.distillation import asked, distill
+from experiments.lab.model_text import record_of
 from experiments.lab.run import Run
 from experiments.lab.settings import DISTILLED, TUNED
 from experiments.papers.stern2018.page import BlockwisePage, ModelCells
@@ -44,17 +44,19 @@ class TranslationPage(BlockwisePage):
 
   def teacher(self) -> Run:
     """The run whose model translates the training text: the base with another seed."""
-    experiment = self.settings('regular')
+    experiment = self.settings(1, 'regular')
     experiment = dataclasses.replace(experiment, seed=(experiment.seed + 1) % 2**32)
     return Run(experiment, 1, 'regular', None, self.workdir / 'teacher')
 
   def open(self) -> TranslationMeasuring:
-    text = self.material(self.settings('regular'))
+    text = self.material(self.settings(1, 'regular'))
     return TranslationMeasuring(self.experiment, text, self.split, self.conditions)
 
-  def settings(self, regime: str) -> TranslationExperiment:
+  def settings(self, k: int, regime: str) -> TranslationExperiment:
     distilled = str(self._distilled) if regime in DISTILLED else ''
-    return dataclasses.replace(self.experiment, data=dataclasses.replace(self.experiment.data, distilled=distilled))
+    own = self.experiment.data.own if k > 1 and regime not in DISTILLED else ''  # the base's, not the distilled base's
+    data = dataclasses.replace(self.experiment.data, distilled=distilled, own=own)
+    return dataclasses.replace(self.experiment, data=data)
 
   @property
   def _distilled(self) -> pathlib.Path:
@@ -68,7 +70,7 @@ class TranslationPage(BlockwisePage):
     teacher, workdir = self.teacher(), self._distilled
 
     def distil(budget: float | None) -> None:
-      distill(self.settings('regular'), teacher.workdir, workdir, budget)
+      distill(self.settings(1, 'regular'), teacher.workdir, workdir, budget)
 
     is_done = (workdir / 'config.json').is_file
     return [
@@ -83,8 +85,8 @@ class TranslationPage(BlockwisePage):
   def check(self) -> None:
     record = self._distilled / 'config.json'
     if record.is_file() and self._needs_teacher(super().runs()):
-      wanted = {'distill': json.loads(json.dumps(dataclasses.asdict(self.experiment.distill)))}
-      check_workdir(self._distilled, {**json.loads(record.read_text()), **wanted})
+      there = record_of(self._distilled)
+      check_workdir(self._distilled, {**there, 'distill': asked(self.experiment.distill, there)})
     super().check()
 
   def _needs_teacher(self, runs: Iterable[Run]) -> bool:

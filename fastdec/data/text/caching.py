@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
+from collections.abc import Callable
 
 from fastdec.data.text.corpus import Corpus
 from fastdec.data.text.packing import tokenise
@@ -36,9 +37,22 @@ def tokens_of(
   """The ids of a split; see `tokenise`. A missing or damaged file is made again."""
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
+  return _kept(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
+
+
+def shortened(tokens: TokenPairs, key: str, max_length: int | None, cache_dir: PathLike) -> TokenPairs:
+  """The ids without the pairs that are too long, if there are any; `key` says what ids they are."""
+  if max_length is None or tokens.lengths.max(initial=0) <= max_length:
+    return tokens
+  path = pathlib.Path(cache_dir) / f'tokens-{_digest(key, max_length)}-written.npy'
+  return _kept(path, lambda: tokens.at_most(max_length))
+
+
+def _kept(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:
+  """What the file has, or else what it gets."""
   if (stored := TokenPairs.load(path)) is not None:
     return stored
-  fresh = tokenise(corpus.pairs(split), tokenizer, max_length)
+  fresh = make()
   fresh.save(path)
   return TokenPairs.load(path) or fresh  # a file's pages come as they are read, and leave when memory is short
 

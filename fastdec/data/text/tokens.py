@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int, Int32
+from jaxtyping import Bool, Int, Int32
 
 from fastdec.files import whole_file
 
@@ -36,6 +36,11 @@ class Ragged:
   @functools.cached_property
   def lengths(self) -> Int[np.ndarray, ' n']:
     return np.diff(self.offsets)
+
+  def chosen(self, is_chosen: Bool[np.ndarray, ' n']) -> 'Ragged':
+    """Some of the sequences."""
+    offsets = np.concatenate([[0], np.cumsum(self.lengths[is_chosen])])
+    return Ragged(self.tokens[np.repeat(is_chosen, self.lengths)], offsets)
 
   @classmethod
   def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
@@ -65,6 +70,12 @@ class TokenPairs:
   def lengths(self) -> Int[np.ndarray, 'n 2']:
     """Tokens of source and of target."""
     return np.stack([self.source.lengths, self.target.lengths], axis=1)
+
+  def at_most(self, max_length: int) -> 'TokenPairs':
+    """Without the pairs with a longer side, which are counted."""
+    is_kept = self.lengths.max(1, initial=0) <= max_length
+    dropped = self.dropped + int((~is_kept).sum())
+    return TokenPairs(self.source.chosen(is_kept), self.target.chosen(is_kept), dropped)
 
   @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':

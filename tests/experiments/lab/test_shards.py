@@ -1,6 +1,7 @@
 """Shards: whole or not there, each made by one process at a time."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_what_is_damaged_is_not_read(shards, harm):
     'no JSON': whole + b'\xff',
   }[harm])  # fmt: skip
   assert shards.read(1) is None and shards.exists(1)
+
+
+def test_what_is_known_to_be_whole_is_not_read_again_until_it_changes(shards, monkeypatch):
+  shards.write(1, RECORDS)
+  loads, parsed = json.loads, []
+  monkeypatch.setattr(json, 'loads', lambda text: parsed.append(text) or loads(text))
+  assert shards.is_whole(1) and parsed and not shards.is_whole(0)
+  parsed.clear()
+  assert shards.is_whole(1) and not parsed
+  os.truncate(shards.folder / '00001.jsonl', 10)
+  assert not shards.is_whole(1)
+  shards.write(1, RECORDS[::-1])
+  assert shards.is_whole(1)
 
 
 def test_a_shard_of_another_size_is_not_read(shards):

@@ -1,14 +1,20 @@
 """The text of an experiment: every kind through the config, and a teacher's lines in place of people's."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from configs import wmt14
+from experiments.lab.model_text import save_ids
 from experiments.lab.text import Text
 from experiments.papers.stern2018.text_settings import TranslationExperiment
+from fastdec.data.text.corpus import open_text
+from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.tokenizers.sentencepiece import UNK_ID, normalise
+from fastdec.tokenizers.sentencepiece import EOS_ID, UNK_ID, normalise
 
 
 @pytest.fixture(scope='module')
@@ -56,6 +62,65 @@ def test_training_batches_pack_the_distilled_pairs(text_of, distilled):
   ends = [i + 1 for i, token in enumerate(ids) if token == text.tokenizer.eos_id]
   lines = {text.tokenizer.decode(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False)}
   assert lines == {normalise(line) for line in (distilled / 'train.de').read_text().splitlines()}
+
+
+@pytest.fixture
+def with_ids(text_of, distilled):
+  """The same folder with ids: those of the targets are spelt letter by letter, as no encoder would."""
+  tokenizer = text_of().tokenizer
+  sources, targets = ((distilled / f'train.{language}').read_text().splitlines() for language in ('en', 'de'))
+  spelt = [[token for letter in line for token in tokenizer.encode(letter)] + [EOS_ID] for line in targets]
+  ids = TokenPairs(Ragged.of(tokenizer.encode_lines(sources)), Ragged.of(spelt))
+  data = text_of(distilled=str(distilled)).experiment.data
+  key = open_text(data.training, data.cache).key
+  (distilled / 'config.json').write_text(json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)}))
+  return distilled, ids
+
+
+def test_ids_are_trained_on_as_they_were_written(text_of, with_ids, tmp_path):
+  folder, ids = with_ids
+  text = text_of(distilled=str(folder))
+  assert [text.tokens('train').target[i].tolist() for i in range(3)] == [ids.target[i].tolist() for i in range(3)]
+  assert sorted(text.train_batches()[0]['target'].ravel())[-len(ids.target.tokens) :] == sorted(ids.target.tokens)
+  shortest = int(ids.lengths.max(1).min())
+  short = text.tokens('train', shortest)
+  assert (len(short), short.dropped) == (1, 2) and short.target[0].tolist() == ids.target[2].tolist()
+  plain = tmp_path / 'plain'
+  shutil.copytree(folder, plain)
+  (plain / 'config.json').unlink()
+  assert text.experiment.distilled_key() != text_of(distilled=str(plain)).experiment.distilled_key()
+
+
+@pytest.mark.parametrize('why', ['the lines were changed', 'another tokenizer', 'no ids', 'damaged'])
+def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, why):
+  folder, _ = with_ids
+  settings = {'distilled': str(folder)}
+  if why == 'the lines were changed':
+    (folder / 'train.de').write_text('Der Zug ist spät.\nDer Zug hat Verspätung.\nEs schneit.\n')
+  elif why == 'another tokenizer':
+    settings['vocab_size'] = 290
+  elif why == 'no ids':
+    (folder / 'train.npy').unlink()
+  else:
+    ids = bytearray((folder / 'train.npy').read_bytes())
+    ids[-4] ^= 8
+    (folder / 'train.npy').write_bytes(ids)
+  text = text_of(**settings)
+  lines = [normalise(line) for line in (folder / 'train.de').read_text().splitlines()]
+  assert [text.tokens('train').target[i].tolist() for i in range(3)] == text.tokenizer.encode_lines(lines)
+
+
+def test_own_text_comes_before_distilled_and_is_named_in_the_record(text_of, distilled, tmp_path):
+  (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 1}}')
+  own = text_of(own=str(distilled), distilled=str(tmp_path / 'nowhere'))
+  assert len(own.pairs('train')) == 3
+  record = own.experiment.recorded_data(own.experiment.distilled_key())
+  assert record.own == "the base's" and record.distilled == own.experiment.distilled_key() != ''
+  with pytest.raises(UserError, match=r"no folder '.*nowhere' with own text: run experiments.distill"):
+    text_of(own=str(tmp_path / 'nowhere'))
+  (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 4}}')
+  with pytest.raises(UserError, match='written by a search with beam=4, not greedily: write it by'):
+    text_of(own=str(distilled))
 
 
 def test_distilled_text_that_is_not_whole_is_refused_before_the_tokenizer_is_learnt(text_of, distilled, tmp_path):

@@ -10,6 +10,8 @@ from experiments.lab.cells import latest, read
 from experiments.papers.cai2024.cells import MedusaCell
 from experiments.papers.cai2024.page import MedusaPage
 from experiments.papers.cai2024.settings import MedusaExperiment
+from fastdec import folders
+from fastdec.data.text.tokens import TokenPairs
 from tests.experiments.conftest import ROOT, run, with_settings
 
 SETTINGS = {'data.max_train': 100, 'measure.calibrated': 4, 'train.steps': 2, 'freeze.steps': 2, 'finetune.steps': 2}
@@ -71,6 +73,8 @@ def test_all_of_it_at_toy_size(tmp_path, launch):
   assert 'Vicuna 7B (paper)' in page and 'Medusa-2: how often each head is right' in page
   lines = (folder / 'own' / 'train.de').read_text().splitlines()
   assert (folder / 'own' / 'train.en').read_text().splitlines() == lines and len(lines) <= 100
+  ids, pieces = TokenPairs.load(folder / 'own' / 'train.npy'), folders.load_tokenizer(folder / 'target')
+  assert [pieces.decode(ids.target[i].tolist()) for i in range(len(ids))] == lines
   before = (folder / 'results.jsonl').read_bytes()
   assert launch('medusa', *words(tmp_path / 'cache'), f'--workdir={folder}').code == 0
   assert (folder / 'results.jsonl').read_bytes() == before

@@ -308,3 +308,11 @@ def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
   titles = [line for out, _ in said for line in out.splitlines() if line.startswith(('training', 'measuring'))]
   assert len(titles) == len(set(titles)) == len(RUNS) + len(keys)
   assert json.loads((tmp_path / 'run' / 'distilled' / 'config.json').read_text())['counts']['sources'] == 200
+
+
+def test_own_text_is_for_the_heads_on_the_base_alone(tmp_path):
+  """The distilled base writes other text, and base models learn from people or a teacher."""
+  experiment = TranslationExperiment.of(with_settings(wmt14.get_config('scale=smoke'), {'data.own': 'out/own'}))
+  page = text_page.TranslationPage(experiment, tmp_path, None, {}, text_page.table1_cells(experiment))
+  own = {run.workdir.name for run in page.runs() if run.experiment.own}
+  assert own == {'k4-regular', 'k2-finetune', 'k4-finetune'}

@@ -127,3 +127,9 @@ def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
     ('Ours, greedy, k = 4', 'failed: base: killed', '(28.54)', '(2.69×)', '', ''),
     ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '–', '3.00'),
   ]
+
+
+def test_a_note_says_that_heads_learnt_from_the_bases_own_text():
+  own = a_cell(conditions={**CONDITIONS, 'heads_text': 'own'})
+  for draw in (tables.table1, tables.wallclock_table):
+    assert tables.OWN_NOTE in draw([own]).notes and tables.OWN_NOTE not in draw([a_cell()]).notes
