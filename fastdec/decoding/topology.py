@@ -43,11 +43,18 @@ class Topology:
     """The tree (or one tree a row) given by each node's parent; node 0 is the root.
 
     Args:
-      parents: int[n] (NumPy: static), or int[b, n] (data); NO_PARENT, which is -1, for the root.
-      ranks: the same shape; None: all 0.
+      parents: int[n] (NumPy or a list: static), or int[b, n] (data); NO_PARENT, which is -1, for the root, and for each
+        other node one that stands before it.
+      ranks: the same shape; None: siblings are numbered from 0 in their order. Those of a static tree must differ: two
+        siblings of one rank are one token twice, and a rule that draws would choose the luckier of the two.
       acceptable: bool, the same shape; None: all true. The root always is.
       max_depth: a bound on the depth where parents are data (None: n - 1); static trees know theirs.
+
+    Raises:
+      UserError: static parents that are no tree, or static siblings of one rank.
     """
+    if isinstance(parents, np.ndarray | list | tuple):
+      parents = _checked_parents(parents)
     xp = np if isinstance(parents, np.ndarray) else jnp
     parents = parents.astype(np.int32)
     n = parents.shape[-1]
@@ -58,7 +65,9 @@ class Topology:
       mask = (mask.astype(np.int32) @ mask.astype(np.int32)) > 0
     depths = mask.sum(-1, dtype=np.int32) - 1
     deepest = int(np.max(depths)) if isinstance(parents, np.ndarray) else n - 1
-    ranks = xp.zeros_like(parents) if ranks is None else ranks.astype(np.int32)
+    ranks = _numbered(parents) if ranks is None else xp.asarray(ranks, np.int32)
+    if isinstance(ranks, np.ndarray):
+      _check_ranks(parents, ranks)
     acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
     return cls(parents, ranks, depths, mask, acceptable, deepest if max_depth is None else max_depth)
 
@@ -143,6 +152,35 @@ class Topology:
     if not (self.is_static and isinstance(self.acceptable, np.ndarray)):
       raise TypeError('a tree that is data cannot be a static argument')
     return hash(self._key())
+
+
+def _checked_parents(parents: Any) -> np.ndarray:
+  """The parents of a static tree; a UserError where they are none."""
+  given = np.asarray(parents)
+  is_list = given.ndim == 1 and given.size > 0 and np.issubdtype(given.dtype, np.integer)
+  if not is_list or given[0] != NO_PARENT or (given[1:] < 0).any() or (given >= np.arange(given.size)).any():
+    raise UserError(
+      f'parents={given.tolist()} are no tree: give -1 for node 0, the root, and for each other node the number of a'
+      ' node before it'
+    )
+  return given
+
+
+def _numbered(parents: Int[Array | np.ndarray, '*b n']) -> Int[Array | np.ndarray, '*b n']:
+  """Each node's number among its siblings, from 0 in their order."""
+  n = parents.shape[-1]
+  is_before = np.tri(n, k=-1, dtype=bool).reshape(*(1,) * (parents.ndim - 1), n, n)  # [i, j]: j stands before i
+  return (is_before & (parents[..., :, None] == parents[..., None, :])).sum(-1, dtype=np.int32)
+
+
+def _check_ranks(parents: Int[np.ndarray, ' n'], ranks: Int[np.ndarray, ' _']) -> None:
+  """Raises UserError for ranks that are not one for each node, or that siblings share."""
+  places = set(zip(parents.tolist(), ranks.tolist(), strict=False))
+  if ranks.shape != parents.shape or ranks.min() < 0 or len(places) < parents.size:
+    raise UserError(
+      f'ranks={ranks.tolist()} of parents={parents.tolist()} are not possible: give each of the nodes below one parent'
+      ' another rank from 0 up, or none at all'
+    )
 
 
 def take_node(x_bn: Shaped[Array, 'b n ...'], node: Int[Array, ' b']) -> Shaped[Array, 'b ...']:

@@ -56,6 +56,31 @@ def test_bad_choices_are_refused(choices, message):
     fd.Topology.from_choices(choices)
 
 
+@pytest.mark.parametrize('kind', [list, np.array, jnp.array])
+def test_siblings_are_numbered_where_no_ranks_are_given(kind):
+  tree = Topology.from_parents(kind([-1, 0, 0, 1, 0, 1]))
+  assert tree.ranks.tolist() == [0, 0, 1, 0, 2, 1]
+  assert tree.is_static == (kind is not jnp.array)
+  rows = Topology.from_parents(jnp.array([[-1, 0, 0, 1], [-1, 0, 1, 1]]))
+  assert rows.ranks.tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+  'parents',
+  [[-1, 2, 1], [-1, 2, 0], [-1, 1], [-1, 3], [-1, -1], [-1, -2], [0, 0], [], [[-1, 0]], [-1.0, 0.0], [-1, None]],
+)
+def test_parents_that_are_no_tree_are_refused(parents):
+  """Cycles, a child before its parent, its own parent, numbers out of range, two roots, none; no list of numbers."""
+  with pytest.raises(fd.UserError, match=r'are no tree: give -1 for node 0'):
+    Topology.from_parents(parents)
+
+
+@pytest.mark.parametrize('ranks', [[0, 1, 1, 0], [0, 0, -1, 0], [0, 0, 1], [0, 0, 1, 0, 0]])
+def test_ranks_that_siblings_share_are_refused(ranks):
+  with pytest.raises(fd.UserError, match='another rank from 0 up'):
+    Topology.from_parents([-1, 0, 0, 1], np.array(ranks))
+
+
 def test_published_trees_are_those_of_the_project(shared):
   """The nine trees of the Medusa project: 63 nodes and the root, leaves as counted in its own buffers."""
   trees = json.loads((shared / 'reference' / 'medusa_choices.json').read_text())
