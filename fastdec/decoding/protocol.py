@@ -32,6 +32,12 @@ class Prompt:
   length: Int[Array, ' b']  # at least 1
   empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
 
+  def source_length(self, pad_id: int) -> Int[Array, ' b']:
+    """Tokens of each row's source, a text, up to the last that is no padding."""
+    assert self.inputs is not None and self.inputs.ndim == 2
+    places = jnp.arange(1, self.inputs.shape[1] + 1, dtype=jnp.int32)
+    return jnp.where(self.inputs != pad_id, places, 0).max(axis=1)
+
 
 @struct.pytree
 class Decoded:
@@ -158,7 +164,8 @@ class Drafter(Protocol):
 
     Returns:
       The draft of `nodes` nodes, tokens int32[b, n] with tokens[:, 0] == root; and the state, for `observe`. The
-      topology may differ from row to row and from call to call, its number of nodes may not.
+      topology may differ from row to row and from call to call, its number of nodes may not. Siblings must be different
+      tokens: a rule that draws would draw below each of two equal ones and keep the luckier, which bends the law.
     """
     ...
 

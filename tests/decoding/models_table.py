@@ -75,9 +75,9 @@ class Case:
     for i, (row, tokens) in enumerate(known):
       text[i, : begun[i]] = SOURCES[row, : begun[i]]
       text[i, begun[i] : lengths[i]] = tokens
-    inputs = (
-      {'inputs': text} if self.model.start_id is None else {'inputs': self.rows()['inputs'][rows], 'prefix': text}
-    )
+    inputs = {'inputs': text}
+    if self.model.start_id is not None:
+      inputs = {'inputs': self.rows()['inputs'][rows], 'prefix': text}
     out = fd.decode(self.model, self.noisy, **inputs, prompt_lengths=lengths, strategy=fd.Greedy(), max_len=count)
     return np.asarray(out.tokens).tolist()
 

@@ -11,6 +11,7 @@ import pytest
 import fastdec as fd
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
+from fastdec.models.t5 import T5
 from fastdec.struct import Bound
 from tests.decoding.fakes import Recorded
 from tests.decoding.models_table import MODELS, made
@@ -76,6 +77,22 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(name):
   assert blocks == {'all', 'some', 'none'}
   for drafted, written in zip(drafts, case.greedy_after(known, GAMMA), strict=True):
     assert drafted == written[: len(drafted)]
+
+
+def test_a_draft_with_another_pad_id_gets_its_own_padding():
+  """A row's blocks do not depend on how far its batch is padded. Id 0 stands for no word in either model's sources."""
+  case = made('t5')
+  draft = T5(dataclasses.replace(case.model.config, pad_id=0))
+  target = T5(dataclasses.replace(case.model.config, pad_id=5))
+  source = np.array([[1, 2, 3, 4], [2, 1, 5, 5]], np.int32)
+  padded = np.pad(source, ((0, 0), (0, 12)), constant_values=5)
+  decode = lambda model, inputs, of: fd.decode(
+    model, case.params, inputs, fd.Speculative((of, case.params), 4), max_len=MAX_LEN
+  )
+  for inputs in (source, padded):
+    out = decode(target, inputs, draft)
+    assert out.block_sizes[:, :3].tolist() == [[5, 5, 5]] * 2
+    np.testing.assert_array_equal(out.tokens, decode(target, source, target).tokens)
 
 
 @pytest.mark.parametrize('gamma', [1, 2, 4])

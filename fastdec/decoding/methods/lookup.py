@@ -72,9 +72,7 @@ def _source(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array,
   """The source and its lengths; where it is no text in the model's vocabulary, one of no tokens."""
   if prompt.inputs is None or prompt.inputs.ndim != 2 or has_own_source_ids(model):
     return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)
-  places = jnp.arange(1, prompt.inputs.shape[1] + 1, dtype=jnp.int32)
-  length = jnp.where(prompt.inputs != model.pad_id, places, 0).max(axis=1)
-  return prompt.inputs.astype(prompt.tokens.dtype), length
+  return prompt.inputs.astype(prompt.tokens.dtype), prompt.source_length(model.pad_id)
 
 
 def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Text:

@@ -158,10 +158,7 @@ class ModelDrafter:
     model, params = self.draft
     prompt = prefill.prompt
     b, t = prompt.tokens.shape
-    inputs = prompt.inputs
-    if inputs is not None and inputs.ndim == 2:  # a text, some words of which the draft model may not know
-      inputs = jnp.minimum(inputs, source_words(model) - 1)
-    memory = model.encode(params, inputs)
+    memory = model.encode(params, self._source(target.module, prompt))
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
     capacity = dataclasses.replace(prefill.capacity, back=self.gamma - 1)
@@ -206,6 +203,14 @@ class ModelDrafter:
       unread=jnp.where(runs, 1 + whole.astype(jnp.int32), 0),
       gamma=gamma,
     )
+
+  def _source(self, target: Model, prompt: Prompt) -> Array | None:
+    """What the draft model encodes: words that it does not know as its last, and its own padding behind them."""
+    model, inputs = self.draft.module, prompt.inputs
+    if inputs is None or inputs.ndim != 2:
+      return inputs
+    is_padding = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None] >= prompt.source_length(target.pad_id)[:, None]
+    return jnp.where(is_padding, model.pad_id, jnp.minimum(inputs, source_words(model) - 1))
 
   def _calls(self, state: Reading) -> int | Int[Array, '']:
     """How many tokens are drafted, in every row: as many calls of the draft model."""
