@@ -25,6 +25,10 @@ class Transformed:
       raise UserError('these heads leave p1 the identity: decode with the model itself, not with Transformed(...)')
 
   @property
+  def d_model(self) -> int:
+    return self.model.d_model
+
+  @property
   def vocab_size(self) -> int:
     return self.model.vocab_size
 

@@ -32,6 +32,7 @@ class EncoderDecoder:
   fixed_length = None
   source_vocab_size = None
 
+  d_model = setting('d_model')
   vocab_size = setting('vocab_size')
   eos_ids = setting('eos_ids')
   pad_id = setting('pad_id')

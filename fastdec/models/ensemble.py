@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, Nodes, Params, causal
+from fastdec.models.api import Capacity, Model, Nodes, Params
 from fastdec.sharding import Table, partition_of, under
 
 SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
@@ -67,6 +67,21 @@ class Ensemble:
         have, want = getattr(model, name, None), getattr(first, name, None)
         if have != want:
           raise UserError(f'model {i} of the ensemble has {name}={have}, and the first has {want}: they must agree')
+    for i, model in enumerate(self.models, start=1):
+      if not isinstance(getattr(model, 'd_model', None), int):
+        raise UserError(
+          f'model {i} of the ensemble, {type(model).__name__}, does not say how wide its hidden states are: give it a'
+          ' value d_model, the length of the last axis of what apply returns'
+        )
+
+  @property
+  def d_model(self) -> int:
+    """The sum of theirs."""
+    return sum(self._widths)
+
+  @property
+  def _widths(self) -> list[int]:
+    return [model.d_model for model in self.models]  # pyright: ignore[reportAttributeAccessIssue]  by __post_init__
 
   @property
   def max_positions(self) -> int | None:
@@ -93,21 +108,13 @@ class Ensemble:
   ) -> tuple[Float[Array, 'b n d'], Any, Caches]:
     parts = zip(self.models, params, cache.members, strict=True)
     hidden, taps, members = zip(*(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True)
+    widths = [h.shape[-1] for h in hidden]
+    if widths != self._widths:
+      raise UserError(f'hidden states of the ensemble are {widths} wide, and its models say d_model={self._widths}')
     return jnp.concatenate(hidden, axis=-1), taps, Caches(members)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    ends = np.cumsum([_width(model, p) for model, p in zip(self.models, params, strict=True)])
+    ends = np.cumsum(self._widths)
     parts = zip(self.models, params, jnp.split(hidden, ends[:-1], axis=-1), strict=True)
     laws = [jax.nn.log_softmax(model.unembed(p, h)) for model, p, h in parts]
     return jax.nn.logsumexp(jnp.stack(laws), axis=0) - np.log(len(laws)).astype(laws[0].dtype)
-
-
-def _width(model: Model, params: Params) -> int:
-  """The width of the model's hidden states, found by tracing one call."""
-
-  def hidden(params: Params) -> Array:
-    token = jnp.zeros((1, 1), jnp.int32)
-    cache = model.init_cache(params, model.encode(params, token), 1, 2)
-    return model.apply(params, token, causal(1), cache)[0]
-
-  return jax.eval_shape(hidden, params).shape[-1]

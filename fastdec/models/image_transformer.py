@@ -132,6 +132,11 @@ class ImageTransformer:
   suppressed_ids = ()
 
   @property
+  def d_model(self) -> int:
+    """The width of hidden states."""
+    return self.config.d_model
+
+  @property
   def fixed_length(self) -> int:
     """Tokens of every output."""
     return self.config.size**2 * CHANNELS

@@ -220,6 +220,7 @@ class LM:
   start_id = None  # the prompt is the input
   fixed_length = None
 
+  d_model = setting('d_model')
   vocab_size = setting('vocab_size')
   eos_ids = setting('eos_ids')
   pad_id = setting('pad_id')

@@ -37,6 +37,7 @@ class NGram:
   pad_id: int = 0
   suppressed_ids: tuple[int, ...] = ()
 
+  d_model = 1
   start_id = None
   max_positions = None
   fixed_length = None

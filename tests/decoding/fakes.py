@@ -27,6 +27,7 @@ class HashLM:
   suppressed_ids: tuple[int, ...] = (0,)
   max_positions: int | None = None
   fixed_length: int | None = None
+  d_model = 1
 
   def encode(self, params, inputs):
     return None

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashLM
+from tests.decoding.methods_table import METHODS, Kit
+from tests.decoding.models_table import made
 
 CONFIG = TransformerConfig(
   vocab_size=13, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, max_positions=32, dtype='float64'
@@ -37,6 +41,24 @@ def test_a_model_with_itself_decodes_as_the_model(strategy, params):
   np.testing.assert_array_equal(alone.tokens, together.tokens)
 
 
+@pytest.fixture(scope='module')
+def kit(params):
+  """Parts that fit the ensemble of both: random heads on their hidden states side by side, and one of them as draft."""
+  separate = BlockwiseHeads(k=7, d_model=8 + 12, d_ff=8, dropout=0.0)
+  medusa = MedusaHeads(depth=3, d_model=8 + 12, vocab_size=13)
+  heads = {'separate': separate, 'medusa': medusa}
+  made = {name: (module, module.init(jax.random.key(2))) for name, module in heads.items()}
+  return Kit(heads=made.get, draft=(SMALL, params[0]), words=13)
+
+
+@pytest.mark.parametrize('name', [name for name in METHODS if name != 'greedy'])
+def test_every_method_writes_what_greedy_decoding_writes(name, params, kit):
+  model = fd.Ensemble((SMALL, WIDE))
+  greedy = fd.decode(model, params, SOURCES, fd.Greedy(), max_len=7)
+  out = fd.decode(model, params, SOURCES, METHODS[name](kit), max_len=7)
+  np.testing.assert_array_equal(out.tokens, greedy.tokens)
+
+
 def test_the_law_is_the_mean_of_the_laws(params):
   targets = np.array([[5, 6, 7, 1], [8, 1, 0, 0]], np.int32)
   alone = [fd.score(m, p, SOURCES, targets).tokens for m, p in zip((SMALL, WIDE), params, strict=True)]
@@ -54,12 +76,44 @@ def test_beams_of_an_ensemble_score_as_forced(params):
   np.testing.assert_allclose(out.scores, forced.total, rtol=1e-9)
 
 
+def test_images_are_decoded_together():
+  """A model with itself is the model; with another, the picture is neither's, and the same from drafts."""
+  case = made('image')
+  both, pictures = fd.Ensemble((case.model, case.model)), case.rows()['inputs']
+  alone = case.decode(fd.Greedy(), None)
+  assert both.d_model == 2 * case.model.d_model
+  np.testing.assert_array_equal(fd.decode(both, (case.params, case.params), pictures, fd.Greedy()).tokens, alone.tokens)
+  mixed = case.params, case.noisy
+  together = fd.decode(both, mixed, pictures, fd.Greedy())
+  drafted = fd.decode(both, mixed, pictures, fd.Speculative((case.model, case.params), 3))
+  assert (together.tokens != alone.tokens).any()
+  np.testing.assert_array_equal(drafted.tokens, together.tokens)
+  assert drafted.mean_block_size > 1.1
+
+
 def test_members_must_agree():
   other = Transformer(dataclasses.replace(CONFIG, vocab_size=14))
   with pytest.raises(fd.UserError, match='model 2 of the ensemble has vocab_size=14, and the first has 13'):
     fd.Ensemble((SMALL, other))
   with pytest.raises(fd.UserError, match='at least one'):
     fd.Ensemble(())
+
+
+class Mute(HashLM):
+  """A model that does not say how wide its hidden states are, or says something wrong."""
+
+  d_model = None
+
+
+def test_members_must_say_how_wide_their_hidden_states_are():
+  with pytest.raises(fd.UserError, match=r'model 2 of the ensemble, Mute, does not say how wide .* d_model'):
+    fd.Ensemble((HashLM(), Mute()))
+
+  class Wrong(HashLM):
+    d_model = 3
+
+  with pytest.raises(fd.UserError, match=r'are \[1, 1\] wide, and its models say d_model=\[1, 3\]'):
+    fd.decode(fd.Ensemble((HashLM(), Wrong())), ({}, {}), SOURCES, fd.Greedy(), max_len=2)
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Sample(2.0)], ids=['greedy', 'sample'])
