@@ -1,10 +1,11 @@
-"""Files that appear whole or not at all, and locks between processes."""
+"""Files and folders that appear whole or not at all, and locks between processes."""
 
 import contextlib
 import fcntl
 import json
 import os
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -26,11 +27,52 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
       file.flush()
       os.fsync(file.fileno())
     os.replace(partial, path)
+    _sync(path.parent)  # where the new name is
   except OSError as error:
     raise UserError(f'cannot write {path} ({error.strerror or error}): make room, or give another folder') from error
   finally:
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A new folder to fill, under a temporary name until all in it is on the disk; then it takes the place of one that is
+  there. Nothing is lost on the way: what was there is `path`, or `path`.old, until the new one is `path`.
+
+  Raises:
+    UserError: it cannot be written; what was there before stays.
+  """
+  partial, old = (path.with_name(f'{path.name}.{word}') for word in ('partial', 'old'))
+  try:
+    if old.is_dir() and not path.exists():  # a process was killed between the two renames below
+      old.rename(path)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    for inside in (*partial.rglob('*'), partial):
+      _sync(inside)
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+      path.rename(old)
+    partial.rename(path)
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+  except OSError as error:
+    if old.is_dir() and not path.exists():
+      old.rename(path)
+    raise UserError(f'cannot write {path} ({error.strerror or error}): make room, or name another folder') from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sync(path: pathlib.Path) -> None:
+  """Waits until a file, or what a folder lists, is on the disk."""
+  opened = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(opened)
+  finally:
+    os.close(opened)
 
 
 def write_text(path: pathlib.Path, text: str) -> None:

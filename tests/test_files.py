@@ -1,12 +1,13 @@
-"""A file is written whole or not at all; a lock is one process's at a time."""
+"""A file, or a folder, is written whole or not at all; a lock is one process's at a time."""
 
 import errno
 import os
+import shutil
 
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.files import locked, read_json, whole_file, write_json, write_text
+from fastdec.files import locked, read_json, whole_file, whole_folder, write_json, write_text
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,85 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path):
       file.write(content)
       assert not (tmp_path / 'deep' / 'file').exists() or content == b'new'
   assert [(file.name, file.read_bytes()) for file in (tmp_path / 'deep').iterdir()] == [('file', b'new')]
+
+
+def fill(path, content):
+  with whole_folder(path) as partial:
+    (partial / 'deep').mkdir()
+    (partial / 'deep' / 'file').write_text(content)
+
+
+def content(path):
+  file = path / 'deep' / 'file'
+  return file.read_text() if file.exists() else None
+
+
+@pytest.fixture
+def watched(monkeypatch):
+  """Calls a function before and after every step by which a folder could be lost; notes what is done."""
+  done, watch = [], []
+
+  def watching(module, name, told):
+    does = getattr(module, name)
+
+    def step(path, *args, **kwargs):
+      for look in watch:
+        look()
+      result = does(path, *args, **kwargs)
+      done.append((name, told(path)))
+      for look in watch:
+        look()
+      return result
+
+    monkeypatch.setattr(module, name, step)
+
+  watching(os, 'rename', lambda path: os.path.basename(path))
+  watching(os, 'replace', lambda path: os.path.basename(path))
+  watching(os, 'fsync', lambda file: os.fstat(file).st_ino)
+  watching(shutil, 'rmtree', lambda path: os.path.basename(path))
+  return done, watch
+
+
+def test_at_every_step_the_old_folder_or_the_new_is_whole(tmp_path, watched):
+  """Whenever the process is killed."""
+  fill(tmp_path / 'model', 'old')
+  _, watch = watched
+  places = [tmp_path / name for name in ('model', 'model.old')]
+  seen = []
+  watch.append(lambda: seen.append([content(place) for place in places]))
+  fill(tmp_path / 'model', 'new')
+  assert all('old' in there or there[0] == 'new' for there in seen), seen
+  assert [None, 'old'] in seen and seen[-1] == ['new', None]
+  assert [path.name for path in tmp_path.iterdir()] == ['model']
+
+
+def test_what_is_renamed_is_on_the_disk_and_then_its_new_name_is(tmp_path, watched):
+  done, _ = watched
+  with whole_file(tmp_path / 'file') as file:
+    inode = os.fstat(file.fileno()).st_ino
+  assert done[0] == ('fsync', inode) and done[1][0] == 'replace' and done[2:] == [('fsync', tmp_path.stat().st_ino)]
+  done.clear()
+  fill(tmp_path / 'model', 'new')
+  inodes = [path.stat().st_ino for path in (tmp_path / 'model' / 'deep' / 'file', tmp_path / 'model')]
+  renamed = done.index(('rename', 'model.partial'))
+  assert all(('fsync', inode) in done[:renamed] for inode in inodes)
+  assert ('fsync', tmp_path.stat().st_ino) in done[renamed:]
+
+
+def killed_between_the_renames(tmp_path):
+  fill(tmp_path / 'model', 'old')
+  fill(tmp_path / 'other', 'new')
+  (tmp_path / 'model').rename(tmp_path / 'model.old')
+  (tmp_path / 'other').rename(tmp_path / 'model.partial')
+
+
+def test_writing_again_after_a_kill_loses_nothing_whether_it_works_or_not(tmp_path):
+  killed_between_the_renames(tmp_path)
+  with pytest.raises(UserError, match=r'No space left on device\): make room'), whole_folder(tmp_path / 'model'):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+  assert content(tmp_path / 'model') == 'old'
+  fill(tmp_path / 'model', 'newer')
+  assert content(tmp_path / 'model') == 'newer' and [path.name for path in tmp_path.iterdir()] == ['model']
 
 
 def test_text_and_json_are_written_whole_and_read_back(tmp_path):

@@ -28,6 +28,8 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     UserError: there is no such folder, it is of no format that we know, or no model computes in such a type.
   """
   path = pathlib.Path(path)
+  if not path.is_dir() and path.with_name(f'{path.name}.old').is_dir():
+    raise UserError(f'{path} was being replaced when something stopped it: {path}.old is what was there, rename it')
   if not path.is_dir():
     raise UserError(f'{path} is not a folder: give a model folder or the workdir of a finished training run')
   if (path / 'model' / 'config.json').is_file():

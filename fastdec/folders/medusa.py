@@ -23,8 +23,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from fastdec.errors import UserError
+from fastdec.files import whole_folder
 from fastdec.folders.huggingface import HuggingFaceFolder
-from fastdec.folders.stored import put
+from fastdec.folders.stored import put, write
 from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
@@ -109,10 +110,8 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
     base_model: the model that they are for, its name or its folder; config.json says it.
 
   Raises:
-    UserError: the folder is there already, or the heads are of another kind than the published ones.
+    UserError: the folder is there already or cannot be written, or the heads are of another kind than the published.
   """
-  from safetensors.flax import save_file
-
   module, params = heads
   if not isinstance(module, MedusaHeads) or module.output_bias:
     raise UserError(
@@ -128,12 +127,10 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
     'base_model_name_or_path': base_model,
     'version': '2',
   }
-  partial = folder.with_name(f'{folder.name}.partial')
-  partial.mkdir(parents=True, exist_ok=True)
   tensors: dict[str, Any] = flatten_dict(params, sep='/')
-  save_file({_their_name(name, module.layers): value for name, value in tensors.items()}, partial / FILE)
-  (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
-  partial.rename(folder)
+  with whole_folder(folder) as partial:
+    write(partial / FILE, {_their_name(name, module.layers): value for name, value in tensors.items()})
+    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
 def _their_name(ours: str, layers: int) -> str:

@@ -6,7 +6,7 @@
   tokenizer.model      the SentencePiece model, where tokens are text; or, of a model that came from fairseq:
   source.dict.txt, target.dict.txt     its dictionaries
 
-Written to a temporary folder first, then moved: a folder that exists is whole.
+Written to a temporary folder first, then moved: a folder that exists is whole (`files.whole_folder`).
 """
 
 import dataclasses
@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from fastdec.errors import UserError
-from fastdec.files import read_json
+from fastdec.files import read_json, whole_folder
 from fastdec.folders.folder import Folder
-from fastdec.folders.stored import put, stored_in
+from fastdec.folders.stored import put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
@@ -64,34 +63,19 @@ def save(
   Raises:
     UserError: it cannot be written; what was there stays.
   """
-  from safetensors import SafetensorError
-
-  folder = pathlib.Path(folder)
-  partial = folder.with_name(f'{folder.name}.partial')
-  shutil.rmtree(partial, ignore_errors=True)
-  try:
-    partial.mkdir(parents=True)
+  with whole_folder(pathlib.Path(folder)) as partial:
     _write(partial, model, params, tokenizer, heads)
-    if folder.exists():
-      shutil.rmtree(folder)
-    partial.rename(folder)
-  except (OSError, SafetensorError) as error:  # the latter where a disk is full
-    shutil.rmtree(partial, ignore_errors=True)
-    reason = getattr(error, 'strerror', None) or error
-    raise UserError(f'cannot write {folder} ({reason}): make room, or name another folder') from None
 
 
 def _write(folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None) -> None:
   """Fills a new folder; arguments as of `save`."""
-  from safetensors.numpy import save_file
-
   (family,) = (name for name, (model_class, _) in MODELS.items() if type(model) is model_class)
   config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
-  save_file(_flat(params), folder / 'model.safetensors')
+  write(folder / 'model.safetensors', params)
   if heads is not None:
     (kind,) = (name for name, heads_class in HEADS.items() if type(heads[0]) is heads_class)
     config['heads'] = {'type': kind, **dataclasses.asdict(heads[0])}
-    save_file(_flat(heads[1]), folder / 'heads.safetensors')
+    write(folder / 'heads.safetensors', heads[1])
   if isinstance(tokenizer, tuple):
     for file, name in zip(tokenizer, DICTIONARIES, strict=True):
       shutil.copy(file, folder / name)
@@ -220,7 +204,3 @@ def _fields(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> dict[
 def _tuples(value: Any) -> Any:
   """JSON's lists as the tuples that they were."""
   return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _flat(params: Params) -> dict[str, Any]:
-  return {name: np.asarray(jax.device_get(value), order='C') for name, value in flatten_dict(params, sep='/').items()}

@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, unread, and how they are read: one by one, each straight onto its devices."""
+"""Tensors of safetensors files: unread, read one by one, each straight onto its devices, and written one by one."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
@@ -93,6 +94,26 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
     offset = 8 + length + entry['data_offsets'][0]
     found[name] = Stored(file, offset, np.dtype(DTYPES[entry['dtype']]), tuple(entry['shape']))
   return found
+
+
+def write(file: pathlib.Path, params: Params) -> None:
+  """Writes parameters as a safetensors file, named by their paths: one after the other, so that the host holds one.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  named = sorted(flatten_dict(params, sep='/').items(), key=lambda entry: (-entry[1].dtype.itemsize, entry[0]))
+  header, end = {}, 0
+  for name, value in named:
+    start, end = end, end + value.nbytes
+    kind = next(kind for kind, dtype in DTYPES.items() if value.dtype == dtype)
+    header[name] = {'dtype': kind, 'shape': list(value.shape), 'data_offsets': [start, end]}
+  text = json.dumps(header, separators=(',', ':')).encode()
+  text += b' ' * (-len(text) % 8)
+  with open(file, 'wb') as opened:
+    opened.write(len(text).to_bytes(8, 'little') + text)
+    for _, value in named:
+      opened.write(np.asarray(jax.device_get(value), order='C').reshape(-1).view(np.uint8).data)
 
 
 def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None) -> Params:

@@ -1,10 +1,10 @@
 """Checkpoints are known to be damaged before they are read."""
 
-import json
 import zlib
 from pathlib import Path
 
-from fastdec.files import write_json
+from fastdec.errors import UserError
+from fastdec.files import read_json, write_json
 
 SUMS = 'sums.json'
 
@@ -17,13 +17,17 @@ def write_sums(folder: Path) -> None:
 def damage_of(folder: Path) -> str | None:
   """What is wrong with the files of a checkpoint, None where nothing is; TensorStore is loud about damaged files.
 
-  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint without them.
+  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint without them. A
+  power cut may also leave an empty file in their place: sums that cannot be read are none.
   """
-  path = folder / SUMS
   try:
-    found, expected = _sums(folder), json.loads(path.read_text()) if path.exists() else {}
-  except (OSError, ValueError) as error:
+    found = _sums(folder)
+  except OSError as error:
     return str(error)
+  try:
+    expected = read_json(folder / SUMS)
+  except UserError:
+    expected = {}
   for name, value in expected.items():
     if found.get(name) != value:
       return f'{name} is damaged' if name in found else f'{name} is missing'

@@ -6,9 +6,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.folders import stored
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
@@ -83,6 +85,27 @@ def test_saving_again_replaces_the_folder_whole(parts, folder):
   with pytest.raises(fd.UserError, match='without heads: give the workdir of a run with k >= 2'):
     fd.load_heads(folder)
   assert sorted(x.name for x in folder.parent.iterdir()) == ['model']
+
+
+def test_a_folder_that_was_being_replaced_is_named(folder):
+  folder.rename(f'{folder}.old')
+  with pytest.raises(fd.UserError, match=r'model was being replaced .*model\.old is what was there, rename it'):
+    fd.load(folder)
+
+
+def test_tensors_are_written_one_by_one_as_safetensors_writes_them_all(tmp_path):
+  from safetensors.numpy import save_file
+
+  tensors = {
+    'b/kernel': np.arange(6, dtype=np.float32).reshape(2, 3),
+    'a': np.array(7, np.float32),
+    'half': np.asarray(jax.numpy.ones(3, 'bfloat16')),
+    'c': np.asfortranarray(np.arange(4, dtype=np.float64).reshape(2, 2)),
+    'empty': np.zeros((0, 2), np.int8),
+  }
+  stored.write(tmp_path / 'ours', unflatten_dict(tensors, sep='/'))
+  save_file({name: np.array(x, order='C') for name, x in tensors.items()}, tmp_path / 'theirs')
+  assert (tmp_path / 'ours').read_bytes() == (tmp_path / 'theirs').read_bytes()
 
 
 def damage(folder, file, change):

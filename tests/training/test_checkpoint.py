@@ -105,6 +105,12 @@ def test_a_kill_before_the_sums_loses_nothing(saved):
   assert restore(saved).step == 6
 
 
+@pytest.mark.parametrize('left', ['', '[]', '{"params": '])
+def test_a_power_cut_that_empties_the_sums_loses_nothing(saved, left):
+  (saved / 'checkpoints' / '6' / 'sums.json').write_text(left)
+  assert restore(saved).step == 6
+
+
 @pytest.mark.parametrize(('steps', 'mean'), [((6,), 6), ((4, 6), 5), ((2, 4, 6), 4), ((2, 3, 6), 4)])
 def test_an_average_is_the_mean_of_those_asked_for_that_are_there(saved, steps, mean):
   w = average_checkpoints(saved, steps)['layer']['w']
