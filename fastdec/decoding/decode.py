@@ -1,4 +1,4 @@
-"""`decode` and `stream`: check what was given, compile once per shape, run the loop."""
+"""`decode` and `stream`: check what was given, compile once for many lengths (`decoding.inputs`), run the loop."""
 
 import functools
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool
 
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.strategy import LoopStrategy, Strategy
+from fastdec.decoding.settings import Whole
+from fastdec.decoding.strategy import Strategy, check_strategy, check_streams
 from fastdec.models.api import Model, Params
 from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
@@ -23,8 +24,8 @@ def decode(
   strategy: Strategy,
   prompt_lengths: Any = None,
   prefix: Any = None,
-  max_len: int | None = None,
-  key: Array | None = None,
+  max_len: Whole | None = None,
+  key: Any = None,
 ) -> Decoded:
   """Decodes a batch, on the devices that the parameters lie on.
 
@@ -32,10 +33,11 @@ def decode(
     model: the target (protocol: `fastdec.models.api`).
     params: its parameters; placed on a mesh by `fastdec.sharding.place`, they have the rows decoded along its 'data'.
     inputs: encoder-decoder: source ids int[b, s], padded with the pad id (a row of nothing but padding and end tokens
-      is empty, and decodes to an end token); decoder-only: prompt ids int[b, t], right-padded.
+      is empty, and decodes to an end token); decoder-only: prompt ids int[b, t], right-padded. Lists of rows of
+      different lengths will do, unpadded.
     strategy: `Greedy()`, `Blockwise(heads)`, ...
-    prompt_lengths: int[b], where prompts (or prefixes) differ in length.
-    prefix: encoder-decoder: target tokens int[b, t] to begin with; not repeated in the output.
+    prompt_lengths: int[b], where padded prompts (or prefixes) differ in length; None: whole rows, as they came.
+    prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the output.
     max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else 64).
     key: for strategies that sample: one key, split by row, or one key a row [b].
 
@@ -43,32 +45,37 @@ def decode(
     UserError: for inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that cannot be
       divided over the mesh.
   """
-  max_len, prompt, keys = checked(model, inputs, prompt_lengths, prefix, max_len, key)
-  mesh = mesh_of(params)
+  max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
+  mesh, room = mesh_of(params), room_of(model, max_len)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
-    return _decode(model, strategy, params, prompt, keys, max_len)
+    decoded = _decode(model, strategy, params, prompt, keys, room)
+    return decoded if room == max_len else _resized(decoded, max_len, model.pad_id)
 
 
 def stream(
   model: Model,
   params: Params,
   inputs: Any,
-  strategy: LoopStrategy,
+  strategy: Strategy,
   prompt_lengths: Any = None,
   prefix: Any = None,
-  max_len: int | None = None,
-  key: Array | None = None,
+  max_len: Whole | None = None,
+  key: Any = None,
 ) -> Iterator[list[list[int]]]:
   """Decodes as `decode`, yielding after the prompt and after every call what each row has emitted since.
 
   Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row yields [].
+
+  Raises:
+    UserError: as `decode`; a strategy that ranks whole outputs, as `Beam` does.
   """
-  max_len, prompt, keys = checked(model, inputs, prompt_lengths, prefix, max_len, key)
+  check_streams(strategy)
+  max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
   mesh = mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
-    state, is_over = start(Bound(model, params), strategy, prompt, keys, max_len)
+    state, is_over = start(Bound(model, params), strategy, prompt, keys, room_of(model, max_len))
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
     tokens, length, over = jax.device_get((state.tokens, state.length, is_over))
@@ -78,6 +85,21 @@ def stream(
     seen = length
     with using(mesh):
       state, is_over = step(Bound(model, params), strategy, state)
+
+
+def _prepared(
+  model: Model, inputs: Any, strategy: Strategy, lengths: Any, prefix: Any, max_len: Whole | None, key: Any
+) -> tuple[int, Prompt, Array | None]:
+  """max_len, the padded prompt and one key a row, all that was given being right; see `decode`."""
+  check_strategy(strategy)
+  max_len, prompt, keys = checked(model, inputs, lengths, prefix, max_len, key)
+  strategy.check(model, prompt, max_len)
+  return max_len, padded(model, prompt), keys
+
+
+@functools.partial(jax.jit, static_argnames=('max_len', 'pad_id'))
+def _resized(decoded: Decoded, max_len: int, pad_id: int) -> Decoded:
+  return decoded.resized(max_len, pad_id)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'))

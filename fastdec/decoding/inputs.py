@@ -1,64 +1,133 @@
-"""What was given to decode, checked before anything is compiled, and made into a `Prompt`."""
+"""What was given to decode, checked before anything is compiled, and made into a `Prompt`.
 
+A program is compiled for shapes, so there are few of these: `padded` prompts have one of few widths (`width_of`), and
+the loop has room for one of few numbers of tokens (`room_of`), while how many a row may emit is data.
+"""
+
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from fastdec.decoding.protocol import Prompt
+from fastdec.decoding.settings import count
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_words
 
 DEFAULT_MAX_LEN = 64
+IDS, PICTURES = 'integer ids of shape [rows, tokens]', 'pictures of shape [rows, height, width, channels]'
+LEAST_WIDTH = 16
+DOUBLED_TO = 512  # widths double up to here; beyond, where each token of padding costs more, there are four an octave
 
 
 def checked(
-  model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int | None, key: Array | None
+  model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: Any, key: Any
 ) -> tuple[int, Prompt, Array | None]:
   """max_len, the prompt and one key a row; see `decode` for the arguments and errors."""
-  max_len = max_len if max_len is not None else model.fixed_length or DEFAULT_MAX_LEN
-  if max_len < 1:
-    raise UserError(f'max_len={max_len} leaves nothing to decode: give at least 1')
-  prompt = prompt_of(model, np.asarray(inputs), lengths, prefix)
+  if max_len is None:
+    max_len = model.fixed_length or DEFAULT_MAX_LEN
+  max_len = count('max_len', max_len, 1, 'at least 1, a whole number of tokens that a row may emit')
+  prompt = prompt_of(model, inputs, lengths, prefix)
   check_positions(model, prompt, max_len)
+  prompt = dataclasses.replace(prompt, limit=jnp.full(prompt.length.shape, max_len, jnp.int32))
   return max_len, prompt, None if key is None else row_keys(key, prompt.tokens.shape[0])
 
 
-def prompt_of(model: Model, inputs: np.ndarray, lengths: Any, prefix: Any) -> Prompt:
+def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
   """The encoder's inputs and the decoder's first tokens; see `decode` for the arguments and errors."""
-  is_text = model.start_id is None or bool(model.eos_ids)  # images have their own shape, and no end
-  if is_text:
-    check_ids('inputs', inputs, source_words(model))
-  if not inputs.size:
-    raise UserError(f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least one row and column')
-  b = inputs.shape[0]
   forced = model.start_id is not None
+  is_text = not forced or model.fixed_length is None  # pictures have a shape of their own
+  own_lengths = None
+  if is_text:
+    inputs, own_lengths = ids_of('inputs', inputs, source_words(model), model.pad_id)
+  else:
+    inputs = _numbers('inputs', inputs, PICTURES)
+  if not inputs.ndim or not inputs.size:
+    raise UserError(f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least one row and column')
+  b, tokens = inputs.shape[0], inputs
   if not forced and prefix is not None:
     raise UserError('a decoder-only model takes no prefix: put it at the end of the prompt')
+  if forced:
+    tokens = np.full((b, 1), model.start_id, np.int32)
+    own_lengths = None
   if prefix is not None:
-    prefix = np.asarray(prefix)
-    check_ids('prefix', prefix, model.vocab_size)
+    prefix, own_lengths = ids_of('prefix', prefix, model.vocab_size, model.pad_id)
     if len(prefix) != b:
       raise UserError(f'prefix has {len(prefix)} rows, and inputs have {b}: give one for each')
-  start = np.full((b, 1), model.start_id if forced else 0, np.int32)
-  tokens = inputs if not forced else start if prefix is None else np.concatenate([start, prefix], axis=1)
-  lengths = np.full(b, tokens.shape[1]) if lengths is None else np.asarray(lengths) + forced
-  if lengths.shape != (b,) or (lengths < 1).any() or (lengths > tokens.shape[1]).any():
-    allowed = f'{b} numbers from {1 - forced} to {tokens.shape[1] - forced}'
-    raise UserError(f'prompt_lengths must be {allowed}, not {(lengths - forced).tolist()}')
+    tokens = np.concatenate([tokens, prefix], axis=1)
   empty = np.zeros(b, bool)
   if forced and is_text:
     empty = np.isin(inputs, (model.pad_id, *model.eos_ids)).all(1)
   source = jnp.asarray(inputs) if forced else None
-  return Prompt(source, jnp.asarray(tokens, jnp.int32), jnp.asarray(lengths, jnp.int32), jnp.asarray(empty))
+  length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
+  return Prompt(source, jnp.asarray(tokens, jnp.int32), jnp.asarray(length, jnp.int32), jnp.asarray(empty))
+
+
+def ids_of(
+  name: str, given: Any, words: int, pad_id: int
+) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
+  """Ids as one array, shorter rows padded; and, where rows came in several lengths, these.
+
+  Raises:
+    UserError: what was given are no rows of ids, or ids that the vocabulary does not have.
+  """
+  rows = [_numbers(name, row, IDS) for row in given] if isinstance(given, list | tuple) else []
+  lengths = None
+  if all(row.ndim == 1 for row in rows) and len({len(row) for row in rows}) > 1:
+    check_ids(name, np.concatenate(rows)[None], words)
+    lengths = np.array([len(row) for row in rows], int)
+    given = np.full((len(rows), lengths.max()), pad_id, np.int32)
+    for row, own in zip(given, rows, strict=True):
+      row[: len(own)] = own
+  ids = _numbers(name, given, IDS)
+  check_ids(name, ids, words)
+  return ids.astype(np.int32), lengths
+
+
+def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
+  """Rows of ids, each as long as it came. Errors as of `ids_of`."""
+  if not isinstance(given, list | tuple):
+    given = np.atleast_1d(_numbers(name, given, IDS))
+  rows = [_numbers(name, row, IDS) for row in given]
+  if rows:
+    one = next((row for row in rows if row.ndim != 1), None)
+    check_ids(name, np.concatenate(rows)[None] if one is None else one, words)
+  return rows
+
+
+def _numbers(name: str, given: Any, wanted: str) -> np.ndarray:
+  """What was given as an array; one without entries is of integers."""
+  try:
+    array = np.asarray(given)
+  except (TypeError, ValueError):  # rows within rows, or what is no array
+    array = np.asarray(None)
+  if array.dtype.kind not in 'biuf':
+    kind = type(given).__name__
+    raise UserError(f'{name} must be {wanted}, not {kind}' + (': use the tokenizer' if wanted == IDS else ''))
+  return array if array.size else array.astype(np.int32)
+
+
+def _lengths_of(
+  given: Any, own: Int[np.ndarray, ' b'] | None, rows: int, width: int, least: int
+) -> Int[np.ndarray, ' b']:
+  """How many tokens of each row count: as given, else as long as the row came."""
+  own = np.full(rows, width) if own is None else own
+  lengths = own if given is None else _numbers('prompt_lengths', given, f'{rows} numbers')
+  if lengths.shape != (rows,) or lengths.dtype.kind not in 'iu' or (lengths < least).any() or (lengths > own).any():
+    if given is None:
+      raise UserError(f'prompt {int(own.argmin())} is empty: give at least one token')
+    most = width if (own == width).all() else "their prompt's own length"
+    raise UserError(f'prompt_lengths must be {rows} numbers from {least} to {most}, not {lengths.tolist()}')
+  return lengths.astype(int)
 
 
 def check_ids(name: str, ids: np.ndarray, words: int) -> None:
   """Ids that the vocabulary does not have would be clamped in silence, and decode to plausible text."""
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
-    raise UserError(f'{name} must be integer ids of shape [rows, tokens], not {ids.dtype}{list(ids.shape)}')
+    raise UserError(f'{name} must be {IDS}, not {ids.dtype}{list(ids.shape)}')
   if ids.size and not 0 <= ids.min() <= ids.max() < words:
     span = f'{ids.min()} to {ids.max()}'
     raise UserError(f'{name} have ids from {span}, and the model knows 0 to {words - 1}: use its tokenizer')
@@ -77,10 +146,53 @@ def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
     raise UserError(f"a prompt of {t} tokens and max_len={max_len} exceed the model's {limit} positions: lower max_len")
 
 
-def row_keys(key: Array, rows: int) -> Array:
+def row_keys(key: Any, rows: int) -> Array:
   """One key a row, so that a batch draws what its rows would draw alone with the same row keys."""
-  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    key = jax.random.wrap_key_data(key)
+  try:
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+      key = jax.random.wrap_key_data(key)
+  except (AttributeError, TypeError, ValueError):
+    raise UserError(f'key={key!r} is no random key: give jax.random.key(0), for example') from None
   if key.shape not in ((), (rows,)):
     raise UserError(f'key has shape {list(key.shape)}: give one key, or one for each of the {rows} rows')
   return key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
+
+
+def padded(model: Model, prompt: Prompt) -> Prompt:
+  """The prompt and its source at widths of few, within the model's positions. A start token alone stays alone, and
+  pictures stay as they are."""
+  if model.fixed_length is not None:
+    return prompt
+  limit = model.max_positions
+
+  def wide(ids: Int[Array, 'b t']) -> Int[Array, 'b wide']:
+    t = ids.shape[1]
+    width = max(min(int(width_of(np.array(t))), limit or np.inf), t)
+    return jnp.asarray(np.pad(np.asarray(ids), ((0, 0), (0, int(width) - t)), constant_values=model.pad_id))
+
+  inputs = None if prompt.inputs is None else wide(prompt.inputs)
+  is_start = model.start_id is not None and prompt.tokens.shape[1] == 1
+  return dataclasses.replace(prompt, inputs=inputs, tokens=prompt.tokens if is_start else wide(prompt.tokens))
+
+
+def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
+  """16, 32, 64, ... up to 512, then as `room_of` has it: the smallest that holds each length.
+
+  >>> width_of(np.array([3, 16, 17, 40, 513])).tolist()
+  [16, 16, 32, 64, 640]
+  """
+  doubled = 2 ** np.ceil(np.log2(np.maximum(lengths, LEAST_WIDTH))).astype(int)
+  return np.where(lengths <= DOUBLED_TO, doubled, _four_an_octave(lengths))
+
+
+def room_of(model: Model, max_len: int) -> int:
+  """For how many tokens a loop makes room where a row may emit `max_len`: for so many where all outputs of the model
+  have one length, else 16, 32, 48, ..., 128, 160, 192, 224, 256, 320, ...: each slot costs time at every call."""
+  return max_len if model.fixed_length is not None else int(_four_an_octave(np.array(max_len)))
+
+
+def _four_an_octave(n: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
+  """Rounded up to a multiple of a quarter of the power of two below it, and of 16 at least."""
+  octave = 2 ** np.floor(np.log2(np.maximum(n - 1, 1))).astype(int)
+  step = np.maximum(LEAST_WIDTH, octave // 4)
+  return np.asarray(-(-n // step) * step)

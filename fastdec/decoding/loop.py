@@ -26,8 +26,9 @@ class DecodeState:
   While a row runs, cache.length == prompt + length - 1: the root is emitted, and not yet in the cache.
   """
 
-  tokens: Int[Array, 'b t']  # emitted so far, valid before `length`, pad id after; t = max_len
+  tokens: Int[Array, 'b t']  # emitted so far, valid before `length`, pad id after
   length: Int[Array, ' b']
+  limit: Int[Array, ' b']  # most tokens that the row may emit, at most t
   root: Int[Array, ' b']  # the newest emitted token
   done: Bool[Array, ' b']
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call
@@ -49,12 +50,13 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
     drafter: guesses tokens. Only `drafter.nodes` and `drafter.init` are used here.
     rule: chooses the first token, as the bonus of a draft that is the root alone.
     prompt: b rows of t tokens, right-padded, of at least one token each.
-    max_len: the most tokens that a row may emit, its end token included; a static int of at least 1.
+    max_len: room for this many tokens a row, its end token included; a static int of at least 1. A row may have a lower
+      limit of its own, as data: `prompt.limit`.
     keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None where neither does.
 
   Returns:
-    The state in which every row has emitted one token. Done are the rows whose first token is an end token, the rows
-    with an empty source (they emit the first of the model's end tokens, if it has any), and, for max_len = 1, all rows.
+    The state in which every row has emitted one token. Done are the rows whose first token is an end token, the empty
+    rows (they emit the first of the model's end tokens, or padding if it has none), and the rows whose limit is 1.
 
   Raises:
     UserError: while the program is traced, where the drafter or the rule cannot work with this target or without keys.
@@ -71,16 +73,17 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
   logits = _logits(target, take_node(hidden, prompt.length - 1)[:, None])
   nothing_drafted = Draft(last, Topology.chain(1))
   root = rule(_fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)).bonus
-  if model.eos_ids:
-    root = jnp.where(prompt.empty, model.eos_ids[0], root)
+  root = jnp.where(prompt.empty, (*model.eos_ids, model.pad_id)[0], root)
 
   prefill = Prefill(prompt, memory, hidden, taps, root, capacity)
   zeros = jnp.zeros(b, jnp.int32)
+  limit = zeros + max_len if prompt.limit is None else prompt.limit
   return DecodeState(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),
     length=zeros + 1,
+    limit=limit,
     root=root,
-    done=_is_among(root, model.eos_ids) | (max_len == 1),
+    done=_is_among(root, model.eos_ids) | prompt.empty | (limit <= 1),
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
@@ -104,7 +107,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   Returns:
     The state after the call. A running row has emitted from 1 to m tokens more, m = topology.max_depth + 1: the drafts
     that were accepted and the bonus. The bonus is left out where the last accepted draft ends the row, which an end
-    token does and the token that fills max_len.
+    token does and the token that meets the row's limit.
 
   Raises:
     UserError: as `init`.
@@ -149,11 +152,11 @@ def _is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b
 def _acceptable(
   draft: Draft, state: DecodeState, eos_ids: tuple[int, ...], suppressed_ids: tuple[int, ...]
 ) -> Bool[Array, 'b n']:
-  """Nodes that may be emitted: not below an end, within max_len, of no suppressed token."""
+  """Nodes that may be emitted: not below an end, within the row's limit, of no suppressed token."""
   topology = draft.topology
   ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
   below_end = (ancestors & _is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
-  room = state.tokens.shape[1] - state.length
+  room = state.limit - state.length
   allowed = with_rows(topology.acceptable, 2) & ~_is_among(draft.tokens, suppressed_ids)
   return allowed & ~below_end & (with_rows(topology.depths, 2) <= room[:, None])
 
@@ -167,18 +170,18 @@ def _emit(
   eos_ids: tuple[int, ...],
 ) -> tuple[DecodeState, Int[Array, ' b']]:
   """Appends the accepted drafts and, unless they end the row, the bonus. Also returns how many: 0 in finished rows."""
-  max_len = state.tokens.shape[1]
+  end = state.tokens.shape[1]
   depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
   drafts = take_node(depths, node)  # accepted ones
   last = take_node(draft.tokens, node)
-  cut = ((drafts > 0) & _is_among(last, eos_ids)) | (state.length + drafts >= max_len)
+  cut = ((drafts > 0) & _is_among(last, eos_ids)) | (state.length + drafts >= state.limit)
   count = jnp.where(state.done, 0, drafts + (~cut).astype(jnp.int32))
 
   block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
   index = jnp.arange(block.shape[1], dtype=jnp.int32)[None]
   block = jnp.where(index == drafts[:, None], bonus[:, None], block)
-  place = jnp.where(index < count[:, None], state.length[:, None] + index, max_len)
-  call = jnp.where(state.done, max_len, state.calls)[:, None]
+  place = jnp.where(index < count[:, None], state.length[:, None] + index, end)
+  call = jnp.where(state.done, end, state.calls)[:, None]
   newest = jnp.where(cut, last, bonus)
   length, runs = state.length + count, (~state.done).astype(jnp.int32)
   return dataclasses.replace(
@@ -186,7 +189,7 @@ def _emit(
     tokens=_put(state.tokens, place, block),
     length=length,
     root=jnp.where(state.done, state.root, newest),
-    done=state.done | _is_among(newest, eos_ids) | (length >= max_len),
+    done=state.done | _is_among(newest, eos_ids) | (length >= state.limit),
     block_sizes=_put(state.block_sizes, call, count[:, None]),
     calls=state.calls + runs,
     draft_calls=state.draft_calls + draft.calls * runs,

@@ -22,9 +22,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
-from fastdec.decoding.inputs import check_ids, checked, row_keys
+from fastdec.decoding.inputs import checked, padded, room_of, row_keys, rows_of, width_of
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.strategy import Strategy
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.strategy import Strategy, check_strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, source_words
 from fastdec.sharding import check_rows, mesh_of, place_rows, using
@@ -32,7 +33,6 @@ from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
 LEAST_POOLFULS = 8  # of a group: what is saved by another width must be worth compiling for it
-LEAST_WIDTH = 16
 NOBODY = -1
 
 
@@ -48,32 +48,33 @@ class Finished:
 def decode_each(
   model: Model,
   params: Params,
-  sources: Sequence[np.ndarray],
+  inputs: Any,
   strategy: Strategy,
-  max_len: int | None = None,
-  rows: int = 64,
-  key: Array | None = None,
+  max_len: Whole | None = None,
+  rows: Whole = 64,
+  key: Any = None,
 ) -> Iterator[Finished]:
-  """Decodes all sources, the longest first, and yields them as they end; each is decoded as `decode` would.
+  """Decodes any number of inputs, the longest first, and yields them as they end, each decoded as `decode` would.
 
   Args:
     model, params, strategy, max_len: see `decode`.
-    sources: int[s] each, without padding: source ids, or the prompts of a decoder-only model.
-    rows: sources decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its devices.
-    key: for strategies that sample; source i draws what row i of one batch of all sources would.
+    inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a decoder-only model.
+    rows: inputs decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its devices.
+    key: for strategies that sample; input i draws what row i of one batch of all inputs would.
 
   Raises:
     UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the devices along 'data'.
   """
-  if rows < 1:
-    raise UserError(f'rows={rows} is not possible: give 1 or more')
+  rows = count('rows', rows, 1, '1 or more')
+  check_strategy(strategy)
+  sources = rows_of('inputs', inputs, source_words(model))
   lengths = np.array([len(source) for source in sources], int)
   if not lengths.size:
     return iter(())
   if model.start_id is None and not lengths.all():
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
-  check_ids('sources', np.concatenate(list(sources))[None], source_words(model))
-  max_len, _, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
+  max_len, longest, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
+  strategy.check(model, longest, max_len)
   mesh = mesh_of(params)
   unit = 1 if mesh is None else mesh.shape['data']
   check_rows(rows, unit)
@@ -85,19 +86,19 @@ def decode_each(
 
 
 def decode_all(*args: Any, **kwargs: Any) -> Decoded:
-  """What `decode_each` yields for the same arguments, in the order of the sources, as NumPy arrays."""
+  """What `decode_each` yields for the same arguments, in the order of the inputs, as NumPy arrays."""
   return in_order(decode_each(*args, **kwargs))
 
 
 def in_order(parts: Iterable[Finished]) -> Decoded:
-  """All that `decode_each` has yielded, in the order of the sources, as NumPy arrays.
+  """All that `decode_each` has yielded, in the order of the inputs, as NumPy arrays.
 
   Raises:
     UserError: there is nothing.
   """
   parts = list(parts)
   if not parts:
-    raise UserError('there is nothing to decode: give at least one source')
+    raise UserError('there is nothing to decode: give at least one input')
   order = np.argsort(np.concatenate([part.indices for part in parts]))
   return jax.tree.map(lambda *x: np.concatenate(x)[order], *(part.decoded for part in parts))
 
@@ -124,16 +125,6 @@ def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray
   return groups
 
 
-def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """16, 32, 64, ...: the smallest that holds each length.
-
-  >>> width_of(np.array([3, 16, 17, 40])).tolist()
-  [16, 16, 32, 64]
-  """
-  doublings = np.ceil(np.log2(np.maximum(lengths, LEAST_WIDTH) / LEAST_WIDTH))
-  return np.asarray(LEAST_WIDTH * 2 ** doublings.astype(int))
-
-
 @dataclasses.dataclass(frozen=True)
 class _Pool:
   """Decodes groups of sources, `rows` at once, of which at least `quarter` leave and come together."""
@@ -151,16 +142,16 @@ class _Pool:
   def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
     """Yields the sources of a group as they end."""
     pool_rows = self.rows - self.rows % self.quarter
-    longest = max(len(self.sources[i]) for i in group)
-    width = min(int(width_of(np.array(longest))), self.model.max_positions or longest)
-    most = self.strategy.most_tokens(width, self.max_len)  # not of `longest`: few programs
+    width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
+    width = min(width, self.model.max_positions or width)
+    room = self.strategy.most_tokens(width, room_of(self.model, self.max_len))  # not of the longest: few programs
     owners, is_done, row_calls, state = np.full(pool_rows, NOBODY), np.ones(pool_rows, bool), 0, None
     for begun in itertools.count(0, self.quarter):
       come = group[begun : begun + self.quarter]
       come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
-      prompt, keys = self._prompt(come, width, most)
+      prompt, keys = self._prompt(come, width)
       if state is None:
-        state = self._nothing(prompt, keys, most, pool_rows // self.quarter)
+        state = self._nothing(prompt, keys, room, pool_rows // self.quarter)
       order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
       slots = order[: self.quarter]
       left, owners[slots] = owners[slots], come
@@ -168,17 +159,18 @@ class _Pool:
       still = pool_rows if begun + self.quarter < pool_rows else wanted  # nothing runs before the pool is full
       with using(self.mesh):
         state, calls, is_done, decoded = _exchange(
-          self.model, self.strategy, self.params, state, slots, prompt, keys, (most, self.max_len), still
+          self.model, self.strategy, self.params, state, slots, prompt, keys, room, still
         )
       (kept,) = (left != NOBODY).nonzero()
       if kept.size:
-        yield Finished(left[kept], jax.tree.map(functools.partial(_rows_of, rows=kept), decoded), row_calls)
+        decoded = jax.tree.map(functools.partial(_rows_of, rows=kept), decoded)
+        yield Finished(left[kept], decoded.resized(self.max_len, self.model.pad_id), row_calls)
         row_calls = 0
       if (owners == NOBODY).all():
         return
       is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
 
-  def _prompt(self, indices: Int[np.ndarray, ' q'], width: int, max_len: int) -> tuple[Prompt, Array | None]:
+  def _prompt(self, indices: Int[np.ndarray, ' q'], width: int) -> tuple[Prompt, Array | None]:
     """What `decode` would make of these sources in one batch; fillers are empty rows, which end at once."""
     inputs = np.full((len(indices), width), self.model.pad_id, np.int32)
     lengths = np.ones(len(indices), int)
@@ -188,15 +180,16 @@ class _Pool:
         inputs[row, : lengths[row]] = self.sources[index]
     is_prompt = self.model.start_id is None
     keys = None if self.keys is None else self.keys[indices.clip(0)]
-    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, max_len, keys)
+    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, self.max_len, keys)
+    prompt = padded(self.model, prompt)
     prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
     return place_rows((prompt, keys), self.mesh)
 
-  def _nothing(self, prompt: Prompt, keys: Array | None, max_len: int, quarters: int) -> Any:
+  def _nothing(self, prompt: Prompt, keys: Array | None, room: int, quarters: int) -> Any:
     """A state of the pool's shapes; every row of it is overwritten before the first step."""
 
     def init(strategy: Any, params: Any, prompt: Any, keys: Any) -> Any:
-      return strategy.init(Bound(self.model, params), prompt, max_len, keys)
+      return strategy.init(Bound(self.model, params), prompt, room, keys)
 
     shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
     nothing = jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
@@ -212,7 +205,7 @@ def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
   return np.asarray(x)[rows]
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'max_len'), donate_argnames='state')
+@functools.partial(jax.jit, static_argnames=('model', 'room'), donate_argnames='state')
 def _exchange(
   model: Model,
   strategy: Strategy,
@@ -221,17 +214,16 @@ def _exchange(
   slots: Int[Array, ' q'],
   prompt: Prompt,
   keys: Array | None,
-  max_len: tuple[int, int],
+  room: int,
   still: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
   """New rows come to `slots`, and the pool runs until at most `still` rows do.
 
-  max_len is that of this pool, and that of the results, whatever pool they come from.
   Returns the state, the calls it took, which rows have ended, and the results of those that had stood in the slots.
   """
   target = Bound(model, params)
-  left = strategy.result(strategy.take(state, slots)).widened(max_len[1], model.pad_id)
-  state = _put(state, slots, strategy.init(target, prompt, max_len[0], keys))
+  left = strategy.result(strategy.take(state, slots))
+  state = _put(state, slots, strategy.init(target, prompt, room, keys))
   state, calls = jax.lax.while_loop(
     lambda carry: (~strategy.done(carry[0])).sum() > still,
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),

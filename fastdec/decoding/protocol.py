@@ -31,6 +31,7 @@ class Prompt:
   tokens: Int[Array, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
   length: Int[Array, ' b']  # at least 1
   empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
+  limit: Int[Array, ' b'] | None = None  # most tokens that a row may emit; None: as many as there is room for
 
   def source_length(self, pad_id: int) -> Int[Array, ' b']:
     """Tokens of each row's source, a text, up to the last that is no padding."""
@@ -41,26 +42,32 @@ class Prompt:
 
 @struct.pytree
 class Decoded:
-  """What was generated. lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call."""
+  """What was generated.
 
-  tokens: Int[Array, 'b t']  # end token included, pad id after; neither prompt nor start token
-  lengths: Int[Array, ' b']
-  block_sizes: Int[Array, 'b t']  # tokens emitted by each call of the target
-  calls: Int[Array, ' b']
-  draft_calls: Int[Array, ' b']  # calls of the drafter's own model
-  scores: Float[Array, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
-  nbest_tokens: Int[Array, 'b w t'] | None = None  # beams: the w best, best first
-  nbest_scores: Float[Array, 'b w'] | None = None
+  lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call. `calls` is the number of
+  block sizes above 0. A beam search may go on after its best hypothesis has ended: there `calls` is the number of
+  steps, and block_sizes are the ones of that hypothesis, which may be fewer.
+  """
 
-  def widened(self, max_len: int, pad_id: int) -> 'Decoded':
-    """The same with room for `max_len` tokens a row."""
-    room = max_len - self.tokens.shape[1]
+  tokens: Int[Array | np.ndarray, 'b t']  # end token included, pad id after; neither prompt nor start token
+  lengths: Int[Array | np.ndarray, ' b']
+  block_sizes: Int[Array | np.ndarray, 'b t']  # tokens emitted by each call of the target
+  calls: Int[Array | np.ndarray, ' b']
+  draft_calls: Int[Array | np.ndarray, ' b']  # calls of the drafter's own model
+  scores: Float[Array | np.ndarray, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
+  nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
+  nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
 
-    def wide(x: Array, value: int) -> Array:
-      return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)], constant_values=value)
+  def resized(self, max_len: int, pad_id: int) -> 'Decoded':
+    """The same with room for `max_len` tokens a row, as no row has more."""
+    xp = np if isinstance(self.tokens, np.ndarray) else jnp
 
-    nbest = None if self.nbest_tokens is None else wide(self.nbest_tokens, pad_id)
-    tokens, block_sizes = wide(self.tokens, pad_id), wide(self.block_sizes, 0)
+    def sized(x: Any, value: int) -> Any:
+      missing = max(max_len - x.shape[-1], 0)
+      return xp.pad(x[..., :max_len], [(0, 0)] * (x.ndim - 1) + [(0, missing)], constant_values=value)
+
+    nbest = None if self.nbest_tokens is None else sized(self.nbest_tokens, pad_id)
+    tokens, block_sizes = sized(self.tokens, pad_id), sized(self.block_sizes, 0)
     return dataclasses.replace(self, tokens=tokens, block_sizes=block_sizes, nbest_tokens=nbest)
 
   @property

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.inputs import check_ids, check_positions, prompt_of
+from fastdec.decoding.inputs import check_positions, ids_of, prompt_of
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, causal, suppress
@@ -43,22 +43,22 @@ def score(
 
   Args:
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
-    targets: int[b, t], what would have been decoded: its end token included, padding after.
-    target_lengths: int[b], tokens of each target; None: up to the first end token, else all t.
+    targets: int[b, t], what would have been decoded: its end token included, padding after; or lists, unpadded.
+    target_lengths: int[b], tokens of each target; None: up to the first end token, else all there are.
 
   Raises:
     UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's positions.
   """
-  targets = np.asarray(targets)
-  check_ids('targets', targets, model.vocab_size)
-  prompt = prompt_of(model, np.asarray(inputs), prompt_lengths, prefix)
+  targets, own_lengths = ids_of('targets', targets, model.vocab_size, model.pad_id)
+  prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   b, t = targets.shape
   if len(prompt.tokens) != b or t < 1:
     rows = len(prompt.tokens)
     raise UserError(f'targets have shape [{b}, {t}], and inputs have {rows} rows: give one target for each')
   check_positions(model, prompt, t)
   is_end = np.isin(targets, model.eos_ids)
-  ended = np.where(is_end.any(1), is_end.argmax(1) + 1, t)
+  whole = np.full(b, t) if own_lengths is None else own_lengths
+  ended = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
   lengths = ended if target_lengths is None else np.asarray(target_lengths)
   if lengths.shape != (b,) or (lengths < 0).any() or (lengths > t).any():
     raise UserError(f'target_lengths must be {b} numbers from 0 to {t}, not {lengths.tolist()}')

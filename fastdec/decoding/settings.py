@@ -6,6 +6,7 @@ it is a tracer and has no value to check: it was checked outside, when the strat
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -13,7 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 
+Whole = Any  # an int, Python's or NumPy's; anything else that is given has its sentence (`count`)
 SMALLEST = float(np.finfo(np.float32).tiny)  # what lies below counts as 0 on the device
+LARGEST = 2**31 - 1  # that an int32 holds
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond let float32 logits overflow to a law of NaN
 
 
@@ -22,14 +25,38 @@ def is_traced(value: Any) -> bool:
   return isinstance(value, Tracer)
 
 
+def is_number(value: Any, kinds: str = 'iuf') -> bool:
+  """Whether it is one number of these kinds (NumPy's letters); an array counts if it has no axes. True is none."""
+  if not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
+    return False
+  array = np.asarray(value)
+  return array.ndim == 0 and array.dtype.kind in kinds
+
+
+def is_whole(value: Any, least: int, kinds: str = 'iuf') -> bool:
+  """Whether it is one whole number, from `least` to what an int32 holds."""
+  return is_number(value, kinds) and bool(least <= value <= LARGEST) and float(value).is_integer()
+
+
+def count(name: str, value: Any, least: int, allowed: str) -> int:
+  """A number of things that is part of a shape, as a Python int.
+
+  Raises:
+    UserError: it is no integer, or below `least`; the sentence names the setting and says what is `allowed`.
+  """
+  if is_traced(value) or not is_whole(value, least, kinds='iu'):
+    raise UserError(f'{name}={value!r} is not possible: give {allowed}')
+  return int(value)
+
+
 def whole(value: Any, least: int, takes: str) -> Int[Array, '']:
   """The setting as int32, whatever kind of number it came as.
 
   Raises:
-    UserError: '{takes} >= {least}, not {value}'.
+    UserError: '{takes} >= {least}, a whole number, not {value}'.
   """
-  if not is_traced(value) and value < least:
-    raise UserError(f'{takes} >= {least}, not {value}')
+  if not is_traced(value) and not is_whole(value, least):
+    raise UserError(f'{takes} >= {least}, a whole number, not {value}')
   return jnp.asarray(value, jnp.int32)
 
 
@@ -39,9 +66,22 @@ def real(name: str, value: Any, least: float, most: float, allowed: str) -> Floa
   Raises:
     UserError: it is not from `least` to `most`; the sentence names the setting and says what is `allowed`.
   """
-  if not is_traced(value) and not least <= value <= most:
+  if not is_traced(value) and not (is_number(value) and least <= value <= most):
     raise UserError(f'{name}={value} is not possible: give {allowed}')
   return jnp.asarray(value, jnp.float32)
+
+
+def number(name: str, value: Any, allowed: str) -> Any:
+  """Any finite number, as a NumPy scalar of JAX's default type.
+
+  Raises:
+    UserError: it is none; the sentence begins with the name and says what is `allowed`.
+  """
+  if is_traced(value):
+    return value
+  if not is_number(value) or not np.isfinite(value):
+    raise UserError(f'{name}{value!r} is not possible: give {allowed}')
+  return np.asarray(value, jnp.result_type(float))[()]
 
 
 def temperature(value: Any, allowed: str) -> Float[Array, '']:
@@ -55,4 +95,4 @@ def temperature(value: Any, allowed: str) -> Float[Array, '']:
 
 def is_zero(value: Any) -> bool:
   """Whether a temperature asks for the most likely token: another rule, so another program. What is traced does not."""
-  return not is_traced(value) and bool(value == 0)
+  return not is_traced(value) and is_number(value) and bool(value == 0)

@@ -7,6 +7,8 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec.decoding import loop
 from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
+from fastdec.errors import UserError
+from fastdec.models.api import Model
 from fastdec.struct import Bound
 
 
@@ -19,6 +21,13 @@ class Strategy(Protocol):
   first, and where a row has several entries (beams), they lie together.
   """
 
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    """Raises UserError where this cannot decode that.
+
+    Called outside jit, so that lengths are known, and before anything is compiled. `init` may raise too.
+    """
+    ...
+
   def most_tokens(self, source: int, max_len: int) -> int:
     """Upper bound on the tokens that a row can emit, given the length of its source, or of its prompt.
 
@@ -27,7 +36,7 @@ class Strategy(Protocol):
     ...
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
-    """Runs the prompt, once."""
+    """Runs the prompt, once. There is room for max_len tokens a row, of which `prompt.limit` may be emitted."""
     ...
 
   def step(self, target: Bound, state: Any) -> Any:
@@ -66,6 +75,9 @@ class LoopStrategy:
     """The rule that the loop is given: `rule`, unless other settings have a part in it."""
     return self.rule
 
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    return
+
   def most_tokens(self, source: int, max_len: int) -> int:
     return max_len
 
@@ -83,3 +95,17 @@ class LoopStrategy:
 
   def result(self, state: loop.DecodeState) -> Decoded:
     return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
+
+
+def check_strategy(strategy: Any) -> None:
+  """Raises UserError where what was given is no strategy."""
+  if isinstance(strategy, type) or not isinstance(strategy, Strategy):
+    raise UserError(f'strategy={strategy!r} is no strategy: give fd.Greedy(), fd.Sample(), fd.Beam() or another')
+
+
+def check_streams(strategy: Any) -> None:
+  """Raises UserError where a strategy does not write its tokens one after the other, for good."""
+  check_strategy(strategy)
+  if not isinstance(strategy, LoopStrategy):
+    name = type(strategy).__name__
+    raise UserError(f'{name} knows its tokens at the end alone: give it to fd.decode, or stream another strategy')

@@ -38,7 +38,7 @@ def betas(
     texts: what the target wrote.
     temperature: of both laws; 0 compares their most likely words.
   """
-  prompt = prompt_of(target[0], np.asarray(inputs), None, None)
+  prompt = prompt_of(target[0], inputs, None, None)
   found = _betas(Bound(*target), Bound(*draft), prompt, jnp.asarray(texts.tokens), temperature or 1.0, temperature == 0)
   place = np.arange(found.shape[1])
   return np.asarray(found)[(place > 0) & (place < np.asarray(texts.lengths)[:, None])]

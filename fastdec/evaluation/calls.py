@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from fastdec import struct
 from fastdec.decoding.decode import start
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rules.matching import Exact
@@ -133,20 +133,19 @@ def texts(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key:
 
   Arguments as of `fd.decode`; `times` is data, so one program serves every number.
   """
-  _, prompt, keys = checked(target.module, inputs, None, None, max_len, key)
-  return _texts(target, strategy, prompt, keys, max_len, times)
+  model = target.module
+  max_len, prompt, keys = checked(model, inputs, None, None, max_len, key)
+  return _texts(target, strategy, padded(model, prompt), keys, room_of(model, max_len), times)
 
 
-@functools.partial(jax.jit, static_argnames='max_len')
-def _texts(
-  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, max_len: int, times: int | Array
-) -> DecodeState:
+@functools.partial(jax.jit, static_argnames='room')
+def _texts(target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, room: int, times: int | Array) -> DecodeState:
   def again(_: Array, last: DecodeState) -> DecodeState:
     # No length is below 0, but XLA does not know that, and so decodes each time anew.
     begun = dataclasses.replace(state, root=state.root + (last.length < 0))
     return jax.lax.while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun)
 
-  state = strategy.init(target, prompt, max_len, keys)
+  state = strategy.init(target, prompt, room, keys)
   return jax.lax.fori_loop(0, times, again, state)
 
 

@@ -57,7 +57,7 @@ def head_ranks(
     inputs, prompt_lengths: as in `decode`.
     texts: what the target wrote: greedily, to know what exact acceptance would take.
   """
-  prompt = prompt_of(target[0], np.asarray(inputs), prompt_lengths, None)
+  prompt = prompt_of(target[0], inputs, prompt_lengths, None)
   ranks = np.asarray(_ranks(Bound(*target), Bound(*heads), prompt, jnp.asarray(texts.tokens)))
   lengths = np.asarray(texts.lengths)
   place = np.arange(ranks.shape[1])[:, None]

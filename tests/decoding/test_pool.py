@@ -97,6 +97,21 @@ def test_one_program_a_width_whatever_the_number_of_sources():
   assert pool._exchange._cache_size() == before + 2
 
 
+@pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2)], ids=['greedy', 'beam'])
+def test_fillers_cost_no_calls_of_a_model_without_ends(strategy):
+  """Eight inputs in eight rows: each takes 19 calls behind its first token, and the fillers none."""
+  parts = list(decode_each(HashLM(eos_ids=()), {}, prompts(8), strategy, 20, rows=8))
+  assert sum(part.row_calls for part in parts) == 8 * 19
+  assert all((part.decoded.lengths == 20).all() for part in parts)
+
+
+def test_lists_and_arrays_of_any_lengths_are_inputs():
+  given = [[3, 4, 5], np.array([6]), (7, 8), jnp.array([9, 2, 3, 4])]
+  expected = decode_all(MODEL, {}, [np.array(one, np.int32) for one in given], fd.Greedy(), 9)
+  assert same(decode_all(MODEL, {}, given, fd.Greedy(), 9), expected)
+  assert same(decode_all(MODEL, {}, np.array([[3, 4, 5]]), fd.Greedy(), 9), jax.tree.map(lambda x: x[:1], expected))
+
+
 @pytest.mark.parametrize(
   'lengths, least, groups',
   [
@@ -115,15 +130,20 @@ def test_groups(lengths, least, groups):
   'change, words',
   [
     ({'rows': 0}, 'rows=0 is not possible'),
-    ({'sources': []}, 'nothing to decode'),
-    ({'sources': [np.array([3, 14])]}, 'the model knows 0 to 13'),
-    ({'sources': [np.array([0.5])]}, 'integer ids'),
+    ({'rows': 2.5}, 'rows=2.5 is not possible'),
+    ({'inputs': []}, 'nothing to decode'),
+    ({'inputs': [np.array([3, 14])]}, 'the model knows 0 to 13'),
+    ({'inputs': [np.array([0.5])]}, 'integer ids'),
+    ({'inputs': [[3, 4], 5]}, 'integer ids'),
+    ({'inputs': 3}, 'integer ids'),
+    ({'inputs': ['once upon']}, 'not str: use the tokenizer'),
     ({'max_len': 0}, 'max_len=0'),
-    ({'sources': [np.array([3]), np.array([], np.int32)]}, 'prompt 1 is empty'),
+    ({'inputs': [np.array([3]), np.array([], np.int32)]}, 'prompt 1 is empty'),
+    ({'key': 0}, 'key=0 is no random key'),
   ],
 )
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
   monkeypatch.setattr(pool, '_exchange', None)
-  given = {'model': MODEL, 'params': {}, 'sources': prompts(3), 'strategy': fd.Greedy(), 'max_len': 5} | change
+  given = {'model': MODEL, 'params': {}, 'inputs': prompts(3), 'strategy': fd.Greedy(), 'max_len': 5} | change
   with pytest.raises(fd.UserError, match=words):
     decode_all(**given)

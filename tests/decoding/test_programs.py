@@ -1,4 +1,4 @@
-"""What is compiled: how large a program is, and how many there are."""
+"""What is compiled: how large a program is, and how many there are for inputs of many lengths."""
 
 import jax
 import jax.numpy as jnp
@@ -6,15 +6,37 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.decode import _decode
-from fastdec.decoding.inputs import checked
+from fastdec.decoding import pool
+from fastdec.decoding.decode import _decode, start, step
+from fastdec.decoding.inputs import checked, padded, prompt_of, room_of, width_of
 from fastdec.models.api import Nodes, causal
 from fastdec.models.attention import local_mask, node_mask
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from tests.decoding.fakes import HashLM, oracle
+from tests.decoding.methods_table import METHODS, hash_kit
 
 TINY = LM(
   LMConfig(vocab_size=17, d_model=8, d_ff=8, layers=1, heads=2, windows=(0,), norm_epsilon=1e-5, max_positions=9000)
 )
+TRANSLATOR = Transformer(
+  TransformerConfig(
+    vocab_size=13, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, max_positions=40, dtype='float32'
+  )
+)
+IMAGES = ImageTransformer(
+  ImageTransformerConfig(
+    d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, block_length=6
+  )
+)
+MODEL = HashLM()
+LENGTHS, MAX_LENS = (3, 30, 5, 16, 17, 4, 9, 25, 32, 1), (17, 20, 22, 23, 24, 25, 27, 28, 31, 32)
+
+
+def prompts():
+  rng = np.random.default_rng(0)
+  return [rng.integers(2, 13, length).tolist() for length in LENGTHS]
 
 
 def test_a_long_prompt_s_mask_is_not_in_the_program():
@@ -33,3 +55,86 @@ def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
   np.testing.assert_array_equal(chain.mask, stored.mask)
   np.testing.assert_array_equal(node_mask(chain, length, slots), node_mask(stored, length, slots))
   np.testing.assert_array_equal(local_mask(chain, length, slots, 2), local_mask(stored, length, slots, 2))
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_prompts_of_ten_lengths_and_limits_compile_two_programs(name):
+  strategy, before = METHODS[name](hash_kit()), _decode._cache_size()
+  for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
+    out = fd.decode(MODEL, {}, [prompt], strategy, max_len=max_len)
+    expected = oracle(MODEL, prompt, max_len)
+    assert out.tokens.shape == out.block_sizes.shape == (1, max_len)
+    assert out.tokens[0].tolist() == expected + [0] * (max_len - len(expected))
+    assert out.lengths[0] == len(expected) == 1 + out.block_sizes.sum()
+  assert _decode._cache_size() == before + 2  # of prompts of up to 16 tokens, and up to 32
+
+
+def test_beams_of_ten_limits_compile_one_program():
+  before = _decode._cache_size()
+  for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
+    out = fd.decode(MODEL, {}, [prompt[:16]], fd.Beam(2, n_best=2), max_len=max_len)
+    assert out.nbest_tokens.shape == (1, 2, max_len) and out.tokens.shape == out.block_sizes.shape == (1, max_len)
+    assert int(out.lengths[0]) <= max_len
+  assert _decode._cache_size() == before + 1
+
+
+def test_streams_of_ten_lengths_and_limits_compile_two_programs_each_way():
+  before = start._cache_size(), step._cache_size()
+  for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
+    blocks = fd.stream(MODEL, {}, [prompt], fd.Greedy(), max_len=max_len)
+    assert [token for (block,) in blocks for token in block] == oracle(MODEL, prompt, max_len)
+  assert (start._cache_size(), step._cache_size()) == (before[0] + 2, before[1] + 2)
+
+
+def test_pools_of_ten_lengths_and_limits_compile_two_programs():
+  before = pool._exchange._cache_size()
+  for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
+    out = pool.decode_all(MODEL, {}, [np.array(prompt)] * 4, fd.Greedy(), max_len, rows=4)
+    assert out.tokens.shape == (4, max_len)
+    assert out.tokens[3, : out.lengths[3]].tolist() == oracle(MODEL, prompt, max_len)
+  assert pool._exchange._cache_size() == before + 2
+
+
+def test_the_pool_s_widths_are_not_the_longest_source_s():
+  """Of a model without positions, as T5 is."""
+  before = pool._exchange._cache_size()
+  for length in (17, 19, 31):
+    pool.decode_all(MODEL, {}, [np.full(length, 3)] * 4, fd.Greedy(), 5, rows=4)
+  assert pool._exchange._cache_size() == before + 1
+
+
+def test_sources_of_ten_lengths_compile_two_programs():
+  """A row alone is decoded as among longer ones, whose padding it has."""
+  params = jax.tree.map(lambda x: 3 * x, TRANSLATOR.init(jax.random.key(1)))
+  sources = [[*prompt, 1] for prompt in prompts()]
+  together = fd.decode(TRANSLATOR, params, sources, fd.Greedy(), max_len=8)
+  assert len({tuple(row) for row in together.tokens.tolist()}) > 3
+  before = _decode._cache_size()
+  for source, expected in zip(sources, together.tokens.tolist(), strict=True):
+    assert fd.decode(TRANSLATOR, params, [source], fd.Greedy(), max_len=8).tokens[0].tolist() == expected
+  assert _decode._cache_size() <= before + 3  # 33 tokens with the end are more than 32
+
+
+def test_padding_stays_within_the_model_s_positions():
+  wide = padded(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 33), 3), None, np.full((1, 20), 3)))
+  assert wide.inputs.shape == (1, 40) and wide.tokens.shape == (1, 32)
+  assert (wide.inputs[0, 33:] == 0).all() and wide.length.tolist() == [21]
+  start_alone = padded(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 3), 3), None, None))
+  assert start_alone.tokens.shape == (1, 1)
+
+
+def test_pictures_keep_their_shape_and_length():
+  prompt = prompt_of(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
+  assert padded(IMAGES, prompt) is prompt
+  assert room_of(IMAGES, IMAGES.fixed_length) == IMAGES.fixed_length == 48 and room_of(IMAGES, 17) == 17
+
+
+def test_widths_and_rooms():
+  """Room costs time at every call, so that it is at most a quarter more than was asked for; small ones aside."""
+  some = np.arange(1, 5000)
+  rooms = np.array([room_of(MODEL, n) for n in some.tolist()])
+  assert sorted(set(rooms.tolist()))[:12] == [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256]
+  assert (rooms >= some).all() and (rooms - some < np.maximum(16, some / 4)).all()
+  widths = width_of(some)
+  assert sorted(set(widths.tolist()))[:9] == [16, 32, 64, 128, 256, 512, 640, 768, 896]
+  assert (widths >= some).all() and (widths[512:] == rooms[512:]).all()

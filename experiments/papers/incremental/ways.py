@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec.decoding.decode import start, step
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
@@ -45,11 +45,12 @@ def rewritten(
 
 def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -> Decoded:
   """Decodes as `fd.decode`, but in a loop on the host, which reads after each step whether all rows are done."""
-  _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
-  state, is_over = start(target, strategy, prompt, None, max_len)
+  model = target.module
+  _, prompt, _ = checked(model, inputs, None, None, max_len, None)
+  state, is_over = start(target, strategy, padded(model, prompt), None, room_of(model, max_len))
   while not is_over:
     state, is_over = step(target, strategy, state)
-  return _result(strategy, state)
+  return _result(strategy, state).resized(max_len, model.pad_id)
 
 
 @jax.jit

@@ -2,14 +2,13 @@
 
 from typing import Any, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.settings import is_traced
-from fastdec.errors import UserError
+from fastdec.decoding.settings import number
+
+ALPHA = 'a number alpha, or PowerPenalty(alpha)'
 
 
 @runtime_checkable
@@ -32,10 +31,10 @@ class GNMTPenalty:
   alpha: Any  # float scalar
 
   def __post_init__(self) -> None:
-    _check(self.alpha)
+    struct.assign(self, alpha=number('a length penalty of ', self.alpha, ALPHA))
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    return ((5.0 + n.astype(float)) / 6.0) ** self.alpha
+    return _power((5.0 + n.astype(float)) / 6.0, self.alpha)
 
 
 @struct.pytree
@@ -49,18 +48,14 @@ class PowerPenalty:
   alpha: Any  # float scalar
 
   def __post_init__(self) -> None:
-    _check(self.alpha)
+    struct.assign(self, alpha=number('a length penalty of ', self.alpha, ALPHA))
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    return n.astype(float) ** self.alpha
+    return _power(n.astype(float), self.alpha)
 
 
-def _check(alpha: Any) -> None:
-  """What is traced was checked outside."""
-  if is_traced(alpha):
-    return
-  if not isinstance(alpha, int | float | np.generic | np.ndarray | jax.Array) or not np.isfinite(alpha).all():
-    raise UserError(f'a length penalty of {alpha!r} is not possible: give a number alpha, or PowerPenalty(alpha)')
+def _power(x: Float[Array, '*b'], alpha: Any) -> Float[Array, '*b']:
+  return x ** jnp.asarray(alpha, x.dtype)
 
 
 def repeats(tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int) -> Bool[Array, 'r v']:

@@ -22,10 +22,10 @@ from fastdec import struct
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.settings import is_traced
+from fastdec.decoding.settings import Whole, count, is_number, is_traced, number
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, causal, suppress
+from fastdec.models.api import Capacity, Model, causal, suppress
 from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
@@ -64,50 +64,65 @@ class Beam:
     UserError: a setting is out of range; in `decode`, an unknown_id that the vocabulary lacks.
   """
 
-  size: int = struct.static(default=4)
+  size: Whole = struct.static(default=4)
   length_penalty: Any = 0.6
-  n_best: int = struct.static(default=1)
+  n_best: Whole = struct.static(default=1)
   min_len: Any = 1
   max_len: Any = None
   early_stopping: bool | str = struct.static(default=False)
   unknown_penalty: Any = 0.0
-  unknown_id: int | None = struct.static(default=None)
-  no_repeat_ngram: int = struct.static(default=0)
-  groups: int = struct.static(default=1)
+  unknown_id: Whole | None = struct.static(default=None)
+  no_repeat_ngram: Whole = struct.static(default=0)
+  groups: Whole = struct.static(default=1)
   diversity: Any = 0.0
 
   def __post_init__(self) -> None:
-    if self.size < 1:
-      raise UserError(f'size={self.size} is not possible: give at least 1 beam')
-    if not 1 <= self.n_best <= self.size:
+    struct.assign(
+      self,
+      size=count('size', self.size, 1, 'at least 1 beam'),
+      n_best=count('n_best', self.n_best, 1, f'1 to size={self.size}'),
+      groups=count('groups', self.groups, 1, 'a divisor of size'),
+      no_repeat_ngram=count('no_repeat_ngram', self.no_repeat_ngram, 0, '0 for no such rule, or more'),
+      unknown_penalty=number('unknown_penalty=', self.unknown_penalty, 'a number'),
+      diversity=number('diversity=', self.diversity, 'a number'),
+    )
+    if self.n_best > self.size:
       raise UserError(f'n_best={self.n_best} is not possible: give 1 to size={self.size}')
-    if self.groups < 1 or self.size % self.groups:
+    if self.size % self.groups:
       raise UserError(f'size={self.size} beams do not make groups={self.groups} equal groups: give a divisor of size')
     if not (isinstance(self.early_stopping, bool) or self.early_stopping == 'never'):
       raise UserError(f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'")
-    if self.no_repeat_ngram < 0:
-      raise UserError(f'no_repeat_ngram={self.no_repeat_ngram} is not possible: give 0 for no such rule, or more')
-    if not is_traced(self.min_len) and self.min_len < 0:
-      raise UserError(f'min_len={self.min_len} is not possible: give 0 tokens or more')
+    if not is_traced(self.min_len):
+      struct.assign(self, min_len=np.int32(count('min_len', self.min_len, 0, '0 tokens or more')))
+    if self.unknown_id is not None:
+      struct.assign(self, unknown_id=count('unknown_id', self.unknown_id, 0, 'a token of the vocabulary'))
     if _is_set(self.unknown_penalty) and self.unknown_id is None:
       raise UserError('an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it')
     if _is_set(self.diversity) and self.groups == 1:
       raise UserError('diversity is between groups of beams, and there is one: give groups=2 or more')
-    if self.max_len is not None and not _is_line(self.max_len):
-      raise UserError(f'max_len={self.max_len} is not possible: give (a, b) from 0, for a * source + b tokens')
+    if self.max_len is not None:
+      if not _is_line(self.max_len):
+        raise UserError(f'max_len={self.max_len} is not possible: give (a, b) from 0, for a * source + b tokens')
+      struct.assign(self, max_len=tuple(number('max_len: ', x, '(a, b) from 0') for x in self.max_len))
     if not isinstance(self.length_penalty, LengthPenalty):
       struct.assign(self, length_penalty=GNMTPenalty(self.length_penalty))
 
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    """See `Strategy.check`."""
+    if self.unknown_id is not None and self.unknown_id >= model.vocab_size:
+      raise UserError(f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}')
+    if self.max_len is not None and model.fixed_length is not None:
+      raise UserError('max_len=(a, b) counts tokens of a source, and pictures have none: give decode max_len')
+
   def most_tokens(self, source: int, max_len: int) -> int:
     """See `Strategy.most_tokens`."""
-    a, b = self.max_len or (0, max_len)
-    return min(max(int(a * source + b), 1), max_len)
+    if self.max_len is None:
+      return max_len
+    return min(max(int(_on_line(self.max_len, np.array(source))), 1), max_len)
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
     """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's beams."""
     model, params = target
-    if self.unknown_id is not None and not 0 <= self.unknown_id < model.vocab_size:
-      raise UserError(f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}')
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
     cache = model.init_cache(params, memory, b, Capacity(total=t + max_len + 1, nodes=t))
@@ -120,9 +135,7 @@ class Beam:
     beams = Beams.empty(shape, max_len, model.pad_id, logits.dtype)
     limit, done = self._limit(model, prompt, max_len), jnp.zeros(shape[:2], bool)
     state = self._extend_rows(model, BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, cache), logits)
-    if not model.eos_ids:
-      return state
-    beams = state.beams.ended_at_once(prompt.empty, model.eos_ids[0])
+    beams = state.beams.ended_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
     return dataclasses.replace(state, beams=beams, done=state.done | prompt.empty[:, None])
 
   def step(self, target: Bound, state: BeamState) -> BeamState:
@@ -161,11 +174,11 @@ class Beam:
     return cache.gather(self._spread(jnp.arange(len(cache.length))))
 
   def _limit(self, model: Any, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
+    limit = jnp.full(prompt.length.shape, max_len, jnp.int32) if prompt.limit is None else prompt.limit
     if self.max_len is None:
-      return jnp.full(prompt.length.shape, max_len, jnp.int32)
+      return limit
     source = prompt.length if prompt.inputs is None else (prompt.inputs != model.pad_id).sum(1)
-    a, b = self.max_len
-    return (a * source.astype(float) + b).astype(jnp.int32).clip(1, max_len)
+    return jnp.minimum(_on_line(self.max_len, source).clip(1), limit)
 
   def _extend_rows(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
     return by_rows(functools.partial(self._extend, model))(state, logits)
@@ -179,7 +192,7 @@ class Beam:
     parts = []
     for i in range(g):
       beams = jax.tree.map(lambda x, i=i: x[:, i], state.beams)
-      own_law = law[:, i] - self.diversity * chosen[:, None] if i else law[:, i]
+      own_law = law[:, i] - jnp.asarray(self.diversity, law.dtype) * chosen[:, None] if i else law[:, i]
       beams, origin = beams.extended(own_law, state.length, state.limit, model.eos_ids, self.length_penalty)
       over = beams.is_over(state.length + 1, state.limit, self.length_penalty, self.early_stopping)
       if i + 1 < g:
@@ -207,7 +220,7 @@ class Beam:
     """Log-probabilities after the unknown penalty, too early ends and repeated n-grams."""
     words = np.arange(law.shape[-1])
     if self.unknown_id is not None:
-      law = law - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0)[None, None]
+      law = law - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0).astype(law.dtype)[None, None]
     too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)[None, None]
     law = jnp.where(too_early, NEVER, law).astype(state.beams.scores.dtype)
     if not self.no_repeat_ngram:
@@ -224,4 +237,11 @@ def _is_set(setting: Any) -> bool:
 
 
 def _is_line(setting: Any) -> bool:
-  return isinstance(setting, tuple | list) and len(setting) == 2 and all(x >= 0 for x in setting if not is_traced(x))
+  is_pair = isinstance(setting, tuple | list) and len(setting) == 2
+  return is_pair and all(is_traced(x) or (is_number(x) and x >= 0) for x in setting)
+
+
+def _on_line(line: tuple[Any, Any], source: Any) -> Any:
+  """a * source + b, cut to int32; on the host as on the device."""
+  a, b = line
+  return (a * source.astype(a.dtype) + b).astype(np.int32)

@@ -18,6 +18,7 @@ from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import argmax
+from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
@@ -81,16 +82,16 @@ class Blockwise(LoopStrategy):
   """
 
   heads: Bound | tuple[Any, Any]
-  k: int | None = struct.static(default=None)
+  k: Whole | None = struct.static(default=None)
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:
     heads = Bound(*self.heads)
     most = heads.module.depth + 1
     k = most if self.k is None else self.k
-    if not 1 <= k <= most:
-      raise UserError(f'k={k} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
-    struct.assign(self, heads=first_heads(heads, k - 1), k=k)
+    if not (is_whole(k, 1, 'iu') and k <= most):
+      raise UserError(f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
+    struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k))
 
   @property
   def drafter(self) -> Drafter:

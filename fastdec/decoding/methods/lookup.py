@@ -25,6 +25,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -127,18 +128,19 @@ class PromptLookup(LoopStrategy):
     top_k, top_p: as in `Sample`; without effect at temperature 0.
   """
 
-  ngram: int = struct.static(default=3)
-  k: int = struct.static(default=10)
+  ngram: Whole = struct.static(default=3)
+  k: Whole = struct.static(default=10)
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
-    if self.ngram < 1:
-      raise UserError(f'ngram={self.ngram} is no length to look for: give 1 or more')
-    if self.k < 2:
-      raise UserError(f'k={self.k} leaves no room for a draft: give 2 or more, or decode by Greedy()')
+    if not is_whole(self.ngram, 1, 'iu'):
+      raise UserError(f'ngram={self.ngram!r} is no length to look for: give 1 or more')
+    if not is_whole(self.k, 2, 'iu'):
+      raise UserError(f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()')
+    struct.assign(self, ngram=int(self.ngram), k=int(self.k))
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
 
   @property

@@ -14,6 +14,7 @@ from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
 from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
 from fastdec.decoding.sampling import argmax, draw, given
+from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
@@ -43,7 +44,7 @@ class Speculative(LoopStrategy):
   """
 
   draft: Bound | tuple[Any, Any]
-  gamma: int = struct.static(default=4)
+  gamma: Whole = struct.static(default=4)
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
@@ -53,8 +54,8 @@ class Speculative(LoopStrategy):
   is_greedy: bool = struct.static(init=False, default=True)
 
   def __post_init__(self) -> None:
-    if isinstance(self.gamma, bool) or int(self.gamma) != self.gamma or self.gamma < 1:
-      raise UserError(f'gamma={self.gamma} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
+    if not is_whole(self.gamma, 1):
+      raise UserError(f'gamma={self.gamma!r} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
     struct.assign(self, draft=Bound(*self.draft), gamma=int(self.gamma))
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
     if not self.is_greedy and not isinstance(self.rule, LawRule | None):
@@ -75,10 +76,13 @@ class Speculative(LoopStrategy):
     assert isinstance(rule, LawRule)  # by __post_init__
     return Warped(rule, self._sampling)
 
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    draft, _ = self.draft
+    check_draft(model, draft, prompt, max_len)
+
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
     draft, _ = self.draft
     check_vocabularies(target.module, draft, self.same_ids)
-    check_draft(target.module, draft, prompt, max_len)
     return super().init(target, prompt, max_len, keys)
 
   @property
@@ -115,7 +119,7 @@ def check_draft(target: Model, draft: Model, prompt: Prompt, max_len: int) -> No
   inputs, s = prompt.inputs, 0
   if draft.start_id is not None and inputs is not None and inputs.ndim == 2:
     s = inputs.shape[1]
-  t = prompt.tokens.shape[1]
+  t = int(prompt.length.max())
   if s > limit or t + max_len - 1 > limit:
     asked = f'a source of {s} tokens' if s > limit else f'a prompt of {t} tokens and max_len={max_len}'
     raise UserError(f"{asked} exceed the draft model's {limit} positions: shorten them, or give another draft model")

@@ -4,6 +4,7 @@ import itertools
 
 import hypothesis
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -138,6 +139,19 @@ def test_a_sweep_over_penalties_is_one_program():
   for alpha in (0.0, 1.0, 2):
     fd.decode(MODEL, {}, PROMPTS, Beam(2, length_penalty=GNMTPenalty(alpha * 1.0), min_len=2), LENGTHS, max_len=4)
   assert _decode._cache_size() == before
+
+
+def test_equal_searches_are_one_program_whatever_kind_of_number_says_so():
+  from fastdec.decoding.decode import _decode
+
+  before = _decode._cache_size()
+  for one in (1, 1.0, np.float32(1), np.int64(1), np.array(1.0), jnp.float32(1)):
+    beam = Beam(2, one, unknown_id=3, unknown_penalty=one, groups=2, diversity=one, max_len=(one, 2))
+    fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=4)
+  for least in (1, np.int64(1), np.array(1), jnp.int32(1)):
+    beam = Beam(2, min_len=least, unknown_id=3, unknown_penalty=2.0, groups=2, diversity=0.5, max_len=(0, 3))
+    fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=4)
+  assert _decode._cache_size() == before + 1
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,16 @@ def test_mistakes(make, words):
     make()
 
 
+def test_a_draft_model_needs_positions_for_tokens_and_not_for_padding():
+  """20 + 20 tokens are 39 positions; padded they would be 32 + 32."""
+  prompt = np.arange(20)[None] % 11 + 2
+  greedy = fd.decode(MODEL, {}, prompt, fd.Greedy(), max_len=20)
+  out = fd.decode(MODEL, {}, prompt, fd.Speculative((HashLM(max_positions=39), {})), max_len=20)
+  np.testing.assert_array_equal(out.tokens, greedy.tokens)
+  with pytest.raises(fd.UserError, match="a prompt of 20 tokens and max_len=21 exceed the draft model's 39"):
+    fd.decode(MODEL, {}, prompt, fd.Speculative((HashLM(max_positions=39), {})), max_len=21)
+
+
 def test_sizes_that_differ_by_padding_are_one_vocabulary():
   big, padded = HashLM(vocab_size=300), HashLM(vocab_size=302)
   out = decoded(fd.Speculative((padded, {})), rows=slice(4), max_len=5, model=big)

@@ -1,0 +1,180 @@
+"""What decode takes: rows of any lengths, checked; and every mistake has its sentence."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.inputs import prompt_of
+from fastdec.decoding.pool import decode_each
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from tests.decoding.fakes import HashHeads, HashLM
+
+MODEL = HashLM()
+SIZES = dict(d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
+ENDLESS = Transformer(TransformerConfig(vocab_size=13, eos_ids=(), pad_id=2, max_positions=32, **SIZES))
+IMAGES = ImageTransformer(ImageTransformerConfig(source_size=2, size=4, block_length=6, **SIZES))
+PICTURES = np.zeros((2, 2, 2, 3), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _types_are_not_checked():
+  """Users have no checks of types at every call, as tests have."""
+  jaxtyping.config.update('jaxtyping_disable', True)
+  yield
+  jaxtyping.config.update('jaxtyping_disable', False)
+
+
+def given(prompt):
+  """The arrays of a prompt, as lists."""
+  inputs = None if prompt.inputs is None else prompt.inputs.tolist()
+  return inputs, prompt.tokens.tolist(), prompt.length.tolist(), prompt.empty.tolist()
+
+
+@pytest.mark.parametrize(
+  'rows',
+  [
+    [[3, 4], [5], [6, 7, 8]],
+    ([3, 4], (5,), [6, 7, 8]),
+    [np.array([3, 4]), np.array([5], np.uint8), jnp.array([6, 7, 8])],
+  ],
+  ids=['lists', 'tuples', 'arrays'],
+)
+def test_rows_of_several_lengths_are_padded(rows):
+  tokens, lengths = [[3, 4, 0], [5, 0, 0], [6, 7, 8]], [2, 1, 3]
+  assert given(prompt_of(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
+  assert given(prompt_of(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
+  sources = [[3, 4, 2], [5, 2, 2], [6, 7, 8]]  # with the model's own pad id
+  assert given(prompt_of(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
+
+
+def test_prefixes_of_several_lengths_are_padded():
+  """Behind the start token, 0; a prefix may be empty, and so may a source."""
+  prompt = prompt_of(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
+  assert given(prompt) == ([[3, 4], [5, 6], [2, 2]], [[0, 7, 2], [0, 2, 2], [0, 8, 9]], [2, 1, 3], [False, False, True])
+  cut = prompt_of(ENDLESS, [[3, 4], [5, 6]], [0, 1], [[7, 8], [9]])
+  assert cut.length.tolist() == [1, 2]
+
+
+def test_a_ragged_list_is_decoded_as_its_rows_alone():
+  rows = [[3, 4, 5], [6], [7, 8, 9, 2]]
+  out = fd.decode(MODEL, {}, rows, fd.Greedy(), max_len=9)
+  for row, tokens in zip(rows, out.tokens.tolist(), strict=True):
+    assert fd.decode(MODEL, {}, [row], fd.Greedy(), max_len=9).tokens.tolist() == [tokens]
+  cut = [tokens[:length] for tokens, length in zip(out.tokens.tolist(), [9, 4, 6], strict=True)]
+  scores = fd.score(MODEL, {}, rows, cut)
+  np.testing.assert_array_equal(scores.total, fd.score(MODEL, {}, rows, out.tokens, [9, 4, 6]).total)
+
+
+def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa: B008  it is frozen
+  return fd.decode(model, {}, list(inputs) if isinstance(inputs, tuple) else inputs, strategy, **more)
+
+
+@pytest.mark.parametrize(
+  ('call', 'words'),
+  [
+    (lambda: decode([[3, 4], [5], []]), 'prompt 2 is empty'),
+    (lambda: decode([[3, 4], [5.5]]), 'must be integer ids'),
+    (lambda: decode([[3, 4], [[5]]]), 'must be integer ids'),
+    (lambda: decode([[3, 4], 5]), 'must be integer ids'),
+    (lambda: decode([[3, 4], [99]]), 'ids from 3 to 99, and the model knows 0 to 13'),
+    (lambda: decode([[3], [-1, 2]]), 'ids from -1 to 3'),
+    (lambda: decode('once upon a time'), 'not str: use the tokenizer'),
+    (lambda: decode(['once', 'upon']), 'not str: use the tokenizer'),
+    (lambda: decode([['once'], [3]]), 'not list: use the tokenizer'),
+    (lambda: decode(None), 'not NoneType: use the tokenizer'),
+    (lambda: decode({3: 4}), 'not dict: use the tokenizer'),
+    (lambda: decode([[2**70]]), 'must be integer ids'),
+    (lambda: decode([[True, False]]), 'must be integer ids'),
+    (lambda: decode([3, 4, 5]), r'shape \[rows, tokens\], not int64\[3\]'),
+    (lambda: decode([]), r'shape \[rows, tokens\]'),
+    (lambda: decode([[3, 4], [5]], prompt_lengths=[2, 2]), "from 1 to their prompt's own length, not \\[2, 2\\]"),
+    (lambda: decode([[3, 4], [5, 6]], prompt_lengths=[2, 3]), 'numbers from 1 to 2, not \\[2, 3\\]'),
+    (lambda: decode([[3, 4], [5, 6]], prompt_lengths=[1.5, 2]), 'not \\[1.5, 2.0\\]'),
+    (lambda: decode([[3, 4], [5, 6]], prompt_lengths='ab'), 'prompt_lengths must be 2 numbers, not str'),
+    (lambda: decode(max_len=2.0), 'max_len=2.0 is not possible: give at least 1'),
+    (lambda: decode(max_len=True), 'max_len=True is not possible'),
+    (lambda: decode(max_len='8'), "max_len='8' is not possible"),
+    (lambda: decode(max_len=-3), 'max_len=-3 is not possible'),
+    (lambda: decode(max_len=[4]), 'is not possible: give at least 1'),
+    (lambda: decode(max_len=2**40), 'is not possible: give at least 1'),
+    (lambda: decode(key=0), r'key=0 is no random key: give jax.random.key\(0\)'),
+    (lambda: decode(key='0'), "key='0' is no random key"),
+    (lambda: decode(key=np.zeros(3)), 'is no random key'),
+    (lambda: decode(key=jax.random.split(jax.random.key(0), 3)), 'one for each of the 1 rows'),
+    (lambda: decode(strategy=fd.Greedy), 'is no strategy: give'),
+    (lambda: decode(strategy='greedy'), 'is no strategy: give'),
+    (lambda: decode_each(MODEL, {}, [[3]], 'greedy'), 'is no strategy: give'),
+    (lambda: decode(strategy=fd.Exact()), 'is no strategy: give'),
+    (lambda: next(fd.stream(MODEL, {}, [[3]], fd.Beam(2))), 'Beam knows its tokens at the end alone'),
+    (lambda: decode([[99]], model=ENDLESS), 'ids from 99 to 99, and the model knows 0 to 12'),
+    (lambda: decode([[3.0, 4.0]], model=ENDLESS), 'must be integer ids'),
+    (lambda: decode(PICTURES, model=ENDLESS), 'must be integer ids'),
+    (lambda: decode('picture', model=IMAGES), 'must be pictures'),
+    (lambda: decode([[[1]], [2]], model=IMAGES), 'must be pictures'),
+    (lambda: decode(PICTURES, fd.Beam(2, max_len=(0, 2)), IMAGES), 'counts tokens of a source, and pictures have none'),
+  ],
+)
+def test_mistakes_of_a_call(call, words):
+  with pytest.raises(fd.UserError, match=words):
+    call()
+
+
+BOUND = (MODEL, {})
+
+
+@pytest.mark.parametrize(
+  ('make', 'words'),
+  [
+    (lambda: fd.Sample(temperature=[1.0, 2.0]), 'temperature=.* is not possible'),
+    (lambda: fd.Sample(temperature=jnp.ones(2)), 'temperature=.* is not possible'),
+    (lambda: fd.Sample(temperature=True), 'temperature=True is not possible'),
+    (lambda: fd.Sample(temperature='warm'), 'temperature=warm is not possible'),
+    (lambda: fd.Sample(top_k=2.7), 'top_k >= 0, a whole number, not 2.7'),
+    (lambda: fd.Sample(top_k=float('nan')), 'top_k >= 0, a whole number, not nan'),
+    (lambda: fd.Sample(top_k='2'), 'top_k >= 0, a whole number, not 2'),
+    (lambda: fd.Sample(top_k=2**40), 'top_k >= 0'),
+    (lambda: fd.Sample(top_p=None), 'top_p=None is not possible'),
+    (lambda: fd.PromptLookup(temperature=np.ones(2)), 'temperature=.* is not possible'),
+    (lambda: fd.PromptLookup(k=2.5), 'k=2.5 leaves no room for a draft: give a number from 2'),
+    (lambda: fd.PromptLookup(k='4'), "k='4' leaves"),
+    (lambda: fd.PromptLookup(ngram=1.5), 'ngram=1.5 is no length'),
+    (lambda: fd.Blockwise((HashHeads(), {}), 2.5), 'k=2.5 is out of range'),
+    (lambda: fd.Blockwise((HashHeads(), {}), True), 'k=True is out of range'),
+    (lambda: fd.Blockwise((HashHeads(), {}), '3'), "k='3' is out of range"),
+    (lambda: fd.Speculative(BOUND, gamma=2.5), 'gamma=2.5 is not possible'),
+    (lambda: fd.Speculative(BOUND, gamma='4'), "gamma='4' is not possible"),
+    (lambda: fd.Speculative(BOUND, gamma=[4]), 'gamma=.* is not possible'),
+    (lambda: fd.Speculative(BOUND, temperature=[1.0, 2.0]), 'temperature=.* is not possible'),
+    (lambda: fd.TopN(1.9), 'TopN takes n >= 1, a whole number, not 1.9'),
+    (lambda: fd.TopN([1, 2]), 'TopN takes n >= 1'),
+    (lambda: fd.Distance(0.5), 'Distance takes tau >= 0, a whole number, not 0.5'),
+    (lambda: fd.MinBlock(fd.Exact(), 1.5), 'MinBlock takes size >= 1'),
+    (lambda: fd.Typical(epsilon='0.1'), 'epsilon=0.1 is not possible'),
+    (lambda: fd.Rejection('loose'), 'lenience=loose is not possible'),
+    (lambda: fd.Beam(2.5), 'size=2.5 is not possible'),
+    (lambda: fd.Beam(True), 'size=True is not possible'),
+    (lambda: fd.Beam(4, n_best=1.5), 'n_best=1.5 is not possible'),
+    (lambda: fd.Beam(4, groups='2'), "groups='2' is not possible"),
+    (lambda: fd.Beam(no_repeat_ngram=2.5), 'no_repeat_ngram=2.5 is not possible'),
+    (lambda: fd.Beam(min_len=1.5), 'min_len=1.5 is not possible'),
+    (lambda: fd.Beam(length_penalty=[0.6, 1.0]), 'a length penalty of .* is not possible'),
+    (lambda: fd.Beam(unknown_id=3, unknown_penalty='1'), "unknown_penalty='1' is not possible"),
+    (lambda: fd.Beam(unknown_id=-1), 'unknown_id=-1 is not possible'),
+    (lambda: fd.Beam(max_len=('1', 2)), 'max_len=.* is not possible'),
+  ],
+)
+def test_mistakes_of_a_setting(make, words):
+  with pytest.raises(fd.UserError, match=words):
+    make()
+
+
+def test_whole_numbers_of_any_kind_are_taken():
+  for two in (2, 2.0, np.int64(2), np.float32(2), jnp.int32(2)):
+    assert int(fd.TopN(two).n) == int(fd.Sample(top_k=two).top_k) == 2
+  for two in (2, np.int64(2), np.array(2)):
+    assert fd.PromptLookup(k=two).k == fd.Beam(two).size == fd.Speculative(BOUND, two).gamma == 2
+  assert fd.decode(MODEL, {}, [[3]], fd.Greedy(), max_len=np.int64(2)).tokens.shape == (1, 2)
