@@ -11,10 +11,12 @@ import pytest
 from hypothesis import strategies as st
 
 import fastdec as fd
+from fastdec import struct
 from fastdec.decoding import loop
 from fastdec.decoding.methods.greedy import NoDraft
-from fastdec.decoding.protocol import Prompt
+from fastdec.decoding.protocol import Accepted, Draft, Prompt
 from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.topology import Topology
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.struct import Bound
 from tests.decoding.fakes import EOS, HashHeads, HashLM, Scripted, truths
@@ -237,21 +239,79 @@ def test_max_len_one_needs_no_call():
   assert state.calls.sum() == 0 and state.length.tolist() == [1] * ROWS
 
 
-def test_no_write_is_clamped(monkeypatch):
-  """`dynamic_update_slice` would silently move a late write onto committed entries: the cache has room for all."""
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda truth: Scripted(truth, 0, nodes=5, chain=True, skill=1.0),
+    lambda truth: fd.Medusa((HashHeads(), {}), [[0], [1], [0, 0], [0, 1]]).drafter,
+    lambda truth: fd.Speculative((MODEL, {}), 4).drafter,
+    lambda truth: fd.Speculative((MODEL, {}), 4, adaptive=True).drafter,
+    lambda truth: fd.BlockwiseTwoCalls((HashHeads(), {}), 4).drafter,
+  ],
+  ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls'],
+)
+def test_no_write_is_clamped(monkeypatch, make):
+  """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have room for all, the
+  drafter's own too, and to the end of the longest row, when others have finished long since."""
   from fastdec.cache.kv import LayerKV
 
-  starts, write = [], LayerKV.write
+  room, write = [], LayerKV.write
 
   def watched(self, k, v, start):
-    starts.append((start, k.shape[2], self.k.shape[2]))
+    slots = self.k.shape[2] - k.shape[2]
+    jax.debug.callback(lambda start: room.append(slots - int(start.max())), start)
     return write(self, k, v, start)
 
   monkeypatch.setattr(LayerKV, 'write', watched)
   prompts, lengths = some_prompts(6)
-  truth = truths(MODEL, prompts, lengths, MAX_LEN)
-  drafter = Scripted(truth, 0, nodes=5, chain=True, skill=1.0)
-  state = loop.init(TARGET, drafter, Exact(), as_prompt(prompts, lengths), MAX_LEN, None)
-  while not state.done.all():
-    state = loop.step(TARGET, drafter, Exact(), state)
-  assert all(int(start.max()) + n <= slots for start, n, slots in starts)
+  drafter = make(truths(MODEL, prompts, lengths, MAX_LEN))
+  state = jax.jit(lambda: decoded(TARGET, drafter, Exact(), as_prompt(prompts, lengths), MAX_LEN, None))()
+  assert min(state.length.tolist()) < MAX_LEN == max(state.length.tolist())
+  jax.effects_barrier()
+  assert len(room) >= 3 and min(room) >= 0
+
+
+def test_rows_have_limits_of_their_own():
+  prompts, lengths = some_prompts(6)
+  truth, limits = truths(MODEL, prompts, lengths, MAX_LEN), np.array([1, 3, 4, 7, MAX_LEN], np.int32)
+  expected = np.where(np.arange(MAX_LEN) < limits[:, None], truth, 0)
+  prompt = dataclasses.replace(as_prompt(prompts, lengths), limit=jnp.asarray(limits))
+  for name in ('none', 'chain', 'trees as data'):
+    state = run(DRAFTERS[name](truth, 6), prompt)
+    np.testing.assert_array_equal(state.tokens, expected)
+    np.testing.assert_array_equal(state.length, 1 + state.block_sizes.sum(1))
+
+
+def test_no_key_is_used_twice():
+  """A row's key is folded with its length, 0 before the first token, and split into the drafter's and the rule's."""
+
+  def bits(keys):
+    return (jax.vmap(jax.random.bits)(keys) >> 12).astype(jnp.int32)  # as token ids
+
+  @struct.pytree
+  class Said(NoDraft):
+    """Drafts its key."""
+
+    nodes = 2
+
+    def propose(self, target, state, root, keys):
+      return Draft(jnp.stack([root, bits(keys)], axis=1), Topology.chain(2)), state
+
+  @struct.pytree
+  class Taken(Exact):
+    """Accepts all that it may, and its bonus is its key."""
+
+    def __call__(self, keys, draft, logits, acceptable):
+      return Accepted(acceptable.sum(1, dtype=jnp.int32) - 1, bits(keys))
+
+  prompt = as_prompt(*some_prompts(0))
+  target = Bound(HashLM(vocab_size=2**20, eos_ids=(), suppressed_ids=()), {})
+  row_keys = jax.random.split(jax.random.key(4), ROWS)
+  state = jax.jit(lambda: decoded(target, Said(), Taken(), prompt, MAX_LEN, row_keys))()
+  fold = jax.vmap(jax.random.fold_in, (0, None))
+  expected = [bits(fold(row_keys, 0))]
+  for length in range(1, MAX_LEN, 2):
+    pairs = jax.vmap(jax.random.split)(fold(row_keys, length))
+    expected += [bits(pairs[:, 0]), bits(pairs[:, 1])]
+  np.testing.assert_array_equal(state.tokens, jnp.stack(expected, axis=1))
+  assert len(np.unique(state.tokens)) == ROWS * MAX_LEN
