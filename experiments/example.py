@@ -19,7 +19,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.papers.stern2018 import example, show, text_page, text_settings
   from fastdec.errors import UserError
@@ -38,7 +37,7 @@ def main(words: list[str]) -> None:
   page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
   outcome = page.fill()
   if outcome.failed or not outcome.is_complete:
-    sys.exit(1 if outcome.failed else 0)
+    page.end(outcome)
   source, blocks = show.worked_example(page.measuring, page.run(k, regime).workdir, k, *words)
   text = example.as_text(source, blocks)
   write_text(workdir / 'example.txt', text)

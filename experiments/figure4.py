@@ -17,7 +17,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.papers.stern2018 import entries, figures, published, text_page, text_settings
   from fastdec.files import write_text
@@ -31,7 +30,7 @@ def main(words: list[str]) -> None:
     figures.speedups(found, workdir / 'figure4.png')
     write_text(workdir / 'figure4.csv', entries.tidy_csv(found, published.TABLE1))
     page.console.print(f'The picture is {workdir}/figure4.png, its points {workdir}/figure4.csv')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

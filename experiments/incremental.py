@@ -19,7 +19,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.lab import report
   from experiments.lab.cells import flat, latest
@@ -44,7 +43,7 @@ def main(words: list[str]) -> None:
     write_text(workdir / 'incremental.csv', report.csv_text(rows))
     page.console.print('\n'.join(drawn))
     page.console.print(f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

@@ -20,7 +20,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.lab import report
   from experiments.papers.cai2024 import tables
@@ -41,7 +40,7 @@ def main(words: list[str]) -> None:
       page.console.print(report.markdown(table))  # too wide for a terminal's table
     trees = f'the trees {workdir}/medusa-1-tree.png and {workdir}/medusa-2-tree.png'
     page.console.print(f'\nThe tables are {workdir}/medusa.md, {trees}, every cell a line of {page.results}')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

@@ -20,7 +20,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.lab import report
   from experiments.papers.leviathan2022 import figure, settings, tables
@@ -40,7 +39,7 @@ def main(words: list[str]) -> None:
       page.console.print(report.markdown(table))  # too wide for a terminal's table
     paths = f'{workdir}/speculative.md, the picture {workdir}/speculative.png'
     page.console.print(f'\nThe tables are {paths}, every cell a line of {page.results}')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

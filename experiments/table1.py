@@ -18,7 +18,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.lab import report
   from experiments.papers.stern2018 import entries, figures, kinds, published, show, text_page, text_settings
@@ -29,7 +28,7 @@ def main(words: list[str]) -> None:
   page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
   outcome, found = page.fill(), page.cells()
   if not found:
-    sys.exit(1 if outcome.failed else 0)
+    page.end(outcome)
   drawn = [one for one in (make(found) for make in kinds.KINDS['translation'].tables) if one.rows]
   entries.write(drawn, found, workdir / 'table1', picture='table1.png', published=published.TABLE1)
   figures.scatter(found, workdir / 'table1.png')
@@ -42,7 +41,7 @@ def main(words: list[str]) -> None:
     show.print_examples(page.console, page.measuring, page.run(k, regime).workdir, k)
   paths = f'{workdir}/table1.md, the picture {workdir}/table1.png'
   page.console.print(f'\nThe table is {paths}, every cell a line of {page.results}')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

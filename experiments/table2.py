@@ -20,7 +20,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   import skimage  # noqa: F401  what measures likeness: that it is missing should show now, not after the training
 
@@ -39,7 +38,7 @@ def main(words: list[str]) -> None:
       page.console.print(report.terminal(one))
     beside = ', '.join(image_page.draw(page, found))
     page.console.print(f'\nThe table is {workdir}/table2.md, every cell a line of {page.results}; beside it {beside}')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

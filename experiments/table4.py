@@ -18,7 +18,6 @@ BUDGET = cli.budget_flag()
 
 def main(words: list[str]) -> None:
   import pathlib
-  import sys
 
   from experiments.lab import report
   from experiments.papers.stern2018 import entries, figures, published, tables, text_page, text_settings
@@ -34,7 +33,7 @@ def main(words: list[str]) -> None:
     figures.speedups(found, workdir / 'figure4.png')
     page.console.print(report.terminal(drawn))
     page.console.print(f'\nThe table is {workdir}/table4.md, the picture {workdir}/figure4.png')
-  sys.exit(1 if outcome.failed else 0)
+  page.end(outcome)
 
 
 if __name__ == '__main__':

@@ -8,9 +8,9 @@
   if __name__ == '__main__':
     cli.run(main)
 
-Exit codes: 0 done, 1 some of it failed (a launcher's own sys.exit), 2 a mistake of the user (a sentence on stderr, no
-traceback), 130 Ctrl-C, 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback. A
-`UserNote`, which is a warning, is a sentence on stderr too.
+Exit codes: 0 done, or as much of it as the budget allowed, which the last line says then ('Out of budget: ...'); 1
+some of it failed; 2 a mistake of the user (a sentence on stderr, no traceback); 130 Ctrl-C; 141 when whoever reads the
+output has stopped (`| head`). A bug keeps its traceback. A `UserNote`, which is a warning, is a sentence on stderr too.
 """
 
 import os

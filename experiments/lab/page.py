@@ -8,8 +8,9 @@ reason.
 import contextlib
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import jax
 
@@ -135,9 +136,13 @@ class Page(Generic[Kind]):
           failed = dataclasses.replace(plan, error=outcome.failed[group.name])
           if known.get(plan.key) != failed:
             append(self.results, failed)
+    return outcome
+
+  def end(self, outcome: graph.Outcome) -> NoReturn:
+    """Ends the process: by 1 if something failed, else by 0; the last line says so where the budget ended first."""
     if not outcome.is_complete:
       self.console.print(f'Out of budget: the same command goes on in {self.workdir}')
-    return outcome
+    sys.exit(1 if outcome.failed else 0)
 
   def cells(self) -> list[Kind]:
     """The known cells of all groups: measured on the models that there are now, or failed."""

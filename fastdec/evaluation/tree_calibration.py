@@ -37,12 +37,20 @@ class Calibration:
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Calibration':
-    """What `save` wrote."""
-    there = json.loads(path.read_text())
-    tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
-    right = {top: tuple(there[f'top_{top}']) for top in TOPS}
-    by_nodes = ({int(n): value for n, value in there[name].items()} for name in ('tokens_per_call', 'milliseconds'))
-    return cls(tree, right, there['positions'], *by_nodes)
+    """What `save` wrote.
+
+    Raises:
+      UserError: there is no such file, or it is damaged.
+    """
+    try:
+      there = json.loads(path.read_text())
+      tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
+      right = {top: tuple(there[f'top_{top}']) for top in TOPS}
+      by_nodes = ({int(n): value for n, value in there[name].items()} for name in ('tokens_per_call', 'milliseconds'))
+      return cls(tree, right, there['positions'], *by_nodes)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+      reason = ' '.join(str(getattr(error, 'strerror', None) or error).split())
+      raise UserError(f'{path} is no calibrated tree ({reason}): remove it, and let it be made again') from None
 
   def save(self, path: pathlib.Path, **more: str) -> None:
     """Writes a JSON file, whose "choices" are what decoding takes.

@@ -70,3 +70,15 @@ def test_real_text_is_tokenised_as_moses_did(shared: Path):
   others = [line for line, is_same in zip(tokenised, same, strict=True) if not is_same]
   assert all(set(line) & set('():;%') for line in others)
   assert ours == [tokenizer.tokenize(line, return_str=True, escape=False) for line in tokenised]
+
+
+def test_languages_without_spaces_are_not_one_word_a_sentence():
+  """By 13a, a sentence that differs in one character has no word in common with its reference."""
+  for language, tokenizer, reference in (
+    ('zh', 'zh', '今天的火车晚点了十分钟。'),
+    ('ja', 'char', '電車は十分遅れています。'),
+  ):
+    hypothesis = [reference[:-2] + reference[-1]]
+    bleu = corpus_bleu(hypothesis, [reference], language)
+    assert bleu.score > 70 and f'tok:{tokenizer}' in bleu.signature
+    assert corpus_bleu(hypothesis, [reference], 'en').score < 30

@@ -49,3 +49,11 @@ def test_mistakes_are_one_sentence(translator, launch, prompts, tmp_path, words,
   words = [word.format(tmp=tmp_path) for word in words]
   ended = launch('calibrate', f'--model={translator}', f'--prompts={prompts}', '--max_len=12', *words)
   assert ended.code == 2 and message in ended.err and not list(tmp_path.glob('tree.*'))
+
+
+@pytest.mark.parametrize('content', [None, '', '{"choices": [[0]', '[]', '{}', '{"choices": 3, "rates": []}'])
+def test_a_damaged_tree_is_a_sentence(tmp_path, content):
+  if content is not None:
+    (tmp_path / 'tree.json').write_text(content)
+  with pytest.raises(fd.UserError, match=r'tree.json is no calibrated tree \(.*\): remove it'):
+    Calibration.load(tmp_path / 'tree.json')

@@ -1,6 +1,7 @@
 """Several workdirs of Table 1 side by side: models, seeds or scales that were measured on the same outputs."""
 
 import collections
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from experiments.lab.cells import latest
@@ -8,12 +9,20 @@ from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
 from experiments.papers.stern2018.entries import CONDITIONS, in_order
 from experiments.papers.stern2018.tables import bleu_and_block
+from fastdec import folders
 from fastdec.errors import UserError
 
 NOTE = (
   'BLEU / mean accepted block size / outputs that are those of greedy decoding by the same model, per cent; with exact'
   ' acceptance.'
 )
+
+
+def of_models_there(cells: Sequence[BlockwiseCell], workdir: pathlib.Path) -> list[BlockwiseCell]:
+  """The cells of models that are in the workdir, and failures; all of them where the lines lie there alone."""
+  runs = [record.parent.parent for record in workdir.glob('*/model/config.json')]
+  there = {folders.content(run) for run in runs}
+  return [cell for cell in cells if not there or cell.error is not None or cell.models in there]
 
 
 def beside_table(found: Mapping[str, Sequence[BlockwiseCell]]) -> Drawn:

@@ -23,6 +23,9 @@ from experiments.lab.settings import DISTILLED, TUNED, Experiment
 from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec import folders
 
+# Conditions of cells, and the settings of the table that they were when a cell was measured.
+AS_MEASURED = {'timing_rounds': 'repeats', 'timing_sentences': 'timed', 'timing_images': 'timed', 'batch': 'rows'}
+
 
 class ModelCells(NamedTuple):
   """The cells of one model that a table asks for; without rules, the model alone."""
@@ -152,6 +155,14 @@ class BlockwisePage(Page[BlockwiseCell]):
 
   def check_cells(self, done: Sequence[BlockwiseCell]) -> None:
     self.measuring.check(done, self.results)
+    table = self.experiment.table
+    for condition, name in AS_MEASURED.items():
+      asked = getattr(table, name)
+      there = {cell.conditions[condition] for cell in done if condition in cell.conditions} - {asked}
+      if there:
+        found = f'were measured with table.{name}={", ".join(map(str, sorted(there)))}'
+        remedy = f'they are measured again where their lines are taken out of {self.results}'
+        self.console.print(f'Finished cells {found}, and stay as they are with table.{name}={asked}: {remedy}')
 
   def prepare(self, run: Run) -> None:
     if run.regime not in DISTILLED or self.experiment.distilled:  # else a teacher is to write its text first

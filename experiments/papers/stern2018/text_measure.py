@@ -137,9 +137,10 @@ class TranslationMeasuring:
 
   def _quality(self, out: Output) -> dict[str, Any]:
     """BLEU and block sizes."""
-    bleu, blocks = corpus_bleu(out.lines, self.references), count_blocks(out.lengths, out.block_sizes)
-    compound = {}
-    if self.experiment.data.target == 'de':  # Tensor2Tensor's script is about German
+    language = self.experiment.data.target
+    bleu = corpus_bleu(out.lines, self.references, language)
+    blocks, compound = count_blocks(out.lengths, out.block_sizes), {}
+    if language == 'de':  # Tensor2Tensor's script is about German
       score, signature = split_compound_bleu(out.lines, self.references)
       compound = {'compound_bleu': score, 'compound_bleu_signature': signature}
     return {

@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.papers.stern2018.beside import beside_table
+from experiments.papers.stern2018 import beside
+from experiments.papers.stern2018.beside import beside_table, of_models_there
 from fastdec.errors import UserError
 from tests.experiments.measured import a_cell
 
@@ -29,3 +30,15 @@ def test_other_outputs_and_workdirs_without_cells_are_refused():
     beside_table({'a': [a_cell(1, 'regular', split='dev')], 'b': [a_cell(1, 'regular', split='test')]})
   with pytest.raises(UserError, match='b has no cells with exact acceptance'):
     beside_table({'a': [a_cell(1, 'regular')], 'b': [a_cell(1, 'regular', 'top-2')]})
+
+
+def test_cells_of_models_that_were_trained_again_are_left_out(tmp_path, monkeypatch):
+  old, new = a_cell(1, 'regular', models='old', bleu=1.0), a_cell(1, 'regular', models='new')
+  heads, failed = a_cell(4, 'regular', models='heads'), a_cell(8, 'regular', error='killed')
+  assert of_models_there([old, heads], tmp_path) == [old, heads]  # a copy of the lines alone
+  for run in ('base', 'k4-regular'):
+    (tmp_path / run / 'model').mkdir(parents=True)
+    (tmp_path / run / 'model' / 'config.json').touch()
+  monkeypatch.setattr(beside.folders, 'content', {tmp_path / 'base': 'new', tmp_path / 'k4-regular': 'heads'}.get)
+  assert of_models_there([old, heads, failed], tmp_path) == [heads, failed]
+  assert of_models_there([new, heads, old], tmp_path) == [new, heads]

@@ -63,7 +63,10 @@ def test_frozen_heads_with_exact_acceptance_write_what_greedy_writes(table):
 def test_a_rerun_skips_what_is_done(table, launch, copy):
   before = (copy / 'results.jsonl').read_bytes()
   ended = launch('table1', *table.words(), f'--workdir={copy}')
-  assert ended.code == 0 and 'training' not in ended.out
+  assert ended.code == 0 and 'training' not in ended.out and 'Finished cells' not in ended.out
+  assert (copy / 'results.jsonl').read_bytes() == before
+  said = launch('table1', *table.words(**{'table.repeats': 2}), f'--workdir={copy}').out
+  assert 'Finished cells were measured with table.repeats=1, and stay as they are with table.repeats=2' in said
   assert (copy / 'results.jsonl').read_bytes() == before
 
 
@@ -106,7 +109,8 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on_to_the_same_cells(t
   lines = results.read_text().splitlines(keepends=True)
   results.write_text(''.join(lines[:3]))
   stopped = launch('table1', *table.words(), f'--workdir={copy}', '--budget=0.001s')
-  assert stopped.code == 0 and 'Out of budget' in stopped.out
+  assert stopped.code == 0
+  assert stopped.out.splitlines()[-1] == f'Out of budget: the same command goes on in {copy}'
   assert results.read_text() == ''.join(lines[:3]) and (copy / 'table1.md').is_file()
   assert launch('table1', *table.words(), f'--workdir={copy}').code == 0
   outcome = lambda cell: (cell.key, cell.bleu, cell.mean_block_size, cell.same_as_greedy, cell.head_accuracy)

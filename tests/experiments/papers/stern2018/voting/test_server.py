@@ -2,10 +2,12 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import http.client
 import itertools
 import json
 import os
+import pathlib
 import signal
 import socket
 import sqlite3
@@ -151,6 +153,33 @@ def test_a_body_is_refused_before_it_is_read(address):
   with socket.create_connection((host, int(port)), timeout=20) as connection:
     connection.sendall(f'POST /vote HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {2**40}\r\n\r\n'.encode())
     assert connection.recv(100).startswith(b'HTTP/1.1 413')
+
+
+def resident(process):
+  """Bytes of memory that a process holds."""
+  pages = int(pathlib.Path(f'/proc/{process.pid}/statm').read_text().split()[1])
+  return pages * os.sysconf('SC_PAGE_SIZE')
+
+
+def test_large_bodies_and_slow_senders_cost_neither_memory_nor_disk(workdir):
+  def begin(length, body):
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    with contextlib.suppress(ConnectionError):  # it is refused while it sends
+      head = f'POST /vote HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {length}\r\n\r\n'
+      connection.sendall(head.encode() + body)
+    return connection
+
+  with server(workdir) as (process, address), contextlib.ExitStack() as opened:
+    host, port = address.removeprefix('http://').rstrip('/').split(':')
+    Client(address, 'Ada').state()
+    before, files_before = resident(process), files(workdir)
+    opened.enter_context(begin(40 * 2**20, bytes(40 * 2**20)))
+    for _ in range(100):
+      opened.enter_context(begin(1000, b'{"rater'))  # and no more of it
+    assert Client(address, 'Ada').state() == {'done': 0, 'total': PAIRS, 'place': 0}  # others are answered
+    assert resident(process) - before < 16 * 2**20 and files(workdir) == files_before
+    kept = [os.readlink(one) for one in pathlib.Path(f'/proc/{process.pid}/fd').iterdir() if one.is_symlink()]
+    assert not [name for name in kept if '(deleted)' in name]  # as temporary files are
 
 
 def test_a_request_from_another_page_or_under_another_name_is_refused(address):
