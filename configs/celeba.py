@@ -52,7 +52,7 @@ def tiny():
     'train': trained(steps=400, warmup=50, every=100, constant=0.15),
     'freeze': trained(steps=150, warmup=25, every=50, constant=0.1),
     'finetune': trained(steps=150, warmup=25, every=50, constant=0.05),
-    'heads': heads(d_ff=128, p1_share=0.5, draw='all'),
+    'heads': heads(d_ff=128, p1_share=0.5, draw='all', dropout=0.0),
     'table': table(ks=(2, 4), taus=(1, 2, 4), images=8, rows=8, timed=1),
   }
 
@@ -66,7 +66,7 @@ def smoke():
     'train': trained(steps=4, warmup=2, every=2),
     'freeze': trained(steps=2, warmup=2, every=2),
     'finetune': trained(steps=2, warmup=2, every=2),
-    'heads': heads(d_ff=16, draw='all'),
+    'heads': heads(d_ff=16, draw='all', dropout=0.0),
     'table': table(ks=(2, 4), taus=(2, 8), images=2, rows=2, timed=1),
   }
 
@@ -79,7 +79,7 @@ def faces32():
     'train': trained(steps=1200, warmup=100, every=100, average=4, constant=0.25),
     'freeze': trained(steps=200, warmup=25, every=50, average=2, constant=0.15),
     'finetune': trained(steps=250, warmup=25, every=50, average=2, constant=0.05),
-    'heads': heads(d_ff=256, p1_share=0.5, draw='all'),
+    'heads': heads(d_ff=256, p1_share=0.5, draw='all', dropout=0.0),
     'table': table(ks=(4, 10), taus=tuple(range(9)), images=64, rows=32, timed=2),
   }
 

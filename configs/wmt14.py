@@ -84,7 +84,7 @@ def tiny():
     'retrain': run(steps=300, warmup=60, every=100, constant=0.2),
     'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
     'finetune': run(steps=160, warmup=40, every=80, constant=0.08),
-    'heads': heads(d_ff=256, p1_share=0.5, draw='all'),
+    'heads': heads(d_ff=256, p1_share=0.5, draw='all', dropout=0.0),
     'distill': distill(),
     'table': table(ks=(2, 4, 8), regimes=('regular', 'finetune'), max_len=64, timed=12, sentences=320),
   }
@@ -100,7 +100,7 @@ def smoke():
     'retrain': run(steps=6, warmup=3, every=3),
     'freeze': run(steps=6, warmup=3, every=3),
     'finetune': run(steps=6, warmup=3, every=3),
-    'heads': heads(d_ff=32, draw='all'),
+    'heads': heads(d_ff=32, draw='all', dropout=0.0),
     'distill': distill(shard_size=250, rows=16),
     'table': table(ks=(2, 4), rules=(*RULES, 'tree-32'), max_len=32, timed=3, sentences=32),
   }
@@ -125,7 +125,7 @@ def multi30k():
     'retrain': run(steps=600, warmup=100, every=100, average=4, constant=0.3),
     'freeze': run(steps=600, warmup=50, every=100, average=2, constant=0.2, rows=16),
     'finetune': run(steps=800, warmup=100, every=100, average=4, constant=0.1, rows=16),
-    'heads': heads(d_ff=512, p1_share=0.5, draw='all'),
+    'heads': heads(d_ff=512, p1_share=0.5, draw='all', dropout=0.0),
     'distill': distill(),
     'table': table(ks=(4, 8, 10), rules=(*RULES, *TREES), max_len=80, timed=30, split='test', rows=50),
   }
@@ -202,7 +202,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0
   }
 
 
-def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one', decay=1.0):
+def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one', decay=1.0, dropout=0.1):
   """layout='paper' is the paper's dense layer; first='transformed' its p1 (see fastdec/heads/blockwise.py)."""
   return {
     'd_ff': d_ff,
@@ -211,6 +211,7 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
     'p1_share': p1_share,  # of the loss in fine-tuning; 0: that of head 2, as in the paper. Short runs need more
     'draw': draw,  # 'one' head's loss a minibatch, drawn at random, as in the paper; or 'all' of them
     'decay': decay,  # each later head's loss counts this many times the one before
+    'dropout': dropout,  # on the heads' hidden units and outputs; short runs need none
   }
 
 

@@ -116,7 +116,7 @@ class Page(Generic[Kind]):
   def prepare(self, run: Run) -> None:
     """Has the batches of a run packed, so that a mistake in its text shows before any work."""
     material = self.material(run.experiment)
-    material.train_batches(run.experiment.run(run.k, run.regime).rows)
+    material.train_batches(run.experiment.run(run.k, run.regime).rows, run.data_seed)
     material.dev_batches()
 
   # --- what all pages do

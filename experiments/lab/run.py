@@ -1,21 +1,21 @@
 """The training runs of a page: base models, and heads on them, frozen or trained together."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from experiments.lab.settings import DISTILLED, TUNED, HeadsTraining, Material, Training
+from experiments.lab import record
+from experiments.lab.settings import DISTILLED, TUNED, HeadsTraining, Material, Training, seed_of
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
 from fastdec.sharding import Table, partition_of
-from fastdec.training.checkpoint import average_checkpoints, check_workdir, claim_workdir
+from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
 from fastdec.training.processes import is_first, wait
@@ -55,6 +55,12 @@ class Run:
       raise UserError(f'k=1 has no heads to train with regime={self.regime}: give regime=regular or distil, or k >= 2')
 
   @property
+  def data_seed(self) -> int:
+    """Draws the order of the batches: a stage that follows another one does not see them in the same order."""
+    is_plain = (self.k, self.regime) == (1, 'regular')
+    return self.experiment.seed if is_plain else seed_of(self.experiment.seed, f'k{self.k}-{self.regime}')
+
+  @property
   def is_finished(self) -> bool:
     """Whether the model has been written."""
     return (self.workdir / 'model' / 'config.json').is_file()
@@ -70,15 +76,16 @@ class Run:
 
   def check(self) -> None:
     """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
-    there = _read(self.workdir)
-    distilled = _part(there, 'data').get('distilled', '')
-    check_workdir(self.workdir, self._record(there, {'base': there.get('base')} if 'base' in there else {}, distilled))
+    there = record.read(self.workdir)
+    distilled = record.part(there, 'data').get('distilled', '')
+    base = {'base': there['base']} if 'base' in there else {}
+    record.check(self.workdir, self._record(there, base, distilled), self.is_finished)
 
   def check_inputs(self) -> None:
     """Raises UserError where the run there was trained on another base or other distilled text than there is now."""
-    there, (base, distilled) = _read(self.workdir), self._inputs()
+    there, (base, distilled) = record.read(self.workdir), self._inputs()
     stale = there.get('base', base.get('base')) != base.get('base')
-    if there and (stale or _part(there, 'data').get('distilled', '') != distilled):
+    if there and (stale or record.part(there, 'data').get('distilled', '') != distilled):
       which = f'base than {self.base}' if stale else f'text than {self.experiment.own or self.experiment.distilled}'
       raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
 
@@ -101,9 +108,10 @@ class Run:
     material = self.experiment.open() if material is None else material
     job = self._heads(material) if self.k > 1 else self._base(material)
     config = self.experiment.run(self.k, self.regime)
-    batches = material.train_batches(config.rows)
+    batches = material.train_batches(config.rows, self.data_seed)
     self.check_inputs()
-    claim_workdir(self.workdir, self._record(_read(self.workdir), *self._inputs()))  # a wrong config has shown by now
+    wanted = self._record(record.read(self.workdir), *self._inputs(), material.content)
+    record.claim(self.workdir, wanted)  # a wrong config has shown by now
     key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
     devices, table = self.experiment.devices, self._partition(material.model)
     trained = train(
@@ -113,6 +121,7 @@ class Run:
       params = average_checkpoints(self.workdir, config.loop().kept)
       if is_first():
         job.save(params)
+        drop_checkpoints(self.workdir)
       wait('saved')
     return trained.is_finished
 
@@ -178,8 +187,10 @@ class Run:
     """What else decides the result: hashes of the base and of the distilled text."""
     return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
 
-  def _record(self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str) -> dict[str, Any]:
-    """The settings written to `workdir/config.json`.
+  def _record(
+    self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
+  ) -> dict[str, Any]:
+    """The settings written to `workdir/config.json`, and the content of the data where it is known.
 
     Fields absent from the existing record `there` are left out while they have their default, so that older records
     still compare equal.
@@ -189,7 +200,9 @@ class Run:
     data = experiment.recorded_data(distilled)
     parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
     named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
-    plain = {name: _fields(part, _part(there, name) if there else None) for name, part in parts.items()}
+    plain = {name: _fields(part, record.part(there, name) if there else None) for name, part in parts.items()}
+    if content is not None:
+      plain['data']['content'] = content
     return {**named, 'seed': experiment.seed, **plain, **base}
 
 
@@ -201,20 +214,6 @@ def _fields(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
     if there is None or name in there or value != defaults[name]:
       found[name] = value
   return found
-
-
-def _read(workdir: pathlib.Path) -> dict[str, Any]:
-  """The record of a workdir, {} where there is none to read."""
-  try:
-    record = json.loads((workdir / 'config.json').read_text())
-  except (OSError, ValueError):
-    return {}
-  return record if isinstance(record, dict) else {}
-
-
-def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-  part = record.get(name)
-  return part if isinstance(part, dict) else {}
 
 
 def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:

@@ -1,6 +1,7 @@
 """What the pages of the paper share: settings of runs and heads, and what a training run asks of an experiment."""
 
 import dataclasses
+import hashlib
 import pathlib
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -66,6 +67,7 @@ class HeadsConfig:
   p1_share: float
   draw: Literal['one', 'all']
   decay: float
+  dropout: float = 0.1
 
   def __post_init__(self) -> None:
     at_least(1, 'heads', d_ff=self.d_ff)
@@ -73,6 +75,8 @@ class HeadsConfig:
       raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
     if not 0 <= self.p1_share < 1:
       raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal shares, or below 1')
+    if not 0 <= self.dropout < 1:
+      raise UserError(f'config.heads.dropout={self.dropout} is not possible: give 0 for none, or below 1')
 
 
 class DataSettings(Protocol):
@@ -139,8 +143,13 @@ class Material(Protocol):
     """The model that the config means."""
     ...
 
-  def train_batches(self, rows: int = 0) -> Any:
-    """Endless batches, by index; 0: as many rows as the config says."""
+  @property
+  def content(self) -> str:
+    """A hash of what people wrote or photographed, wherever it lies."""
+    ...
+
+  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
+    """Endless batches, by index; 0 rows: as many as the config says; None: shuffled by the experiment's seed."""
     ...
 
   def dev_batches(self) -> list[Any]:
@@ -247,7 +256,14 @@ class Experiment(HeadsTraining):
 
   def heads_for(self, k: int) -> BlockwiseHeads:
     heads = self.heads
-    return BlockwiseHeads(k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first)
+    return BlockwiseHeads(
+      k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first, dropout=heads.dropout
+    )
+
+
+def seed_of(seed: int, name: str) -> int:
+  """The seed of one of several things that draw under the experiment's seed."""
+  return int.from_bytes(hashlib.sha256(f'{seed} {name}'.encode()).digest()[:4])
 
 
 def at_least(least: int, part: str, **values: int) -> None:

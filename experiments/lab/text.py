@@ -132,7 +132,7 @@ class Text:
   experiment: OnText
   tokenizer: Tokenizer
   tokenizer_path: pathlib.Path
-  _batches: dict[tuple[str, int], Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+  _batches: dict[tuple[str, int, int], Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
   @classmethod
   def of(cls, experiment: OnText) -> Self:
@@ -147,14 +147,20 @@ class Text:
     return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
 
   @property
+  def content(self) -> str:
+    """A hash of the lines as people wrote them."""
+    config = self.experiment.data
+    return open_text(config.data, config.cache).key[:16]
+
+  @property
   def model(self) -> Model:
     """The model that the config means, over these pieces."""
     return self.experiment.model_over(self.tokenizer.vocab_size)
 
   def check_base(self, folder: pathlib.Path) -> None:
-    """Raises UserError where the run in a folder was trained on other text."""
+    """Raises UserError where the model of a run has other pieces than this text: then it was trained on other text."""
     if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
-      remedy = 'give the base run of the same config'
+      remedy = 'give a run of the same config, on the same text'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
     if self.experiment.data.own:
       check_author(pathlib.Path(self.experiment.data.own), folder, self.tokenizer)
@@ -174,21 +180,22 @@ class Text:
         return shortened(ids, key_of(config.written, text.key), max_length, config.cache)
     return tokens_of(text, split, self.tokenizer, max_length, config.cache)
 
-  def train_batches(self, rows: int = 0) -> Any:
+  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     """Endless packed batches, reshuffled every epoch."""
-    return self._packed('train', rows or self.experiment.data.rows)
+    seed = self.experiment.seed if seed is None else seed
+    return self._packed('train', rows or self.experiment.data.rows, seed)
 
   def dev_batches(self) -> list[Any]:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
     config = self.experiment.data
     full = int(self.tokens('dev', config.row_length).lengths.max(1).sum()) // (config.rows * config.row_length)
-    packed = self._packed('dev', config.rows)
+    packed = self._packed('dev', config.rows, self.experiment.seed)
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
 
-  def _packed(self, split: str, rows: int) -> Any:
+  def _packed(self, split: str, rows: int, seed: int) -> Any:
     """Batches of a split; packing takes a while, so each kind of them is kept."""
-    if (split, rows) not in self._batches:
+    if (split, rows, seed) not in self._batches:
       config = self.experiment.data
       tokens = self.tokens(split, config.row_length)
-      self._batches[split, rows] = packed_batches(tokens, rows, config.row_length, self.experiment.seed)
-    return self._batches[split, rows]
+      self._batches[split, rows, seed] = packed_batches(tokens, rows, config.row_length, seed)
+    return self._batches[split, rows, seed]

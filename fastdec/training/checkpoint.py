@@ -12,7 +12,8 @@ number of them, on any mesh.
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ class Checkpoints:
     """Makes room, so that their steps can be saved again."""
     if not unreadable:
       return
-    bad = self.folder.with_name(f'{self.folder.name}.bad')
+    bad = _bad(self.folder)
     for step, error in unreadable if is_first() else ():
       bad.mkdir(exist_ok=True)
       copies = len(list(bad.glob(f'{step}*')))
@@ -165,6 +166,13 @@ def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Par
   return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
 
 
+def drop_checkpoints(workdir: PathLike) -> None:
+  """Removes the checkpoints of a run whose result is written; the optimizer's state is twice the model."""
+  folder = _folder(workdir)
+  for unneeded in (folder, _bad(folder)):
+    shutil.rmtree(unneeded, ignore_errors=True)
+
+
 def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
   """Writes `workdir/config.json`, or checks that the run there was asked to be the same.
 
@@ -177,8 +185,15 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
     write_json(path, config)
 
 
-def check_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
+def check_workdir(
+  workdir: PathLike, config: dict[str, Any], decisive: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> None:
   """Checks, without writing, that the run in a workdir, if there is one, was asked to be the same.
+
+  Args:
+    workdir: the folder of the run.
+    config: what the run is asked to be now.
+    decisive: what of the record there has to be the same (None: all of it).
 
   Raises:
     UserError: it was made by another config, its record cannot be read, or the workdir is a file.
@@ -194,6 +209,9 @@ def check_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
     there = json.loads(path.read_text())
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read ({_short(error)}): choose another workdir') from None
+  if not isinstance(there, dict):
+    raise UserError(f'{path} is no record of a run: choose another workdir')
+  there = there if decisive is None else decisive(there)
   if there != config:
     raise UserError(
       f'{workdir} was made by another config: {_differences(there, config)}; choose another workdir, or that config'
@@ -257,6 +275,10 @@ def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
 
 def _folder(workdir: PathLike) -> Path:
   return Path(workdir).absolute() / 'checkpoints'
+
+
+def _bad(folder: Path) -> Path:
+  return folder.with_name(f'{folder.name}.bad')
 
 
 def _short(error: Exception) -> str:

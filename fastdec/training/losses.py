@@ -157,21 +157,24 @@ def head_accuracy(
   model: Any, heads: Any, params: Params, head_params: Params, batches: Iterable[Batch]
 ) -> tuple[float, ...]:
   """Top-1 accuracy of p1 .. pk over `batches` (0..1): entry i is about the token i positions after p1's."""
-  per_head = [[] for _ in range(heads.offsets[-1] + 1)]
-  for batch in batches:
-    for offset, metrics in enumerate(per_head):
-      metrics.append(_head_batch(model, heads, params, head_params, batch, jnp.int32(offset)))
+  found = jax.device_get([_heads_batch(model, heads, params, head_params, batch) for batch in batches])
+  count = heads.offsets[-1] + 1
+  per_head = [[{name: x[offset] for name, x in metrics.items()} for metrics in found] for offset in range(count)]
   return tuple(_over_tokens(metrics)['accuracy'] for metrics in per_head)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _head_batch(
-  model: Any, heads: Any, params: Params, head_params: Params, batch: Batch, offset: Int[Array, '']
-) -> Metrics:
-  return head_loss(model, heads, params, head_params, batch, offset, smoothing=0.0)[1]
+def _heads_batch(model: Any, heads: Any, params: Params, head_params: Params, batch: Batch) -> Metrics:
+  """The metrics of p1 .. pk on a batch, one behind the other; the trunk runs once."""
+  hidden_btd = model.hidden(params, batch)
+
+  def one(offset: Int[Array, '']) -> Metrics:
+    return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, 0.0, None)[1]
+
+  return jax.lax.map(one, jnp.arange(heads.offsets[-1] + 1, dtype=jnp.int32))
 
 
-def _over_tokens(batches: Iterable[Metrics]) -> dict[str, float]:
+def _over_tokens(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   """Means over all tokens from the means of every batch."""
   rows = [{name: float(value) for name, value in metrics.items()} for metrics in jax.device_get(list(batches))]
   tokens = sum(row['tokens'] for row in rows)

@@ -44,6 +44,7 @@ class MedusaMeasuring:
   def __init__(self, experiment: MedusaExperiment, workdir: pathlib.Path, conditions: Conditions) -> None:
     self.experiment, self.config, self.workdir = experiment, experiment.measure, workdir
     self.text = experiment.open()
+    self.text.check_base(workdir / 'target')
     config = self.config
     prompts = prompts_of(self.text, config.split, config.prompt)
     self.timed = prompts[spaced(len(prompts), min(config.timed, len(prompts)))]

@@ -36,6 +36,7 @@ class SpeculativeMeasuring:
     config = experiment.measure
     self.experiment, self.config, self.workdir = experiment, config, workdir
     self.text = experiment.training('target').open()
+    self.text.check_base(workdir / 'target')
     self.target = Bound(*folders.load(workdir / 'target'))
     prompts = experiment.prompts(self.text, self.target.module)
     count = len(prompts) if config.sentences == 0 else min(config.sentences, len(prompts))

@@ -95,8 +95,13 @@ class Pictures:
   def model(self) -> Model:
     return folders.model_of(self.experiment.model)
 
-  def train_batches(self, rows: int = 0) -> Any:
-    return image_batches(self.images, 'train', rows or self.experiment.data.rows, self.experiment.seed)
+  @property
+  def content(self) -> str:
+    return self.images.key[:16]
+
+  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
+    seed = self.experiment.seed if seed is None else seed
+    return image_batches(self.images, 'train', rows or self.experiment.data.rows, seed)
 
   def dev_batches(self) -> list[Any]:
     rows = min(self.experiment.data.rows, self.images.counts['dev'])

@@ -72,6 +72,7 @@ class TranslationMeasuring:
     All acceptance rules of chains run in the same compiled programs, trees each in their own, and all are timed in turn
     with the same model's greedy.
     """
+    self.text.check_base(workdir)
     model, params = folders.load(workdir)
     trees = self._trees(Bound(model, params), workdir, k, rules)
     strategies = {rule: trees[rule] if rule in trees else self._strategy(workdir, k, rule) for rule in rules}

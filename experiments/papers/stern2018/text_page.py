@@ -8,7 +8,7 @@ from experiments.lab import graph
 from experiments.lab.distillation import asked, distill
 from experiments.lab.model_text import record_of
 from experiments.lab.run import Run
-from experiments.lab.settings import DISTILLED, TUNED
+from experiments.lab.settings import DISTILLED, TUNED, seed_of
 from experiments.papers.stern2018.page import BlockwisePage, ModelCells
 from experiments.papers.stern2018.text_measure import BEAM, TranslationMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
@@ -45,7 +45,7 @@ class TranslationPage(BlockwisePage):
   def teacher(self) -> Run:
     """The run whose model translates the training text: the base with another seed."""
     experiment = self.settings(1, 'regular')
-    experiment = dataclasses.replace(experiment, seed=(experiment.seed + 1) % 2**32)
+    experiment = dataclasses.replace(experiment, seed=seed_of(experiment.seed, 'teacher'))
     return Run(experiment, 1, 'regular', None, self.workdir / 'teacher')
 
   def open(self) -> TranslationMeasuring:

@@ -120,13 +120,16 @@ def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
   assert not {'teacher', 'distilled'} & set(found) and found['base-distil'] == 'base'
 
 
-def test_the_teacher_is_the_base_with_another_seed(tmp_path):
+def test_the_teacher_is_the_base_with_another_seed_and_no_stage_repeats_the_order_of_another(tmp_path):
   config = wmt14.get_config('scale=smoke')
   config.seed = 2**32 - 1
   experiment = TranslationExperiment.of(config)
   page = text_page.TranslationPage(experiment, tmp_path, None, {}, text_page.table1_cells(experiment))
   teacher, base, distilled = page.teacher(), page.run(1, 'regular'), page.run(1, 'distil')
-  assert teacher.experiment == dataclasses.replace(base.experiment, seed=0)
+  seed = teacher.experiment.seed
+  assert teacher.experiment == dataclasses.replace(base.experiment, seed=seed) and seed not in (0, base.experiment.seed)
+  stages = [base, teacher, distilled, page.run(2, 'regular'), page.run(2, 'finetune'), page.run(4, 'finetune')]
+  assert base.data_seed == base.experiment.seed and len({run.data_seed for run in stages}) == len(stages)
   assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(tmp_path / 'distilled')
 
 
@@ -184,7 +187,9 @@ def test_frozen_heads_for_the_largest_k_serve_all(filled):
 def test_records_name_the_base_and_the_text_by_content(filled):
   record = {name: json.loads((filled / name / 'config.json').read_text()) for name in RUNS}
   assert set(record['base']) == {'seed', 'data', 'model', 'training'}
-  assert (record['teacher']['seed'], record['base']['seed']) == (1, 0)
+  assert record['base']['seed'] == 0 != record['teacher']['seed']
+  assert len({record[name]['data']['content'] for name in RUNS}) == 1
+  assert not list(filled.glob('*/checkpoints*'))  # nobody needs the optimizer's state any more
   content = {name: folders.content(filled / name) for name in RUNS}
   assert record['base-distil']['base'] == record['k3-regular']['base'] == content['base']
   assert record['k3-distil']['base'] == content['base-distil'] != content['base']
