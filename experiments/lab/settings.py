@@ -189,6 +189,7 @@ class Training:
       at_least(0, name, rows=run.rows)
       check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
       run.optimizer(self.model.d_model)
+      run.loop()
 
   def open(self) -> Material:
     """Prepares what is trained on, where that has not been done; then opens it."""
