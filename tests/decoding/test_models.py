@@ -1,7 +1,13 @@
-"""Drafts on every kind of model: caches keep what was accepted, and take back what was not."""
+"""Drafts on every kind of model: caches keep what was accepted, and take back what was not.
+
+So greedy drafts are what the draft model would write, and samples have the law that the target's own whole-sequence
+scores give, which can be written down for three tokens of five words.
+"""
 
 import dataclasses
 import functools
+import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +15,14 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec import struct
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.models.t5 import T5
 from fastdec.struct import Bound
 from tests.decoding.fakes import Recorded
-from tests.decoding.models_table import MODELS, made
+from tests.decoding.models_table import MODELS, WORDS, made
+from tests.decoding.rules.test_rejection import p_value
 
 GAMMA, MAX_LEN = 4, 16
 
@@ -95,7 +103,7 @@ def test_a_draft_with_another_pad_id_gets_its_own_padding():
     np.testing.assert_array_equal(out.tokens, decode(target, source, target).tokens)
 
 
-@pytest.mark.parametrize('gamma', [1, 2, 4])
+@pytest.mark.parametrize('gamma', [1, 4])
 def test_a_convolution_takes_back_as_many_as_are_drafted(gamma):
   """Its cache is the only one that is made for a number of tokens to take back."""
   case = made('fconv')
@@ -109,3 +117,67 @@ def test_a_convolution_takes_back_as_many_as_are_drafted(gamma):
   blocks = [gamma + 1] * whole + [rest] * (rest > 0)
   assert sizes[0][:, : len(blocks)].tolist() == [blocks] * 3
   assert (sizes[1] != sizes[0]).any()
+
+
+@struct.pytree
+class Misled:
+  """A rule that is told another q than drafts were drawn from, the nearer to a uniform law the larger `share` is."""
+
+  rule: fd.Rejection | fd.BlockVerification
+  share: Any
+  greedy = fd.Exact()
+
+  def __call__(self, keys, draft, logits, acceptable):
+    q_bnv = draft.probabilities
+    if q_bnv is not None:
+      q_bnv = jnp.where(q_bnv.sum(-1, keepdims=True) > 0, (1 - self.share) * q_bnv + self.share / WORDS, 0)
+    return self.rule(keys, dataclasses.replace(draft, probabilities=q_bnv), logits, acceptable)
+
+
+RULES = {'rejection': fd.Rejection(), 'block': fd.BlockVerification()}
+KINDS = {'lm with windows': 4.0, 'fconv': 60.0}  # two kinds of caches, and temperatures at which outputs vary
+TEXTS = np.array(list(itertools.product(range(1, WORDS), repeat=3)), np.int32)
+
+
+def sampled(name, draft, rule, share, rows):
+  """Rows of the first prompt."""
+  case, key = made(name), jax.random.key(1)
+  strategy = fd.Speculative((case.model, draft), 2, KINDS.get(name, 4.0), rule=Misled(rule, jnp.float64(share)))
+  inputs = {k: np.repeat(x[:1], rows, axis=0) for k, x in case.rows().items()}
+  return fd.decode(case.model, case.params, **inputs, strategy=strategy, max_len=5, key=key)
+
+
+@functools.cache
+def law_by_scores(name):
+  """{text: probability} of the first three tokens after the first prompt: each text is scored in one call."""
+  case = made(name)
+  inputs = {k: np.repeat(x[:1], len(TEXTS), axis=0) for k, x in case.rows().items()}
+  scores = fd.score(case.model, case.params, inputs.pop('inputs'), TEXTS, **inputs).tokens
+  warmed = np.exp(scores / KINDS[name]).reshape((WORDS - 1,) * 3 + (3,))  # not normalised
+  first, second, third = np.moveaxis(warmed, -1, 0)
+  given = [x / x.sum(-1, keepdims=True) for x in (first[:, 0, 0], second[:, :, 0], third)]
+  law = given[0][:, None, None] * given[1][:, :, None] * given[2]
+  return dict(zip(map(tuple, TEXTS.tolist()), law.reshape(-1).tolist(), strict=True))
+
+
+def counts(out, law):
+  texts, times = np.unique(np.asarray(out.tokens[:, :3]), axis=0, return_counts=True)
+  seen = dict(zip(map(tuple, texts.tolist()), times.tolist(), strict=True))
+  return np.array([seen.get(text, 0) for text in law])
+
+
+@pytest.mark.parametrize('rule', RULES)
+@pytest.mark.parametrize('name', KINDS)
+def test_samples_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(name, rule):
+  case, law, rows = made(name), law_by_scores(name), 10_000
+  right, wrong = (sampled(name, case.noisy, RULES[rule], share, rows) for share in (0.0, 0.5))
+  assert 1.2 < right.mean_block_size < 2.8  # drafts are accepted, and taken back
+  assert p_value(counts(right, law), law) > 1e-3
+  assert p_value(counts(wrong, law), law) < 1e-9
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
+  """p = q, but for rounding: the draft reads token by token, and the target all at once."""
+  out = sampled(name, made(name).params, fd.Rejection(), 0.0, 10_000 if name in KINDS else 100)
+  assert (out.block_sizes[:, :2] == np.array([3, 1])).all()

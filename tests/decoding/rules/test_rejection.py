@@ -4,6 +4,7 @@ The model's law is a table over four words at every prefix, so the law of all te
 A rule that is wrong in one place must fail the same test.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -16,9 +17,10 @@ from scipy.stats import chisquare
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import draw
 from fastdec.decoding.topology import Topology, take_node
-from tests.decoding.fakes import EOS, NEVER, PRIME, HashLM, Imitation
+from tests.decoding.fakes import EOS, NEVER, PRIME, HashHeads, HashLM, Imitation
 from tests.decoding.test_sampling import law_by_hand
 
 WORDS, TOKENS = 5, 4  # word 0 is suppressed, 1 ends
@@ -101,6 +103,37 @@ def test_an_adapted_gamma_does_not_change_the_law():
 def test_a_wrong_rule_fails_the_same_test(rule):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(speculative('bad', rule, SETTINGS[0]), law, 20_000, 1), law) < 1e-9
+
+
+TREE = Topology.from_choices([[0], [1], [2], [0, 0], [0, 1], [1, 0], [1, 1]])
+
+
+def on_a_tree(topology, rule):
+  return fd.Medusa((HashHeads(depth=2), {}), topology, rule)
+
+
+@pytest.mark.parametrize('settings', [SETTINGS[0], SETTINGS[3]])
+def test_samples_on_a_tree_have_the_law_of_the_target(settings):
+  law = exact_law(*settings)
+  assert p_value(counts(on_a_tree(TREE, Sampling(*settings)), law, 20_000, 1), law) > 1e-3
+
+
+@struct.pytree
+class BonusDrawnAgain(Sampling):
+  """Wrong: what follows the accepted path is drawn once more, though no draft was what was drawn first."""
+
+  def __call__(self, keys, draft, logits, acceptable):
+    node = super().__call__(keys, draft, logits, acceptable).node
+    return Accepted(node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), self.law(take_node(logits, node))))
+
+
+EQUAL_SIBLINGS = dataclasses.replace(TREE, ranks=np.zeros_like(TREE.ranks))  # `from_parents` makes no such tree
+
+
+@pytest.mark.parametrize('wrong', [on_a_tree(TREE, BonusDrawnAgain(5.0)), on_a_tree(EQUAL_SIBLINGS, Sampling(5.0))])
+def test_a_wrong_rule_or_equal_siblings_on_a_tree_fail_the_same_test(wrong):
+  law = exact_law(*SETTINGS[0])
+  assert p_value(counts(wrong, law, 20_000, 1), law) < 1e-9
 
 
 @pytest.mark.slow
