@@ -205,12 +205,13 @@ def test_one_call_or_two_calls_draft_the_same():
   assert not one.draft_calls.any()
 
 
-def test_a_forced_prefix_is_continued():
-  params, _, expected = made('trained')
+@pytest.mark.parametrize('family', MODELS)
+def test_a_forced_prefix_is_continued(family):
+  params, _, expected = made('trained', family)
   prefix, lengths = expected[:-1, :2], np.array([2, 1, 0, 2, 1, 0])
   for name in METHODS:
     forced = {'prefix': prefix, 'prompt_lengths': lengths, 'max_len': 6}
-    out = fd.decode(MODEL, params, SOURCE[:-1], METHODS[name](kit('trained')), **forced)
+    out = fd.decode(MODELS[family], params, SOURCE[:-1], METHODS[name](kit('trained', family)), **forced)
     for row, n, tokens in zip(expected[:-1], lengths, np.asarray(out.tokens), strict=True):
       if 1 not in row[:n]:
         np.testing.assert_array_equal(tokens, row[n : n + 6])

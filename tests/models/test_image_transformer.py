@@ -1,6 +1,7 @@
 """The Image Transformer: blocked form, ring and full attention agree; images decode exactly, by every strategy."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +47,13 @@ def in_float64():
 
 @functools.cache
 def params():
-  """Away from the initialisation, so that outputs vary."""
-  noisy = lambda x: x.astype(jnp.float64) + 0.3 * jax.random.normal(jax.random.key(1), x.shape)
-  return jax.jit(lambda key: jax.tree.map(noisy, MODEL.init(key)))(jax.random.key(0))
+  """Away from the initialisation, so that outputs vary: a test holds that they do."""
+  return noisy(jax.jit(MODEL.init)(jax.random.key(0)), 0.2)
+
+
+def noisy(tree, scale):
+  rng = np.random.default_rng(1)
+  return jax.tree.map(lambda x: x.astype(jnp.float64) + rng.normal(scale=scale, size=x.shape), tree)
 
 
 jitted_hidden = jax.jit(MODEL.hidden)
@@ -163,6 +168,11 @@ def heads(k=5):
   return module, jax.tree.map(lambda x: x.astype(jnp.float64), module.init(jax.random.key(2)))
 
 
+def test_the_model_is_worth_testing_on():
+  """Its images are neither of one intensity nor of a pattern that goes round."""
+  assert min(len(set(itertools.pairwise(image))) for image in greedy().tolist()) > 10
+
+
 EXACT = {
   'greedy': lambda: fd.Greedy(),
   'blockwise, k = 5': lambda: fd.Blockwise(heads()),
@@ -170,6 +180,8 @@ EXACT = {
   'within 0 intensities': lambda: fd.Blockwise(heads(), rule=fd.Distance(0)),
   'two calls': lambda: fd.BlockwiseTwoCalls(heads()),
   'a tree': lambda: fd.Medusa(heads(), TREE),
+  'speculative, gamma 5': lambda: fd.Speculative((MODEL, noisy(params(), 0.02)), 5),
+  'lookup': lambda: fd.PromptLookup(ngram=1, k=4),
   'beam search, 1 beam': lambda: fd.Beam(1),
 }
 
@@ -179,6 +191,18 @@ def test_exact_strategies_write_the_greedy_image(name):
   out = fd.decode(MODEL, params(), SOURCE, EXACT[name]())
   np.testing.assert_array_equal(out.tokens, greedy())
   assert (np.asarray(out.lengths) == LENGTH).all()
+  if name in ('speculative, gamma 5', 'lookup'):
+    assert 1.2 < out.mean_block_size < 4  # drafts are accepted and refused, in blocks of local attention and across
+
+
+def test_beams_of_an_image_score_as_forced():
+  """The ring is reordered among the beams of a source. The best of three is likelier than the greedy image."""
+  out = fd.decode(MODEL, params(), SOURCE, fd.Beam(3, length_penalty=0.0, n_best=3))
+  for rank in range(3):
+    forced = fd.score(MODEL, params(), SOURCE, out.nbest_tokens[:, rank])
+    np.testing.assert_allclose(out.nbest_scores[:, rank], forced.total, rtol=1e-9)
+  assert (out.scores > fd.score(MODEL, params(), SOURCE, greedy()).total + 0.1).any()
+  assert len({tuple(row) for row in out.nbest_tokens.reshape(-1, LENGTH).tolist()}) == 3 * ROWS
 
 
 def test_a_forced_beginning_is_gone_on_with():
