@@ -23,6 +23,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from fastdec.errors import UserError
+from fastdec.fields import read
 from fastdec.files import whole_folder
 from fastdec.folders.huggingface import HuggingFaceFolder
 from fastdec.folders.stored import put, write
@@ -44,6 +45,20 @@ RENAMES = tuple(
     (TOKEN_MAP, TOKEN_MAP),
   )
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What is read of config.json, by its names: the Medusa project's first, then vLLM's."""
+
+  medusa_num_heads: int | None = None
+  medusa_num_layers: int | None = None
+  model_type: str | None = None
+  num_heads: int | None = None
+  num_hidden_layers: int | None = None
+  vocab_size: int | None = None
+  truncated_vocab_size: int | None = None
+  original_lm_head: bool | None = None
 
 
 def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
@@ -76,7 +91,9 @@ class MedusaFolder(HuggingFaceFolder):
     """
     names, tensors = self._names, self._tensors
     depth, layers = (_count(names, of) for of in ('head', 'block'))
-    _check_counts(self.config, depth, layers, self.path)
+    _check_counts(self._said, depth, layers, self.path)
+    if depth * layers > len(names):
+      raise UserError(f'{self.path} has {len(names)} tensors for {depth} heads of {layers} blocks: copy it again')
     projections = [name for ours, name in names.items() if '/projection/' in ours]
     vocab_size = tensors[projections[0]].shape[0] if projections else None
     return MedusaHeads(depth, tensors[next(iter(names.values()))].shape[-1], vocab_size, layers)
@@ -98,7 +115,11 @@ class MedusaFolder(HuggingFaceFolder):
   @functools.cached_property
   def _names(self) -> dict[str, str]:
     """The stored name of each parameter."""
-    return _our_names(self._tensors, self.config, self.path)
+    return _our_names(self._tensors, self._said, self.path)
+
+  @functools.cached_property
+  def _said(self) -> Said:
+    return read(Said, self.config, f'{self.path}/config.json', ': ', ignores=True)
 
 
 def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_model: str) -> None:
@@ -154,7 +175,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   raise UserError(f'{folder} has its heads only as pickle ({pickled[0].name}), which is refused: convert by {command}')
 
 
-def _our_names(theirs: Mapping[str, Any], config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, str]:
+def _our_names(theirs: Mapping[str, Any], said: Said, folder: pathlib.Path) -> dict[str, str]:
   """The stored name of each parameter."""
   prefixed = [name for name in theirs if PREFIX.match(name)]  # then all others are the model's
   names, unknown = {}, []
@@ -168,8 +189,8 @@ def _our_names(theirs: Mapping[str, Any], config: Mapping[str, Any], folder: pat
   if unknown or not _count(names, 'block'):
     has = f'has unknown {listed(unknown)}' if unknown else 'holds no residual blocks'
     raise UserError(f'{folder} {has}: Medusa heads are called 0.0.linear.weight, 0.1.weight, ... or as in vLLM')
-  shared = names.pop(SHARED, names.get('head_0/projection/kernel') if config.get('original_lm_head') else None)
-  if names.pop(TOKEN_MAP, None) and config.get('truncated_vocab_size', 0) < config.get('vocab_size', 0):
+  shared = names.pop(SHARED, names.get('head_0/projection/kernel') if said.original_lm_head else None)
+  if names.pop(TOKEN_MAP, None) and (said.truncated_vocab_size or 0) < (said.vocab_size or 0):
     raise UserError(f'{folder} has heads for a part of the vocabulary, which is not supported: give whole ones')
   if shared is None:
     return names
@@ -181,15 +202,13 @@ def _count(names: Mapping[str, str], of: str) -> int:
   return max((int(index) + 1 for name in names for index in re.findall(rf'{of}_(\d+)', name)), default=0)
 
 
-def _check_counts(config: Mapping[str, Any], depth: int, layers: int, folder: pathlib.Path) -> None:
+def _check_counts(said: Said, depth: int, layers: int, folder: pathlib.Path) -> None:
   """Raises UserError where config.json promises more than there is."""
-  is_vllm = config.get('model_type') == 'medusa'
-  for found, of, names in (
-    (depth, 'heads', ('medusa_num_heads', 'num_heads')),
-    (layers, 'blocks a head', ('medusa_num_layers', 'num_hidden_layers')),
-  ):
-    promised = config.get(names[is_vllm], found)
-    if promised > found:
+  heads, blocks = said.medusa_num_heads, said.medusa_num_layers
+  if said.model_type == 'medusa':
+    heads, blocks = said.num_heads, said.num_hidden_layers
+  for promised, found, of in ((heads, depth, 'heads'), (blocks, layers, 'blocks a head')):
+    if promised is not None and promised > found:
       raise UserError(f'{folder} has {found} {of}, and its config.json says {promised}: copy it again, or mend either')
 
 

@@ -24,9 +24,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from fastdec.errors import UserError
+from fastdec.fields import read, shown
 from fastdec.files import read_json, whole_folder
 from fastdec.folders.folder import Folder
-from fastdec.folders.stored import put, stored_in, write
+from fastdec.folders.stored import Stored, put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
@@ -46,6 +47,11 @@ MODELS = {
   'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
+DEEP = ('layers', 'encoder_layers', 'decoder_layers', 'depth')  # sizes of a config that are no more than its tensors
+WIDE = (  # and no more than its weights
+  'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads', 'key_heads', 'head_width',
+  'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
+)  # fmt: skip
 TOKENIZER, DICTIONARIES = 'tokenizer.model', ('source.dict.txt', 'target.dict.txt')
 PathLike = str | os.PathLike[str]
 
@@ -97,11 +103,9 @@ class NativeFolder(Folder):
   @functools.cached_property
   def model(self) -> Any:
     model_class, config_class = _family(MODELS, self.config['model'], self.path)
-    fields = _fields(config_class, self.config['model'], self.path)
-    if self.dtype is not None:
-      fields['dtype'] = self.dtype
-    model = model_class(config_class(**fields))
-    if self.has_heads and self.config['heads'].get('first') == 'transformed':  # p1 is part of the model
+    dtype = {} if self.dtype is None else {'dtype': self.dtype}
+    model = model_class(_described(config_class, {**self.config['model'], **dtype}, self.path))
+    if self.has_heads and getattr(self.heads, 'first', None) == 'transformed':  # p1 is part of the model
       return Transformed(model, self.heads)
     return model
 
@@ -120,7 +124,7 @@ class NativeFolder(Folder):
     if not self.has_heads:
       raise UserError(f'{self.path} holds a model without heads: give the workdir of a run with k >= 2')
     heads_class = _family(HEADS, self.config['heads'], self.path)
-    return heads_class(**_fields(heads_class, self.config['heads'], self.path))
+    return _described(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None) -> Params:
     return put(self._stored('heads', self.heads), self.heads, self.dtype, mesh)
@@ -144,6 +148,7 @@ class NativeFolder(Folder):
     if not file.is_file():
       raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
     stored = stored_in(file)
+    _check_sizes(getattr(module, 'config', module), stored, file)
     expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
     for name in sorted(expected.keys() | stored.keys()):
       have = stored[name].shape if name in stored else None
@@ -186,21 +191,28 @@ def is_replaceable(folder: PathLike) -> bool:
     return not any(folder.iterdir())
 
 
-def _family(families: Mapping[str, Any], config: Mapping[str, Any], folder: pathlib.Path) -> Any:
-  if config.get('type') not in families:
-    raise UserError(f'{folder} is of type {config.get("type")!r}: known are {", ".join(families)}')
-  return families[config['type']]
+def _family(families: Mapping[str, Any], config: Any, folder: pathlib.Path) -> Any:
+  kind = config.get('type') if isinstance(config, dict) else config
+  if not isinstance(kind, str) or kind not in families:
+    raise UserError(f'{folder} is of type {shown(kind)}: known are {", ".join(families)}')
+  return families[kind]
 
 
-def _fields(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+def _described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
+  """The dataclass that a part of config.json describes."""
   known = {field.name for field in dataclasses.fields(cls)}
-  given = {name: _tuples(value) for name, value in config.items() if name != 'type'}
+  given = {name: value for name, value in config.items() if name != 'type'}
   if unknown := sorted(set(given) - known):
     names = ', '.join(unknown)
     raise UserError(f'{folder}/config.json has unknown fields {names}: known are {", ".join(sorted(known))}')
-  return given
+  return read(cls, given, f'{folder}/config.json', ': ')
 
 
-def _tuples(value: Any) -> Any:
-  """JSON's lists as the tuples that they were."""
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _check_sizes(sized: Any, stored: Mapping[str, Stored], file: pathlib.Path) -> None:
+  """Raises UserError where a config means more than a file can hold, before the shapes of such a model are computed."""
+  weights = sum(math.prod(tensor.shape) for tensor in stored.values())
+  for names, limit in ((DEEP, len(stored)), (WIDE, weights)):
+    for name in names:
+      size = getattr(sized, name, None)
+      if isinstance(size, int) and size > limit:
+        raise UserError(f'{file} holds too little for {name}={size} of its config.json: the two do not belong together')

@@ -44,6 +44,11 @@ class BlockwiseHeads:
   def __post_init__(self) -> None:
     if self.k < 2:
       raise UserError(f'heads need k >= 2, not k={self.k}: with k = 1 there is nothing to draft, decode greedily')
+    for name in ('d_model', 'd_ff'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    if not 0 <= self.dropout < 1:
+      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
     for name, choices in (('layout', LAYOUTS), ('first', FIRSTS)):
       if getattr(self, name) not in choices:
         raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')

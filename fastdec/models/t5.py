@@ -52,6 +52,8 @@ class T5Config(StackConfig):
     if self.dtype == 'float16':  # its feed-forward layers exceed 65,504
       raise UserError("dtype='float16' is not possible for T5, whose values leave its range: give bfloat16 or float32")
     self._check_sizes('max_distance')
+    if self.max_distance > 2**20:  # a table in memory
+      raise UserError(f'max_distance={self.max_distance} is not possible: give up to {2**20}')
     if self.buckets < 4 or self.buckets % 2:
       raise UserError(f'buckets={self.buckets} is not possible: give an even number from 4')
     if self.max_distance <= self.buckets // 2:

@@ -4,10 +4,11 @@ Each has .encode(str) -> list[int], with the special ids that the folder's model
 str, without any, and .pieces(ids) -> list[str], what each id stands for, special ones included.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastdec import extras
@@ -62,18 +63,29 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
   raise UserError(f'{folder} has no tokenizer (looked for {looked}): copy it there from where the model came')
 
 
+@contextlib.contextmanager
+def _explained(file: pathlib.Path) -> Iterator[None]:
+  """A file that the `tokenizers` library cannot use is a sentence."""
+  try:
+    yield
+  except (KeyboardInterrupt, SystemExit):
+    raise
+  except BaseException as error:  # it raises a bare Exception, and in Rust's panics not even that
+    raise UserError(f'{file} cannot be read ({error}): copy it again') from None
+
+
 class JsonTokenizer:
   """tokenizer.json, by the `tokenizers` library; start and end as tokenizer_config.json has them, for some classes."""
 
   def __init__(self, file: pathlib.Path, model_type: str | None = None):
     import tokenizers  # not above: most decoding needs no text
 
-    try:
+    self._file = file
+    with _explained(file):
       self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # what the library raises is a bare Exception
-      raise UserError(f'{file} cannot be read ({error}): copy it again') from None
-    self._tokenizer.no_truncation()  # the file may have kept what somebody once trained with
-    self._tokenizer.no_padding()
+      self._tokenizer.no_truncation()  # the file may have kept what somebody once trained with
+      self._tokenizer.no_padding()
+      self._tokenizer.encode('')  # a template with unknown tokens is only found out by using it
     self._around = self._said_around(file.parent, model_type)
 
   @property
@@ -83,10 +95,10 @@ class JsonTokenizer:
 
   def encode(self, text: str) -> list[int]:
     """The ids of a text."""
-    if self._around is None:
-      return self._tokenizer.encode(text).ids
-    before, after = self._around
-    return [*before, *self._tokenizer.encode(text, add_special_tokens=False).ids, *after]
+    before, after = self._around or ([], [])
+    with _explained(self._file):
+      ids = self._tokenizer.encode(text, add_special_tokens=self._around is None).ids
+    return [*before, *ids, *after]
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of ids, special ones left out."""
