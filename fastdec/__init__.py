@@ -10,6 +10,7 @@ from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
+from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
@@ -44,6 +45,7 @@ __all__ = [
   'UserError',
   'UserNote',
   'decode',
+  'decode_each',
   'load',
   'load_heads',
   'load_tokenizer',

@@ -62,6 +62,9 @@ def decode_each(
     rows: inputs decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its devices.
     key: for strategies that sample; input i draws what row i of one batch of all inputs would.
 
+  Yields:
+    `Finished`: some rows with the indices of their inputs, in NumPy arrays.
+
   Raises:
     UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the devices along 'data'.
   """

@@ -71,7 +71,7 @@ def test_a_translator_s_sources_of_many_widths(strategy):
 
 def test_every_source_comes_once_the_longest_first():
   sources = prompts(23)
-  parts = list(decode_each(MODEL, {}, sources, fd.Greedy(), MAX_LEN, rows=8))
+  parts = list(fd.decode_each(MODEL, {}, sources, fd.Greedy(), MAX_LEN, rows=8))
   indices = np.concatenate([part.indices for part in parts])
   assert sorted(indices) == list(range(23)) and len(parts) > 5
   assert min(len(sources[i]) for i in parts[0].indices) >= max(len(sources[i]) for i in parts[-1].indices)
