@@ -42,7 +42,7 @@ def main(_: list[str]) -> None:
   _check_layer(generator)
   model, params, strategy = generator.model, generator.params, _with_rule(generator.strategy)
   source = np.array(generator.ids(TEXT.value), np.int32)
-  decoded = fd.decode(model, params, source[None], strategy, max_len=MAX_LEN.value)
+  decoded = fd.decode(model, params, source[None], strategy, max_len=MAX_LEN.value).checked()
   written = np.asarray(decoded.tokens[0, : decoded.lengths[0]])
   weights = np.asarray(cross_attention(model, params, jnp.asarray(source), jnp.asarray(written)), np.float32)
   weights, names = _panels(weights)

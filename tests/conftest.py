@@ -35,6 +35,7 @@ STRICT = (
   'convert/',
   'decoding/beam/',
   'decoding/rules/',
+  'decoding/test_finite',
   'decoding/test_loop',
   'decoding/test_programs',
   'decoding/test_sampling',

@@ -40,11 +40,11 @@ class Comparison:
 
   @functools.cached_property
   def ours(self) -> list[Decoded]:
-    return [self._decode(self.strategy, *one) for one in self.batches]
+    return [self._decode(self.strategy, *one).checked() for one in self.batches]
 
   @functools.cached_property
   def theirs(self) -> list[Decoded]:
-    return [self._decode(self.plain, *one) for one in self.batches]
+    return [self._decode(self.plain, *one).checked() for one in self.batches]
 
   @property
   def counts(self) -> tuple['Counts', 'Counts']:

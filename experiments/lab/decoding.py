@@ -88,11 +88,11 @@ def translate(
   """Decodes all sources, `rows` at once.
 
   Raises:
-    UserError: a source is longer than the model's positions; nothing is decoded then.
+    UserError: a source is longer than the model's positions; nothing is decoded then. Or logits are not finite.
   """
   check_sources(tokens, model.max_positions)
   sources = [tokens.source[i] for i in range(len(tokens))]
-  out = in_order(gate.passing(decode_each(model, params, sources, strategy, max_len, rows)))
+  out = in_order(gate.passing(decode_each(model, params, sources, strategy, max_len, rows))).checked()
   lines = [tokenizer.decode(row.tolist()) for row in out.tokens]
   hypotheses = None
   if out.nbest_tokens is not None and out.nbest_scores is not None:

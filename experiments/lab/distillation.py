@@ -138,7 +138,7 @@ class _Translator:
     for finished in gate.passing(
       decode_each(self._model, self._params, [ids[i] for i in short], settings.strategy, self._max_len, settings.rows)
     ):
-      for index, found in zip(finished.indices, _hypotheses(finished.decoded), strict=True):
+      for index, found in zip(finished.indices, _hypotheses(finished.decoded.checked()), strict=True):
         outputs[short[index]] = self._lines_of(found)
       progress.add(len(finished.indices))
     return outputs

@@ -50,7 +50,8 @@ def write(
   lines, ids = [''] * len(prompts), [[0]] * len(prompts)
   with Progress(len(prompts), 'beginning') as progress:
     for finished in gate.passing(decode_each(target, params, list(prompts), fd.Greedy(), max_len, ROWS)):
-      for i, tokens, length in zip(finished.indices, finished.decoded.tokens, finished.decoded.lengths, strict=True):
+      decoded = finished.decoded.checked()
+      for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):
         written = [token for token in tokens[: int(length)].tolist() if token not in target.eos_ids]
         ids[i] = ended([*prompts[i][1:].tolist(), *written])
         lines[i] = tokenizer.decode(ids[i])

@@ -150,7 +150,7 @@ def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
   for name, function in functions.items():
     yield {
       'variant': name,
-      'mean_block': float(function().mean_block_size),
+      'mean_block': float(function().checked().mean_block_size),
       'ms_per_image': timings[name].milliseconds / batch,
       'to_greedy': 1 / timings[name].speedup_over(timings['greedy']),
       'spread': timings['greedy'].speedups_over(timings[name]),

@@ -75,7 +75,7 @@ def _our_variant(target: tuple[Any, Any], name: str, strategy: Any, prompts: Pro
 
   def write() -> list[Written]:
     texts = []
-    for out in map(decoded, prompts):
+    for out in (decoded(prompt).checked() for prompt in prompts):
       reads_prompt = isinstance(strategy, fd.Speculative)  # the draft model does so too
       texts.append(Written(out.tokens[0].tolist(), 1 + int(out.calls[0]), int(out.draft_calls[0]) + reads_prompt))
     return texts

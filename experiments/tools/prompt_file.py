@@ -130,7 +130,7 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
       generator.model, generator.params, sources, generator.strategy, generator.settings.max_len, rows, keys
     ):
       ends = [
-        (todo[int(i)], jax.tree.map(lambda x, row=row: x[row], finished.decoded))
+        (todo[int(i)], jax.tree.map(lambda x, row=row: x[row], finished.decoded.checked()))
         for row, i in enumerate(finished.indices)
       ]
       lines = [_line(generator, index, prompts[index], decoded) for index, decoded in ends]

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fastdec.decoding.inputs import checked, padded, room_of
-from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.protocol import Decoded, Prompt, check_finite
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import Strategy, check_strategy, check_streams
 from fastdec.models.api import Model, Params
@@ -68,7 +68,8 @@ def stream(
   Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row yields [].
 
   Raises:
-    UserError: as `decode`; a strategy that ranks whole outputs, as `Beam` does.
+    UserError: as `decode`; a strategy that ranks whole outputs, as `Beam` does; logits of a row that are NaN or
+      infinite, which `decode` says in `Decoded.finite`: what they chose is not yielded.
   """
   check_streams(strategy)
   max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
@@ -78,7 +79,8 @@ def stream(
     state, is_over = start(Bound(model, params), strategy, prompt, keys, room_of(model, max_len))
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
-    tokens, length, over = jax.device_get((state.tokens, state.length, is_over))
+    tokens, length, over, finite = jax.device_get((state.tokens, state.length, is_over, state.finite))
+    check_finite(finite)
     yield [row[before:now].tolist() for row, before, now in zip(tokens, seen, length, strict=True)]
     if over:
       return

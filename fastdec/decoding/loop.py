@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, has_best
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import Capacity, causal, suppress
 from fastdec.struct import Bound
@@ -34,6 +34,7 @@ class DecodeState:
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call
   calls: Int[Array, ' b']
   draft_calls: Int[Array, ' b']
+  finite: Bool[Array, ' b']  # whether all tokens were chosen by logits that have a best one
   cache: Any
   drafter: Any  # the drafter's own state
   keys: Array | None  # one a row
@@ -87,6 +88,7 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
+    finite=has_best(logits[:, 0]) | prompt.empty,
     cache=cache,
     drafter=drafter.init(target, prefill),
     keys=keys,
@@ -128,6 +130,10 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 
+  # Each emitted token was chosen by the logits of the node before it; what else the call scored does not matter.
+  unread = jnp.arange(path.shape[1], dtype=jnp.int32)[None] >= count[:, None]
+  finite = state.finite & (jnp.take_along_axis(has_best(logits), path, axis=1) | unread).all(axis=1)
+
   # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order already, so that
   # without a path nothing is copied.
   cache = cache.commit(None if topology.is_chain else path, count)
@@ -135,7 +141,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   # Observe: the drafter sees what the call brought to light.
   seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length)
   drafter_state = drafter.observe(target, drafter_state, seen)
-  return dataclasses.replace(state, cache=cache, drafter=drafter_state)
+  return dataclasses.replace(state, finite=finite, cache=cache, drafter=drafter_state)
 
 
 def _logits(target: Bound, hidden: Float[Array, 'b n d']) -> Float[Array, 'b n v']:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
 from fastdec.models.api import Capacity
 from fastdec.struct import Bound
 
@@ -54,6 +55,7 @@ class Decoded:
   block_sizes: Int[Array | np.ndarray, 'b t']  # tokens emitted by each call of the target
   calls: Int[Array | np.ndarray, ' b']
   draft_calls: Int[Array | np.ndarray, ' b']  # calls of the drafter's own model
+  finite: Bool[Array | np.ndarray, ' b']  # false: a token was chosen by logits without a best one (`has_best`)
   scores: Float[Array | np.ndarray, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
@@ -70,11 +72,35 @@ class Decoded:
     tokens, block_sizes = sized(self.tokens, pad_id), sized(self.block_sizes, 0)
     return dataclasses.replace(self, tokens=tokens, block_sizes=block_sizes, nbest_tokens=nbest)
 
+  def checked(self) -> 'Decoded':
+    """Itself, for those who write down what it says.
+
+    Raises:
+      UserError: tokens of a row were chosen by logits that are not finite.
+    """
+    check_finite(self.finite)
+    return self
+
   @property
   def mean_block_size(self) -> float:
     """Tokens emitted per call, over all rows; nan where no row needed a call."""
     calls = int(np.sum(self.calls))
     return float(np.sum(np.asarray(self.lengths) - 1) / calls) if calls else float('nan')
+
+
+def has_best(logits: Float[Array, '*b v']) -> Bool[Array, '*b']:
+  """Whether logits say which token is likely: none is NaN or infinite, and not all are minus infinity."""
+  return jnp.isfinite(logits.max(axis=-1))
+
+
+def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:
+  """Raises UserError where tokens of a row were chosen by logits for which `has_best` is false."""
+  wrong = int((~np.asarray(finite)).sum())
+  if wrong:
+    raise UserError(
+      f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose means nothing: check'
+      " the weights, or compute in dtype='float32' or 'bfloat16' if this is float16"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

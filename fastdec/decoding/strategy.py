@@ -94,7 +94,7 @@ class LoopStrategy:
     return jax.tree.map(lambda x: x[rows], state)
 
   def result(self, state: loop.DecodeState) -> Decoded:
-    return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls)
+    return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls, state.finite)
 
 
 def check_strategy(strategy: Any) -> None:

@@ -150,6 +150,6 @@ def _texts(
     chosen += chosen[-1:] * missing
     inputs = np.array([[*ids, *[model.pad_id] * (width - len(ids))] for ids in chosen], np.int32)
     lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
-    texts = decode(target.module, target.params, inputs, Greedy(), lengths, max_len=max_len)
+    texts = decode(target.module, target.params, inputs, Greedy(), lengths, max_len=max_len).checked()
     kept = jnp.where(jnp.arange(rows) < rows - missing, texts.lengths, 0)
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)

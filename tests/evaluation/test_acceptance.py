@@ -29,7 +29,7 @@ def texts(*rows, block_sizes=None):
   blocks = wide(block_sizes or [[1] * (len(row) - 1) for row in rows])
   calls = (blocks > 0).sum(1)
   lengths = jnp.asarray([len(row) for row in rows], jnp.int32)
-  return Decoded(wide(rows), lengths, blocks, calls, calls)
+  return Decoded(wide(rows), lengths, blocks, calls, calls, np.ones(len(rows), bool))
 
 
 def test_beta_is_what_the_laws_have_in_common_after_each_word_of_the_text():

@@ -77,6 +77,19 @@ def test_a_mistake_is_one_sentence_before_weights_are_read(translator, files, la
   assert not (files / 'out').exists()
 
 
+@pytest.mark.parametrize(
+  'words', [['--prompt=a'], ['--prompt=a', '--lookup'], ['--prompts={files}/lines', '--output={out}']]
+)
+def test_weights_that_are_no_numbers_write_no_words(translator, files, launch, tmp_path, words):
+  folder, out = shutil.copytree(translator, tmp_path / 'broken'), tmp_path / 'out.jsonl'
+  weights = load_file(folder / 'model.safetensors')
+  save_file({name: np.full_like(x, np.nan) for name, x in weights.items()}, folder / 'model.safetensors')
+  ended = launch('generate', f'--model={folder}', '--max_len=8', *(word.format(files=files, out=out) for word in words))
+  assert ended.code == 2 and not ended.out.strip()
+  assert 'the logits of 1 of 1 rows were NaN or infinite' in ended.err and 'Traceback' not in ended.err
+  assert not out.exists() or not out.read_text()
+
+
 TINY = ROOT.parent / 'shared' / 'reference' / 'hf' / 'llama_tiny'
 needs_tiny = pytest.mark.skipif(not TINY.is_dir(), reason='../shared/reference/hf is not there')
 

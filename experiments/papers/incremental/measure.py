@@ -44,7 +44,7 @@ class CacheMeasuring:
     module, params = target
     functions, texts = {}, {}
     for plan in plans:
-      texts[plan.length] = text = fd.decode(module, params, source, fd.Greedy(), max_len=plan.length)
+      texts[plan.length] = text = fd.decode(module, params, source, fd.Greedy(), max_len=plan.length).checked()
       steps = min(config.steps, plan.length)
       functions |= {
         ('uncached', plan.length): lambda text=text, steps=steps: rewritten(target, source, text.tokens, steps),
@@ -83,7 +83,7 @@ class CacheMeasuring:
       'host': lambda: step_by_step(target, search, source, plan.length),
       'device': lambda: fd.decode(target.module, target.params, source, search, max_len=plan.length),
     }
-    parted = (functions['host']().tokens != functions['device']().tokens).any(1).sum()
+    parted = (functions['host']().checked().tokens != functions['device']().checked().tokens).any(1).sum()
     return [self._filled(plan, **speeds(measure(functions, config.rounds), 'device'), parted=int(parted))]
 
   def launches(self, plans: Plans) -> list[SavingCell]:

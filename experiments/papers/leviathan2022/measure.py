@@ -84,7 +84,7 @@ class SpeculativeMeasuring:
     strategy = fd.Sample(temperature) if temperature else fd.Greedy()
     key = jax.random.key(self.experiment.seed) if temperature else None
     module, params = self.target
-    texts = fd.decode(module, params, self.prompts, strategy, max_len=self.config.max_len, key=key)
+    texts = fd.decode(module, params, self.prompts, strategy, max_len=self.config.max_len, key=key).checked()
     found = betas(tuple(self.target), tuple(self._draft(draft)), self.prompts, texts, temperature)
     return min(1.0, float(found.mean()))  # sums of probabilities may exceed 1 by rounding
 

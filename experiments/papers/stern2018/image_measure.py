@@ -100,7 +100,7 @@ class ImageMeasuring:
     rows = min(self.experiment.table.rows, n)
     padded = np.concatenate([self.inputs, self.inputs[: -n % rows]])
     batches = gate.passing(np.split(padded, len(padded) // rows))
-    parts = [jax.device_get(fd.decode(model, params, x, strategy)) for x in batches]
+    parts = [jax.device_get(fd.decode(model, params, x, strategy).checked()) for x in batches]
     return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
 
   def _quality(self, out: Decoded, greedy: Decoded) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Upscaler:
     padded = np.concatenate([tiles, np.repeat(tiles[-1:], -len(tiles) % rows, axis=0)])
     start, outputs = time.monotonic(), []
     for batch in bars.track(np.split(padded, len(padded) // rows), 'Upscaling', transient=True):
-      outputs.append(fd.decode(self.model, self.params, batch, self.strategy))
+      outputs.append(fd.decode(self.model, self.params, batch, self.strategy).checked())
 
     def made(name):
       return np.concatenate([np.asarray(getattr(out, name)) for out in outputs])[: len(tiles)]

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
-from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.protocol import Decoded, Prompt, has_best
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
@@ -38,6 +38,7 @@ class BeamState:
   length: Int[Array, ' b']  # tokens of each running beam = 1 + calls
   limit: Int[Array, ' b']  # most tokens that a beam may have
   done: Bool[Array, 'b g']
+  finite: Bool[Array, ' b']  # whether all that ran was ranked by logits that have a best token
   cache: Any  # rows of b x g x w beams
 
 
@@ -134,9 +135,11 @@ class Beam:
     shape = (b, self.groups, self.size // self.groups)
     beams = Beams.empty(shape, max_len, model.pad_id, logits.dtype)
     limit, done = self._limit(model, prompt, max_len), jnp.zeros(shape[:2], bool)
-    state = self._extend_rows(model, BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, cache), logits)
+    state = BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, jnp.ones(b, bool), cache)
+    state = self._extend_rows(model, state, logits)
     beams = state.beams.ended_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
-    return dataclasses.replace(state, beams=beams, done=state.done | prompt.empty[:, None])
+    done, finite = state.done | prompt.empty[:, None], state.finite | prompt.empty
+    return dataclasses.replace(state, beams=beams, done=done, finite=finite)
 
   def step(self, target: Bound, state: BeamState) -> BeamState:
     """See `Strategy.step`."""
@@ -162,7 +165,7 @@ class Beam:
     block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(jnp.int32)
     nothing = jnp.zeros_like(lengths)
     return Decoded(
-      tokens[:, 0], lengths, block_sizes, state.length - 1, nothing,
+      tokens[:, 0], lengths, block_sizes, state.length - 1, nothing, state.finite,
       scores=scores[:, 0], nbest_tokens=tokens, nbest_scores=scores,
     )  # fmt: skip
 
@@ -187,6 +190,8 @@ class Beam:
     """One more token for every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
     law = suppress(jax.nn.log_softmax(logits, axis=-1), model.suppressed_ids)
+    runs = (state.beams.scores > NEVER) & ~state.done[..., None]
+    finite = (has_best(law).reshape(b, g, w) | ~runs).all((1, 2))
     law = self._constrained(model, state, law).reshape(b, g, w, -1)
     chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # how often, by earlier groups
     parts = []
@@ -213,6 +218,7 @@ class Beam:
       length=state.length + running.astype(jnp.int32),
       limit=state.limit,
       done=state.done | over,
+      finite=state.finite & finite,
       cache=state.cache.gather(order.reshape(-1)),
     )
 
