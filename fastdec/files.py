@@ -111,6 +111,18 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
     yield True
 
 
+def parse_json(text: str | bytes) -> Any:
+  """What a text of JSON says.
+
+  Raises:
+    ValueError: it is none, or nested so deep that Python's reader gives up.
+  """
+  try:
+    return json.loads(text)
+  except RecursionError:
+    raise ValueError('it is nested too deep') from None
+
+
 def read_json(file: pathlib.Path) -> dict[str, Any]:
   """The JSON object in a file.
 
@@ -118,12 +130,12 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
     UserError: there is none.
   """
   try:
-    content = json.loads(file.read_text())
+    content = parse_json(file.read_text())
   except FileNotFoundError:
     raise UserError(f'{file.parent} has no {file.name}: give a whole model folder') from None
   except OSError as error:
     raise UserError(f'cannot read {file} ({error.strerror}): restore the file') from None
-  except (ValueError, RecursionError):  # the latter where it is nested too deep
+  except ValueError:
     raise UserError(f'{file} is not JSON: restore the file') from None
   if not isinstance(content, dict):
     raise UserError(f'{file} is no JSON object: restore the file')

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.files import locked, read_json, whole_file, whole_folder, write_json, write_text
+from fastdec.files import locked, parse_json, read_json, whole_file, whole_folder, write_json, write_text
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,12 @@ def test_text_and_json_are_written_whole_and_read_back(tmp_path):
   assert (tmp_path / 'page.md').read_bytes() == 'größer\n'.encode()
   assert read_json(tmp_path / 'config.json') == {'a': [1, 2]}
   assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json', 'page.md']
+
+
+@pytest.mark.parametrize('text', ['[' * 10**5, '{"a":' * 10**5, b'[' * 10**5, '{', '1' * 5000])
+def test_what_is_no_json_is_a_value_error_however_deep(text):
+  with pytest.raises(ValueError):
+    parse_json(text)
 
 
 def test_a_lock_is_had_once_and_free_again_after_its_block(tmp_path):

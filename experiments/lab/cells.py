@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from fastdec.errors import UserError
+from fastdec.files import parse_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
     raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
   for number, line in enumerate(lines, start=1):
     try:
-      row = json.loads(line)
+      row = parse_json(line)
     except ValueError:
       continue
     yield number, row

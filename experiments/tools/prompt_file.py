@@ -23,7 +23,7 @@ from experiments.tools.generation import Generator, Settings, counted
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
-from fastdec.files import whole_file, write_json
+from fastdec.files import parse_json, whole_file, write_json
 from fastdec.folders import Folder
 
 LOGGED = 30  # seconds between lines for those who have no bar
@@ -83,7 +83,7 @@ class Output:
     found = {}
     for i, line in enumerate(self._whole_lines().splitlines(keepends=True)):
       try:
-        index, _ = json.loads(line)['index'], blocks_of(line)
+        index, _ = parse_json(line)['index'], blocks_of(line)
       except (ValueError, KeyError, TypeError):
         index = None
       if not isinstance(index, int) or not 0 <= index < self.total or index in found:
@@ -106,7 +106,7 @@ class Output:
     if not self.path.exists() or not self.path.stat().st_size:
       return
     try:
-      before = json.loads(self.settings_path.read_text())
+      before = parse_json(self.settings_path.read_text())
     except (OSError, ValueError):
       before = None
     if not isinstance(before, dict):
@@ -168,7 +168,7 @@ def blocks_of(line: bytes) -> list[int]:
   Raises:
     ValueError, KeyError, TypeError: it does not say.
   """
-  return [operator.index(count) for count in json.loads(line)['blocks']]
+  return [operator.index(count) for count in parse_json(line)['blocks']]
 
 
 def _append(output: Output, file: IO[bytes], lines: bytes) -> None:

@@ -17,7 +17,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.tree_growth import Ranks, Tree, accuracy, best_nodes, grow, head_ranks, tokens_per_call
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import whole_file
+from fastdec.files import parse_json, whole_file
 from fastdec.struct import Bound
 
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
@@ -43,7 +43,7 @@ class Calibration:
       UserError: there is no such file, or it is damaged.
     """
     try:
-      there = json.loads(path.read_text())
+      there = parse_json(path.read_text())
       tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
       right = {top: tuple(there[f'top_{top}']) for top in TOPS}
       by_nodes = ({int(n): value for n, value in there[name].items()} for name in ('tokens_per_call', 'milliseconds'))

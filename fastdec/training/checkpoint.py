@@ -23,7 +23,7 @@ from jaxtyping import PyTree
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import write_json
+from fastdec.files import parse_json, write_json
 from fastdec.models.api import Params
 from fastdec.training.files import damage_of, write_sums
 from fastdec.training.processes import everywhere, is_first, wait
@@ -206,7 +206,7 @@ def check_workdir(
   if not path.exists():
     return
   try:
-    there = json.loads(path.read_text())
+    there = parse_json(path.read_text())
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read ({_short(error)}): choose another workdir') from None
   if not isinstance(there, dict):

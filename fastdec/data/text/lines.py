@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import parse_json, whole_file
 
 Pair = tuple[str, str]
 RACY = 2.0  # seconds in which a second change of a file may leave its times as they are
@@ -155,7 +155,7 @@ def _stamp(path: str) -> str:
 def _recall(place: Lines, memory: pathlib.Path) -> _Scan | None:
   """What an earlier pass over the same state of the file found."""
   try:
-    scan = _Scan(**json.loads(_note(place, memory).read_text()))
+    scan = _Scan(**parse_json(_note(place, memory).read_text()))
     return scan if scan.stamp == _stamp(place.path) else None
   except (OSError, ValueError, TypeError):
     return None

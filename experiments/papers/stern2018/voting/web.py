@@ -29,6 +29,7 @@ from PIL import Image
 from experiments.papers.stern2018.voting.store import Votes
 from experiments.papers.stern2018.voting.study import Study, Trial
 from fastdec.errors import UserError
+from fastdec.files import parse_json
 
 LONGEST_NAME = 60  # characters, as in the page's field
 LONGEST_BODY = 1_000  # bytes of a request
@@ -187,7 +188,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if not length.isdecimal() or int(length) > LONGEST_BODY:
       raise Refused(413, f'a vote is of at most {LONGEST_BODY} bytes')
     try:
-      body = json.loads(self.rfile.read(int(length)))
+      body = parse_json(self.rfile.read(int(length)))
     except ValueError:
       body = None
     if not isinstance(body, dict):

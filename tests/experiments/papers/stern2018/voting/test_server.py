@@ -134,6 +134,7 @@ def address(tmp_path_factory):
     ('picture/0/both', None, 404, 'no such picture'),
     ('vote', b'[]', 400, 'object of JSON'),
     ('vote', b'no JSON', 400, 'object of JSON'),
+    ('vote', b'[' * 1000, 400, 'object of JSON'),
     ('vote', b'{"place": 0, "side": "left"}', 400, 'a name'),
     ('vote', b'{"rater": "Ada", "place": 0, "side": "both"}', 400, 'left or right'),
     ('vote', b' ' * 1001, 413, 'at most 1000 bytes'),
