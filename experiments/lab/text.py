@@ -188,9 +188,15 @@ class Text:
   def dev_batches(self) -> list[Any]:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
     config = self.experiment.data
-    full = int(self.tokens('dev', config.row_length).lengths.max(1).sum()) // (config.rows * config.row_length)
-    packed = self._packed('dev', config.rows, self.experiment.seed)
-    return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
+    return _first(self._packed('dev', config.rows, self.experiment.seed), self.tokens('dev', config.row_length), config)
+
+  def batches_of(self, pairs: TokenPairs) -> list[Any]:
+    """As many batches of other pairs, without those that are too long to train on; none where all are."""
+    config = self.experiment.data
+    pairs = pairs.at_most(config.row_length)
+    if not len(pairs):
+      return []
+    return _first(packed_batches(pairs, config.rows, config.row_length, self.experiment.seed), pairs, config)
 
   def _packed(self, split: str, rows: int, seed: int) -> Any:
     """Batches of a split; packing takes a while, so each kind of them is kept."""
@@ -199,3 +205,9 @@ class Text:
       tokens = self.tokens(split, config.row_length)
       self._batches[split, rows, seed] = packed_batches(tokens, rows, config.row_length, seed)
     return self._batches[split, rows, seed]
+
+
+def _first(packed: Any, pairs: TokenPairs, config: TextConfig) -> list[Any]:
+  """The first batches that these pairs fill, at most `DEV_BATCHES`."""
+  full = int(pairs.lengths.max(1).sum()) // (config.rows * config.row_length)
+  return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]

@@ -36,7 +36,8 @@ class BlockwiseCell(Cell):
   spread: tuple[float, float] | None = None  # the least and the largest of these ratios
   same_as_greedy: float | None = None  # share of outputs that are the same model's greedy ones
   compile_seconds: float | None = None
-  head_accuracy: tuple[float | None, ...] = ()  # top-1 on the dev set of p1 .. pk, 0 to 1
+  head_accuracy: tuple[float | None, ...] = ()  # top-1 of p1 .. pk, 0 to 1: on references of the dev set, or originals
+  own_accuracy: tuple[float | None, ...] = ()  # the same on what the model writes greedily for the split's sources
   outputs: int | None = None
   split: str | None = None
 

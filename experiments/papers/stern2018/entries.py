@@ -29,17 +29,27 @@ CONDITIONS = (
 )
 
 
-def top_1(cell: BlockwiseCell) -> str:
+def _top_1(heading: str, field: str) -> Column:
   """How often each head is right, per cent; it does not depend on the rule, so it stands with the exact one alone."""
-  accuracy = cell.head_accuracy if cell.rule == 'exact' else ()
-  return ' '.join(report.text(None if share is None else 100 * share, '.0f') for share in accuracy)
+
+  def shares(cell: BlockwiseCell) -> str:
+    accuracy = getattr(cell, field) if cell.rule == 'exact' else ()
+    return ' '.join(report.text(None if share is None else 100 * share, '.0f') for share in accuracy)
+
+  return Column(heading, shares)
 
 
 K = Column('k', 'k', names_row=True)
 TRAINING = Column('Training', lambda cell: REGIMES[cell.regime], names_row=True)
 SPEED_UP = Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread))
 SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
-TOP_1 = Column('Top-1 % of p1 .. pk', top_1)
+TOP_1 = _top_1('Top-1 % of p1 .. pk, references', 'head_accuracy')
+TOP_1_OWN = _top_1('own text', 'own_accuracy')
+TOP_1_ORIGINALS = _top_1('Top-1 % of p1 .. pk, originals', 'head_accuracy')
+TOP_1_NOTE = (
+  "Top-1: how often each head names the next token, of people's references on the dev set and of the model's own greedy"
+  ' text, which is what it has to guess.'
+)
 
 
 def in_order(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
@@ -64,9 +74,13 @@ def tidy_csv(cells: Iterable[BlockwiseCell], published: Published) -> str:
   rows = []
   for key, cell in latest(cells).items():
     bleu, block = published.get(key, (None, None))
-    accuracy = ' '.join(report.text(a, '.4f') for a in cell.head_accuracy) or None
-    rows.append(flat(cell) | {'head_accuracy': accuracy, 'paper_bleu': bleu, 'paper_mean_block_size': block})
+    accuracy = {'head_accuracy': _shares(cell.head_accuracy), 'own_accuracy': _shares(cell.own_accuracy)}
+    rows.append(flat(cell) | accuracy | {'paper_bleu': bleu, 'paper_mean_block_size': block})
   return report.csv_text(rows, (*field_names(BlockwiseCell), 'paper_bleu', 'paper_mean_block_size'))
+
+
+def _shares(accuracy: Iterable[float | None]) -> str | None:
+  return ' '.join(report.text(share, '.4f') for share in accuracy) or None
 
 
 def write(

@@ -14,7 +14,7 @@ from experiments.papers.stern2018.entries import (
   SAME_NOTE,
   SPEED_NOTE,
   SPEED_UP,
-  TOP_1,
+  TOP_1_ORIGINALS,
   TRAINING,
   K,
   in_order,
@@ -87,7 +87,7 @@ QUALITY = Table(
     Column('Bits', 'bits_per_dimension', '.3f'),
     *LIKENESS,
     SAME,
-    TOP_1,
+    TOP_1_ORIGINALS,
   ),
   (QUALITY_NOTE, SPEED_NOTE, ROUNDS_NOTE, SAME_NOTE, HEADS_NOTE),
 )

@@ -15,6 +15,8 @@ from experiments.papers.stern2018.entries import (
   SPEED_NOTE,
   SPEED_UP,
   TOP_1,
+  TOP_1_NOTE,
+  TOP_1_OWN,
   TRAINING,
   K,
   in_order,
@@ -97,8 +99,9 @@ WALL_CLOCK = Table(
     Column('Calls', 'calls_per_output', '.1f'),
     SAME,
     TOP_1,
+    TOP_1_OWN,
   ),
-  (SPEED_NOTE, ROUNDS_NOTE, SAME_NOTE),
+  (SPEED_NOTE, ROUNDS_NOTE, SAME_NOTE, TOP_1_NOTE),
 )
 
 

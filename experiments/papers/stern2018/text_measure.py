@@ -16,7 +16,7 @@ from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import folders
 from fastdec.data.text.packing import tokenise
-from fastdec.data.text.tokens import TokenPairs
+from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
@@ -80,7 +80,7 @@ class TranslationMeasuring:
     functions = {name: self._timed(model, params, strategy) for name, strategy in decode.items()}
     timings = measure(functions, self.experiment.table.repeats, self.timed)
     greedy = self._translate(model, params, fd.Greedy())
-    accuracy = () if k == 1 else self._accuracy(model, params, workdir, k)
+    accuracy, own_accuracy = ((), ()) if k == 1 else self._accuracy(model, params, workdir, k, greedy)
     content = folders.content(workdir)
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
@@ -90,7 +90,7 @@ class TranslationMeasuring:
       yield BlockwiseCell(
         k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,
-        split=self.split, models=content, conditions=self.conditions | more,
+        own_accuracy=own_accuracy,         split=self.split, models=content, conditions=self.conditions | more,
       )  # fmt: skip
 
   def summary(self, cell: BlockwiseCell) -> str:
@@ -120,12 +120,21 @@ class TranslationMeasuring:
     found = trees.grown(target, heads, k - 1, self.tree_sources, counts, table.max_len, table.rows)
     return {rule: fd.Medusa(heads, found[count].choices) for rule, count in nodes.items()}
 
-  def _accuracy(self, model: Any, params: Any, workdir: pathlib.Path, k: int) -> tuple[float, ...]:
+  def _accuracy(
+    self, model: Any, params: Any, workdir: pathlib.Path, k: int, greedy: Output
+  ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """How often the first k heads are right: about people's references, and about what the model writes itself."""
     heads = folders.load_heads(workdir)
     if heads[0].k > k:
       heads = heads[0].drafting(heads[1], k - 1)
     model, params = (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
-    return head_accuracy(model, heads[0], params, heads[1], self.text.dev_batches())
+    rows = zip(greedy.tokens, greedy.lengths, strict=True)
+    written = Ragged.of([tokens[:length].tolist() for tokens, length in rows])
+    own = self.text.batches_of(TokenPairs(self.tokens.source, written))
+    return (
+      head_accuracy(model, heads[0], params, heads[1], self.text.dev_batches()),
+      head_accuracy(model, heads[0], params, heads[1], own) if own else (),
+    )
 
   def _translate(self, model: Any, params: Any, strategy: Any, tokens: TokenPairs | None = None) -> Output:
     table, tokens = self.experiment.table, self.tokens if tokens is None else tokens

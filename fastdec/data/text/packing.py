@@ -15,6 +15,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
@@ -94,7 +95,8 @@ class _PackedSource:
     self._lock = threading.Lock()  # Grain reads from several threads
     pairs, row = self._assign(0)
     self.batches_per_epoch = -(-int(row.max() + 1) // rows)
-    self._plans = {0: self._scatter(0, pairs, row)}
+    self._plans: dict[int, Future[_Plan]] = {0: Future()}
+    self._plans[0].set_result(self._scatter(0, pairs, row))
 
   def __len__(self) -> int:
     return sys.maxsize
@@ -118,11 +120,25 @@ class _PackedSource:
     return pairs, first_fit(self._tokens.lengths[pairs], self._length)
 
   def _plan(self, epoch: int) -> _Plan:
+    """The plan of an epoch. While its batches are read, that of the next one is made."""
+    plan = self._begun(epoch).result()
+    self._begun(epoch + 1)
+    return plan
+
+  def _begun(self, epoch: int) -> 'Future[_Plan]':
     with self._lock:
       if epoch not in self._plans:
-        self._plans = {e: plan for e, plan in self._plans.items() if e == epoch - 1}  # readers run ahead
-        self._plans[epoch] = self._scatter(epoch, *self._assign(epoch))
+        self._plans = {e: plan for e, plan in self._plans.items() if epoch - 2 <= e <= epoch}  # readers run ahead
+        self._plans[epoch] = Future()
+        threading.Thread(target=self._make, args=(epoch, self._plans[epoch]), daemon=True).start()
       return self._plans[epoch]
+
+  def _make(self, epoch: int, plan: 'Future[_Plan]') -> None:
+    """Makes a plan, which takes half a minute for the pairs of WMT; nobody waits for it at the end of the process."""
+    try:
+      plan.set_result(self._scatter(epoch, *self._assign(epoch)))
+    except BaseException as error:
+      plan.set_exception(error)
 
   def _scatter(self, epoch: int, pairs: Int[np.ndarray, ' n'], row: Int[np.ndarray, ' n']) -> _Plan:
     """Scatters the rows over the places that the epoch's batches have."""

@@ -1,5 +1,6 @@
 """Packing: nothing lost, nothing split, resumable anywhere."""
 
+import threading
 from collections import Counter
 
 import grain
@@ -118,6 +119,35 @@ def test_an_iterator_resumes_exactly_through_orbax(tmp_path):
     expected, found = next(iterator), next(resumed)
     for name, array in expected.items():
       np.testing.assert_array_equal(found[name], array)
+
+
+def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
+  planned, tokens = [], random_pairs(60)
+
+  def first_fit_by(lengths, length):
+    planned.append(threading.current_thread())
+    return first_fit(lengths, length)
+
+  monkeypatch.setattr(packing, 'first_fit', first_fit_by)
+  source = _PackedSource(tokens, rows=4, length=60, seed=0)
+  again = _PackedSource(tokens, rows=4, length=60, seed=0)
+  assert planned == [threading.main_thread()] * 2  # the first epoch's, as it says how many batches there are
+  for epoch in range(3):
+    for index in range(source.batches_per_epoch):
+      source[epoch * source.batches_per_epoch + index]
+    source._plans[epoch + 1].result(timeout=20)  # though nobody has asked for a batch of it
+  assert len(planned) == 5 and threading.main_thread() not in planned[2:]
+  assert len(source._plans) <= 3
+  last = 3 * source.batches_per_epoch
+  np.testing.assert_array_equal(source[last]['target'], again[last]['target'])  # as when it is asked for at once
+
+
+def test_a_plan_that_fails_fails_where_it_is_wanted(monkeypatch):
+  source = _PackedSource(random_pairs(60), rows=4, length=60, seed=0)
+  monkeypatch.setattr(source, '_assign', None)
+  source[0]
+  with pytest.raises(TypeError):
+    source[source.batches_per_epoch]
 
 
 def test_first_fit_is_the_docstring_s():

@@ -100,12 +100,15 @@ def test_nothing_measured_is_an_empty_table():
 
 
 def test_wall_clock_is_compared_with_greedy_and_heads_are_shown_once():
-  run = [a_cell(3, rule='top-2', same_as_greedy=0.0, spread=(2.41, 2.6)), a_cell(3, same_as_greedy=1.0)]
+  run = [
+    a_cell(3, rule='top-2', same_as_greedy=0.0, spread=(2.41, 2.6)),
+    a_cell(3, same_as_greedy=1.0, own_accuracy=(1.0, 0.5, 0.25)),
+  ]
   table = tables.wallclock_table([*run, a_cell(5, error='killed')])
   texts = [[entry.ours for entry in row] for row in table.rows]
   assert texts == [
-    ['3', 'Fine tuning', 'exact', '25.0', '10.0', '2.50×', '9.0', '100.0', '100 90 81'],
-    ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '0.0', ''],
+    ['3', 'Fine tuning', 'exact', '25.0', '10.0', '2.50×', '9.0', '100.0', '100 90 81', '100 50 25'],
+    ['3', 'Fine tuning', 'top-2', '25.0', '10.0', '2.50×', '9.0', '0.0', '', ''],
   ]
   assert [row[5].beside for row in table.rows] == ['', '(2.41 .. 2.60)']  # lines from before have no rounds
 
