@@ -10,10 +10,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from fastdec.errors import UserError
 from fastdec.files import write_json
 from fastdec.training.checkpoint import check_workdir
 from fastdec.training.optimizer import ENDING
-from fastdec.training.processes import is_first
+from fastdec.training.processes import everywhere, is_first
 
 PLACES = ('folder', 'path', 'cache')  # of the data
 MEMORY = ('accumulate',)  # of the training
@@ -45,11 +46,17 @@ def claim(workdir: pathlib.Path, wanted: Mapping[str, Any]) -> None:
   """Writes the record of a run that begins, or goes on.
 
   Raises:
-    UserError: as `check`, or the folder cannot be written to.
+    UserError: in all processes that train together: as `check`, or the folder cannot be written to.
   """
-  check(workdir, wanted, is_finished=False)
-  if is_first() and read(workdir) != json.loads(json.dumps(wanted)):
-    write_json(workdir / 'config.json', wanted)
+  failure = None
+  try:
+    check(workdir, wanted, is_finished=False)
+    if is_first() and read(workdir) != json.loads(json.dumps(wanted)):
+      write_json(workdir / 'config.json', wanted)
+  except UserError as error:
+    failure = error
+  if not everywhere(failure is None):
+    raise failure or UserError(f'another process cannot train in {workdir}: see what it says')
 
 
 def decisive(record: Mapping[str, Any], other: Mapping[str, Any], is_finished: bool) -> dict[str, Any]:

@@ -84,3 +84,12 @@ def test_a_record_that_is_none_is_told(tmp_path, text, words):
   (tmp_path / 'config.json').write_text(text)
   with pytest.raises(UserError, match=words):
     record.claim(tmp_path, RECORD)
+
+
+def test_where_one_process_cannot_write_none_begins(tmp_path, monkeypatch):
+  monkeypatch.setattr(record, 'everywhere', lambda fact: False)  # as another process finds
+  with pytest.raises(UserError, match='another process cannot train in'):
+    record.claim(tmp_path / 'run', RECORD)
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match='is a file'):
+    record.claim(tmp_path / 'file' / 'run', RECORD)
