@@ -62,6 +62,8 @@ def heads():
     'depth': 4,
     'layers': 1,  # residual blocks a head
     'own_projection': True,  # false: all share the model's
+    'rooted': False,  # heads read the embedding of the root too (Ankner et al. 2024)
+    'markov': 0,  # rank of a bias from the token guessed before, that puts each head's candidates in order; 0: none
     'draw': 'all',  # heads a minibatch
     'decay': 0.8,  # each later head's loss counts this many times the one before
     'p1_share': 0.6,  # of the loss, for the model's own, where heads train together with it: 1 to 0.2 (1 + 0.8 + ...)

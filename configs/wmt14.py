@@ -212,6 +212,8 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
     'draw': draw,  # 'one' head's loss a minibatch, drawn at random, as in the paper; or 'all' of them
     'decay': decay,  # each later head's loss counts this many times the one before
     'dropout': dropout,  # on the heads' hidden units and outputs; short runs need none
+    'rooted': False,  # heads read the embedding of the root too (Ankner et al. 2024), which the paper's do not
+    'markov': 0,  # rank of a bias from the token guessed before, that puts each head's candidates in order; 0: none
   }
 
 

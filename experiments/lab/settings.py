@@ -68,9 +68,12 @@ class HeadsConfig:
   draw: Literal['one', 'all']
   decay: float
   dropout: float = 0.1
+  rooted: bool = False
+  markov: int = 0
 
   def __post_init__(self) -> None:
     at_least(1, 'heads', d_ff=self.d_ff)
+    at_least(0, 'heads', markov=self.markov)
     if not 0 < self.decay <= 1:
       raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
     if not 0 <= self.p1_share < 1:
@@ -248,7 +251,7 @@ class Experiment(HeadsTraining):
     if self.k < 1:
       raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
     super().__post_init__()
-    self.heads_for(2)
+    self._heads(2, words=2)
 
   def run(self, k: int, regime: str) -> RunConfig:
     if k == 1:
@@ -256,9 +259,14 @@ class Experiment(HeadsTraining):
     return self.finetune if regime in TUNED else self.freeze
 
   def heads_for(self, k: int) -> BlockwiseHeads:
-    heads = self.heads
+    return self._heads(k, self.open().model.vocab_size if self.heads.markov else None)
+
+  def _heads(self, k: int, words: int | None) -> BlockwiseHeads:
+    heads, d_embed = self.heads, getattr(self.model, 'd_embed', None)
+    names = ('d_ff', 'layout', 'first', 'dropout', 'rooted', 'markov')
+    same = {name: getattr(heads, name) for name in names}
     return BlockwiseHeads(
-      k=k, d_model=self.model.d_model, d_ff=heads.d_ff, layout=heads.layout, first=heads.first, dropout=heads.dropout
+      k=k, d_model=self.model.d_model, d_embed=d_embed if heads.rooted else None, words=words, **same
     )
 
 

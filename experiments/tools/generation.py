@@ -118,11 +118,9 @@ class Language:
     opened = {settings.model: target}
     language = cls(target.model, target.tokenizer, settings, opened=opened)
     language.check(prompts)
-    if settings.draft is not None and settings.draft not in opened:
-      opened[settings.draft] = folders.open(settings.draft)
-    if settings.heads_folder is not None and settings.heads_folder not in opened:  # cast when read, not at every step
-      trunk = target.model.model if isinstance(target.model, Transformed) else target.model
-      opened[settings.heads_folder] = folders.open(settings.heads_folder, trunk.config.dtype)
+    for path in (settings.draft, settings.heads_folder):
+      if path is not None and path not in opened:
+        opened[path] = folders.open(path)
     if settings.draft is not None:
       draft = opened[settings.draft]
       check_same_ids(language.tokenizer, draft.tokenizer, settings)

@@ -232,14 +232,30 @@ class Heads(Protocol):
     """How many tokens below the root they draft."""
     ...
 
+  @property
+  def rooted(self) -> bool:
+    """Whether `logits` reads the root's embedding."""
+    ...
+
+  @property
+  def markov(self) -> int:
+    """Rank of a bias from the token guessed before, which has `candidates` and a method `bias` (`heads.context`); 0:
+    there is none."""
+    ...
+
   def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:
     """The heads and parameters for the first `depth` tokens below the root, and nothing else."""
     ...
 
   def logits(
-    self, params: Any, hidden: Float[Array, 'b d'], project: Callable[[Array], Array]
+    self,
+    params: Any,
+    hidden: Float[Array, 'b d'],
+    project: Callable[[Array], Array],
+    root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts; `project` is the target's vocabulary projection, for heads without their own."""
+    """What each head predicts; `project` is the target's vocabulary projection, for heads without their own, and `root`
+    the root's embedding, for rooted ones."""
     ...
 
 

@@ -19,12 +19,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from fastdec.decoding.inputs import prompt_of
+from fastdec.decoding.methods.heads import head_logits
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.score import POSITIONS, forced
-from fastdec.models.api import suppress, vocabulary_projection
 from fastdec.struct import Bound
 
 NOTHING = -1  # the rank of a token behind the end
+NEVER = 2**30  # the rank of a token that is no candidate of a head, so that no tree can hold it
 TURNS = 4  # of growing a tree and finding where its calls begin
 Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
 
@@ -50,7 +51,7 @@ def head_ranks(
   """Which rank each head gave to what came: an array for each text, a row for each of its tokens but the last.
 
   A row is about a call whose root is that token: head i (from 0) guesses the token i + 1 after it. 0 is the head's
-  first choice; `NOTHING` where the text ends before.
+  first choice; `NOTHING` where the text ends before, `NEVER` for a token that the head cannot draft.
 
   Args:
     target, heads: (module, params).
@@ -68,21 +69,22 @@ def head_ranks(
 @jax.jit
 def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']) -> Int[Array, 'b t h']:
   t, h = texts.shape[1], heads.module.depth
-  project = vocabulary_projection(target.module)
   hidden = forced(target.module, target.params, prompt, texts)
   after = jnp.arange(t)[:, None] + 1 + jnp.arange(h)[None]
   wanted = texts[:, after.clip(0, t - 1)]  # b t h
 
-  def at(one: tuple[Array, Array]) -> Int[Array, 'b h']:
-    hidden_bd, wanted_bh = one
-    logits = heads.module.logits(heads.params, hidden_bd, lambda x: project(target.params, x))
-    logits = suppress(logits, target.module.suppressed_ids)
+  def at(one: tuple[Array, Array, Array]) -> Int[Array, 'b h']:
+    hidden_bd, root_b, wanted_bh = one
+    logits = head_logits(heads, target, hidden_bd, root_b)
+    if heads.module.markov:  # each guess comes behind what was written, since only so may it be accepted
+      before_bh = jnp.concatenate([root_b[:, None], wanted_bh[:, :-1]], axis=1)
+      logits = heads.module.among_candidates(logits) + heads.module.bias(heads.params, before_bh)
     index = jnp.arange(logits.shape[-1], dtype=wanted_bh.dtype)[None, None]
     own = jnp.take_along_axis(logits, wanted_bh[..., None], axis=-1)
     is_before = (logits > own) | ((logits == own) & (index < wanted_bh[..., None]))  # as top_k
-    return is_before.sum(-1)
+    return jnp.where(own[..., 0] == -jnp.inf, NEVER, is_before.sum(-1))
 
-  found = jax.lax.map(at, (hidden.swapaxes(0, 1), wanted.swapaxes(0, 1)), batch_size=min(t, POSITIONS))
+  found = jax.lax.map(at, (hidden.swapaxes(0, 1), texts.T, wanted.swapaxes(0, 1)), batch_size=min(t, POSITIONS))
   return found.swapaxes(0, 1)
 
 
@@ -162,7 +164,7 @@ def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int
     if len(path) == ranks.shape[1]:
       return
     next_ranks = ranks[where, len(path)]
-    for rank in np.unique(next_ranks[next_ranks != NOTHING]):
+    for rank in np.unique(next_ranks[(next_ranks != NOTHING) & (next_ranks != NEVER)]):
       right = where[next_ranks == rank]
       heapq.heappush(waiting, (-len(right), len(path) + 1, (*path, int(rank)), right))
 

@@ -10,6 +10,8 @@ Two layouts of the feed-forward layer:
 Head 1 (p1) predicts what the trunk itself predicts. `first='identity'` (the paper's footnote 1) leaves it out: then
 exact decoding with a frozen trunk gives the trunk's greedy output by construction. `first='transformed'` learns it as
 the paper does; `Transformed` is the model whose every prediction goes through it.
+
+Beyond the paper, heads may see the root and the guess before: `heads.context`.
 """
 
 import dataclasses
@@ -21,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.heads.context import BIAS, Context
 from fastdec.models.api import Params
 from fastdec.models.layers import affine, dropout, unit_scaling
 from fastdec.sharding import Table
@@ -30,9 +33,10 @@ FIRSTS = ('identity', 'transformed')
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockwiseHeads:
+class BlockwiseHeads(Context):
   """The heads' sizes: a hashable value. Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d], where w2 is
-  [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in 'separate' (f = h * d_ff)."""
+  [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in 'separate' (f = h * d_ff). Rooted heads have
+  w1 [f, d + e], for embeddings of width e; a Markov bias has before and after [words, markov]."""
 
   k: int  # block size: head 1 is p1, heads 2..k draft
   d_model: int
@@ -40,6 +44,10 @@ class BlockwiseHeads:
   layout: str = 'separate'
   first: str = 'identity'
   dropout: float = 0.1  # on the hidden units and on each output, in training
+  rooted: bool = False  # the root's embedding is read too
+  d_embed: int | None = None  # its width (None: d_model)
+  markov: int = 0  # rank of a bias from the token guessed before; 0: there is none
+  words: int | None = None  # of the vocabulary, for that bias
 
   def __post_init__(self) -> None:
     if self.k < 2:
@@ -52,6 +60,9 @@ class BlockwiseHeads:
     for name, choices in (('layout', LAYOUTS), ('first', FIRSTS)):
       if getattr(self, name) not in choices:
         raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')
+    self.check_context()
+    if self.rooted and self.first == 'transformed':
+      raise UserError("rooted=True with first='transformed' is not possible: p1 predicts the root, and cannot read it")
 
   @property
   def offsets(self) -> tuple[int, ...]:
@@ -61,7 +72,7 @@ class BlockwiseHeads:
   @property
   def are_nested(self) -> bool:
     """Whether the first heads on a frozen trunk are those that a smaller k would have: none sees the others."""
-    return self.layout == 'separate' and self.first == 'identity'
+    return self.layout == 'separate' and self.first == 'identity' and not self.markov
 
   @property
   def depth(self) -> int:
@@ -81,10 +92,16 @@ class BlockwiseHeads:
     f = self.d_ff * (self.k if self.layout == 'paper' else h)
     inner = f if self.layout == 'paper' else self.d_ff
     w2 = jax.vmap(lambda key: unit_scaling(key, (d, inner)))(jax.random.split(key2, h))
-    return {'w1': unit_scaling(key1, (f, d)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
+    params = {'w1': unit_scaling(key1, (f, d + self.beside)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
+    return params | self.fresh_bias(jax.random.fold_in(key, 0))
 
   def one(
-    self, params: Params, hidden: Float[Array, '*b d'], index: Int[Array, ''], dropout_key: Array | None = None
+    self,
+    params: Params,
+    hidden: Float[Array, '*b d'],
+    index: Int[Array, ''],
+    dropout_key: Array | None = None,
+    root: Float[Array, '*b e'] | None = None,
   ) -> Float[Array, '*b d']:
     """The hidden state of output `index` alone (training draws one head a minibatch; only its slice is computed)."""
     w1, b1 = params['w1'], params['b1']
@@ -92,13 +109,15 @@ class BlockwiseHeads:
       w1 = jax.lax.dynamic_slice_in_dim(w1, index * self.d_ff, self.d_ff)
       b1 = jax.lax.dynamic_slice_in_dim(b1, index * self.d_ff, self.d_ff)
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-    units = self._drop(jax.nn.relu(affine(hidden, w1, b1)), keys[0])
+    units = self._drop(jax.nn.relu(affine(self.seen(hidden, root), w1, b1)), keys[0])
     return hidden + self._drop(affine(units, params['w2'][index], params['b2'][index]), keys[1])
 
-  def all(self, params: Params, hidden: Float[Array, 'b d']) -> Float[Array, 'b h d']:
+  def all(
+    self, params: Params, hidden: Float[Array, 'b d'], root: Float[Array, 'b e'] | None = None
+  ) -> Float[Array, 'b h d']:
     """The hidden states of all outputs, at one position a row."""
     h = params['b2'].shape[0]
-    units = jax.nn.relu(affine(hidden, params['w1'], params['b1']))
+    units = jax.nn.relu(affine(self.seen(hidden, root), params['w1'], params['b1']))
     if self.layout == 'separate':
       per_head = [units[:, j * self.d_ff : (j + 1) * self.d_ff] for j in range(h)]
     else:
@@ -112,13 +131,25 @@ class BlockwiseHeads:
     chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
     units = slice(start * self.d_ff, (start + depth) * self.d_ff) if self.layout == 'separate' else slice(None)
     chosen |= {name: params[name][units] for name in ('w1', 'b1')}
+    chosen |= {name: params[name] for name in BIAS if self.markov}
     return dataclasses.replace(self, k=depth + 1, first='identity'), chosen
 
   def logits(
-    self, params: Params, hidden: Float[Array, 'b d'], project: Callable[[Array], Array]
+    self,
+    params: Params,
+    hidden: Float[Array, 'b d'],
+    project: Callable[[Array], Array],
+    root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts, through the trunk's vocabulary projection `project`."""
-    return project(self.all(params, hidden))
+    """What each head predicts, through the trunk's vocabulary projection `project`, before any Markov bias.
+
+    Args:
+      params: the heads' parameters.
+      hidden: of the last accepted node.
+      project: the trunk's vocabulary projection.
+      root: the root's embedding, for rooted heads.
+    """
+    return project(self.all(params, hidden, root))
 
   def logits_at(
     self,
@@ -127,14 +158,24 @@ class BlockwiseHeads:
     offset: Int[Array, ''],
     project: Callable[[Array], Array],
     dropout_key: Array | None = None,
+    root: Float[Array, '*b e'] | None = None,
+    before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1 (for training)."""
+    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1 (for training).
+
+    Args:
+      params, hidden, project, root: as in `logits`, at any positions.
+      offset: from the first to the last of `offsets`, or 0.
+      dropout_key: None switches dropout off.
+      before: the token before the one predicted, for a Markov bias.
+    """
     first = self.offsets[0]
 
     def one(x):
-      return self.one(params, x, jnp.maximum(offset - first, 0), dropout_key)
+      return self.one(params, x, jnp.maximum(offset - first, 0), dropout_key, root)
 
-    return project(one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden))
+    logits = project(one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden))
+    return self.corrected(params, logits, offset, before)
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)

@@ -2,7 +2,8 @@
 
 Head i guesses the token i + 1 positions after the one that the model itself predicts (i from 0), from the same hidden
 state: residual blocks x + SiLU(W x + b), then a projection to the vocabulary. W and b begin at zero, an own projection
-begins as the model's (`MedusaHeads.start`): so every head begins by predicting what the model does.
+begins as the model's (`MedusaHeads.start`): so every head begins by predicting what the model does. Beyond the paper,
+heads may see the root and the guess before: `heads.context`.
 
 Heads without projections of their own share the model's, whatever that does beside a product (T5 scales, Marian adds a
 bias): a fraction of the memory, and one read of it for all heads.
@@ -20,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.heads.context import BIAS, Context
 from fastdec.models.api import Params, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
@@ -29,7 +31,7 @@ Project = Callable[[Array], Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class MedusaHeads:
+class MedusaHeads(Context):
   """The heads' sizes: a hashable value. Parameters, a dict a head, so that nothing is sliced or copied to use a few:
 
   head_0/block_0/kernel [d, d]    head_0/block_0/bias [d]    ...    head_0/projection/kernel [v, d]
@@ -40,6 +42,10 @@ class MedusaHeads:
   vocab_size: int | None = None  # words that each head's own projection knows; None: all share the model's projection
   layers: int = 1  # residual blocks a head
   output_bias: bool = False  # own projections have one: for models whose projection does (published heads have none)
+  rooted: bool = False  # the first block reads the root's embedding too: its kernel is [d, d + e]
+  d_embed: int | None = None  # the width e of that (None: d_model)
+  markov: int = 0  # rank of a bias from the token guessed before, by before and after [words, markov]; 0: there is none
+  words: int | None = None  # of the vocabulary, for that bias
 
   def __post_init__(self) -> None:
     for name in ('depth', 'd_model', 'layers'):
@@ -47,6 +53,7 @@ class MedusaHeads:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     if self.output_bias and self.vocab_size is None:
       raise UserError('output_bias=True is for own projections, and these heads have none: give vocab_size too')
+    self.check_context()
 
   @property
   def offsets(self) -> tuple[int, ...]:
@@ -60,12 +67,13 @@ class MedusaHeads:
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters: blocks at zero, own projections random. See `start`."""
     if self.vocab_size is None:
-      return self._blocks(jnp.float32)
+      return self._blocks(jnp.float32) | self.fresh_bias(key)
 
     def kernel(key):
       return unit_scaling(key, (self.vocab_size, self.d_model))
 
-    return self._projecting([kernel(one) for one in jax.random.split(key, self.depth)], jnp.zeros(self.vocab_size))
+    kernels = [kernel(one) for one in jax.random.split(key, self.depth)]
+    return self._projecting(kernels, jnp.zeros(self.vocab_size)) | self.fresh_bias(key)
 
   def start(self, model: Any, params: Params) -> Params:
     """Parameters by which every head predicts what the model predicts: where training begins.
@@ -77,8 +85,9 @@ class MedusaHeads:
       UserError: own projections of another size than the model's, or without the bias that it has.
     """
     dtype = np.result_type(np.float32, *(x.dtype for x in jax.tree.leaves(params)))
+    fresh_bias = self.fresh_bias(jax.random.key(0))
     if self.vocab_size is None:
-      return self._blocks(dtype)
+      return self._blocks(dtype) | fresh_bias
     project = functools.partial(vocabulary_projection(model), params)
     with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
       bias = project(jnp.zeros((1, self.d_model), dtype))[0]
@@ -87,15 +96,29 @@ class MedusaHeads:
       raise UserError(f'vocab_size={self.vocab_size}, and the model has {kernel.shape[0]} words: give as many')
     if not self.output_bias and bias.any():
       raise UserError('this model adds a bias to its logits: give the heads output_bias=True, or no vocab_size')
-    return self._projecting([kernel] * self.depth, bias)
+    return self._projecting([kernel] * self.depth, bias) | fresh_bias
 
   def drafting(self, params: Params, depth: int) -> tuple['MedusaHeads', Params]:
     """The first `depth` heads."""
-    return dataclasses.replace(self, depth=depth), {name: params[name] for name in _names(depth)}
+    names = (*_names(depth), *(BIAS if self.markov else ()))
+    return dataclasses.replace(self, depth=depth), {name: params[name] for name in names}
 
-  def logits(self, params: Params, hidden: Float[Array, 'b d'], project: Project) -> Float[Array, 'b h v']:
-    """What each head predicts; `project` is the model's vocabulary projection, for heads without their own."""
-    outputs = jnp.stack([self._output(params[name], hidden) for name in _names(self.depth)], axis=1)
+  def logits(
+    self,
+    params: Params,
+    hidden: Float[Array, 'b d'],
+    project: Project,
+    root: Float[Array, 'b e'] | None = None,
+  ) -> Float[Array, 'b h v']:
+    """What each head predicts, before any Markov bias.
+
+    Args:
+      params: the heads' parameters.
+      hidden: of the last accepted node.
+      project: the model's vocabulary projection, for heads without their own.
+      root: the root's embedding, for rooted heads.
+    """
+    outputs = jnp.stack([self._output(params[name], hidden, root) for name in _names(self.depth)], axis=1)
     return project(outputs) if self.vocab_size is None else outputs
 
   def logits_at(
@@ -105,20 +128,28 @@ class MedusaHeads:
     offset: Int[Array, ''],
     project: Project,
     dropout_key: Array | None = None,
+    root: Float[Array, '*b e'] | None = None,
+    before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
     """What the one head predicts that looks `offset` positions beyond p1; 0 is p1, the model itself (for training).
 
-    There is no dropout here: `dropout_key` is not used.
+    There is no dropout here: `dropout_key` is not used. `before` is the token before the one predicted, for a Markov
+    bias; the rest is as in `logits`, at any positions.
     """
-    heads = [functools.partial(self._output, params[name]) for name in _names(self.depth)]
+    heads = [functools.partial(self._output, params[name], root=root) for name in _names(self.depth)]
     if self.vocab_size is None:
-      return project(jax.lax.switch(offset, [lambda x: x, *heads], hidden))
-    return jax.lax.switch(offset, [project, *heads], hidden)
+      logits = project(jax.lax.switch(offset, [lambda x: x, *heads], hidden))
+    else:
+      logits = jax.lax.switch(offset, [project, *heads], hidden)
+    return self.corrected(params, logits, offset, before)
 
-  def _output(self, own: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b _']:
+  def _output(
+    self, own: Params, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None = None
+  ) -> Float[Array, '*b _']:
     """A head's logits; without a projection of its own, the hidden state for the model's."""
-    for block in (own[name] for name in _names(self.layers, 'block')):
-      hidden = hidden + jax.nn.silu(affine(hidden, block['kernel'], block['bias']))
+    for i, name in enumerate(_names(self.layers, 'block')):
+      block, seen = own[name], self.seen(hidden, root) if i == 0 else hidden
+      hidden = hidden + jax.nn.silu(affine(seen, block['kernel'], block['bias']))
     if self.vocab_size is None:
       return hidden
     logits = product(hidden, own['projection']['kernel'])
@@ -130,10 +161,13 @@ class MedusaHeads:
     """Residual blocks that change nothing yet."""
     d = self.d_model
 
-    def block():
-      return {'kernel': jnp.zeros((d, d), dtype), 'bias': jnp.zeros(d, dtype)}
+    def block(inputs: int) -> Params:
+      return {'kernel': jnp.zeros((d, inputs), dtype), 'bias': jnp.zeros(d, dtype)}
 
-    return {name: {block_name: block() for block_name in _names(self.layers, 'block')} for name in _names(self.depth)}
+    def head() -> Params:
+      return {name: block(d if i else d + self.beside) for i, name in enumerate(_names(self.layers, 'block'))}
+
+    return {name: head() for name in _names(self.depth)}
 
   def _projecting(self, kernels: list[Float[Array, 'v d']], bias: Float[Array, ' v']) -> Params:
     """Such blocks, and own projections."""

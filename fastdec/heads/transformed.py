@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.api import Capacity, Params
+from fastdec.models.api import Capacity, Params, embedding_of
 from fastdec.sharding import Table, partition_of, under
 
 
@@ -72,6 +72,9 @@ class Transformed:
 
   def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, **how: Any) -> Any:
     return self.model.apply(params['model'], tokens, nodes, cache, **how)
+
+  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
+    return embedding_of(self.model)(params['model'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     return self.model.unembed(params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0)))

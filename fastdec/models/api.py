@@ -46,6 +46,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.errors import UserError
 
 Params = Any  # a nested dict of arrays
 NO_PARENT = -1  # what stands for the root's parent in a list of parents
@@ -280,6 +281,21 @@ def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
   """The model's `project` where it has one: a model whose `unembed` does more than project (a learned p1) has both, so
   that heads share the projection and not the rest. Else its `unembed`."""
   return getattr(model, 'project', model.unembed)
+
+
+def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
+  """The model's `embedding`: parameters and ids int[...] -> the embeddings [..., e] that it reads, without positions.
+
+  Raises:
+    UserError: it has none.
+  """
+  found = getattr(model, 'embedding', None)
+  if found is None:
+    raise UserError(
+      f'{type(model).__name__} gives no embeddings of tokens, which rooted heads read: give it a method'
+      ' embedding(params, tokens), or take heads with rooted=False'
+    )
+  return found
 
 
 def suppress(logits: Float[Array, '*b v'], ids: tuple[int, ...]) -> Float[Array, '*b v']:

@@ -294,6 +294,10 @@ class FConv(EncoderDecoder):
     hidden, layers = self._call(params, tokens, positions, reads, method='decode')
     return hidden, (), WithMemory(ConvCache(layers, own.length), memory)
 
+  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
+    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
+    return params['embedding'][tokens]
+
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by a matrix of their own where the parameters have one, else by the embedding."""
     y = project(hidden, params['output'] if 'output' in params else params['embedding'])

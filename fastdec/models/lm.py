@@ -287,6 +287,10 @@ class LM:
     hidden, layers = Network(self.config).apply({'params': params}, *args, method='decode')
     return hidden, (), dataclasses.replace(cache, layers=layers)
 
+  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
+    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
+    return params['embedding'][tokens]
+
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the matrix 'output' where the parameters have one, else by the embedding."""
     return project(hidden, params['output'] if 'output' in params else params['embedding'])

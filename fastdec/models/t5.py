@@ -230,6 +230,10 @@ class T5(EncoderDecoder):
     hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
     return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
 
+  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
+    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
+    return params['embedding'][tokens]
+
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the matrix 'lm_head' where the parameters have one, else by the embedding."""
     if self.config.scales_logits:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from fastdec.errors import UserError
-from fastdec.models.api import Params
+from fastdec.models.api import Params, embedding_of
 
 Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
 Ids = Integer[Array | np.ndarray, 'b t']
@@ -123,7 +123,13 @@ def _on_hidden(
   key: Array | None,
 ) -> tuple[Float[Array, ''], Metrics]:
   """The loss of one head on the trunk's hidden states."""
-  logits_btv = heads.logits_at(head_params, hidden, offset, functools.partial(model.unembed, params), key)
+  root, before = None, None
+  if heads.rooted:  # at position t p1 predicts target t, which is then the root
+    root = embedding_of(model)(params, jnp.asarray(batch['target']))
+  if heads.markov:
+    before = shifted(batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), heads.offsets[-1])[0]
+  project = functools.partial(model.unembed, params)
+  logits_btv = heads.logits_at(head_params, hidden, offset, project, key, root, before)
   targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, heads.offsets[-1])
   return cross_entropy(logits_btv, targets_bt, mask_bt, smoothing)
 

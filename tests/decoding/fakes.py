@@ -121,11 +121,13 @@ class HashHeads:
 
   depth: int = 9
   d_model: int = 1
+  rooted: bool = False
+  markov: int = 0
 
   def drafting(self, params, depth):
     return HashHeads(depth), params
 
-  def logits(self, params, hidden, project):
+  def logits(self, params, hidden, project, root=None):
     return jnp.stack([project(hidden * (7 * i + 3) + i) for i in range(self.depth)], axis=1)
 
 

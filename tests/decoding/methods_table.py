@@ -31,7 +31,7 @@ TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
 class Kit:
   """What methods are made of, for one model to be decoded."""
 
-  heads: Callable[[str], tuple[Any, Any]]  # (module, params) by layout: 'separate', 'paper' or 'medusa'
+  heads: Callable[[str], tuple[Any, Any]]  # (module, params) by kind: 'separate', 'paper', 'medusa', 'rooted', ...
   draft: tuple[Any, Any]  # (model, params) of a draft model
   words: int  # of the vocabulary
 
@@ -62,6 +62,11 @@ VARIANTS: dict[str, Make] = {
   'blockwise paper 4': lambda kit: fd.Blockwise(kit.heads('paper'), 4),
   'blockwise medusa 4': lambda kit: fd.Blockwise(kit.heads('medusa'), 4),
   'blockwise separate 10, top 1': lambda kit: fd.Blockwise(kit.heads('separate'), 10, fd.MinBlock(fd.TopN(1), 1)),
+  'blockwise rooted 10': lambda kit: fd.Blockwise(kit.heads('rooted'), 10),
+  'blockwise rooted medusa': lambda kit: fd.Blockwise(kit.heads('rooted medusa')),
+  'tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), TREE),
+  'chain as tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), chain_as_tree(3)),
+  'two calls rooted': lambda kit: fd.BlockwiseTwoCalls(kit.heads('rooted'), 4),
   'tree paper': lambda kit: fd.Medusa(kit.heads('paper'), TREE),
   'chain as tree separate': lambda kit: fd.Medusa(kit.heads('separate'), chain_as_tree(3)),
   'chain as tree medusa': lambda kit: fd.Medusa(kit.heads('medusa'), chain_as_tree(3)),

@@ -51,6 +51,14 @@ MODELS = {'transformer': MODEL, 'fconv': FConv(FCONV)}
 LAYOUTS = ('paper', 'separate')
 HEADS = {layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS}
 HEADS['medusa'] = MedusaHeads(depth=3, d_model=24, vocab_size=VOCAB)
+SEEING = {'rooted': True, 'markov': 5, 'words': VOCAB}  # heads that see the root and the guess before
+
+
+def heads_of(family):
+  """All kinds of heads for one of the models, whose embeddings differ in width."""
+  seeing = SEEING | {'d_embed': 24 if family == 'transformer' else 16}
+  rooted = BlockwiseHeads(k=K, d_model=24, d_ff=16, dropout=0.0, **seeing)
+  return HEADS | {'rooted': rooted, 'rooted medusa': MedusaHeads(depth=3, d_model=24, **seeing)}
 
 
 @pytest.fixture(autouse=True)
@@ -93,17 +101,17 @@ def reversed_sources():
 @functools.cache
 def trained_params(family):
   """The model and all heads, trained together until they know the seven sentences by heart."""
-  model = MODELS[family]
-  fresh = {'model': model.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in HEADS.items()}}
+  model, kinds = MODELS[family], heads_of(family)
+  fresh = {'model': model.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in kinds.items()}}
   params = jax.tree.map(lambda x: x.astype(jnp.float64), fresh)
   batch, optimizer = batch_of(SOURCE, reversed_sources()), optax.adam(4e-3)
 
   @jax.jit
   def step(params, state, offset):
     def loss(p):
-      last = lambda name: HEADS[name].offsets[-1]
-      of = lambda name, o: head_loss(model, HEADS[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0)[0]
-      return sum(of(name, o) for name in HEADS for o in (offset, jnp.zeros_like(offset)))
+      last = lambda name: kinds[name].offsets[-1]
+      of = lambda name, o: head_loss(model, kinds[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0)[0]
+      return sum(of(name, o) for name in kinds for o in (offset, jnp.zeros_like(offset)))
 
     updates, state = optimizer.update(jax.grad(loss)(params), state)
     return optax.apply_updates(params, updates), state
@@ -118,7 +126,7 @@ def trained_params(family):
 def made(kind, family='transformer'):
   """(params, {name: head params}, the oracle's tokens)."""
   if kind == 'random':
-    params, heads = random_params(family), {n: h.init(jax.random.key(1)) for n, h in HEADS.items()}
+    params, heads = random_params(family), {n: h.init(jax.random.key(1)) for n, h in heads_of(family).items()}
   else:
     heads = dict(trained_params(family))
     params = heads.pop('model')
@@ -148,7 +156,7 @@ def oracle(model, params):
 def kit(kind, family='transformer'):
   """Parts for one of the models; the draft model is the Transformer that was made in the same way."""
   heads = made(kind, family)[1]
-  return Kit(heads=lambda layout: (HEADS[layout], heads[layout]), draft=(MODEL, made(kind)[0]), words=VOCAB)
+  return Kit(heads=lambda name: (heads_of(family)[name], heads[name]), draft=(MODEL, made(kind)[0]), words=VOCAB)
 
 
 @pytest.mark.parametrize('family', MODELS)

@@ -8,6 +8,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.evaluation.tree_growth import (
+  NEVER,
   NOTHING,
   Tree,
   accuracy,
@@ -39,6 +40,12 @@ def test_a_tree_grows_by_what_is_right_where_calls_begin():
   tree = grow(TEXTS, 3)
   assert tree.choices == ((0,), (0, 0)) and tree.rates == (1.0, 1.0)  # of the two calls that it takes
   assert tree.cut(2) == Tree(((0,),), (1.0,)) and grow(TEXTS, 1).choices == ()
+
+
+def test_what_no_head_can_draft_is_in_no_tree():
+  texts = [np.array([[NEVER, 0], [NEVER, 1], [0, NEVER], [NEVER, NOTHING]])]
+  assert grow(texts, 9).choices == ((0,),)
+  assert accuracy(texts, top=5) == (0.25, 2 / 3)
 
 
 def independent(heads, share, texts=300):
@@ -96,10 +103,11 @@ def noisy(params, seed):
   return jax.tree.map(lambda x: x + 0.5 * jax.random.normal(next(keys), x.shape, x.dtype), params)
 
 
+@pytest.mark.parametrize('seeing', [{}, {'rooted': True, 'markov': 3, 'words': V}], ids=['plain', 'rooted'])
 @pytest.mark.parametrize('name', MODELS)
-def test_decoding_accepts_what_the_ranks_promise(name):
+def test_decoding_accepts_what_the_ranks_promise(name, seeing):
   """Every block of a decode on the tree is the longest of its paths that the ranks at the block's root follow."""
-  model, heads = MODELS[name], MedusaHeads(depth=3, d_model=8)
+  model, heads = MODELS[name], MedusaHeads(depth=3, d_model=8, **seeing)
   params, head_params = noisy(model.init(jax.random.key(0)), 1), noisy(heads.init(jax.random.key(0)), 2)
   inputs = np.random.default_rng(0).integers(4, V, (6, 5)).astype(np.int32)
   lengths = None

@@ -7,8 +7,6 @@ import pathlib
 import shutil
 
 import hypothesis
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import rich.console
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 import fastdec as fd
 from experiments.tools import generation, prompt_file, streaming
 from fastdec import folders
-from fastdec.heads.medusa import MedusaHeads
 from fastdec.tokenizers.reader import Reader
 from tests.decoding.fakes import HashLM
 
@@ -199,17 +196,6 @@ def test_a_damaged_line_is_named(tmp_path):
     output.path.write_bytes(first + b'\n' + second + b'\n')
     with pytest.raises(fd.UserError, match=r'line 2 of .* is damaged'):
       output.done()
-
-
-def test_heads_are_held_in_the_type_that_the_model_computes_in(translator, tmp_path):
-  """Published ones are float16: with a cast in it, a compiled decode would hold a second copy of them all."""
-  model, _ = fd.load(translator)
-  heads = MedusaHeads(depth=2, d_model=model.config.d_model, vocab_size=model.vocab_size)
-  params = jax.tree.map(lambda x: x.astype(jnp.float16), heads.init(jax.random.key(0)))
-  fd.save_heads(tmp_path / 'heads', (heads, params), 'translator')
-  settings = generation.Settings(str(translator), medusa=str(tmp_path / 'heads'), max_len=4)
-  strategy = generation.Language.of(settings, ['a dog']).load().strategy
-  assert {x.dtype.name for x in jax.tree.leaves(strategy.heads.params)} == {model.config.dtype}
 
 
 class Bytes:

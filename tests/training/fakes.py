@@ -35,6 +35,8 @@ class Matrices:
   """Head j multiplies the hidden state with matrix j; no dropout."""
 
   offsets: tuple[int, ...] = tuple(range(1, HEADS + 1))
+  rooted: bool = False
+  markov: int = 0
 
   def init(self, key):
     return {'w': jax.random.normal(key, (len(self.offsets), WIDTH, WIDTH))}
@@ -42,7 +44,7 @@ class Matrices:
   def one(self, params, hidden, index, dropout_key=None):
     return hidden @ params['w'][index]
 
-  def logits_at(self, params, hidden, offset, project, dropout_key=None):
+  def logits_at(self, params, hidden, offset, project, dropout_key=None, root=None, before=None):
     index = offset - self.offsets[0]
     return project(jnp.where(index < 0, hidden, self.one(params, hidden, jnp.maximum(index, 0))))
 

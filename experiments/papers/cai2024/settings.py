@@ -27,9 +27,12 @@ class HeadsConfig:
   draw: Literal['one', 'all']
   decay: float
   p1_share: float
+  rooted: bool = False
+  markov: int = 0
 
   def __post_init__(self) -> None:
     at_least(1, 'heads', depth=self.depth, layers=self.layers)
+    at_least(0, 'heads', markov=self.markov)
     if not 0 < self.decay <= 1:
       raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
     if not 0 < self.p1_share < 1:
@@ -94,8 +97,17 @@ class MedusaExperiment(OnModelText, CaptionTraining, HeadsTraining):
 
   def heads_for(self, k: int) -> MedusaHeads:
     """k - 1 heads: with the model's own prediction they write k tokens at most."""
-    words = self.open().model.vocab_size if self.heads.own_projection else None
-    return MedusaHeads(k - 1, self.model.d_model, words, self.heads.layers)
+    heads = self.heads
+    words = self.open().model.vocab_size if heads.own_projection or heads.markov else None
+    return MedusaHeads(
+      depth=k - 1,
+      d_model=self.model.d_model,
+      vocab_size=words if heads.own_projection else None,
+      layers=heads.layers,
+      rooted=heads.rooted,
+      markov=heads.markov,
+      words=words if heads.markov else None,
+    )
 
   def fresh_heads(self, heads: MedusaHeads, model: Model, trunk: Params) -> Params:
     return heads.start(model, trunk)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
@@ -22,7 +23,7 @@ from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import suppress, vocabulary_projection
+from fastdec.models.api import embedding_of, suppress, vocabulary_projection
 from fastdec.struct import Bound
 
 
@@ -52,23 +53,56 @@ class HeadsDrafter:
 def draft_tokens(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b'], topology: Topology
 ) -> Int[Array, 'b n']:
-  """The root and, at a node of depth i and rank r, the i-th head's r-th choice."""
-  wanted, d = heads.module.d_model, hidden.shape[-1]
-  if wanted != d:
-    raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
-  project = vocabulary_projection(target.module)
-  logits_bhv = heads.module.logits(heads.params, hidden, lambda h: project(target.params, h))
-  known, words = logits_bhv.shape[-1], target.module.vocab_size
-  if known != words:
-    raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
-  logits_bhv = suppress(logits_bhv, target.module.suppressed_ids)
+  """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias: behind its parent)."""
+  logits_bhv = head_logits(heads, target, hidden, root)
+  words = target.module.vocab_size
   ranks = int(topology.ranks.max()) + 1
-  if ranks > words:
-    raise UserError(f'the tree asks a head for {ranks} choices, and there are {words} words: give ranks below {words}')
+  most = min(words, heads.module.candidates) if heads.module.markov else words
+  if ranks > most:
+    raise UserError(f'the tree asks a head for {ranks} choices, and there are {most}: give ranks below {most}')
+  if heads.module.markov:
+    return _each_behind_its_parent(heads, logits_bhv, root, topology)
   top = (lambda x: argmax(x)[..., None]) if ranks == 1 else (lambda x: jax.lax.top_k(x, ranks)[1])  # ties: lowest id
   choices_bhr = top(logits_bhv).astype(root.dtype)
   drafts = choices_bhr[:, topology.depths[1:] - 1, topology.ranks[1:]]
   return jnp.concatenate([root[:, None], drafts], axis=1)
+
+
+def head_logits(
+  heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b']
+) -> Float[Array, 'b h v']:
+  """What each head predicts behind this hidden state and this root, before any Markov bias.
+
+  Raises:
+    UserError: the heads are of another model.
+  """
+  wanted, d = heads.module.d_model, hidden.shape[-1]
+  if wanted != d:
+    raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
+  project = vocabulary_projection(target.module)
+  embedded = embedding_of(target.module)(target.params, root) if heads.module.rooted else None
+  logits_bhv = heads.module.logits(heads.params, hidden, lambda h: project(target.params, h), embedded)
+  known, words = logits_bhv.shape[-1], target.module.vocab_size
+  if known != words:
+    raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
+  return suppress(logits_bhv, target.module.suppressed_ids)
+
+
+def _each_behind_its_parent(
+  heads: Bound, logits: Float[Array, 'b h v'], root: Int[Array, ' b'], topology: Topology
+) -> Int[Array, 'b n']:
+  """The tokens of the nodes, level by level: a node of rank r is the r-th choice behind the token of its parent."""
+  scores_bhm, ids_bhm = jax.lax.top_k(logits, min(logits.shape[-1], heads.module.candidates))
+  tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
+  for depth in range(1, topology.max_depth + 1):
+    (nodes,) = np.nonzero(topology.depths == depth)
+    parents, which = np.unique(topology.parents[nodes], return_inverse=True)
+    ids_bpm = jnp.broadcast_to(ids_bhm[:, None, depth - 1], (root.shape[0], len(parents), ids_bhm.shape[-1]))
+    corrected_bpm = scores_bhm[:, None, depth - 1] + heads.module.bias(heads.params, tokens_bn[:, parents], ids_bpm)
+    order_bpr = jax.lax.top_k(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]
+    choices_bpr = jnp.take_along_axis(ids_bpm, order_bpr, axis=-1)
+    tokens_bn = tokens_bn.at[:, nodes].set(choices_bpr[:, which, topology.ranks[nodes]].astype(tokens_bn.dtype))
+  return tokens_bn
 
 
 @struct.pytree

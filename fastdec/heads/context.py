@@ -1,0 +1,93 @@
+"""What heads may see beside one hidden state: the root (`rooted`), and the token guessed before (`markov`).
+
+The hidden state that heads read is from before the root was chosen: heads on it alone have to find out first which
+token that was. With its embedding beside it they know (Hydra's grounding, Ankner et al. 2024, section 3).
+
+A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y], where y is the
+token of the parent. It is added to the best few candidates of each head alone, so a chain or a tree of guesses is found
+without a product over the vocabulary for each of its nodes.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec.errors import UserError
+from fastdec.models.api import Params
+
+BIAS = ('before', 'after')  # the parameters of a bias
+
+
+class Context:
+  """Heads that may be rooted and may have a Markov bias; those of a class that has these four settings.
+
+  Attributes:
+    rooted: the root's embedding is read too.
+    d_embed: its width (None: d_model).
+    markov: rank of the bias from the token guessed before, by `before` and `after` [words, markov]; 0: there is none.
+    words: of the vocabulary, for that bias.
+    candidates: words of each head that the bias may put into another order.
+  """
+
+  d_model: int
+  rooted: bool
+  d_embed: int | None
+  markov: int
+  words: int | None
+  candidates = 32
+
+  def check_context(self) -> None:
+    """Raises UserError for settings that no heads can have."""
+    if self.markov < 0 or (self.markov and not self.words):
+      given = f'markov={self.markov} with words={self.words}'
+      raise UserError(f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary')
+
+  @property
+  def beside(self) -> int:
+    """The width of what is read beside the hidden state."""
+    return (self.d_embed or self.d_model) if self.rooted else 0
+
+  def seen(self, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None) -> Float[Array, '*b f']:
+    """What is read: the hidden state and, if the heads are rooted, the root's embedding beside it.
+
+    The embedding comes with a mean square of 1, whatever the model scales it by.
+    """
+    if not self.rooted:
+      return hidden
+    assert root is not None, 'rooted heads read the embedding of the root'
+    wide = root.astype(jnp.promote_types(root.dtype, jnp.float32))
+    scale = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
+    return jnp.concatenate([hidden, (wide * scale).astype(hidden.dtype)], axis=-1)
+
+  def fresh_bias(self, key: Array) -> Params:
+    """Parameters of a bias that does nothing yet, {} without one."""
+    if not self.markov:
+      return {}
+    assert self.words is not None  # by `check_context`
+    shape = self.words, self.markov
+    return {'before': jax.random.normal(key, shape) * self.markov**-0.5, 'after': jnp.zeros(shape)}
+
+  def bias(
+    self, params: Params, before: Int[Array, '*b'], candidates: Int[Array, '*b m'] | None = None
+  ) -> Float[Array, '*b m']:
+    """What the token before adds to the logits of these candidates (None: of all words)."""
+    left, after = params['before'][before], params['after']
+    if candidates is None:
+      return jnp.einsum('...r,vr->...v', left, after)
+    return jnp.einsum('...r,...mr->...m', left, after[candidates])
+
+  def corrected(
+    self, params: Params, logits: Float[Array, '*b v'], offset: Int[Array, ''], before: Int[Array, '*b'] | None
+  ) -> Float[Array, '*b v']:
+    """The logits of the head that looks `offset` positions beyond p1, with the bias; p1, at offset 0, has none."""
+    if not self.markov:
+      return logits
+    assert before is not None, 'a Markov bias reads the token before'
+    return logits + jnp.where(offset == 0, 0, self.bias(params, before)).astype(logits.dtype)
+
+  def among_candidates(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
+    """The logits of the best `candidates` words; the others are at minus infinity."""
+    if logits.shape[-1] <= self.candidates:
+      return logits
+    values, ids = jax.lax.top_k(logits, self.candidates)
+    return jnp.put_along_axis(jnp.full_like(logits, -jnp.inf), ids, values, axis=-1, inplace=False)

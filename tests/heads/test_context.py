@@ -1,0 +1,121 @@
+"""Heads that see the root, and the token guessed before them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.decoding.methods.heads import draft_tokens
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.context import Context
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.struct import Bound
+
+WORDS, D, E = 60, 6, 4
+KINDS = {
+  'blockwise': BlockwiseHeads(k=4, d_model=D, d_ff=8, rooted=True, d_embed=E, markov=3, words=WORDS),
+  'medusa': MedusaHeads(3, D, vocab_size=WORDS, rooted=True, d_embed=E, markov=3, words=WORDS),
+}
+MODEL = FConv(
+  FConvConfig(vocab_size=WORDS, d_embed=E, d_out=D, encoder_layers=((E, 3),), decoder_layers=((E, 3),), is_tied=False)
+)
+TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0], [1, 2], [0, 1, 0], [1, 2, 1]])
+
+
+def noisy(params, seed=1):
+  leaves, tree = jax.tree.flatten(params)
+  keys = jax.random.split(jax.random.key(seed), len(leaves))
+  fresh = [x + 0.7 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)]
+  return jax.tree.unflatten(tree, fresh)
+
+
+@pytest.fixture(params=KINDS)
+def heads(request):
+  module = KINDS[request.param]
+  return Bound(module, noisy(module.init(jax.random.key(0))))
+
+
+@pytest.fixture(scope='module')
+def target():
+  return Bound(MODEL, noisy(MODEL.init(jax.random.key(5))))
+
+
+HIDDEN = jax.random.normal(jax.random.key(2), (2, D))
+ROOT = jnp.array([7, 31], jnp.int32)
+
+
+def one_by_one(heads, target, row):
+  """The tree of a row in plain Python: the best `candidates` of each head, put in order behind each parent's token."""
+  embedded = target.module.embedding(target.params, ROOT)
+  project = lambda hidden: target.module.unembed(target.params, hidden)
+  logits = np.array(heads.module.logits(heads.params, HIDDEN, project, embedded))[row]
+  logits[:, 0] = -np.inf
+  before, after = (np.asarray(heads.params[name]) for name in ('before', 'after'))
+  tokens = [int(ROOT[row])]
+  for node in range(1, TREE.n):
+    scores = logits[TREE.depths[node] - 1]
+    candidates = np.argsort(-scores, kind='stable')[: Context.candidates]
+    corrected = scores[candidates] + after[candidates] @ before[tokens[TREE.parents[node]]]
+    tokens.append(int(candidates[np.argsort(-corrected, kind='stable')[TREE.ranks[node]]]))
+  return tokens
+
+
+def test_a_tree_is_filled_behind_the_tokens_of_its_parents(heads, target):
+  tokens = draft_tokens(heads, target, HIDDEN, ROOT, TREE)
+  assert tokens.tolist() == [one_by_one(heads, target, row) for row in range(2)]
+  without = {name: x for name, x in heads.params.items() if name not in ('before', 'after')}
+  plain = Bound(dataclasses.replace(heads.module, markov=0, words=None), without)
+  assert not np.array_equal(tokens, draft_tokens(plain, target, HIDDEN, ROOT, TREE))
+
+
+def test_what_is_drafted_is_what_was_trained(heads, target):
+  """The heads' law in training, with the token before given, at the first choice of a chain."""
+  project = lambda hidden: target.module.unembed(target.params, hidden)
+  drafted = draft_tokens(heads, target, HIDDEN, ROOT, Topology.chain(4))
+  embedded = target.module.embedding(target.params, ROOT)
+  for offset in (1, 2, 3):
+    before = drafted[:, offset - 1]
+    law = heads.module.logits_at(heads.params, HIDDEN, jnp.int32(offset), project, None, embedded, before)
+    np.testing.assert_array_equal(law.at[:, 0].set(-jnp.inf).argmax(-1), drafted[:, offset])
+
+
+def test_the_root_is_seen_at_one_size_whatever_the_model_scales_it_by(heads, target):
+  larger = Bound(MODEL, target.params | {'embedding': 50 * target.params['embedding']})
+  tokens = draft_tokens(heads, target, HIDDEN, ROOT, TREE)
+  np.testing.assert_array_equal(draft_tokens(heads, larger, HIDDEN, ROOT, TREE), tokens)
+  other = draft_tokens(heads, target, HIDDEN, ROOT[::-1], TREE)
+  assert not np.array_equal(other[:, 1:], tokens[:, 1:])
+
+
+def test_a_fresh_bias_does_nothing(heads):
+  fresh = heads.module.init(jax.random.key(0))
+  assert not heads.module.bias(fresh, ROOT).any() and heads.module.bias(heads.params, ROOT).any()
+
+
+@pytest.mark.parametrize(
+  ('make', 'words'),
+  [
+    (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, markov=4), 'markov=4 with words=None'),
+    (lambda: MedusaHeads(3, 6, markov=-1), 'markov=-1'),
+    (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, rooted=True, first='transformed'), 'p1 predicts the root'),
+  ],
+)
+def test_mistakes_are_named(make, words):
+  with pytest.raises(UserError, match=words):
+    make()
+
+
+def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
+  class Blind(FConv):
+    embedding = None
+
+  with pytest.raises(UserError, match='Blind gives no embeddings of tokens'):
+    draft_tokens(heads, Bound(Blind(MODEL.config), target.params), HIDDEN, ROOT, TREE)
+  wide = Topology.from_choices([[rank] for rank in range(40)])
+  with pytest.raises(UserError, match='asks a head for 40 choices, and there are 32'):
+    draft_tokens(heads, target, HIDDEN, ROOT, wide)
