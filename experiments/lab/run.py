@@ -175,7 +175,8 @@ class Run:
 
   def _start(self, base: pathlib.Path, material: Material) -> tuple[Model, Params]:
     """The base that the run starts from."""
-    model, params = folders.load(base)
+    folder = folders.open(base)
+    model, params = folder.model, folder.params(as_stored=True)
     if isinstance(model, Transformed):
       model, params = model.model, params['model']
     if model != material.model:
@@ -221,7 +222,7 @@ def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:
   folder = folders.open(base)
   if not folder.has_heads:
     return None
-  heads, params = folder.heads, folder.head_params()
+  heads, params = folder.heads, folder.head_params(as_stored=True)
   if heads == wanted:
     return params
   if not (heads.are_nested and dataclasses.replace(heads, k=wanted.k) == wanted and heads.k > wanted.k):

@@ -20,7 +20,7 @@ class Folder(abc.ABC):
   Attributes:
     path: where the files are; of a training run, its `model/`.
     config: what config.json says.
-    dtype: what is computed in, and what parameters are kept in; None: as they were trained and stored.
+    dtype: what is computed in, and what parameters are kept in; None: what the model was trained to compute in.
   """
 
   path: pathlib.Path
@@ -33,8 +33,12 @@ class Folder(abc.ABC):
     """The model, a frozen value (`models/api.py`); its parameters are unread."""
 
   @abc.abstractmethod
-  def params(self, mesh: Mesh | None = None) -> Params:
-    """The model's parameters, read one after the other, each straight onto its parts of the mesh (None: one device)."""
+  def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
+    """The model's parameters, read one after the other, each straight onto its parts of the mesh (None: one device).
+
+    They come in the type that the model computes in: wider ones would be cast, whole, by every program. Training asks
+    for them as they are stored.
+    """
 
   @property
   @abc.abstractmethod
@@ -47,7 +51,7 @@ class Folder(abc.ABC):
     """The prediction heads, a frozen value; their parameters are unread."""
 
   @abc.abstractmethod
-  def head_params(self, mesh: Mesh | None = None) -> Params:
+  def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """The parameters of the prediction heads; see `params`."""
 
   @property

@@ -72,7 +72,7 @@ class HuggingFaceFolder(Folder):
       raise UserError(f'{self.path} is of model_type {kind!r}: known are {", ".join(sorted(known))}')
     return known[str(kind)]
 
-  def params(self, mesh: Mesh | None = None) -> Params:
+  def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """The model's parameters.
 
     Raises:
@@ -83,7 +83,7 @@ class HuggingFaceFolder(Folder):
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
-    return put(stored, model, model.config.dtype, mesh)
+    return put(stored, model, None if as_stored else model.config.dtype, mesh)
 
   @property
   def has_heads(self) -> bool:
@@ -93,7 +93,7 @@ class HuggingFaceFolder(Folder):
   def heads(self) -> Any:
     raise self._without_heads()
 
-  def head_params(self, mesh: Mesh | None = None) -> Params:
+  def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     raise self._without_heads()
 
   def _without_heads(self) -> UserError:

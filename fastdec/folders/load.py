@@ -22,7 +22,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
 
   Args:
     path: a model folder, the workdir of a finished training run, or a folder of published heads.
-    dtype: computes and keeps the parameters in this type (None: as trained and stored).
+    dtype: computes and keeps the parameters in this type (None: in the type that the model was trained to compute in).
 
   Raises:
     UserError: there is no such folder, it is of no format that we know, or no model computes in such a type.
@@ -52,7 +52,7 @@ def load(path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = Non
 
   Args:
     path: the folder, ours or one of Hugging Face's with safetensors.
-    dtype: computes and keeps the parameters in this type (None: as trained and stored).
+    dtype: computes and keeps the parameters in this type (None: in the type that the model was trained to compute in).
     mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None: one device).
 
   Raises:

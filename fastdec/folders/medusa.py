@@ -98,7 +98,7 @@ class MedusaFolder(HuggingFaceFolder):
     vocab_size = tensors[projections[0]].shape[0] if projections else None
     return MedusaHeads(depth, tensors[next(iter(names.values()))].shape[-1], vocab_size, layers)
 
-  def head_params(self, mesh: Mesh | None = None) -> Params:
+  def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """The heads' parameters.
 
     Raises:

@@ -109,11 +109,11 @@ class NativeFolder(Folder):
       return Transformed(model, self.heads)
     return model
 
-  def params(self, mesh: Mesh | None = None) -> Params:
+  def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     if not isinstance(self.model, Transformed):
-      return put(self._stored('model', self.model), self.model, self.dtype, mesh)
+      return put(self._stored('model', self.model), self.model, self._kept(as_stored), mesh)
     stored = {'model': self._stored('model', self.model.model), 'heads': self._stored('heads', self.heads)}
-    return put(stored, self.model, self.dtype, mesh)
+    return put(stored, self.model, self._kept(as_stored), mesh)
 
   @property
   def has_heads(self) -> bool:
@@ -126,8 +126,13 @@ class NativeFolder(Folder):
     heads_class = _family(HEADS, self.config['heads'], self.path)
     return _described(heads_class, self.config['heads'], self.path)
 
-  def head_params(self, mesh: Mesh | None = None) -> Params:
-    return put(self._stored('heads', self.heads), self.heads, self.dtype, mesh)
+  def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
+    return put(self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh)
+
+  def _kept(self, as_stored: bool) -> str | None:
+    """The type of parameters: the model's, which its heads share."""
+    model = self.model.model if isinstance(self.model, Transformed) else self.model
+    return None if as_stored else model.config.dtype
 
   @functools.cached_property
   def tokenizer(self) -> Any:

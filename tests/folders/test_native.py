@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import numpy as np
@@ -10,6 +11,8 @@ from flax.traverse_util import unflatten_dict
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.decoding.decode import _decode
+from fastdec.decoding.inputs import checked
 from fastdec.folders import stored
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
@@ -46,6 +49,24 @@ def test_round_trip_by_folder_and_by_workdir(parts, folder):
     jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
     jax.tree.map(np.testing.assert_array_equal, loaded_heads, head_params)
     assert fd.load_tokenizer(path).decode(fd.load_tokenizer(path).encode('a dog sits')) == 'a dog sits'
+
+
+def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_path):
+  """Trained weights are stored in float32; a copy of them in bfloat16 would be made, whole, by every decode."""
+  _, params, head_params, tokenizer = parts
+  model = Transformer(dataclasses.replace(CONFIG, dtype='bfloat16'))
+  folders.save(tmp_path / 'model', model, params, tokenizer, (HEADS, head_params))
+
+  def casts(as_stored):
+    there = folders.open(tmp_path / 'model')
+    strategy = fd.Blockwise((there.heads, there.head_params(as_stored=as_stored)))
+    loaded = there.params(as_stored=as_stored)
+    max_len, prompt, _ = checked(there.model, [[3, 4, 1]], None, None, 4, None)
+    text = _decode.lower(there.model, strategy, loaded, prompt, None, max_len).as_text()
+    sizes = {'x'.join(map(str, leaf.shape)) for leaf in jax.tree.leaves((params, head_params)) if leaf.ndim > 1}
+    return [size for size in re.findall(r'convert .*tensor<([\dx]+)xf32>\) -> tensor<.*bf16>', text) if size in sizes]
+
+  assert not casts(as_stored=False) and len(casts(as_stored=True)) > 10
 
 
 def test_round_trip_of_convolutions(tmp_path):

@@ -127,9 +127,8 @@ def test_what_was_trained_in_half_precision_loads_in_either(trained, tmp_path):
   model, state, _ = trained['bfloat16']
   Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], tmp_path / 'pieces.model', 30)
   folders.save(tmp_path / 'model', model, state.params, tmp_path / 'pieces.model')
-  for asked, dtype, kept in ((None, 'bfloat16', 'float32'), ('float32', 'float32', 'float32')):
+  for asked, dtype in ((None, 'bfloat16'), ('float32', 'float32'), ('bfloat16', 'bfloat16')):
     loaded, params = folders.load(tmp_path / 'model', asked)
-    assert loaded.config.dtype == dtype and {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {kept}
-    close(params, state.params, rtol=0)
-  loaded, params = folders.load(tmp_path / 'model', 'bfloat16')
-  assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {'bfloat16'}
+    assert loaded.config.dtype == dtype and {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
+  close(folders.load(tmp_path / 'model', 'float32')[1], state.params, rtol=0)
+  close(folders.open(tmp_path / 'model').params(as_stored=True), state.params, rtol=0)  # to train on
