@@ -41,7 +41,8 @@ def restore(workdir, data=None, shape=(2, 3)):
 
 def damage(workdir, step):
   """Cuts the largest file in half: what a full disk or a broken copy leaves."""
-  files = [path for path in (workdir / 'checkpoints' / str(step)).rglob('*') if path.is_file()]
+  inside = (workdir / 'checkpoints' / str(step)).rglob('*')
+  files = [path for path in inside if path.is_file() and path.name != 'sums.json']
   path = max(files, key=lambda path: path.stat().st_size)
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 

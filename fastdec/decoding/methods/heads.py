@@ -59,7 +59,8 @@ def draft_tokens(
   ranks = int(topology.ranks.max()) + 1
   most = min(words, heads.module.candidates) if heads.module.markov else words
   if ranks > most:
-    raise UserError(f'the tree asks a head for {ranks} choices, and there are {most}: give ranks below {most}')
+    what = 'words' if most == words else 'candidates'
+    raise UserError(f'the tree asks a head for {ranks} choices, and there are {most} {what}: give ranks below {most}')
   if heads.module.markov:
     return _each_behind_its_parent(heads, logits_bhv, root, topology)
   top = (lambda x: argmax(x)[..., None]) if ranks == 1 else (lambda x: jax.lax.top_k(x, ranks)[1])  # ties: lowest id
