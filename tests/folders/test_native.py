@@ -69,6 +69,17 @@ def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_pa
   assert not casts(as_stored=False) and len(casts(as_stored=True)) > 10
 
 
+@pytest.mark.parametrize('layout', ['separate', 'paper'])
+def test_round_trip_of_many_heads_in_few_tensors(parts, tmp_path, layout):
+  model, params, _, tokenizer = parts
+  heads = BlockwiseHeads(k=10, d_model=8, d_ff=6, layout=layout)
+  head_params = jax.jit(heads.init)(jax.random.key(0))
+  folders.save(tmp_path / 'model', model, params, tokenizer, (heads, head_params))
+  loaded, loaded_params = fd.load_heads(tmp_path)
+  assert loaded == heads
+  jax.tree.map(np.testing.assert_array_equal, loaded_params, head_params)
+
+
 def test_round_trip_of_convolutions(tmp_path):
   layers = {'encoder_layers': ((4, 3),), 'decoder_layers': ((4, 3), (8, 2))}
   model = FConv(FConvConfig(vocab_size=9, d_embed=4, d_out=6, **layers))
