@@ -60,7 +60,7 @@ def claim(workdir: pathlib.Path, wanted: Mapping[str, Any]) -> None:
 
 
 def decisive(record: Mapping[str, Any], other: Mapping[str, Any], is_finished: bool) -> dict[str, Any]:
-  """What of a record has to be the same in another one; content that only one of them knows does not."""
+  """What of a record has to be the same in another one; content that only one of the two knows need not be."""
   training, data = dict(part(record, 'training')), dict(part(record, 'data'))
   free = MEMORY if is_finished else (*MEMORY, *UNTIL_FINISHED)
   if not is_finished and training.get('schedule') not in ENDING:  # where the rate does not know the end
@@ -71,4 +71,4 @@ def decisive(record: Mapping[str, Any], other: Mapping[str, Any], is_finished: b
     data.pop(name, None)
   if 'content' not in part(other, 'data'):
     data.pop('content', None)
-  return {**record, **({'training': training} if training else {}), **({'data': data} if data else {})}
+  return {**record, 'training': training, 'data': data}

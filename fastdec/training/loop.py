@@ -72,6 +72,10 @@ class LoopConfig:
       )
     return tuple(sorted(steps[: self.keep]))
 
+  def saves_after(self, step: int) -> bool:
+    """Whether a checkpoint is due after this step, whatever the clock says."""
+    return step % self.checkpoint_every == 0 or step in self.kept
+
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
@@ -139,12 +143,7 @@ def train(
         return _passed(since, limit, log)
 
       over = done == config.steps or passed(start, budget)
-      save = (
-        over
-        or done % config.checkpoint_every == 0
-        or done in config.kept
-        or passed(saved_at, config.checkpoint_seconds)
-      )
+      save = over or config.saves_after(done) or passed(saved_at, config.checkpoint_seconds)
       if save or log:
         progress.log()
       if evaluate is not None and (done % config.eval_every == 0 or done == config.steps):
