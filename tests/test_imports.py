@@ -31,7 +31,7 @@ ALLOWED = {
   'sharding': {'errors', 'struct'},
   'cache': BASE,
   'models': BASE | {'cache'},
-  'heads': BASE | {'cache', 'models.api', 'models.layers'},
+  'heads': BASE | {'cache', 'models'},
   'decoding': BASE | {'cache', 'models.api'},
   'tokenizers': BASE | {'files', 'fields'},
   'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files', 'fields'},

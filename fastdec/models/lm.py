@@ -143,9 +143,11 @@ class Layer(nn.Module):
     cached: LayerKV | None = None,
     start: Int[Array, ' b'] | None = None,
     train: bool = False,
+    read: Float[Array, 'b n e'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
-    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written)."""
-    q, own = self.queries_and_own(self.attention_norm(x), angles)
+    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written). Attention
+    reads the norm of x, or `read` in its place: the first layers of drafts differ there."""
+    q, own = self.queries_and_own(self.attention_norm(x) if read is None else read, angles)
     kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
     x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
     gate_up = self.gate_up(self.mlp_norm(x))
@@ -161,6 +163,17 @@ class Layer(nn.Module):
     if self.config.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
     return rotate(q, angles), LayerKV(rotate(k, angles).swapaxes(1, 2), v.swapaxes(1, 2))
+
+
+def layer_partition(config: LMConfig, devices: int) -> Table:
+  """How a layer's parameters lie on a mesh; key heads that cannot be divided over so many devices stay whole."""
+  keys = P() if config.kv_heads % devices else P(None, 'model')
+  return (
+    (r'/kv/(kernel|bias)$', keys),
+    (r'/q/(kernel|bias)$', P('model')),
+    (r'/gate_up/(kernel|bias)$', P(None, 'model')),
+    (r'/(out|down)/kernel$', P(None, 'model')),
+  )
 
 
 class Network(nn.Module):
@@ -232,14 +245,7 @@ class LM:
 
     Key heads that cannot be divided over this many devices stay whole: each device then computes all of them.
     """
-    keys = P() if self.config.kv_heads % devices else P(None, 'model')
-    return (
-      (r'(^|/)(embedding|output)$', P('model')),
-      (r'/kv/(kernel|bias)$', keys),
-      (r'/q/(kernel|bias)$', P('model')),
-      (r'/gate_up/(kernel|bias)$', P(None, 'model')),
-      (r'/(out|down)/kernel$', P(None, 'model')),
-    )
+    return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""

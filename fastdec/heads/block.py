@@ -1,0 +1,279 @@
+"""The one-pass draft network of DFlash and DSpark (2026), Stern's idea with eyes: all guesses of a block at once.
+
+The rows of a block see the target's features at all committed positions, whose keys and values are the network's cache;
+they see one another, both ways; and in an encoder-decoder they see the encoder's states. A block of k = 5, its root at
+position 9:
+
+  position    0 ... 8     9        10       11       12
+  cache       features
+  rows                    root     ?        ?        ?
+  predicts                10       11       12       13         (a DFlash row predicts its own position: `drops_first`)
+
+Two ways in:
+  'joined'   every row is join(cat(embedding of the root, last feature)) and a learned vector of its slot: ours
+  'masks'    the first row is the root's embedding, the others are that of one token that means nothing: DFlash, DSpark
+
+What one row guesses the others do not know. A Markov bias of low rank mends some of that: logit(x) += after[x] .
+latent(y), y being the token guessed before (`MARKOV`: how the latent vector is made of before[y]).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec.cache.kv import LayerKV
+from fastdec.cache.memory import WithMemory
+from fastdec.errors import UserError
+from fastdec.heads import tower
+from fastdec.heads.draft import DraftNetwork, Features
+from fastdec.heads.tower import DraftCache, own_cache, with_layers
+from fastdec.models.api import Params
+from fastdec.models.attention import attend
+from fastdec.models.layers import Dense
+from fastdec.models.stacks import Attend
+from fastdec.struct import Bound
+
+ENTRIES = ('joined', 'masks')
+MARKOV = (
+  'vanilla',  # before[y]
+  'gated',  # before[y], each entry times a gate made of it and of the row's state
+  'rnn',  # what a small recurrent network remembers of the guesses before, the rows' states and before[y]
+)
+
+
+class Network(nn.Module):
+  """The parameters, but those of the vocabulary."""
+
+  draft: 'BlockNetwork'
+
+  def setup(self) -> None:
+    draft = self.draft
+    d, dtype = draft.layers.d_model, draft.layers.dtype
+    self.make_features = Features(draft)
+    self.tower = tower.tower(draft.layers)
+    self.norm = tower.norm(draft.layers)
+    if draft.entry == 'joined':
+      self.embedding_norm = tower.norm(draft.layers)
+      self.join = Dense((d,), False, dtype)
+      self.slots = self.param('slots', nn.initializers.normal(0.02), (draft.rows, d))
+    if draft.markov and draft.markov_kind == 'gated':
+      self.gate = Dense((draft.markov,), True, dtype)
+    if draft.markov and draft.markov_kind == 'rnn':
+      self.joint = Dense((3 * draft.markov,), True, dtype)
+    if draft.has_confidence:
+      self.confidence = Dense((1,), True, dtype)
+
+  def features(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
+    return self.make_features(states)
+
+  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    return self.tower.memory(source)
+
+  def own(self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
+    """Each layer's keys and values of features."""
+    return self.tower.own(features, positions)
+
+  def enter(
+    self, root: Float[Array, '*b e'], unknown: Float[Array, ' e'] | None, last: Float[Array, '*b d']
+  ) -> Float[Array, '*b g d']:
+    """The rows of blocks, from the root's embedding, that of the unknown token, and the last feature."""
+    rows = self.draft.rows
+    if self.draft.entry == 'joined':
+      x = self.join(jnp.concatenate([self.embedding_norm(root), last], axis=-1))
+      return x[..., None, :] + self.slots.astype(x.dtype)
+    assert unknown is not None
+    others = jnp.broadcast_to(unknown.astype(root.dtype), (*root.shape[:-1], rows - 1, root.shape[-1]))
+    return jnp.concatenate([root[..., None, :], others], axis=-2)
+
+  def read(
+    self,
+    x: Float[Array, 'b n d'],
+    positions: Int[Array, 'b n'],
+    sees: Sequence[Attend],
+    across: Attend | None,
+    memory: Sequence[LayerKV],
+    cached: Sequence[LayerKV] | None = None,
+    start: Int[Array, ' b'] | None = None,
+    train: bool = False,
+  ) -> Float[Array, 'b n d']:
+    """The rows' states, behind the last norm; arguments as `heads.tower` has them."""
+    return self.norm(self.tower(x, positions, sees, across, memory, cached, start, None, train)[0])
+
+  def latent(
+    self, before: Float[Array, '*b r'], state: Float[Array, '*b d'], carry: Float[Array, '*b r']
+  ) -> tuple[Float[Array, '*b r'], Float[Array, '*b r']]:
+    """The latent vector of a bias, and what the next guess's is made of."""
+    kind = self.draft.markov_kind
+    if kind == 'gated':
+      return jax.nn.sigmoid(self.gate(jnp.concatenate([state, before], axis=-1))) * before, carry
+    if kind == 'rnn':
+      keep, new, out = jnp.split(self.joint(jnp.concatenate([carry, before, state], axis=-1)), 3, axis=-1)
+      kept = jax.nn.sigmoid(keep)
+      return jnp.tanh(out), kept * carry + (1 - kept) * jnp.tanh(new)
+    return before, carry
+
+  def confident(self, state: Float[Array, '*b d'], before: Float[Array, '*b r'] | None) -> Float[Array, '*b']:
+    """How sure the network is that a row's guess is right, before the sigmoid."""
+    seen = state if before is None else jnp.concatenate([state, before], axis=-1)
+    return self.confidence(seen)[..., 0]
+
+  def __call__(
+    self, embedded: Float[Array, 'b n e'], states: Sequence[Float[Array, 'b n _']], source: Float[Array, 'b s d'] | None
+  ) -> Array:
+    """Every parameter once, to make fresh ones."""
+    draft = self.draft
+    everything = functools.partial(attend, mask=jnp.ones((1, 1, 1), bool))
+    memory = () if source is None else self.memory(source)
+    features = self.features(states)
+    x = self.enter(embedded[:, 0], embedded[0, 0], features[:, 0])
+    positions = jnp.zeros(x.shape[:2], jnp.int32)
+    state = self.read(x, positions, [everything] * tower.depth_of(draft.layers), everything, memory)
+    before = jnp.zeros((*state.shape[:-1], draft.markov))
+    if draft.markov:
+      self.latent(before, state, before)
+    if draft.has_confidence:
+      self.confident(state, before if draft.confidence_sees_guess else None)
+    return state
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockNetwork(DraftNetwork):
+  """Sizes and habits. Parameters have, with a Markov bias, before [vocab_size, markov] and after [words, markov] too.
+
+  Attributes:
+    k: block size: the root, and k - 1 guesses.
+    entry: 'joined' or 'masks', see the top of this file.
+    unknown_id: 'masks': the token whose embedding stands for what is not known yet.
+    drops_first: 'masks': rows predict their own positions, so that there is one more, the root's, which says nothing.
+    markov: rank of the bias from the token guessed before; 0: there is none.
+    markov_kind: one of `MARKOV`.
+    candidates: words of each row that the bias may put into another order (None: all).
+    has_confidence, confidence_sees_guess: a head that says how sure a row is; whether it reads before[y] too.
+  """
+
+  k: int
+  norms_fused: bool = True
+  entry: str = 'joined'
+  unknown_id: int | None = None
+  drops_first: bool = False
+  markov: int = 0
+  markov_kind: str = 'vanilla'
+  candidates: int | None = 32
+  has_confidence: bool = False
+  confidence_sees_guess: bool = True
+
+  network = Network
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.k < 2:
+      raise UserError(f'a block of k={self.k} has nothing to draft: give k >= 2')
+    for name, choices in (('entry', ENTRIES), ('markov_kind', MARKOV)):
+      if getattr(self, name) not in choices:
+        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')
+    if self.entry == 'masks' and not (self.unknown_id is not None and 0 <= self.unknown_id < self.vocab_size):
+      raise UserError(f"entry='masks' with unknown_id={self.unknown_id}: give an id from 0 to {self.vocab_size - 1}")
+    if self.drops_first and self.entry == 'joined':
+      raise UserError("drops_first=True is for entry='masks': joined rows all predict what comes after the root")
+    if self.markov < 0 or (self.candidates is not None and self.candidates < 1):
+      given = f'markov={self.markov} with candidates={self.candidates}'
+      raise UserError(f'{given} is not possible: give a rank of 0 or more, and 1 candidate or more')
+
+  @property
+  def rows(self) -> int:
+    """How many rows go through the layers for a block."""
+    return self.k if self.drops_first else self.k - 1
+
+  @property
+  def depth(self) -> int:
+    """How many tokens below the root it drafts."""
+    return self.k - 1
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters; the bias does nothing yet."""
+    params = super().init(key)
+    if self.markov:
+      before = jax.random.normal(jax.random.fold_in(key, 0), (self.vocab_size, self.markov)) * self.markov**-0.5
+      params |= {'before': before, 'after': jnp.zeros((self.words or self.vocab_size, self.markov))}
+    return params
+
+  def remember(
+    self,
+    params: Params,
+    features: Float[Array, 'b n d'],
+    positions: Int[Array, 'b n'],
+    cache: DraftCache,
+  ) -> DraftCache:
+    """The cache with the keys and values of n features behind what is committed."""
+    own, length = own_cache(cache), cache.length
+    made = self.call(params, features, positions, method='own')
+    return with_layers(cache, tuple(old.write(new.k, new.v, length) for old, new in zip(own.layers, made, strict=True)))
+
+  def read(
+    self, params: Params, target: Bound, root: Int[Array, ' b'], last: Float[Array, 'b d'], cache: DraftCache
+  ) -> Float[Array, 'b g d']:
+    """The states of the k - 1 rows that predict the tokens behind the root.
+
+    Args:
+      params: the draft's parameters.
+      target: its embeddings may be read.
+      root: the newest token, at position cache.length.
+      last: the feature at the position before.
+      cache: the features of all positions before the root; slots for the rows are free behind them.
+    """
+    embedded = self.embedded(params, target, root)
+    unknown = None
+    if self.unknown_id is not None:
+      unknown = self.embedded(params, target, jnp.int32(self.unknown_id))
+    x = self.call(params, embedded, unknown, last, method='enter')
+    own, n = own_cache(cache), x.shape[1]
+    index = jnp.arange(n, dtype=jnp.int32)[None]
+    slots = jnp.arange(own.slots, dtype=jnp.int32)[None, None]
+    sees = functools.partial(
+      attend, mask=jnp.broadcast_to(slots < own.length[:, None, None] + n, (len(x), n, own.slots))
+    )
+    memory, across = (), None
+    if isinstance(cache, WithMemory):
+      memory = cache.memory.layers
+      across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
+    layers = [sees] * len(own.layers)
+    args = (x, own.length[:, None] + index, layers, across, memory, own.layers, own.length)
+    states = self.call(params, *args, method='read')
+    return states[:, 1:] if self.drops_first else states
+
+  def logits(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
+    """Logits over the draft's words (`ids`), before any bias."""
+    return self.words_of(params, target, states)
+
+  def bias(
+    self,
+    params: Params,
+    before: Int[Array, '*b'],
+    words: Int[Array, '*b m'] | None,
+    state: Float[Array, '*b d'],
+    carry: Float[Array, '*b r'],
+  ) -> tuple[Float[Array, '*b m'], Float[Array, '*b r']]:
+    """What the token guessed before adds to logits.
+
+    Args:
+      params: the draft's parameters.
+      before: the target's id of that token: the root for the first row.
+      words: the draft's words that are asked for (None: all).
+      state: of the row that guesses now.
+      carry: zeros for the first row, then what the bias of the row before returned.
+    """
+    made, carry = self.call(params, params['before'][before], state, carry, method='latent')
+    after = params['after']
+    if words is None:
+      return jnp.einsum('...r,vr->...v', made, after), carry
+    return jnp.einsum('...r,...mr->...m', made, after[words]), carry
+
+  def confidence(self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']) -> Float[Array, '*b']:
+    """How sure the network is that the guess of each row is right, given those before it: before the sigmoid."""
+    seen = params['before'][before] if self.confidence_sees_guess else None
+    return self.call(params, states, seen, method='confident')

@@ -1,0 +1,172 @@
+"""What the draft networks have in common, the autoregressive (`heads.eagle`) and the one-pass (`heads.block`).
+
+A draft network reads its target: the embeddings of its tokens, and features made of its hidden states (those that
+`unembed` reads, or the residual stream of chosen layers, `taps`). It predicts by the target's own vocabulary
+projection, or by one of its own over the whole vocabulary or a part of it. Its parameters, a dict:
+
+  network      the layers, and how they are entered and left
+  embedding    [v, e], where it does not read the target's
+  output       [words, d], where it does not predict by the target's projection
+  ids          int32[words], the target's ids of a draft vocabulary; without it the words are the target's own
+  warmth       [depth], a temperature for each position, by which its confidences become true (calibration)
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from fastdec.cache.memory import Memory
+from fastdec.errors import UserError
+from fastdec.heads import tower
+from fastdec.heads.tower import DraftCache, LayersConfig
+from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
+from fastdec.models.encoder_decoder import Source
+from fastdec.models.layers import Dense, project
+from fastdec.sharding import Table
+from fastdec.struct import Bound
+
+
+class Features(nn.Module):
+  """The target's states as a draft reads them: each normed, or all together, and projected to the draft's width."""
+
+  draft: 'DraftNetwork'
+
+  @nn.compact
+  def __call__(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
+    draft = self.draft
+    if draft.norms_taps:
+      states = [tower.norm(draft.layers, f'tap_norm_{i}')(x) for i, x in enumerate(states)]
+    joined = states[0] if len(states) == 1 else jnp.concatenate(list(states), axis=-1)
+    joined = joined.astype(draft.layers.dtype)
+    if draft.norms_joined:
+      joined = tower.norm(draft.layers, 'joined_norm')(joined)
+    if draft.fuses:
+      joined = Dense((draft.layers.d_model,), False, draft.layers.dtype, name='fuse')(joined)
+    return tower.norm(draft.layers, 'fused_norm')(joined) if draft.norms_fused else joined
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DraftNetwork:
+  """A draft network's sizes: a hashable value.
+
+  Attributes:
+    layers: the layers' config: an `LMConfig` (rotary positions, no source), or a `StackConfig`, whose decoder layers
+      see the encoder's states. Their width is that of the target's hidden states, unless the draft has an `output`.
+    vocab_size: of the target.
+    d_target: width of the target's hidden states.
+    taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that `unembed` reads.
+    fuses: whether the states are projected to the draft's width (always where they are wider together).
+    norms_taps, norms_joined, norms_fused: whether each tap is normed, all of them joined, and what comes of it.
+    d_embed: width of the embeddings (None: d_target).
+    d_source: width of the encoder's states (None: d_target).
+    words: size of the draft vocabulary, which has an `output` of its own (None: the target's projection, or an `output`
+      over all words where the parameters have one).
+  """
+
+  layers: LayersConfig
+  vocab_size: int
+  d_target: int
+  taps: tuple[int, ...] = ()
+  fuses: bool = False
+  norms_taps: bool = False
+  norms_joined: bool = False
+  norms_fused: bool = False
+  d_embed: int | None = None
+  d_source: int | None = None
+  words: int | None = None
+
+  network: ClassVar[type[nn.Module]]
+
+  def __post_init__(self) -> None:
+    for name in ('vocab_size', 'd_target'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    if self.words is not None and not 1 <= self.words <= self.vocab_size:
+      raise UserError(f'words={self.words} is not possible: a draft vocabulary has 1 to {self.vocab_size} words')
+    width = self.d_target * max(len(self.taps), 1)
+    if width != self.layers.d_model and not self.fuses:
+      raise UserError(
+        f'states of {width} do not fit layers of {self.layers.d_model}: give fuses=True, which projects them'
+      )
+
+  @property
+  def reads_source(self) -> bool:
+    """Whether it reads an encoder's states."""
+    return tower.reads_source(self.layers)
+
+  def call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+    """A method of the linen network."""
+    return self.network(self).apply({'params': params['network']}, *args, method=method, **kwargs)
+
+  def features(
+    self, params: Params, hidden: Float[Array, '*b e'], taps: Sequence[Float[Array, '*b e']]
+  ) -> Float[Array, '*b d']:
+    """What the draft reads of the target's states: of `taps` if it has any, else of `hidden`."""
+    return self.call(params, list(taps) if self.taps else [hidden], method='features')
+
+  def embedded(self, params: Params, target: Bound, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
+    """Embeddings of tokens, the draft's own where it has them, else the target's, in the draft's computing type."""
+    own = params.get('embedding')
+    rows = embedding_of(target.module)(target.params, tokens) if own is None else own[tokens]
+    return rows.astype(self.layers.dtype)
+
+  def words_of(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    """Logits over the draft's words, before any bias; `states` are those that the network leaves for this."""
+    if 'output' in params:
+      return project(states, params['output'])
+    return vocabulary_projection(target.module)(target.params, states)
+
+  def ids(self, params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
+    """The target's ids of the draft's words."""
+    return params['ids'][drafted].astype(jnp.int32) if 'ids' in params else drafted
+
+  def in_target_words(self, params: Params, logits: Float[Array, '*b w']) -> Float[Array, '*b v']:
+    """Logits over the target's words, minus infinity for those that the draft does not have."""
+    if 'ids' not in params:
+      return logits
+    whole = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
+    return whole.at[..., params['ids']].set(logits)
+
+  def init_cache(self, params: Params, source: Source | None, rows: int, slots: int | Capacity) -> DraftCache:
+    """A cache of no tokens, over the draft's own keys and values of the source if it reads it."""
+    memory = None
+    if self.reads_source:
+      assert source is not None  # by `check_target`
+      states = source.hidden.astype(self.layers.dtype)
+      memory = Memory(self.call(params, states, method='memory'), source.mask)
+    return tower.empty_cache(self.layers, rows, slots, memory)
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters; the draft vocabulary, if there is one, is that of the lowest ids."""
+    net_key, out_key = jax.random.split(key)
+    embedded = jnp.zeros((1, 1, self.d_embed or self.d_target))
+    states = [jnp.zeros((1, 1, self.d_target))] * max(len(self.taps), 1)
+    source = jnp.zeros((1, 1, self.d_source or self.d_target)) if self.reads_source else None
+    params = {'network': self.network(self).init(net_key, embedded, states, source)['params']}
+    if self.words is not None:
+      params['output'] = jax.random.normal(out_key, (self.words, self.layers.d_model)) * self.layers.d_model**-0.5
+      params['ids'] = jnp.arange(self.words, dtype=jnp.int32)
+    return params
+
+  def partition(self, devices: int) -> Table:
+    """Vocabulary matrices by words, the layers as a model's; see `fastdec.sharding`."""
+    return ((r'(^|/)(embedding|output)$', P('model')), *tower.partition(self.layers, devices))
+
+
+def check_target(draft: DraftNetwork, target: Bound, hidden: Float[Array, '*b d'], source: Any) -> None:
+  """Raises UserError where the draft is one of another target, as far as sizes say."""
+  d, words = hidden.shape[-1], target.module.vocab_size
+  if draft.d_target != d:
+    raise UserError(
+      f'this draft is for hidden states of {draft.d_target}, and this model has {d}: load the two together'
+    )
+  if draft.vocab_size != words:
+    raise UserError(f'this draft is for {draft.vocab_size} words, and this model has {words}: load the two together')
+  if draft.reads_source and source is None:
+    raise UserError('this draft reads an encoder, and this model has none: give a draft trained on this model')

@@ -1,0 +1,175 @@
+"""The autoregressive draft network of EAGLE (Li et al. 2024, 2025) and of MTP heads (DeepSeek-V3): a layer or two that
+read the target's features of the text so far, and then what they themselves made of their own guesses.
+
+Row i stands at position i. It pairs the feature of token i with the embedding of token i + 1, and predicts token i + 2:
+
+  position      0          1          2          3
+  feature       f0         f1         f2         a2          f: of the target (true); a: what the row before left
+  embedding     token 1    token 2    root 3     guess 4     a row of a guess has no true feature yet
+  predicts      token 2    root 3     guess 4    guess 5
+
+Once the target has read the accepted tokens, their rows are made anew with true features (`decoding.methods.eagle`).
+
+Two ways in:
+  'joined'   x = join(cat(embedding, feature)): EAGLE-1, MTP, and ours
+  'beside'   the feature is the residual; the first layer's attention reads cat(norm embedding, norm feature): EAGLE-3
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.cache.kv import LayerKV
+from fastdec.cache.memory import WithMemory
+from fastdec.errors import UserError
+from fastdec.heads import tower
+from fastdec.heads.draft import DraftNetwork, Features
+from fastdec.heads.tower import DraftCache, own_cache, with_layers
+from fastdec.models.api import Params
+from fastdec.models.attention import attend
+from fastdec.models.layers import Dense
+from fastdec.models.stacks import Attend
+from fastdec.struct import Bound
+
+ENTRIES = ('joined', 'beside')
+
+
+class Network(nn.Module):
+  """The parameters."""
+
+  draft: 'EagleNetwork'
+
+  def setup(self) -> None:
+    draft = self.draft
+    self.make_features = Features(draft)
+    self.tower = tower.tower(draft.layers)
+    if draft.norms_entry:
+      self.embedding_norm, self.feature_norm = tower.norm(draft.layers), tower.norm(draft.layers)
+    if draft.entry == 'joined':
+      self.join = Dense((draft.layers.d_model,), draft.join_bias, draft.layers.dtype)
+    if draft.norms_last:
+      self.norm = tower.norm(draft.layers)
+
+  def features(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
+    return self.make_features(states)
+
+  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    return self.tower.memory(source)
+
+  def read(
+    self,
+    embedded: Float[Array, 'b n e'],
+    features: Float[Array, 'b n d'],
+    positions: Int[Array, 'b n'],
+    sees: Sequence[Attend],
+    across: Attend | None,
+    memory: Sequence[LayerKV],
+    cached: Sequence[LayerKV] | None = None,
+    start: Int[Array, ' b'] | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    """What the rows leave for the next ones, and each layer's keys and values; arguments as `heads.tower` has them."""
+    x, seen = self._entered(embedded, features)
+    x, entries = self.tower(x, positions, sees, across, memory, cached, start, seen, train)
+    return (self.norm(x) if self.draft.norms_last and self.draft.recycles_normed else x), entries
+
+  def left(self, states: Float[Array, '*b d']) -> Float[Array, '*b d']:
+    """What is projected to words, of what a row left for the next."""
+    return self.norm(states) if self.draft.norms_last and not self.draft.recycles_normed else states
+
+  def _entered(self, embedded: Array, features: Array) -> tuple[Array, Array | None]:
+    """What enters the first layer, and what its attention reads (None: the norm of the former)."""
+    draft = self.draft
+    e, f = (self.embedding_norm(embedded), self.feature_norm(features)) if draft.norms_entry else (embedded, features)
+    both = jnp.concatenate([e, f], axis=-1)
+    if draft.entry == 'beside':
+      return (f if draft.keeps_normed else features), both
+    x = self.join(both)
+    return x, None if draft.norms_first else x
+
+  def __call__(
+    self, embedded: Float[Array, 'b n e'], states: Sequence[Float[Array, 'b n _']], source: Float[Array, 'b s d'] | None
+  ) -> Array:
+    """Every parameter once, to make fresh ones."""
+    everything = functools.partial(attend, mask=jnp.ones((1, 1, 1), bool))
+    sees = [everything] * tower.depth_of(self.draft.layers)
+    memory = () if source is None else self.memory(source)
+    positions = jnp.zeros(embedded.shape[:2], jnp.int32)
+    return self.left(self.read(embedded, self.features(states), positions, sees, everything, memory)[0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleNetwork(DraftNetwork):
+  """Sizes and habits; the defaults are ours: the target's hidden state and the token, both normed, joined.
+
+  Attributes:
+    entry: 'joined' or 'beside', see the top of this file.
+    norms_entry: whether embedding and feature are normed where they enter.
+    join_bias: whether the projection of the two has a bias (EAGLE-1).
+    norms_first: 'joined': whether the first layer norms what its attention reads (EAGLE-1's does not).
+    keeps_normed: 'beside': whether the residual is the normed feature (`norm_before_residual` of speculators).
+    norms_last: whether there is a norm before the words are projected.
+    recycles_normed: whether the next row reads the state behind that norm, or before it.
+  """
+
+  entry: str = 'joined'
+  norms_entry: bool = True
+  join_bias: bool = False
+  norms_first: bool = True
+  keeps_normed: bool = False
+  norms_last: bool = True
+  recycles_normed: bool = True
+
+  network = Network
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.entry not in ENTRIES:
+      raise UserError(f'entry={self.entry!r} is unknown: choose one of {", ".join(ENTRIES)}')
+    reads_past_norm = self.entry == 'beside' or not self.norms_first
+    if reads_past_norm and self.reads_source:
+      raise UserError("layers that read a source take entry='joined' and norms_first=True")
+    if self.entry == 'beside' and not self.norms_entry:
+      raise UserError("entry='beside' norms what enters: give norms_entry=True")
+
+  def read(
+    self,
+    params: Params,
+    embedded: Float[Array, 'b n e'],
+    features: Float[Array, 'b n d'],
+    positions: Int[Array, 'b n'],
+    mask: Bool[Array, 'b n s'],
+    cache: DraftCache,
+    start: Int[Array, ' b'],
+  ) -> tuple[Float[Array, 'b n d'], DraftCache]:
+    """Reads n rows.
+
+    Args:
+      params: the draft's parameters.
+      embedded: of the token behind each row's position, as `embedded` gives it.
+      features: `features` of the target's states at that position, or what the row before left.
+      positions: where they stand.
+      mask: which slots of the cache each row sees, its own among them.
+      cache: the rows' keys and values are written to it from slot `start` on, and not committed.
+      start: the first slot of each row of the batch.
+
+    Returns:
+      What each row leaves for the row of its guess: `logits` makes words of it. And the cache.
+    """
+    memory, across = (), None
+    if isinstance(cache, WithMemory):
+      memory = cache.memory.layers
+      across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
+    own = own_cache(cache)
+    sees = [functools.partial(attend, mask=mask)] * len(own.layers)
+    args = (embedded, features, positions, sees, across, memory, own.layers, start)
+    states, entries = self.call(params, *args, method='read')
+    return states, with_layers(cache, entries)
+
+  def logits(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
+    """Logits over the draft's words (`ids`), of what a row left."""
+    return self.words_of(params, target, self.call(params, states, method='left'))

@@ -1,0 +1,165 @@
+"""The layers of draft networks: those of today's language models, or a decoder's that reads an encoder's states.
+
+Both kinds are the layers of the house's models (`models.lm`, `models.stacks`), so that a draft may begin as a copy of
+its target's last ones. They read a cache of their own; a draft for an encoder-decoder has its own keys and values of
+the source too, computed once. The two kinds of tower are called alike:
+
+  tower(x, positions, sees, across, memory, cached, start, read, train) -> (hidden states, each layer's keys and values)
+
+  x           [b, n, d], what comes in, without positions
+  positions   int32[b, n]
+  sees        for each layer how its queries meet what the text so far has (`stacks.Attend`)
+  across      the same for the source, [b, n] queries on `memory`; not read by layers of language models
+  cached      each layer's keys and values so far: the n new ones are written behind `start` [b] (None: no cache)
+  read        what the first layer's attention reads in place of the norm of x (EAGLE), language models' layers only
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import flax.linen as nn
+from jaxtyping import Array, Float, Int
+
+from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.memory import Memory, WithMemory
+from fastdec.models.api import Capacity
+from fastdec.models.layers import sinusoids
+from fastdec.models.lm import Layer, LMConfig, RMSNorm, layer_partition
+from fastdec.models.stacks import PARTITION, Attend, DecoderLayer, Sees, StackConfig
+from fastdec.sharding import Table
+
+LayersConfig = LMConfig | StackConfig
+DraftCache = KVCache | WithMemory
+
+
+class LMTower(nn.Module):
+  """Layers of a language model; positions are rotations."""
+
+  config: LMConfig
+
+  def setup(self) -> None:
+    self.layer = [Layer(self.config) for _ in range(self.config.layers)]
+
+  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    """Nothing: these layers read no source."""
+    return ()
+
+  def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
+    """Each layer's keys and values of x itself, which no layer changes: the target's features, for block drafters."""
+    angles = self._angles(positions)
+    return tuple(layer.queries_and_own(x, angles)[1] for layer in self.layer)
+
+  def __call__(
+    self,
+    x: Float[Array, 'b n d'],
+    positions: Int[Array, 'b n'],
+    sees: Sequence[Attend],
+    across: Attend | None,
+    memory: Sequence[LayerKV],
+    cached: Sequence[LayerKV] | None = None,
+    start: Int[Array, ' b'] | None = None,
+    read: Float[Array, 'b n e'] | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    """See the top of this file."""
+    angles, entries = self._angles(positions), []
+    for i, layer in enumerate(self.layer):
+      entry = None if cached is None else cached[i]
+      x, kv = layer(x, angles, sees[i], entry, start, train, read if i == 0 else None)
+      entries.append(kv)
+    return x, tuple(entries)
+
+  def _angles(self, positions: Int[Array, 'b n']) -> Float[Array, 'b n p']:
+    return self.config.rotary.angles(positions, self.config.width)
+
+
+class DecoderTower(nn.Module):
+  """Layers of an encoder-decoder's decoder; positions are a signal added to what comes in."""
+
+  config: StackConfig
+
+  def setup(self) -> None:
+    self.layer = [DecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
+
+  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    """Each layer's keys and values of the source."""
+    return tuple(layer.cross.keys_values(source) for layer in self.layer)
+
+  def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
+    """See `LMTower.own`."""
+    x = self._placed(x, positions)
+    return tuple(layer.attention.queries_and_own(x)[1] for layer in self.layer)
+
+  def __call__(
+    self,
+    x: Float[Array, 'b n d'],
+    positions: Int[Array, 'b n'],
+    sees: Sequence[Attend],
+    across: Attend | None,
+    memory: Sequence[LayerKV],
+    cached: Sequence[LayerKV] | None = None,
+    start: Int[Array, ' b'] | None = None,
+    read: Float[Array, 'b n e'] | None = None,
+    train: bool = False,
+  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    """See the top of this file."""
+    assert across is not None and read is None, 'these layers see a source, and norm what they read'
+    x, entries = self._placed(x, positions), []
+    for i, layer in enumerate(self.layer):
+      entry = None if cached is None else cached[i]
+      x, kv = layer(x, Sees(sees[i], across), memory[i], entry, start, train)
+      entries.append(kv)
+    return x, tuple(entries)
+
+  def _placed(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> Float[Array, 'b n d']:
+    return x + sinusoids(positions, x.shape[-1]).astype(x.dtype)
+
+
+Tower = LMTower | DecoderTower
+
+
+def reads_source(config: LayersConfig) -> bool:
+  """Whether these layers see an encoder's states."""
+  return isinstance(config, StackConfig)
+
+
+def depth_of(config: LayersConfig) -> int:
+  """How many layers there are."""
+  return config.decoder_layers if isinstance(config, StackConfig) else config.layers
+
+
+def tower(config: LayersConfig) -> Tower:
+  """Fresh linen layers, for the `setup` of a network."""
+  return DecoderTower(config) if isinstance(config, StackConfig) else LMTower(config)
+
+
+def norm(config: LayersConfig, name: str | None = None) -> nn.Module:
+  """A norm of the kind that the layers have."""
+  if isinstance(config, StackConfig):
+    return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
+  return RMSNorm(config, name=name)
+
+
+def empty_cache(config: LayersConfig, rows: int, slots: int | Capacity, memory: Memory | None) -> DraftCache:
+  """A cache of no tokens, over the source's keys and values where the layers read them."""
+  heads, width = (
+    (config.heads, config.head_width) if isinstance(config, StackConfig) else (config.kv_heads, config.width)
+  )
+  own = KVCache.empty(depth_of(config), rows, heads, slots, width, config.dtype)
+  return own if memory is None else WithMemory(own, memory)
+
+
+def own_cache(cache: DraftCache) -> KVCache:
+  """The part that remembers the text."""
+  return cache.own if isinstance(cache, WithMemory) else cache
+
+
+def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
+  """The cache whose entries are `layers`."""
+  own = dataclasses.replace(own_cache(cache), layers=layers)
+  return dataclasses.replace(cache, own=own) if isinstance(cache, WithMemory) else own
+
+
+def partition(config: LayersConfig, devices: int) -> Table:
+  """How the layers' parameters lie on a mesh; see `fastdec.sharding`."""
+  return PARTITION if isinstance(config, StackConfig) else layer_partition(config, devices)
