@@ -34,6 +34,8 @@ STRICT = (
   'configs/',
   'convert/',
   'decoding/beam/',
+  'decoding/methods/test_growing',
+  'decoding/methods/test_lattice',
   'decoding/rules/',
   'decoding/test_finite',
   'decoding/test_loop',

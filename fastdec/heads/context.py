@@ -68,9 +68,9 @@ class Context:
     return {'before': jax.random.normal(key, shape) * self.markov**-0.5, 'after': jnp.zeros(shape)}
 
   def bias(
-    self, params: Params, before: Int[Array, '*b'], candidates: Int[Array, '*b m'] | None = None
-  ) -> Float[Array, '*b m']:
-    """What the token before adds to the logits of these candidates (None: of all words)."""
+    self, params: Params, before: Int[Array, '*#b'], candidates: Int[Array, '*#b m'] | None = None
+  ) -> Float[Array, '*#b m']:
+    """What the token before adds to the logits of these candidates (None: of all words); axes of length 1 broadcast."""
     left, after = params['before'][before], params['after']
     if candidates is None:
       return jnp.einsum('...r,vr->...v', left, after)

@@ -4,21 +4,19 @@ The heads read the hidden state of the last accepted node, which the scoring cal
 of the target (Stern's combined scoring and proposal model, section 4).
 """
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.methods.lattice import Lattice, best, fill
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
@@ -61,12 +59,9 @@ def draft_tokens(
   if ranks > most:
     what = 'words' if most == words else 'candidates'
     raise UserError(f'the tree asks a head for {ranks} choices, and there are {most} {what}: give ranks below {most}')
-  if heads.module.markov:
-    return _each_behind_its_parent(heads, logits_bhv, root, topology)
-  top = (lambda x: argmax(x)[..., None]) if ranks == 1 else (lambda x: jax.lax.top_k(x, ranks)[1])  # ties: lowest id
-  choices_bhr = top(logits_bhv).astype(root.dtype)
-  drafts = choices_bhr[:, topology.depths[1:] - 1, topology.ranks[1:]]
-  return jnp.concatenate([root[:, None], drafts], axis=1)
+  bias = functools.partial(heads.module.bias, heads.params) if heads.module.markov else None
+  lattice = Lattice(*best(logits_bhv, ranks if bias is None else most), bias)
+  return fill(lattice, root, topology)
 
 
 def head_logits(
@@ -87,23 +82,6 @@ def head_logits(
   if known != words:
     raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
   return suppress(logits_bhv, target.module.suppressed_ids)
-
-
-def _each_behind_its_parent(
-  heads: Bound, logits: Float[Array, 'b h v'], root: Int[Array, ' b'], topology: Topology
-) -> Int[Array, 'b n']:
-  """The tokens of the nodes, level by level: a node of rank r is the r-th choice behind the token of its parent."""
-  scores_bhm, ids_bhm = jax.lax.top_k(logits, min(logits.shape[-1], heads.module.candidates))
-  tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
-  for depth in range(1, topology.max_depth + 1):
-    (nodes,) = np.nonzero(topology.depths == depth)
-    parents, which = np.unique(topology.parents[nodes], return_inverse=True)
-    ids_bpm = jnp.broadcast_to(ids_bhm[:, None, depth - 1], (root.shape[0], len(parents), ids_bhm.shape[-1]))
-    corrected_bpm = scores_bhm[:, None, depth - 1] + heads.module.bias(heads.params, tokens_bn[:, parents], ids_bpm)
-    order_bpr = jax.lax.top_k(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]
-    choices_bpr = jnp.take_along_axis(ids_bpm, order_bpr, axis=-1)
-    tokens_bn = tokens_bn.at[:, nodes].set(choices_bpr[:, which, topology.ranks[nodes]].astype(tokens_bn.dtype))
-  return tokens_bn
 
 
 @struct.pytree

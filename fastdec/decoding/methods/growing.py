@@ -1,0 +1,175 @@
+"""Trees that grow where the drafter is confident (EAGLE-2, Li et al. 2024, section 4). Their parents are data, one tree
+for each row, in any batch and inside jit.
+
+A node's score is the sum of log q on the path to it: the drafter's confidence that the whole path is right.
+
+  start    the best w children of the root are level 1, and its frontier
+  advance  each of the w nodes of the frontier has its best w children; the best w of these w * w are the next frontier
+  finish   of all candidates the best nodes - 1 are kept, and stand in the order in which they were found
+
+A parent comes before its children, and they never score higher: no node is kept without its parent.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.settings import count
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.models.api import NO_PARENT
+
+ROOT = 0  # its number
+
+
+@struct.pytree
+class Growing:
+  """A tree of some levels, whose newest best nodes, the frontier, are to be expanded.
+
+  Nodes are numbered in the order in which they are found. Node e in the order of expansion (the root is 0, then come
+  the frontiers, level by level and best first) has the children 1 + e * width + r, r being the rank. At width 2:
+
+    expanded   root   1    2    5    3       level 1 is 1 and 2; 5 and 3 were the best of level 2
+    children   1 2   3 4  5 6  7 8  9 10
+  """
+
+  tokens: Int[Array, 'b w']  # of the frontier, best first
+  scores: Float[Array, 'b w']
+  origin: Int[Array, 'b w']  # where the parent of each stands in the frontier before; 0 at level 1: the root
+  paths: tuple[Int[Array, 'b w _'], ...]  # numbers from the root's child down to each node of every frontier so far
+  found: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]  # tokens and scores of each level's candidates
+
+  @property
+  def width(self) -> int:
+    return self.tokens.shape[1]
+
+  @property
+  def depth(self) -> int:
+    """Levels that it has."""
+    return len(self.paths)
+
+  @property
+  def sees(self) -> Bool[Array, 'b w s']:
+    """Which nodes of all frontiers so far, s = depth * width in the order of expansion, are a frontier node's ancestors
+    or itself: what it attends to where each frontier is written to a cache behind the one before."""
+    expanded_bs = jnp.concatenate([path[..., -1] for path in self.paths], axis=1)
+    return (self.paths[-1][:, :, None, :] == expanded_bs[:, None, :, None]).any(-1)
+
+
+def start(log_q: Float[Array, 'b v'], width: int, ids: Int[Array, ' v'] | Int[Array, 'b v'] | None = None) -> Growing:
+  """Level 1: the best children of the root.
+
+  Args:
+    log_q: log-probabilities of the token behind the root; minus infinity for what is never emitted.
+    width: children of each node, and nodes of each frontier.
+    ids: the token that each entry of log_q stands for, in all rows or in each; None: their own indices. They differ.
+  """
+  tokens_bw, scores_bw = _children(jnp.zeros_like(log_q[:, :1]), log_q[:, None], width, _each(ids))
+  numbers = jnp.broadcast_to(jnp.arange(1, width + 1, dtype=jnp.int32), tokens_bw.shape)
+  origin = jnp.zeros_like(tokens_bw)
+  return Growing(tokens_bw, scores_bw, origin, (numbers[..., None],), ((tokens_bw, scores_bw),))
+
+
+def advance(
+  growing: Growing, log_q: Float[Array, 'b w v'], ids: Int[Array, ' v'] | Int[Array, 'b _ v'] | None = None
+) -> Growing:
+  """One level more.
+
+  Args:
+    growing: as `start` or `advance` returned it.
+    log_q: log-probabilities of the token behind each node of the frontier.
+    ids: as in `start`, where those of each row have an axis for nodes, of length 1 if all nodes share them.
+  """
+  width = growing.width
+  tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
+  scores_bw, best_bw = jax.lax.top_k(scores_bc, width)  # ties: the one found first
+  origin_bw = best_bw // width
+  first = 1 + width * (1 + width * (growing.depth - 1))  # the number of the first of these candidates
+  above_bwl = jnp.take_along_axis(growing.paths[-1], origin_bw[..., None], axis=1)
+  path = jnp.concatenate([above_bwl, first + best_bw[..., None]], axis=-1)
+  return Growing(
+    tokens=jnp.take_along_axis(tokens_bc, best_bw, axis=1),
+    scores=scores_bw,
+    origin=origin_bw,
+    paths=(*growing.paths, path),
+    found=(*growing.found, (tokens_bc, scores_bc)),
+  )
+
+
+def finish(growing: Growing, root: Int[Array, ' b'], nodes: int) -> tuple[Int[Array, 'b n'], Topology]:
+  """The tree of the root and the best nodes - 1 candidates: its tokens, and who stands below whom.
+
+  The sizes must be possible (`check_sizes`).
+  """
+  width, depth = growing.width, growing.depth
+  tokens_bc, scores_bc = (jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True))
+  kept = jnp.sort(jax.lax.top_k(scores_bc, nodes - 1)[1], axis=1)
+  tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
+  number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
+
+  # Paths to all expanded nodes, padded with the root, which is above all others; then those to the nodes' parents.
+  padded = [jnp.pad(path, ((0, 0), (0, 0), (0, depth - path.shape[-1]))) for path in growing.paths[:-1]]
+  path_bed = jnp.concatenate([jnp.full((len(root), 1, depth), ROOT, jnp.int32), *padded], axis=1)
+  child_bn = jnp.maximum(number_bn - 1, 0)
+  above_bnd = jnp.take_along_axis(path_bed, (child_bn // width)[..., None], axis=1)
+
+  is_root = number_bn == ROOT
+  parent = above_bnd.max(-1)  # numbers grow along a path
+  parents = (number_bn[:, None, :] < parent[:, :, None]).sum(-1, dtype=jnp.int32)
+  mask = (above_bnd[:, :, None, :] == number_bn[:, None, :, None]).any(-1) | jnp.eye(nodes, dtype=bool)[None]
+  return tokens_bn, Topology(
+    parents=jnp.where(is_root, NO_PARENT, parents),
+    ranks=child_bn % width,
+    depths=mask.sum(-1, dtype=jnp.int32) - 1,
+    mask=mask,
+    acceptable=jnp.ones_like(is_root),
+    max_depth=depth,
+  )
+
+
+def check_sizes(depth: Any, width: Any, nodes: Any, choices: int | None = None) -> tuple[int, int, int]:
+  """The sizes of a tree, as Python ints.
+
+  Args:
+    depth: of the deepest nodes; the root has depth 0.
+    width: children of each expanded node, and expanded nodes of each level; 1: a chain.
+    nodes: of the finished tree, the root counted.
+    choices: tokens that the drafter chooses among (None: enough).
+
+  Raises:
+    UserError: there is no such tree.
+  """
+  depth = count('depth', depth, 1, 'how many tokens deep the draft may be, 1 or more')
+  width = count('width', width, 1, 'how many children each node may have, 1 or more')
+  nodes = count('nodes', nodes, 1, 'how many tokens a call may score, the root counted')
+  if choices is not None and width > choices:
+    raise UserError(f'width={width} is not possible: this draft has {choices} candidates for each token, give no more')
+  most = 1 + width + (depth - 1) * width**2
+  if not depth < nodes <= most:
+    raise UserError(
+      f'nodes={nodes} is not possible: with the root, a tree of depth={depth} and width={width} has at least'
+      f' {depth + 1} and at most {most} nodes'
+    )
+  return depth, width, nodes
+
+
+def _each(ids: Int[Array, '...'] | None) -> Int[Array, '...'] | None:
+  """Ids of the root's row, with an axis for nodes."""
+  return ids if ids is None or ids.ndim == 1 else ids[:, None]
+
+
+def _children(
+  scores: Float[Array, 'b p'], log_q: Float[Array, 'b p v'], width: int, ids: Int[Array, '...'] | None
+) -> tuple[Int[Array, 'b c'], Float[Array, 'b c']]:
+  """Tokens and scores of the best children of each node, side by side: c = p * width."""
+  best_bpw, index_bpw = jax.lax.top_k(log_q, width)  # ties: lowest index
+  # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than its parent.
+  best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0))
+  tokens_bpw = index_bpw
+  if ids is not None:
+    tokens_bpw = ids[index_bpw] if ids.ndim == 1 else jnp.take_along_axis(ids, index_bpw, axis=-1)
+  scores_bpw = scores[..., None] + best_bpw
+  return tokens_bpw.reshape(len(scores), -1), scores_bpw.reshape(len(scores), -1)

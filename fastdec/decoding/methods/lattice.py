@@ -1,0 +1,121 @@
+"""Drafts from one pass that names a few candidates for each of the next g tokens: a lattice.
+
+A bias from the token before may put the candidates of each token into another order (DSpark's Markov head, over few
+candidates), so that the best path of the lattice is a chain of guesses, and its best paths together are a tree. The
+network does not run again: what follows costs g small steps on arrays of m candidates.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fastdec.decoding.methods import growing
+from fastdec.decoding.sampling import argmax, draw, given
+from fastdec.decoding.topology import Topology
+
+Bias = Callable[[Array, Array], Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lattice:
+  """m candidates, best first and all different, for each of the g tokens behind the root.
+
+  `bias(before, ids)` is what the tokens before, [b, w], add to the scores of the candidates, ids [b, 1, m]: an array
+  [b, w, m]. None: nothing.
+  """
+
+  scores: Float[Array, 'b g m']  # logits, or log-probabilities
+  ids: Int[Array, 'b g m']
+  bias: Bias | None = None
+
+  def corrected(self, i: int, before: Int[Array, 'b w']) -> Float[Array, 'b w m']:
+    """The scores of the i-th token's candidates, from 0, behind each of these tokens."""
+    scores_b1m, ids_b1m = self.scores[:, i : i + 1], self.ids[:, i : i + 1]
+    if self.bias is None:
+      return jnp.broadcast_to(scores_b1m, (*before.shape, scores_b1m.shape[-1]))
+    return scores_b1m + self.bias(before, ids_b1m).astype(scores_b1m.dtype)
+
+  def tokens(self, i: int, choice: Int[Array, 'b *n']) -> Int[Array, 'b *n']:
+    """The tokens of the i-th token's candidates with these indices."""
+    flat = jnp.take_along_axis(self.ids[:, i], choice.reshape(len(choice), -1), axis=-1)
+    return flat.reshape(choice.shape)
+
+
+def best(logits: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
+  """The scores and ids of the m likeliest tokens, best first; of equal ones the lowest id."""
+  if m == 1:
+    return logits.max(axis=-1, keepdims=True), argmax(logits)[..., None]
+  scores, ids = jax.lax.top_k(logits, m)
+  return scores, ids
+
+
+def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
+  """The tokens of a static tree's nodes, level by level: a node of rank r is the r-th choice behind its parent's token.
+
+  On a chain that is the best path, token by token.
+  """
+  if lattice.bias is None:
+    drafts = lattice.ids[:, topology.depths[1:] - 1, topology.ranks[1:]].astype(root.dtype)
+    return jnp.concatenate([root[:, None], drafts], axis=1)
+  tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
+  for depth in range(1, topology.max_depth + 1):
+    (nodes,) = np.nonzero(topology.depths == depth)
+    parents, which = np.unique(topology.parents[nodes], return_inverse=True)
+    corrected_bpm = lattice.corrected(depth - 1, tokens_bn[:, parents])
+    choice_bpr = jax.lax.top_k(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the better before
+    drafts = lattice.tokens(depth - 1, choice_bpr[:, which, topology.ranks[nodes]])
+    tokens_bn = tokens_bn.at[:, nodes].set(drafts.astype(root.dtype))
+  return tokens_bn
+
+
+def grow(
+  lattice: Lattice, root: Int[Array, ' b'], width: int, nodes: int, temperatures: Float[Array, ' g'] | None = None
+) -> tuple[Int[Array, 'b n'], Topology]:
+  """The tree of the paths that are likeliest by the corrected laws over the candidates (`growing`), g levels deep.
+
+  Args:
+    lattice, root: the candidates, and the token that they follow.
+    width, nodes: sizes as in `growing.check_sizes`, whose depth is g and whose choices are m.
+    temperatures: divide the corrected scores of each level: how far its confidence is to be trusted. None: 1.
+  """
+
+  def log_q(i: int, before: Int[Array, 'b w']) -> Float[Array, 'b w m']:
+    scores = lattice.corrected(i, before)
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    return jax.nn.log_softmax(scores if temperatures is None else scores / temperatures[i], axis=-1)
+
+  tree = growing.start(log_q(0, root[:, None])[:, 0], width, lattice.ids[:, 0])
+  for i in range(1, lattice.ids.shape[1]):
+    tree = growing.advance(tree, log_q(i, tree.tokens), lattice.ids[:, i : i + 1])
+  return growing.finish(tree, root, nodes)
+
+
+def sample(
+  lattice: Lattice, root: Int[Array, ' b'], law: Callable[[Array], Array], keys: Array | None, words: int
+) -> tuple[Int[Array, 'b n'], Float[Array, 'b n v']]:
+  """A chain that is drawn token by token, n = g + 1 with the root.
+
+  Args:
+    lattice, root: the candidates, and the token that they follow.
+    law: log-probabilities of what is drawn, by scores (`Sampling.law`).
+    keys: one a row.
+    words: of the vocabulary.
+
+  Returns:
+    The tokens, and the laws q that they were drawn from, over the vocabulary: 0 outside the candidates, and at the
+    root, which is not drawn. They are the laws behind the tokens that were drawn before, as `Rejection` asks.
+  """
+  tokens_bn, laws = root[:, None], []
+  for i in range(lattice.ids.shape[1]):
+    log_q_b1m = law(lattice.corrected(i, tokens_bn[:, -1:]))
+    drawn_b1 = draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q_b1m)
+    tokens_bn = jnp.concatenate([tokens_bn, lattice.tokens(i, drawn_b1).astype(root.dtype)], axis=1)
+    laws.append(jnp.exp(log_q_b1m))
+  q_bgm = jnp.concatenate(laws, axis=1)
+  q_bgv = jnp.zeros((*q_bgm.shape[:2], words), q_bgm.dtype)
+  q_bgv = jnp.put_along_axis(q_bgv, lattice.ids, q_bgm, axis=-1, inplace=False)
+  return tokens_bn, jnp.pad(q_bgv, ((0, 0), (1, 0), (0, 0)))

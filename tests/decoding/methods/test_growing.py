@@ -1,0 +1,208 @@
+"""Trees that grow: EAGLE-2's algorithm against one in plain Python, and the trees that its authors' code grew."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import fastdec as fd
+from fastdec.decoding.methods.growing import advance, check_sizes, finish, start
+from fastdec.decoding.topology import Topology
+
+ROWS, WORDS, CANDIDATES = 3, 20, 8
+RNG = np.random.default_rng(1)
+# Which tokens a law is over: those with its own indices, a draft vocabulary, or other ones behind each token.
+NAMES = {
+  'own': np.tile(np.arange(CANDIDATES), (WORDS, 1)),
+  'vocabulary': np.tile(RNG.permutation(WORDS)[:CANDIDATES], (WORDS, 1)),
+  'candidates': np.stack([RNG.permutation(WORDS)[:CANDIDATES] for _ in range(WORDS)]),
+}
+SIZES = [(1, 3, 3), (1, 4, 5), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 3, 16), (4, 1, 5)]  # depth, width, nodes
+
+
+def random_laws(kind, depth, seed=0):
+  """log q [b, depth, before, candidate] of every level behind every token, in each row."""
+  rng = np.random.default_rng(seed)
+  laws = -rng.exponential(2, (ROWS, depth, WORDS, CANDIDATES)).astype(np.float32)
+  if kind == 'tied':  # nearly all scores have equals, and many children score as their parents do
+    laws = laws.round()
+  if kind == 'ruled out':  # most nodes have fewer children than the width, or none
+    laws[rng.random(laws.shape) < 0.8] = -np.inf
+  return laws
+
+
+def by_hand(laws, names, width, nodes):
+  """One row's tree by the definition: all candidates, the numbers of those kept, and the numbers of each frontier.
+
+  `laws` and `names` say for each level, behind each token, what log q of each candidate is and which token. What is
+  found is (score, token, number of its parent, rank); number 0 is the root, whose token is 0.
+  """
+  found, frontier, frontiers = [(np.float32(0), 0, None, 0)], [0], []
+  for law, name in zip(laws, names, strict=True):
+    first = len(found)
+    for parent in frontier:
+      score, before, *_ = found[parent]
+      ranked = sorted(range(law.shape[1]), key=lambda i, law=law[before]: (-law[i], i))[:width]
+      found += [(score + law[before][i], name[before][i], parent, rank) for rank, i in enumerate(ranked)]
+    frontier = sorted(range(first, len(found)), key=lambda i: (-found[i][0], i))[:width]
+    frontiers.append(frontier)
+  best = sorted(range(1, len(found)), key=lambda i: (-found[i][0], i))[: nodes - 1]
+  return found, [0, *sorted(best)], frontiers
+
+
+def path_to(found, number):
+  """Numbers from a node up to the root, both included."""
+  return [number, *path_to(found, found[number][2])] if number else [0]
+
+
+@functools.partial(jax.jit, static_argnames=('names', 'width', 'nodes'))
+def grown(laws, names, width, nodes):
+  """The tree below token 0 in every row, and the growing tree after each level."""
+  table = jnp.asarray(NAMES[names], jnp.int32)
+  shared = {'own': None, 'vocabulary': table[0]}
+  root = jnp.zeros(len(laws), jnp.int32)
+  ids = lambda before: shared[names] if names in shared else table[before]
+  levels = [start(laws[:, 0, 0], width, ids(root))]
+  for i in range(1, laws.shape[1]):
+    before = levels[-1].tokens
+    levels.append(advance(levels[-1], jnp.take_along_axis(laws[:, i], before[..., None], axis=1), ids(before)))
+  tokens, topology = finish(levels[-1], root, nodes)
+  fields = {name: getattr(topology, name) for name in ('parents', 'ranks', 'depths', 'mask', 'acceptable')}
+  return tokens, fields, [(level.tokens, level.scores, level.origin, level.sees) for level in levels]
+
+
+@pytest.mark.parametrize('names', NAMES)
+@pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
+def test_a_tree_is_that_of_the_definition(kind, names):
+  for depth, width, nodes in SIZES:
+    laws = random_laws(kind, depth)
+    tokens, tree, levels = grown(laws, names, width, nodes)
+    for row in range(ROWS):
+      found, kept, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes)
+      paths = [path_to(found, number) for number in kept]
+      np.testing.assert_array_equal(tokens[row], [found[number][1] for number in kept])
+      np.testing.assert_array_equal(tree['parents'][row], [-1, *(kept.index(path[1]) for path in paths[1:])])
+      np.testing.assert_array_equal(tree['ranks'][row], [found[number][3] for number in kept])
+      np.testing.assert_array_equal(tree['depths'][row], [len(path) - 1 for path in paths])
+      np.testing.assert_array_equal(tree['mask'][row], [[number in path for number in kept] for path in paths])
+      assert tree['acceptable'].all()
+      for i, (frontier, level) in enumerate(zip(frontiers, levels, strict=True)):
+        before, expanded = frontiers[i - 1] if i else [0], list(itertools.chain(*frontiers[: i + 1]))
+        of_level = [np.asarray(field[row]).tolist() for field in level]
+        np.testing.assert_array_equal(of_level[0], [found[number][1] for number in frontier])
+        np.testing.assert_array_equal(of_level[1], [found[number][0] for number in frontier])
+        np.testing.assert_array_equal(of_level[2], [before.index(found[number][2]) for number in frontier])
+        sees = [[number in path_to(found, node) for number in expanded] for node in frontier]
+        np.testing.assert_array_equal(of_level[3], sees)
+
+
+@pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out', 'nan', 'above 0'])
+def test_parents_come_first_and_siblings_differ_whatever_the_law(kind):
+  """As `Topology` has it of the parents alone; a law that is NaN in places may guess anything, and still on a tree."""
+  for seed, (depth, width, nodes) in enumerate(SIZES):
+    laws = random_laws(kind, depth, seed)
+    if kind == 'nan':
+      laws[np.random.default_rng(seed).random(laws.shape) < 0.5] = np.nan
+    if kind == 'above 0':
+      laws = -laws / 3
+    tokens, tree, _ = grown(laws, 'candidates', width, nodes)
+    for row in range(ROWS):
+      parents = np.asarray(tree['parents'][row])
+      static = Topology.from_parents(parents, np.asarray(tree['ranks'][row]))  # raises where it is no tree
+      np.testing.assert_array_equal(tree['mask'][row], static.mask)
+      np.testing.assert_array_equal(tree['depths'][row], static.depths)
+      assert static.max_depth <= depth
+      below = list(zip(parents.tolist(), tokens[row].tolist(), strict=True))
+      assert len(set(below)) == nodes
+
+
+def test_a_wide_tree_holds_the_best_of_all_paths():
+  """With every candidate expanded nothing better is left out."""
+  depth, nodes = 2, 30
+  laws = random_laws('plain', depth)
+  _, tree, _ = grown(laws, 'own', CANDIDATES, nodes)
+  for row, (first, second) in enumerate(laws):
+    every = [first[0, a] for a in range(CANDIDATES)]
+    every += [first[0, a] + second[a, b] for a, b in itertools.product(range(CANDIDATES), repeat=2)]
+    found, kept, _ = by_hand(laws[row], [NAMES['own']] * depth, CANDIDATES, nodes)
+    assert sorted(found[number][0] for number in kept[1:]) == sorted(every)[-nodes + 1 :]
+    np.testing.assert_array_equal(tree['parents'][row, 1:] > 0, [found[number][2] > 0 for number in kept[1:]])
+
+
+def test_a_tree_is_not_below_its_chain():
+  """The sum of the probabilities of all paths, which says how many drafts will be accepted, against that of a chain of
+  as many nodes. It can only be less where the frontier has lost the chain."""
+  depth, compared = 4, 0
+  for seed in range(20):
+    laws = random_laws('plain', depth, seed)
+    laws -= np.logaddexp.reduce(laws, axis=-1, keepdims=True)
+    chain, shape, levels = grown(laws, 'own', 1, depth + 1)
+    at_least = [expected(*each) for each in zip(laws, chain, shape['parents'], strict=True)]
+    for width in (2, 3):
+      tokens, tree, frontiers = grown(laws, 'own', width, depth + 1)
+      lost = [np.any(one[1][:, 0] < other[1][:, -1]) for one, other in zip(levels, frontiers, strict=True)]
+      sums = [expected(*each) for each in zip(laws, tokens, tree['parents'], strict=True)]
+      assert (np.array(sums) >= np.array(at_least) - 1e-6).all() or any(lost)
+      compared += not any(lost)
+  assert compared > 10
+
+
+def expected(laws, tokens, parents):
+  """The sum of the probabilities of a tree's nodes, the root left out."""
+  log_p, depths = [0.0], [0]
+  for token, parent in zip(np.asarray(tokens)[1:], np.asarray(parents)[1:], strict=True):
+    log_p.append(log_p[parent] + laws[depths[parent], tokens[parent], token])
+    depths.append(depths[parent] + 1)
+  return np.exp(log_p[1:]).sum()
+
+
+@pytest.mark.parametrize('family', ['eagle1', 'eagle3'])
+def test_trees_are_those_of_the_authors_code(family, shared):
+  folder = shared / 'reference' / 'drafts' / family
+  if not folder.is_dir():
+    pytest.skip(f'no reference at {folder}')
+  arrays = np.load(folder / 'cases.npz')
+  weights = load_file(folder / 'draft' / 'model.safetensors')
+  ids = jnp.asarray(np.arange(len(weights['d2t'])) + weights['d2t'], jnp.int32) if 'd2t' in weights else None
+  # Both prompts are one batch.
+  case = {name: np.stack([arrays[f'{prompt}_tree_{name}'] for prompt in ('p9', 'p17')]) for name in CASE}
+  laws = jax.nn.log_softmax(jnp.asarray(case['level_logits']), axis=-1)
+  tree = start(jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1), laws.shape[2], ids)
+  for i in range(laws.shape[1]):
+    tree = advance(tree, laws[:, i], ids)
+  tokens, topology = finish(tree, jnp.asarray(case['tokens'][:, 0]), case['tokens'].shape[1])
+  np.testing.assert_array_equal(tokens, case['tokens'])
+  np.testing.assert_array_equal(topology.parents, case['parents'])
+  np.testing.assert_array_equal(topology.mask, case['mask'])
+  np.testing.assert_array_equal(topology.depths, case['positions'])
+
+
+CASE = ('root_logits', 'level_logits', 'tokens', 'parents', 'mask', 'positions')
+
+
+@pytest.mark.parametrize(
+  'sizes, message',
+  [
+    ((0, 2, 4), 'depth=0 is not possible: give how many tokens deep'),
+    ((2, 0, 4), 'width=0 is not possible: give how many children'),
+    ((2, 2.5, 4), r'width=2\.5 is not possible'),
+    ((2, 2, None), 'nodes=None is not possible: give how many tokens a call'),
+    ((2, 2, 2), 'nodes=2 is not possible: .* depth=2 and width=2 has at least 3 and at most 7 nodes'),
+    ((2, 2, 8), 'at least 3 and at most 7 nodes'),
+    ((2, 1, 4), 'at least 3 and at most 3 nodes'),
+    ((2, 6, 8, 5), 'width=6 is not possible: this draft has 5 candidates'),
+  ],
+)
+def test_sizes_of_no_tree_are_refused(sizes, message):
+  with pytest.raises(fd.UserError, match=message):
+    check_sizes(*sizes)
+
+
+def test_sizes_of_trees_are_kept():
+  for sizes in SIZES:
+    assert check_sizes(*sizes) == sizes
+  assert check_sizes(np.int64(7), 8, 32, 8) == (7, 8, 32)

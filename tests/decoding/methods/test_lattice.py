@@ -1,0 +1,145 @@
+"""Lattices: best paths against plain Python, and the law of what is drawn against what q says."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from fastdec.decoding.methods.lattice import Lattice, best, fill, grow, sample
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.topology import Topology
+from tests.decoding.methods.test_growing import by_hand
+from tests.decoding.test_sampling import law_by_hand
+
+ROWS, GUESSES, CANDIDATES, WORDS = 3, 4, 6, 15
+RNG = np.random.default_rng(3)
+LOGITS = RNG.normal(0, 2, (ROWS, GUESSES, WORDS)).astype(np.float32)
+TABLE = RNG.normal(0, 2, (WORDS, WORDS)).astype(np.float32)  # what the token before adds to each token
+ROOT = jnp.array([4, 0, 11], jnp.int32)
+
+
+def bias(before, ids):
+  return jnp.asarray(TABLE)[before[..., None], ids]
+
+
+def lattice(with_bias=True):
+  return Lattice(*best(jnp.asarray(LOGITS), CANDIDATES), bias if with_bias else None)
+
+
+def candidates(row, i):
+  """The tokens that the i-th guess may be, best first."""
+  return np.argsort(-LOGITS[row, i], kind='stable')[:CANDIDATES]
+
+
+def behind(row, i, before, with_bias=True):
+  """Tokens and corrected scores of the candidates."""
+  ids = candidates(row, i)
+  return ids, LOGITS[row, i, ids] + (TABLE[before, ids] if with_bias else 0)
+
+
+@pytest.mark.parametrize('with_bias', [True, False])
+@pytest.mark.parametrize(
+  'topology', [Topology.chain(GUESSES + 1), Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])]
+)
+def test_a_node_of_rank_r_is_the_rth_choice_behind_its_parent(topology, with_bias):
+  tokens = fill(lattice(with_bias), ROOT, topology)
+  for row in range(ROWS):
+    expected = [int(ROOT[row])]
+    for node in range(1, topology.n):
+      ids, scores = behind(row, topology.depths[node] - 1, expected[topology.parents[node]], with_bias)
+      expected.append(int(ids[np.argsort(-scores, kind='stable')[topology.ranks[node]]]))
+    assert tokens[row].tolist() == expected
+
+
+def test_the_best_few_tokens_of_equal_ones_have_the_lowest_ids():
+  logits = jnp.array([[1.0, 3.0, 3.0, -jnp.inf, 2.0], [-jnp.inf] * 5])
+  for m in (1, 3, 5):
+    scores, ids = best(logits, m)
+    np.testing.assert_array_equal(ids, [[1, 2, 4, 0, 3][:m], [0, 1, 2, 3, 4][:m]])
+    np.testing.assert_array_equal(scores, jnp.take_along_axis(logits, ids, axis=1))
+
+
+@functools.partial(jax.jit, static_argnames=('width', 'nodes', 'with_bias'))
+def grown(width, nodes, with_bias=True, temperatures=None):
+  tokens, topology = grow(lattice(with_bias), ROOT, width, nodes, temperatures)
+  assert topology.max_depth == GUESSES
+  return tokens, topology.parents, topology.mask
+
+
+@pytest.mark.parametrize('temperatures', [None, (0.5, 1.0, 2.0, 4.0)])
+@pytest.mark.parametrize('with_bias', [True, False])
+@pytest.mark.parametrize(('width', 'nodes'), [(1, 5), (2, 9), (3, 16), (6, 30)])
+def test_a_tree_has_the_likeliest_paths(width, nodes, with_bias, temperatures):
+  warmth = None if temperatures is None else jnp.array(temperatures)
+  tokens, below, _ = grown(width, nodes, with_bias, warmth)
+  for row in range(ROWS):
+    laws, names = [], []
+    for i in range(GUESSES):
+      scores = np.stack([behind(row, i, before, with_bias)[1] for before in range(WORDS)])
+      scores = scores / (temperatures[i] if temperatures else 1)
+      laws.append(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
+      names.append(np.tile(candidates(row, i), (WORDS, 1)))
+    laws[0][0] = laws[0][ROOT[row]]  # `by_hand` begins at token 0
+    found, kept, _ = by_hand(laws, names, width, nodes)
+    assert tokens[row].tolist() == [int(ROOT[row]), *(int(found[number][1]) for number in kept[1:])]
+    parents = [kept.index(found[number][2]) for number in kept[1:]]
+    assert below[row].tolist() == [-1, *parents]
+
+
+def test_a_tree_of_width_1_is_the_chain():
+  tokens, _, mask = grown(1, GUESSES + 1)
+  np.testing.assert_array_equal(tokens, fill(lattice(), ROOT, Topology.chain(GUESSES + 1)))
+  np.testing.assert_array_equal(mask[0], np.tri(GUESSES + 1, dtype=bool))
+
+
+MANY = 100_000
+LAWS = [Sampling(2.0), Sampling(1.5, top_k=3), Sampling(3.0, top_p=0.8), Sampling(2.0, 5, 0.9)]
+
+
+@functools.partial(jax.jit, static_argnames='with_bias')
+def drawn(law, with_bias=True):
+  """Chains of two guesses, all from the first row's candidates, and their q."""
+  short = Lattice(*(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)))
+  short = Lattice(short.scores, short.ids, bias if with_bias else None)
+  keys = jax.random.split(jax.random.key(0), MANY)
+  return sample(short, jnp.repeat(ROOT[:1], MANY), law.law, keys, WORDS)
+
+
+def joint(law, with_bias=True):
+  """The law of two guesses, [first, second], and q of each."""
+  settings = float(law.temperature), int(law.top_k), float(law.top_p)
+  q = np.zeros((2, WORDS, WORDS))  # of each guess, behind each token
+  for i in range(2):
+    for before in range(WORDS):
+      ids, scores = behind(0, i, before, with_bias)
+      q[i, before, ids] = law_by_hand(scores, *settings)
+  return q[0, ROOT[0]][:, None] * q[1], q
+
+
+def p_value(tokens, law):
+  """Of the pairs that were drawn under the law [first, second]."""
+  seen = np.zeros(law.shape)
+  np.add.at(seen, tuple(np.asarray(tokens)[:, 1:].T), 1)
+  expected = MANY * law.ravel()
+  common = expected >= 5
+  pooled = lambda x: np.append(x[common], x[~common].sum() + 1e-9)
+  return chisquare(pooled(seen.ravel()), pooled(expected), sum_check=False).pvalue if (law[seen > 0] > 0).all() else 0
+
+
+@pytest.mark.parametrize('law', LAWS)
+def test_what_is_drawn_has_the_law_that_q_says(law):
+  tokens, q = drawn(law)
+  expected, conditional = joint(law)
+  assert p_value(tokens, expected) > 1e-3
+  np.testing.assert_allclose(q.sum(-1), np.tile([0, 1, 1], (MANY, 1)), atol=1e-5)
+  np.testing.assert_allclose(q[:, 1], np.tile(conditional[0, ROOT[0]], (MANY, 1)), atol=1e-5)
+  np.testing.assert_allclose(q[:, 2], conditional[1][np.asarray(tokens[:, 1])], atol=1e-5)
+
+
+@pytest.mark.parametrize('law', LAWS)
+def test_a_wrong_q_fails_the_same_test(law):
+  """That of the scores before the bias, which is nearer to a marginal law than to the one drawn from."""
+  assert p_value(drawn(law)[0], joint(law, with_bias=False)[0]) < 1e-9
