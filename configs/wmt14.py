@@ -171,6 +171,7 @@ def text(kind, *, folder='', train='', dev='', test='', suffix='', vocab_size, r
     'cache': 'out/data',  # prepared text; shared by all runs
     'distilled': '',  # folder of a finished experiments.distill: train on its train.en and train.de
     'own': '',  # the same, by the base itself and greedily (distill.beam=1): what regular and finetune train heads on
+    # of both: several folders, with commas between them, are trained on together; own's first must have beam=1
   }
 
 
@@ -220,7 +221,7 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
 def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
   """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as Vaswani et al. 2017.
 
-  With beam=1 it writes greedily: `data.own` asks for that.
+  With beam=1 it writes greedily: `data.own` asks for that. With samples=n it draws n outputs a source instead.
   """
   return {
     'beam': 4,
@@ -228,6 +229,10 @@ def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
     'min_len': 2,  # tokens of an output, its end too. With 1 a search finds nothing at all best for some sources
     'max_len': max_len,  # (a, b): a * source + b tokens. The paper's +50 costs time where sentences are short
     'n_best': 1,  # outputs of a source
+    'samples': 0,  # with beam=1: outputs drawn for a source at this temperature, by this seed; 0: none, it searches
+    'temperature': 1.0,
+    'seed': 0,
+    'sources': '',  # files of the source language, with commas between them, rewritten in place of the training text
     'shard_size': shard_size,  # sources decoded between two points to resume from
     'rows': rows,  # sources decoded at once
   }

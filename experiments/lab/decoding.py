@@ -27,7 +27,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-  """How a teacher rewrites the training text; fields as in `configs/wmt14.py`."""
+  """What a model rewrites, and how; fields as in `configs/wmt14.py`."""
 
   beam: int
   length_penalty: float
@@ -36,19 +36,32 @@ class DistillConfig:
   shard_size: int
   rows: int
   min_len: int = 1
+  sources: str = ''
+  samples: int = 0
+  temperature: float = 1.0
+  seed: int = 0
 
   def __post_init__(self) -> None:
     for name in ('beam', 'n_best', 'min_len', 'shard_size', 'rows'):
       if getattr(self, name) < 1:
         raise UserError(f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more')
+    if self.samples < 0 or (self.samples and self.beam > 1):
+      given = f'config.distill.samples={self.samples} with beam={self.beam} is not possible'
+      raise UserError(f'{given}: give 0 to search, or 1 or more with beam=1 to draw as many outputs')
+    if not 0 <= self.seed < 2**32:
+      raise UserError(f'config.distill.seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
+    if self.samples:
+      fd.Sample(self.temperature)
     if self.n_best > self.beam:
       raise UserError(f'config.distill.n_best={self.n_best} is not possible: beam={self.beam} is the most')
     if len(self.max_len) != 2 or min(self.max_len) < 0 or self.max_len == (0, 0):
       raise UserError(f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
 
   @property
-  def strategy(self) -> fd.Beam | fd.Greedy:
-    """The search that this describes; with one beam, what the model writes itself."""
+  def strategy(self) -> fd.Beam | fd.Greedy | fd.Sample:
+    """The search that this describes; with one beam, what the model writes itself, at its best or at random."""
+    if self.samples:
+      return fd.Sample(self.temperature)
     if self.beam == 1:
       return fd.Greedy()
     return fd.Beam(self.beam, self.length_penalty, n_best=self.n_best, min_len=self.min_len, max_len=self.max_len)

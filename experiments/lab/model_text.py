@@ -2,6 +2,8 @@
 
   folder/train.<source>, train.<target>   lines that translate each other
   folder/train.npy                        their ids (see `TokenPairs`)
+  folder/dev.<source>, dev.<target>, dev.npy, dev.json   the same of the dev sources, if the model wrote as it writes
+                                          itself: what is held out, to watch heads and drafts on
   folder/config.json                      written last: what made them; under 'ids', which lines the ids are of
 
 A line that is decoded and encoded again may have other ids than the model wrote (one line in forty, of small models),
@@ -24,17 +26,17 @@ from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
 from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
 
-IDS = 'train.npy'
+RECORDS = {'train': 'config.json', 'dev': 'dev.json'}
 WRITE_OWN = 'write it by experiments.distill --teacher=BASE --config.distill.beam=1, BASE being the folder of the base'
 
 
-def record_of(folder: pathlib.Path) -> dict[str, Any]:
-  """What config.json says; {} where there is none.
+def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
+  """What config.json (of dev: dev.json) says; {} where there is none.
 
   Raises:
     UserError: it cannot be read.
   """
-  path = folder / 'config.json'
+  path = folder / RECORDS[split]
   try:
     record = json.loads(path.read_text())
   except (FileNotFoundError, NotADirectoryError):
@@ -55,11 +57,16 @@ def author_of(model: Model, params: Params, tokenizer: Tokenizer) -> str:
   return digest.hexdigest()[:16]
 
 
-def check_greedy(folder: pathlib.Path) -> None:
-  """Raises UserError where a folder has no finished text that a model has written greedily."""
-  record = record_of(folder)
-  if 'teacher' not in record:
+def check_written(folder: pathlib.Path) -> None:
+  """Raises UserError where a folder has no finished text that says which model has written it."""
+  if 'teacher' not in record_of(folder):
     raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
+
+
+def check_greedy(folder: pathlib.Path) -> None:
+  """Raises UserError where a folder has no finished text that a model has written without a search."""
+  check_written(folder)
+  record = record_of(folder)
   beam = record.get('distill', {}).get('beam')
   if beam != 1:
     raise UserError(f'the text in {folder} was written by a search with beam={beam}, not greedily: {WRITE_OWN}')
@@ -80,35 +87,37 @@ def ended(ids: list[int]) -> list[int]:
   return [*(token for token in written if token != PAD_ID), EOS_ID]
 
 
-def save_ids(folder: pathlib.Path, pairs: TokenPairs, tokenizer: Tokenizer, lines: str) -> dict[str, str]:
-  """Writes the ids; returns what config.json is to say of them.
+def save_ids(
+  folder: pathlib.Path, pairs: TokenPairs, tokenizer: Tokenizer, lines: str, split: str = 'train'
+) -> dict[str, str]:
+  """Writes the ids; returns what the split's record is to say of them.
 
   Args:
     pairs: the ids, pair by pair as the lines stand.
     lines: the key of the lines (`Corpus.key`).
   """
-  pairs.save(folder / IDS)
+  pairs.save(folder / f'{split}.npy')
   return {'tokenizer': _sha256(tokenizer.model_proto), 'lines': lines, 'content': _content(pairs)}
 
 
-def ids_of(folder: pathlib.Path, tokenizer: Tokenizer, lines: str) -> TokenPairs | None:
+def ids_of(folder: pathlib.Path, tokenizer: Tokenizer, lines: str, split: str = 'train') -> TokenPairs | None:
   """The ids of lines with this key, mapped into memory; None where they are another tokenizer's, or of other lines."""
-  said = _said(folder, lines)
+  said = _said(folder, lines, split)
   if said.get('tokenizer') != _sha256(tokenizer.model_proto):
     return None
-  pairs = TokenPairs.load(folder / IDS)
+  pairs = TokenPairs.load(folder / f'{split}.npy')
   return pairs if pairs is not None and _content(pairs) == said.get('content') else None
 
 
-def key_of(folder: pathlib.Path, lines: str) -> str:
+def key_of(folder: pathlib.Path, lines: str, split: str = 'train') -> str:
   """A hash of what there is to train on: the lines, by their key, and the ids where these are theirs."""
-  content = _said(folder, lines).get('content')
+  content = _said(folder, lines, split).get('content')
   return lines[:16] if content is None else _sha256(f'{lines} {content}'.encode())
 
 
-def _said(folder: pathlib.Path, lines: str) -> dict[str, str]:
-  """What config.json says of the ids, if they are of these lines."""
-  said = record_of(folder).get('ids')
+def _said(folder: pathlib.Path, lines: str, split: str = 'train') -> dict[str, str]:
+  """What the split's record says of the ids, if they are of these lines."""
+  said = record_of(folder, split).get('ids')
   return said if isinstance(said, dict) and said.get('lines') == lines else {}
 
 

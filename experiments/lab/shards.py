@@ -7,13 +7,19 @@ folder/00012.lock    locked by the process that makes it; the system lets go of 
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from experiments.lab.progress import Progress
+from fastdec import gate
 from fastdec.files import locked, whole_file
+
+WAIT = 0.5  # seconds, while other processes have all that is left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,3 +87,46 @@ class Shards:
 
 def _end(content: bytes, records: int) -> dict[str, int]:
   return {'records': records, 'crc32': zlib.crc32(content)}
+
+
+def make_all(
+  shards: Shards, make: Callable[[range], Sequence[Any]], progress: Progress, start: float, budget: float | None
+) -> bool:
+  """Makes the shards that no other process makes; false where the budget ends first.
+
+  Args:
+    shards: those of the list.
+    make: the records of a span.
+    progress: told what is whole already and what is made.
+    start: when the work began (`time.monotonic`).
+    budget: seconds from then after which no further shard is begun; at least one is.
+  """
+  budget = math.inf if budget is None else budget
+  longest, made = 0.0, 0
+  while missing := _missing(shards, progress):
+    before = made
+    for shard in missing:
+      since = time.monotonic()
+      if made and since - start + longest > budget:
+        return False
+      with shards.claim(shard) as is_ours:
+        if is_ours and not shards.is_whole(shard):
+          shards.write(shard, make(shards.span(shard)))
+          longest, made = max(longest, time.monotonic() - since), made + 1
+          progress.log(f'shard {shard + 1}/{len(shards)}')
+    if made == before:  # others have all that is left
+      if time.monotonic() - start > budget:
+        return False
+      time.sleep(WAIT)
+      gate.pass_by()
+  return True
+
+
+def _missing(shards: Shards, progress: Progress) -> list[int]:
+  """Shards that are not there, or not whole, which is said."""
+  missing = [shard for shard in range(len(shards)) if not shards.is_whole(shard)]
+  for shard in missing:
+    if shards.exists(shard):
+      progress.note(f'shard {shard + 1} is cut short or damaged: it is made again')
+  progress.reset(shards.total - sum(len(shards.span(shard)) for shard in missing))
+  return missing

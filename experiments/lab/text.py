@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
+import hashlib
 import os
 import pathlib
 from typing import Any, Literal, Self
 
-from experiments.lab.model_text import check_author, check_greedy, ids_of, key_of
+from experiments.lab.model_text import check_author, check_greedy, check_written, ids_of, key_of, record_of
 from experiments.lab.settings import Training, at_least
 from fastdec import folders
-from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of
+from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import TextData, load_pairs, open_text
 from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
@@ -62,20 +63,23 @@ class TextConfig:
     return TextData('files', train=train, dev=dev, test=test, max_train=max_train)
 
   @property
-  def written(self) -> pathlib.Path | None:
-    """The folder of what a model wrote (experiments.distill), where that is trained on: the base, or a teacher."""
-    return pathlib.Path(self.own or self.distilled) if self.own or self.distilled else None
+  def written(self) -> tuple[pathlib.Path, ...]:
+    """The folders of what a model wrote (experiments.distill), where that is trained on: the base, or a teacher."""
+    return tuple(map(pathlib.Path, listed(self.own or self.distilled)))
 
   @property
-  def training(self) -> TextData:
-    """Where the lines to train on are: those of `data`, or a model's."""
-    if self.written is None:
-      return self.data
-    if not self.written.is_dir():
+  def training(self) -> tuple[TextData, ...]:
+    """Where the lines to train on are: those of `data`, or of each folder that a model wrote."""
+    return tuple(self.lines_of(folder, 'train') for folder in self.written) or (self.data,)
+
+  def lines_of(self, folder: pathlib.Path, split: Literal['train', 'dev']) -> TextData:
+    """Where the lines of a split are that a model wrote."""
+    if not folder.is_dir():
       name = 'own' if self.own else 'distilled'
       remedy = f'run experiments.distill, or leave --config.data.{name} empty'
-      raise UserError(f"there is no folder '{self.written}' with {name} text: {remedy}")
-    return TextData('files', train=self._files(self.written / 'train'))
+      raise UserError(f"there is no folder '{folder}' with {name} text: {remedy}")
+    files = self._files(folder / split)
+    return TextData('files', train=files) if split == 'train' else TextData('files', dev=files)
 
   def _files(self, stem: pathlib.Path, suffix: str = '') -> tuple[str, ...]:
     return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))
@@ -107,10 +111,11 @@ class OnModelText(OnText):
     return self.data.own
 
   def distilled_key(self) -> str:
-    folder = self.data.written
-    if folder is None:
+    files = [str(folder / 'config.json') for folder in self.data.written]
+    if not files:
       return ''
-    files = [*self.data.training.train, str(folder / 'config.json')]
+    for data in self.data.training:
+      files += data.train
     stats = ((path, os.stat(path)) for path in files if os.path.exists(path))
     return _key(self.data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
 
@@ -121,8 +126,10 @@ class OnModelText(OnText):
 @functools.lru_cache
 def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
   """The key of the text to train on, kept while its files are these: to open the text takes a while."""
-  assert data.written is not None
-  return key_of(data.written, open_text(data.training, data.cache).key)
+  keys = []
+  for folder, lines in zip(data.written, data.training, strict=True):
+    keys.append(key_of(folder, open_text(lines, data.cache).key))
+  return keys[0] if len(keys) == 1 else hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,11 +146,11 @@ class Text:
     """Prepares the text and learns the pieces, where that has not been done; then opens them."""
     config = experiment.data
     text = open_text(config.data, config.cache)
-    if config.written:  # a mistake shows before the tokenizer is learnt
-      training = config.training
+    for i, folder in enumerate(config.written):  # a mistake shows before the tokenizer is learnt
+      lines = config.lines_of(folder, 'train')
       if config.own:
-        check_greedy(config.written)
-      open_text(training, config.cache)
+        (check_written if i else check_greedy)(folder)
+      open_text(lines, config.cache)
     return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
 
   @property
@@ -162,23 +169,49 @@ class Text:
     if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
       remedy = 'give a run of the same config, on the same text'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
-    if self.experiment.data.own:
-      check_author(pathlib.Path(self.experiment.data.own), folder, self.tokenizer)
+    for own in self.experiment.data.written if self.experiment.data.own else ():
+      check_author(own, folder, self.tokenizer)
 
   def pairs(self, split: str) -> list[Pair]:
-    """All lines of a split, in memory."""
-    config = self.experiment.data
-    return load_pairs(config.training if split == 'train' else config.data, split, config.cache)
+    """All lines of a split, in memory; of several texts, one behind the other."""
+    config, pairs = self.experiment.data, []
+    for data in config.training if split == 'train' else (config.data,):
+      pairs += load_pairs(data, split, config.cache)
+    return pairs
 
   def tokens(self, split: str, max_length: int | None = None) -> TokenPairs:
-    """Ids of a split, computed once."""
+    """Ids of a split, computed once; of several texts, each pair of a later one that no earlier one has."""
     config = self.experiment.data
-    text = open_text(config.training if split == 'train' else config.data, config.cache)
     if split == 'train' and config.written:
-      ids = ids_of(config.written, self.tokenizer, text.key)
-      if ids is not None:
-        return shortened(ids, key_of(config.written, text.key), max_length, config.cache)
-    return tokens_of(text, split, self.tokenizer, max_length, config.cache)
+      parts = [self._written(folder, 'train', max_length) for folder in config.written]
+      if len(parts) == 1:
+        return parts[0]
+      pieces = hashlib.sha256(self.tokenizer.model_proto).hexdigest()
+      return union_of(parts, self.experiment.distilled_key(), pieces, max_length, cache_dir=config.cache)
+    return tokens_of(open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache)
+
+  def own_dev(self) -> TokenPairs:
+    """Ids of what the model itself writes for the dev sources; it lies beside the (first) text that is trained on.
+
+    Raises:
+      UserError: there is none: the text is people's, or from before it was written.
+    """
+    folders = self.experiment.data.written
+    if not folders:
+      raise UserError("the text is people's, which has no own text of the dev set: name a model's, by data.own")
+    if not record_of(folders[0], 'dev'):
+      remedy = 'give its command again (with distill.beam=1), which adds that'
+      raise UserError(f'{folders[0]} has no text of the dev set: {remedy}')
+    return self._written(folders[0], 'dev', None)
+
+  def _written(self, folder: pathlib.Path, split: Literal['train', 'dev'], max_length: int | None) -> TokenPairs:
+    """Ids of what a model wrote: as it wrote them, where they are of these lines and this tokenizer."""
+    config = self.experiment.data
+    text = open_text(config.lines_of(folder, split), config.cache)
+    ids = ids_of(folder, self.tokenizer, text.key, split)
+    if ids is None:
+      return tokens_of(text, split, self.tokenizer, max_length, config.cache)
+    return shortened(ids, key_of(folder, text.key, split), max_length, config.cache)
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     """Endless packed batches, reshuffled every epoch."""
@@ -189,6 +222,10 @@ class Text:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
     config = self.experiment.data
     return _first(self._packed('dev', config.rows, self.experiment.seed), self.tokens('dev', config.row_length), config)
+
+  def own_dev_batches(self) -> list[Any]:
+    """As many batches of `own_dev`: what heads and drafts are watched on that train on own text."""
+    return self.batches_of(self.own_dev())
 
   def batches_of(self, pairs: TokenPairs) -> list[Any]:
     """As many batches of other pairs, without those that are too long to train on; none where all are."""
@@ -205,6 +242,16 @@ class Text:
       tokens = self.tokens(split, config.row_length)
       self._batches[split, rows, seed] = packed_batches(tokens, rows, config.row_length, seed)
     return self._batches[split, rows, seed]
+
+
+def listed(names: str) -> list[str]:
+  """The names that stand with commas between them.
+
+  >>> listed('one, other')
+  ['one', 'other']
+  """
+  stripped = (name.strip() for name in names.split(','))
+  return [name for name in stripped if name]
 
 
 def _first(packed: Any, pairs: TokenPairs, config: TextConfig) -> list[Any]:

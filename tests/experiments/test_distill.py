@@ -1,6 +1,7 @@
 """Distillation: what is written, that nothing can cut it in half, and that no shard is made twice."""
 
 import errno
+import gzip
 import itertools
 import json
 import os
@@ -109,6 +110,84 @@ def test_own_text_is_what_greedy_decoding_writes(table, own):
     assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
 
 
+def test_own_text_has_that_of_the_dev_sources_beside_it(table, own):
+  model, params = folders.load(table.folder / 'base')
+  record, ids = json.loads((own / 'dev.json').read_text()), TokenPairs.load(own / 'dev.npy')
+  assert record['counts'] == {'sources': 500, 'lines': 500, 'empty': 0, 'long': 0} and len(ids) == 500
+  for i in (0, 499):
+    out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
+    greedy = out.tokens[0, : out.lengths[0]].tolist()
+    assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
+
+
+def test_own_text_from_before_there_was_that_of_the_dev_set_gets_it(table, own, launch, tmp_path):
+  folder = shutil.copytree(own, tmp_path / 'out')
+  for path in folder.glob('dev.*'):
+    path.unlink()
+  shutil.rmtree(folder / 'parts')
+  command = 'distill', *table.words(**SETTINGS | {'distill.beam': 1}), f'--teacher={table.folder}/base'
+  before = (folder / 'train.npy').stat().st_mtime_ns
+  ended = launch(*command, f'--workdir={folder}')
+  assert ended.code == 0 and made(ended.out) == []
+  assert (folder / 'train.npy').stat().st_mtime_ns == before
+  for path in own.glob('dev.*[a-z]'):
+    assert (folder / path.name).read_bytes() == path.read_bytes(), path
+
+
+@pytest.fixture(scope='module')
+def others(tmp_path_factory):
+  """Two files with sources: seven that are rewritten, a blank line and one that is too long."""
+  folder = tmp_path_factory.mktemp('others')
+  with gzip.open(folder / 'some.txt.gz', 'wt') as file:
+    file.write('A train is late.\n\nThe dog runs home.\nIt rains.\n' + 'the dog ' * 50 + '\n')
+  (folder / 'more.txt').write_text('The sun is out.\nThe dog runs home.\nA man sits.\nIt snows.\n')
+  return f'{folder}/some.txt.gz,{folder}/more.txt'
+
+
+OWN = SETTINGS | {'distill.beam': 1, 'distill.shard_size': 3, 'distill.rows': 4}
+
+
+def test_sources_from_files_are_rewritten_in_place_of_the_training_text(table, others, launch, tmp_path):
+  model, params = folders.load(table.folder / 'base')
+  settings = table.words(**OWN | {'distill.sources': others})
+  ended = launch('distill', *settings, f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out')
+  assert (
+    ended.code == 0 and 'holds 7 lines for 8 sources (0 without an output and 1 too long are left out)' in ended.out
+  )
+  sources, targets = lines_of(tmp_path / 'out')
+  rest = ['The sun is out.', 'The dog runs home.', 'A man sits.', 'It snows.']
+  assert sources == ['A train is late.', 'The dog runs home.', 'It rains.', *rest]
+  assert targets[1] == targets[4]
+  ids = TokenPairs.load(tmp_path / 'out' / 'train.npy')
+  for i in range(7):
+    out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
+    greedy = out.tokens[0, : out.lengths[0]].tolist()
+    assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
+  assert len(TokenPairs.load(tmp_path / 'out' / 'dev.npy')) == 500
+  ended = launch('distill', *table.words(**OWN), f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out')
+  assert ended.code == 2 and 'distill.sources is "files" there and nothing here' in ended.err
+
+
+def test_drawn_outputs_are_the_same_by_seed_wherever_they_were_interrupted(table, others, launch, tmp_path):
+  def distil(name, *flags, seed=0):
+    settings = table.words(**OWN | {'distill.sources': others, 'distill.samples': 3, 'distill.seed': seed})
+    folder = tmp_path / name
+    assert launch('distill', *settings, *flags, f'--teacher={table.folder}/base', f'--workdir={folder}').code == 0
+    return folder
+
+  whole, stopped = distil('whole'), distil('stopped', '--budget=0')
+  assert len(list((stopped / 'parts').glob('*.jsonl'))) == 1 and not (stopped / 'config.json').exists()
+  distil('stopped')
+  assert result(stopped) == result(whole)
+  assert lines_of(distil('other', seed=1)) != lines_of(whole)
+  sources, targets = lines_of(whole)
+  assert len(set(zip(sources, targets, strict=True))) > 2 * len(set(sources))  # most of three differ
+  assert max(sources.count(source) for source in {*sources} - {'The dog runs home.'}) == 3
+  ids = TokenPairs.load(whole / 'train.npy')
+  tokenizer = folders.load_tokenizer(table.folder / 'base')
+  assert [tokenizer.decode(ids.target[i].tolist()) for i in range(len(ids))] == targets
+
+
 def test_heads_train_on_own_text_of_this_base_written_greedily(table, whole, own, launch, tmp_path):
   def train(text, base, choices='k=2'):
     settings = {'base': f'{table.folder}/{base}' if base else '', 'data.own': text}
@@ -211,12 +290,14 @@ def test_a_budget_stops_between_shards(words, launch, tmp_path):
   assert not (tmp_path / 'out' / 'train.de').exists()
 
 
-def test_several_outputs_of_a_source(words, launch, tmp_path):
+def test_several_outputs_of_a_source(whole, words, launch, tmp_path):
   assert launch('distill', *words(**{'distill.n_best': 2})).code == 0
   counts = json.loads((tmp_path / 'out' / 'config.json').read_text())['counts']
   sources, targets = lines_of(tmp_path / 'out')
   assert 200 < counts['lines'] == len(sources) == len(targets) <= 400
   assert len(set(zip(sources, targets, strict=True))) > len(set(sources))
+  outputs = [record for shard in range(SHARDS) for record in Shards(tmp_path / 'out' / 'parts', 20, 200).read(shard)]
+  assert [record[0][0] for record in outputs] == lines_of(whole)[1]  # the best of them comes first
 
 
 def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, launch, monkeypatch, tmp_path):
@@ -239,6 +320,12 @@ def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, l
     ({'distill.max_len': '(1,)'}, ['config.distill.max_len=(1.0,)', 'give (a, b)']),
     ({'distill.rows': 0}, ['config.distill.rows=0']),
     ({'distill.min_len': 0}, ['config.distill.min_len=0', 'give 1 or more']),
+    ({'distill.samples': 2}, ['config.distill.samples=2 with beam=2', 'give 0 to search, or 1 or more with beam=1']),
+    ({'distill.beam': 1, 'distill.samples': -1}, ['config.distill.samples=-1']),
+    ({'distill.beam': 1, 'distill.samples': 2, 'distill.temperature': 0.0}, ['temperature=0', 'Greedy()']),
+    ({'distill.seed': -1}, ['config.distill.seed=-1', 'whole number']),
+    ({'distill.sources': 'nowhere.txt'}, ['cannot read nowhere.txt (No such file or directory)']),
+    ({'distill.sources': f'{__file__},/dev/null'}, ['the text file /dev/null is empty']),
     ({'data.vocab_size': 290}, ['base has another vocabulary', 'trained on the same text']),
     ({'teacher': 'nowhere'}, ['nowhere is not a folder']),
     ({'teacher': '{table}'}, ['holds the runs base, k2']),

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastdec.data.text.corpus import Corpus
 from fastdec.data.text.packing import tokenise
@@ -46,6 +46,12 @@ def shortened(tokens: TokenPairs, key: str, max_length: int | None, cache_dir: P
     return tokens
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(key, max_length)}-written.npy'
   return _kept(path, lambda: tokens.at_most(max_length))
+
+
+def union_of(parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike) -> TokenPairs:
+  """`TokenPairs.union` of some ids; `decisive` says what ids they are."""
+  path = pathlib.Path(cache_dir) / f'tokens-{_digest(*decisive)}-union.npy'
+  return _kept(path, lambda: TokenPairs.union(parts))
 
 
 def _kept(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:

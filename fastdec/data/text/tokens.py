@@ -78,6 +78,22 @@ class TokenPairs:
     return TokenPairs(self.source.chosen(is_kept), self.target.chosen(is_kept), dropped)
 
   @classmethod
+  def union(cls, parts: 'Sequence[TokenPairs]') -> 'TokenPairs':
+    """The pairs of all parts, one behind the other, without those that are in an earlier part.
+
+    A pair that comes more than once in a part comes as often.
+    """
+    kept: list[TokenPairs] = []
+    seen: set[bytes] = set()
+    for part in parts:
+      found = [part.source[i].tobytes() + part.target[i].tobytes() for i in range(len(part))]  # a source ends in EOS
+      is_new = np.array([pair not in seen for pair in found], bool)
+      kept.append(cls(part.source.chosen(is_new), part.target.chosen(is_new), part.dropped))
+      seen.update(found)
+    sources, targets = ([one.source for one in kept], [one.target for one in kept])
+    return cls(Ragged.joined(sources), Ragged.joined(targets), sum(one.dropped for one in kept))
+
+  @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':
     """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut or is another's."""
     try:

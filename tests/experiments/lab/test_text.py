@@ -72,7 +72,7 @@ def with_ids(text_of, distilled):
   spelt = [[token for letter in line for token in tokenizer.encode(letter)] + [EOS_ID] for line in targets]
   ids = TokenPairs(Ragged.of(tokenizer.encode_lines(sources)), Ragged.of(spelt))
   data = text_of(distilled=str(distilled)).experiment.data
-  key = open_text(data.training, data.cache).key
+  key = open_text(*data.training, data.cache).key
   (distilled / 'config.json').write_text(json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)}))
   return distilled, ids
 
@@ -121,6 +121,57 @@ def test_own_text_comes_before_distilled_and_is_named_in_the_record(text_of, dis
   (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 4}}')
   with pytest.raises(UserError, match='written by a search with beam=4, not greedily: write it by'):
     text_of(own=str(distilled))
+
+
+def test_several_texts_are_trained_on_as_one_without_what_an_earlier_one_has(text_of, with_ids, tmp_path):
+  folder, ids = with_ids
+  other = tmp_path / 'other'
+  other.mkdir()
+  (other / 'train.en').write_text('It rains.\nIt snows.\nIt snows.\n')
+  (other / 'train.de').write_text('Es regnet.\nEs schneit.\nEs schneit.\n')
+  text = text_of(distilled=f'{folder}, {other}')
+  encoded = text.tokenizer.encode_lines(['Es regnet.', 'Es schneit.', 'Es schneit.'])
+  trained = text.tokens('train', 64)
+  expected = [ids.target[i].tolist() for i in range(3)] + encoded  # 'Es regnet.' was spelt in another way
+  assert [trained.target[i].tolist() for i in range(len(trained))] == expected
+  again = text_of(distilled=f'{other},{other}').tokens('train', 64)
+  assert [again.target[i].tolist() for i in range(len(again))] == encoded
+  one, both = text_of(distilled=str(folder)).experiment.distilled_key(), text.experiment.distilled_key()
+  turned = text_of(distilled=f'{other},{folder}').experiment.distilled_key()
+  assert len({one, both, turned}) == 3 and len(both) == 16
+  (other / 'train.de').write_text('Es regnet.\nEs schneit.\nEs taut.\n')
+  assert text.experiment.distilled_key() != both
+  with pytest.raises(UserError, match=r"no folder '.*nowhere' with distilled text"):
+    text_of(distilled=f'{folder},{tmp_path}/nowhere')
+
+
+def test_of_several_own_texts_the_first_is_written_without_a_search(text_of, distilled, tmp_path):
+  other = shutil.copytree(distilled, tmp_path / 'other')
+  (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 1}}')
+  (other / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 4}}')
+  assert len(text_of(own=f'{distilled},{other}').tokens('train')) == 3
+  with pytest.raises(UserError, match='other was written by a search with beam=4, not greedily'):
+    text_of(own=f'{other},{distilled}')
+  (other / 'config.json').unlink()
+  with pytest.raises(UserError, match=r'other is no finished text of experiments\.distill'):
+    text_of(own=f'{distilled},{other}')
+
+
+def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
+  folder, ids = with_ids
+  text = text_of(distilled=str(folder))
+  with pytest.raises(UserError, match=r'distilled has no text of the dev set: give its command again'):
+    text.own_dev()
+  with pytest.raises(UserError, match="the text is people's, which has no own text of the dev set"):
+    text_of().own_dev()
+  for language in ('en', 'de'):
+    shutil.copy(folder / f'train.{language}', folder / f'dev.{language}')
+  data = text.experiment.data
+  key = open_text(data.lines_of(folder, 'dev'), data.cache).key
+  (folder / 'dev.json').write_text(json.dumps({'ids': save_ids(folder, ids, text.tokenizer, key, 'dev')}))
+  assert [text.own_dev().target[i].tolist() for i in range(3)] == [ids.target[i].tolist() for i in range(3)]
+  (batch,) = text.own_dev_batches()
+  assert sorted(batch['target'].ravel())[-len(ids.target.tokens) :] == sorted(ids.target.tokens)
 
 
 def test_distilled_text_that_is_not_whole_is_refused_before_the_tokenizer_is_learnt(text_of, distilled, tmp_path):
