@@ -42,6 +42,7 @@ STRICT = (
   'decoding/test_programs',
   'decoding/test_sampling',
   'decoding/test_score',
+  'decoding/test_taps',
   'decoding/test_theory',
   'decoding/test_topology',
   'evaluation/test_agreement',

@@ -16,6 +16,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, has_best
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import Capacity, causal, suppress
+from fastdec.models.taps import apply_with
 from fastdec.struct import Bound
 
 
@@ -67,7 +68,8 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
   capacity = Capacity(total=t + max_len + drafter.nodes, nodes=max(t, drafter.nodes))
   memory = model.encode(params, prompt.inputs)
   cache = model.init_cache(params, memory, b, capacity)
-  hidden, taps, cache = model.apply(params, prompt.tokens, causal(t), cache)
+  apply = apply_with(model, getattr(drafter, 'taps', ()))
+  hidden, taps, cache = apply(params, prompt.tokens, causal(t), cache)
   cache = cache.commit(None, prompt.length)
 
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]
@@ -122,7 +124,8 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   topology = draft.topology
 
   # Score: one call of the target over all nodes, the root included.
-  hidden, taps, cache = model.apply(params, draft.tokens, topology.nodes, state.cache)
+  apply = apply_with(model, getattr(drafter, 'taps', ()))
+  hidden, taps, cache = apply(params, draft.tokens, topology.nodes, state.cache)
   logits = _logits(target, hidden)
 
   # Accept: the rule names the last node of a path, and the bonus behind it.

@@ -110,7 +110,7 @@ class Prefill:
   prompt: Prompt
   memory: Any  # the encoder's output, or None
   hidden: Float[Array, 'b t d']  # hidden states of all prompt positions
-  taps: Any
+  taps: tuple[Float[Array, 'b t _'], ...]  # states of the layers `Drafter.taps` at these positions
   root: Int[Array, ' b']  # the first token, which the prompt's last position yielded
   capacity: Capacity  # of the target's cache: enough for a drafter's own cache too
 
@@ -144,7 +144,7 @@ class Step:
 
   draft: Draft
   hidden: Float[Array, 'b n d']
-  taps: Any
+  taps: tuple[Float[Array, 'b n _'], ...]  # as in `Prefill`, of every node
   logits: Float[Array, 'b n v']  # costs nothing where nobody reads it
   accepted: Accepted
   path: Int[Array, 'b m']  # nodes from the root to the last accepted one
@@ -163,6 +163,9 @@ class Drafter(Protocol):
   leave a batch and others come in their places. The three functions are traced once, inside jit.
 
   Right or wrong guesses never change what a lossless rule emits, only how many calls it takes.
+
+  One member more is optional: `taps`, a static tuple of numbers, the layers of the target whose states the drafter
+  reads, in `Prefill.taps` and `Step.taps` (`models/taps.py` says what the numbers mean).
   """
 
   @property

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.api import Capacity, Params, embedding_of
+from fastdec.models.api import Capacity, Params, embedding_of, source_of
+from fastdec.models.taps import apply_with
 from fastdec.sharding import Table, partition_of, under
 
 
@@ -70,8 +71,16 @@ class Transformed:
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Any:
     return self.model.init_cache(params['model'], memory, rows, slots)
 
-  def apply(self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, **how: Any) -> Any:
-    return self.model.apply(params['model'], tokens, nodes, cache, **how)
+  def apply(
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, taps: tuple[int, ...] = (), **how: Any
+  ) -> Any:
+    return apply_with(self.model, taps)(params['model'], tokens, nodes, cache, **how)
+
+  def features(self, params: Params, batch: Any, taps: tuple[int, ...] = (), dropout_key: Array | None = None) -> Any:
+    return self.model.features(params['model'], batch, taps, dropout_key)
+
+  def source(self, memory: Any) -> Any:
+    return source_of(self.model)(memory)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     return embedding_of(self.model)(params['model'], tokens)

@@ -3,8 +3,9 @@
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the
 protocol below and every strategy decodes your model. Two members more are optional. `partition(devices)` says how the
 parameters lie on a mesh of devices, as rows of (regex, PartitionSpec); see `fastdec.sharding`. Without it every device
-has all of them. `d_model` is the width of the hidden states, by which an `Ensemble` tells its members' apart. A whole
-model in thirty lines (a test runs it):
+has all of them. `d_model` is the width of the hidden states, by which an `Ensemble` tells its members' apart. Drafts
+that look into a model ask for more: `apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source`
+(below). A whole model in thirty lines (a test runs it):
 
   @dataclasses.dataclass(frozen=True)
   class Bag:
@@ -238,8 +239,8 @@ class Model(Protocol):
     ...
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache
-  ) -> tuple[Float[Array, 'b n d'], Any, Cache]:
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Cache, taps: tuple[int, ...] = ()
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], Cache]:
     """Reads the nodes of one call.
 
     Args:
@@ -248,11 +249,17 @@ class Model(Protocol):
       nodes: their tree. Node j of row b stands at position cache.length[b] + depths[j], and sees the committed tokens,
         its ancestors and itself.
       cache: with room for n tokens behind each row's length.
+      taps: layers whose states a drafter reads. k stands for the residual stream after k decoder layers: 0 is what
+        enters the first layer (embeddings, with positions where they are added), L what leaves the last, before any
+        final norm. A model may leave this argument out: the loop gives it only where the drafter asks.
 
     Returns:
       hidden: a state for each node, from which `unembed` makes the law of the token after it.
-      taps: hidden states of inner layers for drafters that ask for them; () where none did.
+      taps: the states of these layers, in the order asked for; () where nobody asked, and nothing is computed.
       cache: with the nodes written, and not yet committed.
+
+    Raises:
+      UserError: taps that are not there (`models.taps.check_taps`).
     """
     ...
 
@@ -296,6 +303,13 @@ def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
       ' embedding(params, tokens), or take heads with rooted=False'
     )
   return found
+
+
+def source_of(model: Model) -> Callable[[Any], Any]:
+  """The model's `source`: memory, as `encode` returned it, -> what a draft's own cross-attention reads, the encoder's
+  states `hidden` [b, s, e] and where they are real, `mask` [b, s]. None of a model without an encoder, or without this
+  function."""
+  return getattr(model, 'source', lambda memory: None)
 
 
 def suppress(logits: Float[Array, '*b v'], ids: tuple[int, ...]) -> Float[Array, '*b v']:

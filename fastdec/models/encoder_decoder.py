@@ -12,6 +12,7 @@ from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Capacity, Params, setting
+from fastdec.models.taps import Features, check_taps
 
 
 @struct.pytree
@@ -33,6 +34,7 @@ class EncoderDecoder:
   source_vocab_size = None
 
   d_model = setting('d_model')
+  layers = setting('decoder_layers')
   vocab_size = setting('vocab_size')
   eos_ids = setting('eos_ids')
   pad_id = setting('pad_id')
@@ -58,9 +60,28 @@ class EncoderDecoder:
       batch: 'source', 'target' and their '_segment' (several sentences a row; 0 is padding) and '_position'.
       dropout_key: None switches dropout off.
     """
+    return self.features(params, batch, (), dropout_key).hidden
+
+  def features(
+    self,
+    params: Params,
+    batch: Mapping[str, Int[Array, 'b _']],
+    taps: tuple[int, ...] = (),
+    dropout_key: Array | None = None,
+  ) -> Features:
+    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see `hidden`.
+
+    Raises:
+      UserError: layers that the model does not have.
+    """
+    check_taps(taps, self.layers)
     train = dropout_key is not None
     rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, method='__call__', rngs=rngs)
+    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
+
+  def source(self, memory: Source) -> Source:
+    """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""
+    return memory
 
   def init_cache(self, params: Params, memory: Source, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty cache over the source's keys and values."""

@@ -104,14 +104,19 @@ class Ensemble:
     return Caches(tuple(model.init_cache(p, m, rows, slots) for model, p, m in parts))
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Caches
-  ) -> tuple[Float[Array, 'b n d'], Any, Caches]:
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Caches, taps: tuple[int, ...] = ()
+  ) -> tuple[Float[Array, 'b n d'], tuple[()], Caches]:
+    if taps:
+      raise UserError(
+        f'an ensemble has no layers of its own, and taps={taps} ask for their states: decode with one of its models, or'
+        ' with a draft that reads none'
+      )
     parts = zip(self.models, params, cache.members, strict=True)
-    hidden, taps, members = zip(*(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True)
+    hidden, _, members = zip(*(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True)
     widths = [h.shape[-1] for h in hidden]
     if widths != self._widths:
       raise UserError(f'hidden states of the ensemble are {widths} wide, and its models say d_model={self._widths}')
-    return jnp.concatenate(hidden, axis=-1), taps, Caches(members)
+    return jnp.concatenate(hidden, axis=-1), (), Caches(members)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     ends = np.cumsum(self._widths)

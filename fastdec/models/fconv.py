@@ -23,9 +23,10 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
-from fastdec.models.encoder_decoder import EncoderDecoder
+from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, project
 from fastdec.models.stacks import CHOICES, Attend
+from fastdec.models.taps import Features, check_taps
 from fastdec.sharding import Table
 
 HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
@@ -206,17 +207,24 @@ class Network(nn.Module):
     return LayerKV(x[:, None], ((x + embedded) * HALF)[:, None])
 
   def decode(
-    self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], reads: Reads, train: bool = False
-  ) -> tuple[Float[Array, 'b n d'], tuple[LayerConv | None, ...]]:
+    self,
+    tokens: Int[Array, 'b n'],
+    positions: Int[Array, 'b n'],
+    reads: Reads,
+    train: bool = False,
+    taps: tuple[int, ...] = (),
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], tuple[LayerConv | None, ...]]:
     embedded = self._embed(self.embedding[tokens], self.target_positions[positions], train)
-    x, entries = self.decoder_enter(embedded), []
+    x = self.decoder_enter(embedded)
+    states, entries = [x], []
     for i, layer in enumerate(self.decoder):
       x, entry = layer(x, embedded, i, reads, train)
+      states.append(x)
       entries.append(entry)
-    return self.drop(self.decoder_leave(x), train), tuple(entries)
+    return self.drop(self.decoder_leave(x), train), tuple(states[k] for k in taps), tuple(entries)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
-    """Teacher-forced hidden states of packed rows; see `FConv.hidden`."""
+  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+    """Teacher-forced states of packed rows; see `FConv.features`."""
     c = self.config
     source, target = batch['source_segment'], batch['target_segment']
     memory = self.encode(batch['source'], batch['source_position'], source, train)
@@ -227,10 +235,17 @@ class Network(nn.Module):
       return (packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None)
 
     reads = Reads(causal, memory, target[:, :, None] == source[:, None, :], attend)
-    return self.decode(inputs, batch['target_position'], reads, train)[0]
+    hidden, states, _ = self.decode(inputs, batch['target_position'], reads, train, taps)
+    return Features(hidden, states, source_states(memory))
 
   def _embed(self, words: Float[Array, 'b n e'], positions: Float[Array, 'b n e'], train: bool) -> Array:
     return self.drop((words + positions).astype(self.config.dtype), train)
+
+
+def source_states(memory: LayerKV) -> Float[Array, 'b s e']:
+  """What a draft reads of the source: the values of attention, which tell of the token in its place as well as of what
+  stands around it, as the states of a Transformer's encoder do. The keys alone do not."""
+  return memory.v[:, 0]
 
 
 def cached_reads(nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Array, 'b s'], across: Attend) -> Reads:
@@ -265,6 +280,10 @@ class FConv(EncoderDecoder):
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
+  @property
+  def layers(self) -> int:
+    return len(self.config.decoder_layers)
+
   def partition(self, devices: int) -> Table:
     """By words and by gated channels; attention, which has one head, stays whole. See `fastdec.sharding`."""
     return (
@@ -278,6 +297,10 @@ class FConv(EncoderDecoder):
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
     return Memory((self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask)
 
+  def source(self, memory: Memory) -> Source:
+    """What a draft's cross-attention reads; see `models.api.source_of`."""
+    return Source(source_states(memory.layers[0]), memory.mask)
+
   def init_cache(self, params: Params, memory: Memory, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty cache over the memory; its size does not depend on how many tokens there will be."""
     sizes = [(before, width) for before, _, width in with_inputs(self.config.decoder_layers)]
@@ -285,14 +308,21 @@ class FConv(EncoderDecoder):
     return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype, back), memory)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, across: Attend = attend
-  ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: WithMemory,
+    taps: tuple[int, ...] = (),
+    across: Attend = attend,
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
     """See `models.api.Model.apply`; `across` is how queries meet the memory."""
+    check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     reads = cached_reads(nodes, own, memory.layers[0], memory.mask, across)
-    hidden, layers = self._call(params, tokens, positions, reads, method='decode')
-    return hidden, (), WithMemory(ConvCache(layers, own.length), memory)
+    hidden, states, layers = self._call(params, tokens, positions, reads, method='decode', taps=taps)
+    return hidden, states, WithMemory(ConvCache(layers, own.length), memory)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""

@@ -21,8 +21,10 @@ from fastdec.cache.ring import LocalCache, ring_size
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
+from fastdec.models.encoder_decoder import Source
 from fastdec.models.layers import Dense, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
+from fastdec.models.taps import Features, check_taps
 from fastdec.sharding import Table
 
 INTENSITIES, CHANNELS = 256, 3
@@ -88,14 +90,15 @@ class Network(Stacks):
   def unembed(self, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     return self.output(hidden).astype(np.promote_types(hidden.dtype, np.float32))
 
-  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
-    """Teacher-forced hidden states; see `ImageTransformer.hidden`."""
-    memory = self.memory(self.encode(*_flat(batch['source']), attend_to_all, train))
+  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+    """Teacher-forced states; see `ImageTransformer.features`."""
+    source = self.encode(*_flat(batch['source']), attend_to_all, train)
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     sees = Sees(functools.partial(attend_locally, block=self.config.block_length), attend_to_all)
-    hidden, _ = self.decode(shifted, jnp.arange(shifted.shape[1], dtype=jnp.int32)[None], sees, memory, train=train)
+    positions = jnp.arange(shifted.shape[1], dtype=jnp.int32)[None]
+    hidden, states, _ = self.decode(shifted, positions, sees, self.memory(source), train=train, taps=taps)
     self.output(hidden[:1, :1])  # in `init`, makes its parameters
-    return hidden
+    return Features(hidden, states, source)
 
 
 def ordered_intensities(d: int) -> Float[np.ndarray, 'v d']:
@@ -137,6 +140,11 @@ class ImageTransformer:
     return self.config.d_model
 
   @property
+  def layers(self) -> int:
+    """Decoder layers."""
+    return self.config.decoder_layers
+
+  @property
   def fixed_length(self) -> int:
     """Tokens of every output."""
     return self.config.size**2 * CHANNELS
@@ -172,9 +180,20 @@ class ImageTransformer:
       batch: 'source' uint8[b, 8, 8, 3], 'target' int[b, t]: intensities in raster scan, t at most `fixed_length`.
       dropout_key: None switches dropout off.
     """
+    return self.features(params, batch, (), dropout_key).hidden
+
+  def features(
+    self, params: Params, batch: Mapping[str, Array], taps: tuple[int, ...] = (), dropout_key: Array | None = None
+  ) -> Features:
+    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see `hidden`.
+
+    Raises:
+      UserError: layers that the model does not have.
+    """
+    check_taps(taps, self.layers)
     train = dropout_key is not None
     rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, method='__call__', rngs=rngs)
+    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
 
   def encode(self, params: Params, inputs: Shaped[Array, '...']) -> Picture:
     """Encodes small pictures, uint8[b, 8, 8, 3] (8: the config's `source_size`).
@@ -192,6 +211,10 @@ class ImageTransformer:
       wanted, given = f'uint8[rows, {side}, {side}, {CHANNELS}]', f'{inputs.dtype}{list(inputs.shape)}'
       raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
 
+  def source(self, memory: Picture) -> Source:
+    """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""
+    return Source(memory.hidden, jnp.ones(memory.hidden.shape[:2], bool))
+
   def init_cache(self, params: Params, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty ring over the small picture's keys and values."""
     c = self.config
@@ -203,15 +226,17 @@ class ImageTransformer:
     return WithMemory(own, Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool)))
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory
-  ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, taps: tuple[int, ...] = ()
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], WithMemory]:
     """See `models.api.Model.apply`."""
+    check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     mask = local_mask(nodes, own.length, own.slots, own.block)
     sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
-    return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
+    args = (tokens, positions, sees, memory.layers, own)
+    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
+    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits of the 256 intensities."""

@@ -21,6 +21,7 @@ from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.layers import Dense, Dropout, project
 from fastdec.models.rotary import ROPES, Rope, rotate
+from fastdec.models.taps import Features, check_taps
 from fastdec.sharding import Table
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -198,19 +199,21 @@ class Network(nn.Module):
     attends: Attends,
     cache: KVCache | None = None,
     train: bool = False,
-  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    taps: tuple[int, ...] = (),
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     c = self.config
     x = self.drop(self.embedding[tokens].astype(c.dtype), train)
     angles = c.rotary.angles(positions, c.width)
-    entries = []
+    states, entries = [x], []
     for i, (layer, window) in enumerate(zip(self.layer, c.layer_windows, strict=True)):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)
       x, entry = layer(x, angles, attends[window], *cached, train=train)
+      states.append(x)
       entries.append(entry)
-    return self.norm(x), tuple(entries)
+    return self.norm(x), tuple(states[k] for k in taps), tuple(entries)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
-    """Teacher-forced hidden states of packed rows; see `LM.hidden`."""
+  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+    """Teacher-forced states of packed rows; see `LM.features`."""
     segment, position = batch['target_segment'], batch['target_position']
     behind = position[:, :, None] - position[:, None, :]
     sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[None]
@@ -221,7 +224,8 @@ class Network(nn.Module):
       return sees & (behind < window) if window else sees
 
     attends = {window: functools.partial(attend, mask=within(window)) for window in set(self.config.layer_windows)}
-    return self.decode(inputs, position, attends, train=train)[0]
+    hidden, states, _ = self.decode(inputs, position, attends, train=train, taps=taps)
+    return Features(hidden, states, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,11 +238,15 @@ class LM:
   fixed_length = None
 
   d_model = setting('d_model')
+  layers = setting('layers')
   vocab_size = setting('vocab_size')
   eos_ids = setting('eos_ids')
   pad_id = setting('pad_id')
   suppressed_ids = setting('suppressed_ids')
   max_positions = setting('max_positions')
+
+  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+    return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
   def partition(self, devices: int) -> Table:
     """Embeddings and logits by words, pairs of products as in `models.stacks`; see `fastdec.sharding`.
@@ -265,10 +273,24 @@ class LM:
       batch: 'target', 'target_segment' (several texts a row; 0 is padding), 'target_position'; others are not read.
       dropout_key: None switches dropout off.
     """
+    return self.features(params, batch, (), dropout_key).hidden
+
+  def features(
+    self,
+    params: Params,
+    batch: Mapping[str, Int[Array, 'b _']],
+    taps: tuple[int, ...] = (),
+    dropout_key: Array | None = None,
+  ) -> Features:
+    """What drafts learn from: the hidden states, and those of the layers `taps`; see `hidden`.
+
+    Raises:
+      UserError: layers that the model does not have.
+    """
+    check_taps(taps, self.layers)
     train = dropout_key is not None
     rngs = {'dropout': dropout_key} if train else {}
-    hidden: Any = Network(self.config).apply({'params': params}, batch, train=train, rngs=rngs)
-    return hidden
+    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
 
   def encode(self, params: Params, inputs: Array | None) -> None:
     """Nothing: there is no encoder."""
@@ -279,9 +301,10 @@ class LM:
     return KVCache.empty(c.layers, rows, c.kv_heads, slots, c.width, c.dtype)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache
-  ) -> tuple[Float[Array, 'b n d'], tuple[()], KVCache]:
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache, taps: tuple[int, ...] = ()
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], KVCache]:
     """See `models.api.Model.apply`."""
+    check_taps(taps, self.layers)
     mask = node_mask(nodes, cache.length, cache.slots)
 
     def sees(window):
@@ -290,8 +313,8 @@ class LM:
     attends = {window: functools.partial(attend, mask=sees(window)) for window in set(self.config.layer_windows)}
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
     args = (tokens, positions, attends, cache)
-    hidden, layers = Network(self.config).apply({'params': params}, *args, method='decode')
-    return hidden, (), dataclasses.replace(cache, layers=layers)
+    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
+    return hidden, states, dataclasses.replace(cache, layers=layers)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""

@@ -266,11 +266,13 @@ class Stacks(nn.Module):
     memory: tuple[LayerKV, ...],
     cache: KVCache | None = None,
     train: bool = False,
-  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
+    taps: tuple[int, ...] = (),
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     x = self.embed(tokens, positions, 'target', train)
-    entries = []
+    states, entries = [x], []
     for i, layer in enumerate(self.decoder):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)
       x, entry = layer(x, sees, memory[i], *cached, train=train)
+      states.append(x)
       entries.append(entry)
-    return self.leave(x, 'decoder', train), tuple(entries)
+    return self.leave(x, 'decoder', train), tuple(states[k] for k in taps), tuple(entries)

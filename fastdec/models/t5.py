@@ -23,6 +23,7 @@ from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, project
 from fastdec.models.stacks import ACTIVATIONS, PARTITION, Attend, Sees, StackConfig, Stacks
+from fastdec.models.taps import Features, check_taps
 from fastdec.sharding import Table
 
 # Queries are not scaled: the initialisation is instead (`t5.T5.init`).
@@ -154,8 +155,8 @@ class T5Network(Stacks):
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
     return self.drop(super().leave(x, stack, train), train)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
-    """Teacher-forced hidden states of packed rows; see `T5.hidden`."""
+  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+    """Teacher-forced states of packed rows; see `T5.features`."""
     c = self.config
     source, target = batch['source_segment'], batch['target_segment']
     at_source, at_target = batch['source_position'], batch['target_position']
@@ -173,7 +174,8 @@ class T5Network(Stacks):
     sees = Sees(seeing(causal, bias), seeing(same(target, source)))
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(at_target == 0, c.start_id, shifted)
-    return self.decode(inputs, at_target, sees, self.memory(hidden), train=train)[0]
+    decoded, states, _ = self.decode(inputs, at_target, sees, self.memory(hidden), train=train, taps=taps)
+    return Features(decoded, states, hidden)
 
 
 def unscaled_queries(params: Mapping, d_kv: int) -> Mapping:
@@ -216,9 +218,16 @@ class T5(EncoderDecoder):
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, across: Attend = attend
-  ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: WithMemory,
+    taps: tuple[int, ...] = (),
+    across: Attend = attend,
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
     """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each layer in turn."""
+    check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     keys = slot_positions(nodes, own.length, own.slots)
@@ -227,8 +236,9 @@ class T5(EncoderDecoder):
       functools.partial(attend_unscaled, mask=node_mask(nodes, own.length, own.slots), bias=bias),
       functools.partial(across, mask=memory.mask[:, None, :], scale=1.0),
     )
-    hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
-    return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
+    args = (tokens, positions, sees, memory.layers, own)
+    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
+    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""

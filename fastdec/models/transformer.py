@@ -19,6 +19,7 @@ from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import project, sinusoids
 from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
+from fastdec.models.taps import Features, check_taps
 from fastdec.sharding import Table
 
 
@@ -88,8 +89,8 @@ class Network(Stacks):
     x = embedding[tokens].astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
     return self.drop(x + signal.astype(c.dtype), train)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool) -> Float[Array, 'b t d']:
-    """Teacher-forced hidden states of packed rows; see `Transformer.hidden`."""
+  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+    """Teacher-forced states of packed rows; see `Transformer.features`."""
     source, target = batch['source_segment'], batch['target_segment']
 
     def same(query, key):
@@ -103,7 +104,10 @@ class Network(Stacks):
     sees = Sees(seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source)))
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(batch['target_position'] == 0, self.config.start_id, shifted)
-    return self.decode(inputs, batch['target_position'], sees, self.memory(hidden), train=train)[0]
+    decoded, states, _ = self.decode(
+      inputs, batch['target_position'], sees, self.memory(hidden), train=train, taps=taps
+    )
+    return Features(decoded, states, hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,17 +132,25 @@ class Transformer(EncoderDecoder):
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, across: Attend = attend
-  ) -> tuple[Float[Array, 'b n d'], tuple[()], WithMemory]:
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: WithMemory,
+    taps: tuple[int, ...] = (),
+    across: Attend = attend,
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
     """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each layer in turn."""
+    check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     sees = Sees(
       functools.partial(attend, mask=node_mask(nodes, own.length, own.slots)),
       functools.partial(across, mask=memory.mask[:, None, :]),
     )
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    hidden, layers = self._call(params, tokens, positions, sees, memory.layers, own, method='decode')
-    return hidden, (), WithMemory(dataclasses.replace(own, layers=layers), memory)
+    args = (tokens, positions, sees, memory.layers, own)
+    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
+    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
