@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.lab.text import OnText, Text
+from fastdec.data.text.tokens import Ragged
 from fastdec.errors import UserError
 from fastdec.models.lm import LM, LMConfig
 
@@ -36,10 +37,13 @@ class CaptionTraining(OnText):
 
 def prompts_of(text: Captions, split: str, n: int) -> Int[np.ndarray, 'n s']:
   """BOS and the first n tokens of every caption that has more than n."""
-  tokens, first = text.tokens(split).target, text.model.config.bos_id
+  return beginnings_of(text, text.tokens(split).target, n, f'the {split} set')
+
+
+def beginnings_of(text: Captions, tokens: Ragged, n: int, where: str) -> Int[np.ndarray, 'n s']:
+  """BOS and the first n tokens of every sentence that has more than n, its end being one; `where` they are from."""
+  first = text.model.config.bos_id
   found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
   if not found:
-    raise UserError(
-      f'config.measure.prompt={n} tokens are too long, no sentence of the {split} set has more: give fewer'
-    )
+    raise UserError(f'config.measure.prompt={n} tokens are too long, no sentence of {where} has more: give fewer')
   return np.array(found, np.int32)

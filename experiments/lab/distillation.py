@@ -25,10 +25,10 @@ from experiments.lab.model_text import RECORDS, author_of, record_of, save_ids
 from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
 from experiments.lab.sources import Source, Sources
-from experiments.lab.text import OnText, Text, TextConfig, listed
+from experiments.lab.text import OnText, Split, Text, TextConfig, listed
 from experiments.lab.translator import Translator
 from fastdec import folders, gate
-from fastdec.data.text.corpus import TextData, open_text
+from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import locked, whole_file, write_json
@@ -144,7 +144,7 @@ class _Written(NamedTuple):
 def _save(
   data: TextConfig,
   workdir: pathlib.Path,
-  split: str,
+  split: Split,
   made: Iterable[tuple[list[Source], list[Any] | None]],
   tokenizer: Tokenizer,
   record: dict[str, Any],
@@ -171,7 +171,7 @@ def _save(
     if not counts['lines']:
       raise UserError(f'the teacher has written nothing for all {counts["sources"]} {split} sources: train it longer')
   source_ids, target_ids = map(Ragged.joined, zip(*chunks, strict=True))
-  lines = open_text(TextData('files', train=tuple(map(str, files))), data.cache)
+  lines = open_text(data.lines_of(workdir, split), data.cache)
   ids = save_ids(workdir, TokenPairs(source_ids, target_ids), tokenizer, lines.key, split)
   write_json(workdir / RECORDS[split], {**record, 'counts': counts, 'ids': ids})
 

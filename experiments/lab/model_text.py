@@ -67,7 +67,7 @@ def check_greedy(folder: pathlib.Path) -> None:
   """Raises UserError where a folder has no finished text that a model has written without a search."""
   check_written(folder)
   record = record_of(folder)
-  beam = record.get('distill', {}).get('beam')
+  beam = record['distill'].get('beam') if 'distill' in record else 1  # a language model goes on greedily
   if beam != 1:
     raise UserError(f'the text in {folder} was written by a search with beam={beam}, not greedily: {WRITE_OWN}')
 

@@ -43,21 +43,25 @@ def of_training(text: Corpus, row_length: int) -> Sources:
 
 def of_dev(text: Corpus, row_length: int) -> Sources | None:
   """The sources of the dev set, without their translations; None where there is no such set."""
-  return Sources(functools.partial(_alone, (text,), 'dev'), row_length) if 'dev' in text.counts else None
+  return Sources(functools.partial(alone, (text,), 'dev'), row_length) if 'dev' in text.counts else None
 
 
 def of_files(paths: Sequence[str], cache: str, row_length: int) -> Sources:
-  """The lines of text files, one file behind the other, without blank ones.
+  """The lines of text files, one file behind the other, without blank ones; see `texts_of`."""
+  return Sources(functools.partial(alone, texts_of(paths, cache), 'train'), row_length)
+
+
+def texts_of(paths: Sequence[str], cache: str) -> list[Corpus]:
+  """Files of one language, as texts whose training pairs are each a line and itself.
 
   Raises:
     UserError: a file that is missing, damaged, empty or not UTF-8.
   """
-  texts = [open_text(TextData('files', train=(path, path)), cache) for path in paths]  # each line beside itself
-  return Sources(functools.partial(_alone, texts, 'train'), row_length)
+  return [open_text(TextData('files', train=(path, path)), cache) for path in paths]
 
 
-def _alone(texts: Sequence[Corpus], split: str) -> Iterator[Source]:
-  """Sources without translations."""
+def alone(texts: Sequence[Corpus], split: str) -> Iterator[Source]:
+  """The sources of a split of all texts, without translations; blank ones are left out."""
   for text in texts:
     for source, _ in text.pairs(split):
       if source.strip():

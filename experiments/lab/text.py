@@ -19,6 +19,7 @@ from fastdec.errors import UserError
 from fastdec.models.api import Model
 from fastdec.tokenizers.sentencepiece import Tokenizer
 
+Split = Literal['train', 'dev']  # of what a model wrote
 DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
 
 
@@ -72,7 +73,7 @@ class TextConfig:
     """Where the lines to train on are: those of `data`, or of each folder that a model wrote."""
     return tuple(self.lines_of(folder, 'train') for folder in self.written) or (self.data,)
 
-  def lines_of(self, folder: pathlib.Path, split: Literal['train', 'dev']) -> TextData:
+  def lines_of(self, folder: pathlib.Path, split: Split) -> TextData:
     """Where the lines of a split are that a model wrote."""
     if not folder.is_dir():
       name = 'own' if self.own else 'distilled'
@@ -204,7 +205,7 @@ class Text:
       raise UserError(f'{folders[0]} has no text of the dev set: {remedy}')
     return self._written(folders[0], 'dev', None)
 
-  def _written(self, folder: pathlib.Path, split: Literal['train', 'dev'], max_length: int | None) -> TokenPairs:
+  def _written(self, folder: pathlib.Path, split: Split, max_length: int | None) -> TokenPairs:
     """Ids of what a model wrote: as it wrote them, where they are of these lines and this tokenizer."""
     config = self.experiment.data
     text = open_text(config.lines_of(folder, split), config.cache)

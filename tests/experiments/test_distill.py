@@ -13,10 +13,13 @@ import sys
 import pytest
 
 import fastdec as fd
+from configs import wmt14
 from experiments.lab.shards import Shards
+from experiments.lab.text import Text
+from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import files, folders
 from fastdec.data.text.tokens import TokenPairs
-from tests.experiments.conftest import ROOT, run
+from tests.experiments.conftest import ROOT, run, with_settings
 
 SHARDS = 10
 SETTINGS = {'distill.shard_size': 20, 'distill.rows': 4, 'distill.beam': 2, 'distill.max_len': '(0, 6)'}
@@ -114,6 +117,12 @@ def test_own_text_has_that_of_the_dev_sources_beside_it(table, own):
   model, params = folders.load(table.folder / 'base')
   record, ids = json.loads((own / 'dev.json').read_text()), TokenPairs.load(own / 'dev.npy')
   assert record['counts'] == {'sources': 500, 'lines': 500, 'empty': 0, 'long': 0} and len(ids) == 500
+  config = with_settings(wmt14.get_config('scale=smoke'), {'data.cache': str(table.cache), 'data.own': str(own)})
+  config.data.update({'max_train': 200, 'vocab_size': 300})
+  text = Text.of(TranslationExperiment.of(config))
+  assert text.own_dev().target.tokens.tolist() == ids.target.tokens.tolist()
+  lines = (own / 'dev.de').read_text().splitlines()
+  assert text.tokenizer.encode_lines(lines) != [ids.target[i].tolist() for i in range(500)]  # as they were written
   for i in (0, 499):
     out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
     greedy = out.tokens[0, : out.lengths[0]].tolist()
@@ -144,7 +153,7 @@ def others(tmp_path_factory):
   return f'{folder}/some.txt.gz,{folder}/more.txt'
 
 
-OWN = SETTINGS | {'distill.beam': 1, 'distill.shard_size': 3, 'distill.rows': 4}
+OWN = SETTINGS | {'distill.beam': 1, 'distill.shard_size': 3, 'distill.rows': 32}
 
 
 def test_sources_from_files_are_rewritten_in_place_of_the_training_text(table, others, launch, tmp_path):

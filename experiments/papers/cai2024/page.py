@@ -92,9 +92,10 @@ class MedusaPage(Page[MedusaCell]):
     target = self.training(self.run('target'), 'the language model')
     config, is_own = self.experiment.measure, self.experiment.text == 'own'
 
-    def write(_: float | None) -> None:
+    def write(budget: float | None) -> None:
       text, data = self.experiment.on(None).open(), self.experiment.data
-      self_distillation.write(self._own, self.workdir / 'target', text, data, config.prompt, config.max_len)
+      where = self._own, self.workdir / 'target'
+      self_distillation.write(*where, text, data, config.prompt, config.max_len, budget=budget)
 
     def is_written() -> bool:
       return self.run('target').is_current and self._is_written()
