@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from fastdec.errors import UserError
 
 FEW = 256  # tokens that are ranked at first
+BLOCK = 16  # tokens of which `best` ranks the largest at first
 
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
@@ -19,6 +20,26 @@ def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
   v = x.shape[-1]
   at_max = x == x.max(axis=-1, keepdims=True)
   return jnp.where(at_max, jnp.arange(v, dtype=jnp.int32), v - 1).min(axis=-1)
+
+
+def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
+  """The m largest entries and their indices, largest first; of equal ones the lowest index, but 0 may come before -0.
+
+  Ranking is what costs. The m largest stand in the m blocks with the largest maxima, and those are found by reductions.
+  """
+  v = x.shape[-1]
+  if m == 1:
+    return x.max(axis=-1, keepdims=True), argmax(x)[..., None]
+  if v < 2 * m * BLOCK:
+    values, ids = jax.lax.top_k(x, m)
+    return values, ids
+  pad = [(0, 0)] * (x.ndim - 1) + [(0, -v % BLOCK)]
+  blocks = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*x.shape[:-1], -1, BLOCK)
+  # In the order of indices, so that of equal entries the first is the one of the lowest index.
+  which = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), m)[1], axis=-1)
+  few = jnp.take_along_axis(blocks, which[..., None], axis=-2)
+  values, places = jax.lax.top_k(few.reshape(*x.shape[:-1], -1), m)
+  return values, jnp.take_along_axis(which, places // BLOCK, axis=-1) * BLOCK + places % BLOCK
 
 
 def given(keys: Array | None) -> Array:

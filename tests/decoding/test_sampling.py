@@ -11,7 +11,7 @@ from scipy.stats import chi2_contingency, chisquare
 import fastdec as fd
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import FEW, warp
+from fastdec.decoding.sampling import BLOCK, FEW, best, warp
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashHeads, HashLM
 
@@ -35,6 +35,21 @@ def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float
   law = np.zeros(len(scaled))
   law[kept] = np.exp(scaled[kept] - scaled.max())
   return law / law.sum()
+
+
+@pytest.mark.parametrize('v', [5, 2 * BLOCK * 5 - 1, 2 * BLOCK * 5, 1000])
+@pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
+def test_the_best_few_are_those_of_the_definition(kind, v):
+  """Of equal entries the lowest index, whether all are ranked or blocks of them; nothing but minus infinity too."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(0, 3, (4, 3, v)).astype(np.float32)
+  x = x.round() + 0 if kind == 'tied' else x  # without -0
+  x = np.where(rng.random(x.shape) < 3 / v, x, -np.inf) if kind == 'ruled out' else x
+  for m in (1, 2, 5):
+    values, ids = best(jnp.asarray(x), m)
+    expected = np.argsort(-x, axis=-1, kind='stable')[..., :m]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
 
 
 @hypothesis.given(

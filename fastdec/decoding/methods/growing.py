@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import count
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -165,7 +166,7 @@ def _children(
   scores: Float[Array, 'b p'], log_q: Float[Array, 'b p v'], width: int, ids: Int[Array, '...'] | None
 ) -> tuple[Int[Array, 'b c'], Float[Array, 'b c']]:
   """Tokens and scores of the best children of each node, side by side: c = p * width."""
-  best_bpw, index_bpw = jax.lax.top_k(log_q, width)  # ties: lowest index
+  best_bpw, index_bpw = best(log_q, width)
   # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than its parent.
   best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0))
   tokens_bpw = index_bpw

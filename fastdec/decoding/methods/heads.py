@@ -13,10 +13,11 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.greedy import NoDraft
-from fastdec.decoding.methods.lattice import Lattice, best, fill
+from fastdec.decoding.methods.lattice import Lattice, fill
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec.decoding.methods import growing
-from fastdec.decoding.sampling import argmax, draw, given
+from fastdec.decoding.sampling import draw, given
 from fastdec.decoding.topology import Topology
 
 Bias = Callable[[Array, Array], Array]
@@ -43,14 +43,6 @@ class Lattice:
     """The tokens of the i-th token's candidates with these indices."""
     flat = jnp.take_along_axis(self.ids[:, i], choice.reshape(len(choice), -1), axis=-1)
     return flat.reshape(choice.shape)
-
-
-def best(logits: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
-  """The scores and ids of the m likeliest tokens, best first; of equal ones the lowest id."""
-  if m == 1:
-    return logits.max(axis=-1, keepdims=True), argmax(logits)[..., None]
-  scores, ids = jax.lax.top_k(logits, m)
-  return scores, ids
 
 
 def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
