@@ -53,6 +53,7 @@ STRICT = (
   'heads/',
   'test_fields',
   'models/test_attention',
+  'models/test_taps',
   'tokenizers/',
   'training/test_losses',
 )

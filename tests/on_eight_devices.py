@@ -29,7 +29,7 @@ from fastdec.models.image_transformer import ImageTransformer, ImageTransformerC
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.sharding import MeshConfig, make_mesh, place, place_rows, using
+from fastdec.sharding import MeshConfig, make_mesh, mesh_of, place, place_rows, using
 from fastdec.struct import Bound
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
@@ -177,6 +177,14 @@ def families():
     both = zip(params, strategies, strict=True)
     alone, placed = (fd.decode(model, values, SOURCES, strategy, max_len=10) for values, strategy in both)
     tokens[name] = bool((alone.tokens == placed.tokens).all() and (alone.block_sizes == placed.block_sizes).all())
+  states = {}
+  for name, model, params in (
+    ('lm', grouped, grouped_params),
+    ('t5', gated, t5_params),
+    ('fconv', gates, fconv_params),
+  ):
+    alone, placed = (tapped(model, values) for values in params)
+    states[name] = all(np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(alone, placed, strict=True))
   parts = {
     name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(placed)) if part}
     for name, (_, placed) in {
@@ -184,7 +192,20 @@ def families():
       'medusa': heads[own],
     }.items()
   }  # fmt: skip
-  return {'tokens': tokens, 'parts': parts}
+  return {'tokens': tokens, 'parts': parts, 'taps': states}
+
+
+def tapped(model, params):
+  """States of every layer, as a draft learns from them."""
+  target, ones = SOURCES[:, :4], np.ones((8, 4), np.int32)
+  batch = {'target': target, 'target_segment': ones, 'target_position': ones * np.arange(4, dtype=np.int32)}
+  if model.start_id is not None:
+    source, ones = SOURCES, np.ones((8, 6), np.int32)
+    batch |= {'source': source, 'source_segment': ones, 'source_position': ones * np.arange(6, dtype=np.int32)}
+  features = jax.jit(lambda params, batch: model.features(params, batch, tuple(range(model.layers + 1))))
+  mesh = mesh_of(params)
+  with using(mesh):
+    return features(params, place_rows(batch, mesh)).taps
 
 
 def part_of(leaf):

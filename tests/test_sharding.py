@@ -111,6 +111,11 @@ def test_language_models_t5_and_fconv_decode_on_eight_devices_what_they_do_on_on
 
 
 @pytest.mark.slow
+def test_the_states_of_layers_on_eight_devices_are_those_on_one(families):
+  assert families['taps'] == {'lm': True, 't5': True, 'fconv': True}
+
+
+@pytest.mark.slow
 def test_each_of_two_devices_has_half_of_a_language_models_matrices(families):
   layer = {
     'q/kernel': [2, 4, 16],  # [heads, width, inputs]

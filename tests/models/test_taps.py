@@ -1,0 +1,260 @@
+"""What the numbers of taps mean, and what else drafts read of a target: states of packed batches, and of the source."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.transformed import Transformed
+from fastdec.models.api import causal, embedding_of, source_of
+from fastdec.models.layers import sinusoids
+from fastdec.models.lm import RMSNorm
+from tests.decoding.models_table import PICTURES, made
+
+NAMES = ('lm with windows', 't5', 'transformer', 'fconv', 'image')
+TRANSLATORS = ('t5', 'transformer', 'fconv')
+# Two pairs in one row, the second one's source first; and each pair alone.
+PACKED = {
+  'source': [[3, 4, 1, 5, 2, 1, 4, 0]],
+  'source_segment': [[2, 2, 2, 1, 1, 1, 1, 0]],
+  'source_position': [[0, 1, 2, 0, 1, 2, 3, 0]],
+  'target': [[4, 1, 2, 5, 3]],
+  'target_segment': [[1, 1, 2, 2, 2]],
+  'target_position': [[0, 1, 0, 1, 2]],
+}
+ALONE = {
+  1: ([[5, 2, 1, 4]], slice(3, 7), [[4, 1]], slice(0, 2)),
+  2: ([[3, 4, 1]], slice(0, 3), [[2, 5, 3]], slice(2, 5)),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def a_batch(lists):
+  return {name: jnp.array(rows, jnp.int32) for name, rows in lists.items()}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def features_of(model, params, batch, taps=(), key=None):
+  return model.features(params, batch, taps, key)
+
+
+hidden_of = jax.jit(lambda model, params, batch, key=None: model.hidden(params, batch, key), static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def read_source(model, params, inputs):
+  return source_of(model)(model.encode(params, inputs))
+
+
+def every_tap(model):
+  return tuple(range(model.layers + 1))
+
+
+PICTURE_BATCH = {'source': PICTURES[:1], 'target': np.array([[7, 200, 31, 4, 90]], np.int32)}
+
+
+def batch_of(model):
+  if model.fixed_length is not None:
+    return {name: jnp.asarray(x) for name, x in PICTURE_BATCH.items()}
+  return a_batch(PACKED)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_the_last_tap_lacks_nothing_but_what_ends_the_model(name):
+  """Its final norm, where it has one; a convolution's last projection; nothing where norms come last."""
+  case = made(name)
+  model, c = case.model, case.model.config
+  features = features_of(model, case.params, batch_of(model), every_tap(model))
+  last = features.taps[-1]
+  match name:
+    case 'lm with windows':
+      expected = RMSNorm(c).apply({'params': case.params['norm']}, last)
+    case 't5' | 'transformer':
+      expected = c.make_norm().apply({'params': case.params['decoder_norm']}, last)
+    case 'fconv':
+      leave = case.params['decoder_leave']
+      expected = jnp.einsum('btd,ed->bte', last, leave['kernel']) + leave['bias'][None, None]
+    case _:
+      expected = last
+  np.testing.assert_allclose(features.hidden, expected, rtol=1e-9, atol=1e-12)
+  assert name == 'image' or not np.allclose(last.std(), features.hidden.std())
+
+
+@pytest.mark.parametrize('name', ('lm with windows', 't5', 'transformer'))
+def test_tap_0_is_the_embedding_with_its_position_where_that_is_added(name):
+  """Of the token before; at the beginning of a sentence, of what stands there for it."""
+  case, batch = made(name), a_batch(PACKED)
+  entering = features_of(case.model, case.params, batch, every_tap(case.model)).taps[0]
+  read = jnp.array([[0, 4, 0, 2, 5]], jnp.int32)  # `start_id` and `bos_id` are 0 here
+  expected = embedding_of(case.model)(case.params, read)
+  if name == 'transformer':
+    expected = expected * 8**0.5 + sinusoids(batch['target_position'], 8).astype(expected.dtype)
+  np.testing.assert_allclose(entering, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_taps_come_in_the_order_asked_for_and_leave_the_hidden_states_as_they_are(name):
+  case = made(name)
+  batch, every = batch_of(case.model), every_tap(case.model)
+  alone = features_of(case.model, case.params, batch)
+  forth, back = (features_of(case.model, case.params, batch, taps) for taps in (every, every[::-1]))
+  assert alone.taps == () and len(forth.taps) == len(every)
+  for one, other in zip(forth.taps, back.taps[::-1], strict=True):
+    np.testing.assert_array_equal(one, other)
+  for features in (alone, forth):
+    np.testing.assert_array_equal(features.hidden, hidden_of(case.model, case.params, batch))
+  assert not np.allclose(forth.taps[0].std(), forth.taps[-1].std())
+
+
+@pytest.mark.parametrize('name', TRANSLATORS)
+def test_the_source_of_packed_pairs_is_that_of_each_alone(name):
+  """What a draft's cross-attention is trained on is what it reads in decoding; taps of packed pairs likewise."""
+  case = made(name)
+  packed = features_of(case.model, case.params, a_batch(PACKED), every_tap(case.model))
+  for source, at_source, target, at_target in ALONE.values():
+    found = read_source(case.model, case.params, jnp.array(source, jnp.int32))
+    np.testing.assert_allclose(packed.source[:, at_source], found.hidden, rtol=1e-9, atol=1e-12)
+    assert found.mask.all() and found.mask.shape == found.hidden.shape[:2]
+    alone = {}
+    for side, ids in (('source', source), ('target', target)):
+      places = list(range(len(ids[0])))
+      alone |= {side: ids, f'{side}_segment': [[1] * len(places)], f'{side}_position': [places]}
+    features = features_of(case.model, case.params, a_batch(alone), every_tap(case.model))
+    for states, expected in zip(packed.taps, features.taps, strict=True):
+      np.testing.assert_allclose(states[:, at_target], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_padding_is_masked_in_the_source():
+  for name in TRANSLATORS:
+    case = made(name)
+    found = read_source(case.model, case.params, jnp.array([[3, 4, 0, 0]], jnp.int32))
+    assert found.mask.tolist() == [[True, True, False, False]]
+
+
+def test_a_picture_s_source_is_all_of_it():
+  case = made('image')
+  features = features_of(case.model, case.params, batch_of(case.model))
+  found = read_source(case.model, case.params, jnp.asarray(PICTURES[:1]))
+  np.testing.assert_allclose(features.source, found.hidden, rtol=1e-9)
+  assert found.mask.shape == (1, 3) and found.mask.all()
+
+
+def test_a_model_without_an_encoder_has_no_source():
+  case = made('lm with windows')
+  assert features_of(case.model, case.params, a_batch(PACKED)).source is None
+  assert source_of(case.model)(case.model.encode(case.params, None)) is None
+
+
+def test_a_convolution_s_source_tells_tokens_apart_that_stand_in_one_place():
+  """It holds the embedding of the token itself, as a Transformer's states do: here times the root of a half."""
+  case = made('fconv')
+  params = jax.tree.map(jnp.zeros_like, case.params) | {'embedding': case.params['embedding']}
+  found = read_source(case.model, params, jnp.array([[3, 4]], jnp.int32))
+  np.testing.assert_allclose(found.hidden[0], 0.5**0.5 * params['embedding'][jnp.array([3, 4])], rtol=1e-9)
+
+
+def test_features_have_dropout_where_they_are_given_a_key():
+  """A target may be trained together with its draft, which then reads what the target's own loss has seen."""
+  case, key = made('transformer'), jax.random.key(0)
+  model = type(case.model)(dataclasses.replace(case.model.config, dropout=0.5))
+  features = features_of(model, case.params, a_batch(PACKED), (1,), key)
+  np.testing.assert_array_equal(features.hidden, hidden_of(model, case.params, a_batch(PACKED), key))
+  quiet = features_of(model, case.params, a_batch(PACKED), (1,))
+  assert not np.allclose(features.hidden, quiet.hidden) and not np.allclose(features.taps[0], quiet.taps[0])
+
+
+def test_a_learned_p1_passes_on_what_its_trunk_gives():
+  case, heads = made('transformer'), BlockwiseHeads(k=3, d_model=8, d_ff=8, first='transformed')
+  source = jnp.array([[3, 4, 1]], jnp.int32)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def all_of(model, params):
+    memory = model.encode(params, source)
+    cache = model.init_cache(params, memory, 1, 4)
+    taps = model.apply(params, source, causal(3), cache, taps=(1, 0))[1]
+    return model.features(params, a_batch(PACKED), (1, 0)), source_of(model)(memory).hidden, taps
+
+  outer = all_of(Transformed(case.model, heads), {'model': case.params, 'heads': heads.init(jax.random.key(0))})
+  jax.tree.map(np.testing.assert_array_equal, outer, all_of(case.model, case.params))
+
+
+# Layers in the numbers of each family, and how these differ from ours: (family, its numbers, what is added).
+FAMILIES = {
+  'eagle3': ((2, 4, 5), 0),  # states that enter a layer, of a target of eight
+  'eagle3_speculators': ((1, 2, 3), 0),
+  'dflash': ((0, 1, 2), 1),  # outputs of a layer
+  'dspark': ((0, 1, 2), 1),
+}
+
+
+def references(shared, family):
+  """The target of a family's cases, its parameters, and the arrays of both prompts.
+
+  Returns:
+    The model, its parameters, and two dicts by name, of the prompt of 17 tokens and of that of 9.
+  """
+  folder = shared / 'reference' / 'drafts' / family
+  if not folder.is_dir():
+    pytest.skip(f'no reference data at {folder}')
+  arrays = np.load(folder / 'cases.npz')
+  cases = [{k.removeprefix(p): arrays[k] for k in arrays.files if k.startswith(p)} for p in ('p17_', 'p9_')]
+  return *fd.load(folder / 'target'), cases
+
+
+def states_of_both(model, params, cases, taps):
+  """Hidden states and taps of both prompts, in one ragged batch, and of the three tokens after, in a second call."""
+  length = jnp.array([17, 9], jnp.int32)
+  prompts = np.stack([np.pad(case['prompt'], (0, 17 - len(case['prompt']))) for case in cases])
+  more = np.stack([case['target_greedy'][:3] for case in cases])
+
+  @jax.jit
+  def run(params, prompts, more):
+    cache = model.init_cache(params, None, 2, 20)
+    *first, cache = model.apply(params, prompts, causal(17), cache, taps=taps)
+    *second, _ = model.apply(params, more, causal(3), cache.commit(None, length), taps=taps)
+    return first, second
+
+  return run(params, jnp.asarray(prompts), jnp.asarray(more))
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_taps_are_what_published_drafts_are_fed(family, shared):
+  """As the authors' code made them, at the prompt and after three more tokens."""
+  theirs, added = FAMILIES[family]
+  model, params, cases = references(shared, family)
+  (_, first), (_, second) = states_of_both(model, params, cases, tuple(k + added for k in theirs))
+  for row, case in enumerate(cases):
+    fed, after = (np.concatenate([np.asarray(x)[row] for x in states], axis=-1) for states in (first, second))
+    np.testing.assert_allclose(fed[: len(case['prompt'])], case['target_features'], atol=5e-4)
+    np.testing.assert_allclose(after, case['round2_features'], atol=5e-4)
+
+
+def test_the_hidden_state_is_what_eagle_1_is_fed(shared):
+  model, params, cases = references(shared, 'eagle1')
+  (first, _), (second, _) = states_of_both(model, params, cases, ())
+  for row, case in enumerate(cases):
+    np.testing.assert_allclose(first[row, : len(case['prompt'])], case['target_features'], atol=5e-4)
+    np.testing.assert_allclose(second[row], case['round2_features'], atol=5e-4)
+
+
+def test_features_of_a_text_are_those_of_its_prefill(shared):
+  """The same states from a packed row, which begins with the token that the text begins with."""
+  model, params, cases = references(shared, 'eagle3')
+  prompt = cases[0]['prompt']
+  begins = type(model)(dataclasses.replace(model.config, bos_id=int(prompt[0])))
+  batch = {
+    'target': [[*prompt[1:].tolist(), 0]], 'target_segment': [[1] * 17], 'target_position': [list(range(17))]
+  }  # fmt: skip
+  features = features_of(begins, params, a_batch(batch), (2, 4, 5))
+  np.testing.assert_allclose(jnp.concatenate(features.taps, axis=-1)[0], cases[0]['target_features'], atol=5e-4)
+  np.testing.assert_allclose(features.hidden[0], cases[0]['target_last_hidden'], atol=5e-4)
