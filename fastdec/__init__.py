@@ -19,6 +19,7 @@ from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError, UserNote
 from fastdec.folders import load, load_heads, load_tokenizer
+from fastdec.folders.drafts import load_draft, save_draft
 from fastdec.folders.medusa import save_heads
 from fastdec.models.ensemble import Ensemble
 
@@ -47,9 +48,11 @@ __all__ = [
   'decode',
   'decode_each',
   'load',
+  'load_draft',
   'load_heads',
   'load_tokenizer',
   'medusa_choices',
+  'save_draft',
   'save_heads',
   'score',
   'stream',

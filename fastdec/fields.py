@@ -38,8 +38,8 @@ def read(cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ig
   """The dataclass that a mapping describes; nested mappings become the nested dataclasses.
 
   Args:
-    cls: its fields hold plain values only: bool, int, float, str, None, dict, a Literal, a tuple, such a dataclass, or
-      one of these with a range (`Between`).
+    cls: its fields hold plain values only: bool, int, float, str, None, dict, a Literal, a tuple, such a dataclass
+      (which may have been read before), or one of these with a range (`Between`).
     where: where the mapping stands, for messages; `mark` is what comes between it and a field's name.
     ignores: whether names that are no fields are left aside. Otherwise they are refused.
 
@@ -71,6 +71,8 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
     origin = typing.get_origin(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
       return read(kind, value, path)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, kind):
+      return value  # read before
     if tuple in (kind, origin) and isinstance(value, list | tuple):
       return _entries(kind, value, path)
     if kind is float and type(value) in (int, float) and _is_within(value, ranges):

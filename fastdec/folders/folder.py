@@ -66,9 +66,14 @@ class Folder(abc.ABC):
   @property
   def content(self) -> str:
     """A hash of what the folder decodes with, as its files are now: 16 hexadecimal digits."""
-    stats = [(file, file.stat()) for file in self.files() if file.is_file()]
-    sums = [(file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)) for file, stat in stats]
-    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+    return content_of(self.files())
+
+
+def content_of(files: Sequence[pathlib.Path]) -> str:
+  """A hash of files as they are now, those that are there: 16 hexadecimal digits."""
+  stats = [(file, file.stat()) for file in files if file.is_file()]
+  sums = [(file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)) for file, stat in stats]
+  return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 
 @functools.lru_cache

@@ -17,7 +17,7 @@ from fastdec.folders.families import families
 from fastdec.folders.folder import Folder
 from fastdec.folders.generation import warn_of_defaults
 from fastdec.folders.stored import put
-from fastdec.folders.tensors import Tensors, fit
+from fastdec.folders.tensors import MTP, Tensors, files_of, fit
 from fastdec.models.api import Params
 from fastdec.tokenizers import huggingface as tokenizer
 
@@ -79,7 +79,8 @@ class HuggingFaceFolder(Folder):
       UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit config.json, a mesh that
         does not divide them.
     """
-    model, tensors = self.model, Tensors(self.path)
+    files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
+    model, tensors = self.model, Tensors(self.path, files)
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, jax.eval_shape(model.init, jax.random.key(0)))

@@ -78,31 +78,12 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
   kind = config['model_type']
-  said = read(Said, {**ABSENT.get(kind, {}), **config}, 'config.json', ': ', ignores=True)
-  if said.hidden_act not in ACTIVATIONS:
-    raise UserError(
-      f'hidden_act={said.hidden_act!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}'
-    )
+  said = said_by(kind, config)
   ends, pad = end_and_pad(config, generation)
-  bias = bool(said.attention_bias) and kind in ('llama', 'qwen3')
   bos = said_of(config, generation).bos_token_id
   return LM(
     LMConfig(
-      vocab_size=said.vocab_size,
-      d_model=said.hidden_size,
-      d_ff=said.intermediate_size,
-      layers=said.num_hidden_layers,
-      heads=said.num_attention_heads,
-      key_heads=said.num_key_value_heads or said.num_attention_heads,
-      head_width=said.head_dim or (128 if kind == 'qwen3' else None),
-      activation=ACTIVATIONS[said.hidden_act],
-      norm_epsilon=said.rms_norm_eps,
-      **_rope(said),
-      qkv_bias=bias or kind == 'qwen2',
-      out_bias=bias,
-      mlp_bias=bool(said.mlp_bias) and kind == 'llama',
-      qk_norm=kind == 'qwen3',
-      windows=_windows(kind, said),
+      **layer_settings(kind, said),
       tied=bool(said.tie_word_embeddings),
       max_positions=said.max_position_embeddings,
       bos_id=bos if bos is not None else ends[0] if ends else 0,
@@ -112,6 +93,41 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       dtype=dtype,
     )
   )
+
+
+def said_by(kind: str, config: Mapping[str, Any]) -> Said:
+  """What config.json says of a model of this model_type."""
+  return read(Said, {**ABSENT.get(kind, {}), **config}, 'config.json', ': ', ignores=True)
+
+
+def layer_settings(kind: str, said: Said) -> dict[str, Any]:
+  """The fields of an `LMConfig` that say what its layers are.
+
+  Raises:
+    UserError: an option that is not supported.
+  """
+  if said.hidden_act not in ACTIVATIONS:
+    raise UserError(
+      f'hidden_act={said.hidden_act!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}'
+    )
+  bias = bool(said.attention_bias) and kind in ('llama', 'qwen3')
+  return {
+    'vocab_size': said.vocab_size,
+    'd_model': said.hidden_size,
+    'd_ff': said.intermediate_size,
+    'layers': said.num_hidden_layers,
+    'heads': said.num_attention_heads,
+    'key_heads': said.num_key_value_heads or said.num_attention_heads,
+    'head_width': said.head_dim or (128 if kind == 'qwen3' else None),
+    'activation': ACTIVATIONS[said.hidden_act],
+    'norm_epsilon': said.rms_norm_eps,
+    **_rope(said),
+    'qkv_bias': bias or kind == 'qwen2',
+    'out_bias': bias,
+    'mlp_bias': bool(said.mlp_bias) and kind == 'llama',
+    'qk_norm': kind == 'qwen3',
+    'windows': _windows(kind, said),
+  }
 
 
 def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
@@ -131,12 +147,23 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
     if not c.tied or not are_equal(output, params['embedding']):
       params['output'] = output
   for i in range(c.layers):
-    params[f'layer_{i}'] = _layer(c, tensors, f'model.layers.{i}.')
+    params[f'layer_{i}'] = layer_params(c, tensors, f'model.layers.{i}.')
   return params
 
 
-def _layer(c: LMConfig, tensors: Mapping[str, Any], prefix: str) -> Params:
-  d, queries, keys = c.d_model, c.heads * c.width, c.kv_heads * c.width
+def layer_params(
+  c: LMConfig, tensors: Mapping[str, Any], prefix: str, reads: int | None = None, is_normed: bool = True
+) -> Params:
+  """The parameters of a layer, whose names begin with `prefix`.
+
+  Args:
+    c: the sizes.
+    tensors: by their names.
+    prefix: up to the last dot.
+    reads: how wide it is what queries, keys and values are made of (None: d_model).
+    is_normed: whether that is normed by the layer: first layers of drafts differ in both.
+  """
+  d, queries, keys, reads = c.d_model, c.heads * c.width, c.kv_heads * c.width, reads or c.d_model
 
   def norm(name, size):
     return {'scale': shaped(tensors, f'{prefix}{name}.weight', size)}
@@ -152,14 +179,15 @@ def _layer(c: LMConfig, tensors: Mapping[str, Any], prefix: str) -> Params:
     return {**kernel, 'bias': joined('bias', outputs)} if has_bias else kernel
 
   layer = {
-    'attention_norm': norm('input_layernorm', d),
-    'q': dense(c.qkv_bias, queries, d, 'self_attn.q_proj'),
-    'kv': dense(c.qkv_bias, keys, d, 'self_attn.k_proj', 'self_attn.v_proj'),
+    'q': dense(c.qkv_bias, queries, reads, 'self_attn.q_proj'),
+    'kv': dense(c.qkv_bias, keys, reads, 'self_attn.k_proj', 'self_attn.v_proj'),
     'out': dense(c.out_bias, d, queries, 'self_attn.o_proj'),
     'mlp_norm': norm('post_attention_layernorm', d),
     'gate_up': dense(c.mlp_bias, c.d_ff, d, 'mlp.gate_proj', 'mlp.up_proj'),
     'down': dense(c.mlp_bias, d, c.d_ff, 'mlp.down_proj'),
   }
+  if is_normed:
+    layer['attention_norm'] = norm('input_layernorm', d)
   if c.qk_norm:
     layer |= {'q_norm': norm('self_attn.q_norm', c.width), 'k_norm': norm('self_attn.k_norm', c.width)}
   return layer

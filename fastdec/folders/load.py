@@ -34,7 +34,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     raise UserError(f'{path} is not a folder: give a model folder or the workdir of a finished training run')
   if (path / 'model' / 'config.json').is_file():
     path = path / 'model'  # of a finished run
-  name = _known(dtype)
+  name = known_dtype(dtype)
   config = read_json(path / 'config.json') if (path / 'config.json').is_file() else {}  # published heads do without
   if medusa.holds_heads(path, config):
     return medusa.MedusaFolder(path, config, name)
@@ -79,7 +79,7 @@ def content(path: PathLike) -> str:
   return open(path).content
 
 
-def _known(dtype: DTypeLike | None) -> str | None:
+def known_dtype(dtype: DTypeLike | None) -> str | None:
   """The name of a type that models compute in."""
   try:
     name = None if dtype is None else jnp.dtype(dtype).name

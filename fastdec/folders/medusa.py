@@ -27,7 +27,7 @@ from fastdec.fields import read
 from fastdec.files import whole_folder
 from fastdec.folders.huggingface import HuggingFaceFolder
 from fastdec.folders.stored import put, write
-from fastdec.folders.tensors import INDEX, SINGLE, Tensors, files_in, files_of, listed
+from fastdec.folders.tensors import INDEX, SINGLE, Tensors, conversion, files_in, files_of, listed
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 
@@ -168,10 +168,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   pickled = sorted(folder.glob('*.pt'))
   if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickled:
     return files_of(folder)
-  command = (
-    'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'
-    f" torch.load('{pickled[0]}', map_location='cpu', weights_only=True).items()}}, '{folder / FILE}')\""
-  )
+  command = conversion(pickled[0], folder / FILE)
   raise UserError(f'{folder} has its heads only as pickle ({pickled[0].name}), which is refused: convert by {command}')
 
 

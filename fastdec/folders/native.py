@@ -102,9 +102,9 @@ class NativeFolder(Folder):
 
   @functools.cached_property
   def model(self) -> Any:
-    model_class, config_class = _family(MODELS, self.config['model'], self.path)
+    model_class, config_class = family_of(MODELS, self.config['model'], self.path)
     dtype = {} if self.dtype is None else {'dtype': self.dtype}
-    model = model_class(_described(config_class, {**self.config['model'], **dtype}, self.path))
+    model = model_class(described(config_class, {**self.config['model'], **dtype}, self.path))
     if self.has_heads and getattr(self.heads, 'first', None) == 'transformed':  # p1 is part of the model
       return Transformed(model, self.heads)
     return model
@@ -123,8 +123,8 @@ class NativeFolder(Folder):
   def heads(self) -> Any:
     if not self.has_heads:
       raise UserError(f'{self.path} holds a model without heads: give the workdir of a run with k >= 2')
-    heads_class = _family(HEADS, self.config['heads'], self.path)
-    return _described(heads_class, self.config['heads'], self.path)
+    heads_class = family_of(HEADS, self.config['heads'], self.path)
+    return described(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     return put(self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh)
@@ -153,20 +153,8 @@ class NativeFolder(Folder):
     if not file.is_file():
       raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
     stored = stored_in(file)
-    _check_sizes(getattr(module, 'config', module), stored, file)
-    expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
-    for name in sorted(expected.keys() | stored.keys()):
-      have = stored[name].shape if name in stored else None
-      want = expected[name].shape if name in expected else None
-      if have == want:
-        continue
-      if want is None or have != (math.prod(want[:-1]), want[-1]):
-        given, meant = have or 'nothing', want or 'nothing'
-        raise UserError(
-          f'{file} holds {given} for {name}, its config.json means {meant}: the two do not belong together'
-        )
-      stored[name] = stored[name].reshape(*want)  # it was a matrix, the axes of the outputs as one
-    return unflatten_dict(stored, sep='/')
+    check_sizes(getattr(module, 'config', module), stored, file)
+    return fitted(stored, flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/'), file)
 
 
 def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -196,14 +184,15 @@ def is_replaceable(folder: PathLike) -> bool:
     return not any(folder.iterdir())
 
 
-def _family(families: Mapping[str, Any], config: Any, folder: pathlib.Path) -> Any:
+def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) -> Any:
+  """What stands for the type that a part of config.json says."""
   kind = config.get('type') if isinstance(config, dict) else config
   if not isinstance(kind, str) or kind not in families:
     raise UserError(f'{folder} is of type {shown(kind)}: known are {", ".join(families)}')
   return families[kind]
 
 
-def _described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
+def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
   """The dataclass that a part of config.json describes."""
   known = {field.name for field in dataclasses.fields(cls)}
   given = {name: value for name, value in config.items() if name != 'type'}
@@ -213,10 +202,28 @@ def _described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> An
   return read(cls, given, f'{folder}/config.json', ': ')
 
 
-def _check_sizes(sized: Any, stored: Mapping[str, Stored], file: pathlib.Path) -> None:
+def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib.Path) -> Params:
+  """What a file holds, in the shapes that its config.json means; the names are paths.
+
+  Raises:
+    UserError: it holds other names, or other shapes.
+  """
+  for name in sorted(expected.keys() | stored.keys()):
+    have = stored[name].shape if name in stored else None
+    want = expected[name].shape if name in expected else None
+    if have == want:
+      continue
+    if have is None or want is None or have != (math.prod(want[:-1]), want[-1]):
+      given, meant = have or 'nothing', want or 'nothing'
+      raise UserError(f'{file} holds {given} for {name}, its config.json means {meant}: the two do not belong together')
+    stored[name] = stored[name].reshape(*want)  # it was a matrix, the axes of the outputs as one
+  return unflatten_dict(stored, sep='/')
+
+
+def check_sizes(sized: Any, stored: Mapping[str, Stored], file: pathlib.Path, wide: tuple[str, ...] = WIDE) -> None:
   """Raises UserError where a config means more than a file can hold, before the shapes of such a model are computed."""
   weights = sum(math.prod(tensor.shape) for tensor in stored.values())
-  for names, limit in ((DEEP, len(stored)), (WIDE, weights)):
+  for names, limit in ((DEEP, len(stored)), (wide, weights)):
     for name in names:
       size = vars(sized).get(name)  # a setting; what is computed from settings counts otherwise
       if isinstance(size, int) and size > limit:

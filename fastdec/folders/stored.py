@@ -71,6 +71,25 @@ class Stacked:
     return np.stack([part[index[1:]] for part in self.parts[index[0]]])
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneMore:
+  """A tensor with 1 added to each entry, in float32: the scales of norms that are stored around zero."""
+
+  stored: Stored
+  dtype = np.dtype(np.float32)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.stored.shape
+
+  @property
+  def ndim(self) -> int:
+    return len(self.shape)
+
+  def __getitem__(self, index: Any) -> np.ndarray:
+    return self.stored[index].astype(np.float32) + 1
+
+
 def stored_in(file: pathlib.Path) -> dict[str, Stored]:
   """The tensors of a safetensors file, by name, in order: its header says where each of them lies.
 
@@ -122,7 +141,7 @@ def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None) -> Pa
   Args:
     stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. What stands in it twice becomes one array.
     module: the model, or the heads, whose `partition` says how they lie on the mesh.
-    dtype: what they are converted to while they are read; None: as they are stored.
+    dtype: what they are converted to while they are read, but for whole numbers; None: as they are stored.
     mesh: the devices; None: JAX's default device.
 
   Raises:
@@ -141,7 +160,8 @@ def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None) -> Pa
 
 
 def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:
-  wanted = jax.dtypes.canonicalize_dtype(leaf.dtype if dtype is None else dtype)
+  is_kept = dtype is None or jnp.issubdtype(leaf.dtype, jnp.integer)
+  wanted = jax.dtypes.canonicalize_dtype(leaf.dtype if is_kept else dtype)
   if sharding is None:
     return jnp.asarray(leaf[(slice(None),) * leaf.ndim].astype(wanted, copy=False))
   read = {}

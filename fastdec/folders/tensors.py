@@ -13,6 +13,7 @@ from fastdec.models.api import Params
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 # No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads (`folders.medusa`).
 HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.')
+MTP = 'mtp.'  # how the names of a draft network begin that is stored with its model (`folders.mtp`)
 SHOWN, LISTED = 8, 99
 PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, and no path
 
@@ -90,6 +91,14 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
     )
     raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
   raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
+
+
+def conversion(pickled: pathlib.Path, file: pathlib.Path) -> str:
+  """The command that writes the tensors of a pickle as a safetensors file."""
+  return (
+    'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'
+    f" torch.load('{pickled}', map_location='cpu', weights_only=True).items()}}, '{file}')\""
+  )
 
 
 def _indexed(folder: pathlib.Path) -> dict[str, str]:

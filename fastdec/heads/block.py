@@ -85,7 +85,8 @@ class Network(nn.Module):
     rows = self.draft.rows
     if self.draft.entry == 'joined':
       x = self.join(jnp.concatenate([self.embedding_norm(root), last], axis=-1))
-      return x[..., None, :] + self.slots.astype(x.dtype)
+      slots = self.slots.astype(x.dtype)
+      return x[..., None, :] + slots.reshape((1,) * (x.ndim - 1) + slots.shape)
     assert unknown is not None
     others = jnp.broadcast_to(unknown.astype(root.dtype), (*root.shape[:-1], rows - 1, root.shape[-1]))
     return jnp.concatenate([root[..., None, :], others], axis=-2)
@@ -127,13 +128,14 @@ class Network(nn.Module):
   ) -> Array:
     """Every parameter once, to make fresh ones."""
     draft = self.draft
-    everything = functools.partial(attend, mask=jnp.ones((1, 1, 1), bool))
     memory = () if source is None else self.memory(source)
     features = self.features(states)
     x = self.enter(embedded[:, 0], embedded[0, 0], features[:, 0])
     positions = jnp.zeros(x.shape[:2], jnp.int32)
-    state = self.read(x, positions, [everything] * tower.depth_of(draft.layers), everything, memory)
-    before = jnp.zeros((*state.shape[:-1], draft.markov))
+    sees = [functools.partial(attend, mask=jnp.ones((1, 1, x.shape[1]), bool))] * tower.depth_of(draft.layers)
+    across = None if source is None else functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
+    state = self.read(x, positions, sees, across, memory)
+    before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
     if draft.markov:
       self.latent(before, state, before)
     if draft.has_confidence:

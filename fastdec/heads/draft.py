@@ -28,6 +28,7 @@ from fastdec.heads.tower import DraftCache, LayersConfig
 from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.layers import Dense, project
+from fastdec.models.taps import Taps
 from fastdec.sharding import Table
 from fastdec.struct import Bound
 
@@ -60,7 +61,8 @@ class DraftNetwork:
       see the encoder's states. Their width is that of the target's hidden states, unless the draft has an `output`.
     vocab_size: of the target.
     d_target: width of the target's hidden states.
-    taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that `unembed` reads.
+    taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that `unembed` reads. A
+      published draft that names no layers has those of a rule, see `models.taps`.
     fuses: whether the states are projected to the draft's width (always where they are wider together).
     norms_taps, norms_joined, norms_fused: whether each tap is normed, all of them joined, and what comes of it.
     d_embed: width of the embeddings (None: d_target).
@@ -72,7 +74,7 @@ class DraftNetwork:
   layers: LayersConfig
   vocab_size: int
   d_target: int
-  taps: tuple[int, ...] = ()
+  taps: Taps = ()
   fuses: bool = False
   norms_taps: bool = False
   norms_joined: bool = False
@@ -145,7 +147,7 @@ class DraftNetwork:
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters; the draft vocabulary, if there is one, is that of the lowest ids."""
     net_key, out_key = jax.random.split(key)
-    embedded = jnp.zeros((1, 1, self.d_embed or self.d_target))
+    embedded = jnp.zeros((1, 1, self.d_embed or self.d_target), self.layers.dtype)
     states = [jnp.zeros((1, 1, self.d_target))] * max(len(self.taps), 1)
     source = jnp.zeros((1, 1, self.d_source or self.d_target)) if self.reads_source else None
     params = {'network': self.network(self).init(net_key, embedded, states, source)['params']}

@@ -58,6 +58,10 @@ class Transformed:
     return self.model.max_positions
 
   @property
+  def layers(self) -> int:
+    return self.model.layers
+
+  @property
   def fixed_length(self) -> int | None:
     return self.model.fixed_length
 

@@ -3,18 +3,25 @@
 Tap k is the residual stream after k decoder layers: 0 is what enters the first layer (embeddings, with positions where
 the model adds them there), L what leaves the last, before any final norm. So tap k is what enters layer k, counted from
 0, as in Hugging Face's `hidden_states[k]`; but for k = L, where theirs is normed.
+
+Official drafts of EAGLE-3 do not say which layers they read. Their code takes 2, L // 2 and L - 3, as SpecForge,
+speculators and vLLM do where nothing is said: the words of `RULE`, which become numbers once the target is known.
 """
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from fastdec import struct
 from fastdec.errors import UserError
+
+Tap = int | Literal['low', 'middle', 'high']
+Taps = tuple[Tap, ...]
+RULE: Taps = ('low', 'middle', 'high')
 
 
 @struct.pytree
@@ -42,11 +49,30 @@ def check_taps(taps: Any, layers: int) -> None:
       )
 
 
-def apply_with(model: Any, taps: tuple[int, ...]) -> Callable[..., Any]:
+def numbered(taps: Taps, layers: int | None) -> tuple[int, ...]:
+  """`taps` by their numbers, of a model of so many layers (None: it does not say).
+
+  Raises:
+    UserError: layers of the rule coincide, or cannot be known.
+  """
+  told = 'this draft names no layers, and those of its rule (2, L // 2, L - 3)'
+  advice = 'set them explicitly, as load_draft(..., taps=(1, 2, 3)) does'
+  by_rule = {} if layers is None else {'low': 2, 'middle': layers // 2, 'high': layers - 3}
+  numbers = []
+  for tap in taps:
+    if isinstance(tap, str) and layers is None:
+      raise UserError(f'{told} are not known, since the model does not say how many `layers` it has: {advice}')
+    numbers.append(by_rule[tap] if isinstance(tap, str) else tap)
+  if tuple(numbers) != taps and sorted(set(numbers)) != numbers:
+    raise UserError(f'{told} coincide on a target of {layers}: {advice}, by numbers from 0 to {layers}')
+  return tuple(numbers)
+
+
+def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
   """The model's `apply`, asked for these taps; as it is where there are none.
 
   Raises:
-    UserError: there are some, and the model's `apply` takes no `taps`.
+    UserError: there are some, and the model's `apply` takes no `taps`; or they are those of a rule, and coincide.
   """
   if not taps:
     return model.apply
@@ -56,4 +82,4 @@ def apply_with(model: Any, taps: tuple[int, ...]) -> Callable[..., Any]:
       f'{type(model).__name__} gives no states of its layers, and taps={taps} ask for them: let its `apply` take'
       ' taps=() and return them, or take a draft that reads none'
     )
-  return functools.partial(model.apply, taps=taps)
+  return functools.partial(model.apply, taps=numbered(taps, getattr(model, 'layers', None)))

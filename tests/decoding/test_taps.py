@@ -17,7 +17,7 @@ from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.lm import LM
-from fastdec.models.taps import check_taps
+from fastdec.models.taps import RULE, apply_with, check_taps, numbered
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM
 from tests.decoding.models_table import LENGTHS, MODELS, PICTURES, SOURCES, made
@@ -251,3 +251,19 @@ def test_models_refuse_layers_that_are_not_there_before_any_work(name):
   watching = Watching((9,), TREES['chain'], jnp.zeros((3, 5), jnp.int32))
   with pytest.raises(UserError, match=r'taps=\(9,\) ask for layer 9, which is not there'):
     jax.eval_shape(lambda: loop.init(Bound(model, params), watching, fd.Exact(), a_prompt(model), 5, None).root)
+
+
+class WithoutLayers:
+  """A model of the user's that has states, and does not say how many."""
+
+  def apply(self, params, tokens, nodes, cache, taps=()):
+    raise NotImplementedError
+
+
+def test_the_layers_of_a_rule_are_known_once_the_model_is():
+  assert numbered(RULE, 8) == (2, 4, 5) and numbered(RULE, 7) == (2, 3, 4) and numbered((0, 6), 6) == (0, 6)
+  for layers in range(1, 7):
+    with pytest.raises(UserError, match=f'coincide on a target of {layers}: set them explicitly'):
+      numbered(RULE, layers)
+  with pytest.raises(UserError, match='does not say how many `layers` it has: set them explicitly'):
+    apply_with(WithoutLayers(), RULE)

@@ -1,0 +1,98 @@
+"""What published drafts have in common: their layers, those of Llama or Qwen3, and their vocabularies."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fastdec.errors import UserError
+from fastdec.fields import Size, read
+from fastdec.folders.llama import layer_settings, said_by
+from fastdec.folders.tensors import shaped
+from fastdec.models.api import Params
+from fastdec.models.lm import LMConfig
+
+MAPS = ('d2t', 'draft_id_to_target_id')  # how far the target's id of each draft word is from its own
+
+
+@dataclasses.dataclass(frozen=True)
+class SaidOfWords:
+  """What is read of config.json about the draft's vocabulary."""
+
+  draft_vocab_size: Size | None = None
+
+
+def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: Any) -> LMConfig:
+  """The config of a draft's layers, those of a model of this model_type.
+
+  Raises:
+    UserError: an option that is not supported; a size that is missing, or a value of another kind.
+  """
+  settings: dict[str, Any] = {**layer_settings(kind, said_by(kind, config)), 'dtype': dtype, **changes}
+  if any(settings['windows']):
+    raise UserError('sliding windows in the layers of a draft are not supported: give one whose layers see everything')
+  return LMConfig(**{**settings, 'windows': ()})
+
+
+def read_said(cls: type, config: Mapping[str, Any]) -> Any:
+  """What a dataclass has the fields for, of config.json."""
+  return read(cls, config, 'config.json', ': ', ignores=True)
+
+
+def norm(tensors: Mapping[str, Any], name: str, size: int) -> Params:
+  """The scale of a norm."""
+  return {'scale': shaped(tensors, f'{name}.weight', size)}
+
+
+def dense(tensors: Mapping[str, Any], name: str, outputs: int, inputs: int, has_bias: bool = False) -> Params:
+  """A projection."""
+  kernel = {'kernel': shaped(tensors, f'{name}.weight', outputs, inputs)}
+  return kernel | {'bias': shaped(tensors, f'{name}.bias', outputs)} if has_bias else kernel
+
+
+def vocabulary(
+  tensors: Mapping[str, Any], config: Mapping[str, Any], layers: LMConfig, embeds: bool
+) -> tuple[int | None, Params]:
+  """The size of the draft vocabulary (None: its words are the target's), and its parameters.
+
+  Args:
+    tensors: by their names.
+    config: config.json.
+    layers: of the draft.
+    embeds: whether embeddings must be there, because the target's have another width.
+
+  Raises:
+    UserError: a draft vocabulary without a projection of its own, or without a map to the target's ids.
+  """
+  params, words = {}, layers.vocab_size
+  drafted = read_said(SaidOfWords, config).draft_vocab_size or words
+  if embeds or 'embed_tokens.weight' in tensors:
+    params['embedding'] = shaped(tensors, 'embed_tokens.weight', words, layers.d_model)
+  if drafted != words or 'lm_head.weight' in tensors:
+    params['output'] = shaped(tensors, 'lm_head.weight', drafted, layers.d_model)
+  if 't2d' in tensors:
+    shaped(tensors, 't2d', words)
+  ids = _ids(tensors, drafted, words)
+  if ids is None:
+    return None, params
+  return drafted, params | {'ids': ids}
+
+
+def _ids(tensors: Mapping[str, Any], drafted: int, words: int) -> np.ndarray | None:
+  """The target's ids of the draft's words; None where they are the same."""
+  name = next((name for name in MAPS if name in tensors), None)
+  if name is None and drafted == words:
+    return None
+  if name is None:
+    raise UserError(
+      f'the draft vocabulary of {drafted} of {words} words lacks d2t, the map to the words of the target: copy the'
+      ' folder again, or set draft_vocab_size to null if it is none'
+    )
+  ids = np.arange(drafted) + np.asarray(shaped(tensors, name, drafted)[:]).astype(np.int64)
+  if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < drafted:
+    raise UserError(
+      f'{name} maps the {drafted} words of the draft to ids from {ids.min()} to {ids.max()}, and they must be different'
+      f' ones from 0 to {words - 1}: each entry is how far the id of the target is from the one of the draft'
+    )
+  return None if np.array_equal(ids, np.arange(words)) else ids.astype(np.int32)

@@ -1,0 +1,237 @@
+"""Draft networks (`heads.eagle`, `heads.block`): our own folders, and those that others publish.
+
+  config.json          what the network is, and what its layers are
+  model.safetensors    parameters, named by their path: network/tower/layer_0/q/kernel; ours may have `warmth` too
+
+A training run has such a folder, `draft`, beside its `model`. What others publish is told apart by what its config.json
+says and by the names of its tensors (`reader_of`), never by the name of the folder.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from flax.traverse_util import flatten_dict
+from jax.sharding import Mesh
+from jaxtyping import DTypeLike
+
+from fastdec.errors import UserError
+from fastdec.fields import shown
+from fastdec.files import read_json, whole_folder
+from fastdec.folders import dflash, eagle, medusa, mtp
+from fastdec.folders.folder import content_of
+from fastdec.folders.huggingface import DTYPES
+from fastdec.folders.load import known_dtype
+from fastdec.folders.native import check_sizes, described, family_of, fitted
+from fastdec.folders.stored import put, stored_in, write
+from fastdec.folders.tensors import INDEX, MTP, SINGLE, Tensors, conversion, files_of, fit
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.api import Params
+from fastdec.models.image_transformer import ImageTransformerConfig
+from fastdec.models.lm import LMConfig
+from fastdec.models.stacks import StackConfig
+from fastdec.models.t5 import T5Config
+from fastdec.models.taps import Taps
+from fastdec.models.transformer import TransformerConfig
+
+PathLike = str | os.PathLike[str]
+Reader = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], tuple[Any, Params]]
+DRAFTS = {'eagle': EagleNetwork, 'block': BlockNetwork}
+LAYERS = {
+  'lm': LMConfig, 'stack': StackConfig, 'transformer': TransformerConfig, 'image_transformer': ImageTransformerConfig,
+  't5': T5Config,
+}  # fmt: skip
+WIDE = (  # sizes that are no more than the file has weights; not those of the target's vocabulary
+  'd_model', 'd_ff', 'd_kv', 'd_target', 'd_embed', 'd_source', 'heads', 'key_heads', 'head_width', 'words', 'markov',
+  'k', 'rows',
+)  # fmt: skip
+MOST_WORDS = 2**31 - 1
+OF_SPECULATORS = {
+  'eagle3': eagle.speculators_eagle3, 'dflash': dflash.speculators_block, 'dspark': dflash.speculators_block,
+}  # fmt: skip
+REFUSED = {  # by their architectures
+  'PEagleDraftModel': 'P-EAGLE', 'DominoDraftModel': 'Domino', 'Gemma4DSparkModel': 'DSpark with layers of Gemma',
+  'Gemma4Eagle3Model': 'EAGLE-3 with layers of Gemma',
+}  # fmt: skip
+
+
+def load_draft(
+  path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None, taps: Sequence[int] | None = None
+) -> tuple[DraftNetwork, Params]:
+  """A draft network and its parameters: an `EagleNetwork` or a `BlockNetwork`, for `fd.Eagle` or `fd.BlockDraft`.
+
+  Args:
+    path: our folder, or the workdir of a run that trained one; or as published: EAGLE-1, -2 and -3 (SafeAILab,
+      SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model that has `mtp.*` tensors.
+    dtype: computes and keeps the parameters in this type (None: in the type that config.json says).
+    mesh: devices over which it lies, as of `load` (None: one device).
+    taps: the target's layers whose states it reads, k being the residual stream after k layers. None: what its folder
+      says. Official drafts of EAGLE-3 say nothing, and a rule is followed once the target is known.
+
+  Raises:
+    UserError: there is no such folder, it is not whole, of a kind that is not known or not supported; taps of another
+      number than it reads.
+  """
+  folder = _found(pathlib.Path(path))
+  name = known_dtype(dtype)
+  config = read_json(folder / 'config.json')
+  read = _own if 'format' in config else _published
+  try:
+    module, stored = read(folder, config, name, None if taps is None else tuple(taps))
+  except UserError as error:
+    told = str(error)
+    raise UserError(told if str(folder) in told else f'{folder}: {told}') from None
+  return module, put(stored, module, module.layers.dtype, mesh)
+
+
+def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
+  """Writes a draft network, in the place of one that is there.
+
+  Raises:
+    UserError: something else is there, or it cannot be written; what was there stays.
+  """
+  folder = pathlib.Path(folder)
+  module, params = draft
+  (kind,) = (name for name, cls in DRAFTS.items() if type(module) is cls)
+  (of_layers,) = (name for name, cls in LAYERS.items() if type(module.layers) is cls)
+  if not is_replaceable(folder):
+    raise UserError(f'{folder} is there already, and holds no draft of ours alone: give a new folder')
+  described = {'type': kind, **dataclasses.asdict(module)}
+  described['layers'] = {'type': of_layers, **described['layers']}
+  with whole_folder(folder) as partial:
+    write(partial / SINGLE, params)
+    (partial / 'config.json').write_text(json.dumps({'format': 'fastdec', 'draft': described}, indent=2) + '\n')
+
+
+def is_replaceable(folder: pathlib.Path) -> bool:
+  """Whether `save_draft` would lose nothing but a draft."""
+  if not folder.exists():
+    return True
+  if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= {'config.json', SINGLE}:
+    return False
+  if not (folder / 'config.json').is_file():
+    return not any(folder.iterdir())
+  config = read_json(folder / 'config.json')
+  return config.get('format') == 'fastdec' and 'draft' in config
+
+
+def draft_content(path: PathLike) -> str:
+  """A hash of what a draft's folder or workdir decodes with, as of `folders.content`."""
+  folder = _found(pathlib.Path(path))
+  return content_of(sorted([folder / 'config.json', folder / INDEX, *folder.glob('*.safetensors')]))
+
+
+def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
+  """What reads a published draft, by its config.json and the names of its tensors.
+
+  Raises:
+    UserError: it is of a kind that is not known, or not supported.
+  """
+  theirs = config.get('speculators_model_type')
+  if theirs is not None:
+    if not isinstance(theirs, str) or theirs not in OF_SPECULATORS:
+      raise UserError(f'speculators_model_type={shown(theirs)} is not supported: known are {", ".join(OF_SPECULATORS)}')
+    return OF_SPECULATORS[theirs]
+  given = config.get('architectures')
+  architectures = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+  for name in architectures:
+    if name in REFUSED:
+      raise UserError(f'this is {REFUSED[name]}, which is not supported: give a draft of EAGLE, DFlash or DSpark')
+  if any(name.startswith(MTP) for name in names):
+    return mtp.mtp
+  if 'dflash_config' in config:
+    return dflash.dflash
+  if 'Qwen3Eagle3Model' in architectures:
+    return eagle.deepspec_eagle3
+  if 'Qwen3DSparkModel' in architectures or ('target_layer_ids' in config and 'markov_rank' in config):
+    return dflash.deepspec
+  if any(name.startswith('midlayer.') for name in names):
+    return eagle.eagle3
+  if 'fc.weight' in names and 'hidden_norm.weight' not in names:
+    return eagle.eagle1
+  raise UserError(
+    'this is no draft that is known: those of EAGLE have fc.weight among their tensors, those of DFlash dflash_config'
+    ' in their config.json, those of DSpark markov_rank, and models with a head of their own mtp.* tensors'
+  )
+
+
+def _found(path: pathlib.Path) -> pathlib.Path:
+  """The folder itself, or that of a run."""
+  if not path.is_dir():
+    raise UserError(f'{path} is not a folder: give the folder of a draft, or the workdir of a run that trained one')
+  return path / 'draft' if (path / 'draft' / 'config.json').is_file() else path
+
+
+def _own(
+  folder: pathlib.Path, config: Mapping[str, Any], dtype: str | None, taps: Taps | None
+) -> tuple[DraftNetwork, Params]:
+  """A draft that `save_draft` wrote; its parameters are unread."""
+  said = config.get('draft')
+  if config.get('format') != 'fastdec' or not isinstance(said, dict):
+    raise UserError('its config.json is not of a fastdec draft: give the folder of one, or train it')
+  inner: Any = said.get('layers')
+  layers_class = family_of(LAYERS, inner, folder)
+  layers = described(layers_class, inner if dtype is None else {**inner, 'dtype': dtype}, folder)
+  module = described(family_of(DRAFTS, said, folder), {**said, 'layers': layers}, folder)
+  if taps is not None:
+    if len(taps) != len(module.taps):
+      raise UserError(f'taps={taps} are given, and this draft reads {len(module.taps)} layers: give as many')
+    module = dataclasses.replace(module, taps=taps)
+  file = folder / SINGLE
+  if not file.is_file():
+    raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
+  stored = stored_in(file)
+  for sized in (layers, module):
+    check_sizes(sized, stored, file, WIDE)
+  if module.vocab_size > MOST_WORDS:
+    raise UserError(f'vocab_size={module.vocab_size} is not possible: give at most {MOST_WORDS}')
+  return module, fitted(stored, _expected(module, stored), file)
+
+
+def _expected(module: DraftNetwork, stored: Mapping[str, Any]) -> dict[str, Any]:
+  """The parameters that a draft has, by their paths; what it may have and the file holds among them."""
+  expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
+  may_have = {
+    'embedding': (module.vocab_size, module.d_embed or module.d_target),
+    'output': (module.words or module.vocab_size, module.layers.d_model),
+    'warmth': stored['warmth'].shape[:1] if 'warmth' in stored else (),
+  }
+  for name, shape in may_have.items():
+    if name in stored:
+      expected[name] = jax.ShapeDtypeStruct(shape, 'float32')
+  return expected
+
+
+def _published(
+  folder: pathlib.Path, config: Mapping[str, Any], dtype: str | None, taps: Taps | None
+) -> tuple[DraftNetwork, Params]:
+  """A draft as others publish it; its parameters are unread."""
+  if medusa.holds_heads(folder, config):
+    raise UserError('these are prediction heads: load them with load_heads')
+  files = _files(folder)
+  reader = reader_of(config, list(files))
+  if reader is mtp.mtp:
+    files = {name: file for name, file in files.items() if name.startswith(MTP)}
+  said = config.get('dtype') or config.get('torch_dtype')
+  tensors = Tensors(folder, files)
+  module, stored = reader(config, tensors, dtype or (said if said in DTYPES else 'float32'), taps)
+  tensors.check()
+  fit(stored, jax.eval_shape(module.init, jax.random.key(0)))
+  return module, stored
+
+
+def _files(folder: pathlib.Path) -> dict[str, str]:
+  """The file that holds each tensor."""
+  pickled = sorted(folder.glob('*.bin'))
+  if pickled and not any((folder / name).is_file() for name in (SINGLE, INDEX)):
+    command = conversion(pickled[0], folder / SINGLE)
+    raise UserError(
+      f'{folder} has its weights only as pickle ({pickled[0].name}), which is refused: convert by {command}'
+    )
+  return files_of(folder)

@@ -1,0 +1,145 @@
+"""Published drafts compute what their authors' code computes on the same files: float32, from features to tokens.
+
+The cases are those of ../shared/reference/drafts, made by the authors' code; without that folder they are skipped.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.models.api import causal
+from fastdec.models.attention import node_mask
+from fastdec.models.taps import apply_with
+from fastdec.struct import Bound
+
+CLOSE = {'rtol': 0, 'atol': 1e-3}  # logits have a standard deviation of 3 and more
+PROMPTS = ('p17_', 'p9_')
+EAGLES = ('eagle1', 'eagle3', 'eagle3_speculators')
+BLOCKS = ('dflash', 'dspark')
+
+
+class Case:
+  """A folder of the reference, for one prompt."""
+
+  def __init__(self, folder, prefix):
+    self.arrays = {k.removeprefix(prefix): v for k, v in np.load(folder / 'cases.npz').items() if k.startswith(prefix)}
+    self.target = Bound(*fd.load(folder / 'target'))
+    self.module, self.params = fd.load_draft(folder / 'draft')
+    self.prompt, self.greedy = self.arrays['prompt'], self.arrays['target_greedy']
+    self.n = len(self.prompt)
+
+  def __getitem__(self, name):
+    return self.arrays[name]
+
+  def features(self, states):
+    """What the draft reads of the target's states [n, taps * d]."""
+    states = jnp.asarray(states)[None]
+    taps = jnp.split(states, max(len(self.module.taps), 1), axis=-1)
+    return self.module.features(self.params, taps[0], taps)
+
+  def cache(self):
+    return self.module.init_cache(self.params, None, 1, self.n + 16)
+
+
+@pytest.fixture(params=PROMPTS)
+def case(request, shared):
+  """The case of a test's family; the reference is computed in float32 all the way."""
+  family = request.node.callspec.params['family']
+  with jax.default_matmul_precision('highest'):
+    yield Case(shared / 'reference' / 'drafts' / family, request.param)
+
+
+@pytest.mark.parametrize('family', EAGLES + BLOCKS)
+def test_the_target_gives_what_the_draft_reads(family, case):
+  """Layers are numbered otherwise in each family; where none are named, a rule says which."""
+  model, params = case.target
+  apply = apply_with(model, case.module.taps)
+  cache = model.init_cache(params, None, 1, case.n)
+  hidden, taps, _ = apply(params, jnp.asarray(case.prompt)[None], causal(case.n), cache)
+  states = jnp.concatenate(taps, axis=-1) if case.module.taps else hidden
+  np.testing.assert_allclose(states[0], case['target_features'], rtol=1e-5, atol=1e-3)
+
+
+def read(case, tokens, features, cache):
+  """The rows of these tokens; row i stands at position cache.length + i, and nothing is committed."""
+  nodes = causal(features.shape[1])
+  positions = cache.length[:, None] + nodes.depths[None]
+  mask = node_mask(nodes, cache.length, cache.slots)
+  embedded = case.module.embedded(case.params, case.target, jnp.asarray(tokens)[None])
+  return case.module.read(case.params, embedded, features, positions, mask, cache, cache.length)
+
+
+def chain(case, state, cache, length=5):
+  """Greedy guesses, each read behind the one before: their logits, and their ids of the target."""
+  logits, tokens = [], []
+  for _ in range(length):
+    logits.append(case.module.logits(case.params, case.target, state)[0, 0])
+    tokens.append(int(case.module.ids(case.params, logits[-1].argmax())))
+    state, cache = read(case, tokens[-1:], state, cache)
+    cache = cache.commit(None, jnp.ones(1, jnp.int32))
+  return np.stack(logits), tokens
+
+
+@pytest.mark.parametrize('family', EAGLES)
+def test_an_autoregressive_draft_computes_what_its_authors_code_does(family, case):
+  tokens = np.append(case.prompt[1:], case.greedy[0])
+  states, cache = read(case, tokens, case.features(case['target_features']), case.cache())
+  np.testing.assert_allclose(states[0], case['draft_hidden'], rtol=1e-5, atol=1e-3)
+  logits = case.module.logits(case.params, case.target, states)
+  np.testing.assert_allclose(logits[0], case['draft_logits'], **CLOSE)
+
+  cache = cache.commit(None, jnp.full(1, case.n, jnp.int32))
+  logits, tokens = chain(case, states[:, -1:], cache)
+  np.testing.assert_allclose(logits, case['chain_logits'], **CLOSE)
+  assert tokens == list(case['chain_tokens'])
+
+  # Three tokens are committed with true features; the slots of the guesses are written over.
+  states, cache = read(case, case.greedy[1:4], case.features(case['round2_features']), cache)
+  logits, tokens = chain(case, states[:, -1:], cache.commit(None, jnp.full(1, 3, jnp.int32)))
+  np.testing.assert_allclose(logits, case['round2_chain_logits'], **CLOSE)
+  assert tokens == list(case['round2_chain_tokens'])
+
+
+def corrected(case, states, root):
+  """Greedy tokens of a block, their logits with the bias from the token before, and the confidences."""
+  base = case.module.logits(case.params, case.target, states)
+  before, carry = jnp.full(1, root, jnp.int32), jnp.zeros((1, case.module.markov))
+  rows, tokens, sure = [], [], []
+  for i in range(case.module.depth):
+    logits = base[:, i]
+    if case.module.markov:
+      bias, carry = case.module.bias(case.params, before, None, states[:, i], carry)
+      logits = logits + bias
+    if case.module.has_confidence:
+      sure.append(case.module.confidence(case.params, states[:, i], before)[0])
+    before = case.module.ids(case.params, logits.argmax(-1)).astype(jnp.int32)
+    rows.append(logits[0])
+    tokens.append(int(before[0]))
+  return base[0], np.stack(rows), tokens, sure
+
+
+@pytest.mark.parametrize('family', BLOCKS)
+def test_a_block_draft_computes_what_its_authors_code_does(family, case):
+  dropped = int(case.module.drops_first)
+  names = {'base': 'draft_logits', 'again': 'round2_logits'}
+  if family == 'dspark':
+    names = {'base': 'base_logits', 'again': 'round2_base_logits'}
+  features, cache = case.features(case['target_features']), case.cache()
+  rounds = ((case.n, 0, names['base'], 'block_tokens', ''), (3, 3, names['again'], 'round2_tokens', 'round2_'))
+  for new, at, base, guesses, prefix in rounds:
+    if at:
+      features = case.features(case['round2_features'])
+    positions = cache.length[:, None] + np.arange(new, dtype=np.int32)[None]
+    cache = case.module.remember(case.params, features, positions, cache).commit(None, jnp.full(1, new, jnp.int32))
+    root = case.greedy[at]
+    states = case.module.read(case.params, case.target, jnp.full(1, root), features[:, -1], cache)
+    if not prefix:
+      np.testing.assert_allclose(states[0], case['draft_hidden'][dropped:], rtol=1e-5, atol=1e-3)
+    logits, with_bias, tokens, sure = corrected(case, states, root)
+    np.testing.assert_allclose(logits, case[base][dropped:], **CLOSE)
+    assert tokens == list(case[guesses])
+    if family == 'dspark':
+      np.testing.assert_allclose(with_bias, case[f'{prefix}corrected_logits'], **CLOSE)
+      np.testing.assert_allclose(np.stack(sure), case[f'{prefix}confidence_logits'], **CLOSE)

@@ -1,0 +1,137 @@
+"""Drafts of our own: what is written is read back bit for bit; what is not whole, or something else, is refused."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.folders.drafts import draft_content
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.lm import LMConfig
+from fastdec.models.stacks import StackConfig
+from fastdec.models.taps import RULE
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+LAYERS = LMConfig(vocab_size=9, d_model=4, d_ff=6, layers=2, heads=2, key_heads=1)
+DECODER = TransformerConfig(vocab_size=9, d_model=4, d_ff=6, heads=2, encoder_layers=1, decoder_layers=1)
+STACK = StackConfig(d_model=4, d_ff=6, heads=2, decoder_layers=1)
+TARGET = {'vocab_size': 9, 'd_target': 4}
+DRAFTS = {
+  'eagle': EagleNetwork(layers=LAYERS, **TARGET),
+  'eagle-3': EagleNetwork(layers=LAYERS, **TARGET, taps=RULE, fuses=True, words=5, entry='beside'),
+  'over an encoder': EagleNetwork(layers=STACK, **TARGET),
+  'with layers of its target': EagleNetwork(layers=DECODER, **TARGET, taps=(0, 1), fuses=True),
+  'block': BlockNetwork(layers=LAYERS, **TARGET, taps=(1, 2), fuses=True, norms_taps=True, k=4, markov=3),
+  'block of the same words': BlockNetwork(layers=STACK, **TARGET, k=3, markov=2, words=6, has_confidence=True),
+  'masks': BlockNetwork(
+    layers=LAYERS, **TARGET, k=4, entry='masks', unknown_id=8, drops_first=True, markov=3, markov_kind='rnn'
+  ),
+}
+
+
+def made(module, **more):
+  """Random parameters, `ids` aside, and what is given."""
+  params = jax.jit(module.init)(jax.random.key(0))
+  return module, jax.tree.map(lambda x: x if x.dtype == jnp.int32 else x + 0.5, params) | more
+
+
+def assert_same(draft, other):
+  assert draft[0] == other[0]
+  jax.tree.map(np.testing.assert_array_equal, draft[1], other[1])
+  assert jax.tree.map(lambda x: x.dtype.name, draft[1]) == jax.tree.map(lambda x: x.dtype.name, other[1])
+
+
+@pytest.mark.parametrize('kind', DRAFTS)
+def test_what_is_written_is_read_back(kind, tmp_path):
+  module = DRAFTS[kind]
+  draft = made(module, warmth=jnp.arange(3.0))
+  fd.save_draft(tmp_path / 'run' / 'draft', draft)
+  for path in (tmp_path / 'run' / 'draft', tmp_path / 'run'):
+    assert_same(fd.load_draft(path), draft)
+  assert [file.name for file in (tmp_path / 'run').iterdir()] == ['draft']
+
+
+def test_what_a_draft_may_have_of_its_own_is_kept(tmp_path):
+  module = EagleNetwork(layers=LAYERS, **TARGET, d_embed=3)
+  draft = made(module, embedding=jnp.ones((9, 3)), output=jnp.ones((9, 4)))
+  fd.save_draft(tmp_path, draft)
+  assert_same(fd.load_draft(tmp_path), draft)
+
+
+def test_it_comes_in_the_type_that_is_asked_for_but_for_whole_numbers(tmp_path):
+  fd.save_draft(tmp_path / 'draft', made(DRAFTS['eagle-3']))
+  module, params = fd.load_draft(tmp_path / 'draft', dtype='bfloat16')
+  assert module.layers.dtype == 'bfloat16'
+  types = {name: {x.dtype.name for x in jax.tree.leaves(part)} for name, part in params.items()}
+  assert types == {'network': {'bfloat16'}, 'output': {'bfloat16'}, 'ids': {'int32'}}
+
+
+def test_taps_are_set_explicitly(tmp_path):
+  fd.save_draft(tmp_path, made(DRAFTS['eagle-3']))
+  assert fd.load_draft(tmp_path, taps=[0, 2, 4])[0] == dataclasses.replace(DRAFTS['eagle-3'], taps=(0, 2, 4))
+  with pytest.raises(fd.UserError, match='this draft reads 3 layers: give as many'):
+    fd.load_draft(tmp_path, taps=(1, 2))
+
+
+def test_a_newer_draft_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
+  draft = made(DRAFTS['eagle'])
+  fd.save_draft(tmp_path / 'draft', made(DRAFTS['block']))
+  old = draft_content(tmp_path)
+  fd.save_draft(tmp_path / 'draft', draft)
+  assert_same(fd.load_draft(tmp_path), draft)
+  assert draft_content(tmp_path) != old == old.lower()
+  with pytest.raises(fd.UserError, match='is there already, and holds no draft of ours alone: give a new folder'):
+    fd.save_draft(tmp_path, draft)
+  model = Transformer(DECODER)
+  folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None)
+  with pytest.raises(fd.UserError, match='is there already'):
+    fd.save_draft(tmp_path / 'model', draft)
+
+
+def changed(folder, change):
+  config = json.loads((folder / 'config.json').read_text())
+  change(config['draft'])
+  (folder / 'config.json').write_text(json.dumps(config))
+
+
+REFUSED = {
+  'another width': (lambda said: said.update(d_target=5, d_embed=4), r"fuses=True"),
+  'another depth': (lambda said: said['layers'].update(layers=1), 'the two do not belong together'),
+  'more layers than tensors': (lambda said: said['layers'].update(layers=9999), 'holds too little for layers=9999'),
+  'an unknown field': (lambda said: said.update(depth=3), 'has unknown fields depth'),
+  'a field is missing': (lambda said: said.pop('vocab_size'), "lacks the field 'vocab_size'"),
+  'another kind': (lambda said: said.update(type='lookahead'), "is of type 'lookahead': known are eagle, block"),
+  'other layers': (lambda said: said.update(layers={'type': 'lstm'}), "is of type 'lstm': known are lm, stack"),
+  'no layers': (lambda said: said.pop('layers'), 'is of type None: known are lm, stack'),
+  'a word for a number': (lambda said: said.update(taps=['deep']), r'taps\[0\]=.deep. is not possible'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_does_not_fit_is_refused(case, tmp_path):
+  change, message = REFUSED[case]
+  fd.save_draft(tmp_path, made(DRAFTS['eagle']))
+  changed(tmp_path, change)
+  with pytest.raises(fd.UserError, match=message):
+    fd.load_draft(tmp_path)
+
+
+def test_what_is_no_draft_is_refused(tmp_path):
+  with pytest.raises(fd.UserError, match='is not a folder: give the folder of a draft'):
+    fd.load_draft(tmp_path / 'draft')
+  with pytest.raises(fd.UserError, match=r'has no config\.json'):
+    fd.load_draft(tmp_path)
+  model = Transformer(DECODER)
+  folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None)
+  with pytest.raises(fd.UserError, match=r'config\.json is not of a fastdec draft'):
+    fd.load_draft(tmp_path / 'model')
+  fd.save_draft(tmp_path / 'draft', made(DRAFTS['eagle']))
+  (tmp_path / 'draft' / 'model.safetensors').unlink()
+  with pytest.raises(fd.UserError, match=r'model\.safetensors is missing: the folder is not whole'):
+    fd.load_draft(tmp_path)
