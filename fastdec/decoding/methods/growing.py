@@ -68,7 +68,8 @@ def start(log_q: Float[Array, 'b v'], width: int, ids: Int[Array, ' v'] | Int[Ar
     width: children of each node, and nodes of each frontier.
     ids: the token that each entry of log_q stands for, in all rows or in each; None: their own indices. They differ.
   """
-  tokens_bw, scores_bw = _children(jnp.zeros_like(log_q[:, :1]), log_q[:, None], width, _each(ids))
+  nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))  # sums in bfloat16 would all tie
+  tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, _each(ids))
   numbers = jnp.broadcast_to(jnp.arange(1, width + 1, dtype=jnp.int32), tokens_bw.shape)
   origin = jnp.zeros_like(tokens_bw)
   return Growing(tokens_bw, scores_bw, origin, (numbers[..., None],), ((tokens_bw, scores_bw),))
@@ -168,7 +169,7 @@ def _children(
   """Tokens and scores of the best children of each node, side by side: c = p * width."""
   best_bpw, index_bpw = best(log_q, width)
   # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than its parent.
-  best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0))
+  best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0)).astype(scores.dtype)
   tokens_bpw = index_bpw
   if ids is not None:
     tokens_bpw = ids[index_bpw] if ids.ndim == 1 else jnp.take_along_axis(ids, index_bpw, axis=-1)
