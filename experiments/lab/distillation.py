@@ -74,7 +74,6 @@ def distill(experiment: Distilling, teacher: pathlib.Path, workdir: pathlib.Path
   with locked(parts / 'lock'):
     claim_workdir(parts, record)
 
-  shards = Shards(parts, experiment.distill.shard_size, train.count)
   if experiment.devices and jax.process_count() == 1:  # several processes have a shard each
     params = place(params, experiment.devices, partition_of(model, experiment.mesh.model))
   translator = Translator(experiment.distill, experiment.data.row_length, model, params, tokenizer)
@@ -83,18 +82,9 @@ def distill(experiment: Distilling, teacher: pathlib.Path, workdir: pathlib.Path
       with locked(parts / 'dev.lock'):
         if not _has_dev(experiment.data, workdir, record, dev):
           _write_dev(experiment.data, workdir, dev, translator, record)
-    if _is_whole(experiment.data, workdir, 'train'):
-      return True
-    with Progress(train.count, 'sentence') as progress:
-      whole = make_all(
-        shards, lambda span: translator.outputs(train.at(span), span.start, 'train', progress), progress, start, budget
-      )
-  if whole:
-    with locked(parts / 'lock'):
-      if not _is_whole(experiment.data, workdir, 'train'):
-        made = ((train.at(shards.span(shard)), shards.read(shard)) for shard in range(len(shards)))
-        _save(experiment.data, workdir, 'train', made, tokenizer, record)
-  return whole
+    return _is_whole(experiment.data, workdir, 'train') or _write_train(
+      experiment, workdir, train, translator, record, start, budget
+    )
 
 
 def summary(workdir: pathlib.Path) -> str:
@@ -195,6 +185,32 @@ def _write_dev(
     made = translator.outputs(given, 0, 'dev', progress)
     progress.log('dev')
   _save(data, workdir, 'dev', [(given, made)], translator.tokenizer, {**record, 'text': dev.key})
+
+
+def _write_train(
+  experiment: Distilling,
+  workdir: pathlib.Path,
+  train: Sources,
+  translator: Translator,
+  record: dict[str, Any],
+  start: float,
+  budget: float | None,
+) -> bool:
+  """Writes what the model writes for the sources, with whoever is at it too; false where the budget ends first."""
+  parts = workdir / 'parts'
+  shards = Shards(parts, experiment.distill.shard_size, train.count)
+
+  def make(span: range) -> list[Any]:
+    return translator.outputs(train.at(span), span.start, 'train', progress)
+
+  with Progress(train.count, 'sentence') as progress:
+    if not make_all(shards, make, progress, start, budget):
+      return False
+  with locked(parts / 'lock'):
+    if not _is_whole(experiment.data, workdir, 'train'):
+      made = ((train.at(shards.span(shard)), shards.read(shard)) for shard in range(len(shards)))
+      _save(experiment.data, workdir, 'train', made, translator.tokenizer, record)
+  return True
 
 
 def _check(workdir: pathlib.Path, record: dict[str, Any]) -> None:
