@@ -22,13 +22,19 @@ from safetensors.numpy import save_file
 import fastdec as fd
 from configs.common import to_dataclass
 from fastdec import folders
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
+from fastdec.models.stacks import StackConfig
 from fastdec.models.t5 import T5, T5Config
+from fastdec.models.taps import RULE
 from fastdec.models.transformer import Transformer, TransformerConfig
+from tests.folders.draft_layouts import LAYOUTS
+from tests.folders.draft_layouts import write as write_draft
 
 SECONDS, MEMORY = 20, 2**31
 
@@ -75,6 +81,14 @@ TOKENIZER_CONFIG = {
   'eos_token': {'content': 'b'},
 }  # fmt: skip
 SIZES = {'d_model': 4, 'd_ff': 6, 'heads': 2}
+OWN_DRAFTS = {
+  'eagle': EagleNetwork(
+    layers=LMConfig(vocab_size=7, **SIZES, layers=1), vocab_size=7, d_target=4, taps=RULE, fuses=True, words=5
+  ),
+  'block': BlockNetwork(
+    layers=StackConfig(**SIZES, encoder_layers=1, decoder_layers=1), vocab_size=7, d_target=4, k=3, markov=2
+  ),
+}
 STACKS = {**SIZES, 'encoder_layers': 1, 'decoder_layers': 1}
 FCONV = FConvConfig(vocab_size=7, d_embed=4, d_out=4, encoder_layers=((4, 3),), decoder_layers=((4, 3),))
 MODELS = {
@@ -265,6 +279,25 @@ def test_the_config_of_published_heads(folder):
   write_tensors(folder / 'medusa_lm_head.safetensors', shapes)
   for said in (MEDUSA, VLLM):
     fuzz(folder, 'config.json', said, fd.load_heads, 60)
+
+
+PUBLISHED = (
+  'eagle-1 of two layers', 'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dspark of SpecForge, gated',
+  'dspark of DeepSpec, recurrent', 'mtp with norms around zero',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('layout', PUBLISHED)
+def test_the_config_of_a_published_draft(layout, folder):
+  write_draft(folder, layout)
+  fuzz(folder, 'config.json', LAYOUTS[layout][0], fd.load_draft, 60)
+
+
+@pytest.mark.parametrize('kind', OWN_DRAFTS)
+def test_the_config_of_our_own_drafts(kind, folder):
+  module = OWN_DRAFTS[kind]
+  fd.save_draft(folder, (module, jax.jit(module.init)(jax.random.key(0))))
+  fuzz(folder, 'config.json', json.loads((folder / 'config.json').read_text()), fd.load_draft, 60)
 
 
 def encode(folder):
