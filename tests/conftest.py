@@ -55,6 +55,7 @@ STRICT = (
   'models/test_attention',
   'models/test_taps',
   'tokenizers/',
+  'training/drafts/test_rows',
   'training/test_losses',
 )
 

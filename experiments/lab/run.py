@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
+from jaxtyping import Array
 
 from experiments.lab import record
-from experiments.lab.settings import DISTILLED, TUNED, HeadsTraining, Material, Training, seed_of
+from experiments.lab.settings import DISTILLED, TUNED, HeadsTraining, Material, RunConfig, Training, seed_of
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -29,6 +31,29 @@ class Job:
   task: Task
   evaluate: Callable[[Params], dict[str, float]]
   save: Callable[[Params], None]
+
+
+def carry_out(
+  job: Job,
+  batches: Any,
+  config: RunConfig,
+  d_model: int,
+  workdir: pathlib.Path,
+  key: Array,
+  budget: float | None,
+  devices: Mesh | None,
+  table: Table,
+) -> bool:
+  """Trains in a workdir that the run has claimed, or goes on; True when it is finished and the result is saved."""
+  loop, optimizer = config.loop(), config.optimizer(d_model)
+  trained = train(job.task, batches, optimizer, loop, workdir, key, job.evaluate, budget, devices, table)
+  if trained.is_finished:
+    params = average_checkpoints(workdir, loop.kept)
+    if is_first():
+      job.save(params)
+      drop_checkpoints(workdir)
+    wait('saved')
+  return trained.is_finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +86,14 @@ class Run:
     return self.experiment.seed if is_plain else seed_of(self.experiment.seed, f'k{self.k}-{self.regime}')
 
   @property
+  def result(self) -> pathlib.Path:
+    """The folder of the model."""
+    return self.workdir / 'model'
+
+  @property
   def is_finished(self) -> bool:
     """Whether the model has been written."""
-    return (self.workdir / 'model' / 'config.json').is_file()
+    return (self.result / 'config.json').is_file()
 
   @property
   def is_current(self) -> bool:
@@ -112,18 +142,9 @@ class Run:
     self.check_inputs()
     wanted = self._record(record.read(self.workdir), *self._inputs(), material.content)
     record.claim(self.workdir, wanted)  # a wrong config has shown by now
-    key, optimizer = jax.random.key(self.experiment.seed), config.optimizer(self.experiment.model.d_model)
+    key, width = jax.random.key(self.experiment.seed), self.experiment.model.d_model
     devices, table = self.experiment.devices, self._partition(material.model)
-    trained = train(
-      job.task, batches, optimizer, config.loop(), self.workdir, key, job.evaluate, budget, devices, table
-    )
-    if trained.is_finished:
-      params = average_checkpoints(self.workdir, config.loop().kept)
-      if is_first():
-        job.save(params)
-        drop_checkpoints(self.workdir)
-      wait('saved')
-    return trained.is_finished
+    return carry_out(job, batches, config, width, self.workdir, key, budget, devices, table)
 
   def _base(self, material: Material) -> Job:
     model, start = self._start(self.base, material) if self.base else (material.model, None)
@@ -131,7 +152,7 @@ class Run:
     return Job(
       base_task(model, self.experiment.run(1, self.regime).label_smoothing, start),
       lambda params: dev_loss(model, params, dev),
-      lambda params: folders.save(self.workdir / 'model', model, params, material.tokenizer_path),
+      lambda params: folders.save(self.result, model, params, material.tokenizer_path),
     )
 
   def _heads(self, material: Material) -> Job:
@@ -157,7 +178,7 @@ class Run:
 
     def save(params: Params) -> None:
       model_params, head_params = split(params)
-      folders.save(self.workdir / 'model', model, model_params, material.tokenizer_path, (heads, head_params))
+      folders.save(self.result, model, model_params, material.tokenizer_path, (heads, head_params))
 
     return Job(task, evaluate, save)
 
@@ -201,13 +222,13 @@ class Run:
     data = experiment.recorded_data(distilled)
     parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
     named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
-    plain = {name: _fields(part, record.part(there, name) if there else None) for name, part in parts.items()}
+    plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
     if content is not None:
       plain['data']['content'] = content
     return {**named, 'seed': experiment.seed, **plain, **base}
 
 
-def _fields(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
+def fields_of(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
   """The fields of a dataclass, without those younger than the record `there` that have their default."""
   defaults = {field.name: field.default for field in dataclasses.fields(part)}
   found = {}

@@ -57,7 +57,7 @@ class Task:
 
 def base_task(model: Any, smoothing: float = SMOOTHING, start: Params | None = None) -> Task:
   """Trains the model, from `start` or from scratch (None). Parameters: the model's."""
-  init = model.init if start is None else lambda key: _copy(start)
+  init = model.init if start is None else lambda key: copied(start)
   return Task(init, lambda params, _, batch, key: model_loss(model, params, batch, smoothing, key))
 
 
@@ -90,7 +90,7 @@ def frozen_heads_task(
     draw_key, key = jax.random.split(key)
     return LOSSES[draw](model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
 
-  return Task(heads.init if start is None else lambda key: _copy(start), loss, trunk)
+  return Task(heads.init if start is None else lambda key: copied(start), loss, trunk)
 
 
 def finetuned_heads_task(
@@ -117,7 +117,7 @@ def finetuned_heads_task(
     head_params = params['heads']
     return LOSSES[draw](model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys))
 
-  return Task(lambda key: {'model': _copy(trunk), 'heads': heads.init(key) if start is None else _copy(start)}, loss)
+  return Task(lambda key: {'model': copied(trunk), 'heads': heads.init(key) if start is None else copied(start)}, loss)
 
 
 def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
@@ -163,6 +163,6 @@ def _all_heads(
 LOSSES = {'one': _one_head, 'all': _all_heads}
 
 
-def _copy(tree: Params) -> Params:
+def copied(tree: Params) -> Params:
   """A copy to start from, because a step reuses the memory of the parameters that it is given."""
   return jax.tree.map(jnp.array, tree)

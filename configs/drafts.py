@@ -1,0 +1,119 @@
+"""Draft networks for a finished base: EAGLE's autoregressive one, and the one-pass one of a block (fastdec/heads).
+
+  python -m experiments.train   --config=configs/wmt14.py:scale=smoke --workdir=out/base
+  python -m experiments.distill --config=configs/wmt14.py:scale=smoke --config.distill.beam=1 --teacher=out/base \\
+    --workdir=out/own
+  python -m experiments.train   --config=configs/drafts.py:scale=smoke,kind=eagle --config.base=out/base \\
+    --config.data.own=out/own --workdir=out/eagle
+
+The draft is in out/eagle/draft. Its base is any run of experiments.train: its sizes are read from its folder, and
+--config.data is what it was trained on.
+
+scale
+  smoke      the embedded corpus at toy size: every step runs, nothing is learnt
+  tiny       the embedded corpus
+  multi30k   Multi30k from data/multi30k (--config.data.folder=...)
+
+task
+  translation  the base is a translator: configs/wmt14.py
+  lm           the base is a language model of captions: the target of configs/speculative.py
+
+kind
+  eagle      guesses one after another, each behind the one before
+  block      guesses all at once
+
+regime
+  regular    the base stays as it is: the draft loses nothing
+  both       base and draft are trained together, on a teacher's text (--config.data.distilled=...)
+"""
+
+from configs.common import locked, parse_arg
+from configs.speculative import captions
+from configs.wmt14 import mesh, run, text
+
+
+def get_config(arg=''):
+  """The config of a draft of this kind, on a base for this task, at this scale."""
+  scales = {'smoke': smoke, 'tiny': tiny, 'multi30k': multi30k}
+  regimes, tasks = ('regular', 'both'), ('translation', 'lm')
+  choice = parse_arg(arg, scale=tuple(scales), task=tasks, kind=('eagle', 'block'), regime=regimes)
+  draft = {'eagle': eagle, 'block': block}[choice.kind]()
+  of_loss = {'passes': 4} if choice.kind == 'eagle' else {}
+  config = scales[choice.scale](choice.task)
+  named = {'scale': choice.scale, 'task': choice.task, 'kind': choice.kind, 'regime': choice.regime}
+  return locked(**named, base='', seed=0, mesh=mesh(), draft=draft, loss={**of_loss, **loss()}, p1_share=0.5, **config)
+
+
+def smoke(task):
+  """Every step of `multi30k` in seconds."""
+  short = run(steps=4, warmup=2, every=2, schedule='linear', constant=2e-3)
+  words, rows, lines = (300, 4, 400) if task == 'lm' else (600, 8, 1000)  # as the bases have them
+  return {
+    'data': text('embedded', vocab_size=words, rows=rows, row_length=64, max_train=lines),
+    'train': short,
+    'finetune': short,
+  }
+
+
+def tiny(task):
+  """The embedded corpus: 20,000 generated pairs."""
+  return {
+    'data': text('embedded', vocab_size=2000, rows=16, row_length=64),
+    'train': training(steps=400, warmup=50),
+    'finetune': training(steps=300, warmup=50, constant=1e-3),
+  }
+
+
+def multi30k(task):
+  """Real captions: steps of 1,024 tokens."""
+  return {
+    'data': captions(task),
+    'train': training(steps=3000, warmup=200),
+    'finetune': training(steps=2000, warmup=200, constant=1e-3),
+  }
+
+
+def training(*, steps, warmup, constant=2e-3):
+  """Adam with b2 = .98, up to a peak rate and down to 0."""
+  every = max(steps // 10, 1)
+  settings = run(steps=steps, warmup=warmup, every=every, schedule='linear', constant=constant, rows=16, span=0.05)
+  return settings | {'b2': 0.98}
+
+
+def eagle():
+  """A layer that reads the base's hidden state and the next token, and then its own."""
+  return {**network(), 'guesses': 7}  # in a row, that it is looked at and calibrated for
+
+
+def block():
+  """The rows of a block in one pass, and a bias from the token before each."""
+  return {
+    **network(),
+    'k': 8,  # the root and 7 guesses
+    'markov': 64,  # rank of the bias; 0: none
+    'markov_kind': 'vanilla',  # or 'gated', 'rnn'
+    'candidates': 32,  # words of each row that decoding has the bias put into order
+  }
+
+
+def network():
+  """What both kinds have."""
+  return {
+    'layers': 1,  # of the base's kind and sizes
+    'taps': (),  # the base's layers whose states are read; (): the state that it predicts by
+    'words': 0,  # of a draft vocabulary, the most frequent ones of the training text; 0: all
+    'dropout': 0.0,
+    'init': 'target',  # the layers begin as the base's last ones; or 'fresh'
+    'entry': 'joined',  # eagle: or 'beside' (EAGLE-3)
+  }
+
+
+def loss():
+  """What is learnt at a place: the tokens that the base wrote behind it (ce), or its law (kl, tv)."""
+  return {
+    'anchors': 16,  # places of each row of a batch that guesses are learnt at, drawn anew in each step; 0: all
+    'ce': 1.0,
+    'kl': 0.0,
+    'tv': 0.0,
+    'decay': 0.9,  # each later guess counts this many times the one before
+  }

@@ -1,0 +1,174 @@
+"""The training of a draft network on a finished base.
+
+workdir/draft/   the network, with the temperatures that calibrate it; written last
+workdir/model/   the base that was trained together with it, where it was (regime=both)
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from fastdec.folders.drafts import save_draft
+
+from experiments.lab import record
+from experiments.lab.run import Job, carry_out, fields_of
+from experiments.lab.settings import seed_of
+from experiments.lab.text import OnModelText, Text
+from experiments.papers.drafts.settings import DraftExperiment, words_of
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.heads.transformed import Transformed
+from fastdec.models.api import Params
+from fastdec.sharding import Table, partition_of
+from fastdec.struct import Bound
+from fastdec.training.drafts.calibration import warmth_of
+from fastdec.training.drafts.losses import draft_accuracy
+from fastdec.training.drafts.start import begin, frequent
+from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
+
+SAMPLE = 16  # batches of the training text that a draft is looked at on, beside those of the dev set
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftRun:
+  """One training run: what is trained, and the folder that it gets."""
+
+  experiment: DraftExperiment
+  workdir: pathlib.Path
+
+  @property
+  def base(self) -> pathlib.Path:
+    """The workdir of the finished base."""
+    if not self.experiment.base:
+      raise UserError('a draft is trained on a base model: name its workdir by --config.base=...')
+    return pathlib.Path(self.experiment.base)
+
+  @property
+  def result(self) -> pathlib.Path:
+    """The folder of the draft."""
+    return self.workdir / 'draft'
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether the draft has been written."""
+    return (self.result / 'config.json').is_file()
+
+  @property
+  def is_current(self) -> bool:
+    """Whether it is finished, and was trained on the base and the text as they are now."""
+    try:
+      self.check_inputs(self._text(folders.open(self.base).model))
+    except UserError:  # among them: the base is not there
+      return False
+    return self.is_finished
+
+  def check(self) -> None:
+    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
+    there = record.read(self.workdir)
+    distilled = record.part(there, 'data').get('distilled', '')
+    record.check(self.workdir, self._record(there, there.get('base', ''), distilled), self.is_finished)
+
+  def check_inputs(self, text: OnModelText) -> None:
+    """Raises UserError where the run there was trained on another base or other text than there is now."""
+    there = record.read(self.workdir)
+    if there and there.get('base') != folders.content(self.base):
+      raise UserError(f'{self.workdir} was trained on another base than {self.base} is now: remove it, and train again')
+    if there and record.part(there, 'data').get('distilled', '') != text.distilled_key():
+      raise UserError(f'{self.workdir} was trained on other text than there is now: remove it, and train again')
+
+  def train(self, budget: float | None = None) -> bool:
+    """Trains, or goes on; True when the run is finished and the draft is written.
+
+    Args:
+      budget: seconds, None for endless.
+    """
+    experiment, config = self.experiment, self.experiment.run
+    self._check_text()
+    target = self._target()
+    module = experiment.draft.network(target.module)
+    text = self._text(target.module)
+    material = text.open()
+    material.check_base(self.base)
+    batches = material.train_batches(config.rows, seed_of(experiment.seed, f'{experiment.kind}-{experiment.regime}'))
+    ids = None
+    if module.words is not None:
+      ids = frequent(words_of(material), module.vocab_size, module.words)
+    key = jax.random.key(experiment.seed)
+    draft = Bound(module, begin(module, target, jax.random.fold_in(key, 1), experiment.draft.init, ids))
+    dev = material.own_dev_batches() if experiment.data.own else material.dev_batches()
+    if not dev:
+      raise UserError('the dev set has no sentence that fits into config.data.row_length: give longer rows')
+    job = self._job(material, target, draft, dev, [batches[i] for i in range(SAMPLE)])
+    self.check_inputs(text)
+    there = record.read(self.workdir)
+    wanted = self._record(there, folders.content(self.base), text.distilled_key(), material.content)
+    record.claim(self.workdir, wanted)  # a wrong config has shown by now
+    table = self._partition(target, module)
+    return carry_out(job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table)
+
+  def _job(self, material: Text, target: Bound, draft: Bound, dev: list[Any], sample: list[Any]) -> Job:
+    """The task, what it is evaluated by, and how its result is saved."""
+    experiment, fixed = self.experiment, split(draft.params)[1]
+    is_both, depth, anchors = experiment.regime == 'both', experiment.draft.depth, experiment.loss.anchors
+    if is_both:
+      task = finetuned_draft_task(target, draft, experiment.loss, experiment.p1_share, experiment.run.label_smoothing)
+    else:
+      task = frozen_draft_task(target, draft, experiment.loss)
+
+    def parts(params: Params) -> tuple[Bound, Bound]:
+      learnt, of_target = (params['heads'], params['model']) if is_both else (params, target.params)
+      return Bound(draft.module, learnt | fixed), Bound(target.module, of_target)
+
+    def evaluate(params: Params) -> dict[str, float]:
+      found = {}
+      for name, batches in (('dev', dev), ('training', sample)):
+        for what, value in draft_accuracy(*parts(params), batches, depth, anchors).items():
+          found[f'{name} {what}'] = value
+      return found
+
+    def save(params: Params) -> None:
+      learnt, of_target = parts(params)
+      if is_both:
+        folders.save(self.workdir / 'model', target.module, of_target.params, material.tokenizer_path)
+      warmth = warmth_of(learnt, of_target, dev, depth, anchors)
+      save_draft(self.result, (draft.module, learnt.params | {'warmth': jnp.asarray(warmth)}))
+
+    return Job(task, evaluate, save)
+
+  def _check_text(self) -> None:
+    """Raises UserError where the text is not for this regime."""
+    own, distilled = self.experiment.data.own, self.experiment.data.distilled
+    if self.experiment.regime == 'both' and (own or not distilled):
+      remedy = 'name it by --config.data.distilled=..., and leave out config.data.own'
+      raise UserError(f"regime=both trains the base too, on a teacher's text: {remedy}")
+
+  def _target(self) -> Bound:
+    """The base, without heads that it may have."""
+    folder = folders.open(self.base)
+    model, params = folder.model, folder.params(as_stored=True)
+    if isinstance(model, Transformed):
+      model, params = model.model, params['model']
+    return Bound(model, params)
+
+  def _text(self, model: Any) -> OnModelText:
+    return self.experiment.text(model.model if isinstance(model, Transformed) else model)
+
+  def _partition(self, target: Bound, draft: Any) -> Table:
+    devices = self.experiment.mesh.model
+    return (*partition_of(target.module, devices), *partition_of(draft, devices))
+
+  def _record(self, there: Mapping[str, Any], base: str, distilled: str, content: str | None = None) -> dict[str, Any]:
+    """The settings written to `workdir/config.json`; see `Run._record`."""
+    experiment = self.experiment
+    own = "the base's" if experiment.data.own else ''
+    data = dataclasses.replace(experiment.data, distilled=distilled, own=own)
+    parts = {'draft': experiment.draft, 'loss': experiment.loss, 'data': data, 'training': experiment.run}
+    plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
+    if content is not None:
+      plain['data']['content'] = content
+    together = {'p1_share': experiment.p1_share} if experiment.regime == 'both' else {}
+    named = {'kind': experiment.kind, 'regime': experiment.regime, 'seed': experiment.seed}
+    return {**named, **together, **plain, 'base': base}

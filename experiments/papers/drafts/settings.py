@@ -1,0 +1,202 @@
+"""What `configs/drafts.py` means: a draft network for a finished base, and how it is trained."""
+
+import dataclasses
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from configs.common import to_dataclass
+from experiments.lab.captions import Captions, CaptionTraining
+from experiments.lab.settings import RunConfig, at_least
+from experiments.lab.text import OnModelText, Text, TextConfig
+from fastdec.errors import UserError
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.tower import LayersConfig
+from fastdec.models.api import Model
+from fastdec.models.lm import LM
+from fastdec.models.stacks import StackConfig
+from fastdec.models.taps import check_taps
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.sharding import MeshConfig
+from fastdec.training.drafts.losses import DraftLoss
+from fastdec.training.drafts.start import INITS, layers_like
+
+MODELS = {'translation': Transformer, 'lm': LM}  # what a base is
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DraftConfig:
+  """What both kinds of drafts say; fields as in `configs/drafts.py`."""
+
+  layers: int
+  taps: tuple[int, ...]
+  words: int
+  dropout: float
+  init: Literal['target', 'fresh']
+  entry: str
+
+  def __post_init__(self) -> None:
+    at_least(1, 'draft', layers=self.layers)
+    at_least(0, 'draft', words=self.words)
+    if not 0 <= self.dropout < 1:
+      raise UserError(f'config.draft.dropout={self.dropout} is not possible: give 0 for none, or below 1')
+    assert self.init in INITS
+
+  @property
+  def depth(self) -> int:
+    """How many guesses it is looked at and calibrated for."""
+    raise NotImplementedError
+
+  def network(self, model: Model) -> DraftNetwork:
+    """The network for a base.
+
+    Raises:
+      UserError: the base does not have these layers, or is no model that drafts are made for.
+    """
+    raise NotImplementedError
+
+  def _sizes(self, model: Any) -> dict[str, Any]:
+    check_taps(self.taps, model.layers)
+    if self.words > model.vocab_size:
+      raise UserError(f'config.draft.words={self.words} is not possible: the base has {model.vocab_size} words')
+    reads = {'taps': self.taps, 'fuses': True, 'norms_taps': True} if self.taps else {}
+    sizes = {'vocab_size': model.vocab_size, 'd_target': model.d_model, 'words': self.words or None}
+    return {'layers': self._layers(model), 'entry': self.entry, **reads, **sizes}
+
+  def _layers(self, model: Model) -> LayersConfig:
+    """Those of the base, with the draft's own dropout."""
+    layers = layers_like(model, self.layers)
+    if isinstance(layers, StackConfig):
+      return dataclasses.replace(layers, dropout=self.dropout, attention_dropout=0.0, activation_dropout=0.0)
+    return dataclasses.replace(layers, dropout=self.dropout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig(DraftConfig):
+  """An autoregressive draft network; fields as in `configs/drafts.py`."""
+
+  guesses: int
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    at_least(1, 'draft', guesses=self.guesses)
+
+  @property
+  def depth(self) -> int:
+    return self.guesses
+
+  def network(self, model: Model) -> EagleNetwork:
+    return EagleNetwork(**self._sizes(model))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig(DraftConfig):
+  """A one-pass draft network; fields as in `configs/drafts.py`."""
+
+  k: int
+  markov: int
+  markov_kind: str
+  candidates: int
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    at_least(2, 'draft', k=self.k)
+
+  @property
+  def depth(self) -> int:
+    return self.k - 1
+
+  def network(self, model: Model) -> BlockNetwork:
+    names = ('k', 'markov', 'markov_kind', 'candidates')
+    return BlockNetwork(**self._sizes(model), **{name: getattr(self, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationText(OnModelText):
+  """Parallel text for a draft on a translator."""
+
+  model: TransformerConfig
+
+  def model_over(self, vocab_size: int) -> Transformer:
+    return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaptionText(OnModelText, CaptionTraining):
+  """Sentences for a draft on a language model."""
+
+  def open(self) -> Captions:
+    return Captions.of(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftExperiment:
+  """The training of one draft network; fields as in `configs/drafts.py`. Subclasses say of which kind."""
+
+  task: Literal['translation', 'lm']
+  kind: Literal['eagle', 'block']
+  scale: str
+  regime: Literal['regular', 'both']
+  seed: int
+  mesh: MeshConfig
+  base: str
+  data: TextConfig
+  train: RunConfig
+  finetune: RunConfig
+  loss: DraftLoss
+  p1_share: float
+  draft: DraftConfig
+
+  @classmethod
+  def of(cls, config: Any) -> Self:
+    """From a locked ConfigDict; what cannot be trained is a UserError, before any work."""
+    return to_dataclass(cls, config)
+
+  def __post_init__(self) -> None:
+    if not 0 < self.p1_share < 1:
+      raise UserError(f'config.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
+
+  @property
+  def run(self) -> RunConfig:
+    """How it is trained."""
+    return self.finetune if self.regime == 'both' else self.train
+
+  def text(self, model: Model) -> OnModelText:
+    """What is trained on, for a draft on this model.
+
+    Raises:
+      UserError: the model is of another kind than the task means, or what `Training` says.
+    """
+    wanted = MODELS[self.task]
+    if not isinstance(model, Transformer | LM) or not isinstance(model, wanted):
+      given = f'task={self.task} means a base that is a {wanted.__name__}, and {self.base} holds a'
+      raise UserError(f'{given} {type(model).__name__}: give another base, or the task that it was trained for')
+    same: Any = {'seed': self.seed, 'mesh': self.mesh, 'train': self.run, 'data': self.data}
+    if isinstance(model, Transformer):
+      return TranslationText(model=model.config, **same)
+    return CaptionText(model=model.config, **same)
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleExperiment(DraftExperiment):
+  draft: EagleConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockExperiment(DraftExperiment):
+  draft: BlockConfig
+
+
+KINDS = {'eagle': EagleExperiment, 'block': BlockExperiment}
+
+
+def experiment_of(config: Any) -> DraftExperiment:
+  """The experiment of a locked ConfigDict, by its `kind`; mistakes in it are UserErrors."""
+  return KINDS[config.kind].of(config)
+
+
+def words_of(text: Text) -> np.ndarray:
+  """The tokens of the training text, one behind the other: what a draft vocabulary is counted on."""
+  return text.tokens('train', text.experiment.data.row_length).target.tokens

@@ -1,0 +1,60 @@
+"""The places of packed sentences that drafts are learnt at.
+
+An anchor is a place t whose token is taken for the root: decoding has accepted it, the target has read all before it,
+and the draft guesses what comes behind it. So a draft learns at a place what decoding asks of it there:
+
+  target     a b c d . 0      segments   1 1 1 1 1 0
+  anchor     t = 1: the root is b; features of places 0 and 1 are there (the target predicted b at place 1)
+  guesses    c d .
+
+A place is no anchor where nothing follows in its sentence. Of the others all are taken, or a sample: the logits of a
+guess cost more than the rest of a training step.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.sharding import by_rows
+from fastdec.training.losses import Batch
+
+
+@struct.pytree
+class Anchors:
+  """Some places of each row of a batch."""
+
+  place: Int[Array, 'b a']
+  is_real: Bool[Array, 'b a']  # false: fewer places are anchors than were asked for
+
+  def take(self, x: Array, ahead: int | Int[Array, ''] = 0) -> Array:
+    """What x [b, t, ...] has `ahead` places behind the anchors (beyond the end of a row: what its last place has)."""
+    place = jnp.minimum(self.place + ahead, x.shape[1] - 1)
+    return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
+
+  def follows(self, segments: Int[Array, 'b t'], ahead: int) -> Bool[Array, 'b a']:
+    """Whether there is a token `ahead` places behind each anchor in its sentence."""
+    is_inside = self.place + ahead < segments.shape[1]
+    return self.is_real & is_inside & (self.take(segments, ahead) == self.take(segments))
+
+
+def anchors_of(batch: Batch, count: int = 0, key: Array | None = None) -> Anchors:
+  """All anchors of a batch, or `count` of each row (0: all), drawn by the key without replacement."""
+  segments = jnp.asarray(batch['target_segment'])
+  t = segments.shape[1]
+  place = jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), segments.shape)
+  everywhere = Anchors(place, segments != 0)
+  everywhere = dataclasses.replace(everywhere, is_real=everywhere.follows(segments, 1))
+  if not count or count >= t:
+    return everywhere
+  assert key is not None, 'a sample is drawn by a key'
+  lots = jnp.where(everywhere.is_real, jax.random.uniform(key, segments.shape), -1.0)
+
+  def draw(lots: Float[Array, 'b t']) -> tuple[Float[Array, 'b a'], Int[Array, 'b a']]:
+    found, place = jax.lax.top_k(lots, count)
+    return found, place
+
+  found, place = by_rows(draw)(lots)
+  return Anchors(place, found >= 0)

@@ -1,0 +1,113 @@
+"""Calibration of drafts: a temperature for each guess, so that a draft that says .7 is right in seven cases of ten.
+
+Trees branch where they are told to by the products of confidences along a path. So the temperatures are fitted one
+behind the other, each on the product of its guess's confidence and those before it (sequential temperature scaling), on
+held-out text of the target's own writing; and the draft goes on behind its own guesses there, as it does in decoding.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.errors import UserError
+from fastdec.heads.block import BlockNetwork
+from fastdec.struct import Bound
+from fastdec.training.drafts.anchors import anchors_of
+from fastdec.training.drafts.losses import logits_of, no_carry
+from fastdec.training.drafts.rows import block_rows, eagle_rows
+from fastdec.training.losses import Batch
+
+GRID = np.geomspace(0.25, 4, 33).astype(np.float32)  # neighbours are 9 per cent apart
+
+
+def warmth_of(
+  draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
+) -> Float[np.ndarray, ' n']:
+  """A temperature for each guess of a draft: logits are divided by it before their softmax is taken for confidences.
+
+  Args:
+    draft: the draft network and its parameters.
+    target: the model and its parameters.
+    batches: packed sentences, which the draft has not been trained on.
+    passes: guesses of an autoregressive draft.
+    anchors: places of each row looked at; 0: all.
+  """
+  parts = []
+  for batch in batches:
+    parts.append(jax.device_get(_guessed(draft, target, batch, passes, anchors)))
+  if not parts:
+    raise UserError('a draft is calibrated on held-out text, and there is none: give some')
+  confidence, is_right, is_real = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+  return fitted(confidence, is_right, is_real)
+
+
+def fitted(
+  confidence: Float[np.ndarray, 'g n m'], is_right: Bool[np.ndarray, 'n m'], is_real: Bool[np.ndarray, 'n m']
+) -> Float[np.ndarray, ' n']:
+  """For each guess the temperature of GRID whose confidences, times those before, have the least log loss.
+
+  Args:
+    confidence: of each guess at each temperature, at m places.
+    is_right: whether the guess is.
+    is_real: whether there is a token to guess.
+  """
+  chosen = np.ones(is_right.shape[0], np.float32)
+  product, accepted = np.ones(is_right.shape[1]), np.ones(is_right.shape[1], bool)
+  for i, real in enumerate(is_real):
+    accepted &= is_right[i]
+    if not real.any():
+      continue
+    odds = np.clip(product * confidence[:, i], 1e-6, 1 - 1e-6)[:, real]
+    loss = -np.where(accepted[real], np.log(odds), np.log1p(-odds)).mean(-1)
+    best = int(loss.argmin())
+    chosen[i], product = GRID[best], product * confidence[best, i]
+  return chosen
+
+
+@functools.partial(jax.jit, static_argnames=('passes', 'anchors'))
+def _guessed(
+  draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
+) -> tuple[Float[Array, 'g n m'], Bool[Array, 'n m'], Bool[Array, 'n m']]:
+  """What a draft guesses behind its own guesses: confidences at each temperature, which are right, which are real."""
+  seen = target.module.features(target.params, batch, draft.module.taps)
+  chosen = anchors_of(batch, anchors, jax.random.key(0))
+  tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
+  found, right = [], []
+
+  def guess(i: int, state: Float[Array, 'b a d'], before: Array, carry: Array) -> tuple[Array, Array]:
+    logits, carry = logits_of(draft, target, state, before, carry)
+    word: Int[Array, 'b a'] = draft.module.ids(draft.params, logits.argmax(-1).astype(jnp.int32))
+    found.append(_confidences(logits))
+    right.append((word == chosen.take(tokens, i + 1)).reshape(-1))
+    return word, carry
+
+  module: Any = draft.module
+  if isinstance(module, BlockNetwork):
+    states = block_rows(draft, target, batch, seen, chosen)
+    word, carry = chosen.take(tokens), no_carry(draft, states[0])
+    for i, state in enumerate(states):
+      word, carry = guess(i, state, word, carry)
+  else:
+
+    def own(i: int, state: Float[Array, 'b a d']) -> Int[Array, 'b a']:
+      return guess(i, state, chosen.take(tokens), no_carry(draft, state))[0]
+
+    states = eagle_rows(draft, target, batch, seen, chosen, passes, guess=own)
+    own(len(states) - 1, states[-1])
+  real = [chosen.follows(segments, i + 1).reshape(-1) for i in range(len(states))]
+  return jnp.stack(found, axis=1), jnp.stack(right), jnp.stack(real)
+
+
+def _confidences(logits: Float[Array, 'b a w']) -> Float[Array, 'g m']:
+  """The odds of the best word at each temperature of GRID."""
+
+  def at(warmth: Float[Array, '']) -> Float[Array, 'b a']:
+    return jnp.exp((logits.max(-1) / warmth) - jax.nn.logsumexp(logits / warmth, axis=-1))
+
+  found = jax.lax.map(at, jnp.asarray(GRID))
+  return found.reshape(len(GRID), -1)

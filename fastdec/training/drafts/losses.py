@@ -1,0 +1,253 @@
+"""Losses of draft networks, and how often they guess right.
+
+A draft learns the token that the target wrote (CE), or the target's whole law: by the divergence of its own law from it
+(KL), or by the share of either that the other does not have (TV: 1 - TV is how often a guess drawn from the draft's law
+is accepted). A loss is a mean over real guesses at each position behind the anchors, and over positions by weights.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.errors import UserError
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import DraftNetwork
+from fastdec.models.api import suppress
+from fastdec.models.taps import Features
+from fastdec.struct import Bound
+from fastdec.training.drafts.anchors import Anchors, anchors_of
+from fastdec.training.drafts.rows import block_rows, eagle_rows
+from fastdec.training.losses import Batch, Metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftLoss:
+  """What a draft is trained by.
+
+  Attributes:
+    passes: guesses of an autoregressive draft that its training unrolls; a block's are its k - 1.
+    anchors: places of a row of the batch that guesses are learnt at, drawn anew in each step; 0: all.
+    ce, kl, tv: weights of the kinds of loss.
+    decay: each later guess counts this many times the one before.
+  """
+
+  passes: int = 4
+  anchors: int = 0
+  ce: float = 1.0
+  kl: float = 0.0
+  tv: float = 0.0
+  decay: float = 0.9
+
+  def __post_init__(self) -> None:
+    if self.passes < 1:
+      raise UserError(f'passes={self.passes} is not possible: give 1 or more')
+    if self.anchors < 0:
+      raise UserError(f'anchors={self.anchors} is not possible: give 0 for all places, or 1 or more of each row')
+    shares = self.ce, self.kl, self.tv
+    if min(shares) < 0 or not sum(shares):
+      raise UserError(f'ce={self.ce}, kl={self.kl}, tv={self.tv}: give weights of 0 or more, one of them above 0')
+    if not 0 < self.decay <= 1:
+      raise UserError(f'decay={self.decay} is not possible: give 1 for equal weights, or above 0')
+
+  @property
+  def reads_law(self) -> bool:
+    """Whether the target's law is needed, and not only what it wrote."""
+    return bool(self.kl or self.tv)
+
+
+class Rows(NamedTuple):
+  """What a draft has to guess behind its anchors, one guess after another."""
+
+  states: Float[Array, 'n b a d']
+  before: Int[Array, 'n b a']  # the token before each guess
+  token: Int[Array, 'n b a']  # the one that the target wrote
+  is_real: Bool[Array, 'n b a']  # whether its sentence is that long
+
+
+class Found(NamedTuple):
+  """What has come of one guess at each anchor."""
+
+  loss: Float[Array, '']
+  is_right: Bool[Array, 'b a']
+
+
+def draft_loss(
+  draft: Bound,
+  target: Bound,
+  batch: Batch,
+  seen: Features,
+  settings: DraftLoss,
+  key: Array | None = None,
+  dropout_key: Array | None = None,
+) -> tuple[Float[Array, ''], Metrics]:
+  """The loss of a draft on packed batches.
+
+  Args:
+    draft: an `EagleNetwork` or a `BlockNetwork`, and its parameters.
+    target: the model and its parameters.
+    batch: packed sentences, best of the target's own writing.
+    seen: `target.module.features` of them.
+    settings: what it is trained by.
+    key: draws anchors; not read where all are taken.
+    dropout_key: for the draft's dropout; None switches it off.
+
+  Returns:
+    The loss in nats a guess; and metrics: 'loss', 'accuracy_1', 'accuracy_2', ...: how often each guess is right when
+    those before it are; 'tokens', the number of anchors.
+  """
+  anchors = anchors_of(batch, settings.anchors, key)
+  rows = rows_of(draft, target, batch, seen, anchors, settings.passes, dropout_key)
+  found = _over_rows(draft, target, seen, anchors, rows, settings)
+  n = len(rows.token)
+  weights = settings.decay ** jnp.arange(n, dtype=found.loss.dtype)
+  loss = (found.loss * weights).sum() / weights.sum()
+  accuracy = _share(found.is_right, rows.is_real)
+  metrics = {f'accuracy_{i + 1}': accuracy[i] for i in range(n)}
+  return loss, {'loss': loss, **metrics, 'tokens': anchors.is_real.sum()}
+
+
+def rows_of(
+  draft: Bound,
+  target: Bound,
+  batch: Batch,
+  seen: Features,
+  anchors: Anchors,
+  passes: int,
+  dropout_key: Array | None = None,
+) -> Rows:
+  """The guesses of either kind of draft, behind the tokens that the target wrote."""
+  if isinstance(draft.module, BlockNetwork):
+    states = block_rows(draft, target, batch, seen, anchors, dropout_key)
+  else:
+    states = eagle_rows(draft, target, batch, seen, anchors, passes, dropout_key)
+  tokens, segments, n = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment']), len(states)
+  path = jnp.stack([anchors.take(tokens, i) for i in range(n + 1)])
+  is_real = jnp.stack([anchors.follows(segments, i + 1) for i in range(n)])
+  return Rows(states, path[:-1], path[1:], is_real)
+
+
+def logits_of(
+  draft: Bound,
+  target: Bound,
+  state: Float[Array, '*b d'],
+  before: Int[Array, '*b'],
+  carry: Float[Array, '*b r'],
+) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
+  """The logits of a guess over the draft's words, behind the token before it; and what the next guess's are made of."""
+  module: Any = draft.module
+  logits = module.logits(draft.params, target, state)
+  if not getattr(module, 'markov', 0):
+    return logits, carry
+  bias, carry = module.bias(draft.params, before, None, state, carry)
+  return logits + bias, carry
+
+
+def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
+  """What the first guess's logits are made of."""
+  return jnp.zeros((*state.shape[:-1], getattr(draft.module, 'markov', 0)), state.dtype)
+
+
+def _over_rows(draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss) -> Found:
+  """What comes of each guess, [n]. Logits are computed again for the gradient: the memory is that of one guess."""
+
+  @jax.checkpoint
+  def one(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Found]:
+    number, row = numbered
+    logits, carry = logits_of(draft, target, row.states, row.before, carry)
+    law = None
+    if settings.reads_law:
+      law = _law(draft, target, anchors.take(seen.hidden, number + 1))
+    return carry, _one_row(draft, logits, law, row, settings)
+
+  numbers = jnp.arange(len(rows.token), dtype=jnp.int32)
+  return jax.lax.scan(one, no_carry(draft, rows.states[0]), (numbers, rows))[1]
+
+
+def _law(draft: Bound, target: Bound, hidden: Float[Array, 'b a d']) -> Float[Array, 'b a w']:
+  """The target's law over the draft's words, nothing but a goal."""
+  model, params = target
+  logits = suppress(model.unembed(params, hidden), model.suppressed_ids)
+  if 'ids' in draft.params:
+    logits = logits[..., draft.params['ids']]
+  return jax.lax.stop_gradient(jax.nn.softmax(logits, axis=-1))
+
+
+def _one_row(
+  draft: Bound, logits: Float[Array, 'b a w'], law: Float[Array, 'b a w'] | None, row: Rows, settings: DraftLoss
+) -> Found:
+  """The loss of one guess, over the anchors at which the draft has the word that the target wrote."""
+  word, has_word = _word(draft, row.token)
+  is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
+  log_q = jax.nn.log_softmax(logits, axis=-1)
+  loss = jnp.zeros(word.shape, log_q.dtype)
+  if settings.ce:
+    loss -= settings.ce * jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
+  if law is not None and settings.kl:
+    loss += settings.kl * (xlogy(law, law) - law * log_q).sum(-1)
+  if law is not None and settings.tv:
+    loss += settings.tv * 0.5 * jnp.abs(law - jnp.exp(log_q)).sum(-1)
+  return Found(_share(loss, row.is_real & has_word), is_right)
+
+
+def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
+  """The number of a token among the draft's words, and whether it is there."""
+  if 'ids' not in draft.params:
+    return token, jnp.ones(token.shape, bool)
+  ids = draft.params['ids']
+  none = jnp.full(draft.module.vocab_size, -1, jnp.int32)
+  word = none.at[ids].set(jnp.arange(len(ids), dtype=jnp.int32))[token]
+  return jnp.maximum(word, 0), word >= 0
+
+
+def _share(x: Array, mask: Bool[Array, '*n b a']) -> Float[Array, '*n']:
+  """The mean of x over the mask, of the last two axes; 0 where it is empty."""
+  count = jnp.maximum(mask.sum((-2, -1)), 1)
+  total = jnp.where(mask, x, 0).sum((-2, -1))
+  dtype = jnp.result_type(float) if total.dtype == jnp.int32 else total.dtype
+  return total.astype(dtype) / count.astype(dtype)
+
+
+def draft_accuracy(
+  draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
+) -> dict[str, float]:
+  """How often drafts are right on some text.
+
+  Args:
+    draft: the draft network and its parameters.
+    target: the model and its parameters.
+    batches: packed sentences.
+    passes: guesses of an autoregressive draft.
+    anchors: places of each row looked at, always the same; 0: all.
+
+  Returns:
+    'tokens a call': what a call would write on average at an anchor, by a chain; 'accuracy 1', 'accuracy 2', ...: how
+    often each guess is right when those before it are given, 0..1.
+  """
+  counts = [jax.device_get(_counts(draft, target, batch, passes, anchors)) for batch in batches]
+  right, real, calls, written = (sum(np.asarray(part) for part in parts) for parts in zip(*counts, strict=True))
+  if not calls:
+    raise UserError('there is nothing to guess in the text that a draft is looked at on: give longer sentences')
+  accuracy = {f'accuracy {i}': float(value) for i, value in enumerate(right / np.maximum(real, 1), start=1)}
+  return {'tokens a call': float(1 + written / calls), **accuracy}
+
+
+@functools.partial(jax.jit, static_argnames=('passes', 'anchors'))
+def _counts(
+  draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
+) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
+  """Of each guess how often it is right, and real; how many anchors there are, and right guesses up to a wrong one."""
+  model, params = target
+  module: DraftNetwork = draft.module
+  seen = model.features(params, batch, module.taps)
+  chosen = anchors_of(batch, anchors, jax.random.key(0))
+  rows = rows_of(draft, target, batch, seen, chosen, passes)
+  right = _over_rows(draft, target, seen, chosen, rows, DraftLoss()).is_right & rows.is_real
+  accepted = jnp.cumprod(right.astype(jnp.int32), axis=0)
+  return right.sum((1, 2)), rows.is_real.sum((1, 2)), chosen.is_real.sum(), accepted.sum()

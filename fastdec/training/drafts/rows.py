@@ -1,0 +1,202 @@
+"""The rows of draft networks in training: all anchors of a batch at once, each seeing what decoding shows it.
+
+The guesses behind an anchor are those that the target wrote (teacher forcing): what a draft makes of them is what it
+makes in decoding when all of its guesses before were right; and what comes behind a wrong one does not matter.
+
+  EAGLE   One pass of the network for each guess ("training-time test", Li et al. 2025). In pass 0 every place of the
+          batch reads its true feature, under the causal mask. In pass j the row of an anchor at place t stands at
+          t + j: it reads token t + j and its own state of pass j - 1, and sees the rows of pass 0 up to t, and its own
+          of the passes 1 ... j. So each pass has one key more for an anchor, and not another square of them.
+  block   One pass for all guesses: the rows of an anchor at place t stand at t + 1, t + 2, ...; they see the features
+          of places up to t, and one another.
+
+Sentences of a row do not see one another, and each sees its own source.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.cache.kv import LayerKV
+from fastdec.heads import tower
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.attention import attend
+from fastdec.models.stacks import Attend
+from fastdec.models.taps import Features
+from fastdec.struct import Bound
+from fastdec.training.drafts.anchors import Anchors
+from fastdec.training.losses import Batch
+
+Guess = Callable[[int, Float[Array, 'b a d']], Int[Array, 'b a']]  # number and state of a row -> the token guessed
+
+
+def eagle_rows(
+  draft: Bound,
+  target: Bound,
+  batch: Batch,
+  seen: Features,
+  anchors: Anchors,
+  passes: int,
+  key: Array | None = None,
+  guess: Guess | None = None,
+) -> Float[Array, 'n b a d']:
+  """The states of `passes` rows for each anchor; row i predicts the token i + 1 places behind the anchor.
+
+  Args:
+    draft: an `EagleNetwork` and its parameters.
+    target: the model whose embeddings it may read.
+    batch: packed sentences.
+    seen: the target's states of them.
+    anchors: where drafts begin.
+    passes: guesses of a draft.
+    key: for the draft's dropout; None switches it off.
+    guess: what each row's state has guessed, for drafts that go on behind their own guesses (None: behind the tokens
+      that the target wrote).
+  """
+  module: EagleNetwork = draft.module
+  places = _Places(draft, batch, seen, anchors)
+  embedded = module.embedded(draft.params, target, places.target)
+  causal = [functools.partial(attend, mask=places.causal)] * places.depth
+  args = (embedded, places.features, places.position, causal, places.across(None), places.memory)
+  states, first = module.call(draft.params, *args, method='read', **_dropout(key, 0))
+  state = anchors.take(states)
+  rows, entries = [state], []
+  mask, across = anchors.take(places.causal), places.across(anchors)
+  for i in range(1, passes):
+    tokens = anchors.take(places.target, i) if guess is None else guess(i - 1, state)
+    sees = []
+    for layer, shared in enumerate(first):
+      sees.append(functools.partial(_sees_own, shared=shared, mask=mask, before=[entry[layer] for entry in entries]))
+    embedded, position = module.embedded(draft.params, target, tokens), anchors.take(places.position) + i
+    args = (embedded, state, position, sees, across, places.memory)
+    state, entry = module.call(draft.params, *args, method='read', **_dropout(key, i))
+    entries.append(entry)
+    rows.append(state)
+  return jnp.stack(rows)
+
+
+def block_rows(
+  draft: Bound, target: Bound, batch: Batch, seen: Features, anchors: Anchors, key: Array | None = None
+) -> Float[Array, 'n b a d']:
+  """The states of the k - 1 rows of a `BlockNetwork` for each anchor; as `eagle_rows`."""
+  module: BlockNetwork = draft.module
+  places = _Places(draft, batch, seen, anchors)
+  context = module.call(draft.params, places.features, places.position, method='own')
+  root = module.embedded(draft.params, target, anchors.take(places.target))
+  unknown = None
+  if module.unknown_id is not None:
+    unknown = module.embedded(draft.params, target, jnp.int32(module.unknown_id))
+  x = module.call(draft.params, root, unknown, anchors.take(places.features), method='enter')
+  b, a, n, d = x.shape
+  position = anchors.take(places.position)[..., None] + 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
+  mask = jnp.repeat(anchors.take(places.causal), n, axis=1)
+  sees = [functools.partial(_sees_block, shared=shared, mask=mask, anchors=a) for shared in context]
+  args = (x.reshape(b, a * n, d), position.reshape(b, a * n), sees, places.across(anchors, n), places.memory)
+  states = module.call(draft.params, *args, method='read', **_dropout(key, 0)).reshape(b, a, n, d)
+  return jnp.moveaxis(states[:, :, 1:] if module.drops_first else states, 2, 0)
+
+
+class _Places:
+  """What both kinds of drafts read of a batch."""
+
+  def __init__(self, draft: Bound, batch: Batch, seen: Features, anchors: Anchors) -> None:
+    module: DraftNetwork = draft.module
+    self.target, self.position = jnp.asarray(batch['target']), jnp.asarray(batch['target_position'])
+    segment = jnp.asarray(batch['target_segment'])
+    t = segment.shape[1]
+    self.causal = (segment[:, :, None] == segment[:, None, :]) & np.tri(t, dtype=bool)[None]
+    self.features = module.features(draft.params, seen.hidden, seen.taps)
+    self.depth = tower.depth_of(module.layers)
+    self.memory, self._reads = (), None
+    if module.reads_source:
+      assert seen.source is not None  # by `check_target`
+      self.memory = module.call(draft.params, seen.source.astype(module.layers.dtype), method='memory')
+      self._reads = segment[:, :, None] == jnp.asarray(batch['source_segment'])[:, None, :]
+
+  def across(self, anchors: Anchors | None, rows: int = 1) -> Attend | None:
+    """How the source is seen from all places, or from anchors with so many rows each."""
+    if self._reads is None:
+      return None
+    mask = self._reads if anchors is None else jnp.repeat(anchors.take(self._reads), rows, axis=1)
+    return functools.partial(attend, mask=mask)
+
+
+def _dropout(key: Array | None, number: int) -> dict[str, Any]:
+  """Arguments of a pass."""
+  return {} if key is None else {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
+
+
+def _sees_own(
+  q: Float[Array, 'b a h p'],
+  kv: LayerKV,
+  shared: LayerKV,
+  mask: Bool[Array, 'b a t'],
+  before: Sequence[LayerKV],
+  drop: Callable[[Array], Array] = lambda weights: weights,
+) -> Float[Array, 'b a h p']:
+  """EAGLE: a row of each anchor sees what is shared under the mask, its own of the passes before, and itself."""
+  b, a = q.shape[:2]
+
+  def own(parts: Sequence[Float[Array, 'b g a p']]) -> Float[Array, 'c g j p']:
+    stacked = jnp.stack(parts).transpose(1, 3, 2, 0, 4)
+    return stacked.reshape(b * a, *stacked.shape[2:])
+
+  keys, values = own([*(entry.k for entry in before), kv.k]), own([*(entry.v for entry in before), kv.v])
+  return _attend_both(q, LayerKV(keys, values), shared, mask, drop)
+
+
+def _sees_block(
+  q: Float[Array, 'b n h p'],
+  kv: LayerKV,
+  shared: LayerKV,
+  mask: Bool[Array, 'b n t'],
+  anchors: int,
+  drop: Callable[[Array], Array] = lambda weights: weights,
+) -> Float[Array, 'b n h p']:
+  """Block: the rows of an anchor see what is shared under the mask, and one another."""
+
+  def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
+    b, g, n, p = x.shape
+    return x.reshape(b, g, anchors, n // anchors, p).swapaxes(1, 2).reshape(b * anchors, g, n // anchors, p)
+
+  return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop)
+
+
+def _attend_both(
+  q: Float[Array, 'b n h p'],
+  own: LayerKV,
+  shared: LayerKV,
+  mask: Bool[Array, 'b n t'],
+  drop: Callable[[Array], Array],
+) -> Float[Array, 'b n h p']:
+  """Attention as in `models.attention` on keys that all rows share, and beside them on the own ones of each anchor.
+
+  Args:
+    q: the queries of all rows, those of an anchor together.
+    own: keys and values [b * anchors, g, m, p], all of which the rows of the anchor see.
+    shared: keys and values [b, g, t, p].
+    mask: which of the shared ones a row sees.
+    drop: dropout on the weights.
+  """
+  b, n, h, p = q.shape
+  groups, m = own.k.shape[1:3]
+  anchors = own.k.shape[0] // b
+  wide = np.promote_types(q.dtype, np.float32)
+  split = q.reshape(b, n, groups, h // groups, p)
+  by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
+  common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * p**-0.5
+  common = jnp.where(mask[:, :, None, None, :], common, -1e30)
+  alone = jnp.einsum('cngrp,cgmp->cngrm', by_anchor, own.k, preferred_element_type=wide) * p**-0.5
+  scores = jnp.concatenate([common, alone.reshape(b, n, groups, h // groups, m)], axis=-1)
+  weights = drop(jax.nn.softmax(scores, axis=-1).astype(q.dtype))
+  common, alone = weights[..., :-m], weights[..., -m:].reshape(*by_anchor.shape[:-1], m)
+  mixed = jnp.einsum('bngrs,bgsp->bngrp', common, shared.v)
+  mixed += jnp.einsum('cngrm,cgmp->cngrp', alone, own.v).reshape(mixed.shape)
+  return mixed.reshape(b, n, h, p)

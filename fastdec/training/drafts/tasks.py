@@ -1,0 +1,67 @@
+"""What a training of drafts trains: a draft on a target that stays as it is, or both; see `training.state`.
+
+The draft's vocabulary (`ids`) is chosen before, and no optimizer moves it.
+"""
+
+import jax
+from jaxtyping import Array, Float
+
+from fastdec.models.api import Params
+from fastdec.struct import Bound
+from fastdec.training.drafts.losses import DraftLoss, draft_loss
+from fastdec.training.losses import Batch, Metrics, cross_entropy
+from fastdec.training.state import Task, copied
+
+FIXED = ('ids', 'warmth')  # of a draft's parameters
+
+
+def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
+  """Trains a draft on a model that stays as it is, and runs without dropout. Parameters: the draft's, but `FIXED`.
+
+  Args:
+    target: the model and its parameters.
+    draft: an `EagleNetwork` or a `BlockNetwork`, and what it begins at.
+    settings: what it is trained by.
+  """
+  model, module = target.module, draft.module
+  learnt, fixed = split(draft.params)
+
+  def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
+    keys = jax.random.split(key)
+    bound, whole = Bound(model, frozen['model']), Bound(module, params | frozen['fixed'])
+    seen = model.features(bound.params, batch, module.taps)
+    return draft_loss(whole, bound, batch, seen, settings, *keys)
+
+  return Task(lambda key: copied(learnt), loss, {'model': target.params, 'fixed': fixed})
+
+
+def finetuned_draft_task(target: Bound, draft: Bound, settings: DraftLoss, p1_share: float, smoothing: float) -> Task:
+  """Trains a draft together with its model. Parameters: {'model': ..., 'heads': the draft's, but `FIXED`}.
+
+  Args:
+    target: the model and what it begins at.
+    draft: the draft and what it begins at, best one that was trained on the frozen model.
+    settings: what the draft is trained by.
+    p1_share: the weight of the model's own loss; the draft's has the rest.
+    smoothing: of the labels of the model's own loss.
+  """
+  model, module = target.module, draft.module
+  learnt, fixed = split(draft.params)
+
+  def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
+    model_key, *keys = jax.random.split(key, 3)
+    bound, whole = Bound(model, params['model']), Bound(module, params['heads'] | frozen['fixed'])
+    seen = model.features(bound.params, batch, module.taps, model_key)
+    logits, is_real = model.unembed(bound.params, seen.hidden), batch['target_segment'] != 0
+    own, of_model = cross_entropy(logits, batch['target'], is_real, smoothing)
+    of_draft, metrics = draft_loss(whole, bound, batch, seen, settings, *keys)
+    total = p1_share * own + (1 - p1_share) * of_draft
+    return total, metrics | {'loss': total, 'loss_draft': of_draft, 'loss_model': own, 'nll': of_model['nll']}
+
+  return Task(lambda key: {'model': copied(target.params), 'heads': copied(learnt)}, loss, {'fixed': fixed})
+
+
+def split(params: Params) -> tuple[Params, Params]:
+  """What is learnt of a draft's parameters, and what is `FIXED`."""
+  learnt = {name: value for name, value in params.items() if name not in FIXED}
+  return learnt, {name: value for name, value in params.items() if name in FIXED}

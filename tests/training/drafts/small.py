@@ -1,0 +1,73 @@
+"""Targets and drafts small enough to train in a blink, and packed pairs of sentences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.stacks import StackConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.struct import Bound
+from tests.training.fakes import VOCAB, pairs
+
+D, LAYERS = 8, 3
+SIZES = {'d_model': D, 'd_ff': 12, 'heads': 2, 'dropout': 0.1}
+MODELS = {
+  'translation': Transformer(
+    TransformerConfig(**SIZES, vocab_size=VOCAB, encoder_layers=1, decoder_layers=LAYERS, max_positions=64)
+  ),
+  'lm': LM(LMConfig(**SIZES, vocab_size=VOCAB, layers=LAYERS, suppressed_ids=(0,))),
+}
+STACK = StackConfig(**SIZES, encoder_layers=1, decoder_layers=1, attention_dropout=0.0, activation_dropout=0.0)
+LAYERS_OF = {'translation': STACK, 'lm': LMConfig(**SIZES, layers=2, key_heads=1)}
+TAPS = {'taps': (0, 2), 'fuses': True}
+
+
+def network(kind, task, **settings):
+  """A draft network for one of MODELS."""
+  sizes = {'layers': LAYERS_OF[task], 'vocab_size': VOCAB, 'd_target': D}
+  if kind == 'eagle':
+    return EagleNetwork(**sizes | settings)
+  return BlockNetwork(**sizes | {'k': 4, 'markov': 3} | settings)
+
+
+def bound(module, seed=0):
+  """With parameters that are all different from 0, so that nothing hides behind a fresh zero."""
+  params = module.init(jax.random.key(seed))
+  leaves, tree = jax.tree.flatten(params)
+  keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+  moved = []
+  for x, key in zip(leaves, keys, strict=True):
+    moved.append(x + 0.3 * jax.random.normal(key, x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else x)
+  return Bound(module, jax.tree.unflatten(tree, moved))
+
+
+def batch_of(task, seed=0, rows=3, length=14):
+  """A packed batch; every target sentence has a source."""
+  batch = pairs(seed, rows, length)
+  for row in range(rows if task == 'translation' else 0):
+    least = min(batch['source_segment'][row].max(), batch['target_segment'][row].max())
+    for side in ('source', 'target'):
+      extra = batch[f'{side}_segment'][row] > least
+      for part in ('', '_segment', '_position'):
+        batch[f'{side}{part}'][row, extra] = 0
+  return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
+def apart(batch):
+  """The same sentences, each in a row of its own; and where in the packed batch each begins: (row, place)."""
+  found = []
+  segments = np.asarray(batch['target_segment'])
+  for row, of_row in enumerate(segments):
+    for segment in range(1, of_row.max() + 1):
+      found.append((row, segment, int((of_row == segment).argmax())))
+  alone = {name: np.zeros((len(found), x.shape[1]), np.int32) for name, x in batch.items()}
+  for i, (row, segment, _) in enumerate(found):
+    for side in ('source', 'target'):
+      inside = np.asarray(batch[f'{side}_segment'][row]) == segment
+      for part, own in (('', None), ('_segment', 1), ('_position', None)):
+        values = np.asarray(batch[f'{side}{part}'][row])[inside]
+        alone[f'{side}{part}'][i, : inside.sum()] = values if own is None else own
+  return {name: jnp.asarray(x) for name, x in alone.items()}, [(row, place) for row, _, place in found]

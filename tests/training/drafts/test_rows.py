@@ -1,0 +1,131 @@
+"""What a row sees in training is what decoding shows it: the same logits as drafting step by step over a cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.models.encoder_decoder import Source
+from fastdec.training.drafts.anchors import anchors_of
+from fastdec.training.drafts.losses import logits_of, no_carry, rows_of
+from fastdec.training.drafts.rows import eagle_rows
+from tests.training.drafts.small import MODELS, TAPS, apart, batch_of, bound, network
+
+PASSES = 3
+MASKS = {'entry': 'masks', 'unknown_id': 3, 'drops_first': True}
+EAGLE = [
+  ('translation', {}),
+  ('translation', TAPS),
+  ('lm', {'norms_last': False, 'join_bias': True, 'norms_first': False}),
+  ('lm', TAPS | {'entry': 'beside', 'recycles_normed': False}),
+]
+BLOCK = [
+  ('translation', {'markov_kind': 'rnn'}),
+  ('translation', TAPS | MASKS),
+  ('lm', {'markov_kind': 'gated'}),
+  ('lm', TAPS | MASKS | {'drops_first': False}),
+]
+
+
+def cache_of(draft, alone, seen, slots):
+  source = None
+  if seen.source is not None:
+    source = Source(seen.source, alone['source_segment'] != 0)
+  return draft.module.init_cache(draft.params, source, len(alone['target']), slots)
+
+
+def eagle_steps(draft, target, alone, t):
+  """The logits [passes, sentences, v] of a draft that begins at place t of each sentence, one call for each guess."""
+  module, n = draft.module, alone['target'].shape[1]
+  seen = target.module.features(target.params, alone, module.taps)
+  features = module.features(draft.params, seen.hidden, seen.taps)
+  embedded = module.embedded(draft.params, target, alone['target'])
+  b, slots = len(embedded), jnp.arange(n + PASSES)
+  causal = jnp.broadcast_to(slots[None, None] <= jnp.arange(n)[None, :, None], (b, n, n + PASSES))
+  cache, start = cache_of(draft, alone, seen, n + PASSES), jnp.zeros(b, jnp.int32)
+  states, cache = module.read(draft.params, embedded, features, alone['target_position'], causal, cache, start)
+  state = states[:, t][:, None]
+  found = [module.logits(draft.params, target, state[:, 0])]
+  for j in range(1, PASSES):
+    word, place = embedded[:, jnp.minimum(t + j, n - 1)][:, None], jnp.full((b, 1), t + j, jnp.int32)
+    mask = jnp.broadcast_to(slots[None, None] <= t + j, (b, 1, n + PASSES))
+    state, cache = module.read(draft.params, word, state, place, mask, cache, place[:, 0])
+    found.append(module.logits(draft.params, target, state[:, 0]))
+  return jnp.stack(found)
+
+
+def block_steps(draft, target, alone, t):
+  """The same of a one-pass draft, biased by the tokens that were written."""
+  module, n = draft.module, alone['target'].shape[1]
+  seen = target.module.features(target.params, alone, module.taps)
+  features = module.features(draft.params, seen.hidden, seen.taps)
+  cache = cache_of(draft, alone, seen, n + module.rows)
+  cache = module.remember(draft.params, features, alone['target_position'], cache)
+  cache = cache.commit(None, jnp.full(len(features), t + 1, jnp.int32))
+  states = module.read(draft.params, target, alone['target'][:, t], features[:, t], cache)
+  found, carry = [], jnp.zeros((len(features), module.markov))
+  for i in range(module.depth):
+    before = alone['target'][:, jnp.minimum(t + i, n - 1)]
+    bias, carry = module.bias(draft.params, before, None, states[:, i], carry)
+    found.append(module.logits(draft.params, target, states[:, i]) + bias)
+  return jnp.stack(found)
+
+
+@jax.jit
+def trained_logits(draft, target, batch, anchors):
+  """The guesses behind the anchors, and their logits [passes, b, a, v]."""
+  seen = target.module.features(target.params, batch, draft.module.taps)
+  rows = rows_of(draft, target, batch, seen, anchors, PASSES)
+  found, carry = [], no_carry(draft, rows.states[0])
+  for i in range(len(rows.token)):
+    logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
+    found.append(logits)
+  return rows, jnp.stack(found)
+
+
+def compare(draft, target, batch, steps, anchors):
+  """The logits of all anchors in training, beside those of drafting at each of them."""
+  rows, trained = jax.device_get(trained_logits(draft, target, batch, anchors))
+  alone, begins = apart(batch)
+  at = jax.jit(lambda t: steps(draft, target, alone, t))
+  drafted = {t: np.asarray(at(t)) for t in range(int(alone['target_position'].max()))}
+  count = 0
+  for i, row, column in np.argwhere(np.asarray(rows.is_real)):
+    place = int(anchors.place[row, column])
+    sentence = max(j for j, (r, begin) in enumerate(begins) if r == row and begin <= place)
+    expected = drafted[place - begins[sentence][1]][i, sentence]
+    np.testing.assert_allclose(trained[i][row, column], expected, atol=1e-5 * abs(expected).max(), rtol=0)
+    count += 1
+  return count
+
+
+@pytest.mark.parametrize(('task', 'settings'), EAGLE)
+def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_and_right_guesses(task, settings):
+  draft, target, batch = bound(network('eagle', task, **settings), 3), bound(MODELS[task]), batch_of(task)
+  assert compare(draft, target, batch, eagle_steps, anchors_of(batch)) > 30
+
+
+@pytest.mark.parametrize(('task', 'settings'), BLOCK)
+def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_root(task, settings):
+  draft, target, batch = bound(network('block', task, **settings), 3), bound(MODELS[task]), batch_of(task)
+  assert compare(draft, target, batch, block_steps, anchors_of(batch)) > 30
+
+
+@pytest.mark.parametrize(('kind', 'steps'), [('eagle', eagle_steps), ('block', block_steps)])
+def test_so_it_is_at_a_sample_of_places(kind, steps):
+  draft, target, batch = bound(network(kind, 'translation'), 3), bound(MODELS['translation']), batch_of('translation')
+  anchors = anchors_of(batch, 3, jax.random.key(1))
+  assert anchors.place.shape == (3, 3)
+  assert 9 < compare(draft, target, batch, steps, anchors) <= 27
+
+
+def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
+  """EAGLE behind its own guesses: the rows of a batch in which these had been written, true features aside."""
+  draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')
+  anchors, seen = anchors_of(batch), target.module.features(target.params, batch)
+  given = eagle_rows(draft, target, batch, seen, anchors, PASSES)
+  written = lambda i, state: anchors.take(batch['target'], i + 1)
+  np.testing.assert_array_equal(eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=written), given)
+  other = eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=lambda i, state: written(i, state) * 0 + 5)
+  np.testing.assert_array_equal(other[0], given[0])
+  assert not np.allclose(other[1], given[1])

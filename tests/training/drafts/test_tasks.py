@@ -1,0 +1,176 @@
+"""Trainings of drafts: what is learnt, what stays, what a loss is; the same on a mesh and after a stop."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.errors import UserError
+from fastdec.struct import Bound
+from fastdec.training.drafts.anchors import anchors_of
+from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, logits_of, no_carry, rows_of
+from fastdec.training.drafts.start import begin, frequent, layers_like
+from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task
+from fastdec.training.loop import make_step
+from fastdec.training.optimizer import OptimizerConfig
+from fastdec.training.state import TrainState
+from tests.training.drafts.small import MODELS, D, batch_of, bound, network
+from tests.training.fakes import VOCAB
+
+OPTIMIZER = OptimizerConfig(d_model=D, schedule='linear', constant=0.01, warmup=2, steps=40, b2=0.98)
+LOSSES = {
+  'ce': DraftLoss(passes=2),
+  'kl': DraftLoss(passes=2, ce=0.0, kl=1.0),
+  'tv': DraftLoss(passes=2, ce=0.1, tv=0.9, decay=0.8, anchors=6),
+}
+
+
+def run(task, batch, steps=20):
+  transform = OPTIMIZER.build()
+  state = TrainState.create(task, transform, jax.random.key(1))
+  step = make_step(task, transform, OPTIMIZER.learning_rate)
+  losses = []
+  for _ in range(steps):
+    state, metrics = step(state, task.frozen, batch)
+    losses.append(float(metrics['loss']))
+  return state, losses
+
+
+def same(a, b):
+  return [np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+
+
+@pytest.fixture(scope='module')
+def target():
+  return bound(MODELS['translation'])
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize('kind', ['eagle', 'block'])
+def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
+  before, batch = jax.device_get(target.params), batch_of('translation')
+  module = network(kind, 'translation', words=7)
+  draft = Bound(module, begin(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10])))
+  task = frozen_draft_task(target, draft, LOSSES[loss])
+  state, losses = run(task, batch)
+  assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+  assert all(same(target.params, before)) and 'ids' not in state.params
+  assert same(state.params['output'], draft.params['output']) == [False]
+
+
+def by_hand(draft, target, batch, settings):
+  """The loss, one guess at a time."""
+  seen = target.module.features(target.params, batch, draft.module.taps)
+  anchors = anchors_of(batch)
+  rows = rows_of(draft, target, batch, seen, anchors, settings.passes)
+  carry, means, rights = no_carry(draft, rows.states[0]), [], []
+  ids = np.asarray(draft.params['ids']) if 'ids' in draft.params else np.arange(VOCAB)
+  law = np.array(target.module.unembed(target.params, seen.hidden), np.float64)
+  law[..., 0] = -np.inf  # the target never writes padding
+  law = np.asarray(jax.nn.softmax(law[..., ids], axis=-1))
+  for i in range(len(rows.token)):
+    logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
+    q, losses, right = np.asarray(jax.nn.softmax(np.asarray(logits), axis=-1)), [], []
+    for row, column in np.argwhere(np.asarray(rows.is_real[i])):
+      token, place = int(rows.token[i, row, column]), int(anchors.place[row, column]) + 1 + i
+      right.append(ids[q[row, column].argmax()] == token)
+      if token not in ids:
+        continue
+      own, p = q[row, column], law[row, place]
+      kl = sum(a * np.log(a / b) for a, b in zip(p, own, strict=True) if a)
+      ce, tv = -np.log(own[list(ids).index(token)]), 0.5 * abs(p - own).sum()
+      losses.append(settings.ce * ce + settings.kl * kl + settings.tv * tv)
+    means.append(np.mean(losses))
+    rights.append(np.mean(right))
+  weights = settings.decay ** np.arange(len(means))
+  return (weights * means).sum() / weights.sum(), rights
+
+
+@pytest.mark.parametrize(('kind', 'words'), [('eagle', None), ('block', 6)])
+def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
+  batch, settings = batch_of('translation', 1), DraftLoss(passes=3, ce=0.5, kl=0.3, tv=0.2, decay=0.7)
+  draft = bound(network(kind, 'translation', words=words), 5)
+  if words:
+    draft.params['ids'] = jnp.array([0, 2, 3, 5, 6, 9])
+  seen = target.module.features(target.params, batch)
+  loss, metrics = draft_loss(draft, target, batch, seen, settings)
+  expected, rights = by_hand(draft, target, batch, settings)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  np.testing.assert_allclose([metrics[f'accuracy_{i + 1}'] for i in range(3)], rights, rtol=1e-6)
+  assert metrics['tokens'] == anchors_of(batch).is_real.sum()
+
+
+def test_a_sample_of_all_places_is_all_of_them(target):
+  batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
+  seen = target.module.features(target.params, batch)
+  most = int(anchors_of(batch).is_real.sum(1).max())
+  whole = draft_loss(draft, target, batch, seen, DraftLoss())[1]
+  drawn = draft_loss(draft, target, batch, seen, DraftLoss(anchors=most), jax.random.key(3))[1]
+  for name in whole:
+    np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-5)
+  some = anchors_of(batch, 2, jax.random.key(3))
+  assert (np.asarray(some.place[:, 0] != some.place[:, 1]) | ~np.asarray(some.is_real[:, 1])).all()
+  other = anchors_of(batch, 2, jax.random.key(4))
+  assert not np.array_equal(some.place, other.place)
+
+
+def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(target):
+  batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
+  found = draft_accuracy(draft, target, [batch, batch], passes=3)
+  seen, anchors = target.module.features(target.params, batch), anchors_of(batch)
+  rows = rows_of(draft, target, batch, seen, anchors, 3)
+  guesses = draft.module.logits(draft.params, target, rows.states).argmax(-1)
+  right = np.asarray((guesses == rows.token) & rows.is_real)
+  lengths = [next((i for i in range(3) if not right[i, r, c]), 3) for r, c in np.argwhere(np.asarray(anchors.is_real))]
+  np.testing.assert_allclose(found['tokens a call'], 1 + np.mean(lengths), rtol=1e-6)
+  np.testing.assert_allclose(found['accuracy 2'], right[1].sum() / np.asarray(rows.is_real[1]).sum(), rtol=1e-6)
+
+
+def test_both_are_trained_together_and_the_target_s_own_loss_counts(target):
+  before, batch = jax.device_get(target.params), batch_of('translation')
+  draft = bound(network('block', 'translation'), 5)
+  losses = {}
+  for share in (0.25, 0.75):
+    task = finetuned_draft_task(target, draft, DraftLoss(), share, 0.1)
+    metrics = task.loss(task.init(jax.random.key(0)), task.frozen, batch, jax.random.key(4))[1]
+    losses[share] = metrics['loss']
+    expected = share * metrics['loss_model'] + (1 - share) * metrics['loss_draft']
+    np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-6)
+  state, _ = run(task, batch, steps=2)
+  assert all(same(target.params, before)) and not any(same(state.params['model'], before))
+  assert losses[0.25] != losses[0.75]
+
+
+def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
+  layers = layers_like(target.module, 2)
+  module = network('eagle', 'translation', layers=layers, words=4)
+  ids = frequent(np.array([7, 7, 7, 3, 3, 1, 1, 9, 5]), VOCAB, 4)
+  assert ids.tolist() == [1, 3, 5, 7]
+  params = begin(module, target, jax.random.key(0), 'target', ids)
+  for i in range(2):
+    assert all(same(params['network']['tower'][f'layer_{i}'], target.params[f'decoder_{i + 1}']))
+  hidden = jax.random.normal(jax.random.key(1), (1, 1, D))
+  expected = target.module.unembed(target.params, hidden)[..., ids]
+  np.testing.assert_allclose(module.words_of(params, target, hidden), expected, rtol=1e-5, atol=1e-6)
+  with pytest.raises(UserError, match='init=target with 4 layers, and the target has 3'):
+    begin(dataclasses.replace(module, layers=layers_like(target.module, 4)), target, jax.random.key(0), 'target', ids)
+  wide = dataclasses.replace(module, layers=dataclasses.replace(layers, d_ff=16))
+  with pytest.raises(UserError, match="draft's layers have other sizes"):
+    begin(wide, target, jax.random.key(0), 'target', ids)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'words'),
+  [
+    ({'passes': 0}, 'passes=0 is not possible: give 1 or more'),
+    ({'anchors': -1}, 'anchors=-1 is not possible'),
+    ({'ce': 0.0}, 'ce=0.0, kl=0.0, tv=0.0: give weights of 0 or more, one of them above 0'),
+    ({'kl': -1.0}, 'kl=-1.0'),
+    ({'decay': 0.0}, 'decay=0.0 is not possible'),
+  ],
+)
+def test_settings_that_are_not_possible(settings, words):
+  with pytest.raises(UserError, match=words):
+    DraftLoss(**settings)
