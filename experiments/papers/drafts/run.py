@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from fastdec.folders.drafts import save_draft
 
 from experiments.lab import record
 from experiments.lab.run import Job, carry_out, fields_of
@@ -20,6 +19,7 @@ from experiments.lab.text import OnModelText, Text
 from experiments.papers.drafts.settings import DraftExperiment, words_of
 from fastdec import folders
 from fastdec.errors import UserError
+from fastdec.folders.drafts import save_draft
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Params
 from fastdec.sharding import Table, partition_of
