@@ -196,6 +196,12 @@ class BlockNetwork(DraftNetwork):
     """How many tokens below the root it drafts."""
     return self.k - 1
 
+  @property
+  def choices(self) -> int:
+    """Candidates for each token."""
+    words = self.words or self.vocab_size
+    return words if self.candidates is None else min(self.candidates, words)
+
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters; the bias does nothing yet."""
     params = super().init(key)

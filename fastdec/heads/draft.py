@@ -25,7 +25,7 @@ from fastdec.cache.memory import Memory
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.tower import DraftCache, LayersConfig
-from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
+from fastdec.models.api import Capacity, Params, embedding_of, suppress, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.layers import Dense, project
 from fastdec.models.taps import Taps
@@ -161,14 +161,21 @@ class DraftNetwork:
     return ((r'(^|/)(embedding|output)$', P('model')), *tower.partition(self.layers, devices))
 
 
-def check_target(draft: DraftNetwork, target: Bound, hidden: Float[Array, '*b d'], source: Any) -> None:
-  """Raises UserError where the draft is one of another target, as far as sizes say."""
-  d, words = hidden.shape[-1], target.module.vocab_size
+def suppress_words(params: Params, logits: Float[Array, '*b w'], ids: tuple[int, ...]) -> Float[Array, '*b w']:
+  """Logits over the draft's words, minus infinity for those of these ids of the target."""
+  if 'ids' not in params or not ids:
+    return suppress(logits, ids)
+  is_banned = jnp.isin(params['ids'], jnp.array(ids, params['ids'].dtype))
+  return jnp.where(is_banned.reshape((1,) * (logits.ndim - 1) + (-1,)), -jnp.inf, logits)
+
+
+def check_target(draft: DraftNetwork, target: Any) -> None:
+  """Raises UserError where the draft is one of another target (a `Model`), as far as sizes say."""
+  words, d = target.vocab_size, getattr(target, 'd_model', draft.d_target)
   if draft.d_target != d:
-    raise UserError(
-      f'this draft is for hidden states of {draft.d_target}, and this model has {d}: load the two together'
-    )
+    given = f'this draft is for hidden states of {draft.d_target}, and this model has {d}'
+    raise UserError(f'{given}: load the two together')
   if draft.vocab_size != words:
     raise UserError(f'this draft is for {draft.vocab_size} words, and this model has {words}: load the two together')
-  if draft.reads_source and source is None:
+  if draft.reads_source and target.start_id is None:
     raise UserError('this draft reads an encoder, and this model has none: give a draft trained on this model')

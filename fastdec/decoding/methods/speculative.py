@@ -9,13 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.decoding import loop
+from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
-from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, given
 from fastdec.decoding.settings import Whole, is_whole
-from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.models.api import Cache, Model, causal, has_own_source_ids, source_words, suppress
@@ -25,11 +23,8 @@ PADDING = 0.01  # of a vocabulary: rows that make its size a round number differ
 
 
 @struct.pytree
-class Speculative(LoopStrategy):
+class Speculative(DrawnDrafts):
   """A smaller model drafts, the target verifies; the output is what the target alone would write, or has its law.
-
-  Whether temperature is 0 is part of the compiled program, found when the strategy is made; what is traced counts as
-  above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a sweep over them compiles once.
 
   Args:
     draft: (model, params): any model over the target's vocabulary, with an encoder only if the target has one. Sizes
@@ -57,24 +52,11 @@ class Speculative(LoopStrategy):
     if not is_whole(self.gamma, 1):
       raise UserError(f'gamma={self.gamma!r} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
     struct.assign(self, draft=Bound(*self.draft), gamma=int(self.gamma))
-    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
-    if not self.is_greedy and not isinstance(self.rule, LawRule | None):
-      name = type(self.rule).__name__
-      raise UserError(f'{name} does not sample: above temperature 0 give Rejection or BlockVerification as rule')
+    self.settle()
 
   @property
   def drafter(self) -> Drafter:
-    return ModelDrafter(Bound(*self.draft), None if self.is_greedy else self._sampling, self.gamma, self.adaptive)
-
-  @property
-  def effective_rule(self) -> Rule:
-    """`rule`, or the default in its place, as it is at this temperature."""
-    if self.is_greedy:
-      rule = Exact() if self.rule is None else self.rule
-      return rule.greedy if isinstance(rule, LawRule) else rule
-    rule = Rejection() if self.rule is None else self.rule
-    assert isinstance(rule, LawRule)  # by __post_init__
-    return Warped(rule, self._sampling)
+    return ModelDrafter(Bound(*self.draft), self.sampling, self.gamma, self.adaptive)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     draft, _ = self.draft
@@ -84,10 +66,6 @@ class Speculative(LoopStrategy):
     draft, _ = self.draft
     check_vocabularies(target.module, draft, self.same_ids)
     return super().init(target, prompt, max_len, keys)
-
-  @property
-  def _sampling(self) -> Sampling:
-    return Sampling(self.temperature, self.top_k, self.top_p)
 
 
 def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:

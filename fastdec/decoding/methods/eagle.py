@@ -1,0 +1,250 @@
+"""Drafting by an autoregressive draft network on the target's features: EAGLE (Li et al. 2024, 2025), MTP heads.
+
+A chain, each token guessed from the network's own state behind the one before; or a tree that grows where the network
+is confident (EAGLE-2, `growing`), for any number of rows. After each call of the target the network reads the accepted
+tokens once more, with the target's true features, and its rows of guesses are forgotten: one pass for the first token
+of the next draft, and one for each level behind it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding import loop
+from fastdec.decoding.methods import growing
+from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.sampling import argmax, draw, given
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
+from fastdec.heads.draft import check_target, suppress_words
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.tower import DraftCache, own_cache
+from fastdec.models.api import causal, source_of
+from fastdec.models.attention import node_mask
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Eagle(DrawnDrafts):
+  """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP). Lossless with the default rules.
+
+  Above temperature 0 a chain is drawn from the draft's law, and accepted by `Rejection`; a tree is the draft's best
+  guesses, of which the one is accepted that the target's law draws.
+
+  Args:
+    draft: (module, params), an `EagleNetwork` as `load_draft` gives it.
+    depth: tokens below the root, at most.
+    width: 1: a chain of `depth` tokens; more: the children of each node, and the nodes of each level that are expanded.
+    nodes: tokens that the target scores a call, the root's included (None: 1 + depth * width).
+    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own draw for a tree.
+    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most likely token.
+
+  Raises:
+    UserError: another kind of draft, or sizes that make no tree.
+  """
+
+  draft: Bound | tuple[Any, Any]
+  depth: Whole = struct.static(default=7)
+  width: Whole = struct.static(default=1)
+  nodes: Whole | None = struct.static(default=None)
+  rule: Rule | None = None
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  is_greedy: bool = struct.static(init=False, default=True)
+
+  def __post_init__(self) -> None:
+    draft = Bound(*self.draft)
+    if not isinstance(draft.module, EagleNetwork):
+      raise UserError(f'Eagle takes an EagleNetwork, and this draft is a {type(draft.module).__name__}')
+    words = draft.module.words or draft.module.vocab_size
+    depth = count('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
+    width = count('width', self.width, 1, '1 for a chain, or more for a tree')
+    nodes = 1 + depth * width if self.nodes is None else self.nodes
+    depth, width, nodes = growing.check_sizes(depth, width, nodes, words)
+    struct.assign(self, draft=draft, depth=depth, width=width, nodes=nodes)
+    self.settle()
+
+  @property
+  def drafts_trees(self) -> bool:
+    return self.width > 1
+
+  @property
+  def drafter(self) -> Drafter:
+    draft = Bound(*self.draft)
+    if self.drafts_trees:
+      return TreeDrafter(draft, self.depth, self.width, self.nodes)
+    return ChainDrafter(draft, self.depth, self.sampling)
+
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
+    module, _ = self.draft
+    check_target(module, target.module)
+    return super().init(target, prompt, max_len, keys)
+
+
+@struct.pytree
+class Read:
+  """What the network has read of each row: all emitted tokens, the root included."""
+
+  cache: DraftCache
+  last: Float[Array, 'b d']  # what its row at the root left: the first guess is made of it
+
+
+class _EagleDrafter:
+  """What the two drafters share: reading what is certain, with the target's features."""
+
+  draft: Bound
+  depth: int
+
+  @property
+  def taps(self) -> tuple[int, ...]:
+    return self.draft.module.taps
+
+  @property
+  def own_slots(self) -> int:
+    """Slots that the rows of guesses take."""
+    raise NotImplementedError
+
+  def init(self, target: Bound, prefill: Prefill) -> Read:
+    module, params = self.draft
+    prompt = prefill.prompt
+    slots = prefill.capacity.total + self.own_slots
+    cache = module.init_cache(params, source_of(target.module)(prefill.memory), len(prefill.root), slots)
+    return self._read(target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache)
+
+  def observe(self, target: Bound, state: Read, step: Step) -> Read:
+    def on_path(x: Array) -> Array:
+      return jnp.take_along_axis(x, step.path.reshape(*step.path.shape, *(1,) * (x.ndim - 2)), axis=1)
+
+    seen = jax.tree.map(on_path, (step.hidden, step.taps))
+    return self._read(target, *seen, on_path(step.draft.tokens), step.root, step.count, state.cache)
+
+  def _read(
+    self,
+    target: Bound,
+    hidden: Float[Array, 'b n e'],
+    taps: tuple[Float[Array, 'b n _'], ...],
+    tokens: Int[Array, 'b n'],
+    root: Int[Array, ' b'],
+    count: Int[Array, ' b'],
+    cache: DraftCache,
+  ) -> Read:
+    """Reads the first `count` of n positions that the target has read, each with the token behind it: the root is
+    behind the last."""
+    module, params = self.draft
+    n = tokens.shape[1]
+    is_last = jnp.arange(n, dtype=jnp.int32)[None] == count[:, None] - 1
+    behind = jnp.where(is_last, root[:, None], jnp.roll(tokens, -1, axis=1))
+    features = module.features(params, hidden, taps)
+    nodes = causal(n)
+    positions = cache.length[:, None] + nodes.depths[None]
+    mask = node_mask(nodes, cache.length, own_cache(cache).slots)
+    embedded = module.embedded(params, target, behind)
+    states, cache = module.read(params, embedded, features, positions, mask, cache, cache.length)
+    return Read(cache.commit(None, count), take_node(states, jnp.maximum(count - 1, 0)))
+
+  def _logits(self, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
+    """Over the draft's words, minus infinity for those that are never emitted."""
+    module, params = self.draft
+    return suppress_words(params, module.logits(params, target, states), target.module.suppressed_ids)
+
+
+@struct.pytree
+class ChainDrafter(_EagleDrafter):
+  """Drafts a chain, greedily, or by sampling."""
+
+  draft: Bound
+  depth: int = struct.static()
+  sampling: Sampling | None = None
+
+  @property
+  def nodes(self) -> int:
+    return self.depth + 1
+
+  @property
+  def own_slots(self) -> int:
+    return self.depth
+
+  def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
+    module, params = self.draft
+    b, n = root.shape[0], self.nodes
+    length, slots = state.cache.length, own_cache(state.cache).slots
+
+    def guess(i: int | Array, last: Array, tokens: Array, q: Array | None) -> tuple[Array, Array | None]:
+      logits = self._logits(target, last)
+      if q is None or self.sampling is None:
+        return tokens.at[:, i + 1].set(module.ids(params, argmax(logits))), None
+      log_q = self.sampling.law(module.in_target_words(params, logits))
+      drawn = draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q)
+      return tokens.at[:, i + 1].set(drawn), q.at[:, i + 1].set(jnp.exp(log_q))
+
+    def one(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, DraftCache]) -> Any:
+      last, tokens, q, cache = carry
+      token = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
+      place = length + i - 1
+      mask = jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
+      embedded = module.embedded(params, target, token)
+      states, cache = module.read(params, embedded, last[:, None], place[:, None], mask, cache, place)
+      return states[:, 0], *guess(i, states[:, 0], tokens, q), cache
+
+    tokens = jnp.broadcast_to(root[:, None], (b, n))
+    q = None
+    if self.sampling is not None:
+      wide = jnp.promote_types(state.last.dtype, jnp.float32)
+      q = jnp.zeros((b, n, module.vocab_size), wide)
+    tokens, q = guess(0, state.last, tokens, q)
+    _, tokens, q, cache = jax.lax.fori_loop(1, self.depth, one, (state.last, tokens, q, state.cache))
+    return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
+
+
+@struct.pytree
+class TreeDrafter(_EagleDrafter):
+  """Drafts the tree of its likeliest paths (`growing`)."""
+
+  draft: Bound
+  depth: int = struct.static()
+  width: int = struct.static()
+  nodes: int = struct.static()
+
+  @property
+  def own_slots(self) -> int:
+    return self.depth * self.width
+
+  def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
+    module, params = self.draft
+    cache, length = state.cache, state.cache.length
+    ids = params['ids'].astype(root.dtype) if 'ids' in params else None
+    states = jnp.broadcast_to(state.last[:, None], (len(root), self.width, state.last.shape[-1]))
+    tree = growing.start(self._log_q(target, state.last, 0), self.width, ids)
+    for level in range(1, self.depth):
+      before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
+      embedded = module.embedded(params, target, tree.tokens)
+      positions = jnp.broadcast_to(length[:, None] + (level - 1), tree.tokens.shape)
+      mask = _sees(tree.sees, length, own_cache(cache).slots)
+      start = length + (level - 1) * self.width
+      states, cache = module.read(params, embedded, before, positions, mask, cache, start)
+      tree = growing.advance(tree, self._log_q(target, states, level), ids)
+    tokens, topology = growing.finish(tree, root, self.nodes)
+    return Draft(tokens, topology, calls=self.depth), Read(cache, state.last)
+
+  def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:
+    """Log-probabilities over the draft's words, as far as they are to be trusted at this level."""
+    logits, warmth = self._logits(target, states), self.draft.params.get('warmth')
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if warmth is not None:
+      logits = logits / warmth[min(level, warmth.shape[0] - 1)].astype(logits.dtype)
+    return jax.nn.log_softmax(logits, axis=-1)
+
+
+def _sees(among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b w s']:
+  """Which slots a frontier sees: all committed ones, and of the m rows of guesses behind them its own ancestors'."""
+  m = among.shape[-1]
+  row_bs = jnp.arange(slots, dtype=jnp.int32)[None] - length[:, None]
+  seen_bws = jnp.take_along_axis(among, row_bs.clip(0, m - 1)[:, None], axis=-1)
+  return (row_bs < 0)[:, None] | (seen_bws & (row_bs < m)[:, None])
