@@ -4,6 +4,7 @@ from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty
 from fastdec.decoding.beam.search import Beam
 from fastdec.decoding.decode import decode, stream
+from fastdec.decoding.methods.eagle import Eagle
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.lookup import PromptLookup
@@ -30,6 +31,7 @@ __all__ = [
   'BlockwiseTwoCalls',
   'Decoded',
   'Distance',
+  'Eagle',
   'Ensemble',
   'Exact',
   'Greedy',

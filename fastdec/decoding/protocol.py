@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -152,6 +153,14 @@ class Step:
   root: Int[Array, ' b']  # the newest emitted token, root of the next draft
   tokens: Int[Array, 'b t']  # all that is emitted so far, valid before `length`
   length: Int[Array, ' b']
+
+  def on_path(self, tree: Any) -> Any:
+    """The entries at the nodes of `path` of arrays [b, n, ...]: [b, m, ...]."""
+
+    def take(x: Array) -> Array:
+      return jnp.take_along_axis(x, self.path.reshape(*self.path.shape, *(1,) * (x.ndim - 2)), axis=1)
+
+    return jax.tree.map(take, tree)
 
 
 @runtime_checkable

@@ -79,6 +79,7 @@ class Eagle(DrawnDrafts):
   def drafter(self) -> Drafter:
     draft = Bound(*self.draft)
     if self.drafts_trees:
+      assert self.nodes is not None  # by __post_init__
       return TreeDrafter(draft, self.depth, self.width, self.nodes)
     return ChainDrafter(draft, self.depth, self.sampling)
 
@@ -119,11 +120,9 @@ class _EagleDrafter:
     return self._read(target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache)
 
   def observe(self, target: Bound, state: Read, step: Step) -> Read:
-    def on_path(x: Array) -> Array:
-      return jnp.take_along_axis(x, step.path.reshape(*step.path.shape, *(1,) * (x.ndim - 2)), axis=1)
-
-    seen = jax.tree.map(on_path, (step.hidden, step.taps))
-    return self._read(target, *seen, on_path(step.draft.tokens), step.root, step.count, state.cache)
+    hidden, taps = step.on_path((step.hidden, step.taps))
+    tokens = step.on_path(step.draft.tokens)
+    return self._read(target, hidden, taps, tokens, step.root, step.count, state.cache)
 
   def _read(
     self,
