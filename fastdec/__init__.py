@@ -4,6 +4,7 @@ from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty
 from fastdec.decoding.beam.search import Beam
 from fastdec.decoding.decode import decode, stream
+from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
@@ -26,6 +27,7 @@ from fastdec.models.ensemble import Ensemble
 
 __all__ = [
   'Beam',
+  'BlockDraft',
   'BlockVerification',
   'Blockwise',
   'BlockwiseTwoCalls',

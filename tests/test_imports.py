@@ -32,7 +32,7 @@ ALLOWED = {
   'cache': BASE,
   'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
-  'decoding': BASE | {'cache', 'models.api', 'models.taps'},
+  'decoding': BASE | {'cache', 'models.api', 'models.taps', 'models.attention', 'heads'},
   'tokenizers': BASE | {'files', 'fields'},
   'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files', 'fields'},
   'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders'},

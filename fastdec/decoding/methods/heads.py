@@ -4,7 +4,6 @@ The heads read the hidden state of the last accepted node, which the scoring cal
 of the target (Stern's combined scoring and proposal model, section 4).
 """
 
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -60,9 +59,12 @@ def draft_tokens(
   if ranks > most:
     what = 'words' if most == words else 'candidates'
     raise UserError(f'the tree asks a head for {ranks} choices, and there are {most} {what}: give ranks below {most}')
-  bias = functools.partial(heads.module.bias, heads.params) if heads.module.markov else None
-  lattice = Lattice(*best(logits_bhv, ranks if bias is None else most), bias)
-  return fill(lattice, root, topology)
+  scores_bhm, ids_bhm = best(logits_bhv, most if heads.module.markov else ranks)
+
+  def bias(i: int, before: Int[Array, 'b w'], carry: None) -> tuple[Float[Array, 'b w m'], None]:
+    return heads.module.bias(heads.params, before, ids_bhm[:, None, i]), carry
+
+  return fill(Lattice(scores_bhm, ids_bhm, bias if heads.module.markov else None), root, topology)
 
 
 def head_logits(

@@ -6,38 +6,43 @@ network does not run again: what follows costs g small steps on arrays of m cand
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
 from fastdec.decoding.sampling import draw, given
 from fastdec.decoding.topology import Topology
 
-Bias = Callable[[Array, Array], Array]
+Carry = PyTree[Array]
+Bias = Callable[[int, Array, Carry], tuple[Array, Carry]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
   """m candidates, best first and all different, for each of the g tokens behind the root.
 
-  `bias(before, ids)` is what the tokens before, [b, w], add to the scores of the candidates, ids [b, 1, m]: an array
-  [b, w, m]. None: nothing.
+  `bias(i, before, carry)` is what the tokens before the i-th, [b, w], add to the scores of its candidates, [b, w, m],
+  and what the bias of the next token is to be given as carry, arrays [b, w, ...]; the first is given `carry`,
+  [b, 1, ...]. None: nothing is added.
   """
 
   scores: Float[Array, 'b g m']  # logits, or log-probabilities
   ids: Int[Array, 'b g m']
   bias: Bias | None = None
+  carry: Carry = None
 
-  def corrected(self, i: int, before: Int[Array, 'b w']) -> Float[Array, 'b w m']:
-    """The scores of the i-th token's candidates, from 0, behind each of these tokens."""
-    scores_b1m, ids_b1m = self.scores[:, i : i + 1], self.ids[:, i : i + 1]
+  def corrected(self, i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b w m'], Carry]:
+    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next."""
+    scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
-      return jnp.broadcast_to(scores_b1m, (*before.shape, scores_b1m.shape[-1]))
-    return scores_b1m + self.bias(before, ids_b1m).astype(scores_b1m.dtype)
+      return jnp.broadcast_to(scores_b1m, (*before.shape, scores_b1m.shape[-1])), carry
+    added_bwm, carry = self.bias(i, before, carry)
+    return scores_b1m + added_bwm.astype(scores_b1m.dtype), carry
 
   def tokens(self, i: int, choice: Int[Array, 'b *n']) -> Int[Array, 'b *n']:
     """The tokens of the i-th token's candidates with these indices."""
@@ -54,13 +59,16 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     drafts = lattice.ids[:, topology.depths[1:] - 1, topology.ranks[1:]].astype(root.dtype)
     return jnp.concatenate([root[:, None], drafts], axis=1)
   tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
+  carry_bn = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), topology.n, *x.shape[2:])), lattice.carry)
   for depth in range(1, topology.max_depth + 1):
     (nodes,) = np.nonzero(topology.depths == depth)
     parents, which = np.unique(topology.parents[nodes], return_inverse=True)
-    corrected_bpm = lattice.corrected(depth - 1, tokens_bn[:, parents])
+    of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
+    corrected_bpm, carry_bp = lattice.corrected(depth - 1, tokens_bn[:, parents], of_parents)
     choice_bpr = jax.lax.top_k(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the better before
     drafts = lattice.tokens(depth - 1, choice_bpr[:, which, topology.ranks[nodes]])
     tokens_bn = tokens_bn.at[:, nodes].set(drafts.astype(root.dtype))
+    carry_bn = jax.tree.map(lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp)
   return tokens_bn
 
 
@@ -75,14 +83,18 @@ def grow(
     temperatures: divide the corrected scores of each level: how far its confidence is to be trusted. None: 1.
   """
 
-  def log_q(i: int, before: Int[Array, 'b w']) -> Float[Array, 'b w m']:
-    scores = lattice.corrected(i, before)
+  def log_q(i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b w m'], Carry]:
+    scores, carry = lattice.corrected(i, before, carry)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    return jax.nn.log_softmax(scores if temperatures is None else scores / temperatures[i], axis=-1)
+    return jax.nn.log_softmax(scores if temperatures is None else scores / temperatures[i], axis=-1), carry
 
-  tree = growing.start(log_q(0, root[:, None])[:, 0], width, lattice.ids[:, 0])
+  first, carry = log_q(0, root[:, None], lattice.carry)
+  tree = growing.start(first[:, 0], width, lattice.ids[:, 0])
   for i in range(1, lattice.ids.shape[1]):
-    tree = growing.advance(tree, log_q(i, tree.tokens), lattice.ids[:, i : i + 1])
+    origin = tree.origin
+    of_parents = jax.tree.map(lambda x, at=origin: jax.vmap(operator.getitem)(x, at), carry)
+    law, carry = log_q(i, tree.tokens, of_parents)
+    tree = growing.advance(tree, law, lattice.ids[:, i : i + 1])
   return growing.finish(tree, root, nodes)
 
 
@@ -101,9 +113,10 @@ def sample(
     The tokens, and the laws q that they were drawn from, over the vocabulary: 0 outside the candidates, and at the
     root, which is not drawn. They are the laws behind the tokens that were drawn before, as `Rejection` asks.
   """
-  tokens_bn, laws = root[:, None], []
+  tokens_bn, carry, laws = root[:, None], lattice.carry, []
   for i in range(lattice.ids.shape[1]):
-    log_q_b1m = law(lattice.corrected(i, tokens_bn[:, -1:]))
+    corrected_b1m, carry = lattice.corrected(i, tokens_bn[:, -1:], carry)
+    log_q_b1m = law(corrected_b1m)
     drawn_b1 = draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q_b1m)
     tokens_bn = jnp.concatenate([tokens_bn, lattice.tokens(i, drawn_b1).astype(root.dtype)], axis=1)
     laws.append(jnp.exp(log_q_b1m))

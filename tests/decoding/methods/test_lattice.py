@@ -22,12 +22,17 @@ TABLE = RNG.normal(0, 2, (WORDS, WORDS)).astype(np.float32)  # what the token be
 ROOT = jnp.array([4, 0, 11], jnp.int32)
 
 
-def bias(before, ids):
-  return jnp.asarray(TABLE)[before[..., None], ids]
+def of(scores, ids, with_bias=True):
+  """The lattice of these candidates."""
+
+  def bias(i, before, carry):
+    return jnp.asarray(TABLE)[before[..., None], ids[:, None, i]], carry
+
+  return Lattice(scores, ids, bias if with_bias else None)
 
 
 def lattice(with_bias=True):
-  return Lattice(*best(jnp.asarray(LOGITS), CANDIDATES), bias if with_bias else None)
+  return of(*best(jnp.asarray(LOGITS), CANDIDATES), with_bias)
 
 
 def candidates(row, i):
@@ -82,6 +87,41 @@ def test_a_tree_has_the_likeliest_paths(width, nodes, with_bias, temperatures):
     assert below[row].tolist() == [-1, *parents]
 
 
+def by_path(row, path):
+  """Corrected scores of what follows these tokens, where the bias depends on all of them."""
+  i, (scores, ids) = len(path) - 1, best(jnp.asarray(LOGITS), CANDIDATES)
+  return np.asarray(ids[row, i]), np.asarray(scores[row, i]) + TABLE[sum(path) % WORDS, np.asarray(ids[row, i])]
+
+
+@pytest.mark.parametrize('kind', ['filled', 'grown', 'drawn'])
+def test_a_bias_may_remember_the_path(kind):
+  """What it carries is the sum of the tokens: that of a node's own path, however branches are sorted."""
+  scores, ids = best(jnp.asarray(LOGITS), CANDIDATES)
+
+  def bias(i, before, carry):
+    carry = carry + before
+    return jnp.asarray(TABLE)[carry[..., None] % WORDS, ids[:, None, i]], carry
+
+  remembering = Lattice(scores, ids, bias, jnp.zeros((ROWS, 1), jnp.int32))
+  tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4], [0, 3, 0], [0, 3, 0, 1]])
+  if kind == 'grown':
+    tokens, topology = grow(remembering, ROOT, 3, 20)
+    parents, ranks = np.asarray(topology.parents), np.asarray(topology.ranks)
+  elif kind == 'filled':
+    tokens = fill(remembering, ROOT, tree)
+    parents, ranks = (np.tile(x, (ROWS, 1)) for x in (tree.parents, tree.ranks))
+  else:  # so cold that the best is drawn
+    tokens, _ = sample(remembering, ROOT, Sampling(1e-4).law, jax.random.split(jax.random.key(0), ROWS), WORDS)
+    parents, ranks = np.tile(np.arange(GUESSES + 1) - 1, (ROWS, 1)), np.zeros((ROWS, GUESSES + 1), int)
+  for row in range(ROWS):
+    paths = [[int(ROOT[row])]]
+    for node in range(1, tokens.shape[1]):
+      path = paths[parents[row, node]]
+      names, corrected = by_path(row, path)
+      assert tokens[row, node] == names[np.argsort(-corrected, kind='stable')[ranks[row, node]]]
+      paths.append([*path, int(tokens[row, node])])
+
+
 def test_a_tree_of_width_1_is_the_chain():
   tokens, _, mask = grown(1, GUESSES + 1)
   np.testing.assert_array_equal(tokens, fill(lattice(), ROOT, Topology.chain(GUESSES + 1)))
@@ -95,8 +135,7 @@ LAWS = [Sampling(2.0), Sampling(1.5, top_k=3), Sampling(3.0, top_p=0.8), Samplin
 @functools.partial(jax.jit, static_argnames='with_bias')
 def drawn(law, with_bias=True):
   """Chains of two guesses, all from the first row's candidates, and their q."""
-  short = Lattice(*(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)))
-  short = Lattice(short.scores, short.ids, bias if with_bias else None)
+  short = of(*(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)), with_bias)
   keys = jax.random.split(jax.random.key(0), MANY)
   return sample(short, jnp.repeat(ROOT[:1], MANY), law.law, keys, WORDS)
 

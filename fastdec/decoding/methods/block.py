@@ -1,0 +1,201 @@
+"""Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once, Stern's idea with eyes.
+
+The network names a few candidates for each token of the block; a bias from the token guessed before puts them in order
+(`lattice`). Their best path is a chain, and their best paths are a tree. The target's features of the accepted tokens
+go into the network's cache after each call: the next pass sees them.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec import struct
+from fastdec.decoding import loop
+from fastdec.decoding.methods import growing, lattice
+from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.methods.lattice import Lattice
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.sampling import best
+from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.topology import Topology, take_node
+from fastdec.errors import UserError
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import check_target, suppress_words
+from fastdec.heads.tower import DraftCache
+from fastdec.models.api import source_of
+from fastdec.struct import Bound
+
+WIDTH = 8  # of trees that grow: children of each node, and nodes of each level that are expanded
+
+
+@struct.pytree
+class BlockDraft(DrawnDrafts):
+  """Decoding with a one-pass draft network. Lossless with the default rules.
+
+  Above temperature 0 a chain is drawn, each token from the law that the bias from the one before makes, and accepted by
+  `Rejection`; a tree is the draft's best guesses, of which the one is accepted that the target's law draws.
+
+  Args:
+    draft: (module, params), a `BlockNetwork` as `load_draft` gives it.
+    k: block size, the root's token included, at most the draft's own (None: its own).
+    choices: None: a chain of k - 1 tokens. A number: the tree of so many nodes, the root included, that the draft finds
+      likeliest, another one each time. Or a static tree, as `Medusa` takes it: paths of ranks, a `Topology`, a name.
+    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own draw for a tree.
+    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most likely token.
+
+  Raises:
+    UserError: another kind of draft, or sizes that make no block or no tree.
+  """
+
+  draft: Bound | tuple[Any, Any]
+  k: Whole | None = struct.static(default=None)
+  choices: Topology | Whole | Sequence[Sequence[int]] | str | os.PathLike[str] | None = struct.static(default=None)
+  rule: Rule | None = None
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  is_greedy: bool = struct.static(init=False, default=True)
+
+  def __post_init__(self) -> None:
+    draft = Bound(*self.draft)
+    if not isinstance(draft.module, BlockNetwork):
+      raise UserError(f'BlockDraft takes a BlockNetwork, and this draft is a {type(draft.module).__name__}')
+    most = draft.module.k
+    k = most if self.k is None else self.k
+    if not (is_whole(k, 2, 'iu') and k <= most):
+      raise UserError(f'k={k!r} is out of range: this draft was trained for k={most}, so give 2 <= k <= {most}')
+    choices = _tree(self.choices, int(k) - 1, draft.module.choices)
+    if isinstance(choices, Topology) and self.k is None:
+      k = choices.max_depth + 1
+    struct.assign(self, draft=draft, k=int(k), choices=choices)
+    self.settle()
+
+  @property
+  def drafts_trees(self) -> bool:
+    return self.choices is not None
+
+  @property
+  def drafter(self) -> Drafter:
+    assert self.k is not None and isinstance(self.choices, Topology | int | None)  # by __post_init__
+    return BlockDrafter(Bound(*self.draft), self.k, self.choices, self.sampling)
+
+  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
+    module, _ = self.draft
+    check_target(module, target.module)
+    return super().init(target, prompt, max_len, keys)
+
+
+def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
+  """What a strategy drafts: a static tree, the nodes of one that grows, or None, a chain; a UserError if it cannot."""
+  if choices is None:
+    return None
+  if is_whole(choices, -(2**31), 'iu'):
+    _, _, nodes = growing.check_sizes(depth, min(WIDTH, candidates), choices)
+    return nodes
+  if isinstance(choices, str | os.PathLike):
+    choices = medusa_choices(choices)
+  tree = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
+  if not 1 <= tree.max_depth <= depth:
+    raise UserError(f'a tree {tree.max_depth} deep does not fit a block of {depth} guesses: give paths of 1 to {depth}')
+  if tree.ranks.max() >= candidates:
+    raise UserError(f'rank {tree.ranks.max()} is not possible: a draft has {candidates} candidates for each token')
+  return tree
+
+
+@struct.pytree
+class Seen:
+  """What the network knows of each row: the features of all positions before the root."""
+
+  cache: DraftCache
+  last: Float[Array, 'b d']  # the newest of them
+
+
+@struct.pytree
+class BlockDrafter:
+  """Drafts a chain (greedily, or by sampling), a static tree, or one that grows."""
+
+  draft: Bound
+  k: int = struct.static()
+  tree: Topology | int | None = struct.static(default=None)
+  sampling: Sampling | None = None
+
+  @property
+  def nodes(self) -> int:
+    if self.tree is None:
+      return self.k
+    return self.tree.n if isinstance(self.tree, Topology) else self.tree
+
+  @property
+  def taps(self) -> tuple[int, ...]:
+    return self.draft.module.taps
+
+  def init(self, target: Bound, prefill: Prefill) -> Seen:
+    module, params = self.draft
+    rows, slots = len(prefill.root), prefill.capacity.total + module.rows
+    cache = module.init_cache(params, source_of(target.module)(prefill.memory), rows, slots)
+    return self._see(prefill.hidden, prefill.taps, prefill.prompt.length, cache)
+
+  def propose(self, target: Bound, state: Seen, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Seen]:
+    module, params = self.draft
+    states = module.read(params, target, root, state.last, state.cache)[:, : self.k - 1]
+    logits = suppress_words(params, module.logits(params, target, states), target.module.suppressed_ids)
+    made = self._lattice(states, logits)
+    if isinstance(self.tree, int):
+      width = min(WIDTH, module.choices)
+      tokens, topology = lattice.grow(made, root, width, self.tree, params.get('warmth'))
+      return Draft(tokens, topology, calls=1), state
+    if self.sampling is not None and self.tree is None:
+      tokens, q = lattice.sample(made, root, self.sampling.law, keys, module.vocab_size)
+      return Draft(tokens, Topology.chain(self.k), q, calls=1), state
+    topology = Topology.chain(self.k) if self.tree is None else self.tree
+    return Draft(lattice.fill(made, root, topology), topology, calls=1), state
+
+  def observe(self, target: Bound, state: Seen, step: Step) -> Seen:
+    hidden, taps = step.on_path((step.hidden, step.taps))
+    return self._see(hidden, taps, step.count, state.cache)
+
+  def _see(
+    self,
+    hidden: Float[Array, 'b n e'],
+    taps: tuple[Float[Array, 'b n _'], ...],
+    count: Int[Array, ' b'],
+    cache: DraftCache,
+  ) -> Seen:
+    """Sees the first `count` of n positions that the target has read."""
+    module, params = self.draft
+    features = module.features(params, hidden, taps)
+    positions = cache.length[:, None] + jnp.arange(features.shape[1], dtype=jnp.int32)[None]
+    cache = module.remember(params, features, positions, cache).commit(None, count)
+    return Seen(cache, take_node(features, jnp.maximum(count - 1, 0)))
+
+  @property
+  def _ranks(self) -> int:
+    """Choices that the draft asks for at each token."""
+    if isinstance(self.tree, Topology):
+      return int(self.tree.ranks.max()) + 1
+    return 1 if self.tree is None else WIDTH
+
+  def _lattice(self, states: Float[Array, 'b g d'], logits: Float[Array, 'b g w']) -> Lattice:
+    """The candidates of each token, and what the one before does to them."""
+    module, params = self.draft
+    words, few = logits.shape[-1], module.choices
+    if not module.markov and self.sampling is None:
+      few = min(few, self._ranks)  # nothing puts them into another order
+    if few < words:
+      scores, chosen = best(logits, few)
+    else:
+      scores, chosen = logits, jnp.broadcast_to(jnp.arange(words, dtype=jnp.int32), logits.shape)
+    ids = module.ids(params, chosen)
+    if not module.markov:
+      return Lattice(scores, ids)
+
+    def bias(i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w r']) -> tuple[Array, Array]:
+      state = jnp.broadcast_to(states[:, None, i], (*before.shape, states.shape[-1]))
+      return module.bias(params, before, chosen[:, None, i], state, carry)
+
+    return Lattice(scores, ids, bias, jnp.zeros((len(states), 1, module.markov), states.dtype))
