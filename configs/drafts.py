@@ -46,12 +46,11 @@ def get_config(arg=''):
 
 def smoke(task):
   """Every step of `multi30k` in seconds."""
-  short = run(steps=4, warmup=2, every=2, schedule='linear', constant=2e-3)
   words, rows, lines = (300, 4, 400) if task == 'lm' else (600, 8, 1000)  # as the bases have them
   return {
     'data': text('embedded', vocab_size=words, rows=rows, row_length=64, max_train=lines),
-    'train': short,
-    'finetune': short,
+    'train': training(steps=4, warmup=2),
+    'finetune': training(steps=4, warmup=2),
   }
 
 

@@ -1,6 +1,6 @@
 """What `test_sharding` looks at, found on eight virtual CPU devices and printed as JSON.
 
-python -m tests.on_eight_devices core   (or: rest, families)
+python -m tests.on_eight_devices core   (or: rest, families, drafts)
 """
 
 import dataclasses
@@ -22,7 +22,9 @@ import fastdec as fd
 from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.pool import decode_all
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
@@ -31,6 +33,9 @@ from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig, make_mesh, mesh_of, place, place_rows, using
 from fastdec.struct import Bound
+from fastdec.training.drafts.losses import DraftLoss
+from fastdec.training.drafts.start import layers_like
+from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task
@@ -143,6 +148,22 @@ def rest(params, head_params):
   }  # fmt: skip
 
 
+def drafts():
+  """The losses of draft networks: one trained on a model that stays, at a sample of places, and one with its model."""
+  target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
+  same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
+  eagle, block = EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)
+  tasks = {
+    eagle: frozen_draft_task(target, Bound(eagle, eagle.init(jax.random.key(1))), DraftLoss(passes=2, anchors=4)),
+    block: finetuned_draft_task(target, Bound(block, block.init(jax.random.key(1))), DraftLoss(kl=0.5), 0.5, 0.1),
+  }
+  found = {}
+  for module, task in tasks.items():
+    table = (*TABLE, *module.partition(2))
+    found[type(module).__name__] = {'1': losses(task, None, ()), '4 x 2': losses(task, mesh, table)}
+  return found
+
+
 def families():
   """Whether language models, T5 and FConv decode on 4 x 2 devices what they do on one; the shapes there."""
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
@@ -233,5 +254,5 @@ def continuing():
 
 if __name__ == '__main__':
   models = lambda: (MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1)))
-  parts = {'core': lambda: core(*models()), 'rest': lambda: rest(*models()), 'families': families}
+  parts = {'core': lambda: core(*models()), 'rest': lambda: rest(*models()), 'families': families, 'drafts': drafts}
   print(json.dumps(parts[sys.argv[1]]()))

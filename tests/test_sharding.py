@@ -96,6 +96,14 @@ def test_losses_and_gradients_are_those_of_one_device(rest, what):
 
 
 @pytest.mark.slow
+def test_draft_networks_are_trained_on_eight_devices_as_on_one():
+  found = on_eight_devices('drafts')
+  assert set(found) == {'EagleNetwork', 'BlockNetwork'}
+  for of_kind in found.values():
+    np.testing.assert_allclose(of_kind['4 x 2'], of_kind['1'], rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_mesh(rest):
   assert 0 < rest['continuing'] < 1e-4  # other sums, other roundings
 

@@ -26,6 +26,8 @@ from fastdec.training.drafts.anchors import Anchors, anchors_of
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import Batch, Metrics
 
+KEPT = 2**25  # logits of a training step, in numbers
+
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoss:
@@ -155,9 +157,9 @@ def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
 
 
 def _over_rows(draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss) -> Found:
-  """What comes of each guess, [n]. Logits are computed again for the gradient: the memory is that of one guess."""
+  """What comes of each guess, [n]. Logits of more than `KEPT` words in all are computed again for the gradient: the
+  memory is that of one guess."""
 
-  @jax.checkpoint
   def one(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Found]:
     number, row = numbered
     logits, carry = logits_of(draft, target, row.states, row.before, carry)
@@ -166,6 +168,8 @@ def _over_rows(draft: Bound, target: Bound, seen: Features, anchors: Anchors, ro
       law = _law(draft, target, anchors.take(seen.hidden, number + 1))
     return carry, _one_row(draft, logits, law, row, settings)
 
+  if rows.token.size * (draft.module.words or draft.module.vocab_size) > KEPT:
+    one = jax.checkpoint(one)
   numbers = jnp.arange(len(rows.token), dtype=jnp.int32)
   return jax.lax.scan(one, no_carry(draft, rows.states[0]), (numbers, rows))[1]
 

@@ -9,6 +9,7 @@ import pytest
 
 from fastdec.errors import UserError
 from fastdec.struct import Bound
+from fastdec.training.drafts import losses
 from fastdec.training.drafts.anchors import anchors_of
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, logits_of, no_carry, rows_of
 from fastdec.training.drafts.start import begin, frequent, layers_like
@@ -31,11 +32,11 @@ def run(task, batch, steps=20):
   transform = OPTIMIZER.build()
   state = TrainState.create(task, transform, jax.random.key(1))
   step = make_step(task, transform, OPTIMIZER.learning_rate)
-  losses = []
+  found = []
   for _ in range(steps):
     state, metrics = step(state, task.frozen, batch)
-    losses.append(float(metrics['loss']))
-  return state, losses
+    found.append(float(metrics['loss']))
+  return state, found
 
 
 def same(a, b):
@@ -54,8 +55,8 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   module = network(kind, 'translation', words=7)
   draft = Bound(module, begin(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10])))
   task = frozen_draft_task(target, draft, LOSSES[loss])
-  state, losses = run(task, batch)
-  assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+  state, found = run(task, batch)
+  assert np.mean(found[-3:]) < 0.9 * np.mean(found[:3])
   assert all(same(target.params, before)) and 'ids' not in state.params
   assert same(state.params['output'], draft.params['output']) == [False]
 
@@ -72,7 +73,7 @@ def by_hand(draft, target, batch, settings):
   law = np.asarray(jax.nn.softmax(law[..., ids], axis=-1))
   for i in range(len(rows.token)):
     logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
-    q, losses, right = np.asarray(jax.nn.softmax(np.asarray(logits), axis=-1)), [], []
+    q, each, right = np.asarray(jax.nn.softmax(np.asarray(logits), axis=-1)), [], []
     for row, column in np.argwhere(np.asarray(rows.is_real[i])):
       token, place = int(rows.token[i, row, column]), int(anchors.place[row, column]) + 1 + i
       right.append(ids[q[row, column].argmax()] == token)
@@ -81,8 +82,8 @@ def by_hand(draft, target, batch, settings):
       own, p = q[row, column], law[row, place]
       kl = sum(a * np.log(a / b) for a, b in zip(p, own, strict=True) if a)
       ce, tv = -np.log(own[list(ids).index(token)]), 0.5 * abs(p - own).sum()
-      losses.append(settings.ce * ce + settings.kl * kl + settings.tv * tv)
-    means.append(np.mean(losses))
+      each.append(settings.ce * ce + settings.kl * kl + settings.tv * tv)
+    means.append(np.mean(each))
     rights.append(np.mean(right))
   weights = settings.decay ** np.arange(len(means))
   return (weights * means).sum() / weights.sum(), rights
@@ -100,6 +101,22 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
   np.testing.assert_allclose([metrics[f'accuracy_{i + 1}'] for i in range(3)], rights, rtol=1e-6)
   assert metrics['tokens'] == anchors_of(batch).is_real.sum()
+
+
+def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypatch):
+  batch, draft = batch_of('translation', 1), bound(network('block', 'translation', markov_kind='rnn'), 5)
+  seen, learnt = target.module.features(target.params, batch), draft.params['network']
+
+  def gradient():
+    def loss(part):
+      whole = Bound(draft.module, draft.params | {'network': part})
+      return draft_loss(whole, target, batch, seen, DraftLoss(kl=0.5))[0]
+
+    return jax.jit(jax.grad(loss))(learnt)
+
+  kept = gradient()
+  monkeypatch.setattr(losses, 'KEPT', 0)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient(), kept)
 
 
 def test_a_sample_of_all_places_is_all_of_them(target):
@@ -131,16 +148,16 @@ def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(
 def test_both_are_trained_together_and_the_target_s_own_loss_counts(target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   draft = bound(network('block', 'translation'), 5)
-  losses = {}
+  found = {}
   for share in (0.25, 0.75):
     task = finetuned_draft_task(target, draft, DraftLoss(), share, 0.1)
     metrics = task.loss(task.init(jax.random.key(0)), task.frozen, batch, jax.random.key(4))[1]
-    losses[share] = metrics['loss']
+    found[share] = metrics['loss']
     expected = share * metrics['loss_model'] + (1 - share) * metrics['loss_draft']
     np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-6)
   state, _ = run(task, batch, steps=2)
   assert all(same(target.params, before)) and not any(same(state.params['model'], before))
-  assert losses[0.25] != losses[0.75]
+  assert found[0.25] != found[0.75]
 
 
 def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):

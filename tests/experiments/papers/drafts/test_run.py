@@ -20,7 +20,7 @@ SETTINGS = {
   'train.steps': 4,
   'train.every': 2,
   'train.rows': 4,
-  'finetune.steps': 2,
+  'finetune.steps': 3,
   'finetune.rows': 4,
   'loss.anchors': 4,
 }
