@@ -28,6 +28,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target, suppress_words
 from fastdec.heads.tower import DraftCache
 from fastdec.models.api import source_of
+from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
 WIDTH = 8  # of trees that grow: children of each node, and nodes of each level that are expanded
@@ -131,7 +132,7 @@ class BlockDrafter:
     return self.tree.n if isinstance(self.tree, Topology) else self.tree
 
   @property
-  def taps(self) -> tuple[int, ...]:
+  def taps(self) -> Taps:
     return self.draft.module.taps
 
   def init(self, target: Bound, prefill: Prefill) -> Seen:

@@ -27,6 +27,7 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.tower import DraftCache, own_cache
 from fastdec.models.api import causal, source_of
 from fastdec.models.attention import node_mask
+from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
 
@@ -104,7 +105,7 @@ class _EagleDrafter:
   depth: int
 
   @property
-  def taps(self) -> tuple[int, ...]:
+  def taps(self) -> Taps:
     return self.draft.module.taps
 
   @property
