@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import suppress_words
 from fastdec.struct import Bound
 from fastdec.training.drafts.anchors import anchors_of
-from fastdec.training.drafts.losses import logits_of, no_carry
+from fastdec.training.drafts.losses import no_carry
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import Batch
 
@@ -80,7 +81,7 @@ def _guessed(
   found, right = [], []
 
   def guess(i: int, state: Float[Array, 'b a d'], before: Array, carry: Array) -> tuple[Array, Array]:
-    logits, carry = logits_of(draft, target, state, before, carry)
+    logits, carry = _as_decoded(draft, target, state, before, carry)
     word: Int[Array, 'b a'] = draft.module.ids(draft.params, logits.argmax(-1).astype(jnp.int32))
     found.append(_confidences(logits))
     right.append((word == chosen.take(tokens, i + 1)).reshape(-1))
@@ -101,6 +102,22 @@ def _guessed(
     own(len(states) - 1, states[-1])
   real = [chosen.follows(segments, i + 1).reshape(-1) for i in range(len(states))]
   return jnp.stack(found, axis=1), jnp.stack(right), jnp.stack(real)
+
+
+def _as_decoded(
+  draft: Bound, target: Bound, state: Float[Array, 'b a d'], before: Int[Array, 'b a'], carry: Float[Array, 'b a r']
+) -> tuple[Float[Array, 'b a w'], Float[Array, 'b a r']]:
+  """The logits that trees are grown by: a block's are those of its candidates alone."""
+  module, params = draft
+  logits = suppress_words(params, module.logits(params, target, state), target.module.suppressed_ids)
+  if not isinstance(module, BlockNetwork):
+    return logits, carry
+  least = jax.lax.top_k(logits, module.choices)[0][..., -1:]
+  kept = jnp.where(logits >= least, logits, -jnp.inf)
+  if not module.markov:
+    return kept, carry
+  bias, carry = module.bias(params, before, None, state, carry)
+  return kept + bias, carry
 
 
 def _confidences(logits: Float[Array, 'b a w']) -> Float[Array, 'g m']:
