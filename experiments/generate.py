@@ -5,6 +5,7 @@
   python -m experiments.generate --model=folder --prompt=... --lookup               drafts copied from the text so far
   python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
   python -m experiments.generate --model=folder --prompt=... --medusa=folder        heads that draft a tree
+  python -m experiments.generate --model=folder --prompt=... --draft-head=folder    EAGLE, DFlash, ...: draft networks
   python -m experiments.generate --model=folder --prompts=lines.txt --output=out.jsonl [--draft=... or another]
 
 The model goes on from the prompt; one with an encoder translates it. With --temperature it samples, whatever drafts but
@@ -16,6 +17,11 @@ several. --choices says which: a published tree's name, or a JSON file with path
 without it, that part of mc_sim_7b_63 for which there are heads. A tree given that is deeper than the heads is refused.
 With --temperature Medusa accepts what is typical (Cai et al. 2024, section 2.3.1), which is no sampling and not
 lossless, as the last line then says: no token is drawn, and --seed changes nothing.
+
+--draft-head takes what fd.load_draft does: a run of configs/drafts.py, or a draft as it is published. It drafts a chain
+of --gamma tokens (an autoregressive one 7, a block all its guesses), or with --nodes a tree of so many, the root
+included, as deep. First its best guesses are compared with what the model writes: few right ones mean that the draft is
+of another model, or is read wrongly.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
 in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}: the line of
@@ -36,8 +42,12 @@ DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that draft
 LOOKUP = flags.DEFINE_bool('lookup', False, 'copies drafts from the text so far')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads that draft')
 MEDUSA = flags.DEFINE_string('medusa', None, 'folder of prediction heads that draft a tree')
+DRAFT_HEAD = flags.DEFINE_string('draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours')
+NODES = flags.DEFINE_integer('nodes', None, 'the tree of --draft-head, the root included', lower_bound=2)
 CHOICES = flags.DEFINE_string('choices', None, 'the tree of --medusa: a published name, or a JSON file')
-GAMMA = flags.DEFINE_integer('gamma', None, 'tokens drafted a call (draft: 4, lookup: 9, heads: all)', lower_bound=1)
+GAMMA = flags.DEFINE_integer(
+  'gamma', None, 'tokens drafted a call (draft: 4, draft-head: 7 or all, lookup: 9, heads: all)', lower_bound=1
+)
 TEMPERATURE = flags.DEFINE_float('temperature', 0.0, '0: the most likely tokens; else samples', lower_bound=0)
 TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0)
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
@@ -51,23 +61,26 @@ def main(_: list[str]) -> None:
   import pathlib
 
   from experiments.lab.console import plain_console
-  from experiments.tools import generation, prompt_file, streaming
+  from experiments.tools import generation, prompt_file, self_check, streaming
 
   _check()
   settings = generation.Settings(
     MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
-    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value,
+    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value,
   )  # fmt: skip
   console = plain_console()
   if PROMPT.value is not None:
-    language = generation.Language.of(settings, [PROMPT.value])
-    streaming.show(console, language.load(), PROMPT.value, REPEATS.value)
+    generator = generation.Language.of(settings, [PROMPT.value]).load()
+    self_check.say(console, generator, PROMPT.value)
+    streaming.show(console, generator, PROMPT.value, REPEATS.value)
     return
   assert PROMPTS.value is not None and OUTPUT.value is not None  # by `_check`
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   language = generation.Language.of(settings, prompts)
   output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
-  prompt_file.write(console, output, language.load(), prompts, ROWS.value)
+  generator = language.load()
+  self_check.say(console, generator, prompts[0])
+  prompt_file.write(console, output, generator, prompts, ROWS.value)
 
 
 def _check() -> None:

@@ -18,6 +18,9 @@ from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.folders import Folder
+from fastdec.folders.drafts import load_draft
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import check_target
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import source_words
 from fastdec.struct import Bound
@@ -26,6 +29,7 @@ from fastdec.tokenizers.reader import Reader
 UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
 TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
+GUESSED, WIDTH = 7, 8  # in a row by an autoregressive draft network; children of each node, where it drafts a tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +48,23 @@ class Settings:
   top_p: float = 1.0
   max_len: int = DEFAULT_MAX_LEN
   seed: int = 0
+  draft_head: str | None = None
+  nodes: int | None = None
 
   def __post_init__(self) -> None:
     drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
+    drafters['draft-head'] = self.draft_head
     given = [f'--{name}' for name, value in drafters.items() if value is not None]
     if len(given) > 1:
       raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
     if self.choices is not None and self.medusa is None:
       raise UserError(f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too')
+    if self.nodes is not None and self.draft_head is None:
+      raise UserError(f'--nodes={self.nodes} is about the tree of a draft network: give --draft-head=folder too')
     if self.gamma is not None and self.medusa is not None:
       raise UserError(f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead')
     if self.gamma is not None and not given:
-      raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or --heads=folder too')
+      raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or another drafter too')
     if self.temperature != 0:
       _ = self.sampling  # refuses laws that are none
     if not self.samples and (self.top_k, self.top_p) != (0, 1.0):
@@ -133,14 +142,17 @@ class Language:
 
   def load(self) -> 'Generator':
     """Reads the parameters: of the target, the largest, last."""
-    settings, (draft, heads) = self.settings, (None, None)
+    settings, (draft, heads, network) = self.settings, (None, None, None)
     if settings.draft is not None:
       folder = self.opened[settings.draft]
       draft = folder.model, folder.params()
     if settings.heads_folder is not None:
       folder = self.opened[settings.heads_folder]
       heads = folder.heads, folder.head_params()
-    strategy = strategy_of(settings, draft, heads)
+    if settings.draft_head is not None:
+      network = load_draft(settings.draft_head)
+      check_target(network[0], self.model)
+    strategy = strategy_of(settings, draft, heads, network)
     params = self.opened[settings.model].params()
     return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)
 
@@ -193,17 +205,27 @@ class Generator(Language):
   def most_drafted(self) -> int:
     """Tokens that one call can accept."""
     strategy = self.strategy
+    if isinstance(strategy, fd.Eagle):
+      return int(strategy.depth)
+    if isinstance(strategy, fd.BlockDraft):
+      assert strategy.k is not None  # by its __post_init__
+      return int(strategy.k) - 1
     if isinstance(strategy, fd.Medusa):
       assert isinstance(strategy.choices, Topology)  # which Medusa makes of all others
       return strategy.choices.max_depth
     return strategy.drafter.nodes - 1
 
 
-def strategy_of(settings: Settings, draft: Any, heads: Any) -> Any:
-  """How to decode; draft and heads as they were loaded, None where there are none."""
+def strategy_of(settings: Settings, draft: Any, heads: Any, network: Any = None) -> Any:
+  """How to decode; draft model, heads and draft network as they were loaded, None where there are none."""
   law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
   if draft is not None:
     return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
+  if network is not None and isinstance(network[0], BlockNetwork):
+    return fd.BlockDraft(network, None if settings.gamma is None else settings.gamma + 1, settings.nodes, **law)
+  if network is not None:
+    width = 1 if settings.nodes is None else WIDTH
+    return fd.Eagle(network, settings.gamma or GUESSED, width, settings.nodes, **law)
   if settings.lookup:
     return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, **law)
   if settings.medusa is not None:

@@ -25,6 +25,7 @@ from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
 from fastdec.files import parse_json, whole_file, write_json
 from fastdec.folders import Folder
+from fastdec.folders.drafts import draft_content
 
 LOGGED = 30  # seconds between lines for those who have no bar
 
@@ -50,6 +51,10 @@ class Output:
     for name in ('model', 'draft', 'heads', 'medusa'):
       if record[name] is not None:
         record[name] = opened[record[name]].content
+    if settings.draft_head is None:  # younger than the first files
+      del record['draft_head'], record['nodes']
+    else:
+      record['draft_head'] = draft_content(settings.draft_head)
     if settings.choices is not None:
       record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))
     output = cls(path, record, len(prompts))

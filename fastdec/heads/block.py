@@ -262,7 +262,7 @@ class BlockNetwork(DraftNetwork):
     self,
     params: Params,
     before: Int[Array, '*b'],
-    words: Int[Array, '*b m'] | None,
+    words: Int[Array, '*#b m'] | None,
     state: Float[Array, '*b d'],
     carry: Float[Array, '*b r'],
   ) -> tuple[Float[Array, '*b m'], Float[Array, '*b r']]:
@@ -271,7 +271,7 @@ class BlockNetwork(DraftNetwork):
     Args:
       params: the draft's parameters.
       before: the target's id of that token: the root for the first row.
-      words: the draft's words that are asked for (None: all).
+      words: the draft's words that are asked for, behind each token before or behind all (None: all words).
       state: of the row that guesses now.
       carry: zeros for the first row, then what the bias of the row before returned.
     """

@@ -7,17 +7,23 @@ import pathlib
 import shutil
 
 import hypothesis
+import jax
 import numpy as np
 import pytest
 import rich.console
 from hypothesis import strategies as st
 
 import fastdec as fd
-from experiments.tools import generation, prompt_file, streaming
+from experiments.tools import generation, prompt_file, self_check, streaming
 from fastdec import folders
+from fastdec.folders.drafts import save_draft
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.tokenizers.reader import Reader
+from fastdec.training.drafts.start import layers_like
 from tests.decoding.fakes import HashLM
 
+REFERENCE = pathlib.Path(__file__).parents[3] / 'shared' / 'reference' / 'drafts' / 'eagle3'
 PROMPTS = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt', 'a cat', 'the dog sits']
 
 
@@ -63,6 +69,92 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, wor
     assert ', 2: ' in lines[2] and ', 3: ' not in lines[2]
   if words == [f'--draft={translator}']:  # a model that drafts for itself is always right
     assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
+
+
+@pytest.fixture(scope='module')
+def networks(translator):
+  """Untrained draft networks for the translator, by their kind."""
+  model, _ = fd.load(translator)
+  sizes = {'layers': layers_like(model, 1), 'vocab_size': 30, 'd_target': 8}
+  found = {}
+  for kind, module in (('eagle', EagleNetwork(**sizes)), ('block', BlockNetwork(**sizes, k=4, markov=2))):
+    found[kind] = translator.parent / kind
+    save_draft(found[kind], (module, jax.jit(module.init)(jax.random.key(5))))
+  return found
+
+
+@pytest.mark.parametrize('kind, words, places', [('eagle', ['--gamma=2'], 2), ('block', ['--nodes=6'], 3)])
+def test_a_draft_network_writes_what_greedy_does_and_is_looked_at_first(
+  translator, launch, networks, kind, words, places
+):
+  given = (f'--model={translator}', f'--draft-head={networks[kind]}', '--prompt=a dog sits', '--max_len=12')
+  ended = launch('generate', *given, '--repeats=0', *words)
+  assert ended.code == 0, ended.err
+  text, length = greedy_text(translator, 'a dog sits', 12)
+  first, *rest = ended.out.splitlines()
+  assert 'this draft guesses' in ended.err and 'rope_theta' in ended.err
+  assert first.startswith(f'draft head {networks[kind]}: ') and 'of its first guesses are what the model wr' in first
+  assert text in rest and f', {places}: ' in rest[-1] and f', {places + 1}: ' not in rest[-1]
+  assert f'{length} tokens, ' in ended.out
+
+
+@pytest.mark.parametrize('share, said', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')])
+def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(networks, monkeypatch, share, said):
+  asked = []
+  monkeypatch.setattr(self_check, 'check_draft', lambda *given, tokens: asked.append(tokens) or share)
+  console = rich.console.Console(file=io.StringIO(), soft_wrap=True)
+  settings = generation.Settings('model', draft_head='folder')
+  strategy = generation.strategy_of(settings, None, None, fd.load_draft(networks['eagle']))
+  for positions, tokens in ((32, 32), (None, 64)):
+    model = HashLM(vocab_size=30, max_positions=positions)
+    self_check.say(console, Checked(strategy, settings, model), 'a dog')
+    assert asked[-1] == tokens - (positions is not None)
+    assert flat(console).startswith('draft head folder: ') and said in flat(console)
+  greedy = Checked(fd.Greedy(), settings, HashLM(vocab_size=30))
+  assert self_check.say(console, greedy, 'a dog') is None and len(asked) == 2
+
+
+def flat(console):
+  """What it has printed, in a line."""
+  return ' '.join(console.file.getvalue().split())
+
+
+@dataclasses.dataclass
+class Checked:
+  """What the self-check asks of a generator: two tokens of a language model's prompt."""
+
+  strategy: object
+  settings: generation.Settings
+  model: object
+  params: object = None
+  is_translator: bool = False
+
+  def ids(self, prompt):
+    return [3, 4]
+
+
+def test_a_file_of_a_draft_network_is_refused_for_another_one(translator, launch, networks, prompts, tmp_path):
+  out = tmp_path / 'out.jsonl'
+  words = ('generate', f'--model={translator}', f'--prompts={prompts}', f'--output={out}', '--max_len=9', '--nodes=6')
+  ended = launch(*words, f'--draft-head={networks["block"]}')
+  assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out, ended.err
+  assert (lines_of(out)[1]['text'], lines_of(out)[1]['tokens']) == greedy_text(translator, PROMPTS[1], 9)
+  assert launch(*words, f'--draft-head={networks["block"]}').code == 0
+  ended = launch(*words, f'--draft-head={networks["eagle"]}')
+  assert ended.code == 2 and 'made with other settings (draft_head)' in ended.err
+
+
+def test_a_published_draft_writes_what_its_target_does():
+  cases = REFERENCE / 'cases.npz'
+  if not cases.exists():
+    pytest.skip('no reference drafts here')
+  settings = generation.Settings('target', draft_head=str(REFERENCE / 'draft'), gamma=3, nodes=12)
+  strategy = generation.strategy_of(settings, None, None, fd.load_draft(REFERENCE / 'draft'))
+  assert (strategy.depth, strategy.width, strategy.nodes) == (3, 8, 12)
+  model, params = fd.load(REFERENCE / 'target')
+  with np.load(cases) as known:
+    out = fd.decode(model, params, known['p9_prompt'][None], strategy, max_len=len(known['p9_target_greedy']))
+    np.testing.assert_array_equal(out.tokens[0], known['p9_target_greedy'])
 
 
 def test_each_config_is_read_once(translator, launch, tmp_path, monkeypatch):
