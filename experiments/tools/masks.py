@@ -7,13 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from fastdec.decoding.methods import growing
+from fastdec.decoding.methods.eagle import frontier_mask, row_mask
 from fastdec.decoding.topology import Topology
+from fastdec.heads.block import block_mask
 from fastdec.models import attention, convolution
 from fastdec.models.api import causal
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0]]).nodes
 TREE_NAMES = ('root', 'a', 'b', 'aa', 'ab', 'ba')
+LAWS = (((0.7, 0.3), (0.9, 0.1)), ((0.5, 0.5), (0.6, 0.4)), ((0.5, 0.5), (0.5, 0.5)))  # behind the nodes of frontiers
 BLOCK, WINDOW, WIDTH = 3, 4, 3  # of local attention, of the sliding window, of the convolution's kernel
 
 
@@ -31,7 +35,7 @@ class Mask:
 
 def every_mask() -> list[Mask]:
   """One of each kind."""
-  return [_prompt(), _chain(), _padding(), _tree(), _window(), _local(), _convolution()]
+  return [_prompt(), _chain(), _padding(), _tree(), _window(), _local(), _convolution(), *_drafts()]
 
 
 def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
@@ -91,6 +95,34 @@ def _convolution() -> Mask:
   np.put_along_axis(sees, np.asarray(convolution.reads(TREE, WIDTH)), True, axis=1)
   columns = (*_positions(3 - past, 3), *TREE_NAMES)
   return Mask(f'convolution of width {WIDTH}: tree after 3', sees, TREE_NAMES, columns, np.arange(past + n) < past)
+
+
+def _drafts() -> list[Mask]:
+  """Those of draft networks, over their own caches."""
+  return [_eagle_chain(), _eagle_tree(), _block()]
+
+
+def _eagle_chain() -> Mask:
+  """One row is read after another: each call has its own mask."""
+  rows = [row_mask(jnp.array([place]), 9)[:, 0] for place in (4, 5, 6)]
+  return _over_slots('EAGLE: a chain of 4 after 4', jnp.stack(rows, axis=1), ('a', 'aa', 'aaa'), 4)
+
+
+def _eagle_tree() -> Mask:
+  """One frontier is read after another. A name is that of the parent, and how likely the node was among siblings."""
+  width, length, slots = 2, jnp.array([4]), 10
+  tree = growing.start(jnp.log(jnp.array([[0.6, 0.4]])), width)
+  before, names, rows = [''], [], []
+  for level in range(3):
+    before = [before[i] + 'ab'[rank] for i, rank in zip(tree.origin[0], tree.tokens[0], strict=True)]
+    names += before
+    rows.append(frontier_mask(tree.sees, length, slots))
+    tree = growing.advance(tree, jnp.log(jnp.array([LAWS[level]])))
+  return _over_slots('EAGLE: a tree that grows, after 4', jnp.concatenate(rows, axis=1), tuple(names), 4)
+
+
+def _block() -> Mask:
+  return _over_slots('a block of 5 after 4', block_mask(jnp.array([4]), 4, 10), ('root', '?', '?', '?'), 4)
 
 
 def _positions(start: int, end: int) -> tuple[str, ...]:

@@ -24,13 +24,13 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
-from fastdec.heads.draft import DraftNetwork, Features
+from fastdec.heads.draft import DraftNetwork, Fusion
 from fastdec.heads.tower import DraftCache, own_cache, with_layers
 from fastdec.models.api import Params
 from fastdec.models.attention import attend
@@ -54,7 +54,7 @@ class Network(nn.Module):
   def setup(self) -> None:
     draft = self.draft
     d, dtype = draft.layers.d_model, draft.layers.dtype
-    self.make_features = Features(draft)
+    self.make_features = Fusion(draft)
     self.tower = tower.tower(draft.layers)
     self.norm = tower.norm(draft.layers)
     if draft.entry == 'joined':
@@ -241,10 +241,7 @@ class BlockNetwork(DraftNetwork):
     x = self.call(params, embedded, unknown, last, method='enter')
     own, n = own_cache(cache), x.shape[1]
     index = jnp.arange(n, dtype=jnp.int32)[None]
-    slots = jnp.arange(own.slots, dtype=jnp.int32)[None, None]
-    sees = functools.partial(
-      attend, mask=jnp.broadcast_to(slots < own.length[:, None, None] + n, (len(x), n, own.slots))
-    )
+    sees = functools.partial(attend, mask=block_mask(own.length, n, own.slots))
     memory, across = (), None
     if isinstance(cache, WithMemory):
       memory = cache.memory.layers
@@ -285,3 +282,9 @@ class BlockNetwork(DraftNetwork):
     """How sure the network is that the guess of each row is right, given those before it: before the sigmoid."""
     seen = params['before'][before] if self.confidence_sees_guess else None
     return self.call(params, states, seen, method='confident')
+
+
+def block_mask(length: Int[Array, ' b'], n: int, slots: int) -> Bool[Array, 'b n s']:
+  """Which slots the n rows of a block see: the features before the root, and one another, both ways."""
+  seen = jnp.arange(slots, dtype=jnp.int32)[None, None] < length[:, None, None] + n
+  return jnp.broadcast_to(seen, (len(length), n, slots))

@@ -28,12 +28,12 @@ from fastdec.heads.tower import DraftCache, LayersConfig
 from fastdec.models.api import Capacity, Params, embedding_of, suppress, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.layers import Dense, project
-from fastdec.models.taps import Taps
+from fastdec.models.taps import Taps, apply_with, check_taps, numbered
 from fastdec.sharding import Table
 from fastdec.struct import Bound
 
 
-class Features(nn.Module):
+class Fusion(nn.Module):
   """The target's states as a draft reads them: each normed, or all together, and projected to the draft's width."""
 
   draft: 'DraftNetwork'
@@ -107,15 +107,31 @@ class DraftNetwork:
     return self.network(self).apply({'params': params['network']}, *args, method=method, **kwargs)
 
   def features(
-    self, params: Params, hidden: Float[Array, '*b e'], taps: Sequence[Float[Array, '*b e']]
+    self, params: Params, hidden: Float[Array, '*b e'], taps: Sequence[Float[Array, '*b _']]
   ) -> Float[Array, '*b d']:
-    """What the draft reads of the target's states: of `taps` if it has any, else of `hidden`."""
-    return self.call(params, list(taps) if self.taps else [hidden], method='features')
+    """What the draft reads of the target's states: of `taps` if it has any, else of `hidden`.
+
+    Raises:
+      UserError: they have another width than the draft was made for.
+    """
+    states = list(taps) if self.taps else [hidden]
+    for x in states:
+      if x.shape[-1] != self.d_target:
+        given = f"this draft reads states of {self.d_target}, and one of this model's has {x.shape[-1]}"
+        raise UserError(f'{given}: give a draft of this model, or taps of layers that are all as wide')
+    return self.call(params, states, method='features')
 
   def embedded(self, params: Params, target: Bound, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
-    """Embeddings of tokens, the draft's own where it has them, else the target's, in the draft's computing type."""
-    own = params.get('embedding')
+    """Embeddings of tokens, the draft's own where it has them, else the target's, in the draft's computing type.
+
+    Raises:
+      UserError: there are none, or they have another width than the draft was made for.
+    """
+    own, wanted = params.get('embedding'), self.d_embed or self.d_target
     rows = embedding_of(target.module)(target.params, tokens) if own is None else own[tokens]
+    if rows.shape[-1] != wanted:
+      given = f'this draft reads embeddings of {wanted}, and those that it is given have {rows.shape[-1]}'
+      raise UserError(f'{given}: load the two together, or train a draft with d_embed={rows.shape[-1]}')
     return rows.astype(self.layers.dtype)
 
   def words_of(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b v']:
@@ -136,10 +152,17 @@ class DraftNetwork:
     return whole.at[..., params['ids']].set(logits)
 
   def init_cache(self, params: Params, source: Source | None, rows: int, slots: int | Capacity) -> DraftCache:
-    """A cache of no tokens, over the draft's own keys and values of the source if it reads it."""
+    """A cache of no tokens, over the draft's own keys and values of the source if it reads it.
+
+    Raises:
+      UserError: the source's states have another width than the draft was made for.
+    """
     memory = None
     if self.reads_source:
       assert source is not None  # by `check_target`
+      wanted, given = self.d_source or self.d_target, source.hidden.shape[-1]
+      if given != wanted:
+        raise UserError(f'this draft reads an encoder of width {wanted}, and this model has one of {given}')
       states = source.hidden.astype(self.layers.dtype)
       memory = Memory(self.call(params, states, method='memory'), source.mask)
     return tower.empty_cache(self.layers, rows, slots, memory)
@@ -169,13 +192,26 @@ def suppress_words(params: Params, logits: Float[Array, '*b w'], ids: tuple[int,
   return jnp.where(is_banned.reshape((1,) * (logits.ndim - 1) + (-1,)), -jnp.inf, logits)
 
 
-def check_target(draft: DraftNetwork, target: Any) -> None:
-  """Raises UserError where the draft is one of another target (a `Model`), as far as sizes say."""
-  words, d = target.vocab_size, getattr(target, 'd_model', draft.d_target)
-  if draft.d_target != d:
-    given = f'this draft is for hidden states of {draft.d_target}, and this model has {d}'
+def check_target(draft: Bound, target: Any) -> None:
+  """Raises UserError where a draft network cannot read this target, a `Model`, as far as sizes and members say."""
+  module, params = draft
+  words, d = target.vocab_size, getattr(target, 'd_model', module.d_target)
+  if module.d_target != d:
+    given = f'this draft is for hidden states of {module.d_target}, and this model has {d}'
     raise UserError(f'{given}: load the two together')
-  if draft.vocab_size != words:
-    raise UserError(f'this draft is for {draft.vocab_size} words, and this model has {words}: load the two together')
-  if draft.reads_source and target.start_id is None:
+  if module.vocab_size != words:
+    raise UserError(f'this draft is for {module.vocab_size} words, and this model has {words}: load the two together')
+  if module.reads_source and target.start_id is None:
     raise UserError('this draft reads an encoder, and this model has none: give a draft trained on this model')
+  if module.reads_source and not hasattr(target, 'source'):
+    name = type(target).__name__
+    raise UserError(f'this draft reads an encoder, whose states {name} does not give: let it have source(memory)')
+  if 'embedding' not in params:
+    embedding_of(target)
+  if 'output' not in params and module.layers.d_model != d:
+    given = f'layers of {module.layers.d_model} do not fit the vocabulary projection of a model of {d}'
+    raise UserError(f'{given}: give the draft an output of its own')
+  apply_with(target, module.taps)  # raises
+  layers = getattr(target, 'layers', None)
+  if layers is not None:
+    check_taps(numbered(module.taps, layers), layers)

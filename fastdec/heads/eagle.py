@@ -27,7 +27,7 @@ from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
-from fastdec.heads.draft import DraftNetwork, Features
+from fastdec.heads.draft import DraftNetwork, Fusion
 from fastdec.heads.tower import DraftCache, own_cache, with_layers
 from fastdec.models.api import Params
 from fastdec.models.attention import attend
@@ -45,7 +45,7 @@ class Network(nn.Module):
 
   def setup(self) -> None:
     draft = self.draft
-    self.make_features = Features(draft)
+    self.make_features = Fusion(draft)
     self.tower = tower.tower(draft.layers)
     if draft.norms_entry:
       self.embedding_norm, self.feature_norm = tower.norm(draft.layers), tower.norm(draft.layers)

@@ -299,8 +299,8 @@ def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
   found = getattr(model, 'embedding', None)
   if found is None:
     raise UserError(
-      f'{type(model).__name__} gives no embeddings of tokens, which rooted heads read: give it a method'
-      ' embedding(params, tokens), or take heads with rooted=False'
+      f'{type(model).__name__} gives no embeddings of tokens, which rooted heads and draft networks read: give it a'
+      ' method embedding(params, tokens), or take heads with rooted=False, or a draft network with its own embedding'
     )
   return found
 

@@ -7,8 +7,9 @@ to be decoded. Every entry is then held to write what greedy decoding writes:
   test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in one program
   test_pool.py         in a pool of rows that come and go
 
-`VARIANTS` are further settings of the same methods, held to be lossless. `OTHERS` do not write the greedy text: only
-test_pool.py holds them, beside tests of their own.
+`VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs are large, are each
+tried where they can fail in a new way; methods/test_draft_networks.py has what they remember. `OTHERS` do not write the
+greedy text: only test_pool.py holds them, beside tests of their own.
 """
 
 import dataclasses
@@ -21,7 +22,10 @@ import jax.numpy as jnp
 
 import fastdec as fd
 from fastdec.decoding.strategy import Strategy
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.lm import LMConfig
 from tests.decoding.fakes import HashHeads, HashLM, Imitation
 
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
@@ -33,6 +37,7 @@ class Kit:
 
   heads: Callable[[str], tuple[Any, Any]]  # (module, params) by kind: 'separate', 'paper', 'medusa', 'rooted', ...
   draft: tuple[Any, Any]  # (model, params) of a draft model
+  network: Callable[[str], tuple[Any, Any]]  # (module, params) of a draft network by kind: 'eagle', 'block' (of 4)
   words: int  # of the vocabulary
 
 
@@ -75,21 +80,41 @@ VARIANTS: dict[str, Make] = {
   'lookup 3 10': lambda kit: fd.PromptLookup(),
 }
 
+NETWORKS: dict[str, Make] = {
+  'eagle': lambda kit: fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6),
+  'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), depth=4),
+  'block': lambda kit: fd.BlockDraft(kit.network('block'), choices=6),
+  'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
+  'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=TREE),
+}
+GROWN = {name: NETWORKS[name] for name in ('eagle', 'block')}
+
 OTHERS: dict[str, Make] = {
   'sampling': lambda kit: fd.Sample(temperature=3.0),
   'beam': lambda kit: fd.Beam(size=3, n_best=2),
 }
 
-LOSSLESS = METHODS | VARIANTS
+LOSSLESS = METHODS | VARIANTS | NETWORKS
 
 
 @functools.cache
 def hash_kit() -> Kit:
-  """Parts for `HashLM`: heads that are right by luck, and a draft model that is right half the time."""
+  """Parts for `HashLM`: heads and draft networks that are right by luck, and a draft model that is half the time."""
   words = HashLM().vocab_size
   medusa = MedusaHeads(depth=9, d_model=1, vocab_size=words)
 
   def heads(layout: str) -> tuple[Any, Any]:
     return (medusa, medusa.init(jax.random.key(0))) if layout == 'medusa' else (HashHeads(), {})
 
-  return Kit(heads, draft=(Imitation(), {'lies': jnp.int32(2)}), words=words)
+  return Kit(heads, draft=(Imitation(), {'lies': jnp.int32(2)}), network=hash_network, words=words)
+
+
+@functools.cache
+def hash_network(kind: str) -> tuple[Any, Any]:
+  """A draft network for `HashLM`, which has no embeddings and no vocabulary projection that it could use."""
+  words, width = HashLM().vocab_size, 4
+  layers = LMConfig(d_model=width, d_ff=4, layers=1, heads=1, key_heads=1)
+  sizes = {'layers': layers, 'vocab_size': words, 'd_target': 1, 'd_embed': width, 'fuses': True}
+  module = EagleNetwork(**sizes) if kind == 'eagle' else BlockNetwork(**sizes, k=4, markov=2)
+  embedding, output = jax.random.normal(jax.random.key(1), (2, words, width))
+  return module, module.init(jax.random.key(0)) | {'embedding': embedding, 'output': output}

@@ -20,7 +20,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.struct import Bound
 from tests.decoding.fakes import EOS, HashHeads, HashLM, Scripted, truths
-from tests.decoding.methods_table import METHODS, hash_kit
+from tests.decoding.methods_table import GROWN, METHODS, hash_kit
 
 MODEL = HashLM()
 TARGET = Bound(MODEL, {})
@@ -42,6 +42,7 @@ DRAFTERS = {
   'wider than max_len': lambda truth, seed: Scripted(truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9),
 }
 DRAFTERS |= {name: functools.partial(drafter_of, make) for name, make in METHODS.items()}
+NETWORKS = {name: functools.partial(drafter_of, make) for name, make in GROWN.items()}
 
 
 def some_prompts(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
@@ -76,13 +77,13 @@ def step(drafter, state):
   return loop.step(TARGET, drafter, Exact(), state)
 
 
-@pytest.mark.parametrize('drafter', DRAFTERS)
+@pytest.mark.parametrize('drafter', DRAFTERS | NETWORKS)
 @hypothesis.given(seed=st.integers(0, 10_000))
 @hypothesis.settings(max_examples=40, deadline=None)
 def test_exact_equals_the_oracle_token_for_token(drafter, seed):
   prompts, lengths = some_prompts(seed)
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
-  state = run(DRAFTERS[drafter](truth, seed), as_prompt(prompts, lengths))
+  state = run((DRAFTERS | NETWORKS)[drafter](truth, seed), as_prompt(prompts, lengths))
   np.testing.assert_array_equal(state.tokens, truth)
   np.testing.assert_array_equal(state.length, (truth != 0).sum(1))
   np.testing.assert_array_equal(state.length, 1 + state.block_sizes.sum(1))
@@ -247,8 +248,10 @@ def test_max_len_one_needs_no_call():
     lambda truth: fd.Speculative((MODEL, {}), 4).drafter,
     lambda truth: fd.Speculative((MODEL, {}), 4, adaptive=True).drafter,
     lambda truth: fd.BlockwiseTwoCalls((HashHeads(), {}), 4).drafter,
+    lambda truth: GROWN['eagle'](hash_kit()).drafter,
+    lambda truth: GROWN['block'](hash_kit()).drafter,
   ],
-  ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls'],
+  ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls', 'eagle', 'block'],
 )
 def test_no_write_is_clamped(monkeypatch, make):
   """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have room for all, the

@@ -10,7 +10,7 @@ from fastdec.decoding import pool
 from fastdec.decoding.pool import decode_all, decode_each, groups_of
 from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashLM
-from tests.decoding.methods_table import METHODS, OTHERS, hash_kit
+from tests.decoding.methods_table import GROWN, METHODS, OTHERS, hash_kit
 
 MODEL, MAX_LEN = HashLM(), 20
 TRANSLATOR = Transformer(
@@ -21,7 +21,7 @@ TRANSLATOR = Transformer(
 )  # fmt: skip
 
 
-STRATEGIES = {name: make(hash_kit()) for name, make in (METHODS | OTHERS).items()}
+STRATEGIES = {name: make(hash_kit()) for name, make in (METHODS | GROWN | OTHERS).items()}
 
 WITH_SOURCES = {
   'sampling': fd.Sample(),

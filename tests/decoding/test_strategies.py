@@ -15,14 +15,19 @@ import pytest
 import fastdec as fd
 from fastdec.decoding.methods.heads import draft_tokens
 from fastdec.decoding.topology import Topology
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.lm import LMConfig
+from fastdec.models.stacks import StackConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
+from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import head_loss
-from tests.decoding.methods_table import LOSSLESS, METHODS, Kit
+from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, VARIANTS, Kit
 
 VOCAB, MAX_LEN, K = 13, 12, 10
 CONFIG = TransformerConfig(
@@ -59,6 +64,38 @@ def heads_of(family):
   seeing = SEEING | {'d_embed': 24 if family == 'transformer' else 16}
   rooted = BlockwiseHeads(k=K, d_model=24, d_ff=16, dropout=0.0, **seeing)
   return HEADS | {'rooted': rooted, 'rooted medusa': MedusaHeads(depth=3, d_model=24, **seeing)}
+
+
+HOMES = {  # where each row of NETWORKS is tried
+  'eagle': 'transformer',
+  'eagle, a chain': 'transformer',
+  'block': 'transformer',
+  'block, a chain': 'transformer',
+  'block, a static tree': 'fconv',
+}
+
+
+def everywhere(methods):
+  """Each method with each model."""
+  return [(name, family) for name in methods for family in MODELS]
+
+
+def at_home(methods):
+  return [(name, HOMES[name]) for name in methods]
+
+
+def network_of(name, family):
+  """A draft network: its layers read the Transformer's source, and not the FConv's; EAGLE's reads two taps, and does
+  not know the last two words."""
+  sizes = {'d_model': 24, 'd_ff': 32, 'heads': 2, 'dropout': 0.0, 'dtype': 'float64'}
+  layers, d_embed = LMConfig(**sizes, layers=1), 16
+  if family == 'transformer':
+    layers = StackConfig(**sizes, decoder_layers=1, attention_dropout=0.0, activation_dropout=0.0)
+    d_embed = 24
+  seeing = {'layers': layers, 'vocab_size': VOCAB, 'd_target': 24, 'd_embed': d_embed}
+  if name == 'eagle':
+    return EagleNetwork(**seeing, taps=(0, 1), fuses=True, words=VOCAB - 2)
+  return BlockNetwork(**seeing, k=4, markov=5)
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +160,30 @@ def trained_params(family):
 
 
 @functools.cache
+def network_made(name, kind, family):
+  """A draft network with fresh parameters, or trained by what the trained model writes."""
+  network, target = network_of(name, family), Bound(MODELS[family], made(kind, family)[0])
+  params = network.init(jax.random.key(2))
+  ids = {'ids': params.pop('ids')} if 'ids' in params else {}
+  params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+  if kind == 'random':
+    return network, params | ids
+  batch, optimizer = batch_of(SOURCE, reversed_sources()), optax.adam(4e-3)
+  seen = target.module.features(target.params, batch, network.taps)
+  loss = lambda p: draft_loss(Bound(network, p | ids), target, batch, seen, DraftLoss(passes=2))[0]
+
+  @jax.jit
+  def step(params, state):
+    updates, state = optimizer.update(jax.grad(loss)(params), state)
+    return optax.apply_updates(params, updates), state
+
+  state = optimizer.init(params)
+  for _ in range(200):
+    params, state = step(params, state)
+  return network, params | ids
+
+
+@functools.cache
 def made(kind, family='transformer'):
   """(params, {name: head params}, the oracle's tokens)."""
   if kind == 'random':
@@ -156,12 +217,16 @@ def oracle(model, params):
 def kit(kind, family='transformer'):
   """Parts for one of the models; the draft model is the Transformer that was made in the same way."""
   heads = made(kind, family)[1]
-  return Kit(heads=lambda name: (heads_of(family)[name], heads[name]), draft=(MODEL, made(kind)[0]), words=VOCAB)
+  return Kit(
+    heads=lambda name: (heads_of(family)[name], heads[name]),
+    draft=(MODEL, made(kind)[0]),
+    network=lambda name: network_made(name, kind, family),
+    words=VOCAB,
+  )
 
 
-@pytest.mark.parametrize('family', MODELS)
 @pytest.mark.parametrize('kind', ['random', 'trained'])
-@pytest.mark.parametrize('name', LOSSLESS)
+@pytest.mark.parametrize('name, family', everywhere(METHODS | VARIANTS) + at_home(NETWORKS))
 def test_exact_is_lossless(name, kind, family):
   params, _, expected = made(kind, family)
   out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit(kind, family)), max_len=MAX_LEN)
@@ -177,24 +242,22 @@ def test_the_trained_model_is_worth_testing_on(family):
   np.testing.assert_array_equal(expected[:, :8], reversed_sources())
   out = fd.decode(model, params, SOURCE, LOSSLESS['blockwise separate 10'](kit('trained', family)), max_len=MAX_LEN)
   assert out.mean_block_size > 2 and len(set(np.asarray(out.lengths))) > 3
-  for name in ('tree', 'medusa'):
-    tree = fd.decode(model, params, SOURCE, METHODS[name](kit('trained', family)), max_len=MAX_LEN)
-    assert tree.mean_block_size > 2
+  for name in ('tree', 'medusa', *[name for name in HOMES if HOMES[name] == family]):
+    drafted = fd.decode(model, params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=MAX_LEN)
+    assert drafted.mean_block_size > 2, name
 
 
-@pytest.mark.parametrize('family', MODELS)
-@pytest.mark.parametrize('name', ['blockwise', 'tree'])
+@pytest.mark.parametrize('name, family', everywhere(['blockwise', 'tree']) + at_home(GROWN))
 @pytest.mark.parametrize('max_len', [1, 2, 5])
 def test_max_len_in_the_middle_of_a_block(name, max_len, family):
   params, _, expected = made('trained', family)
-  out = fd.decode(MODELS[family], params, SOURCE, METHODS[name](kit('trained', family)), max_len=max_len)
+  out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=max_len)
   np.testing.assert_array_equal(out.tokens, expected[:, :max_len])
 
 
-@pytest.mark.parametrize('family', MODELS)
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name, family', everywhere(METHODS) + at_home(GROWN))
 def test_batch_of_b_equals_b_batches_of_one(name, family):
-  params, strategy = made('trained', family)[0], METHODS[name](kit('trained', family))
+  params, strategy = made('trained', family)[0], LOSSLESS[name](kit('trained', family))
   together = fd.decode(MODELS[family], params, SOURCE, strategy, max_len=MAX_LEN)
   for i, row in enumerate(SOURCE):
     alone = fd.decode(MODELS[family], params, row[None], strategy, max_len=MAX_LEN)
@@ -217,9 +280,9 @@ def test_one_call_or_two_calls_draft_the_same():
 def test_a_forced_prefix_is_continued(family):
   params, _, expected = made('trained', family)
   prefix, lengths = expected[:-1, :2], np.array([2, 1, 0, 2, 1, 0])
-  for name in METHODS:
+  for name in [*METHODS, *[name for name in GROWN if HOMES[name] == family]]:
     forced = {'prefix': prefix, 'prompt_lengths': lengths, 'max_len': 6}
-    out = fd.decode(MODELS[family], params, SOURCE[:-1], METHODS[name](kit('trained', family)), **forced)
+    out = fd.decode(MODELS[family], params, SOURCE[:-1], LOSSLESS[name](kit('trained', family)), **forced)
     for row, n, tokens in zip(expected[:-1], lengths, np.asarray(out.tokens), strict=True):
       if 1 not in row[:n]:
         np.testing.assert_array_equal(tokens, row[n : n + 6])

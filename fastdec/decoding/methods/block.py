@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.decoding import loop
 from fastdec.decoding.methods import growing, lattice
-from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.methods.drawing import DrawnDrafts, check_kind
 from fastdec.decoding.methods.lattice import Lattice
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
@@ -27,7 +26,7 @@ from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target, suppress_words
 from fastdec.heads.tower import DraftCache
-from fastdec.models.api import source_of
+from fastdec.models.api import Model, source_of
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
@@ -64,8 +63,7 @@ class BlockDraft(DrawnDrafts):
 
   def __post_init__(self) -> None:
     draft = Bound(*self.draft)
-    if not isinstance(draft.module, BlockNetwork):
-      raise UserError(f'BlockDraft takes a BlockNetwork, and this draft is a {type(draft.module).__name__}')
+    check_kind(draft.module, BlockNetwork)
     most = draft.module.k
     k = most if self.k is None else self.k
     if not (is_whole(k, 2, 'iu') and k <= most):
@@ -85,10 +83,8 @@ class BlockDraft(DrawnDrafts):
     assert self.k is not None and isinstance(self.choices, Topology | int | None)  # by __post_init__
     return BlockDrafter(Bound(*self.draft), self.k, self.choices, self.sampling)
 
-  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
-    module, _ = self.draft
-    check_target(module, target.module)
-    return super().init(target, prompt, max_len, keys)
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    check_target(Bound(*self.draft), model)
 
 
 def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:

@@ -11,6 +11,15 @@ from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError
 
 
+def check_kind(draft: Any, wanted: type) -> None:
+  """Raises UserError for a draft that another strategy takes."""
+  if not isinstance(draft, wanted):
+    raise UserError(
+      f'this draft is of the kind {type(draft).__name__}, and not {wanted.__name__}: Eagle takes an EagleNetwork,'
+      ' BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a model'
+    )
+
+
 class DrawnDrafts(LoopStrategy):
   """A strategy with the settings below, which its `__post_init__` settles.
 

@@ -13,19 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding import loop
 from fastdec.decoding.methods import growing
-from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.methods.drawing import DrawnDrafts, check_kind
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, given
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.topology import Topology, take_node
-from fastdec.errors import UserError
 from fastdec.heads.draft import check_target, suppress_words
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.tower import DraftCache, own_cache
-from fastdec.models.api import causal, source_of
+from fastdec.models.api import Model, causal, source_of
 from fastdec.models.attention import node_mask
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
@@ -62,8 +60,7 @@ class Eagle(DrawnDrafts):
 
   def __post_init__(self) -> None:
     draft = Bound(*self.draft)
-    if not isinstance(draft.module, EagleNetwork):
-      raise UserError(f'Eagle takes an EagleNetwork, and this draft is a {type(draft.module).__name__}')
+    check_kind(draft.module, EagleNetwork)
     words = draft.module.words or draft.module.vocab_size
     depth = count('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
     width = count('width', self.width, 1, '1 for a chain, or more for a tree')
@@ -84,10 +81,8 @@ class Eagle(DrawnDrafts):
       return TreeDrafter(draft, self.depth, self.width, self.nodes)
     return ChainDrafter(draft, self.depth, self.sampling)
 
-  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
-    module, _ = self.draft
-    check_target(module, target.module)
-    return super().init(target, prompt, max_len, keys)
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    check_target(Bound(*self.draft), model)
 
 
 @struct.pytree
@@ -188,7 +183,7 @@ class ChainDrafter(_EagleDrafter):
       last, tokens, q, cache = carry
       token = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
       place = length + i - 1
-      mask = jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
+      mask = row_mask(place, slots)
       embedded = module.embedded(params, target, token)
       states, cache = module.read(params, embedded, last[:, None], place[:, None], mask, cache, place)
       return states[:, 0], *guess(i, states[:, 0], tokens, q), cache
@@ -226,7 +221,7 @@ class TreeDrafter(_EagleDrafter):
       before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
       embedded = module.embedded(params, target, tree.tokens)
       positions = jnp.broadcast_to(length[:, None] + (level - 1), tree.tokens.shape)
-      mask = _sees(tree.sees, length, own_cache(cache).slots)
+      mask = frontier_mask(tree.sees, length, own_cache(cache).slots)
       start = length + (level - 1) * self.width
       states, cache = module.read(params, embedded, before, positions, mask, cache, start)
       tree = growing.advance(tree, self._log_q(target, states, level), ids)
@@ -242,7 +237,12 @@ class TreeDrafter(_EagleDrafter):
     return jax.nn.log_softmax(logits, axis=-1)
 
 
-def _sees(among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b w s']:
+def row_mask(place: Int[Array, ' b'], slots: int) -> Bool[Array, 'b 1 s']:
+  """Which slots a chain's row of a guess sees, which stands in slot `place`: all up to it."""
+  return jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
+
+
+def frontier_mask(among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b w s']:
   """Which slots a frontier sees: all committed ones, and of the m rows of guesses behind them its own ancestors'."""
   m = among.shape[-1]
   row_bs = jnp.arange(slots, dtype=jnp.int32)[None] - length[:, None]

@@ -15,6 +15,12 @@ EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
     '00111100000 00011110000 00011101000 00001110100 00001110010 00001101001',
   ),
   'local': ('7 8 9', '8 9 2 3 4 5 6 7', '00011111 10011111 11000011'),
+  'EAGLE: a chain': ('a aa aaa', '0 1 2 3 a aa aaa - -', '111110000 111111000 111111100'),
+  'EAGLE: a tree': (
+    'a b aa ba baa aaa', '0 1 2 3 a b aa ba baa aaa',
+    '1111100000 1111010000 1111101000 1111010100 1111010110 1111101001',
+  ),
+  'a block': ('root ? ? ?', '0 1 2 3 root ? ? ? - -', ' '.join(4 * ['1111111100'])),
   'convolution': (
     'root a b aa ab ba', '1 2 root a b aa ab ba', '11100000 01110000 01101000 00110100 00110010 00101001'
   ),

@@ -1,0 +1,282 @@
+"""Eagle and BlockDraft: what their drafters remember, the law of what they draw, and what is refused.
+
+That they are lossless, and the same in every batch, hold test_strategies.py, test_loop.py and test_pool.py.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import struct
+from fastdec.decoding.inputs import checked
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.tower import own_cache
+from fastdec.models.lm import LMConfig
+from fastdec.models.stacks import StackConfig
+from fastdec.struct import Bound
+from tests.decoding.fakes import HashLM
+from tests.decoding.models_table import MODELS, WORDS, made
+from tests.decoding.rules.test_rejection import p_value
+from tests.decoding.test_models import KINDS, Misled, counts, law_by_scores
+
+MAX_LEN = 14
+LM_LAYERS = LMConfig(d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, dtype='float64')
+STACK_LAYERS = StackConfig(
+  d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0, attention_dropout=0.0,
+  activation_dropout=0.0, dtype='float64',
+)  # fmt: skip
+SIZES = {'lm with windows': {'layers': LM_LAYERS}, 'transformer': {'layers': STACK_LAYERS}}
+SIZES = {name: sizes | {'vocab_size': WORDS, 'd_target': 8} for name, sizes in SIZES.items()}
+TAPS = {'taps': (0, 1), 'fuses': True}
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+  with jax.enable_x64(True):
+    yield
+
+
+@functools.cache
+def bound(module):
+  """Parameters of which none has the value that it is born with, a zero say."""
+  rng = np.random.default_rng(5)
+  params = module.init(jax.random.key(0))
+  noisy = lambda x: x if x.dtype == jnp.int32 else x.astype(jnp.float64) + rng.normal(scale=0.5, size=x.shape)
+  return Bound(module, jax.tree.map(noisy, params))
+
+
+def eagle(name, **settings):
+  return bound(EagleNetwork(**SIZES[name], **settings))
+
+
+def block(name, **settings):
+  return bound(BlockNetwork(**SIZES[name], **{'k': 4, 'markov': 3} | settings))
+
+
+LONG, WIDE = fd.MinBlock(fd.Exact(), 3), fd.TopN(4)  # of chains, and of trees: many drafts are accepted, right or wrong
+REMEMBERING = {
+  'eagle, a tree': ('lm with windows', lambda of: fd.Eagle(eagle(of, **TAPS), 3, 2, 6, WIDE)),
+  'eagle, a chain': ('transformer', lambda of: fd.Eagle(eagle(of, words=4), 3, rule=LONG)),
+  'block, a tree': ('transformer', lambda of: fd.BlockDraft(block(of, **TAPS), choices=8, rule=WIDE)),
+  'block, a chain': ('lm with windows', lambda of: fd.BlockDraft(block(of, markov_kind='rnn'), rule=LONG)),
+}
+
+
+@pytest.mark.parametrize('name', REMEMBERING)
+def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(name):
+  """The accepted tokens with the target's features, and nothing of its guesses; rows end one after another."""
+  of, make = REMEMBERING[name]
+  case, strategy = made(of), make(of)
+  target, rows = Bound(case.model, case.params), case.rows()
+  _, prompt, _ = checked(case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None)
+  prompt = dataclasses.replace(
+    prompt, tokens=jnp.pad(prompt.tokens, ((0, 0), (0, MAX_LEN))), limit=jnp.array([MAX_LEN, 4, 9], jnp.int32)
+  )
+  begin = jax.jit(lambda prompt: strategy.init(target, prompt, MAX_LEN, None))
+  step = jax.jit(lambda state: strategy.step(target, state))
+  state, looked = begin(prompt), 0
+  while not state.done.all():
+    state = step(state)
+    fresh = begin(behind(prompt, state))
+    for row in np.flatnonzero(~state.done):
+      assert fresh.root[row] == state.root[row]
+      for old, new in zip(remembered(state, row), remembered(fresh, row), strict=True):
+        np.testing.assert_allclose(old, new, rtol=0, atol=1e-9)
+      looked += 1
+  assert looked > 2 and state.block_sizes.max() > 2
+
+
+def behind(prompt, state):
+  """A prompt that has all that is emitted but the root."""
+  tokens, length = np.array(prompt.tokens), state.length - 1
+  for row, (begun, emitted) in enumerate(zip(prompt.length.tolist(), length.tolist(), strict=True)):
+    tokens[row, begun : begun + emitted] = state.tokens[row, :emitted]
+  return dataclasses.replace(prompt, tokens=jnp.asarray(tokens), length=prompt.length + length)
+
+
+def remembered(state, row):
+  """What the drafter knows of one row: its committed keys and values, and what the next draft begins with."""
+  own = own_cache(state.drafter.cache)
+  length = int(own.length[row])
+  entries = [x[row, :, :length] for layer in own.layers for x in (layer.k, layer.v)]
+  return [*entries, state.drafter.last[row]]
+
+
+@struct.pytree
+class Unbiased:
+  """A drafter that reports the laws without the Markov bias, unless it is honest."""
+
+  drafter: Any
+  honest: Any
+
+  @property
+  def nodes(self):
+    return self.drafter.nodes
+
+  def init(self, target, prefill):
+    return self.drafter.init(target, prefill)
+
+  def propose(self, target, state, root, keys):
+    draft, _ = self.drafter.propose(target, state, root, keys)
+    module, params = self.drafter.draft
+    plain = dataclasses.replace(self.drafter, draft=Bound(dataclasses.replace(module, markov=0), params))
+    wrong, _ = plain.propose(target, state, root, keys)
+    q_bnv = jnp.where(self.honest, draft.probabilities, wrong.probabilities)
+    return dataclasses.replace(draft, probabilities=q_bnv), state
+
+  def observe(self, target, state, step):
+    return self.drafter.observe(target, state, step)
+
+
+@struct.pytree
+class Doubted(LoopStrategy):
+  """A one-pass draft whose word about its law may be false."""
+
+  strategy: fd.BlockDraft
+  honest: Any
+
+  @property
+  def drafter(self):
+    return Unbiased(self.strategy.drafter, self.honest)
+
+  @property
+  def effective_rule(self):
+    return self.strategy.effective_rule
+
+
+OF = 'lm with windows'
+WARM = KINDS[OF]
+RULES = {'rejection': fd.Rejection(), 'block verification': fd.BlockVerification()}
+
+
+def eagle_chain(rule, honest):
+  misled = Misled(rule, jnp.float64(0.0 if honest else 0.5))
+  return fd.Eagle(eagle(OF, **TAPS, words=4), 2, rule=misled, temperature=WARM)
+
+
+def block_chain(rule, honest):
+  module, params = block(OF, k=3, candidates=4)
+  biased = module, params | {'after': 8 * params['after']}  # the bias says what is drawn, at this temperature too
+  return Doubted(fd.BlockDraft(biased, rule=rule, temperature=WARM), jnp.array(honest))
+
+
+CHAINS = {'eagle': eagle_chain, 'block': block_chain}
+
+
+def seen(strategy, rows, chunks=1):
+  """How often each text of three tokens is written behind the first prompt."""
+  case, law, times = made(OF), law_by_scores(OF), 0
+  inputs = {name: np.repeat(x[:1], rows, axis=0) for name, x in case.rows().items()}
+  for chunk in range(chunks):
+    key = jax.random.key(chunk)
+    out = fd.decode(case.model, case.params, **inputs, strategy=strategy, max_len=5, key=key)
+    assert 1.2 < out.mean_block_size < 2.8  # drafts are accepted, and taken back
+    times = times + counts(out, law)
+  return times
+
+
+@pytest.mark.parametrize('chain, rule', [('eagle', 'rejection'), ('block', 'block verification')])
+def test_chains_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(chain, rule):
+  law = law_by_scores(OF)
+  assert p_value(seen(CHAINS[chain](RULES[rule], True), 10_000), law) > 1e-3
+  assert p_value(seen(CHAINS[chain](RULES[rule], False), 10_000), law) < 1e-9
+
+
+def test_a_tree_that_grows_has_the_law_of_the_target():
+  strategy = fd.Eagle(eagle(OF, **TAPS), 2, 2, 5, temperature=WARM)
+  assert p_value(seen(strategy, 10_000), law_by_scores(OF)) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', RULES)
+@pytest.mark.parametrize('chain', CHAINS)
+def test_a_million_samples_show_a_shift_of_one_percent_and_there_is_none(chain, rule):
+  law = law_by_scores(OF)
+  times = seen(CHAINS[chain](RULES[rule], True), 10_000, 100)
+  assert p_value(times, law) > 1e-3
+  probabilities = np.fromiter(law.values(), float)
+  shifted = 0.99 * probabilities + 0.01 * np.roll(probabilities, 1)
+  assert p_value(times, dict(zip(law, shifted, strict=True))) < 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Mute(HashLM):
+  """Reads a source, of which it gives no states."""
+
+  start_id: int | None = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeing(HashLM):
+  """Gives embeddings, and no taps."""
+
+  def embedding(self, params, tokens):
+    return tokens[..., None].astype(jnp.float32)
+
+
+LINE = LMConfig(d_model=1, heads=1, key_heads=1, head_width=2)
+HASH = {'layers': LM_LAYERS, 'vocab_size': 14, 'd_target': 1, 'fuses': True}  # for `HashLM`
+NETWORK = EagleNetwork(**SIZES[OF])
+BLOCK = BlockNetwork(**SIZES[OF], k=4, candidates=2)
+HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
+
+
+@pytest.mark.parametrize(
+  'make, message',
+  [
+    (lambda: fd.Eagle((BLOCK, {})), 'of the kind BlockNetwork, and not EagleNetwork: Eagle takes an EagleNetwork'),
+    (lambda: fd.BlockDraft((NETWORK, {})), 'of the kind EagleNetwork, and not BlockNetwork'),
+    (lambda: fd.Eagle((HEADS, {})), 'of the kind MedusaHeads.*Medusa take heads'),
+    (lambda: fd.Eagle((NETWORK, {}), 3, 2, 3), 'nodes=3 is not possible.* has at least 4'),
+    (lambda: fd.Eagle((NETWORK, {}), 0), 'depth=0'),
+    (lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1), 'width=7 is not possible: this draft has 6 candidates'),
+    (lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), temperature=1.0), 'Exact does not sample.*give Rejection'),
+    (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), temperature=1.0), 'Rejection needs a chain'),
+    (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), temperature=1.0), 'leave out the rule for a tree'),
+    (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
+    (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]), 'a tree 4 deep'),
+    (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [1], [2]]), 'rank 2 is not possible: a draft has 2 candidates'),
+    (lambda: fd.BlockDraft((BLOCK, {}), choices=3), 'nodes=3 is not possible'),
+    (lambda: fd.BlockDraft((BLOCK, {}), choices=8, rule=fd.BlockVerification()), 'BlockVerification needs a chain'),
+  ],
+)
+def test_settings_that_are_not_possible(make, message):
+  with pytest.raises(fd.UserError, match=message):
+    make()
+
+
+@pytest.mark.parametrize(
+  'of, change, message',
+  [
+    (OF, {'d_target': 4, 'fuses': True}, 'hidden states of 4, and this model has 8'),
+    (OF, {'vocab_size': 7}, 'is for 7 words, and this model has 6'),
+    (OF, {'layers': STACK_LAYERS}, 'reads an encoder, and this model has none'),
+    (OF, {'taps': (0, 5), 'fuses': True}, 'ask for layer 5, which is not there: give numbers from 0'),
+    (OF, {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True}, 'layers of 4 do not fit the vocabulary'),
+    (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
+    ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
+    ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
+    ('image', {'vocab_size': 256}, 'ImageTransformer gives no embeddings.*a draft network with its own'),
+    ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble gives no embeddings'),
+    (HashLM(), HASH, 'HashLM gives no embeddings'),
+    (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing gives no states of its layers'),
+    (Mute(), HASH | {'layers': STACK_LAYERS}, 'whose states Mute does not give'),
+  ],
+)
+def test_drafts_that_cannot_read_their_target(of, change, message):
+  model, params, inputs = of, {}, {'inputs': [[3, 4]]}
+  if of in MODELS:
+    model, params, inputs = MODELS[of], made(of).params, made(of).rows()
+  network = EagleNetwork(**SIZES.get(of, SIZES[OF]) | change)
+  own = bound(network).params if 'd_embed' in change else {}  # the others are told without a look at parameters
+  with pytest.raises(fd.UserError, match=message):
+    fd.decode(model, params, **inputs, strategy=fd.Eagle((network, own), 2), max_len=3)
