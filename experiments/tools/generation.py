@@ -151,7 +151,7 @@ class Language:
       heads = folder.heads, folder.head_params()
     if settings.draft_head is not None:
       network = load_draft(settings.draft_head)
-      check_target(network[0], self.model)
+      check_target(Bound(*network), self.model)
     strategy = strategy_of(settings, draft, heads, network)
     params = self.opened[settings.model].params()
     return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)

@@ -49,7 +49,7 @@ def check_draft(
   Raises:
     UserError: the draft is one of another target, as far as sizes say; inputs that cannot be decoded.
   """
-  check_target(draft[0], model)
+  check_target(Bound(*draft), model)
   max_len, prompt, _ = checked(model, inputs, prompt_lengths, None, tokens, None)
   out = decode(model, params, inputs, Greedy(), prompt_lengths, max_len=max_len)
   before, wrote = np.asarray(prompt.length), np.asarray(out.lengths)
