@@ -3,6 +3,7 @@
   python -m experiments.benchmark --config=configs/speed.py --workdir=out/speed
   python -m experiments.benchmark --config=configs/image_speed.py --workdir=out/image-speed
   python -m experiments.benchmark --config=configs/lm_speed.py --workdir=out/lm-speed
+  python -m experiments.benchmark --config=configs/draft_speed.py --workdir=out/draft-speed
 
 The floor is the time to read, once, what a call must read (the decoder's weights, the vocabulary projection, the heads,
 the cache) at the bandwidth measured in the same process. Random weights and drafts that are hardly ever right: only
@@ -22,10 +23,10 @@ def main(words: list[str]) -> None:
   import pathlib
 
   from configs.common import to_dataclass
-  from experiments.speed import images, lm, translation
+  from experiments.speed import drafts, images, lm, translation
   from experiments.speed.variants import publish
 
-  kind = {'translation': translation, 'images': images, 'lm': lm}[CONFIG.value.task]
+  kind = {'translation': translation, 'images': images, 'lm': lm, 'drafts': drafts}[CONFIG.value.task]
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)
   workdir = pathlib.Path(WORKDIR.value)
   workdir.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from fastdec import struct
 from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.loop import DecodeState
-from fastdec.decoding.protocol import Draft
+from fastdec.decoding.protocol import Accepted, Draft, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy
@@ -126,6 +126,32 @@ def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Arra
     return inner, draft.tokens[:, -1], keys
 
   return jax.lax.fori_loop(0, drafts, propose, (state.drafter, state.root, state.keys))
+
+
+def draft_rounds(target: Bound, drafter: Any, state: DecodeState) -> Callable[[int], Any]:
+  """A function of how many times the drafter is to propose a draft and to observe what came of it: its whole share of a
+  call. It sees hidden states of zeros, of which a token is kept each time."""
+  return lambda rounds: _rounds(target, drafter, state, rounds)
+
+
+@jax.jit
+def _rounds(target: Bound, drafter: Any, state: DecodeState, rounds: int | Array) -> Any:
+  taps = getattr(drafter, 'taps', ())
+  shape = (*state.root.shape, drafter.nodes)
+  hidden = jnp.zeros((*shape, target.module.d_model), target.module.config.dtype)
+  path = jnp.broadcast_to(jnp.arange(drafter.nodes, dtype=jnp.int32), shape)
+
+  def one(_: Array, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+    inner, root, seen = jax.lax.optimization_barrier(carry)
+    draft, inner = drafter.propose(target, inner, root, state.keys)
+    newest, count = draft.tokens[:, -1], jnp.ones_like(root)
+    step = Step(
+      draft, seen, (seen,) * len(taps), seen, Accepted(jnp.zeros_like(root), newest), path, count, newest,
+      state.tokens, state.length,
+    )  # fmt: skip
+    return drafter.observe(target, inner, step), newest, seen
+
+  return jax.lax.fori_loop(0, rounds, one, (state.drafter, state.root, hidden))
 
 
 def texts(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int) -> Any:
