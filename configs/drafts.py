@@ -9,6 +9,11 @@
 The draft is in out/eagle/draft. Its base is any run of experiments.train: its sizes are read from its folder, and
 --config.data is what it was trained on.
 
+  python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation --workdir=out/drafts-smoke
+
+makes the table of all kinds side by side, heads, a draft model and prompt lookup among them, on one base: that of
+--config.base, or one that it trains (`table` below).
+
 scale
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt
   tiny       the embedded corpus
@@ -28,8 +33,11 @@ regime
 """
 
 from configs.common import locked, parse_arg
-from configs.speculative import captions
-from configs.wmt14 import mesh, run, text
+from configs.speculative import captions, model
+from configs.speculative import training as base_training
+from configs.wmt14 import distill, heads, mesh, run, text
+
+ROWS = ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup')  # of the table, see `table`
 
 
 def get_config(arg=''):
@@ -51,6 +59,22 @@ def smoke(task):
     'data': text('embedded', vocab_size=words, rows=rows, row_length=64, max_train=lines),
     'train': training(steps=4, warmup=2),
     'finetune': training(steps=4, warmup=2),
+    'table': table(
+      base=model(task, width=32, layers=2),
+      base_run=run(steps=20, warmup=10, every=10),
+      small=model(task, width=16, layers=1),
+      small_run=run(steps=4, warmup=2, every=2),
+      d_ff=32,
+      rows=('markov', 'block', 'eagle', 'lookup'),
+      nodes=(8,),
+      batches=(2,),
+      temperatures=(0.0,),
+      sentences=8,
+      timed=2,
+      calibrated=16,
+      max_len=12,
+      repeats=1,
+    ),
   }
 
 
@@ -60,6 +84,17 @@ def tiny(task):
     'data': text('embedded', vocab_size=2000, rows=16, row_length=64),
     'train': training(steps=400, warmup=50),
     'finetune': training(steps=300, warmup=50, constant=1e-3),
+    'table': table(
+      base=model(task, width=128, layers=2),
+      base_run=run(steps=600, warmup=150, every=200, constant=0.6),
+      small=model(task, width=32, layers=1),
+      small_run=run(steps=400, warmup=100, every=200, constant=0.6),
+      d_ff=256,
+      sentences=200,
+      timed=8,
+      calibrated=200,
+      max_len=64,
+    ),
   }
 
 
@@ -69,6 +104,14 @@ def multi30k(task):
     'data': captions(task),
     'train': training(steps=3000, warmup=200),
     'finetune': training(steps=2000, warmup=200, constant=1e-3),
+    'table': table(
+      base=model(task, width=128, layers=6 if task == 'lm' else 2),
+      base_run=base_training(steps=1600, constant=0.6),
+      small=model(task, width=64, layers=1),
+      small_run=base_training(steps=2400, constant=0.6),
+      d_ff=512,
+      max_len=80,
+    ),
   }
 
 
@@ -115,4 +158,47 @@ def loss():
     'kl': 0.0,
     'tv': 0.0,
     'decay': 0.9,  # each later guess counts this many times the one before
+  }
+
+
+def table(
+  *,
+  base,
+  base_run,
+  small,
+  small_run,
+  d_ff,
+  rows=ROWS,
+  nodes=(8, 16, 32),
+  batches=(1, 8),
+  temperatures=(0.0, 1.0),
+  sentences=0,
+  timed=32,
+  calibrated=400,
+  max_len,
+  repeats=5,
+):
+  """The table of `experiments.drafts`: what stands beside the drafts, and what is measured, on how much."""
+  return {
+    'base': base,  # the model, where --config.base names none; it is trained by base_run
+    'base_run': base_run,
+    'small': small,  # the draft model, which is trained as people wrote by small_run
+    'small_run': small_run,
+    'heads': heads(d_ff=d_ff, draw='all', decay=0.9, dropout=0.0),  # trained as the drafts are (`train`)
+    'eagle': eagle(),
+    'block': block(),
+    'distill': distill(shard_size=1000) | {'beam': 1},  # how a translator writes its own text, if data.own names none
+    'rows': rows,
+    'nodes': nodes,  # of the trees, the root included
+    'gamma': 7,  # tokens of a chain: of the heads, the draft model and prompt lookup too
+    'lookup': 3,  # the longest n-gram that prompt lookup looks for
+    'batches': batches,  # texts at once
+    'temperatures': temperatures,
+    'prompt': 4,  # tokens of a caption, if the task is lm
+    'split': 'test',
+    'sentences': sentences,  # of the split, evenly spaced: for tokens a call, acceptance and agreement; 0: all
+    'timed': timed,  # of them, evenly spaced: for wall clock
+    'calibrated': calibrated,  # of the dev set: for the trees of heads
+    'max_len': max_len,
+    'repeats': repeats,
   }

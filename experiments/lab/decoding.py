@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 import fastdec as fd
 from fastdec import gate
@@ -132,3 +133,12 @@ def padded_width(tokens: TokenPairs, limit: int | None) -> int:
   """The longest source, rounded up to a multiple of 16, within the model's positions."""
   width = -(-int(tokens.source.lengths.max()) // 16) * 16
   return min(width, limit or width)
+
+
+def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray, 'n s']:
+  """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is too long."""
+  check_sources(tokens, model.max_positions, which)
+  found = np.full((len(tokens), padded_width(tokens, model.max_positions)), model.pad_id, np.int32)
+  for i in range(len(tokens)):
+    found[i, : tokens.source.lengths[i]] = tokens.source[i]
+  return found

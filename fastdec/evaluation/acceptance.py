@@ -83,6 +83,23 @@ def accepted_share(texts: Decoded, gamma: int) -> float:
   return accepted / (accepted + refused) if accepted + refused else float('nan')
 
 
+def accepted_by_place(texts: Decoded, places: int) -> tuple[float, ...]:
+  """For each place of a chain of drafts: how often the draft there is accepted where those before it are; nan where no
+  call came to it. The last call of a text counts as far as it went, as in `accepted_share`.
+
+    chains of 3, blocks 4 2 2:   place 1: 3 of 3, place 2: 1 of 2, place 3: 1 of 1
+  """
+  sizes = np.asarray(texts.block_sizes)
+  calls = np.asarray(texts.calls)[:, None]
+  is_call, is_last = np.arange(sizes.shape[1]) < calls, np.arange(sizes.shape[1]) == calls - 1
+  found = []
+  for place in range(1, places + 1):
+    accepted = int((is_call & (sizes > place)).sum())
+    refused = int((is_call & ~is_last & (sizes == place)).sum())
+    found.append(accepted / (accepted + refused) if accepted + refused else float('nan'))
+  return tuple(found)
+
+
 def repeated_share(texts: Decoded, n: int = 4) -> float:
   """The share of n-grams that had occurred earlier in the same text; nan where no text has any."""
   repeated = total = 0

@@ -7,7 +7,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.protocol import Decoded
-from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
+from fastdec.evaluation.acceptance import accepted_by_place, accepted_share, betas, repeated_share
 from fastdec.models.ngram import NGram
 from tests.decoding.fakes import HashLM, Imitation
 
@@ -88,3 +88,11 @@ def test_the_share_that_blocks_tell():
 def test_repeated_4_grams():
   assert repeated_share(texts([5, 6, 7, 8, 5, 6, 7, 8], [5, 6])) == pytest.approx(1 / 5)
   assert np.isnan(repeated_share(texts([5, 6])))
+
+
+def test_acceptance_by_place_is_of_calls_that_came_there():
+  one = texts(range(9), block_sizes=[[4, 2, 2]])
+  assert accepted_by_place(one, 3) == (1.0, 0.5, 1.0)
+  both = texts(range(9), range(3), block_sizes=[[4, 2, 2], [1, 1]])
+  assert accepted_by_place(both, 3) == (3 / 4, 0.5, 1.0)
+  assert np.isnan(accepted_by_place(texts(range(2), block_sizes=[[1]]), 1)).all()

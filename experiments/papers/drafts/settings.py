@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from configs.common import to_dataclass
+from configs.common import locked, to_dataclass
 from experiments.lab.captions import Captions, CaptionTraining
 from experiments.lab.settings import RunConfig, at_least
 from experiments.lab.text import OnModelText, Text, TextConfig
@@ -193,8 +193,8 @@ KINDS = {'eagle': EagleExperiment, 'block': BlockExperiment}
 
 
 def experiment_of(config: Any) -> DraftExperiment:
-  """The experiment of a locked ConfigDict, by its `kind`; mistakes in it are UserErrors."""
-  return KINDS[config.kind].of(config)
+  """The experiment of a locked ConfigDict, by its `kind`; mistakes in it are UserErrors, its `table` aside."""
+  return KINDS[config.kind].of(locked(**{name: config[name] for name in config if name != 'table'}))
 
 
 def words_of(text: Text) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from configs.common import to_dataclass
-from experiments.lab.decoding import check_sources, padded_width
+from experiments.lab.decoding import padded_sources
 from experiments.lab.settings import ModelSettings, RunConfig, at_least
 from experiments.lab.text import OnText, Text, TextConfig
 from fastdec.errors import UserError
@@ -137,12 +137,7 @@ class Translation(SpeculativeExperiment):
     return TranslationTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
 
   def prompts(self, text: Text, model: Transformer) -> Int[np.ndarray, 'n s']:
-    tokens = text.tokens(self.measure.split)
-    check_sources(tokens, model.max_positions, f'of the {self.measure.split} set')
-    found = np.full((len(tokens), padded_width(tokens, model.max_positions)), model.pad_id, np.int32)
-    for i in range(len(tokens)):
-      found[i, : tokens.source.lengths[i]] = tokens.source[i]
-    return found
+    return padded_sources(text.tokens(self.measure.split), model, f'of the {self.measure.split} set')
 
   def first_id(self, model: Transformer) -> int:
     return model.start_id

@@ -1,0 +1,52 @@
+"""The cells of `experiments.drafts`: one drafter, as a chain or a tree, at one temperature and batch size."""
+
+import dataclasses
+
+from experiments.lab.cells import AgainstPlain
+from fastdec.errors import UserError
+
+DRAFTERS = {
+  'heads': 'heads', 'rooted': 'rooted heads', 'markov': 'rooted heads, Markov bias', 'block': 'block',
+  'block-2': 'block, 2 layers', 'eagle': 'EAGLE', 'model': 'draft model', 'lookup': 'prompt lookup',
+}  # fmt: skip
+HEADS = ('heads', 'rooted', 'markov')
+NETWORKS = ('block', 'block-2', 'eagle')
+CHAINS = ('model', 'lookup')  # that draft no trees
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftCell(AgainstPlain):
+  """One measurement. Tokens a call, acceptance and agreement are of all sentences, whatever the batch size."""
+
+  drafter: str  # a key of DRAFTERS
+  tree: int  # nodes that are asked for, the root included; 0: a chain
+  temperature: float
+  batch: int
+  nodes: int | None = None  # that the target scores a call; fewer than asked for where no other guess was ever right
+  parameters: int | None = None  # of the drafter
+  training_tokens: int | None = None  # of the target's side, that it was trained on
+  training_seconds: float | None = None
+  tokens: float | None = None  # per call of a row
+  accepted: tuple[float | None, ...] | None = None  # of a chain: how often each guess is, where those before it are
+  call_ms: float | None = None
+  draft_ms: float | None = None  # what a call takes more than the target's own on as many nodes
+  plain_ms: float | None = None  # a call of plain decoding
+  all_texts: int | None = None  # that tokens and agreement are of
+
+  def __post_init__(self) -> None:
+    if self.drafter not in DRAFTERS or (self.tree and self.drafter in CHAINS):
+      given = f"a cell cannot have drafter '{self.drafter}' and tree {self.tree}"
+      raise UserError(f'{given}: known are {", ".join(DRAFTERS)}, and {" and ".join(CHAINS)} draft no trees')
+
+  @property
+  def key(self) -> tuple[str, int, float, int]:
+    return self.drafter, self.tree, self.temperature, self.batch
+
+  @property
+  def group(self) -> str:
+    """The name of what is measured at once: all batch sizes."""
+    return f'{self.drafter}-{f"tree{self.tree}" if self.tree else "chain"}-t{self.temperature:g}'
+
+  @property
+  def name(self) -> str:
+    return f'{self.group}-b{self.batch}'
