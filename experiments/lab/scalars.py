@@ -17,7 +17,10 @@ TAIL = 4  # bytes of the checksum behind it
 
 
 def evaluations(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
-  """By step: what `experiments.train` found out about the parameters after it. Empty where there is nothing to read."""
+  """By step: what `experiments.train` found out about the parameters after it, by names that have '_' for a blank.
+
+  Empty where there is nothing to read.
+  """
   found: dict[int, dict[str, float]] = {}
   for event in _events(workdir):
     for value in event.summary.value:

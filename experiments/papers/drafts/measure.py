@@ -99,13 +99,14 @@ class DraftMeasuring:
     calls = {'alone': (wide_calls(self.target, strategy, state, strategy.drafter.nodes), ours.steps)}
     clock = timed.clock(self.table.repeats, calls, few)
 
-    def milliseconds(name: str, steps: int) -> float:
-      return 1e3 * float(np.median(net(clock, name))) / ((MORE - 1) * few * steps)
+    def milliseconds(name: str, steps: int) -> float | None:
+      found = 1e3 * float(np.median(net(clock, name))) / ((MORE - 1) * few * steps)
+      return found if found > 0 else None  # the timer cannot resolve it
 
     call, alone = milliseconds('ours calls', ours.steps), milliseconds('alone', ours.steps)
     return {
       'call_ms': call,
-      'draft_ms': max(call - alone, 0.0),
+      'draft_ms': None if call is None or alone is None else max(call - alone, 0.0),
       'plain_ms': milliseconds('plain calls', theirs.steps),
       **timed.speed(clock),
     }

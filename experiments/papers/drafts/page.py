@@ -188,7 +188,7 @@ class DraftsPage(Page[DraftCell]):
         continue
       tokens = self.measuring.tokens_a_step(row)
       found[row] = {
-        where: [(step * tokens, values[f'{where} tokens a call']) for step, values in known.items()]
+        where: [(step * tokens, values[f'{where}_tokens_a_call']) for step, values in known.items()]
         for where in ('dev', 'training')
       }
     return found

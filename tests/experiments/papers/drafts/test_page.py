@@ -120,7 +120,7 @@ def test_all_at_toy_size(task, tmp_path, launch):
   for cell in found:
     assert cell.error is None and cell.same_as_plain == 1 and cell.all_texts == 8 and 1 <= cell.tokens <= 8
     assert (cell.training_tokens or 0) > 0 or cell.drafter == 'lookup'
-    assert cell.call_ms > 0 and cell.plain_ms > 0 and (cell.tree > 0 or len(cell.accepted) == 7)
+    assert cell.ms_per_token > 0 and (cell.tree > 0 or len(cell.accepted) == 7)
   text = (tmp_path / 'run' / 'drafts.md').read_text()
   assert '| EAGLE | chain of 7 | 0 | 2 |' in text and 'DSpark 2026, Table 1' in text and 'At equal nodes' in text
   assert (tmp_path / 'run' / 'drafts.csv').read_text().startswith('drafter,tree,')
