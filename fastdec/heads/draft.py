@@ -180,8 +180,10 @@ class DraftNetwork:
     return params
 
   def partition(self, devices: int) -> Table:
-    """Vocabulary matrices by words, the layers as a model's; see `fastdec.sharding`."""
-    return ((r'(^|/)(embedding|output)$', P('model')), *tower.partition(self.layers, devices))
+    """The layers as a model's, the output of a draft vocabulary by words; see `fastdec.sharding`. Matrices over all
+    words, which few drafts have, are on every device."""
+    output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
+    return (*output, *tower.partition(self.layers, devices))
 
 
 def suppress_words(params: Params, logits: Float[Array, '*b w'], ids: tuple[int, ...]) -> Float[Array, '*b w']:

@@ -17,6 +17,7 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.stacks import StackConfig
 from fastdec.models.taps import RULE
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.sharding import MeshConfig, make_mesh
 
 LAYERS = LMConfig(vocab_size=9, d_model=4, d_ff=6, layers=2, heads=2, key_heads=1)
 DECODER = TransformerConfig(vocab_size=9, d_model=4, d_ff=6, heads=2, encoder_layers=1, decoder_layers=1)
@@ -54,6 +55,7 @@ def test_what_is_written_is_read_back(kind, tmp_path):
   fd.save_draft(tmp_path / 'run' / 'draft', draft)
   for path in (tmp_path / 'run' / 'draft', tmp_path / 'run'):
     assert_same(fd.load_draft(path), draft)
+  assert_same(fd.load_draft(tmp_path / 'run', mesh=make_mesh(MeshConfig())), draft)
   assert [file.name for file in (tmp_path / 'run').iterdir()] == ['draft']
 
 
