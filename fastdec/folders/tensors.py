@@ -1,5 +1,6 @@
 """The tensors of a folder: found by name, checked by shape; it is told what is missing or unknown."""
 
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -109,7 +110,8 @@ def _indexed(folder: pathlib.Path) -> dict[str, str]:
   for tensor, file in files.items():
     if not isinstance(file, str) or not PLAIN.fullmatch(file):
       raise UserError(f'{folder / INDEX} says that {tensor} is in {file!r}: it must be the name of a file beside it')
-  if absent := sorted({file for file in files.values() if not (folder / file).is_file()}):
+  # os.path: a name that is too long for a file names none.
+  if absent := sorted({file for file in files.values() if not os.path.isfile(folder / file)}):
     raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
   return files
 

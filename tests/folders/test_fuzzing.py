@@ -274,6 +274,13 @@ def test_an_index(folder):
   fuzz(folder, 'model.safetensors.index.json', write_index(folder), fd.load, 150)
 
 
+def test_an_index_may_name_what_no_file_can_be_called(folder):
+  index = write_index(folder)
+  put(folder, 'model.safetensors.index.json', json.dumps(index | {'weight_map': {'model.norm.weight': 300 * 'x'}}))
+  with pytest.raises(fd.UserError, match='lacks x'):
+    fd.load(folder)
+
+
 def test_the_config_of_published_heads(folder):
   shapes = {'0.0.linear.weight': (4, 4), '0.0.linear.bias': (4,), '0.1.weight': (7, 4)}
   write_tensors(folder / 'medusa_lm_head.safetensors', shapes)

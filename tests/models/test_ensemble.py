@@ -48,7 +48,7 @@ def kit(params):
   medusa = MedusaHeads(depth=3, d_model=8 + 12, vocab_size=13)
   heads = {'separate': separate, 'medusa': medusa}
   made = {name: (module, module.init(jax.random.key(2))) for name, module in heads.items()}
-  return Kit(heads=made.get, draft=(SMALL, params[0]), words=13)
+  return Kit(heads=made.get, draft=(SMALL, params[0]), network={}.get, words=13)
 
 
 @pytest.mark.parametrize('name', [name for name in METHODS if name != 'greedy'])
