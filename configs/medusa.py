@@ -31,13 +31,12 @@ def get_config(arg=''):
 
 def smoke():
   """Every step of `multi30k` in seconds."""
-  short = run(steps=4, warmup=2, every=2)
   return {
     'data': text('embedded', vocab_size=300, rows=4, row_length=64, max_train=400),
     'model': model('lm', width=32, layers=2),
-    'train': short,
-    'freeze': short,
-    'finetune': short,
+    'train': run(steps=4, warmup=2, every=2),
+    'freeze': run(steps=4, warmup=2, every=2),
+    'finetune': run(steps=4, warmup=2, every=2),
     'heads': heads(),
     'measure': measure(nodes=8, most=12, batches=(1,), calibrated=16, timed=2, max_len=12, repeats=1),
   }

@@ -81,7 +81,9 @@ class BlockDraft(DrawnDrafts):
   @property
   def drafter(self) -> Drafter:
     assert self.k is not None and isinstance(self.choices, Topology | int | None)  # by __post_init__
-    return BlockDrafter(Bound(*self.draft), self.k, self.choices, self.sampling)
+    # Trees are guessed at any temperature.
+    sampling = None if self.drafts_trees else self.sampling
+    return BlockDrafter(Bound(*self.draft), self.k, self.choices, sampling)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     check_target(Bound(*self.draft), model)
@@ -114,12 +116,12 @@ class Seen:
 
 @struct.pytree
 class BlockDrafter:
-  """Drafts a chain (greedily, or by sampling), a static tree, or one that grows."""
+  """Drafts a chain (greedily, or by sampling), a static tree, or one that grows to a number of nodes."""
 
   draft: Bound
   k: int = struct.static()
   tree: Topology | int | None = struct.static(default=None)
-  sampling: Sampling | None = None
+  sampling: Sampling | None = None  # of a chain
 
   @property
   def nodes(self) -> int:
@@ -146,7 +148,7 @@ class BlockDrafter:
       width = min(WIDTH, module.choices)
       tokens, topology = lattice.grow(made, root, width, self.tree, params.get('warmth'))
       return Draft(tokens, topology, calls=1), state
-    if self.sampling is not None and self.tree is None:
+    if self.sampling is not None:
       tokens, q = lattice.sample(made, root, self.sampling.law, keys, module.vocab_size)
       return Draft(tokens, Topology.chain(self.k), q, calls=1), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree

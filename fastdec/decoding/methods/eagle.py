@@ -98,20 +98,16 @@ class _EagleDrafter:
 
   draft: Bound
   depth: int
+  width = 1  # rows of guesses at each depth
 
   @property
   def taps(self) -> Taps:
     return self.draft.module.taps
 
-  @property
-  def own_slots(self) -> int:
-    """Slots that the rows of guesses take."""
-    raise NotImplementedError
-
   def init(self, target: Bound, prefill: Prefill) -> Read:
     module, params = self.draft
     prompt = prefill.prompt
-    slots = prefill.capacity.total + self.own_slots
+    slots = prefill.capacity.total + self.depth * self.width
     cache = module.init_cache(params, source_of(target.module)(prefill.memory), len(prefill.root), slots)
     return self._read(target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache)
 
@@ -162,10 +158,6 @@ class ChainDrafter(_EagleDrafter):
   def nodes(self) -> int:
     return self.depth + 1
 
-  @property
-  def own_slots(self) -> int:
-    return self.depth
-
   def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
     module, params = self.draft
     b, n = root.shape[0], self.nodes
@@ -206,10 +198,6 @@ class TreeDrafter(_EagleDrafter):
   depth: int = struct.static()
   width: int = struct.static()
   nodes: int = struct.static()
-
-  @property
-  def own_slots(self) -> int:
-    return self.depth * self.width
 
   def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
     module, params = self.draft

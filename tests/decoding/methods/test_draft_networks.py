@@ -95,6 +95,21 @@ def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(n
   assert looked > 2 and state.block_sizes.max() > 2
 
 
+def test_a_static_tree_has_the_same_guesses_at_any_temperature():
+  """Also where all words are candidates and nothing corrects them, as in published drafts of DFlash."""
+  case, tree = made('lm with windows'), [[0], [2], [0, 1], [2, 0]]
+  target, draft = Bound(case.model, case.params), block('lm with windows', markov=0, candidates=None)
+  rows = case.rows()
+  _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
+  guesses = []
+  for temperature in (0.0, 1.0):
+    strategy = fd.BlockDraft(draft, choices=tree, temperature=temperature)
+    state = strategy.init(target, prompt, MAX_LEN, jax.random.split(jax.random.key(0), 3))
+    root = jnp.full(3, 4, jnp.int32)
+    guesses.append(strategy.drafter.propose(target, state.drafter, root, None)[0].tokens)
+  np.testing.assert_array_equal(*guesses)
+
+
 def behind(prompt, state):
   """A prompt that has all that is emitted but the root."""
   tokens, length = np.array(prompt.tokens), state.length - 1

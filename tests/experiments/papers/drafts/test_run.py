@@ -68,7 +68,7 @@ def test_an_autoregressive_draft_is_trained_and_calibrated_and_the_run_goes_on_w
   assert again.code == 0 and 'is finished: its draft is in' in again.out
 
 
-def test_a_block_is_trained_on_several_devices(words, launch, tmp_path):
+def test_a_block_is_trained(words, launch, tmp_path):
   ended = launch('train', *words('kind=block', **{'draft.k': 4, 'draft.markov': 3}), f'--workdir={tmp_path}/block')
   assert ended.code == 0
   module, params = load_draft(tmp_path / 'block')
