@@ -18,7 +18,6 @@ latent(y), y being the token guessed before (`MARKOV`: how the latent vector is 
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -27,15 +26,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
-from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Fusion
-from fastdec.heads.tower import DraftCache, own_cache, with_layers
+from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
 from fastdec.models.api import Params
-from fastdec.models.attention import attend
 from fastdec.models.layers import Dense
-from fastdec.models.stacks import Attend
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
@@ -94,16 +90,11 @@ class Network(nn.Module):
   def read(
     self,
     x: Float[Array, 'b n d'],
-    positions: Int[Array, 'b n'],
-    sees: Sequence[Attend],
-    across: Attend | None,
-    memory: Sequence[LayerKV],
-    cached: Sequence[LayerKV] | None = None,
-    start: Int[Array, ' b'] | None = None,
+    view: View,
     train: bool = False,
   ) -> Float[Array, 'b n d']:
-    """The rows' states, behind the last norm; arguments as `heads.tower` has them."""
-    return self.norm(self.tower(x, positions, sees, across, memory, cached, start, None, train)[0])
+    """The rows' states, behind the last norm."""
+    return self.norm(self.tower(x, view, None, train)[0])
 
   def latent(
     self, before: Float[Array, '*b r'], state: Float[Array, '*b d'], carry: Float[Array, '*b r']
@@ -131,10 +122,7 @@ class Network(nn.Module):
     memory = () if source is None else self.memory(source)
     features = self.features(states)
     x = self.enter(embedded[:, 0], embedded[0, 0], features[:, 0])
-    positions = jnp.zeros(x.shape[:2], jnp.int32)
-    sees = [functools.partial(attend, mask=jnp.ones((1, 1, x.shape[1]), bool))] * tower.depth_of(draft.layers)
-    across = None if source is None else functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
-    state = self.read(x, positions, sees, across, memory)
+    state = self.read(x, View.of_everything(x.shape[1], tower.depth_of(draft.layers), source, memory))
     before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
     if draft.markov:
       self.latent(before, state, before)
@@ -239,16 +227,10 @@ class BlockNetwork(DraftNetwork):
     if self.unknown_id is not None:
       unknown = self.embedded(params, target, jnp.int32(self.unknown_id))
     x = self.call(params, embedded, unknown, last, method='enter')
-    own, n = own_cache(cache), x.shape[1]
-    index = jnp.arange(n, dtype=jnp.int32)[None]
-    sees = functools.partial(attend, mask=block_mask(own.length, n, own.slots))
-    memory, across = (), None
-    if isinstance(cache, WithMemory):
-      memory = cache.memory.layers
-      across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
-    layers = [sees] * len(own.layers)
-    args = (x, own.length[:, None] + index, layers, across, memory, own.layers, own.length)
-    states = self.call(params, *args, method='read')
+    length, n = cache.length, x.shape[1]
+    positions = length[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
+    view = View.of(cache, positions, block_mask(length, n, own_cache(cache).slots), length)
+    states = self.call(params, x, view, method='read')
     return states[:, 1:] if self.drops_first else states
 
   def logits(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:

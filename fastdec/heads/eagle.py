@@ -16,7 +16,6 @@ Two ways in:
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -24,15 +23,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
-from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Fusion
-from fastdec.heads.tower import DraftCache, own_cache, with_layers
+from fastdec.heads.tower import DraftCache, View, with_layers
 from fastdec.models.api import Params
-from fastdec.models.attention import attend
 from fastdec.models.layers import Dense
-from fastdec.models.stacks import Attend
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'beside')
@@ -64,17 +60,12 @@ class Network(nn.Module):
     self,
     embedded: Float[Array, 'b n e'],
     features: Float[Array, 'b n d'],
-    positions: Int[Array, 'b n'],
-    sees: Sequence[Attend],
-    across: Attend | None,
-    memory: Sequence[LayerKV],
-    cached: Sequence[LayerKV] | None = None,
-    start: Int[Array, ' b'] | None = None,
+    view: View,
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
-    """What the rows leave for the next ones, and each layer's keys and values; arguments as `heads.tower` has them."""
+    """What the rows leave for the next ones, and each layer's keys and values."""
     x, seen = self._entered(embedded, features)
-    x, entries = self.tower(x, positions, sees, across, memory, cached, start, seen, train)
+    x, entries = self.tower(x, view, seen, train)
     return (self.norm(x) if self.draft.norms_last and self.draft.recycles_normed else x), entries
 
   def left(self, states: Float[Array, '*b d']) -> Float[Array, '*b d']:
@@ -95,11 +86,9 @@ class Network(nn.Module):
     self, embedded: Float[Array, 'b n e'], states: Sequence[Float[Array, 'b n _']], source: Float[Array, 'b s d'] | None
   ) -> Array:
     """Every parameter once, to make fresh ones."""
-    everything = functools.partial(attend, mask=jnp.ones((1, 1, 1), bool))
-    sees = [everything] * tower.depth_of(self.draft.layers)
     memory = () if source is None else self.memory(source)
-    positions = jnp.zeros(embedded.shape[:2], jnp.int32)
-    return self.left(self.read(embedded, self.features(states), positions, sees, everything, memory)[0])
+    view = View.of_everything(embedded.shape[1], tower.depth_of(self.draft.layers), source, memory)
+    return self.left(self.read(embedded, self.features(states), view)[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,14 +149,8 @@ class EagleNetwork(DraftNetwork):
     Returns:
       What each row leaves for the row of its guess: `logits` makes words of it. And the cache.
     """
-    memory, across = (), None
-    if isinstance(cache, WithMemory):
-      memory = cache.memory.layers
-      across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
-    own = own_cache(cache)
-    sees = [functools.partial(attend, mask=mask)] * len(own.layers)
-    args = (embedded, features, positions, sees, across, memory, own.layers, start)
-    states, entries = self.call(params, *args, method='read')
+    view = View.of(cache, positions, mask, start)
+    states, entries = self.call(params, embedded, features, view, method='read')
     return states, with_layers(cache, entries)
 
   def logits(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:

@@ -4,25 +4,25 @@ Both kinds are the layers of the house's models (`models.lm`, `models.stacks`), 
 its target's last ones. They read a cache of their own; a draft for an encoder-decoder has its own keys and values of
 the source too, computed once. The two kinds of tower are called alike:
 
-  tower(x, positions, sees, across, memory, cached, start, read, train) -> (hidden states, each layer's keys and values)
+  tower(x, view, read, train) -> (hidden states [b, n, d], each layer's keys and values)
 
-  x           [b, n, d], what comes in, without positions
-  positions   int32[b, n]
-  sees        for each layer how its queries meet what the text so far has (`stacks.Attend`)
-  across      the same for the source, [b, n] queries on `memory`; not read by layers of language models
-  cached      each layer's keys and values so far: the n new ones are written behind `start` [b] (None: no cache)
-  read        what the first layer's attention reads in place of the norm of x (EAGLE), language models' layers only
+  x      [b, n, d], what comes in, without positions
+  view   where its rows stand, and what they see (`View`)
+  read   what the first layer's attention reads in place of the norm of x (EAGLE), language models' layers only
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
-from jaxtyping import Array, Float, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Capacity
+from fastdec.models.attention import attend
 from fastdec.models.layers import sinusoids
 from fastdec.models.lm import Layer, LMConfig, RMSNorm, layer_partition
 from fastdec.models.stacks import PARTITION, Attend, DecoderLayer, Sees, StackConfig
@@ -30,6 +30,52 @@ from fastdec.sharding import Table
 
 LayersConfig = LMConfig | StackConfig
 DraftCache = KVCache | WithMemory
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+  """Where n rows stand, and what they see.
+
+  Attributes:
+    positions: int32[b, n].
+    sees: for each layer how its queries meet what the text so far has (`stacks.Attend`).
+    across: the same for the source, queries [b, n] on `memory`; None for layers that read none.
+    memory: each layer's keys and values of the source.
+    cached: each layer's keys and values so far: the n new ones are written behind `start` (None: no cache).
+    start: int32[b], the first slot of the new ones.
+  """
+
+  positions: Int[Array, 'b n']
+  sees: Sequence[Attend]
+  across: Attend | None = None
+  memory: Sequence[LayerKV] = ()
+  cached: Sequence[LayerKV] | None = None
+  start: Int[Array, ' b'] | None = None
+
+  @classmethod
+  def of(
+    cls, cache: DraftCache, positions: Int[Array, 'b n'], mask: Bool[Array, 'b n s'], start: Int[Array, ' b']
+  ) -> 'View':
+    """That of rows which are written to a cache from slot `start` on, and see the slots of the mask."""
+    own = own_cache(cache)
+    sees = [functools.partial(attend, mask=mask)] * len(own.layers)
+    if not isinstance(cache, WithMemory):
+      return cls(positions, sees, cached=own.layers, start=start)
+    across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
+    return cls(positions, sees, across, cache.memory.layers, own.layers, start)
+
+  @classmethod
+  def of_everything(
+    cls, n: int, layers: int, source: Float[Array, 'b s d'] | None, memory: Sequence[LayerKV]
+  ) -> 'View':
+    """That of n rows which see one another and the source, whatever stands where: to make fresh parameters."""
+    sees = [functools.partial(attend, mask=jnp.ones((1, 1, n), bool))] * layers
+    across = None if source is None else functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
+    return cls(jnp.zeros((1, n), jnp.int32), sees, across, memory)
+
+  def cached_of(self, layer: int) -> LayerKV | None:
+    """What this layer has so far."""
+    return None if self.cached is None else self.cached[layer]
 
 
 class LMTower(nn.Module):
@@ -52,20 +98,14 @@ class LMTower(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'b n d'],
-    positions: Int[Array, 'b n'],
-    sees: Sequence[Attend],
-    across: Attend | None,
-    memory: Sequence[LayerKV],
-    cached: Sequence[LayerKV] | None = None,
-    start: Int[Array, ' b'] | None = None,
+    view: View,
     read: Float[Array, 'b n e'] | None = None,
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """See the top of this file."""
-    angles, entries = self._angles(positions), []
+    angles, entries = self._angles(view.positions), []
     for i, layer in enumerate(self.layer):
-      entry = None if cached is None else cached[i]
-      x, kv = layer(x, angles, sees[i], entry, start, train, read if i == 0 else None)
+      x, kv = layer(x, angles, view.sees[i], view.cached_of(i), view.start, train, read if i == 0 else None)
       entries.append(kv)
     return x, tuple(entries)
 
@@ -93,21 +133,16 @@ class DecoderTower(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'b n d'],
-    positions: Int[Array, 'b n'],
-    sees: Sequence[Attend],
-    across: Attend | None,
-    memory: Sequence[LayerKV],
-    cached: Sequence[LayerKV] | None = None,
-    start: Int[Array, ' b'] | None = None,
+    view: View,
     read: Float[Array, 'b n e'] | None = None,
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """See the top of this file."""
-    assert across is not None and read is None, 'these layers see a source, and norm what they read'
-    x, entries = self._placed(x, positions), []
+    assert view.across is not None and read is None, 'these layers see a source, and norm what they read'
+    x, entries = self._placed(x, view.positions), []
     for i, layer in enumerate(self.layer):
-      entry = None if cached is None else cached[i]
-      x, kv = layer(x, Sees(sees[i], across), memory[i], entry, start, train)
+      sees = Sees(view.sees[i], view.across)
+      x, kv = layer(x, sees, view.memory[i], view.cached_of(i), view.start, train)
       entries.append(kv)
     return x, tuple(entries)
 

@@ -27,6 +27,7 @@ from fastdec.heads import tower
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.tower import View
 from fastdec.models.attention import attend
 from fastdec.models.stacks import Attend
 from fastdec.models.taps import Features
@@ -64,8 +65,8 @@ def eagle_rows(
   places = _Places(draft, batch, seen, anchors)
   embedded = module.embedded(draft.params, target, places.target)
   causal = [functools.partial(attend, mask=places.causal)] * places.depth
-  args = (embedded, places.features, places.position, causal, places.across(None), places.memory)
-  states, first = module.call(draft.params, *args, method='read', **_dropout(key, 0))
+  view = View(places.position, causal, places.across(None), places.memory)
+  states, first = module.call(draft.params, embedded, places.features, view, method='read', **_dropout(key, 0))
   state = anchors.take(states)
   rows, entries = [state], []
   mask, across = anchors.take(places.causal), places.across(anchors)
@@ -74,9 +75,9 @@ def eagle_rows(
     sees = []
     for layer, shared in enumerate(first):
       sees.append(functools.partial(_sees_own, shared=shared, mask=mask, before=[entry[layer] for entry in entries]))
-    embedded, position = module.embedded(draft.params, target, tokens), anchors.take(places.position) + i
-    args = (embedded, state, position, sees, across, places.memory)
-    state, entry = module.call(draft.params, *args, method='read', **_dropout(key, i))
+    embedded = module.embedded(draft.params, target, tokens)
+    view = View(anchors.take(places.position) + i, sees, across, places.memory)
+    state, entry = module.call(draft.params, embedded, state, view, method='read', **_dropout(key, i))
     entries.append(entry)
     rows.append(state)
   return jnp.stack(rows)
@@ -98,8 +99,9 @@ def block_rows(
   position = anchors.take(places.position)[..., None] + 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
   mask = jnp.repeat(anchors.take(places.causal), n, axis=1)
   sees = [functools.partial(_sees_block, shared=shared, mask=mask, anchors=a) for shared in context]
-  args = (x.reshape(b, a * n, d), position.reshape(b, a * n), sees, places.across(anchors, n), places.memory)
-  states = module.call(draft.params, *args, method='read', **_dropout(key, 0)).reshape(b, a, n, d)
+  view = View(position.reshape(b, a * n), sees, places.across(anchors, n), places.memory)
+  states = module.call(draft.params, x.reshape(b, a * n, d), view, method='read', **_dropout(key, 0))
+  states = states.reshape(b, a, n, d)
   return jnp.moveaxis(states[:, :, 1:] if module.drops_first else states, 2, 0)
 
 
