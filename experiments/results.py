@@ -71,6 +71,8 @@ def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the experiment's launcher uses."""
   from experiments.papers.cai2024 import tables as cai2024
   from experiments.papers.cai2024.cells import MedusaCell
+  from experiments.papers.drafts import tables as drafts
+  from experiments.papers.drafts.cells import DraftCell
   from experiments.papers.incremental import tables as incremental
   from experiments.papers.incremental.cells import SavingCell
   from experiments.papers.leviathan2022 import tables as leviathan2022
@@ -101,6 +103,9 @@ def known_tables() -> dict[str, Draw]:
     'cai2024.speeds': of_cells(MedusaCell, cai2024.speed_table),
     'cai2024.heads': of_calibration(cai2024.heads_table),
     'cai2024.trees': of_calibration(cai2024.widths_table),
+    'drafts.speeds': of_cells(DraftCell, drafts.speed_table),
+    'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
+    'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
     'incremental': of_cells(SavingCell, incremental.tables),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
     'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),

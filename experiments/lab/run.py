@@ -56,8 +56,89 @@ def carry_out(
   return trained.is_finished
 
 
+class InWorkdir:
+  """What all training runs share: the record in their workdir says what they were trained with.
+
+  Attributes:
+    workdir: of the run.
+  """
+
+  workdir: pathlib.Path
+
+  @property
+  def result(self) -> pathlib.Path:
+    """The folder that is written last."""
+    raise NotImplementedError
+
+  def _inputs(self) -> tuple[dict[str, str], str]:
+    """What decides the result beside the settings: {'base': hash of the base}, if there is one, and that of the text.
+
+    Raises:
+      UserError: they are not there.
+    """
+    raise NotImplementedError
+
+  def _names_of_inputs(self) -> tuple[str, str]:
+    """The base and the text, as the user named them."""
+    raise NotImplementedError
+
+  def _record(
+    self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
+  ) -> dict[str, Any]:
+    """The settings written to `workdir/config.json`, and the content of the data where it is known.
+
+    Fields absent from the existing record `there` are left out while they have their default, so that older records
+    still compare equal.
+    """
+    raise NotImplementedError
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether the result has been written."""
+    return (self.result / 'config.json').is_file()
+
+  @property
+  def is_current(self) -> bool:
+    """Whether it is finished, and was trained on the base and the text as they are now."""
+    try:
+      self.check_inputs()
+    except UserError:  # among them: the base is not there
+      return False
+    return self.is_finished
+
+  def check(self) -> None:
+    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
+    there = record.read(self.workdir)
+    distilled = record.part(there, 'data').get('distilled', '')
+    base = {'base': there['base']} if 'base' in there else {}
+    record.check(self.workdir, self._record(there, base, distilled), self.is_finished)
+
+  def check_inputs(self) -> None:
+    """Raises UserError where the run there was trained on another base or other text than there is now."""
+    there, (base, distilled) = record.read(self.workdir), self._inputs()
+    if not there:
+      return
+    named_base, named_text = self._names_of_inputs()
+    what = None
+    if there.get('base', base.get('base')) != base.get('base'):
+      what = f'base than {named_base}'
+    elif record.part(there, 'data').get('distilled', '') != distilled:
+      what = f'text than {named_text}'
+    if what is not None:
+      raise UserError(f'{self.workdir} was trained on another {what} is now: remove it, and let it be trained again')
+
+  def claim(self, content: str) -> None:
+    """Begins the run's record, or finds it there, whose data has this content.
+
+    Raises:
+      UserError: the run there has another config, another base or other text.
+    """
+    self.check_inputs()
+    record.claim(self.workdir, self._record(record.read(self.workdir), *self._inputs(), content))
+
+
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(InWorkdir):
   """One training run.
 
   Attributes:
@@ -90,35 +171,6 @@ class Run:
     """The folder of the model."""
     return self.workdir / 'model'
 
-  @property
-  def is_finished(self) -> bool:
-    """Whether the model has been written."""
-    return (self.result / 'config.json').is_file()
-
-  @property
-  def is_current(self) -> bool:
-    """Whether it is finished, and was trained on the base and the text as they are now."""
-    try:
-      self.check_inputs()
-    except UserError:  # among them: the base is not there
-      return False
-    return self.is_finished
-
-  def check(self) -> None:
-    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
-    there = record.read(self.workdir)
-    distilled = record.part(there, 'data').get('distilled', '')
-    base = {'base': there['base']} if 'base' in there else {}
-    record.check(self.workdir, self._record(there, base, distilled), self.is_finished)
-
-  def check_inputs(self) -> None:
-    """Raises UserError where the run there was trained on another base or other distilled text than there is now."""
-    there, (base, distilled) = record.read(self.workdir), self._inputs()
-    stale = there.get('base', base.get('base')) != base.get('base')
-    if there and (stale or record.part(there, 'data').get('distilled', '') != distilled):
-      which = f'base than {self.base}' if stale else f'text than {self.experiment.own or self.experiment.distilled}'
-      raise UserError(f'{self.workdir} was trained on another {which} is now: remove it, and let it be trained again')
-
   def train(self, budget: float | None = None, material: Material | None = None) -> bool:
     """Trains, or goes on; True when the run is finished and `model/` is written.
 
@@ -139,9 +191,7 @@ class Run:
     job = self._heads(material) if self.k > 1 else self._base(material)
     config = self.experiment.run(self.k, self.regime)
     batches = material.train_batches(config.rows, self.data_seed)
-    self.check_inputs()
-    wanted = self._record(record.read(self.workdir), *self._inputs(), material.content)
-    record.claim(self.workdir, wanted)  # a wrong config has shown by now
+    self.claim(material.content)  # a wrong config has shown by now
     key, width = jax.random.key(self.experiment.seed), self.experiment.model.d_model
     devices, table = self.experiment.devices, self._partition(material.model)
     return carry_out(job, batches, config, width, self.workdir, key, budget, devices, table)
@@ -206,17 +256,14 @@ class Run:
     return model, params
 
   def _inputs(self) -> tuple[dict[str, str], str]:
-    """What else decides the result: hashes of the base and of the distilled text."""
     return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
+
+  def _names_of_inputs(self) -> tuple[str, str]:
+    return str(self.base), self.experiment.own or self.experiment.distilled
 
   def _record(
     self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
   ) -> dict[str, Any]:
-    """The settings written to `workdir/config.json`, and the content of the data where it is known.
-
-    Fields absent from the existing record `there` are left out while they have their default, so that older records
-    still compare equal.
-    """
     experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
     heads = {'heads': self._with_heads.heads} if self.k > 1 else {}
     data = experiment.recorded_data(distilled)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import record
-from experiments.lab.run import Job, carry_out, fields_of
+from experiments.lab.run import InWorkdir, Job, carry_out, fields_of
 from experiments.lab.settings import seed_of
 from experiments.lab.text import OnModelText, Text
 from experiments.papers.drafts.settings import DraftExperiment, words_of
@@ -33,7 +33,7 @@ SAMPLE = 16  # batches of the training text that a draft is looked at on, beside
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftRun:
+class DraftRun(InWorkdir):
   """One training run: what is trained, and the folder that it gets."""
 
   experiment: DraftExperiment
@@ -50,34 +50,6 @@ class DraftRun:
   def result(self) -> pathlib.Path:
     """The folder of the draft."""
     return self.workdir / 'draft'
-
-  @property
-  def is_finished(self) -> bool:
-    """Whether the draft has been written."""
-    return (self.result / 'config.json').is_file()
-
-  @property
-  def is_current(self) -> bool:
-    """Whether it is finished, and was trained on the base and the text as they are now."""
-    try:
-      self.check_inputs(self._text(folders.open(self.base).model))
-    except UserError:  # among them: the base is not there
-      return False
-    return self.is_finished
-
-  def check(self) -> None:
-    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
-    there = record.read(self.workdir)
-    distilled = record.part(there, 'data').get('distilled', '')
-    record.check(self.workdir, self._record(there, there.get('base', ''), distilled), self.is_finished)
-
-  def check_inputs(self, text: OnModelText) -> None:
-    """Raises UserError where the run there was trained on another base or other text than there is now."""
-    there = record.read(self.workdir)
-    if there and there.get('base') != folders.content(self.base):
-      raise UserError(f'{self.workdir} was trained on another base than {self.base} is now: remove it, and train again')
-    if there and record.part(there, 'data').get('distilled', '') != text.distilled_key():
-      raise UserError(f'{self.workdir} was trained on other text than there is now: remove it, and train again')
 
   def train(self, budget: float | None = None) -> bool:
     """Trains, or goes on; True when the run is finished and the draft is written.
@@ -102,10 +74,7 @@ class DraftRun:
     if not dev:
       raise UserError('the dev set has no sentence that fits into config.data.row_length: give longer rows')
     job = self._job(material, target, draft, dev, [batches[i] for i in range(SAMPLE)])
-    self.check_inputs(text)
-    there = record.read(self.workdir)
-    wanted = self._record(there, folders.content(self.base), text.distilled_key(), material.content)
-    record.claim(self.workdir, wanted)  # a wrong config has shown by now
+    self.claim(material.content)  # a wrong config has shown by now
     table = self._partition(target, module)
     return carry_out(job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table)
 
@@ -160,8 +129,15 @@ class DraftRun:
     devices = self.experiment.mesh.model
     return (*partition_of(target.module, devices), *partition_of(draft, devices))
 
-  def _record(self, there: Mapping[str, Any], base: str, distilled: str, content: str | None = None) -> dict[str, Any]:
-    """The settings written to `workdir/config.json`; see `Run._record`."""
+  def _inputs(self) -> tuple[dict[str, str], str]:
+    return {'base': folders.content(self.base)}, self._text(folders.open(self.base).model).distilled_key()
+
+  def _names_of_inputs(self) -> tuple[str, str]:
+    return str(self.base), self.experiment.data.own or self.experiment.data.distilled
+
+  def _record(
+    self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
+  ) -> dict[str, Any]:
     experiment = self.experiment
     own = "the base's" if experiment.data.own else ''
     data = dataclasses.replace(experiment.data, distilled=distilled, own=own)
@@ -171,4 +147,4 @@ class DraftRun:
       plain['data']['content'] = content
     together = {'p1_share': experiment.p1_share} if experiment.regime == 'both' else {}
     named = {'kind': experiment.kind, 'regime': experiment.regime, 'seed': experiment.seed}
-    return {**named, **together, **plain, 'base': base}
+    return {**named, **together, **plain, **base}
