@@ -24,6 +24,7 @@ from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.folders.drafts import load_draft, save_draft
 from fastdec.folders.medusa import save_heads
 from fastdec.models.ensemble import Ensemble
+from fastdec.quantized import quantize
 
 __all__ = [
   'Beam',
@@ -56,6 +57,7 @@ __all__ = [
   'load_heads',
   'load_tokenizer',
   'medusa_choices',
+  'quantize',
   'save_draft',
   'save_heads',
   'score',

@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
 from fastdec.errors import UserError
+from fastdec.quantized import Quantized, lying
 
 AXES = ('data', 'model')
 AUTO = AxisType.Auto  # today's default, Explicit, refuses embeddings and scattered updates
@@ -74,7 +75,12 @@ def partition_of(module: Any, devices: int) -> Table:
 
 def under(name: str, table: Table) -> Table:
   """The same table for parameters that are one part of a tree: those whose path has `name/` in it."""
-  return tuple((rf'(^|/)(?={name}/).*{regex}', spec) for regex, spec in table)
+  return tuple((within(name, regex), spec) for regex, spec in table)
+
+
+def within(name: str, regex: str) -> str:
+  """The regex of the paths that have `name/` in them and match `regex` behind it."""
+  return rf'(^|/)(?={name}/).*{regex}'
 
 
 def check_axes(mesh: Mesh) -> None:
@@ -98,7 +104,7 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   Raises:
     UserError: a row of the table matches nothing, or a leaf cannot be divided as it says.
   """
-  leaves, structure = jax.tree.flatten_with_path(tree)
+  leaves, structure = jax.tree.flatten_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, Quantized))
   names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
   for regex, spec in table:
     if not any(re.search(regex, name) for name in names):
@@ -108,7 +114,7 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   for name, (_, leaf) in zip(names, leaves, strict=True):
     spec = next((spec for regex, spec in table if re.search(regex, name)), P())
     _check_divides(name, leaf.shape, mesh, spec)
-    shardings.append(NamedSharding(mesh, spec))
+    shardings.append(lying(leaf, NamedSharding(mesh, spec)))
   return jax.tree.unflatten(structure, shardings)
 
 

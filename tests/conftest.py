@@ -52,6 +52,7 @@ STRICT = (
   'folders/',
   'heads/',
   'test_fields',
+  'test_quantized',
   'models/test_attention',
   'models/test_taps',
   'tokenizers/',

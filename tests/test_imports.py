@@ -19,7 +19,7 @@ from fastdec.extras import EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
 
-BASE = {'errors', 'extras', 'struct', 'sharding'}
+BASE = {'errors', 'extras', 'struct', 'quantized', 'sharding'}
 # What each part of fastdec may import of the others. A part may always import itself.
 ALLOWED = {
   'errors': set(),
@@ -28,7 +28,8 @@ ALLOWED = {
   'files': {'errors'},
   'gate': {'errors'},
   'fields': {'errors'},
-  'sharding': {'errors', 'struct'},
+  'quantized': {'errors', 'struct'},
+  'sharding': {'errors', 'struct', 'quantized'},
   'cache': BASE,
   'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
@@ -41,7 +42,7 @@ ALLOWED = {
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
-DECODING_NEEDS = ('cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'sharding', 'struct')
+DECODING_NEEDS = ('cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'quantized', 'sharding', 'struct')
 
 
 def imports(file: Path) -> Iterator[str]:

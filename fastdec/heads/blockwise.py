@@ -15,6 +15,7 @@ Beyond the paper, heads may see the root and the guess before: `heads.context`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -48,6 +49,8 @@ class BlockwiseHeads(Context):
   d_embed: int | None = None  # its width (None: d_model)
   markov: int = 0  # rank of a bias from the token guessed before; 0: there is none
   words: int | None = None  # of the vocabulary, for that bias
+
+  products = (r'(^|/)w[12]$',)  # see `fastdec.quantized`
 
   def __post_init__(self) -> None:
     if self.k < 2:
@@ -106,8 +109,8 @@ class BlockwiseHeads(Context):
     """The hidden state of output `index` alone (training draws one head a minibatch; only its slice is computed)."""
     w1, b1 = params['w1'], params['b1']
     if self.layout == 'separate':
-      w1 = jax.lax.dynamic_slice_in_dim(w1, index * self.d_ff, self.d_ff)
-      b1 = jax.lax.dynamic_slice_in_dim(b1, index * self.d_ff, self.d_ff)
+      cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=index * self.d_ff, slice_size=self.d_ff)
+      w1, b1 = jax.tree.map(cut, (w1, b1))
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     units = self._drop(jax.nn.relu(affine(self.seen(hidden, root), w1, b1)), keys[0])
     return hidden + self._drop(affine(units, params['w2'][index], params['b2'][index]), keys[1])

@@ -27,8 +27,9 @@ from fastdec.heads import tower
 from fastdec.heads.tower import DraftCache, LayersConfig
 from fastdec.models.api import Capacity, Params, embedding_of, suppress, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.layers import Dense, project
+from fastdec.models.layers import Dense, look_up, project
 from fastdec.models.taps import Taps, apply_with, check_taps, numbered
+from fastdec.quantized import KERNELS
 from fastdec.sharding import Table
 from fastdec.struct import Bound
 
@@ -84,6 +85,7 @@ class DraftNetwork:
   words: int | None = None
 
   network: ClassVar[type[nn.Module]]
+  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.quantized`
 
   def __post_init__(self) -> None:
     for name in ('vocab_size', 'd_target'):
@@ -128,7 +130,7 @@ class DraftNetwork:
       UserError: there are none, or they have another width than the draft was made for.
     """
     own, wanted = params.get('embedding'), self.d_embed or self.d_target
-    rows = embedding_of(target.module)(target.params, tokens) if own is None else own[tokens]
+    rows = embedding_of(target.module)(target.params, tokens) if own is None else look_up(own, tokens)
     if rows.shape[-1] != wanted:
       given = f'this draft reads embeddings of {wanted}, and those that it is given have {rows.shape[-1]}'
       raise UserError(f'{given}: load the two together, or train a draft with d_embed={rows.shape[-1]}')

@@ -10,7 +10,8 @@ from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Capacity, Params, embedding_of, source_of
 from fastdec.models.taps import apply_with
-from fastdec.sharding import Table, partition_of, under
+from fastdec.quantized import products_of
+from fastdec.sharding import Table, partition_of, under, within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,12 @@ class Transformed:
   def partition(self, devices: int) -> Table:
     """The trunk's parameters and the heads' as each has them; see `fastdec.sharding`."""
     return (*under('model', partition_of(self.model, devices)), *under('heads', self.heads.partition(devices)))
+
+  @property
+  def products(self) -> tuple[str, ...]:
+    """The trunk's kernels and the heads'; see `fastdec.quantized`."""
+    parts = (('model', self.model), ('heads', self.heads))
+    return tuple(within(name, regex) for name, part in parts for regex in products_of(part))
 
   def encode(self, params: Params, inputs: Array) -> Any:
     return self.model.encode(params['model'], inputs)

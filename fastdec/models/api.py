@@ -1,11 +1,12 @@
 """What the decoding loop asks of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested dict. Meet the
-protocol below and every strategy decodes your model. Two members more are optional. `partition(devices)` says how the
+protocol below and every strategy decodes your model. Three members more are optional. `partition(devices)` says how the
 parameters lie on a mesh of devices, as rows of (regex, PartitionSpec); see `fastdec.sharding`. Without it every device
-has all of them. `d_model` is the width of the hidden states, by which an `Ensemble` tells its members' apart. Drafts
-that look into a model ask for more: `apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source`
-(below). A whole model in thirty lines (a test runs it):
+has all of them. `products` says which of them may be in int8; see `fastdec.quantized`. `d_model` is the width of the
+hidden states, by which an `Ensemble` tells its members' apart. Drafts that look into a model ask for more: `apply(...,
+taps)` and `features` (`models/taps.py`), `embedding` and `source` (below). A whole model in thirty lines (a test runs
+it):
 
   @dataclasses.dataclass(frozen=True)
   class Bag:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Model, Nodes, Params
-from fastdec.sharding import Table, partition_of, under
+from fastdec.quantized import products_of
+from fastdec.sharding import Table, partition_of, under, within
 
 SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
 
@@ -92,6 +93,11 @@ class Ensemble:
     """Each member's parameters as the member has them; see `fastdec.sharding`."""
     tables = [under(str(i), partition_of(model, devices)) for i, model in enumerate(self.models)]
     return sum(tables, start=())
+
+  @property
+  def products(self) -> tuple[str, ...]:
+    """Each member's kernels; see `fastdec.quantized`."""
+    return tuple(within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model))
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
     if not isinstance(params, tuple | list) or len(params) != len(self.models):

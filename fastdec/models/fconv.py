@@ -24,9 +24,10 @@ from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.stacks import CHOICES, Attend
 from fastdec.models.taps import Features, check_taps
+from fastdec.quantized import KERNELS
 from fastdec.sharding import Table
 
 HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
@@ -199,7 +200,7 @@ class Network(nn.Module):
     """Keys and values of the source, the same for every decoder layer, as one head."""
     c = self.config
     table = self.embedding if c.source_vocab_size is None else self.source_embedding
-    embedded = self._embed(table[tokens], self.source_positions[positions], train)
+    embedded = self._embed(look_up(table, tokens), self.source_positions[positions], train)
     x = self.encoder_enter(embedded)
     for layer in self.encoder:
       x = layer(x, segment, train)
@@ -214,7 +215,7 @@ class Network(nn.Module):
     train: bool = False,
     taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], tuple[LayerConv | None, ...]]:
-    embedded = self._embed(self.embedding[tokens], self.target_positions[positions], train)
+    embedded = self._embed(look_up(self.embedding, tokens), self.target_positions[positions], train)
     x = self.decoder_enter(embedded)
     states, entries = [x], []
     for i, layer in enumerate(self.decoder):
@@ -277,6 +278,7 @@ class FConv(EncoderDecoder):
   config: FConvConfig
 
   network = Network
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.quantized`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
@@ -326,7 +328,7 @@ class FConv(EncoderDecoder):
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
-    return params['embedding'][tokens]
+    return look_up(params['embedding'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by a matrix of their own where the parameters have one, else by the embedding."""

@@ -22,9 +22,10 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.layers import Dense, sinusoids
+from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
+from fastdec.quantized import KERNELS
 from fastdec.sharding import Table
 
 INTENSITIES, CHANNELS = 256, 3
@@ -79,7 +80,7 @@ class Network(Stacks):
     size = c.size if side == 'target' else c.source_size
     own = positions - 1 if side == 'target' else positions
     table = self.target_embedding if side == 'target' else self.source_embedding
-    x = table[own % CHANNELS * INTENSITIES + tokens].astype(c.dtype) * c.d_model**0.5
+    x = look_up(table, own % CHANNELS * INTENSITIES + tokens).astype(c.dtype) * c.d_model**0.5
     x = jnp.where((own >= 0)[..., None], x, 0)
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
@@ -133,6 +134,7 @@ class ImageTransformer:
   pad_id = 0
   start_id = 0  # embedded as zero, whatever it is
   suppressed_ids = ()
+  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `fastdec.quantized`
 
   @property
   def d_model(self) -> int:

@@ -6,7 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Num
+from jaxtyping import Array, DTypeLike, Float, Int, Num
+
+from fastdec.quantized import Quantized, quantized
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
@@ -14,34 +16,57 @@ unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axi
 FEW = 64  # rows of a call that decodes
 
 
-def project(x: Float[Array, '*b d'], kernel: Float[Array, '*f d']) -> Float[Array, '...']:
+Kernel = Float[Array, '*f d'] | Quantized
+
+
+def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
   """x @ kernel^T [*b, *f] in x's dtype, accumulated and returned in float32 at least.
 
-  Five habits of XLA's CPU backend decide the form. Kernels lie as [outputs, inputs] and are contracted on their last
-  axis: with a few rows the other layout takes up to 1.8 times as long. One row in half precision goes in twice: a
-  one-row product is sent to a generated loop, several times slower than the product of two rows. And a bfloat16 result
-  is slower than a float32 one. A kernel of several output axes that comes second is laid out anew in every call, which
-  for a few rows is most of the time: so it comes first. (One output axis instead would not be split by heads.) A
-  kernel of one output axis is laid out anew for 2 rows and more, in either order, but not with an axis of 1 before it:
-  so float32 kernels come first with one, and 2 to 16 rows take 0.5 to 0.8 times as long. (bfloat16 is not faster.)
+  A kernel in int8 meets rows in int8, each over its own scale; their product is summed in int32, and only then
+  multiplied by the two scales. So each row's result is the same, bit for bit, whatever rows come with it.
   """
   *lead, d = x.shape
-  rows = int(np.prod(lead))
-  x_rd = x.reshape(rows, d)
-  if rows == 1 and x.dtype.itemsize < 4:
-    x_rd = jnp.concatenate([x_rd, x_rd])
+  x_rd = x.reshape(-1, d)
   wide = np.promote_types(x.dtype, np.float32)
-  kernel = kernel.astype(x.dtype)
+  if isinstance(kernel, Quantized):
+    scaled = quantized(x_rd, wide)
+    y = product(scaled.values, kernel.values, jnp.int32).astype(wide)
+    y = y * scaled.scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None]
+  else:
+    y = product(x_rd, kernel.astype(x.dtype), wide)
+  return y.reshape(*lead, *kernel.shape[:-1])
+
+
+def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -> Num[Array, 'r *f']:
+  """x @ kernel^T, summed in the type `wide`; both are of one type.
+
+  Habits of XLA's CPU backend decide the form (`experiments.benchmark --config=configs/products.py` times the forms).
+  Kernels lie as [outputs, inputs] and are contracted on their last axis: with a few rows the other layout takes up to
+  1.8 times as long. One row in half precision or in int8 goes in twice: a one-row product is sent to a generated loop,
+  several times slower than the product of two rows. And a bfloat16 result is slower than a float32 one. A kernel of
+  several output axes that comes second is laid out anew in every call, which for a few rows is most of the time: so it
+  comes first. (One output axis instead would not be split by heads.) A float32 kernel of one output axis is laid out
+  anew for 2 rows and more, in either order, but not with an axis of 1 before it: so it comes first with one, and 2 to
+  16 rows take 0.5 to 0.8 times as long. (bfloat16 is not faster, and int8 is read as it lies in either order.)
+  """
+  rows = len(x)
+  if rows == 1 and x.dtype.itemsize < 4:
+    x = jnp.concatenate([x, x])
   if rows <= FEW and (kernel.ndim > 2 or (rows > 1 and x.dtype.itemsize >= 4)):
     first = kernel if kernel.ndim > 2 else kernel[None]
-    y = jax.lax.dot_general(first, x_rd, (((first.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide)
+    y = jax.lax.dot_general(first, x, (((first.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide)
     y = jnp.moveaxis(y, -1, 0)
   else:
-    y = jax.lax.dot_general(x_rd, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide)
-  return y[:rows].reshape(*lead, *kernel.shape[:-1])
+    y = jax.lax.dot_general(x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide)
+  return y[:rows].reshape(rows, *kernel.shape[:-1])
 
 
-def affine(x: Float[Array, '*b d'], kernel: Float[Array, 'f d'], bias: Float[Array, ' f']) -> Float[Array, '*b f']:
+def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
+  """The rows of a table of embeddings, which may be in int8."""
+  return table.rows(ids) if isinstance(table, Quantized) else table[ids]
+
+
+def affine(x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']) -> Float[Array, '*b f']:
   """x @ kernel^T + bias, in x's dtype."""
   y = project(x, kernel).astype(x.dtype)
   return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))

@@ -19,9 +19,10 @@ from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
-from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.rotary import ROPES, Rope, rotate
 from fastdec.models.taps import Features, check_taps
+from fastdec.quantized import KERNELS
 from fastdec.sharding import Table
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -202,7 +203,7 @@ class Network(nn.Module):
     taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     c = self.config
-    x = self.drop(self.embedding[tokens].astype(c.dtype), train)
+    x = self.drop(look_up(self.embedding, tokens).astype(c.dtype), train)
     angles = c.rotary.angles(positions, c.width)
     states, entries = [x], []
     for i, (layer, window) in enumerate(zip(self.layer, c.layer_windows, strict=True)):
@@ -236,6 +237,7 @@ class LM:
 
   start_id = None  # the prompt is the input
   fixed_length = None
+  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.quantized`
 
   d_model = setting('d_model')
   layers = setting('layers')
@@ -318,7 +320,7 @@ class LM:
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
-    return params['embedding'][tokens]
+    return look_up(params['embedding'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the matrix 'output' where the parameters have one, else by the embedding."""

@@ -21,9 +21,10 @@ from fastdec.errors import UserError
 from fastdec.models.api import Nodes, Params
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import Dense, Dropout, project
+from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.stacks import ACTIVATIONS, PARTITION, Attend, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
+from fastdec.quantized import KERNELS
 from fastdec.sharding import Table
 
 # Queries are not scaled: the initialisation is instead (`t5.T5.init`).
@@ -150,7 +151,7 @@ class T5Network(Stacks):
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
     """Embeddings alone, in the compute dtype: positions are the attention's affair."""
-    return self.drop(self.embedding[tokens].astype(self.config.dtype), train)
+    return self.drop(look_up(self.embedding, tokens).astype(self.config.dtype), train)
 
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
     return self.drop(super().leave(x, stack, train), train)
@@ -197,6 +198,7 @@ class T5(EncoderDecoder):
   config: T5Config
 
   network = T5Network
+  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `fastdec.quantized`
   max_positions = None
 
   def partition(self, devices: int) -> Table:
@@ -242,7 +244,7 @@ class T5(EncoderDecoder):
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
-    return params['embedding'][tokens]
+    return look_up(params['embedding'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the matrix 'lm_head' where the parameters have one, else by the embedding."""

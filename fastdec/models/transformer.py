@@ -17,9 +17,10 @@ from fastdec.cache.memory import WithMemory
 from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import project, sinusoids
+from fastdec.models.layers import look_up, project, sinusoids
 from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
+from fastdec.quantized import KERNELS
 from fastdec.sharding import Table
 
 
@@ -86,7 +87,7 @@ class Network(Stacks):
     else:
       signal = sinusoids(positions, c.d_model)
     embedding = self.source_embedding if side == 'source' else self.embedding
-    x = embedding[tokens].astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
+    x = look_up(embedding, tokens).astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
     return self.drop(x + signal.astype(c.dtype), train)
 
   def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
@@ -117,6 +118,7 @@ class Transformer(EncoderDecoder):
   config: TransformerConfig
 
   network = Network
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.quantized`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
@@ -154,7 +156,7 @@ class Transformer(EncoderDecoder):
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
-    return params['embedding'][tokens]
+    return look_up(params['embedding'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the embedding, or by a matrix of their own."""

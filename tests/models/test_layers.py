@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fastdec.models.layers import FEW, project
+from fastdec.quantized import quantized
 
 
 @pytest.mark.parametrize('axes', [(6,), (2, 3), (3, 2, 4)])
@@ -27,3 +28,46 @@ def test_a_kernel_of_several_axes_is_read_as_it_lies_where_rows_are_few(rows):
   program = jax.jit(project).lower(x, kernel).compile().as_text()
   made = re.findall(r'= f32\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
   assert made and kernel.size not in [math.prod(map(int, shape.split(','))) for shape in made]
+
+
+@pytest.mark.parametrize('axes', [(6,), (2, 3), (3, 2, 4)])
+@pytest.mark.parametrize('rows', [1, 5, FEW, FEW + 1])
+def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(rows, axes):
+  x, kernel = (jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes)))
+  left, right = quantized(x), quantized(kernel)
+  whole = np.asarray(left.values, np.int64) @ np.asarray(right.values, np.int64).reshape(-1, 8).T
+  expected = whole * np.float64(left.scale)[:, None] * np.float64(right.scale).reshape(1, -1)
+  y = project(x, right)
+  assert y.dtype == jnp.float32 and y.shape == (rows, *axes)
+  np.testing.assert_allclose(y, expected.reshape(y.shape), rtol=1e-6)
+  np.testing.assert_allclose(y, project(x, kernel), atol=0.15)
+
+
+@pytest.mark.parametrize('axes', [(48,), (3, 4, 8)])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
+  """Those of any magnitude beside them, which have scales of their own."""
+  x = jax.random.normal(jax.random.key(0), (FEW + 1, 32), dtype) * jnp.logspace(-3, 3, FEW + 1, dtype=dtype)[:, None]
+  kernel = quantized(jax.random.normal(jax.random.key(1), (*axes, 32)))
+  product = jax.jit(project)
+  alone = np.concatenate([product(x[i : i + 1], kernel) for i in range(len(x))])
+  for rows in (2, 3, 8, FEW, FEW + 1):
+    np.testing.assert_array_equal(product(x[:rows], kernel), alone[:rows])
+    np.testing.assert_array_equal(product(x[None, :rows], kernel)[0], alone[:rows])
+
+
+@pytest.mark.parametrize('rows', [1, 2, 8])
+def test_a_kernel_in_int8_is_read_as_it_lies_where_rows_are_few(rows):
+  for axes in ((128,), (2, 4, 16)):
+    kernel = quantized(jnp.ones((*axes, 32)))
+    program = jax.jit(project).lower(jnp.ones((rows, 32)), kernel).compile().as_text()
+    made = re.findall(r'= s8\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
+    assert made and kernel.values.size not in [math.prod(map(int, shape.split(','))) for shape in made]
+
+
+def test_the_product_of_rows_that_are_zero_or_no_numbers():
+  kernel = quantized(jnp.array([[1.0, 2.0], [0.0, 0.0]]))
+  y = project(jnp.array([[0.0, 0.0], [jnp.nan, 1.0], [2.0, 1.0]]), kernel)
+  np.testing.assert_array_equal(y[0], [0, 0])
+  assert np.isnan(y[1]).all()
+  np.testing.assert_allclose(y[2], [4, 0], rtol=0.02)

@@ -1,0 +1,135 @@
+"""Parameters in int8: whole numbers from -127 to 127, and one float32 scale for each output of a product.
+
+  params = fd.quantize(model, params)          # or fd.load(path, dtype='int8')
+
+A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with: the inputs become int8
+too as they come, with a scale for each row, and the sum is one of whole numbers. So the product of a row does not
+depend on which rows are multiplied with it. Which parameters are kernels a module says itself: `products`, regexes of
+their paths, beside its `partition`. Everything else stays as it is: norms, biases, positions.
+"""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, DTypeLike, Float, Int, Int8
+
+from fastdec import struct
+from fastdec.errors import UserError
+
+LARGEST = 127  # not -128: the range is the same on both sides
+KERNELS = r'(^|/)kernel$'  # what a linear layer multiplies with, in the house's modules
+
+
+@struct.pytree
+class Quantized:
+  """A kernel in int8: values * scale, up to rounding. It has the kernel's shape, and is cut along outputs alone."""
+
+  values: Int8[Array, '*f d']
+  scale: Float[Array, '*f']
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.values.shape
+
+  @property
+  def ndim(self) -> int:
+    return self.values.ndim
+
+  def __getitem__(self, index: Any) -> 'Quantized':
+    """A part of its outputs."""
+    return Quantized(self.values[index], self.scale[index])
+
+  def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
+    """Some of its rows, as numbers of float32: the embeddings of tokens."""
+    return self.values[ids].astype(self.scale.dtype) * self.scale[ids][..., None]
+
+
+def quantized(x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32) -> Quantized:
+  """Each row over its own scale, max |x| / 127, rounded; a row of zeros has the scale 0.
+
+  Args:
+    x: a kernel, or the rows that are multiplied with one.
+    dtype: of the scales, in which the rounding is computed too.
+  """
+  wide = x.astype(dtype)
+  scale = jnp.abs(wide).max(axis=-1) / LARGEST
+  divisor = jnp.where(scale > 0, scale, 1)
+  return Quantized(jnp.round(wide / divisor[..., None]).astype(jnp.int8), scale)
+
+
+def quantized_kernel(kernel: Float[Array, '*f d']) -> Quantized:
+  """`quantized`, lying as the kernel does: the scales along the axes of its outputs."""
+  sharding = kernel.sharding
+  lies = _outputs_too(sharding, kernel.ndim) if isinstance(sharding, NamedSharding) else None
+  return jax.jit(quantized, out_shardings=lies)(kernel)
+
+
+def lying(leaf: Any, sharding: NamedSharding) -> Any:
+  """How a parameter lies, given how it would lie as one array: of a kernel in int8 both parts do."""
+  return _outputs_too(sharding, leaf.ndim) if isinstance(leaf, Quantized) else sharding
+
+
+def _outputs_too(kernel: NamedSharding, ndim: int) -> Quantized:
+  """The scales of a kernel of `ndim` axes lie along the axes of its outputs."""
+  lies: Any = (kernel, NamedSharding(kernel.mesh, P(*kernel.spec[: ndim - 1])))
+  return Quantized(*lies)
+
+
+def quantize(module: Any, params: Any) -> Any:
+  """The parameters with the kernels of all products in int8, a quarter of the bytes.
+
+  Args:
+    module: what the parameters are of: a model, prediction heads or a draft network.
+    params: in any floating type; they are not changed.
+
+  Raises:
+    UserError: they are in int8 already, or the module does not say which of them are kernels.
+  """
+  if is_quantized(params):
+    raise UserError('these parameters are in int8 already: quantize them once')
+  is_kernel = kernels_of(module)
+  done = {}  # what stands in the tree twice stays one array
+
+  def converted(path: Any, leaf: Array) -> Any:
+    if not is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')):
+      return leaf
+    if id(leaf) not in done:
+      done[id(leaf)] = quantized_kernel(jnp.asarray(leaf))
+    return done[id(leaf)]
+
+  return jax.tree.map_with_path(converted, params)
+
+
+def kernels_of(module: Any) -> Any:
+  """A function of a parameter's path: whether it is a kernel that may be in int8.
+
+  Raises:
+    UserError: the module does not say which are.
+  """
+  regexes = products_of(module)
+  return lambda name: any(re.search(regex, name) for regex in regexes)
+
+
+def products_of(module: Any) -> tuple[str, ...]:
+  """The regexes of a module's kernels.
+
+  Raises:
+    UserError: it has none.
+  """
+  regexes = getattr(module, 'products', ())
+  if not regexes:
+    raise UserError(
+      f'{type(module).__name__} has no products that int8 serves: decode with it as it is, or, if its kernels are'
+      ' multiplied by layers.project, give it `products`, regexes of their paths'
+    )
+  return regexes
+
+
+def is_quantized(params: Any) -> bool:
+  """Whether there is a kernel in int8 among parameters."""
+  leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
+  return any(isinstance(leaf, Quantized) for leaf in leaves)
