@@ -25,6 +25,8 @@ from fastdec.folders.drafts import load_draft, save_draft
 from fastdec.folders.medusa import save_heads
 from fastdec.models.ensemble import Ensemble
 from fastdec.quantized import quantize
+from fastdec.tuning.tune import tune
+from fastdec.tuning.tuned import Tuned, load_tuned
 
 __all__ = [
   'Beam',
@@ -47,6 +49,7 @@ __all__ = [
   'Speculative',
   'TopN',
   'Topology',
+  'Tuned',
   'Typical',
   'UserError',
   'UserNote',
@@ -56,6 +59,7 @@ __all__ = [
   'load_draft',
   'load_heads',
   'load_tokenizer',
+  'load_tuned',
   'medusa_choices',
   'quantize',
   'save_draft',
@@ -63,4 +67,5 @@ __all__ = [
   'score',
   'stream',
   'theory',
+  'tune',
 ]

@@ -40,6 +40,7 @@ ALLOWED = {
   'data': BASE | {'files', 'tokenizers'},
   'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
+  'tuning': BASE | {'models', 'decoding', 'evaluation', 'folders', 'files', 'fields', 'gate'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = ('cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'quantized', 'sharding', 'struct')

@@ -1,13 +1,13 @@
 """What a measurement depends on beside the code that is measured: goes into every line of results."""
 
 import os
-import platform
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import jax
+
+from fastdec.tuning.machine import processor
 
 Conditions = dict[str, Any]
 
@@ -24,7 +24,7 @@ def here(config: str = '') -> Conditions:
     'platform': device.platform,
     'device': device.device_kind,
     'devices': jax.device_count(),
-    'processor': _processor(),
+    'processor': processor(),
     'cpus': len(os.sched_getaffinity(0)),
     'jax': jax.__version__,
     'commit': _commit(),
@@ -40,14 +40,3 @@ def _commit() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
   except (OSError, subprocess.CalledProcessError):
     return 'unknown'
-
-
-def _processor() -> str:
-  """The CPU's model name: JAX calls every CPU 'cpu'."""
-  try:
-    name = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())
-  except OSError:
-    name = None
-  if name is None:
-    return platform.processor() or platform.machine()
-  return name[1]

@@ -11,7 +11,7 @@ p, q      the target's law of the next token, and the drafter's
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity
 from fastdec.struct import Bound
+
+Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
 
 
 @struct.pytree
@@ -277,6 +279,8 @@ class Rule(Protocol):
 
   A rule is a frozen pytree (`fastdec.struct.pytree`). Settings that do not change shapes are array leaves, so that a
   sweep over them compiles one program.
+
+  One member more is optional: `promise`, what the rule keeps of the target's own output (`promise_of`).
   """
 
   def __call__(
@@ -300,3 +304,16 @@ class Rule(Protocol):
       UserError: while the program is traced, for a rule that needs keys, a chain, or laws, and is given none.
     """
     ...
+
+
+def promise_of(rule: Any) -> Promise:
+  """What a rule promises of the output, whatever was drafted:
+
+    exact     it is the target's greedy output, up to rounding
+    law       it has the law of tokens that are sampled from the target one by one
+    relaxed   nothing
+
+  A rule says so by a property `promise`. It is not inherited: a rule that accepts otherwise than the one that it is
+  made of has to say anew what it keeps, and keeps nothing until it does.
+  """
+  return rule.promise if 'promise' in vars(type(rule)) else 'relaxed'

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Accepted, Draft
+from fastdec.decoding.protocol import Accepted, Draft, Promise, promise_of
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import whole
 from fastdec.decoding.topology import Topology, take_node, with_rows
@@ -42,6 +42,10 @@ class _Matching:
 class Exact(_Matching):
   """A draft is accepted where it is the target's argmax. Lossless: the output is the target's greedy output."""
 
+  @property
+  def promise(self) -> Promise:
+    return 'exact'
+
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     return draft.tokens == at_parent(choice, draft.topology)
 
@@ -54,6 +58,10 @@ class TopN(_Matching):
 
   def __post_init__(self) -> None:
     struct.assign(self, n=whole(self.n, 1, 'TopN takes n'))
+
+  @property
+  def promise(self) -> Promise:
+    return 'exact' if self.n == 1 else 'relaxed'
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
@@ -72,6 +80,10 @@ class Distance(_Matching):
   def __post_init__(self) -> None:
     struct.assign(self, tau=whole(self.tau, 0, 'Distance takes tau'))
 
+  @property
+  def promise(self) -> Promise:
+    return 'exact' if self.tau == 0 else 'relaxed'
+
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     return jnp.abs(draft.tokens - at_parent(choice, draft.topology)) <= self.tau
 
@@ -86,6 +98,10 @@ class MinBlock(_Matching):
 
   def __post_init__(self) -> None:
     struct.assign(self, size=whole(self.size, 1, 'MinBlock takes size'))
+
+  @property
+  def promise(self) -> Promise:
+    return promise_of(self.rule) if self.size == 1 else 'relaxed'
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     if not draft.topology.is_chain:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Accepted, Draft, Rule
+from fastdec.decoding.protocol import Accepted, Draft, Promise, Rule, promise_of
 from fastdec.decoding.rules.matching import Exact, at_parent
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import draw, given
@@ -41,6 +41,10 @@ class Warped:
   rule: LawRule
   sampling: Sampling
 
+  @property
+  def promise(self) -> Promise:
+    return promise_of(self.rule)
+
   def __call__(
     self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
   ) -> Accepted:
@@ -63,6 +67,10 @@ class Rejection:
   def __post_init__(self) -> None:
     allowed = 'more than 0 and at most 1, which is lossless'
     struct.assign(self, lenience=real('lenience', self.lenience, SMALLEST, 1.0, allowed))
+
+  @property
+  def promise(self) -> Promise:
+    return 'law' if self.lenience == 1 else 'relaxed'
 
   @property
   def greedy(self) -> Rule:
@@ -92,6 +100,10 @@ class BlockVerification:
 
   At temperature 0 it is `Exact`.
   """
+
+  @property
+  def promise(self) -> Promise:
+    return 'law'
 
   @property
   def greedy(self) -> Rule:
@@ -124,6 +136,10 @@ class NearlyBest(Exact):
   of equally likely tokens only the lowest id is accepted."""
 
   lenience: Any  # float32 scalar
+
+  @property
+  def promise(self) -> Promise:
+    return 'exact' if self.lenience == 1 else 'relaxed'
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.protocol import Promise
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import draw, warp
 from fastdec.decoding.settings import SMALLEST, is_zero, real, temperature, whole
@@ -29,6 +30,10 @@ class Sampling(Exact):
       top_k=whole(self.top_k, 0, 'sampling takes top_k'),
       top_p=real('top_p', self.top_p, SMALLEST, 1.0, 'more than 0 and at most 1'),
     )
+
+  @property
+  def promise(self) -> Promise:
+    return 'law'
 
   def law(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
     """Log-probabilities of what is drawn."""

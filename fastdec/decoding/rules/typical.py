@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Accepted, Draft
+from fastdec.decoding.protocol import Accepted, Draft, Promise
 from fastdec.decoding.rules.matching import Exact, at_parent, longest
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import is_zero, real, temperature
@@ -45,6 +45,10 @@ class Typical(Exact):
       delta=real('delta', self.delta, 0.0, 1.0, '0 to 1'),
       temperature=jnp.zeros((), jnp.float32) if is_zero(self.temperature) else temperature(self.temperature, allowed),
     )
+
+  @property
+  def promise(self) -> Promise:
+    return 'relaxed' if self.temperature > 0 else 'exact'
 
   def scaled(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
     """The logits at the rule's temperature."""

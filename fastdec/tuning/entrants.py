@@ -1,0 +1,104 @@
+"""Candidates that take part in a race: strategies that decode batches of prompts, and what came of them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fastdec.decoding.decode import decode
+from fastdec.decoding.methods.greedy import Greedy
+from fastdec.decoding.protocol import Decoded, promise_of
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.errors import UserError
+from fastdec.models.api import Model, Params
+from fastdec.tuning.prompts import Batch
+from fastdec.tuning.race import Race
+from fastdec.tuning.tuned import Figures
+
+COMPILING = 0.5  # of the budget, at most
+
+
+@dataclasses.dataclass
+class Entrant:
+  """A candidate that keeps the promise: it decodes batches, and remembers what came of them."""
+
+  model: Model
+  params: Params
+  strategy: LoopStrategy
+  batches: list[Batch]
+  max_len: int | None
+  texts: dict[int, Decoded] = dataclasses.field(default_factory=dict)
+  compile_seconds: float = 0.0
+
+  def __call__(self, number: int) -> int:
+    """Decodes a batch. Returns the tokens of all its rows."""
+    batch = self.batches[number]
+    out = decode(
+      self.model, self.params, batch.inputs, self.strategy, batch.lengths, max_len=self.max_len, key=batch.keys
+    )
+    lengths = np.asarray(out.lengths)
+    if number not in self.texts:
+      self.texts[number] = out.checked()
+    return int(lengths.sum())
+
+
+def compiled_in(
+  entrants: dict[str, Entrant], begun: float, budget: float, said: Callable[[str], None], clock: Callable[[], float]
+) -> dict[str, Entrant]:
+  """Those that could be compiled, in their order, within their share of the budget.
+
+  Raises:
+    UserError: the budget ended before there were two to compare; or a candidate cannot decode the prompts.
+  """
+  found: dict[str, Entrant] = {}
+  for name, entrant in entrants.items():
+    spent = clock() - begun
+    if len(found) >= 2 and spent > COMPILING * budget:
+      break
+    said(f'compiling {name}')
+    try:
+      entrant(0)
+    except UserError as error:
+      raise UserError(f'{name}: {error}') from None
+    entrant.compile_seconds = clock() - begun - spent
+    found[name] = entrant
+  spent = clock() - begun
+  if spent >= budget:
+    raise UserError(
+      f'the budget of {budget:g} s ended before one round: compiling {len(found)} candidates took {spent:.0f} s, so'
+      ' give more, or fewer candidates'
+    )
+  return found
+
+
+def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figures:
+  """What the race and the texts of a candidate come to."""
+  entrant = entrants[name]
+  texts = entrant.texts
+  calls = float(np.mean([int(np.max(out.calls)) for out in texts.values()]))
+  later = sum(int(np.sum(out.lengths - 1)) for out in texts.values())
+  called = sum(int(np.sum(out.calls)) for out in texts.values())
+  seconds = race.seconds_per_batch(name)
+  speed = race.tokens_per_second(name)
+  ratio = race.ratio(name, race.plain)
+  theirs = entrants[race.plain].texts
+  same = None
+  if isinstance(entrants[race.plain].strategy, Greedy):
+    rows = [(np.asarray(texts[i].tokens) == np.asarray(theirs[i].tokens)).all(1) for i in texts.keys() & theirs.keys()]
+    same = float(np.concatenate(rows).mean())
+  rounds = len(race.seconds[name])
+  return Figures(
+    name,
+    promise_of(entrant.strategy.effective_rule),
+    tokens_per_call=later / called if called else None,
+    ms_per_call=1e3 * seconds / calls if calls else None,
+    ms_per_token=1e3 / speed,
+    tokens_per_second=speed,
+    speedup=ratio.value,
+    low=ratio.low,
+    high=ratio.high,
+    same=same,
+    rounds=rounds,
+    compile_seconds=entrant.compile_seconds,
+    said='' if name in race.running else f'dropped after {rounds} rounds',
+  )

@@ -1,0 +1,38 @@
+"""The machine that a figure was taken on, as far as figures depend on it."""
+
+import dataclasses
+import os
+import platform
+import re
+from pathlib import Path
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+  """What must be the same for a time to mean the same."""
+
+  processor: str
+  cpus: int  # that this process may use
+  device: str  # as JAX calls its kind
+
+  def __str__(self) -> str:
+    where = '' if self.device == 'cpu' else f'{self.device} beside '
+    return f'{where}{self.processor}, {self.cpus} CPU{"s" if self.cpus > 1 else ""}'
+
+
+def here() -> Machine:
+  """This process's."""
+  return Machine(processor(), len(os.sched_getaffinity(0)), jax.devices()[0].device_kind)
+
+
+def processor() -> str:
+  """The CPU's model name: JAX calls every CPU 'cpu'."""
+  try:
+    name = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())
+  except OSError:
+    name = None
+  if name is None:
+    return platform.processor() or platform.machine()
+  return name[1]

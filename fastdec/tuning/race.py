@@ -1,0 +1,135 @@
+"""Candidates timed in turn, batch by batch; those that fall behind leave the race.
+
+  round 0, batch 0    A B C D
+  round 1, batch 1    B C D A       each round begins with another candidate
+  round 2, batch 2    C D A B
+  ...
+  round 4, batch 4    A B C D       now D is slower than the fastest beyond its interval, and leaves
+  round 5, batch 0    C A B
+
+What is compared is the ratio of two candidates' tokens per second. A candidate's time for a batch is the median of its
+visits there, so that a moment in which the machine was busy does not count; the interval holds 95 % of 1000 samples
+that draw the batches anew (a bootstrap), so that it is as wide as texts differ. Nothing here knows what a candidate is.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from jaxtyping import Float
+
+LEAST = 5  # batches before anyone is dropped or wins: to be ahead on all of fewer by chance is likelier than 5 %
+VISITS = 10  # of each batch, after which more rounds would tell nothing new
+SAMPLES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+  """How many times faster one candidate is than another, with its interval."""
+
+  value: float
+  low: float
+  high: float
+
+
+@dataclasses.dataclass
+class Race:
+  """What has been timed so far.
+
+  Attributes:
+    plain: the candidate that never leaves: one token a call.
+    batches: how many there are; round r is about batch r % batches.
+    seconds, tokens: of each candidate, an entry a round, until it left.
+    running: those that are still in the race.
+  """
+
+  plain: str
+  batches: int
+  seconds: dict[str, list[float]]
+  tokens: dict[str, list[int]]
+  running: list[str]
+  rounds: int = 0
+
+  @classmethod
+  def of(cls, names: list[str], plain: str, batches: int) -> 'Race':
+    """A race that has not begun."""
+    return cls(plain, batches, {name: [] for name in names}, {name: [] for name in names}, list(names))
+
+  def run(self, entrants: Mapping[str, Callable[[int], int]], clock: Callable[[], float] = time.perf_counter) -> None:
+    """Times one round of those that are running, and drops who has fallen behind.
+
+    Args:
+      entrants: by name, a function of a batch's number that decodes it and returns how many tokens that gave.
+      clock: seconds.
+    """
+    batch, turn = self.rounds % self.batches, self.rounds % len(self.running)
+    for name in self.running[turn:] + self.running[:turn]:
+      begun = clock()
+      self.tokens[name].append(entrants[name](batch))
+      self.seconds[name].append(clock() - begun)
+    self.rounds += 1
+    if self.rounds >= LEAST:
+      self._drop()
+
+  def ratio(self, name: str, other: str) -> Ratio:
+    """How many times as many tokens a second `name` gives as `other`, over the rounds that both were in."""
+    rounds = min(len(self.seconds[name]), len(self.seconds[other]))
+    ours, theirs = self._by_batch(name, rounds), self._by_batch(other, rounds)
+    count = ours.shape[1]
+    drawn = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
+    chosen = np.concatenate([np.arange(count)[None], drawn])  # the batches as they are, then the samples
+    speed, other_speed = (tokens[chosen].sum(-1) / seconds[chosen].sum(-1) for seconds, tokens in (ours, theirs))
+    ratios = speed / other_speed
+    low, high = np.percentile(ratios[1:], (2.5, 97.5))
+    return Ratio(float(ratios[0]), float(low), float(high))
+
+  def tokens_per_second(self, name: str) -> float:
+    """Over all batches that a candidate has visited."""
+    seconds, tokens = self._by_batch(name, len(self.seconds[name]))
+    return float(tokens.sum() / seconds.sum())
+
+  def seconds_per_batch(self, name: str) -> float:
+    """The mean over the batches that a candidate has visited."""
+    return float(self._by_batch(name, len(self.seconds[name]))[0].mean())
+
+  @property
+  def is_over(self) -> bool:
+    """Whether more rounds would change nothing: the plain one alone is left, or one beside it that has seen every
+    batch, or those that are left have seen each batch often enough."""
+    is_seen = self.rounds >= self.batches
+    return len(self.running) == 1 or (is_seen and len(self.running) == 2) or self.rounds >= VISITS * self.batches
+
+  def winner(self) -> tuple[str, str]:
+    """The fastest that is faster than the plain one beyond noise, else the plain one; and a sentence that says why."""
+    seen = min(self.rounds, self.batches)
+    if len(self.seconds) == 1:
+      return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
+    if seen < LEAST:
+      few = (
+        f'batches of prompts are {self.batches}' if self.batches < LEAST else f'budget was enough for {seen} batches'
+      )
+      return self.plain, f'{self.plain} is kept: the {few}, too few to tell candidates apart, which takes {LEAST}'
+    ahead = {name: ratio for name in self.running if (ratio := self.ratio(name, self.plain)).low > 1}
+    if not ahead:
+      return self.plain, f'{self.plain} is kept: nothing else was faster beyond noise'
+    name = max(ahead, key=lambda name: ahead[name].value)
+    best = ahead[name]
+    return name, f'{name} is {best.value:.2f} times as fast as {self.plain} ({best.low:.2f} to {best.high:.2f})'
+
+  def _drop(self) -> None:
+    fastest = max(self.running, key=self.tokens_per_second)
+    behind = {name for name in self.running if name not in (fastest, self.plain) and self._is_behind(name, fastest)}
+    self.running = [name for name in self.running if name not in behind]
+
+  def _is_behind(self, name: str, fastest: str) -> bool:
+    return self.ratio(name, fastest).high < 1
+
+  def _by_batch(self, name: str, rounds: int) -> Float[np.ndarray, '2 n']:
+    """Seconds and tokens of the batches that were visited in the first so many rounds."""
+    seconds, tokens = (list(self._visits(of[name], rounds)) for of in (self.seconds, self.tokens))
+    return np.array([[np.median(visits) for visits in seconds], [np.mean(visits) for visits in tokens]])
+
+  def _visits(self, values: list, rounds: int) -> Iterator[list]:
+    for batch in range(min(rounds, self.batches)):
+      yield values[batch : rounds : self.batches]

@@ -1,0 +1,201 @@
+"""What tuning has found: a strategy, the figures that chose it, and what they hold for; kept as JSON beside the model.
+
+tuned.json    the strategy's kind and settings, the folder of its heads or draft, the content of model and part when
+              the figures were taken (a hash), the machine, and the table
+"""
+
+import dataclasses
+import os
+import pathlib
+import warnings
+from typing import Any
+
+from jax.sharding import Mesh
+
+from fastdec import folders
+from fastdec.decoding.protocol import Promise
+from fastdec.errors import UserError, UserNote
+from fastdec.fields import read
+from fastdec.files import read_json, write_json
+from fastdec.folders.drafts import draft_content, load_draft
+from fastdec.tuning import machine
+from fastdec.tuning.description import build, describe, part_kind
+from fastdec.tuning.machine import Machine
+
+NAME = 'tuned.json'
+COMMAND = 'python -m experiments.tune'
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+  """One candidate. What was not measured is None, and `said` says why."""
+
+  name: str
+  promise: Promise
+  tokens_per_call: float | None = None
+  ms_per_call: float | None = None  # the whole time of the texts, prompts included, by their calls
+  ms_per_token: float | None = None
+  tokens_per_second: float | None = None  # of all rows together
+  speedup: float | None = None  # over the plain strategy, with the interval
+  low: float | None = None
+  high: float | None = None
+  same: float | None = None  # the share of texts that equal the plain strategy's; None where tokens are drawn
+  rounds: int = 0
+  compile_seconds: float | None = None
+  predicted: float | None = None  # ms per token, from what other candidates showed (`tuning.prediction`)
+  said: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+  """The fastest strategy here that keeps a promise, and the figures behind it.
+
+  Attributes:
+    name: the candidate that was chosen.
+    why: a sentence.
+    plain: the name of one token a call, which is kept where nothing else is faster beyond noise.
+    promise: what was asked for.
+    rows: texts decoded at once.
+    max_len: the most tokens of a text.
+    prompts: of how many the figures are.
+    seconds: that tuning took, of which compile_seconds were compiling.
+    machine: where.
+    table: all candidates, as they were given.
+    dtype: of `fd.load`, where the model was loaded in another type than its own.
+    strategy: what `decode` takes.
+  """
+
+  name: str
+  why: str
+  plain: str
+  promise: Promise
+  rows: int
+  max_len: int
+  prompts: int
+  seconds: float
+  compile_seconds: float
+  machine: Machine
+  table: tuple[Figures, ...]
+  dtype: str | None = None
+  strategy: Any = None
+
+  def save(self, model: PathLike, part: PathLike | None = None, file: PathLike | None = None) -> pathlib.Path:
+    """Writes tuned.json.
+
+    Args:
+      model: the folder that the model was loaded from, or the workdir.
+      part: the folder of the strategy's heads or draft (None: the model's own, or it has none).
+      file: where to write (None: `tuned.json` in the model's folder).
+
+    Returns:
+      The file.
+
+    Raises:
+      UserError: a strategy that is not one of fastdec's, or a file that cannot be written.
+    """
+    folder = folders.open(model)
+    file = folder.path / NAME if file is None else pathlib.Path(file)
+    description = describe(self.strategy)
+    kind, place = part_kind(description), None
+    if kind is not None:
+      there = model if part is None else part
+      own = part is None or folders.open(part).path == folder.path if kind == 'heads' else False
+      place = {'folder': None if own else str(pathlib.Path(there).resolve()), 'content': _content(kind, there)}
+    figures = dataclasses.asdict(dataclasses.replace(self, strategy=None))
+    del figures['strategy']
+    write_json(file, {'strategy': description, 'part': place, 'model': folder.content, 'figures': figures})
+    return file
+
+  def __str__(self) -> str:
+    lines = [_line('', 'tokens/call', 'ms/call', 'ms/token', 'predicted', 'tokens/s', f'of {self.plain}', 'same %', '')]
+    lines += [_of_figures(one, one.name == self.name) for one in self.table]
+    return '\n'.join(line.rstrip() for line in lines)
+
+
+def load_tuned(
+  model: PathLike, part: PathLike | None = None, file: PathLike | None = None, mesh: Mesh | None = None
+) -> Tuned:
+  """What `Tuned.save` wrote, with the strategy, its heads or draft loaded.
+
+  Args:
+    model: the folder of the model, or the workdir.
+    part: the folder of the heads or the draft, if they are no longer where they were.
+    file: where it was written (None: `tuned.json` in the model's folder).
+    mesh: devices over which heads or draft lie, as of `load`.
+
+  Raises:
+    UserError: there is no such file, it is damaged, or it was made with another model, other heads or another draft.
+  """
+  folder = folders.open(model)
+  file = folder.path / NAME if file is None else pathlib.Path(file)
+  if not file.is_file():
+    raise UserError(f'{file} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt')
+  content = read_json(file)
+  again = f'make it again by {COMMAND} --model={model} --prompts=lines.txt'
+  if content.get('model') != folder.content:
+    raise UserError(f'{file} was made with another model than is in {model} now: {again}')
+  try:
+    tuned = read(Tuned, content['figures'], str(file), mark=': ')
+    kind = part_kind(content['strategy'])
+    place, hashed = (None, None) if kind is None else (content['part']['folder'], content['part']['content'])
+  except (UserError, LookupError, TypeError) as error:
+    raise UserError(f'{file} is damaged ({error}): {again}') from None
+  found = None
+  if kind is not None:
+    place = pathlib.Path(part or place or model)
+    if not place.is_dir():
+      raise UserError(f'{file} uses the {_called(kind)} in {place}, which is no folder now: {again}')
+    if hashed != _content(kind, place):
+      raise UserError(f'{file} was made with another {_called(kind)} than is in {place} now: {again}')
+    found = _loaded(kind, place, tuned.dtype, mesh)
+  try:
+    strategy = build(content['strategy'], found)
+  except (UserError, TypeError) as error:
+    raise UserError(f'{file} is damaged ({error}): {again}') from None
+  if tuned.machine != machine.here():
+    warnings.warn(
+      f'{file} has figures of another machine ({tuned.machine}), and another strategy may be faster here: {again}',
+      UserNote,
+      stacklevel=2,
+    )
+  return dataclasses.replace(tuned, strategy=strategy)
+
+
+def _loaded(kind: str, place: pathlib.Path, dtype: str | None, mesh: Mesh | None) -> tuple[Any, Any]:
+  load = {'heads': folders.load_heads, 'model': folders.load, 'draft': load_draft}[kind]
+  return load(place, dtype=dtype, mesh=mesh)
+
+
+def _content(kind: str, place: PathLike) -> str:
+  return draft_content(place) if kind == 'draft' else folders.content(place)
+
+
+def _called(kind: str) -> str:
+  return {'heads': 'set of heads', 'model': 'draft model', 'draft': 'draft network'}[kind]
+
+
+def _of_figures(one: Figures, is_chosen: bool) -> str:
+  """One line of the table."""
+  predicted = _number(one.predicted, '.3f')
+  if one.predicted is not None and one.ms_per_token is not None:
+    predicted += f' ({one.predicted / one.ms_per_token - 1:+.0%})'
+  ratio = '-'
+  if one.speedup is not None and one.low is not None and one.high is not None:
+    ratio = f'{one.speedup:.2f}x ({one.low:.2f}-{one.high:.2f})'
+  same = _number(None if one.same is None else 100 * one.same, '.1f')
+  figures = (
+    _number(one.tokens_per_call, '.2f'), _number(one.ms_per_call, '.3f'), _number(one.ms_per_token, '.3f'), predicted,
+    _number(one.tokens_per_second, '.0f'), ratio, same,
+  )  # fmt: skip
+  return _line(('> ' if is_chosen else '  ') + one.name, *figures, one.said)
+
+
+def _line(name: str, *cells: str) -> str:
+  widths = (12, 9, 10, 17, 10, 18, 8)
+  right = ''.join(f'{cell:>{width}}' for cell, width in zip(cells, widths, strict=False))
+  return f'{name:<34}{right}  {cells[-1] if len(cells) > len(widths) else ""}'
+
+
+def _number(value: float | None, form: str) -> str:
+  return '-' if value is None else f'{value:{form}}'

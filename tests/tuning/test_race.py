@@ -1,0 +1,99 @@
+"""The race, on a clock that candidates move themselves: who is dropped, who wins, when it ends."""
+
+import pytest
+
+from fastdec.tuning import race as racing
+from fastdec.tuning.race import Race
+
+
+class Clock:
+  """Seconds that pass only where a candidate says so."""
+
+  def __init__(self):
+    self.now = 0.0
+
+  def __call__(self):
+    return self.now
+
+  def entrant(self, seconds, tokens=10):
+    """A candidate; seconds are of each batch, or a function of its visit's number."""
+    visits = iter(range(10**6))
+
+    def decode(batch):
+      self.now += seconds(batch, next(visits)) if callable(seconds) else seconds
+      return tokens
+
+    return decode
+
+
+def raced(seconds, batches, rounds):
+  clock = Clock()
+  race = Race.of(list(seconds), 'greedy', batches)
+  entrants = {name: clock.entrant(one) for name, one in seconds.items()}
+  for _ in range(rounds):
+    race.run(entrants, clock)
+  return race
+
+
+def test_the_slower_leave_as_soon_as_may_be_and_the_plain_one_never():
+  race = raced({'greedy': 3.0, 'fast': 1.0, 'slow': 2.0}, batches=8, rounds=racing.LEAST - 1)
+  assert race.running == ['greedy', 'fast', 'slow']
+  race = raced({'greedy': 3.0, 'fast': 1.0, 'slow': 2.0}, batches=8, rounds=racing.LEAST + 2)
+  assert race.running == ['greedy', 'fast']
+  assert len(race.seconds['slow']) == racing.LEAST and len(race.seconds['greedy']) == racing.LEAST + 2
+  assert race.ratio('slow', 'fast').value == pytest.approx(0.5)  # over the rounds that both were in
+
+
+def test_who_is_as_fast_within_noise_stays():
+  """Each is faster on every other batch."""
+  even, odd = (lambda batch, visit, turn=turn: 1.0 + (batch % 2 == turn) for turn in (0, 1))
+  race = raced({'greedy': 3.0, 'a': even, 'b': odd}, batches=8, rounds=16)
+  assert race.running == ['greedy', 'a', 'b'] and not race.is_over
+
+
+def test_the_winner_is_the_fastest_of_those_that_are_ahead_beyond_noise():
+  name, why = raced({'greedy': 3.0, 'a': 1.6, 'b': 1.5}, batches=5, rounds=5).winner()
+  assert (name, why) == ('b', 'b is 2.00 times as fast as greedy (2.00 to 2.00)')
+
+
+def test_a_lead_within_noise_is_none():
+  """Twice as fast on three batches of eight, slower on the others: ahead in the mean, and by chance."""
+  lucky = lambda batch, visit: 1.0 if batch < 3 else 2.2
+  race = raced({'greedy': 2.0, 'lucky': lucky}, batches=8, rounds=16)
+  ratio = race.ratio('lucky', 'greedy')
+  assert ratio.low < 1 < ratio.value < ratio.high
+  assert race.winner() == ('greedy', 'greedy is kept: nothing else was faster beyond noise')
+
+
+@pytest.mark.parametrize('batches, rounds, said', [
+  (4, 12, 'the batches of prompts are 4, too few to tell candidates apart, which takes 5'),
+  (9, 4, 'the budget was enough for 4 batches, too few to tell candidates apart, which takes 5'),
+])  # fmt: skip
+def test_few_batches_tell_nothing(batches, rounds, said):
+  assert raced({'greedy': 3.0, 'fast': 1.0}, batches, rounds).winner() == ('greedy', f'greedy is kept: {said}')
+
+
+def test_a_moment_in_which_the_machine_was_busy_does_not_count():
+  busy = lambda batch, visit: 100.0 if visit == 1 else 1.0
+  race = raced({'greedy': 3.0, 'fast': busy}, batches=5, rounds=15)
+  assert race.seconds_per_batch('fast') == 1.0 and race.ratio('fast', 'greedy').value == pytest.approx(3.0)
+
+
+def test_each_round_begins_with_another_candidate():
+  order = []
+  race = Race.of(['greedy', 'a', 'b'], 'greedy', 5)
+  entrants = {name: lambda batch, name=name: order.append((name, batch)) or 1 for name in race.running}
+  ticks = iter(range(100))
+  for _ in range(2):
+    race.run(entrants, lambda: next(ticks))
+  assert order == [('greedy', 0), ('a', 0), ('b', 0), ('a', 1), ('b', 1), ('greedy', 1)]
+
+
+def test_it_is_over_when_more_rounds_would_change_nothing():
+  one = raced({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=5)
+  assert not one.is_over  # a batch has not been seen
+  assert raced({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=6).is_over
+  assert raced({'greedy': 1.0, 'a': 2.0, 'b': 3.0}, batches=6, rounds=racing.LEAST).is_over  # greedy alone is left
+  equal = {'greedy': 3.0, 'a': 1.0, 'b': 1.0}
+  assert not raced(equal, batches=2, rounds=racing.VISITS * 2 - 1).is_over
+  assert raced(equal, batches=2, rounds=racing.VISITS * 2).is_over
