@@ -11,7 +11,8 @@ scale
   1b     the shape of Llama-3.2-1B: 2.5 GB of weights in bfloat16
   7b     the shape of Llama-2-7B: 13.5 GB
 
-Random weights, made in the type they are used in. Ratios are what to quote: absolute times drift with the machine.
+Random weights, made in the type they are used in; beside weights in int8 everything is float32. Ratios are what to
+quote: absolute times drift with the machine.
 
 A tree of n nodes is the root and the first n - 1 nodes of Medusa's mc_sim_7b_63, shortest paths first (16: 2 deep; 64:
 the whole tree, 4 deep). It runs through the same loop as the chain of n nodes, except its mask, the search for the
@@ -37,7 +38,7 @@ def get_config(arg=''):
   return locked(
     task='lm',
     model=SIZES[choice.scale],
-    dtypes=('bfloat16',) if is_large else ('float32', 'bfloat16'),
+    dtypes=('bfloat16', 'int8') if is_large else ('float32', 'bfloat16', 'int8'),
     widths=(1, 2, 4, 8, 16, 32, 64),  # those from 16 to 64 as a tree, too
     prompt=64,  # tokens
     calls=32 if is_large else 16,  # of a round

@@ -160,6 +160,14 @@ def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
         assert name.startswith((f'{own}.', 'experiments.lab.')), f'{file} imports {name}'
 
 
+def test_the_report_for_a_gpu_stands_above_papers_and_speed_and_below_the_commands():
+  below = ('experiments.gpu.', 'experiments.lab.', 'experiments.papers.', 'experiments.speed.')
+  for file in experiments_files('gpu'):
+    for name in imports(file):
+      if name.split('.')[0] == 'experiments':
+        assert f'{name}.'.startswith(below), f'{file} imports {name}'
+
+
 def test_the_menu_of_commands_is_commands_and_nothing_else():
   for file in (ROOT / 'experiments').glob('*.py'):
     assert file.name == '__init__.py' or 'cli.run(main' in file.read_text(), f'{file} is no command'

@@ -89,15 +89,18 @@ def config_string() -> str:
   return ' '.join([flag.config_filename, *overrides])
 
 
-def run(main: Callable[[list[str]], None], words: bool = False) -> None:
+def run(main: Callable[[list[str]], None], words: bool = False, config: str | None = None) -> None:
   """Parses the command line, calls `main` with the words that are no flags, and ends the process.
 
   Args:
     main: what the launcher does.
     words: whether the launcher takes words beside its flags; where it does not, a word is a mistake.
+    config: the page of a launcher that has only one; it need not be given as `--config`, then.
   """
 
   def parse(argv: list[str]) -> list[str]:
+    if config is not None and _config_argument(argv) is None:
+      argv.insert(1, f'--config={config}')  # into sys.argv itself, where ml_collections looks for the leaves
     rest = _parse(argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")

@@ -33,6 +33,7 @@ class Node:
     is_done: whether the result is on the disk.
     work: makes it, or goes on; it takes the seconds that are left, None for as long as it takes.
     is_shared: whether `work` may run in several processes at once: they join in when there is nothing else to do.
+    seconds: of the budget that must be left for the work to begin.
   """
 
   name: str
@@ -41,6 +42,7 @@ class Node:
   is_done: Callable[[], bool]
   work: Callable[[float | None], object]
   is_shared: bool = False
+  seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Outcome:
 
   Attributes:
     failed: why nodes failed, by name; 'base: no space left' for a node that needs the base, which failed.
-    is_complete: whether all others are done; else the budget ended before.
+    is_complete: whether all others are done; else the budget ended before, or was too short for them to begin.
   """
 
   failed: Mapping[str, str]
@@ -69,6 +71,10 @@ class Budget:
   @property
   def is_over(self) -> bool:
     return self.left is not None and self.left <= 0
+
+  def has(self, seconds: float) -> bool:
+    """Whether so much is left."""
+    return self.left is None or self.left >= seconds
 
 
 class Worker:
@@ -97,6 +103,9 @@ class Worker:
       if not left or self.budget.is_over:
         return Outcome(failed, not left)
       ready = [node for node in left if not any(need in missing for need in node.needs)]
+      ready = [node for node in ready if self.budget.has(node.seconds)]
+      if not ready:
+        return Outcome(failed, False)
       if any(map(self._try, ready)) or any(self._join(node) for node in ready if node.is_shared):
         continue
       if (names := [node.name for node in ready]) != waited_for:

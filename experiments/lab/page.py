@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import jax
@@ -76,6 +76,7 @@ class Page(Generic[Kind]):
     self.console = plain_console()
     self.results = workdir / 'results.jsonl'
     self.has_measured = False  # whether there are cells from this process
+    self.paces: Mapping[str, float] = {}  # by the first word of a node's name: see `graph.Node.seconds`
     self._materials: dict[tuple[str, str], Any] = {}
 
   # --- what a page states
@@ -128,7 +129,7 @@ class Page(Generic[Kind]):
       UserError: before any work, for results or runs of another config, and for text that cannot be used.
     """
     self.check()
-    outcome = graph.Worker(self.nodes(), self.workdir, self.budget, self.console).run()
+    outcome = graph.Worker(self.paced_nodes(), self.workdir, self.budget, self.console).run()
     known = latest(self.cells())
     for group in self.groups():
       if group.name in outcome.failed:
@@ -173,6 +174,11 @@ class Page(Generic[Kind]):
       run.train(budget, self.material(run.experiment))
 
     return graph.Node(run.workdir.name, f'training {title}', tuple(needs), is_done or (lambda: run.is_current), train)
+
+  def paced_nodes(self) -> list[graph.Node]:
+    """The nodes, each with the seconds that must be left for it to begin."""
+    pace = self.paces.get
+    return [dataclasses.replace(node, seconds=pace(node.name.split('-')[0], 0.0)) for node in self.nodes()]
 
   def group_nodes(self) -> list[graph.Node]:
     """The nodes of all groups."""

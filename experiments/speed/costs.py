@@ -16,15 +16,16 @@ READS = 8  # of that matrix in one program, so that starting the program hardly 
 Row = dict[str, Any]
 
 
-def rounds(row: Mapping[str, Any]) -> str:
-  """Beside a ratio of times: the least and the largest of rounds; '' in lines from before these were kept."""
-  return between(row.get('spread'))
+def rounds(row: Any) -> str:
+  """Beside a ratio of times, of a row or of a cell: the least and the largest of rounds; '' in lines from before these
+  were kept."""
+  return between(row.get('spread') if isinstance(row, Mapping) else row.spread)
 
 
 COLUMNS = (
-  Column('dtype', 'dtype'),
-  Column('batch', 'batch'),
-  Column('variant', 'variant'),
+  Column('dtype', 'dtype', names_row=True),
+  Column('batch', 'batch', names_row=True),
+  Column('variant', 'variant', names_row=True),
   Column('ms a call', 'ms_per_call', '.2f'),
   Column('to greedy', 'to_greedy', '.2f', beside=rounds),
   Column('to the floor', 'to_floor', '.2f'),

@@ -18,9 +18,10 @@ from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.evaluation.calls import Calls, FreeDraft
+from fastdec.evaluation.calls import Calls, Drafted, FreeDraft
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
+from fastdec.quantized import kernels_of, quantized_kernel
 from fastdec.struct import Bound
 
 Row = dict[str, Any]
@@ -46,7 +47,11 @@ class SpeedConfig:
     if not self.dtypes:
       raise UserError('dtypes=() is not possible: give one value at least')
     for dtype in self.dtypes:
-      dataclasses.replace(self.model, dtype=dtype)  # says which there are
+      self.computing(dtype)  # says which there are
+
+  def computing(self, dtype: str) -> LMConfig:
+    """The model's config, without ends; with parameters in int8 it computes in float32."""
+    return dataclasses.replace(self.model, dtype='float32' if dtype == 'int8' else dtype, eos_ids=())
 
 
 @struct.pytree
@@ -73,17 +78,24 @@ def model_alone(calls: Calls, topology: Topology) -> Calls:
 
 
 def random_lm(model: LM, seed: int, dtype: str) -> Any:
-  """Random matrices, scales of one, no biases; each tensor is made in `dtype`, so that no other copy is ever there."""
+  """Random matrices, scales of one, no biases; each tensor is made in `dtype`, so that no other copy is ever there.
+
+  In int8 they are those of float32, quantized one by one.
+  """
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   leaves, tree = jax.tree.flatten_with_path(shapes)
   keys = jax.random.split(jax.random.key(seed), len(leaves))
+  is_kernel = kernels_of(model)
+  wide = 'float32' if dtype == 'int8' else dtype
 
-  def made(name: str, shape: tuple[int, ...], key: Any) -> Any:
-    if name in ('scale', 'bias'):
-      return jnp.full(shape, name == 'scale', dtype)
-    return _matrix(key, shape, dtype)
+  def made(path: Any, shape: tuple[int, ...], key: Any) -> Any:
+    if path[-1].key in ('scale', 'bias'):
+      return jnp.full(shape, path[-1].key == 'scale', wide)
+    matrix = _matrix(key, shape, wide)
+    is_quantized = dtype == 'int8' and is_kernel(jax.tree_util.keystr(path, simple=True, separator='/'))
+    return quantized_kernel(matrix) if is_quantized else matrix
 
-  return tree.unflatten(made(path[-1].key, leaf.shape, key) for (path, leaf), key in zip(leaves, keys, strict=True))
+  return tree.unflatten(made(path, leaf.shape, key) for (path, leaf), key in zip(leaves, keys, strict=True))
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
@@ -97,24 +109,32 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
   return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
 
 
+def drafts_of(widths: Sequence[int]) -> dict[str, Topology]:
+  """What is timed, by the names of rows: greedy, a chain of each width, and a tree where there is one of that size."""
+  drafts = {'greedy': Topology.chain(1)} | {f'width {n}': Topology.chain(n) for n in widths if n > 1}
+  for n in widths:
+    if n in TREE_WIDTHS:
+      drafts[f'tree {n}'] = Topology.from_choices(medusa_choices(TREE)[: n - 1])
+  return drafts
+
+
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
-  model = LM(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
+  model = LM(config.computing(dtype))
   target = Bound(model, random_lm(model, config.seed, dtype))
-  drafts = {'greedy': Topology.chain(1)} | {f'width {n}': Topology.chain(n) for n in config.widths if n > 1}
-
-  def tree(n):
-    return Topology.from_choices(medusa_choices(TREE)[: n - 1])
-
-  drafts |= {f'tree {n}': tree(n) for n in config.widths if n in TREE_WIDTHS}
+  drafts = drafts_of(config.widths)
   say(f'{dtype}: compiling and timing {len(drafts)} drafts')
   prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
-  max_len = config.calls + max(config.widths) + 1  # one for all, so that all caches have about the same slots
+  max_len = config.calls + max(config.widths) + 1
 
   def drafter(topology):
     return FreeDraft(topology) if topology.n > 1 else NoDraft()
 
+  # The prompt is read once, with room for the widest: none of these drafters has a state of its own.
+  widest = Topology.chain(max(one.n for one in drafts.values()))
+  begun = Calls.after_prompt(target, drafter(widest), prompts, max_len, config.calls)
   loops = {
-    name: Calls.after_prompt(target, drafter(one), prompts, max_len, config.calls) for name, one in drafts.items()
+    name: Calls(target, Drafted(drafter(one)), jax.tree.map(jnp.copy, begun.state), config.calls)
+    for name, one in drafts.items()
   }
   bare = {f'bare {name}': model_alone(loops[name], one) for name, one in drafts.items()}
   timings = measure(loops | bare, config.rounds)

@@ -119,6 +119,12 @@ def test_a_budget_ends_between_nodes_and_is_told_to_them(chain):
   assert chain.run(budget=0).is_complete is False and chain.log == ['base']
 
 
+def test_what_does_not_fit_into_the_rest_of_the_budget_does_not_begin(chain):
+  assert chain.run(budget=60, seconds=600.0) == graph.Outcome({}, False)
+  assert chain.log == []
+  assert chain.run(seconds=600.0).is_complete and len(chain.log) == len(chain.needs)  # an endless one has room
+
+
 def test_two_workers_share_and_do_nothing_twice(chain, monkeypatch):
   monkeypatch.setattr(graph, 'POLL_SECONDS', 0.01)
   started = threading.Barrier(2, timeout=20)

@@ -12,6 +12,7 @@ from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Calls, FreeDraft
 from fastdec.models.lm import LM, LMConfig
+from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
 
 SIZES = {'vocab_size': 50, 'd_model': 16, 'd_ff': 24, 'layers': 1, 'heads': 2, 'key_heads': 1, 'eos_ids': ()}
@@ -35,6 +36,14 @@ def test_parameters_are_random_and_of_their_type():
   assert float(params['output'].std()) == pytest.approx(16**-0.5, rel=0.1)
   assert not (params['output'] == params['embedding']).all()
   assert (params['output'] != random_lm(model, 1, 'bfloat16')['output']).any()
+
+
+def test_in_int8_they_are_those_of_float32_quantized():
+  model = LM(LMConfig(**SIZES, tied=False))
+  jax.tree.map(
+    np.testing.assert_array_equal, random_lm(model, 0, 'int8'), fd.quantize(model, random_lm(model, 0, 'float32'))
+  )
+  assert is_quantized(random_lm(model, 0, 'int8')) and not is_quantized(random_lm(model, 0, 'float32'))
 
 
 def test_bare_calls_say_what_greedy_decoding_says():
