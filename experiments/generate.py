@@ -6,6 +6,7 @@
   python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
   python -m experiments.generate --model=folder --prompt=... --medusa=folder        heads that draft a tree
   python -m experiments.generate --model=folder --prompt=... --draft-head=folder    EAGLE, DFlash, ...: draft networks
+  python -m experiments.generate --model=folder --prompt=... --strategy=tuned       what experiments.tune has found
   python -m experiments.generate --model=folder --prompts=lines.txt --output=out.jsonl [--draft=... or another]
 
 The model goes on from the prompt; one with an encoder translates it. With --temperature it samples, whatever drafts but
@@ -22,6 +23,9 @@ lossless, as the last line then says: no token is drawn, and --seed changes noth
 of --gamma tokens (an autoregressive one 7, a block all its guesses), or with --nodes a tree of so many, the root
 included, as deep. First its best guesses are compared with what the model writes: few right ones mean that the draft is
 of another model, or is read wrongly.
+
+--strategy=tuned takes what `experiments.tune` found fastest for this model, its heads or draft and its temperature
+too, so that no other flag says how to decode.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
 in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}: the line of
@@ -43,6 +47,9 @@ LOOKUP = flags.DEFINE_bool('lookup', False, 'copies drafts from the text so far'
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads that draft')
 MEDUSA = flags.DEFINE_string('medusa', None, 'folder of prediction heads that draft a tree')
 DRAFT_HEAD = flags.DEFINE_string('draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours')
+STRATEGY = flags.DEFINE_string(
+  'strategy', None, "'tuned': what experiments.tune has found for this model; or a file that it wrote"
+)
 NODES = flags.DEFINE_integer('nodes', None, 'the tree of --draft-head, the root included', lower_bound=2)
 CHOICES = flags.DEFINE_string('choices', None, 'the tree of --medusa: a published name, or a JSON file')
 GAMMA = flags.DEFINE_integer(
@@ -66,7 +73,7 @@ def main(_: list[str]) -> None:
   _check()
   settings = generation.Settings(
     MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
-    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value,
+    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value,
   )  # fmt: skip
   console = plain_console()
   if PROMPT.value is not None:

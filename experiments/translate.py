@@ -5,7 +5,8 @@
   cat lines.txt | python -m experiments.translate --workdir=...
   python -m experiments.translate --workdir=out/quickstart/base --beam=4 --nbest=2 "a sentence"
 
-With --beam it searches instead, and prints each hypothesis behind its score.
+With --beam it searches instead, and prints each hypothesis behind its score. --strategy=tuned translates by what
+experiments.tune found fastest for the model.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from experiments.lab import cli
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
+STRATEGY = flags.DEFINE_string('strategy', None, "'tuned': what experiments.tune has found; or a file that it wrote")
 BEAM = flags.DEFINE_integer('beam', None, 'searches with this many beams instead', lower_bound=1)
 LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --beam")
 NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
@@ -35,13 +37,13 @@ def main(words: list[str]) -> None:
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
 
-  search = _search()  # a mistake shows before the model is loaded
+  search, tuned = _search(), _tuned()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
   lines = _lines(words)
   folder = folders.open(WORKDIR.value)
   model, params, tokenizer = folder.model, folder.params(), folder.tokenizer
   heads = (folder.heads, folder.head_params()) if folder.has_heads else None
-  strategy = search or decoding.strategy_of(heads, RULE.value)
+  strategy = search or tuned or decoding.strategy_of(heads, RULE.value)
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
@@ -65,6 +67,22 @@ def _search() -> Any:
   if RULE.value != 'exact':
     raise fd.UserError(f'--rule={RULE.value} is about blocks, and --beam={BEAM.value} writes none: give one of them')
   return fd.Beam(BEAM.value, length_penalty=LENGTH_PENALTY.value, n_best=NBEST.value)
+
+
+def _tuned() -> Any:
+  """What was tuned for the model, None without --strategy."""
+  import fastdec as fd
+  from experiments.tools.generation import law_of, tuned_file
+
+  if STRATEGY.value is None:
+    return None
+  if RULE.value != 'exact' or BEAM.value is not None:
+    other = f'--beam={BEAM.value}' if BEAM.value is not None else f'--rule={RULE.value}'
+    raise fd.UserError(f'--strategy={STRATEGY.value} and {other} each say how to decode: give one of them')
+  strategy = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value)).strategy
+  if law_of(strategy):
+    raise fd.UserError(f'--strategy={STRATEGY.value} samples, and translations are not drawn: tune at temperature 0')
+  return strategy
 
 
 def _lines(words: list[str]) -> list[str]:

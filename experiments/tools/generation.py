@@ -1,6 +1,7 @@
 """What generating text takes: a model and its tokenizer, and how to decode, from folders and settings."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.methods.speculative import check_draft
+from fastdec.decoding.protocol import promise_of
 from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -50,10 +53,11 @@ class Settings:
   seed: int = 0
   draft_head: str | None = None
   nodes: int | None = None
+  strategy: str | None = None
 
   def __post_init__(self) -> None:
     drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
-    drafters['draft-head'] = self.draft_head
+    drafters |= {'draft-head': self.draft_head, 'strategy': self.strategy}
     given = [f'--{name}' for name, value in drafters.items() if value is not None]
     if len(given) > 1:
       raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
@@ -63,6 +67,10 @@ class Settings:
       raise UserError(f'--nodes={self.nodes} is about the tree of a draft network: give --draft-head=folder too')
     if self.gamma is not None and self.medusa is not None:
       raise UserError(f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead')
+    if self.strategy is not None and (self.gamma is not None or self.temperature or self.top_k or self.top_p != 1):
+      raise UserError(
+        f'--strategy={self.strategy} has its own --gamma, --temperature, --top_k and --top_p: leave them out'
+      )
     if self.gamma is not None and not given:
       raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or another drafter too')
     if self.temperature != 0:
@@ -142,6 +150,22 @@ class Language:
 
   def load(self) -> 'Generator':
     """Reads the parameters: of the target, the largest, last."""
+    settings, tuned = self.settings, self.tuned
+    strategy = strategy_of(settings, *self.drafter()) if tuned is None else tuned.strategy
+    if tuned is not None:
+      settings = dataclasses.replace(settings, strategy=None, **law_of(strategy))
+    params = self.opened[self.settings.model].params()
+    return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)
+
+  @functools.cached_property
+  def tuned(self) -> fd.Tuned | None:
+    """What was tuned for the model, its heads or draft read; None where the settings do not ask for it."""
+    if self.settings.strategy is None:
+      return None
+    return fd.load_tuned(self.settings.model, file=tuned_file(self.settings.strategy))
+
+  def drafter(self) -> tuple[Any, Any, Any]:
+    """The draft model, the heads and the draft network that the settings name, as (module, params); None for others."""
     settings, (draft, heads, network) = self.settings, (None, None, None)
     if settings.draft is not None:
       folder = self.opened[settings.draft]
@@ -152,9 +176,7 @@ class Language:
     if settings.draft_head is not None:
       network = load_draft(settings.draft_head)
       check_target(Bound(*network), self.model)
-    strategy = strategy_of(settings, draft, heads, network)
-    params = self.opened[settings.model].params()
-    return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)
+    return draft, heads, network
 
   def check(self, prompts: Sequence[str]) -> None:
     """Raises UserError, naming the first, where prompts are empty, too long, or hold what the model does not know."""
@@ -202,6 +224,13 @@ class Generator(Language):
   strategy: Any
 
   @property
+  def warnings(self) -> list[str]:
+    """What to say at the end of text that is not the model's own."""
+    if self.settings.warnings or promise_of(self.strategy.effective_rule) != 'relaxed':
+      return self.settings.warnings
+    return ['not lossless: what was tuned accepts more than what the model would have written']
+
+  @property
   def most_drafted(self) -> int:
     """Tokens that one call can accept."""
     strategy = self.strategy
@@ -236,6 +265,22 @@ def strategy_of(settings: Settings, draft: Any, heads: Any, network: Any = None)
     rule = settings.sampling if settings.temperature else Exact()
     return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
   return settings.plain
+
+
+def tuned_file(name: str) -> str | None:
+  """The file that --strategy names; None for the one beside the model."""
+  if name != 'tuned' and not name.endswith('.json'):
+    raise UserError(f"--strategy={name} is unknown: give 'tuned', or the JSON file that experiments.tune has written")
+  return None if name == 'tuned' else name
+
+
+def law_of(strategy: Any) -> dict[str, Any]:
+  """Temperature, top-k and top-p of a strategy that draws tokens; nothing for another."""
+  rule = strategy.effective_rule
+  sampling = rule.sampling if isinstance(rule, Warped) else rule
+  if not isinstance(sampling, Sampling):
+    return {}
+  return {'temperature': float(sampling.temperature), 'top_k': int(sampling.top_k), 'top_p': float(sampling.top_p)}
 
 
 def check_heads(model: Any, heads: Any, settings: Settings) -> None:

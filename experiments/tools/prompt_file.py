@@ -19,13 +19,14 @@ from rich.console import Console
 
 import fastdec as fd
 from experiments.lab.progress import Progress
-from experiments.tools.generation import Generator, Settings, counted
+from experiments.tools.generation import Generator, Settings, counted, tuned_file
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
-from fastdec.files import parse_json, whole_file, write_json
+from fastdec.files import parse_json, read_json, whole_file, write_json
 from fastdec.folders import Folder
 from fastdec.folders.drafts import draft_content
+from fastdec.tuning.tuned import NAME
 
 LOGGED = 30  # seconds between lines for those who have no bar
 
@@ -55,6 +56,11 @@ class Output:
       del record['draft_head'], record['nodes']
     else:
       record['draft_head'] = draft_content(settings.draft_head)
+    if settings.strategy is None:  # younger still
+      del record['strategy']
+    else:
+      tuned = read_json(pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME))
+      record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part')]))
     if settings.choices is not None:
       record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))
     output = cls(path, record, len(prompts))
@@ -116,7 +122,7 @@ class Output:
       before = None
     if not isinstance(before, dict):
       raise UserError(f'{self.path} is there, without its settings beside it: give another --output')
-    changed = [name for name, value in self.record.items() if name not in before or before[name] != value]
+    changed = [name for name in self.record | before if before.get(name) != self.record.get(name)]
     if changed:
       raise UserError(f'{self.path} was made with other settings ({", ".join(changed)}): give another --output')
 
@@ -152,7 +158,7 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
     console.print(count)
   if todo:
     console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')
-  for line in generator.settings.warnings:
+  for line in generator.warnings:
     console.print(line)
 
 

@@ -24,4 +24,5 @@ def say(console: Console, generator: Generator, prompt: str) -> None:
     said = 'what the model writes behind this prompt is too short to judge it by'
   else:
     said = f'{share:.0%} of its first guesses are what the model writes'
-  console.print(f'draft head {generator.settings.draft_head}: {said}', style='dim')
+  name = generator.settings.draft_head or 'as tuned'
+  console.print(f'draft head {name}: {said}', style='dim')

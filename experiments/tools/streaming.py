@@ -18,7 +18,7 @@ def show(console: Console, generator: Generator, prompt: str, repeats: int) -> N
   given['key'] = jax.random.key(generator.settings.seed)
   sizes = stream(console, generator, prompt, given)
   speeds = timed(generator, given, repeats) if repeats else []
-  for line in [worth(generator, sizes), *speeds, *generator.settings.warnings]:
+  for line in [worth(generator, sizes), *speeds, *generator.warnings]:
     console.print(line, style='dim')
 
 

@@ -15,8 +15,6 @@ from fastdec.tuning.prompts import Batch
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures
 
-COMPILING = 0.5  # of the budget, at most
-
 
 @dataclasses.dataclass
 class Entrant:
@@ -42,32 +40,26 @@ class Entrant:
     return int(lengths.sum())
 
 
-def compiled_in(
-  entrants: dict[str, Entrant], begun: float, budget: float, said: Callable[[str], None], clock: Callable[[], float]
-) -> dict[str, Entrant]:
-  """Those that could be compiled, in their order, within their share of the budget.
+def compiled(
+  entrants: Mapping[str, Entrant], until: float, said: Callable[[str], None], clock: Callable[[], float], least: int = 0
+) -> list[str]:
+  """Compiles candidates in their order until the clock says so much, but so many at least. Returns their names.
 
   Raises:
-    UserError: the budget ended before there were two to compare; or a candidate cannot decode the prompts.
+    UserError: a candidate cannot decode the prompts; it is named.
   """
-  found: dict[str, Entrant] = {}
+  found: list[str] = []
   for name, entrant in entrants.items():
-    spent = clock() - begun
-    if len(found) >= 2 and spent > COMPILING * budget:
+    begun = clock()
+    if len(found) >= least and begun > until:
       break
     said(f'compiling {name}')
     try:
       entrant(0)
     except UserError as error:
       raise UserError(f'{name}: {error}') from None
-    entrant.compile_seconds = clock() - begun - spent
-    found[name] = entrant
-  spent = clock() - begun
-  if spent >= budget:
-    raise UserError(
-      f'the budget of {budget:g} s ended before one round: compiling {len(found)} candidates took {spent:.0f} s, so'
-      ' give more, or fewer candidates'
-    )
+    entrant.compile_seconds = clock() - begun
+    found.append(name)
   return found
 
 
@@ -78,9 +70,9 @@ def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figure
   calls = float(np.mean([int(np.max(out.calls)) for out in texts.values()]))
   later = sum(int(np.sum(out.lengths - 1)) for out in texts.values())
   called = sum(int(np.sum(out.calls)) for out in texts.values())
-  seconds = race.seconds_per_batch(name)
-  speed = race.tokens_per_second(name)
+  seconds = race.seconds_per_batch(name, name)
   ratio = race.ratio(name, race.plain)
+  speed = race.tokens_per_second(race.plain) * ratio.value  # of all batches, also for those that saw some
   theirs = entrants[race.plain].texts
   same = None
   if isinstance(entrants[race.plain].strategy, Greedy):

@@ -14,7 +14,7 @@ that draw the batches anew (a bootstrap), so that it is as wide as texts differ.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from jaxtyping import Float
@@ -40,21 +40,22 @@ class Race:
   Attributes:
     plain: the candidate that never leaves: one token a call.
     batches: how many there are; round r is about batch r % batches.
-    seconds, tokens: of each candidate, an entry a round, until it left.
+    seconds, tokens: of each candidate, by the rounds that it was in.
     running: those that are still in the race.
   """
 
   plain: str
   batches: int
-  seconds: dict[str, list[float]]
-  tokens: dict[str, list[int]]
-  running: list[str]
+  seconds: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
+  tokens: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)
+  running: list[str] = dataclasses.field(default_factory=list)
   rounds: int = 0
 
-  @classmethod
-  def of(cls, names: list[str], plain: str, batches: int) -> 'Race':
-    """A race that has not begun."""
-    return cls(plain, batches, {name: [] for name in names}, {name: [] for name in names}, list(names))
+  def join(self, names: Iterable[str]) -> None:
+    """Lets candidates in, at the beginning or later."""
+    for name in names:
+      self.seconds[name], self.tokens[name] = {}, {}
+      self.running.append(name)
 
   def run(self, entrants: Mapping[str, Callable[[int], int]], clock: Callable[[], float] = time.perf_counter) -> None:
     """Times one round of those that are running, and drops who has fallen behind.
@@ -63,18 +64,18 @@ class Race:
       entrants: by name, a function of a batch's number that decodes it and returns how many tokens that gave.
       clock: seconds.
     """
-    batch, turn = self.rounds % self.batches, self.rounds % len(self.running)
+    turn = self.rounds % len(self.running)
     for name in self.running[turn:] + self.running[:turn]:
       begun = clock()
-      self.tokens[name].append(entrants[name](batch))
-      self.seconds[name].append(clock() - begun)
+      self.tokens[name][self.rounds] = entrants[name](self.rounds % self.batches)
+      self.seconds[name][self.rounds] = clock() - begun
     self.rounds += 1
-    if self.rounds >= LEAST:
-      self._drop()
+    fastest = max(self.running, key=lambda name: self.ratio(name, self.plain).value)
+    self.running = [name for name in self.running if not self._is_behind(name, fastest)]
 
   def ratio(self, name: str, other: str) -> Ratio:
     """How many times as many tokens a second `name` gives as `other`, over the rounds that both were in."""
-    rounds = min(len(self.seconds[name]), len(self.seconds[other]))
+    rounds = self.seconds[name].keys() & self.seconds[other].keys()
     ours, theirs = self._by_batch(name, rounds), self._by_batch(other, rounds)
     count = ours.shape[1]
     drawn = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
@@ -86,50 +87,53 @@ class Race:
 
   def tokens_per_second(self, name: str) -> float:
     """Over all batches that a candidate has visited."""
-    seconds, tokens = self._by_batch(name, len(self.seconds[name]))
+    seconds, tokens = self._by_batch(name, self.seconds[name].keys())
     return float(tokens.sum() / seconds.sum())
 
-  def seconds_per_batch(self, name: str) -> float:
-    """The mean over the batches that a candidate has visited."""
-    return float(self._by_batch(name, len(self.seconds[name]))[0].mean())
+  def seconds_per_batch(self, name: str, beside: str) -> float:
+    """The mean of `name` over the batches of the rounds in which `beside` was, too."""
+    return float(self._by_batch(name, self.seconds[name].keys() & self.seconds[beside].keys())[0].mean())
+
+  def seen(self, name: str) -> int:
+    """How many batches a candidate has visited."""
+    return min(len(self.seconds[name]), self.batches)
 
   @property
   def is_over(self) -> bool:
     """Whether more rounds would change nothing: the plain one alone is left, or one beside it that has seen every
     batch, or those that are left have seen each batch often enough."""
-    is_seen = self.rounds >= self.batches
-    return len(self.running) == 1 or (is_seen and len(self.running) == 2) or self.rounds >= VISITS * self.batches
+    fewest = min(len(self.seconds[name]) for name in self.running)
+    often = 1 if len(self.running) == 2 else VISITS
+    return len(self.running) == 1 or fewest >= often * self.batches
 
   def winner(self) -> tuple[str, str]:
     """The fastest that is faster than the plain one beyond noise, else the plain one; and a sentence that says why."""
-    seen = min(self.rounds, self.batches)
     if len(self.seconds) == 1:
       return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
+    seen = self.seen(self.plain)
     if seen < LEAST:
-      few = (
-        f'batches of prompts are {self.batches}' if self.batches < LEAST else f'budget was enough for {seen} batches'
-      )
-      return self.plain, f'{self.plain} is kept: the {few}, too few to tell candidates apart, which takes {LEAST}'
-    ahead = {name: ratio for name in self.running if (ratio := self.ratio(name, self.plain)).low > 1}
+      why = 'there are' if self.batches < LEAST else 'the budget was enough for'
+      few = f'{seen} batches of prompts, too few to tell candidates apart, which takes {LEAST}'
+      return self.plain, f'{self.plain} is kept: {why} {few}'
+    known = [name for name in self.running if self.seen(name) >= LEAST]
+    ahead = {name: ratio for name in known if (ratio := self.ratio(name, self.plain)).low > 1}
     if not ahead:
       return self.plain, f'{self.plain} is kept: nothing else was faster beyond noise'
     name = max(ahead, key=lambda name: ahead[name].value)
     best = ahead[name]
     return name, f'{name} is {best.value:.2f} times as fast as {self.plain} ({best.low:.2f} to {best.high:.2f})'
 
-  def _drop(self) -> None:
-    fastest = max(self.running, key=self.tokens_per_second)
-    behind = {name for name in self.running if name not in (fastest, self.plain) and self._is_behind(name, fastest)}
-    self.running = [name for name in self.running if name not in behind]
-
   def _is_behind(self, name: str, fastest: str) -> bool:
+    """Whether a candidate has fallen behind, as far as is known."""
+    if name in (fastest, self.plain) or self.seen(name) < LEAST or self.seen(fastest) < LEAST:
+      return False
     return self.ratio(name, fastest).high < 1
 
-  def _by_batch(self, name: str, rounds: int) -> Float[np.ndarray, '2 n']:
-    """Seconds and tokens of the batches that were visited in the first so many rounds."""
-    seconds, tokens = (list(self._visits(of[name], rounds)) for of in (self.seconds, self.tokens))
-    return np.array([[np.median(visits) for visits in seconds], [np.mean(visits) for visits in tokens]])
-
-  def _visits(self, values: list, rounds: int) -> Iterator[list]:
-    for batch in range(min(rounds, self.batches)):
-      yield values[batch : rounds : self.batches]
+  def _by_batch(self, name: str, rounds: Iterable[int]) -> Float[np.ndarray, '2 n']:
+    """Seconds and tokens of the batches that were visited in these rounds."""
+    visits: dict[int, list[int]] = {}
+    for number in sorted(rounds):
+      visits.setdefault(number % self.batches, []).append(number)
+    seconds = [np.median([self.seconds[name][number] for number in numbers]) for numbers in visits.values()]
+    tokens = [np.mean([self.tokens[name][number] for number in numbers]) for numbers in visits.values()]
+    return np.array([seconds, tokens])

@@ -1,8 +1,9 @@
 """`tune`: which strategy is fastest on this machine, for this model and these texts, and keeps a promise.
 
-First every candidate that keeps the promise is compiled, in the order given, for at most half of the budget; the rest
-of it is a race (`tuning.race`). One token a call, `Greedy` or `Sample`, always takes part and is kept unless something
-is faster beyond noise: the answer is never slower.
+Candidates that keep the promise are compiled in the order given, for at most half of the budget; then they race
+(`tuning.race`) for half of the rest, and in what is left those are compiled, and join, for which there was no time.
+One token a call, `Greedy` or `Sample`, always takes part and is kept unless something is faster beyond noise: the
+answer is never slower.
 """
 
 import time
@@ -19,7 +20,7 @@ from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
 from fastdec.tuning import machine
-from fastdec.tuning.entrants import Entrant, compiled_in, figures_of
+from fastdec.tuning.entrants import Entrant, compiled, figures_of
 from fastdec.tuning.prompts import batches_of
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures, Tuned
@@ -74,15 +75,11 @@ def tune(
   batches = batches_of(model, inputs, rows, key)
   taking_part = {other: one for other, one in candidates.items() if other not in left_out}
   entrants = {other: Entrant(model, params, one, batches, max_len) for other, one in taking_part.items()}
-  running = compiled_in(entrants, begun, budget, said, clock)
-  left_out |= dict.fromkeys(entrants.keys() - running.keys(), 'not run: compiling the others took half of the budget')
-  compiling = clock() - begun
-  said(f'{len(running)} candidates compiled in {compiling:.0f} s; now they are timed in turn')
-  race = Race.of(list(running), name, len(batches))
-  with gate.alone():
-    _run(race, running, budget - compiling, said, clock)
+  race = Race(name, len(batches))
+  late = _race(race, entrants, begun + budget, said, clock)
+  left_out |= dict.fromkeys(late, 'not run: the budget was not enough to compile it')
   chosen, why = race.winner()
-  figures = {other: figures_of(other, running, race) for other in running}
+  figures = {other: figures_of(other, entrants, race) for other in race.seconds}
   for other, reason in left_out.items():
     figures[other] = Figures(other, promise_of(candidates[other].effective_rule), said=reason)
   return Tuned(
@@ -91,32 +88,66 @@ def tune(
     plain=name,
     promise=promise,
     rows=rows,
-    max_len=running[name].texts[0].tokens.shape[1],
+    max_len=entrants[name].texts[0].tokens.shape[1],
     prompts=rows * min(race.rounds, len(batches)),
     seconds=clock() - begun,
-    compile_seconds=compiling,
+    compile_seconds=sum(one.compile_seconds for one in entrants.values()),
     machine=machine.here(),
     table=tuple(figures[other] for other in candidates),
     strategy=candidates[chosen],
   )
 
 
+def _race(
+  race: Race, entrants: Mapping[str, Entrant], ends: float, said: Callable[[str], None], clock: Callable[[], float]
+) -> list[str]:
+  """Compiles candidates for half of the time that is left, times them for half of the rest, and so on.
+
+  Returns the names of those for which there was no time.
+
+  Raises:
+    UserError: there was none for the first round.
+  """
+  late, least = dict(entrants), 2
+  while late and (least or clock() + _longest(entrants) < ends):
+    names = compiled(late, (clock() + ends) / 2, said, clock, least)
+    if not names:
+      break
+    late, least = {name: one for name, one in late.items() if name not in names}, 0
+    if clock() >= ends and not race.rounds:
+      raise UserError(
+        f'the budget ended before one round: compiling {len(names)} candidates took'
+        f' {sum(entrants[name].compile_seconds for name in names):.0f} s, so give more, or fewer candidates'
+      )
+    race.join(names)
+    said(f'{len(names)} candidates are compiled; {len(race.running)} are timed in turn')
+    begun = clock()
+    with gate.alone():
+      ends += clock() - begun  # waiting for others is no part of the budget
+      _run(race, entrants, (clock() + ends) / 2 if late else ends, said, clock)
+  return list(late)
+
+
+def _longest(entrants: Mapping[str, Entrant]) -> float:
+  return max(one.compile_seconds for one in entrants.values())
+
+
 def _run(
   race: Race,
   entrants: Mapping[str, Entrant],
-  budget: float,
+  ends: float,
   said: Callable[[str], None],
   clock: Callable[[], float],
 ) -> None:
-  """Rounds until nothing more can change, or another one would not fit into the budget; at least one."""
-  ends, took = clock() + budget, 0.0
-  while not race.rounds or (not race.is_over and clock() + took <= ends):
+  """Rounds until nothing more can change, or another one would not fit into the time; at least one."""
+  rounds, took = race.rounds, 0.0
+  while race.rounds == rounds or (not race.is_over and clock() + took <= ends):
     started, before = clock(), list(race.running)
     race.run(entrants, clock)
     took = clock() - started
     for gone in before:
       if gone not in race.running:
-        said(f'{gone} is dropped after {race.rounds} rounds')
+        said(f'{gone} is dropped after {len(race.seconds[gone])} rounds')
 
 
 def _budget(given: Any) -> float:

@@ -28,7 +28,8 @@ class Clock:
 
 def raced(seconds, batches, rounds):
   clock = Clock()
-  race = Race.of(list(seconds), 'greedy', batches)
+  race = Race('greedy', batches)
+  race.join(seconds)
   entrants = {name: clock.entrant(one) for name, one in seconds.items()}
   for _ in range(rounds):
     race.run(entrants, clock)
@@ -66,8 +67,8 @@ def test_a_lead_within_noise_is_none():
 
 
 @pytest.mark.parametrize('batches, rounds, said', [
-  (4, 12, 'the batches of prompts are 4, too few to tell candidates apart, which takes 5'),
-  (9, 4, 'the budget was enough for 4 batches, too few to tell candidates apart, which takes 5'),
+  (4, 12, 'there are 4 batches of prompts, too few to tell candidates apart, which takes 5'),
+  (9, 4, 'the budget was enough for 4 batches of prompts, too few to tell candidates apart, which takes 5'),
 ])  # fmt: skip
 def test_few_batches_tell_nothing(batches, rounds, said):
   assert raced({'greedy': 3.0, 'fast': 1.0}, batches, rounds).winner() == ('greedy', f'greedy is kept: {said}')
@@ -76,12 +77,13 @@ def test_few_batches_tell_nothing(batches, rounds, said):
 def test_a_moment_in_which_the_machine_was_busy_does_not_count():
   busy = lambda batch, visit: 100.0 if visit == 1 else 1.0
   race = raced({'greedy': 3.0, 'fast': busy}, batches=5, rounds=15)
-  assert race.seconds_per_batch('fast') == 1.0 and race.ratio('fast', 'greedy').value == pytest.approx(3.0)
+  assert race.seconds_per_batch('fast', 'fast') == 1.0 and race.ratio('fast', 'greedy').value == pytest.approx(3.0)
 
 
 def test_each_round_begins_with_another_candidate():
   order = []
-  race = Race.of(['greedy', 'a', 'b'], 'greedy', 5)
+  race = Race('greedy', 5)
+  race.join(['greedy', 'a', 'b'])
   entrants = {name: lambda batch, name=name: order.append((name, batch)) or 1 for name in race.running}
   ticks = iter(range(100))
   for _ in range(2):
@@ -97,3 +99,20 @@ def test_it_is_over_when_more_rounds_would_change_nothing():
   equal = {'greedy': 3.0, 'a': 1.0, 'b': 1.0}
   assert not raced(equal, batches=2, rounds=racing.VISITS * 2 - 1).is_over
   assert raced(equal, batches=2, rounds=racing.VISITS * 2).is_over
+
+
+def test_who_joins_later_is_compared_over_the_rounds_that_both_were_in():
+  """The machine becomes half as fast when the third one joins, which is the fastest."""
+  clock = Clock()
+  race = Race('greedy', 6)
+  race.join(['greedy', 'fast'])
+  slowing = lambda seconds: lambda batch, visit: seconds * (1 if visit < 7 else 2)
+  entrants = {name: clock.entrant(slowing(seconds)) for name, seconds in (('greedy', 3.0), ('fast', 1.0))}
+  entrants['late'] = clock.entrant(1.0)
+  for number in range(14):
+    if number == 7:
+      race.join(['late'])
+    race.run(entrants, clock)
+  assert race.ratio('late', 'greedy').value == pytest.approx(6.0)
+  assert race.running == ['greedy', 'late'] and len(race.seconds['fast']) == 7 + racing.LEAST
+  assert race.winner()[0] == 'late'

@@ -93,7 +93,7 @@ def test_where_all_take_as_long_greedy_is_kept_and_it_is_said():
 
 def test_few_prompts_are_said_and_greedy_is_kept():
   found = tune({'lookup': fd.PromptLookup(2, 4)}, PROMPTS[:3] * 9)  # the same ones again tell nothing
-  assert found.name == 'greedy' and 'the batches of prompts are 3, too few to tell candidates apart' in found.why
+  assert found.name == 'greedy' and 'there are 3 batches of prompts, too few to tell candidates apart' in found.why
   assert found.prompts == 3
 
 
@@ -102,16 +102,24 @@ def test_rows_are_decoded_together():
   assert found.rows == 2 and found.prompts == 12 and found.table[1].same == 1
 
 
-def test_the_first_half_of_the_budget_compiles_and_who_comes_too_late_is_said():
+def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race():
+  """Compiling takes 10 seconds of 39: two candidates at first, a third when these have raced, and never a fourth."""
+  clock = Ticks(0.01)
+
+  def said(line):
+    clock.now += 10 * line.startswith('compiling')
+
   given = {f'lookup {k}': fd.PromptLookup(2, k) for k in (2, 3, 4)}
-  found = fd.tune(MODEL, PARAMS, given, PROMPTS, max_len=8, budget=10, clock=Ticks(1.0))
-  assert [one.rounds > 0 for one in found.table] == [True, True, True, False]
-  assert found.table[-1].said == 'not run: compiling the others took half of the budget'
+  found = fd.tune(MODEL, PARAMS, given, PROMPTS, max_len=8, budget=39, said=said, clock=clock)
+  greedy, first, second, third = (one.rounds for one in found.table)
+  assert greedy == first > second >= len(PROMPTS) and third == 0
+  assert found.table[-1].said == 'not run: the budget was not enough to compile it'
+  assert found.compile_seconds == pytest.approx(30, abs=1)
 
 
 def test_a_budget_too_small_for_one_round_is_a_sentence():
   with pytest.raises(
-    fd.UserError, match=r'the budget of 2 s ended before one round: compiling 2 candidates took \d+ s'
+    fd.UserError, match=r'the budget ended before one round: compiling 2 candidates took \d+ s, so give'
   ):
     fd.tune(MODEL, PARAMS, {'lookup': fd.PromptLookup(2, 4)}, PROMPTS, max_len=8, budget=2, clock=Ticks())
 
