@@ -91,9 +91,11 @@ class KVCache:
 def _put(
   entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']
 ) -> Float[Array, 'b g s p']:
-  zero = jnp.zeros((), start.dtype)
+  zero, new = jnp.zeros((), start.dtype), new.astype(entry.dtype)
+  if len(entry) == 1:
+    return jax.lax.dynamic_update_slice(entry, new, (zero, zero, start[0], zero))
 
   def write_row(row: Array, new_row: Array, at: Array) -> Array:
     return jax.lax.dynamic_update_slice(row, new_row, (zero, at, zero))
 
-  return jax.vmap(write_row)(entry, new.astype(entry.dtype), start)
+  return jax.vmap(write_row)(entry, new, start)

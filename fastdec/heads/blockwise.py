@@ -119,14 +119,13 @@ class BlockwiseHeads(Context):
     self, params: Params, hidden: Float[Array, 'b d'], root: Float[Array, 'b e'] | None = None
   ) -> Float[Array, 'b h d']:
     """The hidden states of all outputs, at one position a row."""
-    h = params['b2'].shape[0]
+    w2, b2 = params['w2'], params['b2']
     units = jax.nn.relu(affine(self.seen(hidden, root), params['w1'], params['b1']))
-    if self.layout == 'separate':
-      per_head = [units[:, j * self.d_ff : (j + 1) * self.d_ff] for j in range(h)]
-    else:
-      per_head = [units] * h
-    outputs = [affine(per_head[j], params['w2'][j], params['b2'][j]) for j in range(h)]
-    return hidden[:, None] + jnp.stack(outputs, axis=1)
+    if self.layout == 'paper':
+      outputs = jax.vmap(affine, (None, 0, 0), 1)(units, w2, b2)
+    else:  # one product with an axis of heads: slices of w2 would be copied in every call
+      outputs = jax.vmap(affine, (1, 0, 0), 1)(units.reshape(len(units), -1, self.d_ff), w2, b2)
+    return hidden[:, None] + outputs
 
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
     """The heads and parameters that draft `depth` tokens below the root: without p1, and without the later heads."""

@@ -117,8 +117,9 @@ def weights_of(
 
 def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float[Array, 'b n h p']:
   """What the queries get: the values in these shares."""
-  mixed = jnp.einsum('bgrns,bgsp->bngrp', weights, v)
-  return mixed.reshape(*mixed.shape[:2], -1, mixed.shape[-1])
+  b, g, r, n, s = weights.shape
+  mixed = jax.lax.dot_general(weights.reshape(b, g, r * n, s), v, (((3,), (2,)), ((0, 1), (0, 1))))
+  return jnp.moveaxis(mixed.reshape(b, g, r, n, -1), 3, 1).reshape(b, n, g * r, -1)
 
 
 def attend_locally(
