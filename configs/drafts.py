@@ -1,4 +1,4 @@
-"""Draft networks for a finished base: EAGLE's autoregressive one, and the one-pass one of a block (fastdec/heads).
+"""Drafters for a finished base: heads, EAGLE's autoregressive network, and the one-pass one of a block (fastdec/heads).
 
   python -m experiments.train   --config=configs/wmt14.py:scale=smoke --workdir=out/base
   python -m experiments.distill --config=configs/wmt14.py:scale=smoke --config.distill.beam=1 --teacher=out/base \\
@@ -6,8 +6,8 @@
   python -m experiments.train   --config=configs/drafts.py:scale=smoke,kind=eagle --config.base=out/base \\
     --config.data.own=out/own --workdir=out/eagle
 
-The draft is in out/eagle/draft. Its base is any run of experiments.train: its sizes are read from its folder, and
---config.data is what it was trained on.
+The draft is in out/eagle/draft; heads are in out/heads/model, with the base. The base is any run of
+experiments.train: its sizes are read from its folder, and --config.data is what it was trained on.
 
   python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation --workdir=out/drafts-smoke
 
@@ -24,6 +24,7 @@ task
   lm           the base is a language model of captions: the target of configs/speculative.py
 
 kind
+  heads      Stern's, which read the root too and order their guesses behind the one before (fastdec/heads/context.py)
   eagle      guesses one after another, each behind the one before
   block      guesses all at once
 
@@ -44,12 +45,15 @@ def get_config(arg=''):
   """The config of a draft of this kind, on a base for this task, at this scale."""
   scales = {'smoke': smoke, 'tiny': tiny, 'multi30k': multi30k}
   regimes, tasks = ('regular', 'both'), ('translation', 'lm')
-  choice = parse_arg(arg, scale=tuple(scales), task=tasks, kind=('eagle', 'block'), regime=regimes)
-  draft = {'eagle': eagle, 'block': block}[choice.kind]()
-  of_loss = {'passes': 4} if choice.kind == 'eagle' else {}
+  choice = parse_arg(arg, scale=tuple(scales), task=tasks, kind=('eagle', 'block', 'heads'), regime=regimes)
   config = scales[choice.scale](choice.task)
+  drafters = {
+    'heads': {'k': 8, 'heads': config['table']['heads'] | {'rooted': True, 'markov': 64, 'p1_share': 0.5}},
+    'eagle': {'draft': eagle(), 'loss': {'passes': 4, **loss()}, 'p1_share': 0.5},
+    'block': {'draft': block(), 'loss': loss(), 'p1_share': 0.5},
+  }
   named = {'scale': choice.scale, 'task': choice.task, 'kind': choice.kind, 'regime': choice.regime}
-  return locked(**named, base='', seed=0, mesh=mesh(), draft=draft, loss={**of_loss, **loss()}, p1_share=0.5, **config)
+  return locked(**named, base='', seed=0, mesh=mesh(), **drafters[choice.kind], **config)
 
 
 def smoke(task):

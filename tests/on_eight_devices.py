@@ -149,7 +149,8 @@ def rest(params, head_params):
 
 
 def drafts():
-  """The losses of draft networks: one trained on a model that stays, at a sample of places, and one with its model."""
+  """The losses of draft networks: one trained on a model that stays, at a sample of places, and one with its model; and
+  whether each decodes on 4 x 2 devices what it does on one."""
   target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
   same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
   eagle, block = EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)
@@ -161,7 +162,22 @@ def drafts():
   for module, task in tasks.items():
     table = (*TABLE, *module.partition(2))
     found[type(module).__name__] = {'1': losses(task, None, ()), '4 x 2': losses(task, mesh, table)}
-  return found
+  return {'losses': found, 'decoding': {type(module).__name__: drafted(target, module, mesh) for module in tasks}}
+
+
+def drafted(target, module, mesh):
+  """Whether a draft writes the same texts by the same blocks on a mesh; with `TopN` also what is wrong is accepted."""
+  params = module.init(jax.random.key(3))
+  strategies = {
+    EagleNetwork: lambda params: fd.Eagle((module, params), 2, 2, 5, fd.TopN(15)),
+    BlockNetwork: lambda params: fd.BlockDraft((module, params), rule=fd.TopN(15)),
+  }
+  made = strategies[type(module)]
+  alone = fd.decode(*target, SOURCES, made(params), max_len=10)
+  placed = place(target.params, mesh, TABLE), made(place(params, mesh, module.partition(2)))
+  there = fd.decode(target.module, placed[0], SOURCES, placed[1], max_len=10)
+  assert alone.mean_block_size > 1.1
+  return bool((alone.tokens == there.tokens).all() and (alone.block_sizes == there.block_sizes).all())
 
 
 def families():

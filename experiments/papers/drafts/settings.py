@@ -1,4 +1,4 @@
-"""What `configs/drafts.py` means: a draft network for a finished base, and how it is trained."""
+"""What `configs/drafts.py` means: heads or a draft network for a finished base, and how it is trained."""
 
 import dataclasses
 from typing import Any, Literal, Self
@@ -7,10 +7,11 @@ import numpy as np
 
 from configs.common import locked, to_dataclass
 from experiments.lab.captions import Captions, CaptionTraining
-from experiments.lab.settings import RunConfig, at_least
+from experiments.lab.settings import TUNED, HeadsConfig, HeadsTraining, RunConfig, at_least
 from experiments.lab.text import OnModelText, Text, TextConfig
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.tower import LayersConfig
@@ -28,7 +29,7 @@ MODELS = {'translation': Transformer, 'lm': LM}  # what a base is
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DraftConfig:
-  """What both kinds of drafts say; fields as in `configs/drafts.py`."""
+  """What both kinds of draft networks say; fields as in `configs/drafts.py`."""
 
   layers: int
   taps: tuple[int, ...]
@@ -131,12 +132,38 @@ class CaptionText(OnModelText, CaptionTraining):
     return Captions.of(self)
 
 
+class OnBase(HeadsTraining):
+  """Stern's heads on a finished base, trained as draft networks are."""
+
+  heads: HeadsConfig
+
+  def run(self, k: int, regime: str) -> RunConfig:
+    return self.finetune if regime in TUNED else self.freeze
+
+  def heads_for(self, k: int) -> BlockwiseHeads:
+    heads: Any = self.heads
+    words = self.open().model.vocab_size if heads.markov else None
+    names = ('d_ff', 'layout', 'first', 'dropout', 'rooted', 'markov')
+    same = {name: getattr(heads, name) for name in names}
+    return BlockwiseHeads(k=k, d_model=self.model.d_model, words=words, **same)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationHeads(TranslationText, OnBase):
+  heads: HeadsConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaptionHeads(CaptionText, OnBase):
+  heads: HeadsConfig
+
+
 @dataclasses.dataclass(frozen=True)
-class DraftExperiment:
-  """The training of one draft network; fields as in `configs/drafts.py`. Subclasses say of which kind."""
+class Experiment:
+  """The training of one drafter on a finished base; fields as in `configs/drafts.py`. Subclasses say of which kind."""
 
   task: Literal['translation', 'lm']
-  kind: Literal['eagle', 'block']
+  kind: Literal['heads', 'eagle', 'block']
   scale: str
   regime: Literal['regular', 'both']
   seed: int
@@ -145,18 +172,11 @@ class DraftExperiment:
   data: TextConfig
   train: RunConfig
   finetune: RunConfig
-  loss: DraftLoss
-  p1_share: float
-  draft: DraftConfig
 
   @classmethod
   def of(cls, config: Any) -> Self:
     """From a locked ConfigDict; what cannot be trained is a UserError, before any work."""
     return to_dataclass(cls, config)
-
-  def __post_init__(self) -> None:
-    if not 0 < self.p1_share < 1:
-      raise UserError(f'config.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
 
   @property
   def run(self) -> RunConfig:
@@ -164,19 +184,52 @@ class DraftExperiment:
     return self.finetune if self.regime == 'both' else self.train
 
   def text(self, model: Model) -> OnModelText:
-    """What is trained on, for a draft on this model.
+    """What is trained on, for a drafter on this model.
 
     Raises:
       UserError: the model is of another kind than the task means, or what `Training` says.
     """
+    same: Any = {'seed': self.seed, 'mesh': self.mesh, 'train': self.run, 'data': self.data}
+    kind: Any = TranslationText if self.task == 'translation' else CaptionText
+    return kind(model=self._sizes(model), **same)
+
+  def _sizes(self, model: Any) -> Any:
     wanted = MODELS[self.task]
-    if not isinstance(model, Transformer | LM) or not isinstance(model, wanted):
+    if not isinstance(model, wanted):
       given = f'task={self.task} means a base that is a {wanted.__name__}, and {self.base} holds a'
       raise UserError(f'{given} {type(model).__name__}: give another base, or the task that it was trained for')
-    same: Any = {'seed': self.seed, 'mesh': self.mesh, 'train': self.run, 'data': self.data}
-    if isinstance(model, Transformer):
-      return TranslationText(model=model.config, **same)
-    return CaptionText(model=model.config, **same)
+    return model.config
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadsExperiment(Experiment):
+  """Heads: block size k, and what `configs/wmt14.py` says of heads."""
+
+  k: int
+  heads: HeadsConfig
+
+  def __post_init__(self) -> None:
+    if self.k < 2:
+      raise UserError(f'config.k={self.k} is not possible: give 2 or more, the root and k - 1 guesses')
+
+  def training(self, model: Model) -> TranslationHeads | CaptionHeads:
+    """What `Run` trains on this model; errors as of `text`."""
+    same: Any = {name: getattr(self, name) for name in ('seed', 'mesh', 'train', 'finetune', 'data', 'heads')}
+    kind: Any = TranslationHeads if self.task == 'translation' else CaptionHeads
+    return kind(model=self._sizes(model), freeze=self.train, **same)
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftExperiment(Experiment):
+  """A draft network: what both kinds have."""
+
+  loss: DraftLoss
+  p1_share: float
+  draft: DraftConfig
+
+  def __post_init__(self) -> None:
+    if not 0 < self.p1_share < 1:
+      raise UserError(f'config.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +242,10 @@ class BlockExperiment(DraftExperiment):
   draft: BlockConfig
 
 
-KINDS = {'eagle': EagleExperiment, 'block': BlockExperiment}
+KINDS = {'heads': HeadsExperiment, 'eagle': EagleExperiment, 'block': BlockExperiment}
 
 
-def experiment_of(config: Any) -> DraftExperiment:
+def experiment_of(config: Any) -> HeadsExperiment | DraftExperiment:
   """The experiment of a locked ConfigDict, by its `kind`; mistakes in it are UserErrors, its `table` aside."""
   return KINDS[config.kind].of(locked(**{name: config[name] for name in config if name != 'table'}))
 

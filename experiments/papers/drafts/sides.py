@@ -7,21 +7,22 @@ from typing import Any, Literal
 from configs.common import to_dataclass
 from experiments.lab.decoding import DistillConfig
 from experiments.lab.distillation import Distilling
-from experiments.lab.settings import HeadsConfig, HeadsTraining, RunConfig, at_least
+from experiments.lab.settings import HeadsConfig, RunConfig, at_least
 from experiments.lab.text import OnText, TextConfig
 from experiments.papers.drafts.cells import CHAINS, DRAFTERS
 from experiments.papers.drafts.settings import (
   BlockConfig,
   BlockExperiment,
+  CaptionHeads,
   CaptionText,
   DraftExperiment,
   EagleConfig,
   EagleExperiment,
+  TranslationHeads,
   TranslationText,
   experiment_of,
 )
 from fastdec.errors import UserError
-from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
 
@@ -89,32 +90,6 @@ class CaptionTable(TableConfig):
 TABLES = {'translation': TranslationTable, 'lm': CaptionTable}
 
 
-class _Heads(HeadsTraining):
-  """Stern's heads, on what the base itself writes, trained as the drafts are."""
-
-  heads: HeadsConfig
-
-  def run(self, k: int, regime: str) -> RunConfig:
-    return self.train
-
-  def heads_for(self, k: int) -> BlockwiseHeads:
-    heads: Any = self.heads
-    words = self.open().model.vocab_size if heads.markov else None
-    names = ('d_ff', 'layout', 'first', 'dropout', 'rooted', 'markov')
-    same = {name: getattr(heads, name) for name in names}
-    return BlockwiseHeads(k=k, d_model=self.model.d_model, words=words, **same)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationHeads(TranslationText, _Heads):
-  heads: HeadsConfig
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CaptionHeads(CaptionText, _Heads):
-  heads: HeadsConfig
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writing(TranslationText, Distilling):
   """How a translator writes its own text."""
@@ -137,7 +112,10 @@ class SideBySide:
     """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
     if config.regime != 'regular':
       raise UserError(f'regime={config.regime} trains another base for each draft: the table is for regime=regular')
-    return cls(experiment_of(config), to_dataclass(TABLES[config.task], config.table, 'config.table'))
+    shared = experiment_of(config)
+    if not isinstance(shared, DraftExperiment):
+      raise UserError(f'kind={config.kind} is one row of the table, which has all kinds: leave out the kind')
+    return cls(shared, to_dataclass(TABLES[config.task], config.table, 'config.table'))
 
   def __post_init__(self) -> None:
     self.base()
@@ -171,9 +149,8 @@ class SideBySide:
     """The training of heads on a base, on its own text in a folder."""
     markov = self.table.block.markov if row == 'markov' else 0
     heads = dataclasses.replace(self.table.heads, rooted=row != 'heads', markov=markov)
-    data = dataclasses.replace(self.shared.data, own=own)
     same: dict[str, Any] = {
-      **self._same(self.shared.train, data),
+      **self._same(self.shared.train, dataclasses.replace(self.shared.data, own=own)),
       'freeze': self.shared.train,
       'finetune': self.shared.finetune,
     }

@@ -95,6 +95,19 @@ def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(n
   assert looked > 2 and state.block_sizes.max() > 2
 
 
+@pytest.mark.parametrize('name', ['eagle, a tree', 'block, a chain'])
+def test_stream_yields_the_blocks_of_decode(name):
+  of, make = REMEMBERING[name]
+  case, strategy = made(of), make(of)
+  rows = case.rows()
+  out = fd.decode(case.model, case.params, **rows, strategy=strategy, max_len=MAX_LEN)
+  blocks = list(fd.stream(case.model, case.params, **rows, strategy=strategy, max_len=MAX_LEN))
+  for row, length in enumerate(out.lengths):
+    assert [token for block in blocks for token in block[row]] == out.tokens[row, :length].tolist()
+    sizes = [len(block[row]) for block in blocks]
+    assert sizes == [1, *out.block_sizes[row, : len(blocks) - 1].tolist()] and max(sizes) > 1
+
+
 def test_a_static_tree_has_the_same_guesses_at_any_temperature():
   """Also where all words are candidates and nothing corrects them, as in published drafts of DFlash."""
   case, tree = made('lm with windows'), [[0], [2], [0, 1], [2, 0]]

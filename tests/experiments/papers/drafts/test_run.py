@@ -22,7 +22,6 @@ SETTINGS = {
   'train.rows': 4,
   'finetune.steps': 3,
   'finetune.rows': 4,
-  'loss.anchors': 4,
 }
 
 
@@ -40,7 +39,9 @@ def words(table, own):
   """The words of a command of `experiments.train`, but for --workdir."""
 
   def words(choices='kind=eagle', **changed):
-    settings = SETTINGS | {'data.cache': table.cache, 'base': f'{table.folder}/base', 'data.own': own} | changed
+    of_kind = {} if 'kind=heads' in choices else {'loss.anchors': 4}
+    places = {'data.cache': table.cache, 'base': f'{table.folder}/base', 'data.own': own}
+    settings = SETTINGS | of_kind | places | changed
     page = f'{ROOT}/configs/drafts.py:scale=smoke,{choices}'
     return [f'--config={page}', *(f'--config.{name}={value}' for name, value in settings.items())]
 
@@ -76,6 +77,17 @@ def test_a_block_is_trained(words, launch, tmp_path):
   assert params['warmth'].shape == (3,)
 
 
+def test_heads_that_read_the_root_are_trained_on_the_base_s_own_text(table, words, launch, tmp_path):
+  given = {'k': 3, 'heads.d_ff': 8, 'heads.markov': 3}
+  ended = launch('train', *words('kind=heads', **given), f'--workdir={tmp_path}/heads')
+  assert ended.code == 0, ended.err
+  heads, params = fd.load_heads(tmp_path / 'heads')
+  assert heads.k == 3 and heads.rooted and heads.markov == params['before'].shape[1] == 3
+  base, trunk = fd.load(table.folder / 'base')
+  model, same_trunk = fd.load(tmp_path / 'heads')
+  assert model == base and same(same_trunk, trunk)
+
+
 def test_both_are_trained_together_on_a_teacher_s_text(table, own, words, launch, tmp_path):
   given = {'data.own': '', 'data.distilled': own, 'draft.guesses': 2, 'loss.passes': 2}
   ended = launch('train', *words('kind=eagle,regime=both', **given), f'--workdir={tmp_path}/both')
@@ -91,6 +103,10 @@ def test_both_are_trained_together_on_a_teacher_s_text(table, own, words, launch
   ('choices', 'changed', 'told'),
   [
     ('kind=eagle', {'base': ''}, ['name its workdir by --config.base=']),
+    ('kind=heads', {'base': ''}, ['name its workdir by --config.base=']),
+    ('kind=heads', {'k': 1}, ['config.k=1 is not possible: give 2 or more']),
+    ('kind=heads,task=lm', {}, ['task=lm means a base that is a LM', 'holds a Transformer']),
+    ('kind=heads,regime=both', {}, ["regime=both with distilled text ''", '--config.data.distilled=']),
     ('kind=eagle', {'base': 'nowhere'}, ['nowhere is not a folder']),
     ('kind=eagle', {'base': '{table}/k2-finetune'}, ['was written by another model than']),
     ('kind=eagle', {'data.own': 'nowhere'}, ["there is no folder 'nowhere' with own text"]),
