@@ -56,6 +56,7 @@ STRICT = (
   'models/test_attention',
   'models/test_taps',
   'tokenizers/',
+  'tuning/test_prediction',
   'tuning/test_race',
   'training/drafts/test_rows',
   'training/test_losses',

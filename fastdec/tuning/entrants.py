@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
+import jax
 import numpy as np
 
 from fastdec.decoding.decode import decode
@@ -10,7 +11,9 @@ from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.protocol import Decoded, promise_of
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError
+from fastdec.evaluation.acceptance import accepted_by_place
 from fastdec.models.api import Model, Params
+from fastdec.tuning.prediction import STEPWISE, Member, Ran, member_of, predicted
 from fastdec.tuning.prompts import Batch
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures
@@ -93,4 +96,37 @@ def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figure
     rounds=rounds,
     compile_seconds=entrant.compile_seconds,
     said='' if name in race.running else f'dropped after {rounds} rounds',
+  )
+
+
+def predictions(
+  entrants: Mapping[str, Entrant], race: Race, nodes: Mapping[str, int], wide: Mapping[int, float]
+) -> dict[str, float]:
+  """How many times as fast as the plain strategy candidates should be (`prediction.predicted`).
+
+  Args:
+    entrants: all that keep the promise, whether they were in the race or not.
+    nodes: of each one's calls.
+    wide: seconds of a call of the target, by its nodes.
+  """
+  members = {name: member for name, one in entrants.items() if (member := member_of(one.strategy)) is not None}
+  ran = {name: _shown(name, members[name], entrants, race) for name in members if name in race.seconds}
+  stepwise = frozenset(name for name in members if isinstance(entrants[name].strategy, STEPWISE))
+  return predicted(members, ran, nodes, wide, stepwise)
+
+
+def _shown(name: str, member: Member, entrants: Mapping[str, Entrant], race: Race) -> Ran:
+  """What a candidate has shown, beside the plain one on the same batches."""
+  rounds = race.seconds[name].keys()
+  batches = sorted({number % race.batches for number in rounds})
+  ours, theirs = ([entrants[one].texts[i] for i in batches] for one in (name, race.plain))
+  later, called = (sum(int(np.sum(x)) for x in of) for of in ([o.lengths - 1 for o in ours], [o.calls for o in ours]))
+  together = jax.tree.map(lambda *parts: np.concatenate(parts), *ours)
+  return Ran(
+    seconds=race.seconds_per_batch(name, name),
+    steps=max(float(np.mean([np.max(out.calls) for out in ours])), 1.0),
+    plain_seconds=race.seconds_per_batch(race.plain, name),
+    plain_steps=max(float(np.mean([np.max(out.calls) for out in theirs])), 1.0),
+    tokens_per_call=later / max(called, 1),
+    accepted=accepted_by_place(together, member.size) if member.is_chain else (),
   )

@@ -6,6 +6,7 @@ One token a call, `Greedy` or `Sample`, always takes part and is kept unless som
 answer is never slower.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
@@ -19,13 +20,17 @@ from fastdec.decoding.settings import Whole, count, is_number
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
+from fastdec.struct import Bound
 from fastdec.tuning import machine
-from fastdec.tuning.entrants import Entrant, compiled, figures_of
+from fastdec.tuning.entrants import Entrant, compiled, figures_of, predictions
 from fastdec.tuning.prompts import batches_of
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures, Tuned
+from fastdec.tuning.widths import call_seconds
 
 BUDGET = 120.0  # seconds
+PREDICTING = 0.15  # of the budget
+WIDTHS_COST = 5  # compiling the programs that time calls by their width, in compilations of the plain strategy
 
 
 def tune(
@@ -76,12 +81,14 @@ def tune(
   taking_part = {other: one for other, one in candidates.items() if other not in left_out}
   entrants = {other: Entrant(model, params, one, batches, max_len) for other, one in taking_part.items()}
   race = Race(name, len(batches))
-  late = _race(race, entrants, begun + budget, said, clock)
+  late = _race(race, entrants, begun + (1 - PREDICTING) * budget, said, clock)
   left_out |= dict.fromkeys(late, 'not run: the budget was not enough to compile it')
   chosen, why = race.winner()
   figures = {other: figures_of(other, entrants, race) for other in race.seconds}
   for other, reason in left_out.items():
     figures[other] = Figures(other, promise_of(candidates[other].effective_rule), said=reason)
+  for other, speedup in _predicted(race, entrants, begun + budget, said, clock).items():
+    figures[other] = dataclasses.replace(figures[other], predicted=1e3 / race.tokens_per_second(name) / speedup)
   return Tuned(
     name=chosen,
     why=why,
@@ -126,6 +133,21 @@ def _race(
       ends += clock() - begun  # waiting for others is no part of the budget
       _run(race, entrants, (clock() + ends) / 2 if late else ends, said, clock)
   return list(late)
+
+
+def _predicted(
+  race: Race, entrants: Mapping[str, Entrant], ends: float, said: Callable[[str], None], clock: Callable[[], float]
+) -> dict[str, float]:
+  """How many times as fast as the plain strategy some candidates should be; {} where nothing can be said, or where the
+  programs that time calls would take longer to compile than there is time."""
+  nodes = {name: one.strategy.drafter.nodes for name, one in entrants.items()}
+  plain = entrants[race.plain]
+  if len(race.seconds) < 2 or clock() + WIDTHS_COST * plain.compile_seconds > ends:
+    return {}
+  said('timing calls by their width, for predictions')
+  target, texts = Bound(plain.model, plain.params), plain.texts[0].tokens.shape[1]
+  wide = call_seconds(target, plain.strategy.rule, plain.batches[0], texts, nodes.values(), clock)
+  return predictions(entrants, race, nodes, wide)
 
 
 def _longest(entrants: Mapping[str, Entrant]) -> float:
