@@ -22,18 +22,24 @@ def launches(hlo: str) -> int:
     hlo: `compiled.as_text()`.
   """
   computations, entry = _computations(hlo)
+  return len(list(_launched(computations, entry)))
 
-  def count(name: str) -> int:
-    total = 0
-    for opcode, line in computations[name]:
-      if opcode in OUTER:
-        branches = ','.join(re.findall(BRANCHES, line))
-        total += sum(map(count, re.findall(CALLED, line) + re.findall(r'[\w.-]+', branches)))
-      elif opcode not in NAMES and not opcode.endswith('-done'):
-        total += 1
-    return total
 
-  return count(entry)
+def of_loop(hlo: str) -> list[tuple[str, str]]:
+  """What `launches` counts in the body of the program's longest loop, in order: (opcode, line of the text)."""
+  computations, _ = _computations(hlo)
+  bodies = [list(_launched(computations, name)) for name in re.findall(r'body=%?([\w.-]+)', hlo)]
+  return max(bodies, key=len)
+
+
+def _launched(computations: dict[str, list[tuple[str, str]]], name: str) -> Iterator[tuple[str, str]]:
+  for opcode, line in computations[name]:
+    if opcode in OUTER:
+      branches = ','.join(re.findall(BRANCHES, line))
+      for inner in re.findall(CALLED, line) + re.findall(r'[\w.-]+', branches):
+        yield from _launched(computations, inner)
+    elif opcode not in NAMES and not opcode.endswith('-done'):
+      yield opcode, line
 
 
 def primitives(jaxpr: Any) -> int:
