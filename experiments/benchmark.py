@@ -4,6 +4,7 @@
   python -m experiments.benchmark --config=configs/image_speed.py --workdir=out/image-speed
   python -m experiments.benchmark --config=configs/lm_speed.py --workdir=out/lm-speed
   python -m experiments.benchmark --config=configs/draft_speed.py --workdir=out/draft-speed
+  python -m experiments.benchmark --config=configs/products.py --workdir=out/products
 
 The floor is the time to read, once, what a call must read (the decoder's weights, the vocabulary projection, the heads,
 the cache) at the bandwidth measured in the same process. Random weights and drafts that are hardly ever right: only
@@ -23,10 +24,11 @@ def main(words: list[str]) -> None:
   import pathlib
 
   from configs.common import to_dataclass
-  from experiments.speed import drafts, images, lm, translation
+  from experiments.speed import drafts, images, lm, products, translation
   from experiments.speed.variants import publish
 
-  kind = {'translation': translation, 'images': images, 'lm': lm, 'drafts': drafts}[CONFIG.value.task]
+  kinds = {'translation': translation, 'images': images, 'lm': lm, 'drafts': drafts, 'products': products}
+  kind = kinds[CONFIG.value.task]
   config = to_dataclass(kind.SpeedConfig, CONFIG.value)
   workdir = pathlib.Path(WORKDIR.value)
   workdir.mkdir(parents=True, exist_ok=True)

@@ -63,20 +63,17 @@ def quantized(x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32) -> Quanti
 
 def quantized_kernel(kernel: Float[Array, '*f d']) -> Quantized:
   """`quantized`, lying as the kernel does: the scales along the axes of its outputs."""
-  sharding = kernel.sharding
-  lies = _outputs_too(sharding, kernel.ndim) if isinstance(sharding, NamedSharding) else None
+  made, sharding = jax.eval_shape(quantized, kernel), kernel.sharding
+  lies = lying(made, sharding) if isinstance(sharding, NamedSharding) else None
   return jax.jit(quantized, out_shardings=lies)(kernel)
 
 
 def lying(leaf: Any, sharding: NamedSharding) -> Any:
-  """How a parameter lies, given how it would lie as one array: of a kernel in int8 both parts do."""
-  return _outputs_too(sharding, leaf.ndim) if isinstance(leaf, Quantized) else sharding
-
-
-def _outputs_too(kernel: NamedSharding, ndim: int) -> Quantized:
-  """The scales of a kernel of `ndim` axes lie along the axes of its outputs."""
-  lies: Any = (kernel, NamedSharding(kernel.mesh, P(*kernel.spec[: ndim - 1])))
-  return Quantized(*lies)
+  """How a parameter lies, given how it would lie as one array; of a kernel in int8, the scales along its outputs."""
+  if not isinstance(leaf, Quantized):
+    return sharding
+  of_scale = NamedSharding(sharding.mesh, P(*sharding.spec[: leaf.ndim - 1]))
+  return jax.tree.unflatten(jax.tree.structure(leaf), (sharding, of_scale))
 
 
 def quantize(module: Any, params: Any) -> Any:

@@ -191,6 +191,7 @@ def families():
   mesh = make_mesh(MESHES['4 x 2'])
   twice = lambda module, params: (params, place(params, mesh, module.partition(2)))
   grouped_params = twice(grouped, jax.jit(grouped.init)(jax.random.key(0)))
+  int8_params = twice(grouped, fd.quantize(grouped, grouped_params[0]))
   key_params = twice(one_key, jax.jit(one_key.init)(jax.random.key(1)))
   t5_params = twice(gated, jax.jit(gated.init)(jax.random.key(2)))
   fconv_params = twice(gates, jax.jit(gates.init)(jax.random.key(4)))
@@ -202,6 +203,7 @@ def families():
   tree = lambda module: [fd.Medusa((module, params), [[0], [1], [0, 0]]) for params in heads[module]]
   cases = {
     'grouped heads': (grouped, grouped_params, [fd.Greedy()] * 2),
+    'grouped heads in int8': (grouped, int8_params, [fd.Greedy()] * 2),
     'grouped heads, speculative': (grouped, grouped_params, speculative),
     'one key head': (one_key, key_params, [fd.Greedy()] * 2),
     't5': (gated, t5_params, [fd.Greedy()] * 2),

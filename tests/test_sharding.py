@@ -116,7 +116,7 @@ def families():
 
 @pytest.mark.slow
 def test_language_models_t5_and_fconv_decode_on_eight_devices_what_they_do_on_one(families):
-  assert len(families['tokens']) == 7 and all(families['tokens'].values()), families['tokens']
+  assert len(families['tokens']) == 8 and all(families['tokens'].values()), families['tokens']
 
 
 @pytest.mark.slow
@@ -207,6 +207,15 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
     'encoder_0/feed_forward/w2/kernel': P(None, 'model'),
   }
   assert specs(place(params, mesh, REPLICATED)) == {}
+
+
+def test_a_kernel_in_int8_lies_as_it_would_and_its_scales_along_its_outputs(mesh, params):
+  found = specs(place(fd.quantize(MODEL, params), mesh, TABLE))
+  assert found == specs(fd.quantize(MODEL, place(params, mesh, TABLE)))
+  of_kernels = {name: spec for name, spec in specs(place(params, mesh, TABLE)).items() if not name.endswith('bias')}
+  assert {name.removesuffix('/values'): spec for name, spec in found.items() if name.endswith('/values')} == of_kernels
+  assert found['decoder_0/attention/qkv/kernel/scale'] == P(None, 'model')  # [3, heads, width]
+  assert found['embedding/scale'] == P('model') and 'decoder_0/feed_forward/w2/kernel/scale' not in found
 
 
 def test_every_matrix_of_words_is_split_by_words(mesh):

@@ -25,7 +25,7 @@ from fastdec.files import read_json, whole_folder
 from fastdec.folders import dflash, eagle, medusa, mtp
 from fastdec.folders.folder import content_of
 from fastdec.folders.huggingface import DTYPES
-from fastdec.folders.load import known_dtype
+from fastdec.folders.load import kept_in
 from fastdec.folders.native import check_sizes, described, family_of, fitted
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.folders.tensors import INDEX, MTP, SINGLE, Tensors, conversion, files_of, fit
@@ -69,7 +69,8 @@ def load_draft(
   Args:
     path: our folder, or the workdir of a run that trained one; or as published: EAGLE-1, -2 and -3 (SafeAILab,
       SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model that has `mtp.*` tensors.
-    dtype: computes and keeps the parameters in this type (None: in the type that config.json says).
+    dtype: computes and keeps the parameters in this type (None: in the type that config.json says). 'int8': as None,
+      with the kernels of products in int8.
     mesh: devices over which it lies, as of `load` (None: one device).
     taps: the target's layers whose states it reads, k being the residual stream after k layers. None: what its folder
       says. Official drafts of EAGLE-3 say nothing, and a rule is followed once the target is known.
@@ -79,7 +80,7 @@ def load_draft(
       number than it reads.
   """
   folder = _found(pathlib.Path(path))
-  name = known_dtype(dtype)
+  name, in_int8 = kept_in(dtype)
   config = read_json(folder / 'config.json')
   read = _own if 'format' in config else _published
   try:
@@ -87,7 +88,7 @@ def load_draft(
   except UserError as error:
     told = str(error)
     raise UserError(told if str(folder) in told else f'{folder}: {told}') from None
-  return module, put(stored, module, module.layers.dtype, mesh)
+  return module, put(stored, module, module.layers.dtype, mesh, in_int8)
 
 
 def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:

@@ -21,11 +21,13 @@ class Folder(abc.ABC):
     path: where the files are; of a training run, its `model/`.
     config: what config.json says.
     dtype: what is computed in, and what parameters are kept in; None: what the model was trained to compute in.
+    in_int8: whether the kernels of products are kept in int8 (`fastdec.quantized`); then all else is as for None.
   """
 
   path: pathlib.Path
   config: Mapping[str, Any]
   dtype: str | None = None
+  in_int8: bool = False
 
   @property
   @abc.abstractmethod

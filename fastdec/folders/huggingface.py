@@ -84,7 +84,7 @@ class HuggingFaceFolder(Folder):
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
-    return put(stored, model, None if as_stored else model.config.dtype, mesh)
+    return put(stored, model, None if as_stored else model.config.dtype, mesh, self.in_int8)
 
   @property
   def has_heads(self) -> bool:

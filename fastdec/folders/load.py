@@ -22,7 +22,8 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
 
   Args:
     path: a model folder, the workdir of a finished training run, or a folder of published heads.
-    dtype: computes and keeps the parameters in this type (None: in the type that the model was trained to compute in).
+    dtype: computes and keeps the parameters in this type (None: in the type that the model was trained to compute in);
+      'int8': as None, with the kernels of products in int8.
 
   Raises:
     UserError: there is no such folder, it is of no format that we know, or no model computes in such a type.
@@ -34,14 +35,14 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     raise UserError(f'{path} is not a folder: give a model folder or the workdir of a finished training run')
   if (path / 'model' / 'config.json').is_file():
     path = path / 'model'  # of a finished run
-  name = known_dtype(dtype)
+  kept = kept_in(dtype)
   config = read_json(path / 'config.json') if (path / 'config.json').is_file() else {}  # published heads do without
   if medusa.holds_heads(path, config):
-    return medusa.MedusaFolder(path, config, name)
+    return medusa.MedusaFolder(path, config, *kept)
   if huggingface.is_theirs(config):
-    return huggingface.HuggingFaceFolder(path, config, name)
+    return huggingface.HuggingFaceFolder(path, config, *kept)
   native.check_is_ours(path, config)
-  return native.NativeFolder(path, config, name)
+  return native.NativeFolder(path, config, *kept)
 
 
 def load(path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None) -> tuple[Any, Params]:
@@ -53,6 +54,7 @@ def load(path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = Non
   Args:
     path: the folder, ours or one of Hugging Face's with safetensors.
     dtype: computes and keeps the parameters in this type (None: in the type that the model was trained to compute in).
+      'int8': as None, with the kernels of products in int8, as `fd.quantize` makes them: a quarter of the bytes.
     mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None: one device).
 
   Raises:
@@ -79,12 +81,12 @@ def content(path: PathLike) -> str:
   return open(path).content
 
 
-def known_dtype(dtype: DTypeLike | None) -> str | None:
-  """The name of a type that models compute in."""
+def kept_in(dtype: DTypeLike | None) -> tuple[str | None, bool]:
+  """The name of a type that models compute in (None: their own), and whether kernels are kept in int8."""
   try:
     name = None if dtype is None else jnp.dtype(dtype).name
   except (TypeError, ValueError):
     name = str(dtype)
-  if name not in (None, *huggingface.DTYPES):
-    raise UserError(f'dtype={name!r} is not possible: give one of {", ".join(huggingface.DTYPES)}')
-  return name
+  if name not in (None, 'int8', *huggingface.DTYPES):
+    raise UserError(f'dtype={name!r} is not possible: give one of {", ".join(huggingface.DTYPES)}, int8')
+  return (None, True) if name == 'int8' else (name, False)

@@ -106,7 +106,7 @@ class MedusaFolder(HuggingFaceFolder):
     """
     stored = {name: self._tensors[name] for name in set(self._names.values())}  # what heads share stays one array
     found = {ours: stored[name] for ours, name in self._names.items()}
-    return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh)
+    return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh, self.in_int8)
 
   @functools.cached_property
   def _tensors(self) -> Tensors:

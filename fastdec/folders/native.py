@@ -111,9 +111,9 @@ class NativeFolder(Folder):
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     if not isinstance(self.model, Transformed):
-      return put(self._stored('model', self.model), self.model, self._kept(as_stored), mesh)
+      return put(self._stored('model', self.model), self.model, self._kept(as_stored), mesh, self.in_int8)
     stored = {'model': self._stored('model', self.model.model), 'heads': self._stored('heads', self.heads)}
-    return put(stored, self.model, self._kept(as_stored), mesh)
+    return put(stored, self.model, self._kept(as_stored), mesh, self.in_int8)
 
   @property
   def has_heads(self) -> bool:
@@ -127,7 +127,7 @@ class NativeFolder(Folder):
     return described(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    return put(self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh)
+    return put(self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh, self.in_int8)
 
   def _kept(self, as_stored: bool) -> str | None:
     """The type of parameters: the model's, which its heads share."""

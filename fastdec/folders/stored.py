@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
+from fastdec.quantized import is_quantized, kernels_of, quantized_kernel
 from fastdec.sharding import check_axes, partition_of, shardings_of
 
 DTYPES = {
@@ -119,8 +120,13 @@ def write(file: pathlib.Path, params: Params) -> None:
   """Writes parameters as a safetensors file, named by their paths: one after the other, so that the host holds one.
 
   Raises:
+    UserError: they are in int8.
     OSError: it cannot be written.
   """
+  if is_quantized(params):
+    raise UserError(
+      f"parameters in int8 are not written ({file}): save those that they were made of, and load with dtype='int8'"
+    )
   named = sorted(flatten_dict(params, sep='/').items(), key=lambda entry: (-entry[1].dtype.itemsize, entry[0]))
   header, end = {}, 0
   for name, value in named:
@@ -135,7 +141,7 @@ def write(file: pathlib.Path, params: Params) -> None:
       opened.write(np.asarray(jax.device_get(value), order='C').reshape(-1).view(np.uint8).data)
 
 
-def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None) -> Params:
+def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None, in_int8: bool = False) -> Params:
   """Reads parameters one after the other, each straight onto the device or onto its parts of the mesh.
 
   Args:
@@ -143,19 +149,26 @@ def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None) -> Pa
     module: the model, or the heads, whose `partition` says how they lie on the mesh.
     dtype: what they are converted to while they are read, but for whole numbers; None: as they are stored.
     mesh: the devices; None: JAX's default device.
+    in_int8: whether the kernels of products become int8, each before the next is read.
 
   Raises:
-    UserError: a mesh with other axes, or one that does not divide a parameter. Nothing has been read then.
+    UserError: a mesh with other axes, or one that does not divide a parameter; int8 of a module that it does not serve.
+      Nothing has been read then.
   """
   leaves, structure = jax.tree.flatten(stored)
+  is_kernel = kernels_of(module) if in_int8 else lambda name: False
+  named = jax.tree.leaves_with_path(stored)
+  are_kernels = [is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')) for path, _ in named]
   shardings = [None] * len(leaves)
   if mesh is not None:
     check_axes(mesh)
     shardings = jax.tree.leaves(shardings_of(stored, mesh, partition_of(module, mesh.shape['model'])))
   arrays = {}
-  for leaf, sharding in zip(leaves, shardings, strict=True):
+  for leaf, sharding, becomes_int8 in zip(leaves, shardings, are_kernels, strict=True):
     if id(leaf) not in arrays:
-      arrays[id(leaf)] = _put(leaf, dtype, sharding)
+      array = _put(leaf, dtype, sharding)
+      arrays[id(leaf)] = quantized_kernel(array) if becomes_int8 else array
+      del array  # before the next is read
   return structure.unflatten([arrays[id(leaf)] for leaf in leaves])
 
 

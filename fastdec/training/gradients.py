@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from fastdec.errors import UserError
 from fastdec.models.api import Params
+from fastdec.quantized import is_quantized
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.state import Task
 
@@ -21,7 +23,12 @@ def gradients_of(
 
   Args:
     parts: computed one after the other; a divisor of the batch's rows.
+
+  Raises:
+    UserError: there are parameters in int8, through which no gradient passes.
   """
+  if is_quantized((params, frozen)):
+    raise UserError('parameters in int8 cannot be trained, nor trained on: load the model without dtype=int8')
   slope = jax.grad(task.loss, has_aux=True)
   if parts == 1:
     return slope(params, frozen, batch, key)

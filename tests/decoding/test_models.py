@@ -181,3 +181,11 @@ def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
   """p = q, but for rounding: the draft reads token by token, and the target all at once."""
   out = sampled(name, made(name).params, fd.Rejection(), 0.0, 10_000 if name in KINDS else 100)
   assert (out.block_sizes[:, :2] == np.array([3, 1])).all()
+
+
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble'])
+def test_wide_calls_in_int8_write_what_narrow_ones_do(name):
+  case = made(name)
+  in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params))
+  greedy, wide = (in_int8.decode(strategy, MAX_LEN) for strategy in (fd.Greedy(), fd.PromptLookup(ngram=1, k=4)))
+  np.testing.assert_array_equal(greedy.tokens, wide.tokens)

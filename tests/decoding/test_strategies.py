@@ -161,7 +161,10 @@ def trained_params(family):
 
 @functools.cache
 def network_made(name, kind, family):
-  """A draft network with fresh parameters, or trained by what the trained model writes."""
+  """A draft network with fresh parameters, or trained by what the trained model writes; in int8 as the latter."""
+  if kind == 'int8':
+    network, params = network_made(name, 'trained', family)
+    return network, fd.quantize(network, params)
   network, target = network_of(name, family), Bound(MODELS[family], made(kind, family)[0])
   params = network.init(jax.random.key(2))
   ids = {'ids': params.pop('ids')} if 'ids' in params else {}
@@ -186,7 +189,11 @@ def network_made(name, kind, family):
 @functools.cache
 def made(kind, family='transformer'):
   """(params, {name: head params}, the oracle's tokens)."""
-  if kind == 'random':
+  if kind == 'int8':
+    params, heads, _ = made('trained', family)
+    params = fd.quantize(MODELS[family], params)
+    heads = {name: fd.quantize(heads_of(family)[name], heads[name]) for name in heads}
+  elif kind == 'random':
     params, heads = random_params(family), {n: h.init(jax.random.key(1)) for n, h in heads_of(family).items()}
   else:
     heads = dict(trained_params(family))
@@ -233,6 +240,15 @@ def test_exact_is_lossless(name, kind, family):
   np.testing.assert_array_equal(out.tokens, expected)
   np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
   assert out.tokens[-1].tolist() == [1] + [0] * (MAX_LEN - 1)  # the empty sentence
+
+
+@pytest.mark.parametrize('name', ['blockwise', 'medusa', 'speculative', 'eagle', 'block'])
+def test_exact_is_lossless_in_int8_too(name, family='transformer'):
+  """Target, heads and drafts are in int8; the oracle's whole sequences are the int8 model's own."""
+  params, _, expected = made('int8', family)
+  out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit('int8', family)), max_len=MAX_LEN)
+  np.testing.assert_array_equal(out.tokens, expected)
+  assert out.mean_block_size > 2
 
 
 @pytest.mark.parametrize('family', MODELS)

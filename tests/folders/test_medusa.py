@@ -108,6 +108,14 @@ def test_heads_in_a_whole_file_go_before_those_of_an_index(tmp_path):
   np.testing.assert_array_equal(params['head_0']['projection']['kernel'], new['lm_heads.0.weight'])
 
 
+def test_int8_keeps_one_projection_for_all_heads_one_array(tmp_path):
+  tensors = as_vllm(tensors_of(own=False)) | {'lm_head.weight': tensors_of()['0.1.weight']}
+  write(tmp_path, tensors, 'model.safetensors', VLLM)
+  (heads, params), in_int8 = fd.load_heads(tmp_path), fd.load_heads(tmp_path, 'int8')[1]
+  jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(heads, params))
+  assert in_int8['head_0']['projection']['kernel'] is in_int8['head_2']['projection']['kernel']
+
+
 def test_blocks_without_biases_have_zeros(tmp_path):
   tensors = {name: x for name, x in as_vllm(tensors_of()).items() if 'bias' not in name}
   _, params = fd.load_heads(write(tmp_path, tensors, 'model.safetensors', VLLM))

@@ -59,7 +59,7 @@ def published(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('dtype', [None, 'float32'])
+@pytest.mark.parametrize('dtype', [None, 'float32', 'int8'])
 def test_no_device_holds_more_than_its_parts_and_one_tensor(published, dtype):
   found = on_a_mesh('devices', published, *([dtype] if dtype else []))
   for most, end in zip(found['most'], found['end'], strict=True):

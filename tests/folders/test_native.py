@@ -14,6 +14,7 @@ from fastdec import folders
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.folders import stored
+from fastdec.folders.stored import Stored
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
@@ -101,6 +102,48 @@ def test_a_dtype_is_that_of_parameters_and_computation(folder):
 def test_a_type_that_no_model_computes_in_is_refused(load, dtype, folder):
   with pytest.raises(fd.UserError, match='is not possible: give one of float32, bfloat16, float16, float64'):
     load(folder, dtype=dtype)
+
+
+def test_int8_is_what_quantizing_makes_of_it(folder):
+  """The model computes in its own type, and its heads come in int8 too."""
+  (model, params), (heads, head_params) = fd.load(folder), fd.load_heads(folder)
+  for name in ('int8', np.int8):
+    loaded, loaded_params = fd.load(folder, name)
+    assert loaded == model
+    jax.tree.map(np.testing.assert_array_equal, loaded_params, fd.quantize(model, params))
+    jax.tree.map(np.testing.assert_array_equal, fd.load_heads(folder, name)[1], fd.quantize(heads, head_params))
+
+
+def test_int8_of_a_learned_p1(parts, tmp_path):
+  model, params, _, tokenizer = parts
+  heads = BlockwiseHeads(k=3, d_model=8, d_ff=6, first='transformed')
+  folders.save(tmp_path, model, params, tokenizer, (heads, jax.jit(heads.init)(jax.random.key(2))))
+  loaded, whole = fd.load(tmp_path)
+  made = fd.load(tmp_path, 'int8')[1]
+  jax.tree.map(np.testing.assert_array_equal, made, fd.quantize(loaded, whole))
+  assert fd.decode(loaded, made, np.array([[5, 6, 1]], np.int32), fd.Greedy(), max_len=3).tokens.shape == (1, 3)
+
+
+def test_no_more_than_one_tensor_is_there_in_float32(folder, monkeypatch):
+  most, read = [], Stored.__getitem__
+
+  def watched(stored, index):
+    there = [x for x in jax.live_arrays() if id(x) not in before and x.dtype == np.float32 and x.ndim > 1]
+    most.append(sum(x.nbytes for x in there))
+    return read(stored, index)
+
+  before = [id(x) for x in jax.live_arrays()]
+  monkeypatch.setattr(Stored, '__getitem__', watched)
+  params = fd.load(folder, 'int8')[1]
+  scales = sum(x.nbytes for x in jax.tree.leaves(params) if x.dtype == np.float32 and x.ndim > 1)
+  assert max(most) <= scales
+
+
+def test_what_is_in_int8_is_not_saved(parts, tmp_path):
+  model, params, _, tokenizer = parts
+  with pytest.raises(fd.UserError, match=r'parameters in int8 are not written .* save those that they were made of'):
+    folders.save(tmp_path / 'model', model, fd.quantize(model, params), tokenizer)
+  assert not (tmp_path / 'model').exists()
 
 
 def test_transformed_heads_make_another_model(parts, tmp_path):

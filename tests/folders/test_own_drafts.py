@@ -74,6 +74,17 @@ def test_it_comes_in_the_type_that_is_asked_for_but_for_whole_numbers(tmp_path):
   assert types == {'network': {'bfloat16'}, 'output': {'bfloat16'}, 'ids': {'int32'}}
 
 
+@pytest.mark.parametrize('kind', ['eagle-3', 'block'])
+def test_int8_is_what_quantizing_makes_of_it(kind, tmp_path):
+  module, params = made(DRAFTS[kind])
+  fd.save_draft(tmp_path / 'draft', (module, params))
+  loaded, in_int8 = fd.load_draft(tmp_path / 'draft', 'int8')
+  assert loaded == module
+  jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, params))
+  with pytest.raises(fd.UserError, match='parameters in int8 are not written'):
+    fd.save_draft(tmp_path / 'other', (module, in_int8))
+
+
 def test_taps_are_set_explicitly(tmp_path):
   fd.save_draft(tmp_path, made(DRAFTS['eagle-3']))
   assert fd.load_draft(tmp_path, taps=[0, 2, 4])[0] == dataclasses.replace(DRAFTS['eagle-3'], taps=(0, 2, 4))

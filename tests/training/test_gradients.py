@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fastdec as fd
 from fastdec import folders
+from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.tokenizers.sentencepiece import Tokenizer
@@ -15,7 +17,7 @@ from fastdec.training.gradients import gradients_of
 from fastdec.training.loop import make_step
 from fastdec.training.losses import model_loss
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.state import Task, TrainState, base_task, finetuned_heads_task
+from fastdec.training.state import Task, TrainState, base_task, finetuned_heads_task, frozen_heads_task
 from tests.training.fakes import Bigram, Matrices, on_device, packed, pairs
 
 MODEL = Bigram()
@@ -132,3 +134,16 @@ def test_what_was_trained_in_half_precision_loads_in_either(trained, tmp_path):
     assert loaded.config.dtype == dtype and {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
   close(folders.load(tmp_path / 'model', 'float32')[1], state.params, rtol=0)
   close(folders.open(tmp_path / 'model').params(as_stored=True), state.params, rtol=0)  # to train on
+
+
+def test_parameters_in_int8_are_neither_trained_nor_trained_on():
+  model = Transformer(TransformerConfig(vocab_size=30, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1))
+  params = jax.jit(model.init)(jax.random.key(0))
+  in_int8, key = fd.quantize(model, params), jax.random.key(1)
+  heads = BlockwiseHeads(k=2, d_model=8, d_ff=8)
+  for task, trained in (
+    (base_task(model, start=in_int8), in_int8),
+    (frozen_heads_task(model, heads, in_int8), heads.init(key)),
+  ):
+    with pytest.raises(fd.UserError, match='parameters in int8 cannot be trained, nor trained on'):
+      gradients_of(task, trained, task.frozen, pairs(0, rows=2), key)
