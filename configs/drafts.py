@@ -124,7 +124,7 @@ def multi30k(task):
 
 def training(*, steps, warmup, constant=2e-3):
   """Adam with b2 = .98, up to a peak rate and down to 0."""
-  every = max(steps // 10, 1)
+  every = max(steps // 20, 1)
   settings = run(steps=steps, warmup=warmup, every=every, schedule='linear', constant=constant, rows=16, span=0.05)
   return settings | {'b2': 0.98}
 
