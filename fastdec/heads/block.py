@@ -241,7 +241,7 @@ class BlockNetwork(DraftNetwork):
     self,
     params: Params,
     before: Int[Array, '*b'],
-    words: Int[Array, '*#b m'] | None,
+    after: Float[Array, '*#b m r'] | None,
     state: Float[Array, '*b d'],
     carry: Float[Array, '*b r'],
   ) -> tuple[Float[Array, '*b m'], Float[Array, '*b r']]:
@@ -250,15 +250,14 @@ class BlockNetwork(DraftNetwork):
     Args:
       params: the draft's parameters.
       before: the target's id of that token: the root for the first row.
-      words: the draft's words that are asked for, behind each token before or behind all (None: all words).
+      after: params['after'] of the words that are asked for, behind each token before or behind all (None: all words).
       state: of the row that guesses now.
       carry: zeros for the first row, then what the bias of the row before returned.
     """
     made, carry = self.call(params, params['before'][before], state, carry, method='latent')
-    after = params['after']
-    if words is None:
-      return jnp.einsum('...r,vr->...v', made, after), carry
-    return jnp.einsum('...r,...mr->...m', made, after[words]), carry
+    if after is None:
+      return jnp.einsum('...r,vr->...v', made, params['after']), carry
+    return jnp.einsum('...r,...mr->...m', made, after), carry
 
   def confidence(self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']) -> Float[Array, '*b']:
     """How sure the network is that the guess of each row is right, given those before it: before the sigmoid."""

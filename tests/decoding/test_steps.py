@@ -1,5 +1,6 @@
 """What one step of the loop writes, read off the compiled program: parameters and the memory are read as they lie."""
 
+import dataclasses
 import re
 
 import jax
@@ -10,8 +11,10 @@ import fastdec as fd
 from experiments.papers.incremental.operations import of_loop
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.drafts.start import layers_like
 
 D, D_FF, SOURCE = 16, 64, 64
 MODEL = Transformer(TransformerConfig(d_model=D, d_ff=D_FF, heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40))
@@ -24,11 +27,11 @@ STRATEGIES = {
 }
 
 
-def entries(line: str) -> int:
-  """How many numbers an instruction's result has."""
-  shape = re.search(r' = \(?[a-z]+[0-9]*\[([0-9,]*)\]', line)
-  assert shape, line
-  return int(np.prod([int(size) for size in shape[1].split(',') if size], dtype=int))
+def shape(line: str) -> tuple[int, ...]:
+  """That of an instruction's result, of several the first."""
+  found = re.search(r' = \(?[a-z]+[0-9]*\[([0-9,]*)\]', line)
+  assert found, line
+  return tuple(int(size) for size in found[1].split(',') if size)
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
@@ -38,9 +41,23 @@ def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
   def heads(layout):
     return HEADS[layout], HEADS[layout].init(jax.random.key(1))
 
-  params = MODEL.init(jax.random.key(0))
-  max_len, prompt, _ = checked(MODEL, np.full((1, SOURCE), 2), None, None, 16, None)
-  compiled = _decode.lower(MODEL, STRATEGIES[name](heads), params, prompt, None, max_len).compile()
-  step = of_loop(compiled.as_text())
+  step = step_of(MODEL, STRATEGIES[name](heads))
+  assert max(np.prod(shape(line), dtype=int) for _, line in step) < D * D_FF == D * SOURCE
+
+
+@pytest.mark.parametrize('choices', [None, 6], ids=['chain', 'tree'])
+def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
+  """Of 1,200 words: what is sorted, and not only ranked, are a guess's 8 candidates."""
+  model = Transformer(dataclasses.replace(MODEL.config, vocab_size=1200))
+  draft = BlockNetwork(layers=layers_like(model, 1), vocab_size=1200, d_target=D, k=4, markov=2, candidates=8)
+  step = step_of(model, fd.BlockDraft((draft, draft.init(jax.random.key(1))), choices=choices))
+  assert max(shape(line)[-1] for opcode, line in step if opcode == 'sort') == 8
+
+
+def step_of(model, strategy):
+  """The instructions of the compiled loop."""
+  max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, 16, None)
+  params = model.init(jax.random.key(0))
+  step = of_loop(_decode.lower(model, strategy, params, prompt, None, max_len).compile().as_text())
   assert len(step) > 20
-  assert max(entries(line) for _, line in step) < D * D_FF == D * SOURCE
+  return step

@@ -193,8 +193,10 @@ class BlockDrafter:
     if not module.markov:
       return Lattice(scores, ids)
 
+    after_bgmr = params['after'][chosen]  # all at once: looking up is dear, step by step
+
     def bias(i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w r']) -> tuple[Array, Array]:
       state = jnp.broadcast_to(states[:, None, i], (*before.shape, states.shape[-1]))
-      return module.bias(params, before, chosen[:, None, i], state, carry)
+      return module.bias(params, before, after_bgmr[:, None, i], state, carry)
 
     return Lattice(scores, ids, bias, jnp.zeros((len(states), 1, module.markov), states.dtype))

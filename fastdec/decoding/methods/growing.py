@@ -12,12 +12,11 @@ A parent comes before its children, and they never score higher: no node is kept
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.sampling import best
+from fastdec.decoding.sampling import best, ranked
 from fastdec.decoding.settings import count
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -87,7 +86,7 @@ def advance(
   """
   width = growing.width
   tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
-  scores_bw, best_bw = jax.lax.top_k(scores_bc, width)  # ties: the one found first
+  scores_bw, best_bw = ranked(scores_bc, width)  # ties: the one found first
   origin_bw = best_bw // width
   first = 1 + width * (1 + width * (growing.depth - 1))  # the number of the first of these candidates
   above_bwl = jnp.take_along_axis(growing.paths[-1], origin_bw[..., None], axis=1)
@@ -108,7 +107,7 @@ def finish(growing: Growing, root: Int[Array, ' b'], nodes: int) -> tuple[Int[Ar
   """
   width, depth = growing.width, growing.depth
   tokens_bc, scores_bc = (jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True))
-  kept = jnp.sort(jax.lax.top_k(scores_bc, nodes - 1)[1], axis=1)
+  kept = jnp.sort(ranked(scores_bc, nodes - 1)[1], axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
   number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
-from fastdec.decoding.sampling import draw, given
+from fastdec.decoding.sampling import best, draw, given
 from fastdec.decoding.topology import Topology
 
 Carry = PyTree[Array]
@@ -65,7 +65,7 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     parents, which = np.unique(topology.parents[nodes], return_inverse=True)
     of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
     corrected_bpm, carry_bp = lattice.corrected(depth - 1, tokens_bn[:, parents], of_parents)
-    choice_bpr = jax.lax.top_k(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the better before
+    choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the better before
     drafts = lattice.tokens(depth - 1, choice_bpr[:, which, topology.ranks[nodes]])
     tokens_bn = tokens_bn.at[:, nodes].set(drafts.astype(root.dtype))
     carry_bn = jax.tree.map(lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp)
