@@ -5,8 +5,9 @@ protocol below and every strategy decodes your model. Three members more are opt
 parameters lie on a mesh of devices, as rows of (regex, PartitionSpec); see `fastdec.sharding`. Without it every device
 has all of them. `products` says which of them may be in int8; see `fastdec.quantized`. `d_model` is the width of the
 hidden states, by which an `Ensemble` tells its members' apart. Drafts that look into a model ask for more: `apply(...,
-taps)` and `features` (`models/taps.py`), `embedding` and `source` (below). A whole model in thirty lines (a test runs
-it):
+taps)` and `features` (`models/taps.py`), `embedding` and `source` (below).
+
+A whole model in thirty lines (a test runs it):
 
   @dataclasses.dataclass(frozen=True)
   class Bag:
