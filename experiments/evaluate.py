@@ -5,6 +5,14 @@ every rule of the table.
   python -m experiments.evaluate --config=configs/celeba.py:scale=tiny,k=4     --workdir=out/k4
 
 Cells are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones are skipped.
+
+  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base --dtype=float32,bfloat16,int8
+  python -m experiments.evaluate --config=configs/celeba.py:scale=tiny --workdir=out/images/base --dtype=int8
+  python -m experiments.evaluate --config=configs/speculative.py:task=lm --workdir=out/spec/target --dtype=int8
+
+With --dtype the model itself is measured in these types of numbers, and in float32: BLEU, nats a token of what people
+wrote (of images bits an intensity), and how much of its greedy output is float32's. These cells are in
+workdir/types.jsonl.
 """
 
 from absl import flags
@@ -13,9 +21,18 @@ from experiments.lab import cli
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
+DTYPE = flags.DEFINE_list('dtype', None, 'compares the model in these types: float32, bfloat16, int8')
 
 
 def main(words: list[str]) -> None:
+  if DTYPE.value is None:
+    _rules()
+  else:
+    _types(DTYPE.value)
+
+
+def _rules() -> None:
+  """Every rule of the table."""
   import pathlib
 
   import rich
@@ -27,6 +44,8 @@ def main(words: list[str]) -> None:
   from fastdec import folders
   from fastdec.errors import UserError
 
+  if CONFIG.value.get('task') not in kinds.KINDS:
+    raise UserError('this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype')
   kind, experiment = kinds.KINDS[CONFIG.value.task], kinds.experiment_of(CONFIG.value)
   workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split
   run = Run(experiment, experiment.k, experiment.regime, None, workdir)
@@ -48,6 +67,24 @@ def main(words: list[str]) -> None:
   for table in (make(current()) for make in kind.tables):
     if table.rows:
       rich.print(report.terminal(table))
+
+
+def _types(dtypes: list[str]) -> None:
+  """The model in several types of numbers."""
+  import pathlib
+
+  import rich
+
+  from experiments.lab import cells, precision, report
+  from experiments.papers.samples import sample_of
+
+  precision.check_types(dtypes)
+  workdir = pathlib.Path(WORKDIR.value)
+  results, sample = workdir / 'types.jsonl', sample_of(CONFIG.value, workdir)
+  done = cells.read(results, precision.TypeCell)
+  for cell in precision.cells_of(workdir, sample, dtypes, done, cli.conditions()):
+    cells.append(results, cell)
+  rich.print(report.terminal(precision.precision_table(cells.read(results, precision.TypeCell))))
 
 
 if __name__ == '__main__':

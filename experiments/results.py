@@ -69,6 +69,7 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the experiment's launcher uses."""
+  from experiments.lab import precision
   from experiments.papers.cai2024 import tables as cai2024
   from experiments.papers.cai2024.cells import MedusaCell
   from experiments.papers.drafts import tables as drafts
@@ -107,6 +108,7 @@ def known_tables() -> dict[str, Draw]:
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
     'incremental': of_cells(SavingCell, incremental.tables),
+    'precision': of_cells(precision.TypeCell, precision.precision_table),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
     'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),
     'speed.lm': of_rows(lm.markdown, SPEED_CONDITIONS),

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.inputs import check_positions, ids_of, prompt_of
@@ -23,7 +23,8 @@ class Scores:
   """Log-probabilities, in nats."""
 
   tokens: Float[Array, 'b t']  # of each target token given all before it; 0 past the end
-  total: Float[Array, ' b']  # their sums
+  best: Bool[Array, 'b t']  # whether greedy decoding would write that token there; false past the end
+  total: Float[Array, ' b']  # the sums of `tokens`
   lengths: Int[Array, ' b']  # tokens counted
 
 
@@ -74,15 +75,16 @@ def _score(
 ) -> Scores:
   hidden = forced(model, params, prompt, targets)
 
-  def at(one: tuple[Array, Array]) -> Float[Array, ' b']:
+  def at(one: tuple[Array, Array]) -> tuple[Float[Array, ' b'], Bool[Array, ' b']]:
     hidden_bd, target_b = one
     law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
-    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
+    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0], law.argmax(1).astype(jnp.int32) == target_b
 
   t = targets.shape[1]
-  found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS)).T
-  found = jnp.where(jnp.arange(t, dtype=jnp.int32)[None] < lengths[:, None], found, 0)
-  return Scores(found, found.sum(1), lengths)
+  found, best = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
+  counts = jnp.arange(t, dtype=jnp.int32)[None] < lengths[:, None]
+  found = jnp.where(counts, found.T, 0)
+  return Scores(found, best.T & counts, found.sum(1), lengths)
 
 
 def forced(model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']) -> Float[Array, 'b t d']:

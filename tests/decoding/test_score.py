@@ -15,16 +15,21 @@ PROMPTS = np.array([[3, 4, 5], [6, 0, 0]], np.int32)
 LENGTHS = np.array([3, 1])
 
 
-def by_hand(prompt, target):
-  """One prefix after the other, uncached."""
-  found, n = [], len(prompt) + len(target)
-  for i, token in enumerate(target):
+def logits_by_hand(prompt, target):
+  """Those that predict each token of the target: one prefix after the other, uncached."""
+  n = len(prompt) + len(target)
+  for i in range(len(target)):
     prefix = [*prompt, *target[:i]]
     padded = jnp.array([prefix + [0] * (n - len(prefix))], jnp.int32)  # one shape, so one program
     hidden = MODEL.apply({}, padded, causal(n), MODEL.init_cache({}, None, 1, n))[0]
-    logits = np.asarray(MODEL.unembed({}, hidden[:, len(prefix) - 1])[0], float)
-    found.append(logits[token] - np.logaddexp.reduce(logits))
-  return found
+    yield np.asarray(MODEL.unembed({}, hidden[:, len(prefix) - 1])[0], float)
+
+
+def by_hand(prompt, target):
+  return [
+    logits[token] - np.logaddexp.reduce(logits)
+    for token, logits in zip(target, logits_by_hand(prompt, target), strict=True)
+  ]
 
 
 def test_each_token_is_scored_given_all_before_it():
@@ -36,6 +41,17 @@ def test_each_token_is_scored_given_all_before_it():
     np.testing.assert_allclose(scores.tokens[row, : len(target)], expected, rtol=1e-5)
     assert not scores.tokens[row, len(target) :].any()
     np.testing.assert_allclose(scores.total[row], sum(expected), rtol=1e-5)
+
+
+def test_which_tokens_greedy_decoding_would_write_there():
+  """All that it writes itself, and of other tokens those that lead after what stands before them."""
+  greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), LENGTHS, max_len=6)
+  own = fd.score(MODEL, {}, PROMPTS, greedy.tokens, greedy.lengths, LENGTHS)
+  assert (own.best == (np.arange(6) < np.asarray(greedy.lengths)[:, None])).all()
+  targets = np.random.default_rng(0).integers(2, 14, (2, 24)).astype(np.int32)
+  best = fd.score(MODEL, {}, PROMPTS, targets, prompt_lengths=LENGTHS).best
+  leading = [int(logits[1:].argmax()) + 1 for logits in logits_by_hand([6], targets[1].tolist())]  # 0 is suppressed
+  assert best[1].tolist() == (targets[1] == leading).tolist() and 0 < best[1].sum() < 24
 
 
 def test_more_positions_than_have_logits_at_a_time():

@@ -1,0 +1,194 @@
+"""What a type of numbers costs in quality: one model in float32, bfloat16 and int8, on the same texts or pictures.
+
+Greedy outputs of each type are compared with float32's: how many are the same from end to end, and how many of the
+tokens that float32 wrote are the type's choice too where it has read what float32 wrote before. What people wrote is
+scored token by token, given all before it.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+import fastdec as fd
+from experiments.lab.cells import Cell, latest
+from experiments.lab.conditions import Conditions
+from experiments.lab.report import Column, Drawn, Table
+from fastdec import folders, gate
+from fastdec.data.text.tokens import Ragged
+from fastdec.decoding.protocol import Decoded
+from fastdec.errors import UserError
+
+PLAIN = 'float32'  # what the others are compared with
+TYPES = (PLAIN, 'bfloat16', 'int8')
+
+
+@dataclasses.dataclass(frozen=True)
+class TypeCell(Cell):
+  """One model in one type of numbers. An output is a sentence or an image."""
+
+  model: str  # the kind of model
+  dtype: str  # as `fd.load` takes it
+  split: str
+  outputs: int
+  max_len: int
+  bleu: float | None = None  # per cent
+  bleu_signature: str | None = None
+  nll: float | None = None  # of what people wrote, in nats a token
+  bits_per_dimension: float | None = None  # of original pictures
+  same_texts: float | None = None  # share of greedy outputs that are float32's
+  same_tokens: float | None = None  # share of float32's greedy tokens that this type chooses there too
+
+  @property
+  def key(self) -> tuple[Any, ...]:
+    return self.model, self.dtype, self.split, self.outputs, self.max_len
+
+  @property
+  def name(self) -> str:
+    return f'{self.split}-{self.dtype}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """What a model is tried on.
+
+  Attributes:
+    split: where it is from.
+    inputs: what is decoded: padded sources, prompts of one length, or pictures.
+    before: the inputs that `targets` follow: the same, or a text's first token alone.
+    targets: what people wrote, padded; of pictures, their intensities.
+    lengths: of the targets.
+    max_len: the most tokens of an output.
+    rows: how many are decoded at once.
+    scored: how many are scored at once.
+    bleu: of greedy outputs; None where there is no such thing.
+  """
+
+  split: str
+  inputs: np.ndarray
+  before: np.ndarray
+  targets: Int[np.ndarray, 'n t']
+  lengths: Int[np.ndarray, ' n']
+  max_len: int
+  rows: int
+  scored: int
+  bleu: Callable[[Decoded], dict[str, Any]] | None = None
+
+
+def check_types(names: Sequence[str]) -> None:
+  """Raises UserError where a type is unknown or named twice, or there is none."""
+  if not names or len(set(names)) < len(names) or not set(names) <= set(TYPES):
+    raise UserError(f'--dtype={",".join(names)} is not possible: give one or more of {", ".join(TYPES)}, each once')
+
+
+def cells_of(
+  folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], done: Iterable[TypeCell], conditions: Conditions
+) -> Iterator[TypeCell]:
+  """A cell for each type that is not among those that are done, and first float32's, which the others need."""
+  plan = TypeCell(
+    _kind(folder), PLAIN, sample.split, len(sample.inputs), sample.max_len, models=folders.content(folder)
+  )
+  known = {(cell.key, cell.models) for cell in done if cell.error is None}
+  plans = [dataclasses.replace(plan, dtype=dtype) for dtype in dict.fromkeys((PLAIN, *dtypes))]
+  missing = [one for one in plans if (one.key, one.models) not in known]
+  if not missing:
+    return
+  plain = _greedy(*fd.load(folder, dtype=PLAIN), sample)
+  for one in missing:
+    model, params = fd.load(folder, dtype=one.dtype)
+    out = plain if one.dtype == PLAIN else _greedy(model, params, sample)
+    own = {'batch': sample.rows, 'computes_in': jax.numpy.dtype(_activations(model)).name}
+    quality = _quality(model, params, sample, plain, out)
+    yield dataclasses.replace(one, **quality, conditions=conditions | own)
+
+
+def _quality(model: Any, params: Any, sample: Sample, plain: Decoded, out: Decoded) -> dict[str, Any]:
+  """The figures of a cell, given float32's outputs and the type's own."""
+
+  def scores(inputs: np.ndarray, targets: np.ndarray, lengths: np.ndarray) -> Any:
+    return fd.score(model, params, inputs, targets, lengths)
+
+  forced = _in_batches(scores, sample.scored, sample.before, sample.targets, sample.lengths)
+  again = _in_batches(scores, sample.scored, sample.inputs, plain.tokens, plain.lengths)
+  nats = float(-forced.total.sum() / forced.lengths.sum())
+  likely = {'bits_per_dimension': nats / np.log(2)} if model.fixed_length is not None else {'nll': nats}
+  return {
+    **({} if sample.bleu is None else sample.bleu(out)),
+    **likely,
+    'same_texts': float((out.tokens == plain.tokens).all(axis=1).mean()),
+    'same_tokens': float(again.best.sum() / again.lengths.sum()),
+  }
+
+
+def _greedy(model: Any, params: Any, sample: Sample) -> Decoded:
+  def decode(inputs: np.ndarray) -> Decoded:
+    return fd.decode(model, params, inputs, fd.Greedy(), max_len=sample.max_len).checked()
+
+  return _in_batches(decode, sample.rows, sample.inputs)
+
+
+def _in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
+  """`run` over all rows, so many at once; the last batch is filled with the first rows, which then go again."""
+  n = len(arrays[0])
+  rows = min(rows, n)
+  batches = np.resize(np.arange(n), (-(-n // rows), rows))
+  parts = [jax.device_get(run(*(array[chosen] for array in arrays))) for chosen in gate.passing(batches)]
+  return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
+
+
+def padded_targets(targets: Ragged) -> tuple[Int[np.ndarray, 'n t'], Int[np.ndarray, ' n']]:
+  """Targets as one array, and their lengths."""
+  found = np.zeros((len(targets), int(targets.lengths.max())), np.int32)
+  for row, length, i in zip(found, targets.lengths, range(len(targets)), strict=True):
+    row[:length] = targets[i]
+  return found, targets.lengths
+
+
+def _kind(folder: pathlib.Path) -> str:
+  return type(folders.open(folder).model).__name__
+
+
+def _activations(model: Any) -> Any:
+  """The type of what is between products."""
+  return getattr(model, 'model', model).config.dtype
+
+
+TABLE = Table(
+  'Types of numbers',
+  (
+    Column('Model', 'model', names_row=True),
+    Column('Type', 'dtype', names_row=True),
+    Column('BLEU', 'bleu', '.2f'),
+    Column('Nats a token', 'nll', '.4f'),
+    Column('Bits an intensity', 'bits_per_dimension', '.4f'),
+    Column('Same %', 'same_texts', '.1f', scale=100),
+    Column('Same tokens %', 'same_tokens', '.2f', scale=100),
+  ),
+  (
+    'Same: greedy outputs that are those of float32, from end to end. Same tokens: of the tokens that float32'
+    ' wrote, those that are the choice of the type too, given what float32 wrote before. In int8 products are of whole'
+    ' numbers, and what is between them is in the type that the model was trained in.',
+  ),
+  (
+    'split',
+    'outputs',
+    'max_len',
+    'batch',
+    'computes_in',
+    'config',
+    'device',
+    'processor',
+    'jax',
+    'commit',
+    'bleu_signature',
+  ),
+)
+
+
+def precision_table(cells: Iterable[TypeCell]) -> Drawn:
+  """A row a model and type, in the order of the lines."""
+  return TABLE.of(latest(cells).values())

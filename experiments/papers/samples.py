@@ -1,0 +1,81 @@
+"""What the model of a config is tried on in several types of numbers: `experiments.lab.precision`."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.lab.against_plain import spaced
+from experiments.lab.captions import Captions
+from experiments.lab.decoding import padded_sources
+from experiments.lab.precision import Sample, padded_targets
+from experiments.papers.leviathan2022.settings import experiment_of
+from experiments.papers.stern2018 import kinds
+from experiments.papers.stern2018.images import ImageExperiment
+from experiments.papers.stern2018.text_settings import TranslationExperiment
+from fastdec import folders
+from fastdec.data.images.corpus import shrink
+from fastdec.data.text.packing import tokenise
+from fastdec.decoding.protocol import Decoded
+from fastdec.errors import UserError
+from fastdec.evaluation.bleu import corpus_bleu
+
+CAPTIONS = 32  # of a language model, decoded at once
+SCORED_PICTURES = 2  # at once: one call is about all intensities of a picture
+
+
+def sample_of(config: Any, folder: pathlib.Path) -> Sample:
+  """The sample of a locked ConfigDict, for the run in a folder.
+
+  Raises:
+    UserError: a mistake in the config, or a config of something else; the run was trained on other text.
+  """
+  task = config.get('task')
+  if task == 'translation' and 'target' not in config:
+    return _translations(kinds.experiment_of(config), folder)
+  if task == 'images':
+    return _pictures(kinds.experiment_of(config))
+  if task == 'lm' and 'target' in config:
+    return _captions(experiment_of(config), folder)
+  raise UserError(
+    'types of numbers are compared on the text or pictures of a config: give configs/wmt14.py, configs/celeba.py, or'
+    ' for a language model configs/speculative.py:task=lm'
+  )
+
+
+def _translations(experiment: Any, folder: pathlib.Path) -> Sample:
+  assert isinstance(experiment, TranslationExperiment)
+  table, text = experiment.table, experiment.open()
+  text.check_base(folder)
+  pairs = text.pairs(table.split)[: table.sentences or None]
+  tokens, references = tokenise(pairs, text.tokenizer), [target for _, target in pairs]
+
+  def bleu(out: Decoded) -> dict[str, Any]:
+    lines = [text.tokenizer.decode(row.tolist()) for row in out.tokens]
+    found = corpus_bleu(lines, references, experiment.data.target)
+    return {'bleu': found.score, 'bleu_signature': found.signature}
+
+  sources = padded_sources(tokens, text.model, f'of the {table.split} set')
+  return Sample(
+    table.split, sources, sources, *padded_targets(tokens.target), table.max_len, table.rows, table.rows, bleu
+  )
+
+
+def _pictures(experiment: Any) -> Sample:
+  assert isinstance(experiment, ImageExperiment)
+  table = experiment.table
+  originals = experiment.open().images.array(table.split, table.images or None)
+  inputs, intensities = shrink(originals), originals.reshape(len(originals), -1).astype(np.int32)
+  lengths = np.full(len(originals), intensities.shape[1])
+  return Sample(table.split, inputs, inputs, intensities, lengths, intensities.shape[1], table.rows, SCORED_PICTURES)
+
+
+def _captions(experiment: Any, folder: pathlib.Path) -> Sample:
+  measure, text = experiment.measure, experiment.training('target').open()
+  assert isinstance(text, Captions)
+  text.check_base(folder)
+  prompts = experiment.prompts(text, text.model)
+  chosen = spaced(len(prompts), min(measure.sentences or len(prompts), len(prompts)))
+  targets, lengths = padded_targets(text.tokens(measure.split).target)
+  first = np.full((len(targets), 1), experiment.first_id(folders.open(folder).model), np.int32)
+  return Sample(measure.split, prompts[chosen], first, targets, lengths, measure.max_len, CAPTIONS, CAPTIONS)

@@ -1,0 +1,138 @@
+"""`experiments.evaluate --dtype`: a model in several types of numbers, on sentences, captions and pictures."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from configs import celeba, speculative
+from experiments.lab import cells, precision
+from experiments.papers.leviathan2022.settings import experiment_of
+from experiments.papers.stern2018.images import ImageExperiment
+from fastdec import folders
+from tests.experiments.conftest import ROOT
+
+
+def measured(folder):
+  return {cell.dtype: cell for cell in cells.read(folder / 'types.jsonl', precision.TypeCell)}
+
+
+@pytest.fixture
+def base(table, tmp_path):
+  return shutil.copytree(table.folder / 'base', tmp_path / 'base')
+
+
+def test_a_translator_in_int8_beside_float32(table, launch, base):
+  command = ('evaluate', *table.words(), f'--workdir={base}', '--dtype=int8')
+  ended = launch(*command)
+  assert ended.code == 0, ended.err
+  found = measured(base)
+  assert list(found) == ['float32', 'int8'] and 'int8' in ended.out and 'BLEU' in ended.out
+  plain = found['float32']
+  assert plain.same_texts == plain.same_tokens == 1 and plain.outputs == 6 and plain.nll > 0
+  assert plain.bleu_signature and plain.conditions['computes_in'] == 'float32'
+  before = (base / 'types.jsonl').read_bytes()
+  assert launch(*command).out == ended.out and (base / 'types.jsonl').read_bytes() == before
+
+
+def test_figures_are_those_of_the_texts_one_by_one(translator, monkeypatch):
+  """Another model stands for the type, so that texts differ."""
+  rng, most, load = np.random.default_rng(0), 8, fd.load
+  sources, targets = (rng.integers(3, 30, (5, width)).astype(np.int32) for width in (4, 3))
+  lengths = np.array([3, 2, 3, 1, 3])
+  (model, params), (_, others) = load(translator), load(translator.parent / 'smaller')
+  monkeypatch.setattr(fd, 'load', lambda _, dtype: (model, others if dtype == 'int8' else params))
+  sample = precision.Sample('dev', sources, sources, targets, lengths, most, rows=4, scored=4)
+  plain, other = precision.cells_of(translator, sample, ['int8'], [], {})
+  written, own = (fd.decode(model, one, sources, fd.Greedy(), max_len=most) for one in (params, others))
+  choices = []
+  for place in range(most):
+    after = {'prefix': np.asarray(written.tokens)[:, :place]} if place else {}
+    choices.append(np.asarray(fd.decode(model, others, sources, fd.Greedy(), **after, max_len=1).tokens)[:, 0])
+  is_same = np.stack(choices, 1) == written.tokens
+  counts = np.arange(most) < np.asarray(written.lengths)[:, None]
+  np.testing.assert_allclose(other.same_tokens, is_same[counts].mean(), rtol=1e-6)
+  assert other.same_texts == (own.tokens == written.tokens).all(1).mean()
+  assert other.same_tokens < 1 and other.same_texts < 1 and plain.same_tokens == plain.same_texts == 1
+  nats = [-fd.score(model, others, sources[i : i + 1], targets[i : i + 1, :n]).total[0] for i, n in enumerate(lengths)]
+  np.testing.assert_allclose(other.nll, sum(nats) / 12, rtol=1e-5)
+
+
+def test_a_language_model_on_captions(launch, tmp_path):
+  settings = {'data.cache': tmp_path / 'cache', 'data.max_train': 200, 'data.vocab_size': 200}
+  config = speculative.get_config('scale=smoke,task=lm')
+  config.data.update(
+    {name.removeprefix('data.'): value for name, value in settings.items()} | {'cache': str(tmp_path / 'cache')}
+  )
+  text = experiment_of(config).training('target').open()
+  model = fd.models.lm.LM(dataclasses.replace(text.model.config, d_model=8, d_ff=12, heads=2, layers=1))
+  folders.save(tmp_path / 'lm', model, jax.jit(model.init)(jax.random.key(0)), text.tokenizer_path)
+  words = [
+    f'--config={ROOT}/configs/speculative.py:scale=smoke,task=lm',
+    *(f'--config.{k}={v}' for k, v in settings.items()),
+  ]
+  ended = launch('evaluate', *words, f'--workdir={tmp_path}/lm', '--dtype=float32,int8')
+  assert ended.code == 0, ended.err
+  found = measured(tmp_path / 'lm')
+  assert found['int8'].bleu is None and abs(found['int8'].nll / found['float32'].nll - 1) < 0.1
+  assert found['int8'].outputs == 8 and 0 <= found['int8'].same_texts <= 1
+
+
+@pytest.mark.slow
+def test_a_model_of_pictures(launch, tmp_path):
+  settings = {
+    'data.cache': tmp_path / 'cache',
+    'data.max_train': 4,
+    'model.d_model': 8,
+    'model.d_ff': 8,
+    'model.heads': 1,
+  }
+  config = celeba.get_config('scale=smoke')
+  config.model.update(d_model=8, d_ff=8, heads=1)
+  model = folders.model_of(ImageExperiment.of(config).model)
+  folders.save(tmp_path / 'run', model, jax.jit(model.init)(jax.random.key(0)), None)
+  words = [f'--config={ROOT}/configs/celeba.py:scale=smoke', *(f'--config.{k}={v}' for k, v in settings.items())]
+  ended = launch('evaluate', *words, f'--workdir={tmp_path}/run', '--dtype=int8')
+  assert ended.code == 0, ended.err
+  found = measured(tmp_path / 'run')
+  bits = [cell.bits_per_dimension for cell in found.values()]
+  assert 6 < bits[0] < 12 and abs(bits[1] / bits[0] - 1) < 0.1  # nothing is learnt: about 8
+  assert found['float32'].nll is None and found['float32'].same_tokens == 1
+
+
+@pytest.mark.parametrize('words, message', [
+  (['--dtype=int4'], '--dtype=int4 is not possible: give one or more of float32, bfloat16, int8'),
+  (['--dtype=int8,int8'], 'each once'),
+  (['--dtype='], 'is not possible'),
+  (['--dtype=int8', '--config.data.max_train=190'], 'was trained on other text'),
+])  # fmt: skip
+def test_mistakes_are_one_sentence(table, launch, base, words, message):
+  ended = launch('evaluate', *table.words(), f'--workdir={base}', *words)
+  assert ended.code == 2 and message in ended.err, ended.err
+
+
+def test_a_config_of_something_else(launch, tmp_path):
+  words = (f'--config={ROOT}/configs/products.py:scale=smoke', f'--workdir={tmp_path}')
+  ended = launch('evaluate', *words, '--dtype=int8')
+  assert ended.code == 2 and 'give configs/wmt14.py, configs/celeba.py' in ended.err
+  ended = launch('evaluate', *words)
+  assert ended.code == 2 and 'this config has no table of rules' in ended.err
+
+
+def test_the_table_says_each_type_once_and_what_is_not_measured_is_a_dash():
+  plan = precision.TypeCell('LM', 'float32', 'test', 10, 60, nll=2.5, same_texts=1.0, same_tokens=1.0)
+  found = [
+    plan,
+    dataclasses.replace(plan, dtype='int8', nll=2.6, same_tokens=0.987),
+    dataclasses.replace(plan, nll=2.4),
+  ]
+  drawn = precision.precision_table(found)
+  assert [[entry.ours for entry in row] for row in drawn.rows] == [
+    ['LM', 'float32', '–', '2.4000', '–', '100.0', '100.00'],
+    ['LM', 'int8', '–', '2.6000', '–', '100.0', '98.70'],
+  ]
+  assert json.loads(json.dumps(cells.row_of(plan)))['dtype'] == 'float32'
