@@ -51,6 +51,7 @@ METHODS: dict[str, Make] = {
   'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), TREE),
   'speculative': lambda kit: fd.Speculative(kit.draft, 3),
   'lookup': lambda kit: fd.PromptLookup(ngram=2, k=4),
+  'lookahead': lambda kit: fd.Lookahead(window=3, ngram=3, guesses=2),
 }
 
 
@@ -78,6 +79,8 @@ VARIANTS: dict[str, Make] = {
   'every id separate': lambda kit: fd.Medusa(kit.heads('separate'), [[rank] for rank in range(kit.words)]),  # pads too
   'every id medusa': lambda kit: fd.Medusa(kit.heads('medusa'), [[rank] for rank in range(kit.words)]),
   'lookup 3 10': lambda kit: fd.PromptLookup(),
+  'lookahead 4 5 3': lambda kit: fd.Lookahead(window=4, ngram=5, guesses=3),
+  'lookahead 1 3 1': lambda kit: fd.Lookahead(window=1, ngram=3, guesses=1),
 }
 
 NETWORKS: dict[str, Make] = {

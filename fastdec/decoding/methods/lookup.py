@@ -51,7 +51,7 @@ class LookupDrafter:
   nodes: int = struct.static()  # a chain
 
   def init(self, target: Bound, prefill: Prefill) -> Text:
-    source, source_length = _source(target.module, prefill.prompt)
+    source, source_length = source_text(target.module, prefill.prompt)
     prompt, begin = prefill.prompt, source.shape[1]
     tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.capacity.total - prompt.tokens.shape[1])))
     text = Text(jnp.concatenate([source, tokens], axis=1), source_length, prompt.length, begin)
@@ -69,7 +69,7 @@ class LookupDrafter:
     return _appended(state, block, step.count)
 
 
-def _source(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
+def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
   """The source and its lengths; where it is no text in the model's vocabulary, one of no tokens."""
   if prompt.inputs is None or prompt.inputs.ndim != 2 or has_own_source_ids(model):
     return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)

@@ -1,0 +1,209 @@
+"""Lookahead decoding (Fu et al. 2024): the model guesses for itself, without a draft model and without training.
+
+Each call scores two things below the root besides the root itself.
+
+  window    N - 1 rows of W columns: what the model has said of the next tokens in its last N - 1 calls. Each call reads
+            all rows and says a new one, the last. A column of the window and what is said below it are an n-gram.
+  guesses   up to G n-grams of all that were seen whose key is the root: chains below it, merged into a trie. These
+            alone may be accepted.
+
+Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) is the root. W = 3, N = 4:
+
+    (0,0) root - (0,1) - (0,2)       row 0 is the oldest: positions p, p + 1, p + 2
+        |          |       |
+      (1,0)      (1,1)   (1,2)       positions p + 1, p + 2, p + 3
+        |          |       |
+      (2,0)      (2,1)   (2,2)       the last row: what the model says here is the next window's
+
+After the call each row takes the place of the row above it, whose columns then begin at the new root: the window moves
+on by one token a call, whatever was accepted.
+
+Differences to the authors' code, none of which changes what is written: guesses are verified from the first call on,
+and not after N - 2 calls that fill the window; after a full match the bonus is emitted too, N tokens in all; n-grams of
+the text are learnt as they are, of prompt, source and output; the window begins with the prompt's words in their order,
+not with random ones.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from fastdec import struct
+from fastdec.decoding.methods.lookup import source_text
+from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, merge
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.sampling import argmax, best
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.models.api import Model, suppress
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Lookahead(LoopStrategy):
+  """The model guesses for itself: n-grams that its own guesses have left behind, and those of the text so far. No
+  training, no draft model, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
+
+  A call scores (window + guesses) * (ngram - 1) tokens, and emits up to `ngram`.
+
+  Args:
+    window: how many tokens ahead the model guesses at once, at least 1.
+    ngram: tokens of an n-gram, its key included, at least 3.
+    guesses: n-grams that are verified a call, at most; at least 1.
+    temperature: 0, or as in `Sample`; then `decode` needs a key.
+    top_k, top_p: as in `Sample`; without effect at temperature 0.
+  """
+
+  window: Whole = struct.static(default=15)
+  ngram: Whole = struct.static(default=5)
+  guesses: Whole = struct.static(default=15)
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  is_greedy: bool = struct.static(init=False)  # another rule, so another program
+
+  def __post_init__(self) -> None:
+    window = count('window', self.window, 1, 'how many tokens ahead to guess, 1 or more')
+    ngram = count('ngram', self.ngram, 3, '3 or more, or decode by Jacobi(k), whose window is one row')
+    guesses = count('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
+    struct.assign(self, window=window, ngram=ngram, guesses=guesses)
+    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    reach, limit = self.window + self.ngram - 2, model.max_positions
+    if limit is not None and reach > limit:
+      raise UserError(
+        f'window={self.window} and ngram={self.ngram} look {reach} tokens ahead, and the model has {limit} positions:'
+        ' give a narrower window'
+      )
+
+  @property
+  def drafter(self) -> Drafter:
+    return LookaheadDrafter(self.window, self.ngram, self.guesses)
+
+  @property
+  def rule(self) -> Rule:
+    return Exact() if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)
+
+
+@struct.pytree
+class Ahead:
+  """What is known of each row."""
+
+  window: Int[Array, 'b r w']  # its first entry stands for the root, whatever it is
+  log: Log
+  recent: Int[Array, 'b _']  # the last n - 1 tokens of the text, the root included; NONE before its beginning
+
+
+@struct.pytree
+class LookaheadDrafter:
+  """Nodes: window node (r, j) is number r * window + j; then come the guesses, chain by chain."""
+
+  window: int = struct.static()
+  ngram: int = struct.static()
+  guesses: int = struct.static()
+  reads_prompt: bool = struct.static(default=True)  # whether n-grams of source and prompt are learnt
+  reads_text: bool = struct.static(default=True)  # whether those of what is emitted are
+
+  @property
+  def rows(self) -> int:
+    """Of the window, which are also the tokens of a guess."""
+    return self.ngram - 1
+
+  @property
+  def nodes(self) -> int:
+    return (self.window + self.guesses) * self.rows
+
+  def init(self, target: Bound, prefill: Prefill) -> Ahead:
+    prompt, root, n = prefill.prompt, prefill.root, self.ngram
+    b, t = prompt.tokens.shape
+    text, length = jnp.pad(prompt.tokens, ((0, 0), (0, 1))), prompt.length + 1
+    text = jnp.where(jnp.arange(t + 1, dtype=jnp.int32)[None] == prompt.length[:, None], root[:, None], text)
+    grams = jnp.zeros((b, n, 0), jnp.int32)
+    if self.reads_prompt:
+      source, source_length = source_text(target.module, prompt)
+      grams = jnp.concatenate([grams_of(source, source_length, n), grams_of(text, length, n)], axis=2)
+    max_len = prefill.capacity.total - t - self.nodes
+    room = max_len * (self.window + 1) + self.window + n
+    last = length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
+    recent = jnp.where(last >= 0, jnp.take_along_axis(text, jnp.maximum(last, 0), axis=1), NONE)
+    return Ahead(self._first_window(target, prefill), Log.of(grams, room), recent)
+
+  def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:
+    """Guesses that are as good as any: each token of the window stands for the word that is its position's."""
+    words = first_words(target, prefill, self.window + self.rows - 1)
+    place = np.arange(self.rows)[:, None] + np.arange(self.window)[None]
+    return words[:, place]
+
+  def propose(self, target: Bound, state: Ahead, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Ahead]:
+    chains, known = state.log.newest(root, self.guesses)
+    b, ahead = root.shape[0], self.window * self.rows
+    window = state.window.reshape(b, ahead).at[:, 0].set(root)
+    chains = jnp.where(known[:, :, None], chains, root[:, None, None])
+    tokens = jnp.concatenate([window, chains.reshape(b, -1)], axis=1)
+    return Draft(tokens, self.tree_of(merge(chains, known))), state
+
+  def tree_of(self, guesses: Merged) -> Topology:
+    """The window's tree and, below the same root, the trie of the guesses."""
+    window, ahead, b = self.window_tree, self.window * self.rows, guesses.parents.shape[0]
+    n_guesses = self.nodes - ahead
+
+    def beside(of_window: Any, of_guesses: Any) -> Array:
+      each = [jnp.broadcast_to(x, (b, *x.shape[-of_window.ndim :])) for x in (of_window, of_guesses)]
+      return jnp.concatenate(each, axis=1)
+
+    parents = jnp.where(guesses.parents < 0, 0, guesses.parents + ahead)  # above a guess stands the root or a guess
+    sees_root = jnp.broadcast_to(np.arange(ahead) == 0, (b, n_guesses, ahead))
+    return Topology(
+      parents=beside(window.parents, parents.reshape(b, -1)),
+      ranks=beside(window.ranks, np.arange(ahead, self.nodes, dtype=np.int32)),
+      depths=beside(window.depths, np.tile(np.arange(1, self.ngram, dtype=np.int32), self.guesses)),
+      mask=beside(np.pad(window.mask, ((0, 0), (0, n_guesses))), jnp.concatenate([sees_root, guesses.sees], axis=2)),
+      acceptable=beside(window.acceptable, guesses.is_kept.reshape(b, -1)),
+      max_depth=self.rows,  # of what may be accepted
+    )
+
+  @property
+  def window_tree(self) -> Topology:
+    """The window by itself, of which the root alone is acceptable."""
+    number = np.arange(self.window * self.rows, dtype=np.int32)
+    parents = np.where(number < self.window, number - 1, number - self.window)
+    return Topology.from_parents(parents, ranks=number, acceptable=number == 0)
+
+  def observe(self, target: Bound, state: Ahead, step: Step) -> Ahead:
+    b, w, n = step.root.shape[0], self.window, self.ngram
+    ahead = w * self.rows
+    said = argmax(step.logits[:, ahead - w : ahead])
+    window = step.draft.tokens[:, :ahead].reshape(b, self.rows, w)
+    grams, learnt = jnp.concatenate([window, said[:, None]], axis=1), jnp.full(b, w, jnp.int32)
+
+    place = (step.length - step.count)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
+    block = jnp.take_along_axis(step.tokens, place, axis=1, mode='clip')
+    text = jnp.concatenate([state.recent, block], axis=1)
+    recent = jnp.take_along_axis(text, step.count[:, None] + jnp.arange(n - 1, dtype=jnp.int32)[None], axis=1)
+    new_grams = grams
+    if self.reads_text:
+      of_text = grams_of(text, step.count + n - 1, n)
+      new_grams, learnt = jnp.concatenate([grams, of_text], axis=2), learnt + step.count
+    return Ahead(grams[:, 1:], state.log.append(new_grams, learnt), recent)
+
+
+def first_words(target: Bound, prefill: Prefill, length: int) -> Int[Array, 'b l']:
+  """Words to begin guessing with: the source's, where it speaks the target's words; else the prompt's; where there is
+  neither, those that the model finds likeliest at first. They are repeated until there are enough."""
+  model, params = target
+  words, count_b = source_text(model, prefill.prompt)
+  if model.start_id is None:
+    words, count_b = prefill.prompt.tokens, prefill.prompt.length
+  elif not words.shape[1]:
+    logits = suppress(model.unembed(params, prefill.last_hidden), model.suppressed_ids)
+    words = best(logits, min(length, model.vocab_size))[1]
+    count_b = jnp.full(len(words), words.shape[1], jnp.int32)
+  place = jnp.arange(length, dtype=jnp.int32)[None] % jnp.maximum(count_b, 1)[:, None]
+  return jnp.take_along_axis(words, place, axis=1)

@@ -1,0 +1,99 @@
+"""n-grams that have been seen, for drafts that begin with the token that was emitted last.
+
+An n-gram is n tokens; the first is its key, the others are its value: what once followed the key. Those of a row stand
+in a log, an array in the order in which they came. What is wanted of it are the newest values of a key that differ: as
+many as a dictionary of lists would keep that drops the value that was neither added nor seen again for longest.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from fastdec import struct
+
+NONE = -1  # the key of a slot that holds no n-gram
+
+
+@struct.pytree
+class Log:
+  """The n-grams of each row, the oldest first."""
+
+  grams: Int[Array, 'b m l']  # one a column: key, then value
+  length: Int[Array, ' b']  # slots that are written
+
+  @classmethod
+  def of(cls, grams: Int[Array, 'b m l'], room: int) -> 'Log':
+    """A log that begins with these, and has room for `room` slots more."""
+    b, _, length = grams.shape
+    grams = jnp.pad(grams, ((0, 0), (0, 0), (0, room)), constant_values=NONE)
+    return cls(grams, jnp.full(b, length, jnp.int32))
+
+  def append(self, grams: Int[Array, 'b m w'], count: Int[Array, ' b']) -> 'Log':
+    """The log with the first `count` of these behind it. The key of the others has to be NONE."""
+    put = jax.vmap(lambda row, new, place: jax.lax.dynamic_update_slice_in_dim(row, new, place, axis=1))
+    return Log(put(self.grams, grams, self.length), self.length + count)
+
+  def newest(self, key: Int[Array, ' b'], count: int) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
+    """The newest values of each row's key, no two the same, the newest first; and how many of them there are, as which
+    entries are known. g = count, c = m - 1."""
+    b, m, slots = self.grams.shape
+    index = jnp.arange(slots, dtype=jnp.int32)[None]
+
+    def is_unfinished(carry: tuple[Array, ...]) -> Bool[Array, '']:
+      i, live, _, _ = carry
+      return (i < count) & live.any()
+
+    def find(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+      i, live, values, known = carry
+      place = jnp.where(live, index, -1).max(axis=1)
+      gram = jnp.take_along_axis(self.grams, jnp.maximum(place, 0)[:, None, None], axis=2)
+      again = (self.grams == gram).all(axis=1)
+      return i + 1, live & ~again, values.at[:, i].set(gram[:, 1:, 0]), known.at[:, i].set(place >= 0)
+
+    live = self.grams[:, 0] == key[:, None]
+    values, known = jnp.zeros((b, count, m - 1), jnp.int32), jnp.zeros((b, count), bool)
+    _, _, values, known = jax.lax.while_loop(is_unfinished, find, (jnp.int32(0), live, values, known))
+    return values, known
+
+
+def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:
+  """All n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0); those that reach further have the key
+  NONE."""
+  slots = max(tokens.shape[1] - n + 1, 0)
+  grams = jnp.stack([tokens[:, i : i + slots] for i in range(n)], axis=1)
+  is_whole = jnp.arange(slots, dtype=jnp.int32)[None] + n <= length[:, None]
+  return grams.at[:, 0].set(jnp.where(is_whole, grams[:, 0], NONE))
+
+
+@struct.pytree
+class Merged:
+  """Chains below the root as one trie: of several nodes that stand for the same tokens, the first chain's is kept."""
+
+  parents: Int[Array, 'b g c']  # node g * c + d is the d-th of chain g; -1: the root
+  sees: Bool[Array, 'b n n']  # whether node i sees node j, an ancestor or itself; n = g * c
+  is_kept: Bool[Array, 'b g c']
+
+
+def merge(chains: Int[Array, 'b g c'], known: Bool[Array, 'b g']) -> Merged:
+  """Finds who stands below whom. Nodes of chains that are not known are not kept, and nothing hangs below them.
+
+  Chains a b c and a d e: the second one's first node is the first one's, below which its second hangs.
+
+      node     0  1  2   3  4  5
+      token    a  b  c   a  d  e
+      parent  -1  0  1  -1  0  4      3 is not kept
+  """
+  b, g, c = chains.shape
+  same = jnp.cumprod(chains[:, :, None] == chains[:, None, :], axis=-1).astype(bool)  # [b, g, other, c]
+  same &= known[:, :, None, None] & known[:, None, :, None]
+  first = jnp.argmax(same, axis=2).astype(jnp.int32)  # the first chain that begins with the same tokens
+  depth, own = jnp.arange(c, dtype=jnp.int32), jnp.arange(g, dtype=jnp.int32)
+  node = first * c + depth[None, None]  # that stands for the d-th token of each chain
+  parents = jnp.pad(node[:, :, :-1], ((0, 0), (0, 0), (1, 0)), constant_values=-1)
+  is_kept = known[:, :, None] & (first == own[None, :, None])
+
+  is_above = depth[None, :] < depth[:, None]  # [d, e]: the e-th of a chain is above the d-th
+  index = jnp.arange(g * c, dtype=jnp.int32)
+  above = jnp.where(is_above[None, None], node[:, :, None, :], -1).reshape(b, g * c, c)  # each node's ancestors
+  sees = (above[..., None] == index[None, None, None]).any(axis=2) | jnp.eye(g * c, dtype=bool)[None]
+  return Merged(parents, sees, is_kept)

@@ -1,0 +1,305 @@
+"""Lookahead decoding: its pool against a dictionary, its trie against plain search, its calls against the paper's."""
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import fastdec as fd
+from fastdec import struct
+from fastdec.decoding import loop
+from fastdec.decoding.inputs import checked
+from fastdec.decoding.methods import lookahead
+from fastdec.decoding.methods.lookahead import Ahead, LookaheadDrafter
+from fastdec.decoding.methods.ngrams import NONE, Log, grams_of, merge
+from fastdec.decoding.protocol import Accepted
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.topology import take_node
+from fastdec.struct import Bound
+from tests.decoding.methods.test_lookup import Looping
+from tests.decoding.models_table import MODELS
+from tests.decoding.test_loop import some_prompts
+
+REFERENCE = Path(__file__).parents[4] / 'shared' / 'reference' / 'hf'
+WORDS, GUESSES, N = 4, 3, 3
+
+
+class Pool:
+  """The authors' pool: for each key the values that were added last, as many as it has room for, oldest first."""
+
+  def __init__(self, room: int) -> None:
+    self.room = room
+    self.values: dict[int, list[tuple[int, ...]]] = collections.defaultdict(list)
+
+  def add(self, gram: tuple[int, ...]) -> None:
+    values = self.values[gram[0]]
+    if gram[1:] in values:
+      values.remove(gram[1:])
+    values.append(gram[1:])
+    del values[: -self.room]
+
+
+@jax.jit
+def append(log, grams, count):
+  return log.append(grams, count)
+
+
+@jax.jit
+def newest(log, keys):
+  return log.newest(keys, GUESSES)
+
+
+gram = st.tuples(*[st.integers(0, WORDS - 1)] * N)
+
+
+@hypothesis.given(calls=st.lists(st.lists(st.lists(gram, max_size=4), min_size=2, max_size=2), min_size=6, max_size=6))
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_the_log_remembers_what_a_dictionary_would(calls):
+  """Two rows, to which a call adds none to four n-grams each."""
+  log, pools = Log.of(jnp.full((2, N, 1), NONE, jnp.int32), room=24), [Pool(GUESSES), Pool(GUESSES)]
+  for call in calls:
+    grams = np.full((2, N, 4), NONE, np.int32)
+    for row, (pool, added) in enumerate(zip(pools, call, strict=True)):
+      for i, one in enumerate(added):
+        grams[row, :, i] = one
+        pool.add(one)
+    log = append(log, grams, np.array([len(added) for added in call], np.int32))
+  for key in range(WORDS):
+    values, known = newest(log, np.full(2, key, np.int32))
+    for row, pool in enumerate(pools):
+      found = [tuple(value) for value, ok in zip(values[row].tolist(), known[row], strict=True) if ok]
+      assert found == pool.values[key][::-1]
+
+
+def test_n_grams_of_a_text():
+  grams = grams_of(jnp.array([[5, 6, 7, 8], [5, 6, 0, 0]]), jnp.array([4, 2]), 3)
+  assert grams[0].T.tolist() == [[5, 6, 7], [6, 7, 8]] and grams[1, 0].tolist() == [NONE, NONE]
+  assert grams_of(jnp.array([[5, 6]]), jnp.array([2]), 3).shape == (1, 3, 0)
+
+
+def test_a_trie_by_hand():
+  """Chains a b c, a d e and one that is not known: the example of `merge`, and the nodes that see each other."""
+  merged = merge(jnp.array([[[5, 6, 7], [5, 8, 9], [5, 6, 7]]]), jnp.array([[True, True, False]]))
+  assert merged.parents[0, :2].tolist() == [[-1, 0, 1], [-1, 0, 4]]
+  assert merged.is_kept[0].tolist() == [[True] * 3, [False, True, True], [False] * 3]
+  sees = [np.flatnonzero(row).tolist() for row in np.asarray(merged.sees[0, :6])]
+  assert sees == [[0], [0, 1], [0, 1, 2], [3], [0, 4], [0, 4, 5]]
+
+
+chains = st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=5, max_size=5)
+
+
+@hypothesis.given(chains=chains, known=st.lists(st.booleans(), min_size=5, max_size=5))
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_a_trie_has_each_beginning_once(chains, known):
+  merged = jax.jit(merge)(jnp.array([chains]), jnp.array([known]))
+  tokens, parents = np.ravel(chains), np.ravel(merged.parents)
+  spelt = []
+  for node in np.flatnonzero(merged.is_kept):
+    path = [node]
+    while parents[path[0]] >= 0:
+      path.insert(0, parents[path[0]])
+    assert path == np.flatnonzero(merged.sees[0, node]).tolist()
+    spelt.append(tuple(tokens[path].tolist()))
+  expected = {tuple(chain[: d + 1]) for chain, ok in zip(chains, known, strict=True) if ok for d in range(3)}
+  assert len(spelt) == len(set(spelt)) and set(spelt) == expected
+
+
+class Reference:
+  """Lookahead decoding by the paper and its authors' code, batch 1, greedy, in lists: the window is filled by the first
+  N - 2 calls, in which nothing is verified, and a full match emits no bonus.
+
+  Args:
+    say: the model: a list of texts -> the most likely token after each.
+  """
+
+  def __init__(self, say: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool) -> None:
+    self.say, self.text, self.w, self.n = say, list(prompt), window, ngram
+    self.pool, self.learns_text = Pool(guesses), learns_text
+    if learns_text:
+      for i in range(len(prompt) - ngram + 1):
+        self.pool.add(tuple(prompt[i : i + ngram]))
+    words = np.random.default_rng(0).choice(prompt, window + ngram - 3).tolist()
+    said = say([self.text + words[:i] for i in range(len(words) + 1)])
+    self.emit(said[:1])
+    self.rows = [words[1:], said[1:]]  # row 0 without its first column, which is the newest token
+    while len(self.rows) < ngram - 1:
+      said = say([self.text, *(self.above(len(self.rows) - 1, j) for j in range(len(self.rows[-1])))])
+      self.rows = [row[1:] for row in [*self.rows, said[1:]]]
+      self.emit(said[:1])
+
+  def emit(self, tokens: list[int]) -> None:
+    for token in tokens:
+      self.text.append(token)
+      if self.learns_text and len(self.text) >= self.n:
+        self.pool.add(tuple(self.text[-self.n :]))
+
+  def above(self, row: int, column: int) -> list[int]:
+    """All that window node (row, column) sees, itself included."""
+    return self.text + self.rows[0][:column] + [self.rows[r][column] for r in range(1, row + 1)]
+
+  def call(self) -> int:
+    """One call; how many tokens it emits."""
+    root, last = self.text[-1], self.n - 2
+    chains = self.pool.values[root]
+    texts = [self.text, *(self.text + list(chain[:d]) for chain in chains for d in range(1, self.n))]
+    said = self.say(texts + [self.above(last, j) for j in range(self.w)])
+    hits: list[int] = []
+    for i, chain in enumerate(chains):
+      own = [said[0], *said[1 + i * (self.n - 1) :][: self.n - 2]]
+      same = next((d for d in range(self.n - 1) if chain[d] != own[d]), self.n - 1)
+      if same > len(hits):
+        hits, after = list(chain[:same]), said[1 + i * (self.n - 1) + same - 1]
+    if len(hits) < self.n - 1:
+      hits.append(after if hits else said[0])
+    row = said[-self.w :]
+    for j in range(self.w):
+      key = self.rows[0][j - 1] if j else root
+      self.pool.add((key, *(self.rows[r][j] for r in range(1, self.n - 1)), row[j]))
+    self.rows = [self.rows[1][1:], *self.rows[2:], row]
+    self.emit(hits)
+    return len(hits)
+
+
+@struct.pytree
+class NoBonus(Exact):
+  """After a full match its last token is the next root, as in the authors' code: the bonus is not emitted."""
+
+  depth: int = struct.static()
+
+  def __call__(self, keys, draft, logits, acceptable):
+    accepted = super().__call__(keys, draft, logits, acceptable)
+    if draft.topology.n == 1:
+      return accepted
+    is_full = take_node(draft.topology.depths, accepted.node) == self.depth
+    above = take_node(draft.topology.parents, accepted.node)
+    token = take_node(draft.tokens, accepted.node)
+    return Accepted(jnp.where(is_full, above, accepted.node), jnp.where(is_full, token, accepted.bonus))
+
+
+@struct.pytree
+class Filled(LookaheadDrafter):
+  """Begins with a window and a pool that are given."""
+
+  rows_before: Any = None
+  grams_before: Any = None
+
+  def init(self, target, prefill):
+    fresh = super().init(target, prefill)
+    room = fresh.log.grams.shape[2]
+    return dataclasses.replace(
+      fresh, window=jnp.asarray(self.rows_before), log=Log.of(jnp.asarray(self.grams_before), room)
+    )
+
+
+def filled(reference: Reference, **settings: Any) -> Filled:
+  window = np.array([[0, *reference.rows[0]], *reference.rows[1:]], np.int32)
+  grams = [(key, *value) for key, values in reference.pool.values.items() for value in values] or [
+    (NONE,) * reference.n
+  ]
+  return Filled(**settings, rows_before=window[None], grams_before=np.array(grams, np.int32).T[None])
+
+
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here')
+@pytest.mark.parametrize('learns_text', [False, True], ids=['window alone', 'text too'])
+@pytest.mark.parametrize('sizes', [(5, 3, 2), (4, 5, 3)], ids=['ngram 3', 'ngram 5'])
+def test_calls_are_those_of_the_paper(sizes, learns_text):
+  """Tokens, window and pool after each call, on the tiny Llama."""
+  model, params = fd.load(REFERENCE / 'llama_tiny')
+  model = dataclasses.replace(model, config=dataclasses.replace(model.config, eos_ids=()))
+  prompt = np.load(REFERENCE / 'llama_tiny' / 'expected.npz')['prompt'][0].tolist()
+  window, ngram, guesses = sizes
+  settings = {'window': window, 'ngram': ngram, 'guesses': guesses}
+  max_len = 60
+
+  def say(texts: list[list[int]]) -> list[int]:
+    rows = [*texts, *[[1]] * (window + (ngram - 1) * (guesses + 1) - len(texts))]
+    return np.asarray(fd.decode(model, params, rows, fd.Greedy(), max_len=1).tokens)[: len(texts), 0].tolist()
+
+  reference = Reference(say, prompt, **settings, learns_text=learns_text)
+  drafter = filled(reference, **settings, reads_prompt=learns_text, reads_text=learns_text)
+  target, rule = Bound(model, params), NoBonus(ngram - 1)
+  _, begun, _ = checked(model, [reference.text[:-1]], None, None, max_len, None)
+  state = jax.jit(lambda: loop.init(target, drafter, rule, begun, max_len, None))()
+  step = jax.jit(lambda state: loop.step(target, drafter, rule, state))
+  newest = jax.jit(lambda log, key: log.newest(key, guesses))
+  sizes = []
+  assert isinstance(state.drafter, Ahead) and state.root.tolist() == reference.text[-1:]
+  while not state.done.all():
+    before, state = state, step(state)
+    sizes.append(reference.call())
+    if state.done.all():  # cut at max_len
+      break
+    assert int(state.length[0] - before.length[0]) == sizes[-1]
+    assert state.tokens[0, int(before.length[0]) : int(state.length[0])].tolist() == reference.text[-sizes[-1] :]
+    assert state.drafter.window[0].reshape(-1)[1:].tolist() == [token for row in reference.rows for token in row]
+    for key, values in reference.pool.values.items():
+      found, known = newest(state.drafter.log, np.array([key], np.int32))
+      assert [tuple(value) for value in found[0][known[0]].tolist()] == values[::-1]
+  assert len(sizes) > 12 and {1, ngram - 1} <= set(sizes)
+
+
+def test_text_that_repeats_itself_takes_long_blocks():
+  prompts, lengths = some_prompts(0, rows=12)
+  greedy, out = (
+    fd.decode(Looping(), {}, prompts, strategy, lengths, max_len=60)
+    for strategy in (fd.Greedy(), fd.Lookahead(4, 4, 3))
+  )
+  np.testing.assert_array_equal(out.tokens, greedy.tokens)
+  loops = np.asarray(out.lengths) == 60
+  assert loops.sum() > 3
+  sizes = np.asarray(out.block_sizes)[loops]
+  assert (sizes[:, :12].max(axis=1) == 4).all()  # the bonus behind three guesses included
+  assert (sizes.sum(axis=1) / (sizes > 0).sum(axis=1) > 2.5).all()
+
+
+@pytest.mark.parametrize('name', ['transformer', 'image', 'lm with windows'])
+def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeypatch):
+  model = MODELS[name]
+  words = {}
+  first_words = lookahead.first_words
+
+  def seen(target, prefill, length):
+    found = first_words(target, prefill, length)
+    jax.debug.callback(lambda found: words.update(found=found.tolist()), found)
+    return found
+
+  monkeypatch.setattr(lookahead, 'first_words', seen)
+  with jax.enable_x64(True):
+    params = model.init(jax.random.key(0))
+  inputs = np.zeros((1, 1, 1, 3), np.uint8) if name == 'image' else [[3, 2, 4]]
+  with jax.enable_x64(True):
+    fd.decode(model, params, inputs, fd.Lookahead(3, 3, 1), max_len=2 if name != 'image' else None)
+  jax.effects_barrier()
+  if name == 'image':
+    assert len(set(words['found'][0])) == 4
+  else:
+    assert words['found'] == [[3, 2, 4, 3]]
+
+
+@pytest.mark.parametrize(
+  'settings, words',
+  [
+    ({'ngram': 2}, r'ngram=2 is not possible: give 3 or more, or decode by Jacobi'),
+    ({'window': 0}, 'window=0 is not possible'),
+    ({'guesses': 0}, 'guesses=0 is not possible: give how many'),
+    ({'window': 2.5}, 'window=2.5 is not possible'),
+    ({'temperature': -1}, 'temperature=-1 is not possible: give 0'),
+  ],
+)
+def test_mistakes(settings, words):
+  with pytest.raises(fd.UserError, match=words):
+    fd.Lookahead(**settings)
+
+
+def test_a_window_wider_than_the_model_s_positions():
+  wanted = 'window=62 and ngram=5 look 65 tokens ahead, and the model has 64 positions'
+  with pytest.raises(fd.UserError, match=wanted):
+    fd.decode(MODELS['fconv'], {}, [[3]], fd.Lookahead(window=62), max_len=4)
