@@ -198,7 +198,7 @@ def table(
     'base_run': base_run,
     'small': small,  # the draft model, which is trained as people wrote by small_run
     'small_run': small_run,
-    'heads': heads(d_ff=d_ff, draw='all', decay=0.9, dropout=0.0),  # trained as the drafts are (`train`)
+    'heads': heads(d_ff=d_ff, draw='all', decay=0.9, dropout=0.0, anchors=16),  # trained as the drafts are (`train`)
     'eagle': eagle(),
     'block': block(taps),
     'distill': distill(shard_size=1000) | {'beam': 1},  # how a translator writes its own text, if data.own names none

@@ -64,6 +64,7 @@ def heads():
     'rooted': False,  # heads read the embedding of the root too (Ankner et al. 2024)
     'markov': 0,  # rank of a bias from the token guessed before, that puts each head's candidates in order; 0: none
     'draw': 'all',  # heads a minibatch
+    'anchors': 0,  # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
     'decay': 0.8,  # each later head's loss counts this many times the one before
     'p1_share': 0.6,  # of the loss, for the model's own, where heads train together with it: 1 to 0.2 (1 + 0.8 + ...)
   }

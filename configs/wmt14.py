@@ -203,7 +203,7 @@ def run(*, steps, warmup, every, average=2, constant=2.0, rows=0, heads_rate=1.0
   }
 
 
-def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one', decay=1.0, dropout=0.1):
+def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one', decay=1.0, dropout=0.1, anchors=0):
   """layout='paper' is the paper's dense layer; first='transformed' its p1 (see fastdec/heads/blockwise.py)."""
   return {
     'd_ff': d_ff,
@@ -215,6 +215,7 @@ def heads(*, d_ff, layout='separate', first='identity', p1_share=0.0, draw='one'
     'dropout': dropout,  # on the heads' hidden units and outputs; short runs need none
     'rooted': False,  # heads read the embedding of the root too (Ankner et al. 2024), which the paper's do not
     'markov': 0,  # rank of a bias from the token guessed before, that puts each head's candidates in order; 0: none
+    'anchors': anchors,  # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
   }
 
 

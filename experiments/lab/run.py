@@ -210,14 +210,19 @@ class Run(InWorkdir):
     model, trunk = self._start(self.base, material)
     experiment, dev = self._with_heads, material.dev_batches()
     settings, heads = experiment.heads, experiment.heads_for(self.k)
-    smoothing = experiment.run(self.k, self.regime).label_smoothing
+    same: Any = {
+      'smoothing': experiment.run(self.k, self.regime).label_smoothing,
+      'draw': settings.draw,
+      'decay': settings.decay,
+      'anchors': settings.anchors,
+    }
     fresh = experiment.fresh_heads(heads, model, trunk)
     if self.regime in TUNED:
-      trained, share = _heads_of(self.base, heads), settings.p1_share
+      trained = _heads_of(self.base, heads)
       start = fresh if trained is None else trained
-      task = finetuned_heads_task(model, heads, trunk, start, share, smoothing, settings.draw, settings.decay)
+      task = finetuned_heads_task(model, heads, trunk, start, settings.p1_share, **same)
     else:
-      task = frozen_heads_task(model, heads, trunk, smoothing, settings.draw, settings.decay, fresh)
+      task = frozen_heads_task(model, heads, trunk, start=fresh, **same)
 
     def split(params: Params) -> tuple[Params, Params]:
       return (params['model'], params['heads']) if self.regime in TUNED else (trunk, params)

@@ -70,10 +70,12 @@ class HeadsConfig:
   dropout: float = 0.1
   rooted: bool = False
   markov: int = 0
+  anchors: int = 0
 
   def __post_init__(self) -> None:
     at_least(1, 'heads', d_ff=self.d_ff)
     at_least(0, 'heads', markov=self.markov)
+    check_anchors(self.anchors, self.draw)
     if not 0 < self.decay <= 1:
       raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
     if not 0 <= self.p1_share < 1:
@@ -116,6 +118,9 @@ class HeadSettings(Protocol):
 
   @property
   def decay(self) -> float: ...
+
+  @property
+  def anchors(self) -> int: ...
 
 
 class TableSettings(Protocol):
@@ -273,6 +278,14 @@ class Experiment(HeadsTraining):
 def seed_of(seed: int, name: str) -> int:
   """The seed of one of several things that draw under the experiment's seed."""
   return int.from_bytes(hashlib.sha256(f'{seed} {name}'.encode()).digest()[:4])
+
+
+def check_anchors(anchors: int, draw: str) -> None:
+  """Raises UserError where heads cannot be learnt at so many places of each row."""
+  at_least(0, 'heads', anchors=anchors)
+  if anchors and draw != 'all':
+    given = f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible'
+    raise UserError(f'{given}: a sample of places is for all heads at once, give draw=all, or anchors=0')
 
 
 def at_least(least: int, part: str, **values: int) -> None:

@@ -15,10 +15,12 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params, embedding_of
+from fastdec.training.anchors import Anchors
 
 Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
 Ids = Integer[Array | np.ndarray, 'b t']
 Metrics = dict[str, Array]
+KEPT = 2**25  # logits of a training step, in numbers
 
 
 def cross_entropy(
@@ -32,6 +34,11 @@ def cross_entropy(
     The loss in nats per token, and 'loss', 'nll' (of the target, unsmoothed), 'accuracy' (of the argmax, 0..1), all
     means over `mask`, and 'tokens', the number of tokens in it. Without any token the means are 0.
   """
+  return _means(_each(logits, targets, smoothing), mask, mask.sum())
+
+
+def _each(logits: Float[Array, 'b t v'], targets: Ids, smoothing: float) -> dict[str, Float[Array, 'b t']]:
+  """What `cross_entropy` takes the means of, at each place."""
   v = logits.shape[-1]
   low, high = smoothing / (v - 1), 1 - smoothing
   normalizer_bt = jax.nn.logsumexp(logits, axis=-1)
@@ -39,13 +46,24 @@ def cross_entropy(
   uniform_bt = v * normalizer_bt - logits.sum(axis=-1)  # sum over classes of -log p
   entropy = -float(sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p))
   loss_bt = (high - low) * nll_bt + low * uniform_bt - entropy
-  tokens = mask.sum()
+  is_right = logits.argmax(-1).astype(targets.dtype) == targets
+  return {'loss': loss_bt, 'nll': nll_bt, 'accuracy': is_right.astype(float)}
+
+
+def _means(
+  each: Mapping[str, Float[Array, 'b t']],
+  mask: Bool[Array, 'b t'],
+  tokens: Int[Array, ''],
+  weight: Float[Array, 'b 1'] | None = None,
+) -> tuple[Float[Array, ''], Metrics]:
+  """Sums over a mask, where rows may have a weight, divided by a number of tokens; and that number."""
 
   def mean(x_bt):
-    return jnp.where(mask, x_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
+    weighed_bt = x_bt if weight is None else x_bt * weight.astype(x_bt.dtype)
+    return jnp.where(mask, weighed_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
 
-  loss, is_right = mean(loss_bt), logits.argmax(-1).astype(targets.dtype) == targets
-  return loss, {'loss': loss, 'nll': mean(nll_bt), 'accuracy': mean(is_right.astype(float)), 'tokens': tokens}
+  found = {name: mean(x_bt) for name, x_bt in each.items()}
+  return found['loss'], found | {'tokens': tokens}
 
 
 def model_loss(
@@ -91,21 +109,31 @@ def all_heads_loss(
   shares: Mapping[int, float],
   smoothing: float,
   keys: tuple[Array | None, Array],
+  anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
   """The mean of the losses of several heads, weighted by `shares` (offset -> weight; they sum to 1); see `head_loss`.
 
-  The trunk runs once. Every head's logits are computed again for the gradient rather than kept: the memory is that of
-  one head. Metrics are the weighted means, 'tokens' those of the first head, and each head's own loss.
+  The trunk runs once. Logits of more than `KEPT` words in all are computed again for the gradient: the memory is that
+  of one head. Metrics are the weighted means, 'tokens' those of the first head, and each head's own loss.
+
+  Args:
+    anchors: a sample of places that stands for all: expectations of the losses and of their gradients are those of
+      all places. p1 learns at all places even so, as the trunk does without heads. None: all do.
   """
   hidden_btd = model.hidden(params, batch, keys[0])
-  offsets, weights = jnp.array(list(shares), jnp.int32), jnp.array(list(shares.values()))
+  each_key = jax.random.split(keys[1], len(shares))
 
-  @jax.checkpoint
-  def one(offset_key: tuple[Array, Array]) -> Metrics:
+  def one(offset_key: tuple[Array, Array], places: Anchors | None = anchors) -> Metrics:
     offset, key = offset_key
-    return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key)[1]
+    return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key, places)[1]
 
-  found = jax.lax.map(one, (offsets, jax.random.split(keys[1], len(shares))))
+  first = 1 if anchors is not None and 0 in shares else 0  # heads that learn at other places than the rest
+  offsets, weights = jnp.array(list(shares), jnp.int32), jnp.array(list(shares.values()))
+  places = batch['target'] if anchors is None else anchors.place
+  small = places.size * len(shares) * model.vocab_size <= KEPT
+  found = jax.lax.map(one if small else jax.checkpoint(one), (offsets[first:], each_key[first:]))
+  if first:
+    found = jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), one((offsets[0], each_key[0]), None), found)
   metrics = {name: (found[name] * weights.astype(found[name].dtype)).sum() for name in ('loss', 'nll', 'accuracy')}
   each = {f'loss_head_{offset + 1}': found['loss'][i] for i, offset in enumerate(shares)}
   return metrics['loss'], metrics | each | {'tokens': found['tokens'][0]}
@@ -121,17 +149,22 @@ def _on_hidden(
   offset: Int[Array, ''],
   smoothing: float,
   key: Array | None,
+  anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of one head on the trunk's hidden states."""
-  root, before = None, None
-  if heads.rooted:  # at position t p1 predicts target t, which is then the root
-    root = embedding_of(model)(params, jnp.asarray(batch['target']))
-  if heads.markov:
-    before = shifted(batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), heads.offsets[-1])[0]
+  """The loss of one head on the trunk's hidden states, at all places or at a sample that stands for them."""
+  longest = heads.offsets[-1]
+  root_bt = jnp.asarray(batch['target'])  # at position t p1 predicts target t, which is then the root
+  before_bt = shifted(batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), longest)[0]
+  targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, longest)
+  tokens, weight = mask_bt.sum(), None
+  if anchors is not None:
+    seen = hidden, root_bt, before_bt, targets_bt, mask_bt
+    hidden, root_bt, before_bt, targets_bt, mask_bt = jax.tree.map(anchors.take, seen)
+    mask_bt, weight = mask_bt & anchors.is_real, anchors.weight[:, None]
+  root = embedding_of(model)(params, root_bt) if heads.rooted else None
   project = functools.partial(model.unembed, params)
-  logits_btv = heads.logits_at(head_params, hidden, offset, project, key, root, before)
-  targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, heads.offsets[-1])
-  return cross_entropy(logits_btv, targets_bt, mask_bt, smoothing)
+  logits_btv = heads.logits_at(head_params, hidden, offset, project, key, root, before_bt if heads.markov else None)
+  return _means(_each(logits_btv, targets_bt, smoothing), mask_bt, tokens, weight)
 
 
 def shifted(

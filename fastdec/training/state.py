@@ -5,6 +5,7 @@ A `Task` says what is trained: the base model, prediction heads on a frozen trun
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fastdec import extras, struct
+from fastdec.errors import UserError
 from fastdec.models.api import Params
+from fastdec.training.anchors import anchors_of
 from fastdec.training.losses import Batch, Metrics, all_heads_loss, head_loss, model_loss
 
 with extras.explained():
@@ -69,6 +72,7 @@ def frozen_heads_task(
   draw: str = 'one',
   decay: float = 1.0,
   start: Params | None = None,
+  anchors: int = 0,
 ) -> Task:
   """Trains heads on the parameters `trunk`, which stay as they are. Parameters: the heads'.
 
@@ -83,12 +87,14 @@ def frozen_heads_task(
       the price of one), or 'all' (the mean itself; the trunk runs once).
     decay: each later head counts `decay` times as much as the one before (1: all equally, as in the paper).
     start: what the heads begin at (None: fresh).
+    anchors: places of each row of a batch that all heads at once are learnt at, drawn anew in each step: an unbiased
+      estimate, at a share of the price (0: all places). p1 is learnt at all places even so.
   """
-  shares = _shares(heads.offsets, 0.0, decay)
+  shares, loss_of = _shares(heads.offsets, 0.0, decay), _loss_of(draw, anchors)
 
   def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, key = jax.random.split(key)
-    return LOSSES[draw](model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
+    return loss_of(model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
 
   return Task(heads.init if start is None else lambda key: copied(start), loss, trunk)
 
@@ -102,20 +108,21 @@ def finetuned_heads_task(
   smoothing: float = SMOOTHING,
   draw: str = 'one',
   decay: float = 1.0,
+  anchors: int = 0,
 ) -> Task:
   """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ..., 'heads': ...}.
 
   The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the frozen trunk first:
   fresh ones are noise, and what they send back drives the trunk away from what it knows before they have learnt.
   p1's loss counts too, also where p1 is the identity: it keeps the trunk a good model. Its weight is `p1_share` (0:
-  that of head 2, as in the paper); `draw` and `decay` are as in `frozen_heads_task`.
+  that of head 2, as in the paper); `draw`, `decay` and `anchors` are as in `frozen_heads_task`.
   """
-  shares = _shares(range(heads.offsets[-1] + 1), p1_share, decay)
+  shares, loss_of = _shares(range(heads.offsets[-1] + 1), p1_share, decay), _loss_of(draw, anchors)
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
     head_params = params['heads']
-    return LOSSES[draw](model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys))
+    return loss_of(model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys))
 
   return Task(lambda key: {'model': copied(trunk), 'heads': heads.init(key) if start is None else copied(start)}, loss)
 
@@ -126,6 +133,15 @@ def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, 
   first = p1_share if p1_share and 0 in raw else 0.0
   rest = sum(value for offset, value in raw.items() if not (first and offset == 0))
   return {offset: first if first and offset == 0 else (1 - first) * value / rest for offset, value in raw.items()}
+
+
+def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], Metrics]]:
+  """The loss of one head that is drawn, or of all."""
+  if draw == 'all':
+    return functools.partial(_all_heads, count=anchors)
+  if anchors:
+    raise UserError(f'anchors={anchors} with draw={draw} is not possible: one head learns at all places, give draw=all')
+  return _one_head
 
 
 def _one_head(
@@ -155,12 +171,11 @@ def _all_heads(
   smoothing: float,
   draw_key: Array,
   keys: tuple[Array | None, Array],
+  count: int,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The mean of all heads' losses: nothing is drawn."""
-  return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys)
-
-
-LOSSES = {'one': _one_head, 'all': _all_heads}
+  """The mean of all heads' losses, at a number of places of each row that are drawn (0: at all)."""
+  anchors = anchors_of(batch, count, draw_key) if count else None
+  return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys, anchors)
 
 
 def copied(tree: Params) -> Params:

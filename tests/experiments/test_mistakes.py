@@ -51,6 +51,8 @@ def listing(folder):
     ({'table.regimes': '("freeze",)'}, ["regimes[0]='freeze'", 'regular, distil, finetune, both']),
     ({'table.ks': '(4, 4)'}, ['config.table.ks=(4, 4)', 'each once']),
     ({'heads.decay': 0.0}, ['config.heads.decay=0.0', 'give 1']),
+    ({'heads.anchors': -1}, ['config.heads.anchors=-1', 'give 0 or more']),
+    ({'heads.anchors': 4, 'heads.draw': 'one'}, ['config.heads.anchors=4 with config.heads.draw=one', 'give draw=all']),
     ({'table.split': 'valid'}, ["no split 'valid'", 'train, dev, test']),
     ({'table.max_len': 129}, ['config.table.max_len=129', 'model.max_positions=128 is the most']),
     ({'table.timed': 0}, ['config.table.timed=0', 'give 1 or more']),

@@ -14,6 +14,8 @@ VOCAB, WIDTH, HEADS = 11, 6, 3
 class Bigram:
   """The hidden state is an embedding of the token before, dropped out; logits are a product with a second matrix."""
 
+  vocab_size = VOCAB
+
   def init(self, key):
     one, two = jax.random.split(key)
     normal = lambda key: jax.random.normal(key, (VOCAB, WIDTH)) * 0.3

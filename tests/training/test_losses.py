@@ -1,5 +1,7 @@
 """The losses, against sums written out one token at a time."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from fastdec.errors import UserError
 from fastdec.training import losses
+from fastdec.training.anchors import Anchors, anchors_of
 from tests.training.fakes import HEADS, VOCAB, Bigram, Matrices, on_device
 
 MODEL, IDENTITY, TRANSFORMED = Bigram(), Matrices(), Matrices(offsets=tuple(range(HEADS + 1)))
@@ -71,6 +74,41 @@ def test_head_loss_is_about_the_token_offset_places_later_in_the_same_sentence(h
     metrics = losses.head_loss(MODEL, heads, PARAMS, params, batch, jnp.int32(offset), 0.1)[1]
     assert metrics['tokens'] == len(nll)
     np.testing.assert_allclose(metrics['nll'], np.mean(nll), rtol=1e-5)
+
+
+def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_gradient():
+  """Over all pairs of anchors of each row: rows with 6 and 3 anchors, the mean over whose tokens is none of rows."""
+  segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0, 0]])
+  batch = on_device(3, rows=2) | {'target': jnp.arange(16).reshape(2, 8) % VOCAB, 'target_segment': segments}
+  batch['target_position'] = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 0, 1, 2, 0, 0, 0]])
+  params, shares = IDENTITY.init(jax.random.key(2)), {1: 0.5, 2: 0.3, 3: 0.2}
+
+  @jax.jit
+  def found(params, anchors=None):
+    keys = None, jax.random.key(0)
+    loss = lambda params: losses.all_heads_loss(MODEL, IDENTITY, PARAMS, params, batch, shares, 0.1, keys, anchors)[0]
+    return jax.value_and_grad(loss)(params)
+
+  pairs = [list(itertools.combinations(places, 2)) for places in ([0, 1, 2, 3, 5, 6], [0, 2, 3])]
+  samples = jnp.array(list(itertools.product(*pairs)))
+  assert samples.shape == (15 * 3, 2, 2)
+  weight, is_real = jnp.array([6 / 2, 3 / 2]), jnp.ones((2, 2), bool)
+  each = jax.vmap(lambda places: found(params, Anchors(places, is_real, weight)))(samples)
+  mean = jax.tree.map(lambda x: x.mean(0), each)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), mean, found(params))
+  assert each[0].std() > 0.01  # a sample of its own is another loss
+
+
+def test_anchors_are_drawn_equally_often_and_know_how_many_they_stand_for():
+  batch = {'target_segment': jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]])}
+  keys = jax.random.split(jax.random.key(0), 3000)
+  drawn = jax.device_get(jax.jit(jax.vmap(lambda key: anchors_of(batch, 2, key)))(keys))
+  assert (drawn.weight == [6 / 2, 3 / 2, 1]).all()
+  assert (drawn.is_real.sum(2) == [2, 2, 1]).all()
+  for row, expected in enumerate([[1 / 3] * 4 + [0, 1 / 3, 1 / 3, 0], [2 / 3, 0, 2 / 3, 2 / 3], [1]]):
+    places = drawn.place[:, row][drawn.is_real[:, row]]
+    share = np.bincount(places, minlength=8) / len(keys)
+    np.testing.assert_allclose(share, expected + [0] * (8 - len(expected)), atol=0.05)
 
 
 def test_p1_of_identity_heads_is_the_model():

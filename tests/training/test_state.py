@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fastdec.errors import UserError
 from fastdec.training.loop import make_step
 from fastdec.training.losses import head_loss, model_loss
 from fastdec.training.optimizer import OptimizerConfig
@@ -114,6 +115,33 @@ def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradien
   (value, slope), (expected, expected_slope) = jax.value_and_grad(of_task)(params), jax.value_and_grad(by_hand)(params)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), slope, expected_slope)
+
+
+@pytest.mark.parametrize('make', [frozen_heads_task, finetuned_heads_task])
+@pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+def test_anchors_that_leave_out_no_place_are_all_places(heads, make, trunk):
+  """Rows of 12 places have 11 anchors at most, which 11 draws find, in another order."""
+  tasks = [make(MODEL, heads, trunk, draw='all', decay=0.5, anchors=count) for count in (0, 11, 100)]
+  params = tasks[0].init(jax.random.key(3))
+  of_task = lambda task: jax.value_and_grad(task.loss, has_aux=True)(params, trunk, on_device(0), jax.random.key(4))
+  everywhere, *sampled = map(of_task, tasks)
+  for found in sampled:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, everywhere)
+
+
+def test_anchors_leave_p1_at_all_places(trunk):
+  batch, key = on_device(0), jax.random.key(4)
+  tasks = [finetuned_heads_task(MODEL, IDENTITY, trunk, draw='all', anchors=count) for count in (0, 2)]
+  params = tasks[0].init(jax.random.key(3))
+  everywhere, sampled = (task.loss(params, {}, batch, key)[1] for task in tasks)
+  np.testing.assert_allclose(sampled['loss_head_1'], everywhere['loss_head_1'], rtol=1e-6)
+  assert not np.isclose(sampled['loss_head_2'], everywhere['loss_head_2'])
+  assert sampled['tokens'] == everywhere['tokens']
+
+
+def test_one_head_has_no_anchors(trunk):
+  with pytest.raises(UserError, match='anchors=2 with draw=one is not possible'):
+    frozen_heads_task(MODEL, IDENTITY, trunk, anchors=2)
 
 
 def test_p1_has_its_share_of_the_loss_of_all_heads(trunk):

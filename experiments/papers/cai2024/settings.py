@@ -5,7 +5,7 @@ import pathlib
 from typing import Any, Literal
 
 from experiments.lab.captions import CaptionTraining
-from experiments.lab.settings import HeadsTraining, RunConfig, at_least
+from experiments.lab.settings import HeadsTraining, RunConfig, at_least, check_anchors
 from experiments.lab.text import OnModelText
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.rules.typical import Typical
@@ -29,10 +29,12 @@ class HeadsConfig:
   p1_share: float
   rooted: bool = False
   markov: int = 0
+  anchors: int = 0
 
   def __post_init__(self) -> None:
     at_least(1, 'heads', depth=self.depth, layers=self.layers)
     at_least(0, 'heads', markov=self.markov)
+    check_anchors(self.anchors, self.draw)
     if not 0 < self.decay <= 1:
       raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
     if not 0 < self.p1_share < 1:

@@ -18,7 +18,7 @@ from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import suppress_words
 from fastdec.struct import Bound
-from fastdec.training.drafts.anchors import anchors_of
+from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts.losses import no_carry
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import Batch

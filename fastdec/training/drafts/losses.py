@@ -22,11 +22,9 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.models.api import suppress
 from fastdec.models.taps import Features
 from fastdec.struct import Bound
-from fastdec.training.drafts.anchors import Anchors, anchors_of
+from fastdec.training.anchors import Anchors, anchors_of
 from fastdec.training.drafts.rows import block_rows, eagle_rows
-from fastdec.training.losses import Batch, Metrics
-
-KEPT = 2**25  # logits of a training step, in numbers
+from fastdec.training.losses import KEPT, Batch, Metrics
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from fastdec.models.attention import attend
 from fastdec.models.stacks import Attend
 from fastdec.models.taps import Features
 from fastdec.struct import Bound
-from fastdec.training.drafts.anchors import Anchors
+from fastdec.training.anchors import Anchors
 from fastdec.training.losses import Batch
 
 Guess = Callable[[int, Float[Array, 'b a d']], Int[Array, 'b a']]  # number and state of a row -> the token guessed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastdec.models.encoder_decoder import Source
-from fastdec.training.drafts.anchors import anchors_of
+from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts.losses import logits_of, no_carry, rows_of
 from fastdec.training.drafts.rows import eagle_rows
 from tests.training.drafts.small import MODELS, TAPS, apart, batch_of, bound, network

@@ -9,8 +9,8 @@ import pytest
 
 from fastdec.errors import UserError
 from fastdec.struct import Bound
+from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts import losses
-from fastdec.training.drafts.anchors import anchors_of
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, logits_of, no_carry, rows_of
 from fastdec.training.drafts.start import begin, frequent, layers_like
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task

@@ -82,6 +82,7 @@ def test_heads_that_read_the_root_are_trained_on_the_base_s_own_text(table, word
   ended = launch('train', *words('kind=heads', **given), f'--workdir={tmp_path}/heads')
   assert ended.code == 0, ended.err
   heads, params = fd.load_heads(tmp_path / 'heads')
+  assert json.loads((tmp_path / 'heads' / 'config.json').read_text())['heads']['anchors'] == 16
   assert heads.k == 3 and heads.rooted and heads.markov == params['before'].shape[1] == 3
   base, trunk = fd.load(table.folder / 'base')
   model, same_trunk = fd.load(tmp_path / 'heads')

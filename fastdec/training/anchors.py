@@ -1,4 +1,4 @@
-"""The places of packed sentences that drafts are learnt at.
+"""The places of packed sentences that drafts and heads are learnt at.
 
 An anchor is a place t whose token is taken for the root: decoding has accepted it, the target has read all before it,
 and the draft guesses what comes behind it. So a draft learns at a place what decoding asks of it there:
@@ -12,6 +12,8 @@ guess cost more than the rest of a training step.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.sharding import by_rows
-from fastdec.training.losses import Batch
 
 
 @struct.pytree
@@ -28,6 +29,7 @@ class Anchors:
 
   place: Int[Array, 'b a']
   is_real: Bool[Array, 'b a']  # false: fewer places are anchors than were asked for
+  weight: Float[Array, ' b']  # how many anchors of its row each of them stands for: 1 where none was left out
 
   def take(self, x: Array, ahead: int | Int[Array, ''] = 0) -> Array:
     """What x [b, t, ...] has `ahead` places behind the anchors (beyond the end of a row: what its last place has)."""
@@ -40,12 +42,12 @@ class Anchors:
     return self.is_real & is_inside & (self.take(segments, ahead) == self.take(segments))
 
 
-def anchors_of(batch: Batch, count: int = 0, key: Array | None = None) -> Anchors:
+def anchors_of(batch: Mapping[str, Any], count: int = 0, key: Array | None = None) -> Anchors:
   """All anchors of a batch, or `count` of each row (0: all), drawn by the key without replacement."""
   segments = jnp.asarray(batch['target_segment'])
-  t = segments.shape[1]
+  b, t = segments.shape
   place = jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), segments.shape)
-  everywhere = Anchors(place, segments != 0)
+  everywhere = Anchors(place, segments != 0, jnp.ones(b))
   everywhere = dataclasses.replace(everywhere, is_real=everywhere.follows(segments, 1))
   if not count or count >= t:
     return everywhere
@@ -57,4 +59,6 @@ def anchors_of(batch: Batch, count: int = 0, key: Array | None = None) -> Anchor
     return found, place
 
   found, place = by_rows(draw)(lots)
-  return Anchors(place, found >= 0)
+  is_real = found >= 0
+  weight = everywhere.is_real.sum(1) / jnp.maximum(is_real.sum(1), 1)
+  return Anchors(place, is_real, weight.astype(everywhere.weight.dtype))
