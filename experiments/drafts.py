@@ -36,7 +36,8 @@ def main(words: list[str]) -> None:
   page = DraftsPage(SideBySide.of(CONFIG.value), pathlib.Path(WORKDIR.value), budget, cli.conditions())
   outcome = page.fill()
   if found := page.cells():
-    drawn = tables.speed_table(found), tables.acceptance_table(found), tables.published_table()
+    plans = [plan for group in page.groups() for plan in group.plans]
+    drawn = tables.speed_table(found, plans), tables.acceptance_table(found), tables.published_table()
     picture = '\n![Tokens a call against training tokens](drafts.png)\n'
     write_text(page.workdir / 'drafts.md', '\n'.join(map(report.markdown, drawn)) + picture)
     write_text(page.workdir / 'drafts.csv', report.csv_text([flat(cell) for cell in found], field_names(DraftCell)))

@@ -86,6 +86,9 @@ def known_tables() -> dict[str, Draw]:
   def is_of_table1(cell: BlockwiseCell) -> bool:
     return not cell.rule.startswith('beam-')
 
+  def side_by_side(cells: list[DraftCell]) -> Any:
+    return drafts.speed_table(cells, drafts.all_plans(cells))
+
   def is_of_table4(cell: BlockwiseCell) -> bool:
     return cell.rule == 'exact' or cell.rule.startswith('beam-')
 
@@ -104,7 +107,7 @@ def known_tables() -> dict[str, Draw]:
     'cai2024.speeds': of_cells(MedusaCell, cai2024.speed_table),
     'cai2024.heads': of_calibration(cai2024.heads_table),
     'cai2024.trees': of_calibration(cai2024.widths_table),
-    'drafts.speeds': of_cells(DraftCell, drafts.speed_table),
+    'drafts.speeds': of_cells(DraftCell, side_by_side),
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
     'incremental': of_cells(SavingCell, incremental.tables),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from experiments.lab.cells import latest, repetition_note
 from experiments.lab.report import Column, Drawn, Table, between, text
 from experiments.papers.drafts import published
-from experiments.papers.drafts.cells import DRAFTERS, DraftCell
+from experiments.papers.drafts.cells import CHAINS, DRAFTERS, DraftCell
 
 NOTES = (
   'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training: tokens of the'
@@ -31,6 +31,10 @@ def _shape(cell: DraftCell) -> str:
   return 'chain' if cell.nodes is None else f'chain of {cell.nodes - 1}'
 
 
+def _nodes(cell: DraftCell) -> str | int | None:
+  return 'not measured' if cell.tokens is None else cell.nodes
+
+
 def _order(cell: DraftCell) -> tuple:
   return cell.temperature, cell.batch, list(DRAFTERS).index(cell.drafter), cell.tree
 
@@ -42,7 +46,7 @@ SPEEDS = Table(
     Column('Draft', _shape, names_row=True),
     Column('T', 'temperature', 'g', names_row=True),
     Column('Batch', 'batch', names_row=True),
-    Column('Nodes', 'nodes'),
+    Column('Nodes', _nodes),
     Column('Parameters', 'parameters', ','),
     Column('Training tokens', 'training_tokens', ','),
     Column('s', 'training_seconds', ',.0f'),
@@ -59,11 +63,36 @@ SPEEDS = Table(
 )
 
 
-def speed_table(cells: Iterable[DraftCell]) -> Drawn:
-  """Greedy decoding or sampling, then every cell; below, what trees are worth against chains."""
-  found = list(latest(cells).values())
+def speed_table(cells: Iterable[DraftCell], plans: Iterable[DraftCell] = ()) -> Drawn:
+  """Greedy decoding or sampling, then every cell, and what has not been measured; below, what trees are worth against
+  chains.
+
+  Args:
+    cells: what is known.
+    plans: what the table is to have. A drafter without any cell has one row.
+  """
+  known = latest(cells)
+  found = list(known.values())
   measured = [cell for cell in found if cell.error is None]
-  return SPEEDS.of(found, above=_plain(measured), notes=(*_trees_note(measured), *repetition_note(measured)))
+  begun = {cell.drafter for cell in found}
+  missing = [plan for plan in plans if plan.key not in known]
+  rows = [*found, *(plan for plan in missing if plan.drafter in begun)]
+  others = dict.fromkeys(plan.drafter for plan in missing if plan.drafter not in begun)
+  below = [{'Drafter': DRAFTERS[drafter], 'Nodes': 'not measured'} for drafter in others]
+  notes = (*_trees_note(measured), *repetition_note(measured))
+  return SPEEDS.of(rows, found, above=_plain(measured), below=below, notes=notes)
+
+
+def all_plans(cells: Iterable[DraftCell]) -> list[DraftCell]:
+  """Every drafter as a chain and as each tree, at each temperature and batch size, that any of these cells has."""
+  found = list(cells)
+  trees = sorted({cell.tree for cell in found} | {0})
+  conditions = sorted({(cell.temperature, cell.batch) for cell in found}) or [(0.0, 1)]
+  plans = []
+  for drafter in DRAFTERS:
+    shapes = [0] if drafter in CHAINS else trees
+    plans += [DraftCell(drafter, tree, *condition) for tree in shapes for condition in conditions]
+  return plans
 
 
 def _plain(cells: Sequence[DraftCell]) -> list[Mapping[str, str]]:
