@@ -3,6 +3,7 @@
   python -m experiments.generate --model=folder --prompt="A man in"
   python -m experiments.generate --model=folder --prompt=... --draft=smaller        speculative decoding
   python -m experiments.generate --model=folder --prompt=... --lookup               drafts copied from the text so far
+  python -m experiments.generate --model=folder --prompt=... --lookahead            the model guesses for itself
   python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
   python -m experiments.generate --model=folder --prompt=... --medusa=folder        heads that draft a tree
   python -m experiments.generate --model=folder --prompt=... --draft-head=folder    EAGLE, DFlash, ...: draft networks
@@ -44,6 +45,7 @@ PROMPTS = flags.DEFINE_string('prompts', None, 'file with a prompt on each line'
 OUTPUT = flags.DEFINE_string('output', None, 'file for the JSON lines of --prompts')
 DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that drafts')
 LOOKUP = flags.DEFINE_bool('lookup', False, 'copies drafts from the text so far')
+LOOKAHEAD = flags.DEFINE_bool('lookahead', False, 'guesses n-grams that the model has guessed before')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads that draft')
 MEDUSA = flags.DEFINE_string('medusa', None, 'folder of prediction heads that draft a tree')
 DRAFT_HEAD = flags.DEFINE_string('draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours')
@@ -73,7 +75,7 @@ def main(_: list[str]) -> None:
   _check()
   settings = generation.Settings(
     MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
-    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value,
+    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value, LOOKAHEAD.value,
   )  # fmt: skip
   console = plain_console()
   if PROMPT.value is not None:

@@ -4,8 +4,8 @@
   python -m experiments.tune --model=folder --prompts=lines.txt --draft-head=folder --heads=folder --draft=smaller
   python -m experiments.generate --model=folder --prompt="A man in" --strategy=tuned
 
-Greedy decoding, prompt lookup and whatever the given drafters can do, in several sizes, decode the same prompts in
-turn; who falls behind is dropped. Within --budget the fastest is found that keeps --promise:
+Greedy decoding, prompt lookup, lookahead and whatever the given drafters can do, in several sizes, decode the same
+prompts in turn; who falls behind is dropped. Within --budget the fastest is found that keeps --promise:
 
   exact     the output is the model's own greedy output (the default)
   law       tokens have the law of sampling at --temperature (the default where that is above 0)
@@ -32,6 +32,7 @@ MODEL = flags.DEFINE_string('model', None, 'folder of a model, or of a finished 
 PROMPTS = flags.DEFINE_string('prompts', None, 'file with a prompt on each line', required=True)
 DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that drafts')
 LOOKUP = flags.DEFINE_bool('lookup', True, 'tries drafts copied from the text so far')
+LOOKAHEAD = flags.DEFINE_bool('lookahead', True, 'tries n-grams that the model has guessed before')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads')
 MEDUSA = flags.DEFINE_string('medusa', None, 'the same as --heads')
 DRAFT_HEAD = flags.DEFINE_string('draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours')
@@ -62,7 +63,7 @@ def main(_: list[str]) -> None:
     MODEL.value, temperature=TEMPERATURE.value, top_k=TOP_K.value, top_p=TOP_P.value, max_len=MAX_LEN.value,
     seed=SEED.value,
   )  # fmt: skip
-  drafters = tuning.Drafters(DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value)
+  drafters = tuning.Drafters(DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value, LOOKAHEAD.value)
   asked = tuning.Asked(settings, drafters, Sizes(_numbers('gammas', 1), _numbers('nodes', 2)), PROMISE.value)
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)

@@ -8,6 +8,7 @@ from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
+from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
@@ -41,6 +42,7 @@ __all__ = [
   'Ensemble',
   'Exact',
   'Greedy',
+  'Jacobi',
   'Lookahead',
   'Medusa',
   'MinBlock',

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 import fastdec as fd
 from experiments.tools.generation import WIDTH, Settings
 from fastdec.evaluation.tree_calibration import calibrate
@@ -17,6 +19,8 @@ from fastdec.struct import Bound
 
 DRAFTED = (8, 1, 4, 2, 6, 3)  # tokens drafted a call in a row, by a draft model or an autoregressive network
 COPIED = (9, 2, 4)  # by lookup
+AUTHORS = (15, 5, 15)  # window, n-gram and guesses of lookahead: calls of 120 tokens
+AHEAD = ((5, 4, 4), (2, 3, 2))  # calls of 27 and of 8 tokens
 TREES = (32, 8, 16)  # nodes, the root included
 LEVELS = (5, 3)  # how deep an autoregressive network's trees are
 CALIBRATED = 64  # prompts that a tree for heads is found on
@@ -53,6 +57,16 @@ def of_lookup(settings: Settings, sizes: Sizes) -> list[Family]:
   """Drafts copied from the text so far."""
   gammas = COPIED if sizes.gammas is None else sizes.gammas
   return [{f'lookup gamma={n}': Candidate(fd.PromptLookup(k=n + 1, **_law(settings))) for n in gammas}]
+
+
+def of_lookahead(settings: Settings) -> list[Family]:
+  """N-grams that the model has guessed before: the authors' sizes on a GPU, and sizes whose calls a CPU can bear."""
+  sizes = AHEAD if jax.default_backend() == 'cpu' else (AUTHORS, *AHEAD)
+  found = {}
+  for window, ngram, guesses in sizes:
+    strategy = fd.Lookahead(window, ngram, guesses, **_law(settings))
+    found[f'lookahead {window} {ngram} {guesses}'] = Candidate(strategy)
+  return [found]
 
 
 def of_draft(settings: Settings, sizes: Sizes, draft: Any) -> list[Family]:

@@ -54,10 +54,11 @@ class Settings:
   draft_head: str | None = None
   nodes: int | None = None
   strategy: str | None = None
+  lookahead: bool = False
 
   def __post_init__(self) -> None:
     drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
-    drafters |= {'draft-head': self.draft_head, 'strategy': self.strategy}
+    drafters |= {'draft-head': self.draft_head, 'strategy': self.strategy, 'lookahead': self.lookahead or None}
     given = [f'--{name}' for name, value in drafters.items() if value is not None]
     if len(given) > 1:
       raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
@@ -65,6 +66,8 @@ class Settings:
       raise UserError(f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too')
     if self.nodes is not None and self.draft_head is None:
       raise UserError(f'--nodes={self.nodes} is about the tree of a draft network: give --draft-head=folder too')
+    if self.gamma is not None and self.lookahead:
+      raise UserError(f'--gamma={self.gamma} is about a chain, and --lookahead guesses n-grams of 5: leave it out')
     if self.gamma is not None and self.medusa is not None:
       raise UserError(f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead')
     if self.strategy is not None and (self.gamma is not None or self.temperature or self.top_k or self.top_p != 1):
@@ -242,6 +245,8 @@ class Generator(Language):
     if isinstance(strategy, fd.Medusa):
       assert isinstance(strategy.choices, Topology)  # which Medusa makes of all others
       return strategy.choices.max_depth
+    if isinstance(strategy, fd.Lookahead):
+      return int(strategy.ngram) - 1
     return strategy.drafter.nodes - 1
 
 
@@ -257,6 +262,8 @@ def strategy_of(settings: Settings, draft: Any, heads: Any, network: Any = None)
     return fd.Eagle(network, settings.gamma or GUESSED, width, settings.nodes, **law)
   if settings.lookup:
     return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, **law)
+  if settings.lookahead:
+    return fd.Lookahead(**law)
   if settings.medusa is not None:
     whole = fd.medusa_choices(TREE)
     choices = [path for path in whole if len(path) <= heads[0].depth] if settings.choices is None else settings.choices

@@ -9,6 +9,8 @@ from jaxtyping import Array, Bool
 
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.eagle import frontier_mask, row_mask
+from fastdec.decoding.methods.lookahead import LookaheadDrafter
+from fastdec.decoding.methods.ngrams import merge
 from fastdec.decoding.topology import Topology
 from fastdec.heads.block import block_mask
 from fastdec.models import attention, convolution
@@ -35,7 +37,7 @@ class Mask:
 
 def every_mask() -> list[Mask]:
   """One of each kind."""
-  return [_prompt(), _chain(), _padding(), _tree(), _window(), _local(), _convolution(), *_drafts()]
+  return [_prompt(), _chain(), _padding(), _tree(), _window(), _local(), _convolution(), _lookahead(), *_drafts()]
 
 
 def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
@@ -95,6 +97,14 @@ def _convolution() -> Mask:
   np.put_along_axis(sees, np.asarray(convolution.reads(TREE, WIDTH)), True, axis=1)
   columns = (*_positions(3 - past, 3), *TREE_NAMES)
   return Mask(f'convolution of width {WIDTH}: tree after 3', sees, TREE_NAMES, columns, np.arange(past + n) < past)
+
+
+def _lookahead() -> Mask:
+  """A window of 2 rows and 3 columns, and the guesses b c and b d: the second b is never accepted."""
+  chains, known = jnp.array([[[1, 2], [1, 3]]]), jnp.ones((1, 2), bool)
+  nodes = LookaheadDrafter(window=3, ngram=3, guesses=2).tree_of(merge(chains, known)).nodes
+  names = ('root', '0,1', '0,2', '1,0', '1,1', '1,2', 'b', 'bc', '(b)', 'bd')
+  return _over_slots('lookahead after 2', attention.node_mask(nodes, jnp.array([2]), 12), names, 2)
 
 
 def _drafts() -> list[Mask]:

@@ -56,6 +56,8 @@ class Output:
       del record['draft_head'], record['nodes']
     else:
       record['draft_head'] = draft_content(settings.draft_head)
+    if not settings.lookahead:  # younger than these
+      del record['lookahead']
     if settings.strategy is None:  # younger still
       del record['strategy']
     else:

@@ -27,6 +27,7 @@ class Drafters:
   draft_head: str | None = None
   lookup: bool = True
   choices: str | None = None  # the tree of the heads
+  lookahead: bool = True
 
   def __post_init__(self) -> None:
     if self.choices is not None and self.heads is None:
@@ -114,4 +115,6 @@ def _families(
       families += candidates.of_heads(language.settings, sizes, heads, tree, asked.promise == 'relaxed')
   if asked.drafters.lookup:
     families += candidates.of_lookup(asked.settings, sizes)
+  if asked.drafters.lookahead:
+    families += candidates.of_lookahead(asked.settings)
   return families

@@ -14,6 +14,8 @@ from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
+from fastdec.decoding.methods.jacobi import Jacobi
+from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
@@ -25,7 +27,9 @@ from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
 
-STRATEGIES = (Greedy, Sample, Blockwise, BlockwiseTwoCalls, Medusa, Speculative, PromptLookup, Eagle, BlockDraft)
+STRATEGIES = (
+  Greedy, Sample, Blockwise, BlockwiseTwoCalls, Medusa, Speculative, PromptLookup, Lookahead, Jacobi, Eagle, BlockDraft,
+)  # fmt: skip
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, Sampling)
 PARTS = {  # the field of a strategy that takes (module, params), and what these are
   'Blockwise': ('heads', 'heads'), 'BlockwiseTwoCalls': ('heads', 'heads'), 'Medusa': ('heads', 'heads'),

@@ -53,7 +53,15 @@ def tree(tmp_path):
 
 @pytest.mark.parametrize(
   'words',
-  [['--lookup'], ['--heads={}', '--gamma=1'], ['--draft={}'], [], ['--medusa={}'], ['--medusa={}', '--choices={tree}']],
+  [
+    ['--lookup'],
+    ['--lookahead'],
+    ['--heads={}', '--gamma=1'],
+    ['--draft={}'],
+    [],
+    ['--medusa={}'],
+    ['--medusa={}', '--choices={tree}'],
+  ],
   ids=lambda words: ' '.join(word.split('=')[0] for word in words) or 'greedy',
 )
 def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, words, tree):

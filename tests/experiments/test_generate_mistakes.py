@@ -25,6 +25,7 @@ MISTAKES = {
   'nodes of nothing': (['--prompt=a', '--nodes=8'], '--nodes=8 is about the tree of a draft network'),
   'nodes of heads': (['--prompt=a', '--heads={model}', '--nodes=8'], '--nodes=8 is about the tree of a draft network'),
   'draft and network': (['--prompt=a', '--draft={model}', '--draft-head={model}'], '--draft and --draft-head each say'),
+  'gamma of lookahead': (['--prompt=a', '--lookahead', '--gamma=3'], '--lookahead guesses n-grams of 5: leave it out'),
   'gamma 0': (['--prompt=a', '--gamma=0', '--lookup'], '--gamma=0 is not possible'),
   'unknown medusa': (['--prompt=a', '--medusa={files}/nowhere'], 'is not a folder'),
   'no heads': (['--prompt=a', '--medusa={model}/../short'], 'holds a model without heads'),

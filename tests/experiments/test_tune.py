@@ -100,6 +100,8 @@ def test_mistakes_are_one_sentence(translator, launch, prompts, words, message):
 def test_families_are_tried_in_turn_the_longest_first():
   lookup = candidates.of_lookup(Settings('m'), Sizes())
   assert [one.strategy.k for one in lookup[0].values()] == [10, 3, 5]
+  ahead = candidates.of_lookahead(Settings('m'))
+  assert [one.strategy.drafter.nodes for one in ahead[0].values()] == [27, 8]
   one, two = {'a': Candidate(fd.Greedy()), 'b': Candidate(fd.Greedy())}, {'c': Candidate(fd.Greedy())}
   assert list(candidates.in_turn([one, two])) == ['a', 'c', 'b']
 

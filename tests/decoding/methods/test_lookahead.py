@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 import fastdec as fd
 from fastdec import struct
@@ -23,7 +24,7 @@ from fastdec.decoding.protocol import Accepted
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.topology import take_node
 from fastdec.struct import Bound
-from tests.decoding.methods.test_lookup import Looping
+from tests.decoding.methods.test_lookup import Looping, joint_law
 from tests.decoding.models_table import MODELS
 from tests.decoding.test_loop import some_prompts
 
@@ -258,6 +259,47 @@ def test_text_that_repeats_itself_takes_long_blocks():
   sizes = np.asarray(out.block_sizes)[loops]
   assert (sizes[:, :12].max(axis=1) == 4).all()  # the bonus behind three guesses included
   assert (sizes.sum(axis=1) / (sizes > 0).sum(axis=1) > 2.5).all()
+
+
+def sampled(rows=40_000):
+  """The model, the counts of the first three tokens, and the mean block."""
+  model = Looping(vocab_size=5)
+  prompts = np.repeat(np.array([[4, 2, 3, 4, 2, 2, 4, 2, 4, 3, 2, 4]], np.int32), rows, axis=0)
+  strategy = fd.Lookahead(2, 3, 3, temperature=5.0, top_p=0.95)
+  out = fd.decode(model, {}, prompts, strategy, max_len=4, key=jax.random.key(7))
+  counts = np.zeros((5, 5, 5))
+  np.add.at(counts, tuple(np.asarray(out.tokens[:, :3]).T), 1)
+  return model, counts, out.mean_block_size
+
+
+def p_value_of(counts, law):
+  likely = law * counts.sum() > 10
+  assert likely.sum() > 15 and not counts[law == 0].any()
+  return chisquare(counts[likely], law[likely] / law[likely].sum() * counts[likely].sum()).pvalue
+
+
+def test_sampling_keeps_the_law():
+  """The first three tokens follow the model's own law. Guesses come from the prompt, where words are followed by the
+  same word and then by different ones: siblings, if they were not merged."""
+  model, counts, mean = sampled()
+  assert mean > 1.3
+  assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) > 1e-3
+  assert p_value_of(counts, joint_law(model, 4, 0.95 * 5.0, 0.95)) < 1e-6
+
+
+def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
+  """The model's choice would be drawn below each of several equal tokens, and the luckier one kept."""
+
+  def side_by_side(chains, known):
+    g, c = known.shape[1], chains.shape[2]
+    merged = merge(jnp.arange(g * c).reshape(1, g, c) + jnp.zeros_like(chains), known)  # as if all were different
+    return dataclasses.replace(merged, is_kept=jnp.broadcast_to(known[:, :, None], chains.shape))
+
+  monkeypatch.setattr(lookahead, 'merge', side_by_side)
+  jax.clear_caches()
+  model, counts, _ = sampled()
+  jax.clear_caches()
+  assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) < 1e-9
 
 
 @pytest.mark.parametrize('name', ['transformer', 'image', 'lm with windows'])

@@ -1,0 +1,82 @@
+"""Jacobi decoding (Santilli et al. 2023): the model guesses the next k - 1 tokens by what it said of them a call ago.
+
+Each call reads the root and the guesses, a chain, and says what follows each of them. The guesses that are what the
+model says after the ones before them are accepted, as ever; what it says after the others, out of date as it may be,
+are the next call's guesses.
+
+    text     The cat
+    call 1   guesses  dog dog      the model says   sat in the        accepted: none; bonus: sat
+    call 2   guesses  in  the      the model says   on  the mat       accepted: none; bonus: on
+    call 3   guesses  the mat      the model says   the mat .         accepted: the mat; bonus: .
+
+A guess is right only if the model says it too early, after tokens that are wrong. `Lookahead` makes more of the same:
+its window remembers the last N - 1 calls and not one, so that a column of it is an n-gram of which each token was said
+after the one before; and such n-grams are verified where their first token comes up, later and in another place.
+Jacobi is what lookahead with N = 2 would be, where the window of one row is the guess.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fastdec import struct
+from fastdec.decoding.methods.lookahead import first_words
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.sampling import argmax
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Jacobi(LoopStrategy):
+  """The model guesses the next tokens by what it said of them a call ago (`methods.jacobi`). No training, and lossless:
+  temperature 0 is greedy decoding, any other the law of `Sample`.
+
+  Args:
+    k: block size, at least 2: k - 1 tokens are guessed.
+    temperature: 0, or as in `Sample`; then `decode` needs a key.
+    top_k, top_p: as in `Sample`; without effect at temperature 0.
+  """
+
+  k: Whole = struct.static()
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  is_greedy: bool = struct.static(init=False, default=True)  # another rule, so another program
+
+  def __post_init__(self) -> None:
+    struct.assign(self, k=count('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
+    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+
+  @property
+  def drafter(self) -> Drafter:
+    return JacobiDrafter(self.k)
+
+  @property
+  def rule(self) -> Rule:
+    return Exact() if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)
+
+
+@struct.pytree
+class JacobiDrafter:
+  """State: the guesses of each row, k - 1 tokens."""
+
+  nodes: int = struct.static()  # a chain, the root included
+
+  def init(self, target: Bound, prefill: Prefill) -> Int[Array, 'b _']:
+    return first_words(target, prefill, self.nodes - 1)
+
+  def propose(
+    self, target: Bound, state: Int[Array, 'b _'], root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Int[Array, 'b _']]:
+    return Draft(jnp.concatenate([root[:, None], state], axis=1), Topology.chain(self.nodes)), state
+
+  def observe(self, target: Bound, state: Int[Array, 'b _'], step: Step) -> Int[Array, 'b _']:
+    """What the model said behind the bonus; its last word stands for what it said nothing about."""
+    place = step.count[:, None] + jnp.arange(self.nodes - 1, dtype=jnp.int32)[None]
+    return jnp.take_along_axis(argmax(step.logits), jnp.minimum(place, self.nodes - 1), axis=1)
