@@ -25,6 +25,8 @@ from fastdec.errors import UserError, UserNote
 from fastdec.folders import load, load_heads, load_tokenizer
 from fastdec.folders.drafts import load_draft, save_draft
 from fastdec.folders.medusa import save_heads
+from fastdec.folders.pools import load_pool, save_pool
+from fastdec.heads.ngram_pool import NGramPool, build_pool
 from fastdec.models.ensemble import Ensemble
 from fastdec.quantized import quantize
 from fastdec.tuning.tune import tune
@@ -46,6 +48,7 @@ __all__ = [
   'Lookahead',
   'Medusa',
   'MinBlock',
+  'NGramPool',
   'PowerPenalty',
   'PromptLookup',
   'Rejection',
@@ -57,17 +60,20 @@ __all__ = [
   'Typical',
   'UserError',
   'UserNote',
+  'build_pool',
   'decode',
   'decode_each',
   'load',
   'load_draft',
   'load_heads',
+  'load_pool',
   'load_tokenizer',
   'load_tuned',
   'medusa_choices',
   'quantize',
   'save_draft',
   'save_heads',
+  'save_pool',
   'score',
   'stream',
   'theory',

@@ -45,6 +45,10 @@ def describe(strategy: Any) -> dict[str, Any]:
   """
   if type(strategy) not in STRATEGIES:
     raise UserError(f'{type(strategy).__name__} cannot be saved: of strategies, {_names(STRATEGIES)}')
+  if getattr(strategy, 'pool', None) is not None:
+    raise UserError(
+      f'{type(strategy).__name__} has a pool, which is not saved with it: leave it out, and give it again'
+    )
   return _described(strategy, leave_out=_part_field(type(strategy).__name__))
 
 

@@ -32,7 +32,7 @@ from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.lookup import source_text
-from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, merge
+from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, joined, merge
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
@@ -41,6 +41,7 @@ from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
+from fastdec.heads.ngram_pool import NGramPool
 from fastdec.models.api import Model, suppress
 from fastdec.struct import Bound
 
@@ -58,6 +59,7 @@ class Lookahead(LoopStrategy):
     guesses: n-grams that are verified a call, at most; at least 1.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
+    pool: n-grams of other texts (`build_pool`), which are guessed where those of this text leave room.
   """
 
   window: Whole = struct.static(default=15)
@@ -66,6 +68,7 @@ class Lookahead(LoopStrategy):
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  pool: NGramPool | None = None
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
@@ -74,8 +77,12 @@ class Lookahead(LoopStrategy):
     guesses = count('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
     struct.assign(self, window=window, ngram=ngram, guesses=guesses)
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    if self.pool is not None and self.pool.ngram != ngram:
+      raise UserError(f'this pool has n-grams of {self.pool.ngram} tokens: give ngram={self.pool.ngram}, not {ngram}')
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    if self.pool is not None:
+      self.pool.check(model.vocab_size)
     reach, limit = self.window + self.ngram - 2, model.max_positions
     if limit is not None and reach > limit:
       raise UserError(
@@ -85,7 +92,7 @@ class Lookahead(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    return LookaheadDrafter(self.window, self.ngram, self.guesses)
+    return LookaheadDrafter(self.window, self.ngram, self.guesses, pool=self.pool)
 
   @property
   def rule(self) -> Rule:
@@ -110,6 +117,7 @@ class LookaheadDrafter:
   guesses: int = struct.static()
   reads_prompt: bool = struct.static(default=True)  # whether n-grams of source and prompt are learnt
   reads_text: bool = struct.static(default=True)  # whether those of what is emitted are
+  pool: NGramPool | None = None
 
   @property
   def rows(self) -> int:
@@ -143,6 +151,9 @@ class LookaheadDrafter:
 
   def propose(self, target: Bound, state: Ahead, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Ahead]:
     chains, known = state.log.newest(root, self.guesses)
+    if self.pool is not None:
+      others, others_known = self.pool.best(root, self.guesses)
+      chains, known = joined((chains, others), (known, others_known))
     b, ahead = root.shape[0], self.window * self.rows
     window = state.window.reshape(b, ahead).at[:, 0].set(root)
     chains = jnp.where(known[:, :, None], chains, root[:, None, None])

@@ -29,6 +29,7 @@ from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
+from fastdec.heads.ngram_pool import NGramPool
 from fastdec.models.api import Model, has_own_source_ids
 from fastdec.struct import Bound
 
@@ -49,6 +50,7 @@ class LookupDrafter:
 
   ngram: int = struct.static()  # the longest suffix looked for
   nodes: int = struct.static()  # a chain
+  pool: NGramPool | None = None
 
   def init(self, target: Bound, prefill: Prefill) -> Text:
     source, source_length = source_text(target.module, prefill.prompt)
@@ -59,6 +61,8 @@ class LookupDrafter:
 
   def propose(self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Text]:
     copied, is_known = jax.vmap(functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1))(state)
+    if self.pool is not None:
+      copied, is_known = _or_from_pool(self.pool, root, copied, is_known)
     tokens = jnp.concatenate([root[:, None], copied], axis=1)
     acceptable = jnp.pad(is_known, ((0, 0), (1, 0)), constant_values=True)
     return Draft(tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)), state
@@ -67,6 +71,18 @@ class LookupDrafter:
     index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes, dtype=jnp.int32)[None]
     block = jnp.take_along_axis(step.tokens, index, axis=1, mode='clip')
     return _appended(state, block, step.count)
+
+
+def _or_from_pool(
+  pool: NGramPool, root: Int[Array, ' b'], copied: Int[Array, 'b k'], is_known: Bool[Array, 'b k']
+) -> tuple[Int[Array, 'b k'], Bool[Array, 'b k']]:
+  """In rows whose text knows nothing, what followed the root most often in the texts of the pool."""
+  best, known = pool.best(root, 1)
+  k = copied.shape[1]
+  value = jnp.pad(best[:, 0], ((0, 0), (0, max(k - best.shape[2], 0))))[:, :k]
+  in_value = known & (jnp.arange(k, dtype=jnp.int32)[None] < best.shape[2])
+  is_lost = ~is_known.any(axis=1, keepdims=True)
+  return jnp.where(is_lost & in_value, value, copied), jnp.where(is_lost, in_value, is_known)
 
 
 def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
@@ -126,6 +142,7 @@ class PromptLookup(LoopStrategy):
     k: block size, at least 2: at most k - 1 tokens are copied.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
+    pool: n-grams of other texts (`build_pool`), the likeliest of which is guessed where this text has no match.
   """
 
   ngram: Whole = struct.static(default=3)
@@ -133,6 +150,7 @@ class PromptLookup(LoopStrategy):
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  pool: NGramPool | None = None
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
@@ -143,9 +161,13 @@ class PromptLookup(LoopStrategy):
     struct.assign(self, ngram=int(self.ngram), k=int(self.k))
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
 
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    if self.pool is not None:
+      self.pool.check(model.vocab_size)
+
   @property
   def drafter(self) -> Drafter:
-    return LookupDrafter(self.ngram, self.k)
+    return LookupDrafter(self.ngram, self.k, self.pool)
 
   @property
   def rule(self) -> Rule:

@@ -56,6 +56,19 @@ class Log:
     return values, known
 
 
+def joined(
+  values: tuple[Int[Array, 'b g c'], Int[Array, 'b h c']], known: tuple[Bool[Array, 'b g'], Bool[Array, 'b h']]
+) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
+  """The first list, gone on with by what the second knows and the first does not, as far as there is room."""
+  both_bjc, known_bj = jnp.concatenate(values, axis=1), jnp.concatenate(known, axis=1)
+  same = (both_bjc[:, :, None] == both_bjc[:, None]).all(-1) & known_bj[:, None]
+  is_before = jnp.tri(known_bj.shape[1], k=-1, dtype=bool)[None]  # [i, j]: j stands before i
+  wanted_bj = known_bj & ~(same & is_before).any(-1)
+  order = jnp.argsort(~wanted_bj, axis=1, stable=True)[:, : known[0].shape[1]]
+  found = jnp.take_along_axis(both_bjc, order[..., None], axis=1)
+  return found, jnp.take_along_axis(wanted_bj, order, axis=1)
+
+
 def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:
   """All n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0); those that reach further have the key
   NONE."""
