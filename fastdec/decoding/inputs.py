@@ -32,7 +32,7 @@ def checked(
   max_len = count('max_len', max_len, 1, 'at least 1, a whole number of tokens that a row may emit')
   prompt = prompt_of(model, inputs, lengths, prefix)
   check_positions(model, prompt, max_len)
-  prompt = dataclasses.replace(prompt, limit=jnp.full(prompt.length.shape, max_len, jnp.int32))
+  prompt = dataclasses.replace(prompt, limit=np.full(prompt.length.shape, max_len, np.int32))
   return max_len, prompt, None if key is None else row_keys(key, prompt.tokens.shape[0])
 
 
@@ -61,9 +61,9 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
   empty = np.zeros(b, bool)
   if forced and is_text:
     empty = np.isin(inputs, (model.pad_id, *model.eos_ids)).all(1)
-  source = jnp.asarray(inputs) if forced else None
+  source = inputs if forced else None
   length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
-  return Prompt(source, jnp.asarray(tokens, jnp.int32), jnp.asarray(length, jnp.int32), jnp.asarray(empty))
+  return Prompt(source, tokens.astype(np.int32), length.astype(np.int32), empty)
 
 
 def ids_of(
@@ -165,10 +165,11 @@ def padded(model: Model, prompt: Prompt) -> Prompt:
     return prompt
   limit = model.max_positions
 
-  def wide(ids: Int[Array, 'b t']) -> Int[Array, 'b wide']:
-    t = ids.shape[1]
+  def wide(ids: Int[np.ndarray, 'b t']) -> Int[np.ndarray, 'b wide']:
+    b, t = ids.shape
     width = max(min(int(width_of(np.array(t))), limit or np.inf), t)
-    return jnp.asarray(np.pad(np.asarray(ids), ((0, 0), (0, int(width) - t)), constant_values=model.pad_id))
+    filling = np.full((b, int(width) - t), model.pad_id, ids.dtype)
+    return np.concatenate([ids, filling], axis=1)
 
   inputs = None if prompt.inputs is None else wide(prompt.inputs)
   is_start = model.start_id is not None and prompt.tokens.shape[1] == 1

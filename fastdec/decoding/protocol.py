@@ -11,7 +11,7 @@ p, q      the target's law of the next token, and the drafter's
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +27,25 @@ from fastdec.struct import Bound
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
 
 
+if TYPE_CHECKING:
+  Given = Any  # compiled functions see Arrays alone: of a union, each of them would have to say so
+else:
+  Given = Array | np.ndarray
+
+
 @struct.pytree
 class Prompt:
-  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first tokens."""
+  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first tokens.
 
-  inputs: Array | None
-  tokens: Int[Array, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
-  length: Int[Array, ' b']  # at least 1
-  empty: Bool[Array, ' b']  # rows with nothing to decode: they end at once
-  limit: Int[Array, ' b'] | None = None  # most tokens that a row may emit; None: as many as there is room for
+  Its arrays are NumPy's (`Given`) until a compiled function takes them: to put small arrays on the device one by one
+  would cost as much time as several calls of a small model.
+  """
+
+  inputs: Given | None
+  tokens: Int[Given, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
+  length: Int[Given, ' b']  # at least 1
+  empty: Bool[Given, ' b']  # rows with nothing to decode: they end at once
+  limit: Int[Given, ' b'] | None = None  # most tokens that a row may emit; None: as many as there is room for
 
   def source_length(self, pad_id: int) -> Int[Array, ' b']:
     """Tokens of each row's source, a text, up to the last that is no padding."""

@@ -122,7 +122,7 @@ def test_memory_is_not_copied_for_each_beam(made):
   strategy, target, width = Beam(5), Bound(model, params), 13
   source = np.pad(SOURCES, ((0, 0), (0, width - SOURCES.shape[1])))
   prompt = fd.decoding.inputs.checked(model, source, None, None, 9, None)[1]
-  state = jax.eval_shape(lambda: strategy.init(target, prompt, 9, None))
+  state = jax.eval_shape(lambda prompt: strategy.init(target, prompt, 9, None), prompt)
   assert all(leaf.shape[0] == len(SOURCES) for leaf in jax.tree.leaves(state.cache.memory))
   assert all(leaf.shape[0] == 5 * len(SOURCES) for leaf in jax.tree.leaves(state.cache.own))
   made = jax.make_jaxpr(lambda state: strategy.step(target, state))(state)
