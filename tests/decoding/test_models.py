@@ -39,6 +39,7 @@ def programs(name):
   case = made(name)
   rows, target = case.rows(), Bound(case.model, case.params)
   _, prompt, _ = checked(case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None)
+  prompt = jax.device_put(prompt)  # for what is not compiled
 
   def parts(draft):
     strategy = fd.Speculative((case.model, draft), GAMMA, adaptive=True)

@@ -59,6 +59,7 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(adaptive):
   target, max_len = Bound(HashLM(eos_ids=()), {}), 16
   strategy = fd.Speculative((Imitation(eos_ids=()), {'lies': jnp.int32(lies)}), gamma, adaptive=adaptive)
   _, prompt, _ = checked(target.module, PROMPTS[:rows], LENGTHS[:rows], None, max_len, None)
+  prompt = jax.device_put(prompt)  # for what is not compiled
   state = jax.jit(lambda: strategy.init(target, prompt, max_len, None))()
   propose = jax.jit(lambda s: strategy.drafter.propose(target, s.drafter, s.root, None)[0].tokens)
   step = jax.jit(lambda s: strategy.step(target, s))
@@ -131,6 +132,7 @@ def test_a_draft_of_another_vocabulary_size(words):
   assert out.mean_block_size > (3 if words == 15 else 1.3)
   target = Bound(HashLM(suppressed_ids=(0, 5)), {})
   _, prompt, keys = checked(target.module, PROMPTS, LENGTHS, None, 4, jax.random.key(0))
+  prompt = jax.device_put(prompt)  # for what is not compiled
   sampling = dataclasses.replace(strategy, temperature=30.0)
   state = sampling.init(target, prompt, 4, keys)
   drafted, _ = sampling.drafter.propose(target, state.drafter, state.root, keys)
@@ -143,6 +145,7 @@ def test_a_draft_of_another_vocabulary_size(words):
 def test_the_draft_begins_with_its_own_start_token():
   target = Bound(HashLM(start_id=5), {})
   _, prompt, _ = checked(target.module, PROMPTS[:1], None, None, 4, None)
+  prompt = jax.device_put(prompt)  # for what is not compiled
   state = fd.Speculative((HashLM(start_id=3), {})).init(target, prompt, 4, None)
   assert state.drafter.cache.layers[0].v[0, 0, 0, 0] == (3 + 7) * 5 * 13
 
