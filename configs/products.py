@@ -3,8 +3,8 @@
   python -m experiments.benchmark --config=configs/products.py --workdir=out/products
   python -m experiments.benchmark --config=configs/products.py:scale=smoke --workdir=out/products-smoke
 
-Expected on 2 cores: ten minutes. Run it on a new kind of machine: where the last column is far above 1, another form
-than the chosen one is faster there.
+Expected on 2 cores: ten minutes. Run it on a new kind of machine: where 'to the fastest' is far above 1, another form
+than the chosen one is faster there. Beside them stand panels, which `fd.pack` lays kernels out in before decoding.
 """
 
 from configs.common import locked, parse_arg

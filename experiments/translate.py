@@ -17,6 +17,7 @@ from typing import Any
 from absl import flags
 
 from experiments.lab import cli
+from experiments.lab.packing import packed
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
@@ -41,8 +42,8 @@ def main(words: list[str]) -> None:
   decoding.rule_of(RULE.value)
   lines = _lines(words)
   folder = folders.open(WORKDIR.value)
-  model, params, tokenizer = folder.model, folder.params(), folder.tokenizer
-  heads = (folder.heads, folder.head_params()) if folder.has_heads else None
+  (model, params), tokenizer = packed(folder.model, folder.params()), folder.tokenizer
+  heads = packed(folder.heads, folder.head_params()) if folder.has_heads else None
   strategy = search or tuned or decoding.strategy_of(heads, RULE.value)
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))

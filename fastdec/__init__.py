@@ -28,6 +28,7 @@ from fastdec.folders.medusa import save_heads
 from fastdec.folders.pools import load_pool, save_pool
 from fastdec.heads.ngram_pool import NGramPool, build_pool
 from fastdec.models.ensemble import Ensemble
+from fastdec.packed import pack
 from fastdec.quantized import quantize
 from fastdec.tuning.tune import tune
 from fastdec.tuning.tuned import Tuned, load_tuned
@@ -70,6 +71,7 @@ __all__ = [
   'load_tokenizer',
   'load_tuned',
   'medusa_choices',
+  'pack',
   'quantize',
   'save_draft',
   'save_heads',

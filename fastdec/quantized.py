@@ -8,7 +8,6 @@ depend on which rows are multiplied with it. Which parameters are kernels a modu
 their paths, beside its `partition`. Everything else stays as it is: norms, biases, positions.
 """
 
-import re
 from typing import Any
 
 import jax
@@ -19,9 +18,10 @@ from jaxtyping import Array, DTypeLike, Float, Int, Int8
 
 from fastdec import struct
 from fastdec.errors import UserError
+from fastdec.packed import is_packed
+from fastdec.products import kernels_of
 
 LARGEST = 127  # not -128: the range is the same on both sides
-KERNELS = r'(^|/)kernel$'  # what a linear layer multiplies with, in the house's modules
 
 
 @struct.pytree
@@ -84,8 +84,10 @@ def quantize(module: Any, params: Any) -> Any:
     params: in any floating type; they are not changed.
 
   Raises:
-    UserError: they are in int8 already, or the module does not say which of them are kernels.
+    UserError: they are in int8 already, or packed, or the module does not say which of them are kernels.
   """
+  if is_packed(params):
+    raise UserError('these parameters are packed: give those that they were packed from')
   if is_quantized(params):
     raise UserError('these parameters are in int8 already: quantize them once')
   is_kernel = kernels_of(module)
@@ -99,31 +101,6 @@ def quantize(module: Any, params: Any) -> Any:
     return done[id(leaf)]
 
   return jax.tree.map_with_path(converted, params)
-
-
-def kernels_of(module: Any) -> Any:
-  """A function of a parameter's path: whether it is a kernel that may be in int8.
-
-  Raises:
-    UserError: the module does not say which are.
-  """
-  regexes = products_of(module)
-  return lambda name: any(re.search(regex, name) for regex in regexes)
-
-
-def products_of(module: Any) -> tuple[str, ...]:
-  """The regexes of a module's kernels.
-
-  Raises:
-    UserError: it has none.
-  """
-  regexes = getattr(module, 'products', ())
-  if not regexes:
-    raise UserError(
-      f'{type(module).__name__} has no products that int8 serves: decode with it as it is, or, if its kernels are'
-      ' multiplied by layers.project, give it `products`, regexes of their paths'
-    )
-  return regexes
 
 
 def is_quantized(params: Any) -> bool:

@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
 from fastdec.errors import UserError
+from fastdec.packed import is_packed
 from fastdec.quantized import Quantized, lying
 
 AXES = ('data', 'model')
@@ -102,8 +103,10 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   """For each leaf of the tree, of which only the shape is looked at, how it lies on the mesh.
 
   Raises:
-    UserError: a row of the table matches nothing, or a leaf cannot be divided as it says.
+    UserError: a row of the table matches nothing, or a leaf cannot be divided as it says, or is packed.
   """
+  if is_packed(tree):
+    raise UserError('packed parameters are not placed on a mesh: place those that they were packed from')
   leaves, structure = jax.tree.flatten_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, Quantized))
   names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
   for regex, spec in table:

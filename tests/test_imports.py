@@ -19,7 +19,7 @@ from fastdec.extras import EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
 
-BASE = {'errors', 'extras', 'struct', 'quantized', 'sharding'}
+BASE = {'errors', 'extras', 'struct', 'products', 'packed', 'quantized', 'sharding'}
 # What each part of fastdec may import of the others. A part may always import itself.
 ALLOWED = {
   'errors': set(),
@@ -28,8 +28,10 @@ ALLOWED = {
   'files': {'errors'},
   'gate': {'errors'},
   'fields': {'errors'},
-  'quantized': {'errors', 'struct'},
-  'sharding': {'errors', 'struct', 'quantized'},
+  'products': {'errors'},
+  'packed': {'errors', 'struct', 'products'},
+  'quantized': {'errors', 'struct', 'products', 'packed'},
+  'sharding': {'errors', 'struct', 'packed', 'quantized'},
   'cache': BASE,
   'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
@@ -43,7 +45,9 @@ ALLOWED = {
   'tuning': BASE | {'models', 'decoding', 'evaluation', 'folders', 'files', 'fields', 'gate'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
-DECODING_NEEDS = ('cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'quantized', 'sharding', 'struct')
+DECODING_NEEDS = (
+  'cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'packed', 'products', 'quantized', 'sharding', 'struct'
+)  # fmt: skip
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -21,7 +21,8 @@ from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls, Drafted, FreeDraft
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
-from fastdec.quantized import kernels_of, quantized_kernel
+from fastdec.products import kernels_of
+from fastdec.quantized import quantized_kernel
 from fastdec.struct import Bound
 
 Row = dict[str, Any]

@@ -14,6 +14,7 @@ from experiments.speed.costs import check_at_least, table
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import measure
 from fastdec.models.layers import product
+from fastdec.packed import packed, panel_product
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 Row = dict[str, Any]
@@ -67,6 +68,7 @@ COLUMNS = (
   *(Column(f'twice, {name}, µs', lambda row, name=name: row.get(f'twice, {name}'), '.0f') for name in FORMS),
   Column('chosen, µs', 'chosen', '.0f'),
   Column('to the fastest', 'to_fastest', '.2f'),
+  Column('panels, µs', lambda row: row.get('panels'), '.0f'),
 )
 
 
@@ -77,7 +79,7 @@ def twice(form: Form, x: Any, kernel: Any, wide: Any) -> Any:
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
   """One row a type, kernel and number of rows: microseconds a product in each form, the call that starts it included,
-  and the time of the chosen form over that of the fastest."""
+  and the time of the chosen form over that of the fastest; panels beside, which kernels must be laid out in before."""
   rows = []
   for dtype in config.dtypes:
     for axes in config.kernels:
@@ -92,9 +94,12 @@ def _measure(config: SpeedConfig, dtype: str, axes: tuple[int, ...], count: int)
   forms = {**FORMS, 'chosen': product}
   if count == 1:
     forms |= {f'twice, {name}': functools.partial(twice, form) for name, form in FORMS.items()}
-  timings = measure({name: _repeated(form, x, kernel, config.calls) for name, form in forms.items()}, config.rounds)
+  functions = {name: _repeated(form, x, kernel, config.calls) for name, form in forms.items()}
+  if dtype != 'int8':
+    functions['panels'] = _repeated(panel_product, x, packed(kernel), config.calls)  # of a kernel that `fd.pack` made
+  timings = measure(functions, config.rounds)
   fastest = {name: 1e6 * timing.spread[0] / config.calls for name, timing in timings.items()}
-  ratio = fastest['chosen'] / min(fastest.values())
+  ratio = fastest['chosen'] / min(fastest[name] for name in forms)
   return {'dtype': dtype, 'kernel': ' x '.join(map(str, axes)), 'rows': count, **fastest, 'to_fastest': ratio}
 
 

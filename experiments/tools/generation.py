@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
+from experiments.lab.packing import packed
 from fastdec import folders
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.methods.speculative import check_draft
@@ -157,7 +158,7 @@ class Language:
     strategy = strategy_of(settings, *self.drafter()) if tuned is None else tuned.strategy
     if tuned is not None:
       settings = dataclasses.replace(settings, strategy=None, **law_of(strategy))
-    params = self.opened[self.settings.model].params()
+    _, params = packed(self.model, self.opened[self.settings.model].params())
     return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)
 
   @functools.cached_property
@@ -172,12 +173,12 @@ class Language:
     settings, (draft, heads, network) = self.settings, (None, None, None)
     if settings.draft is not None:
       folder = self.opened[settings.draft]
-      draft = folder.model, folder.params()
+      draft = packed(folder.model, folder.params())
     if settings.heads_folder is not None:
       folder = self.opened[settings.heads_folder]
-      heads = folder.heads, folder.head_params()
+      heads = packed(folder.heads, folder.head_params())
     if settings.draft_head is not None:
-      network = load_draft(settings.draft_head)
+      network = packed(*load_draft(settings.draft_head))
       check_target(Bound(*network), self.model)
     return draft, heads, network
 

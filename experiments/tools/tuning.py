@@ -9,6 +9,7 @@ import jax
 from rich.console import Console
 
 import fastdec as fd
+from experiments.lab.packing import packed
 from experiments.tools import candidates
 from experiments.tools.candidates import Family, Sizes
 from experiments.tools.generation import Language, Settings
@@ -59,7 +60,7 @@ def tune(
   language = languages['']
   ids = [language.ids(prompt) for prompt in prompts]
   folder = language.opened[asked.settings.model]
-  target = Bound(folder.model, folder.params())
+  target = Bound(*packed(folder.model, folder.params()))
   begun = time.perf_counter()
   families = _families(console, asked, languages, target, ids)
   found = candidates.in_turn(families)

@@ -14,7 +14,9 @@ from jaxtyping import Array
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.quantized import is_quantized, kernels_of, quantized_kernel
+from fastdec.packed import is_packed
+from fastdec.products import kernels_of
+from fastdec.quantized import is_quantized, quantized_kernel
 from fastdec.sharding import check_axes, partition_of, shardings_of
 
 DTYPES = {
@@ -120,13 +122,15 @@ def write(file: pathlib.Path, params: Params) -> None:
   """Writes parameters as a safetensors file, named by their paths: one after the other, so that the host holds one.
 
   Raises:
-    UserError: they are in int8.
+    UserError: they are in int8, or packed.
     OSError: it cannot be written.
   """
   if is_quantized(params):
     raise UserError(
       f"parameters in int8 are not written ({file}): save those that they were made of, and load with dtype='int8'"
     )
+  if is_packed(params):
+    raise UserError(f'packed parameters are not written ({file}): save those that they were packed from')
   named = sorted(flatten_dict(params, sep='/').items(), key=lambda entry: (-entry[1].dtype.itemsize, entry[0]))
   header, end = {}, 0
   for name, value in named:

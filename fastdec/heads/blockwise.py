@@ -50,7 +50,7 @@ class BlockwiseHeads(Context):
   markov: int = 0  # rank of a bias from the token guessed before; 0: there is none
   words: int | None = None  # of the vocabulary, for that bias
 
-  products = (r'(^|/)w[12]$',)  # see `fastdec.quantized`
+  products = (r'(^|/)w[12]$',)  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     if self.k < 2:

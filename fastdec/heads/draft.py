@@ -29,7 +29,7 @@ from fastdec.models.api import Capacity, Params, embedding_of, suppress, vocabul
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.layers import Dense, look_up, project
 from fastdec.models.taps import Taps, apply_with, check_taps, numbered
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 from fastdec.struct import Bound
 
@@ -85,7 +85,7 @@ class DraftNetwork:
   words: int | None = None
 
   network: ClassVar[type[nn.Module]]
-  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.quantized`
+  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     for name in ('vocab_size', 'd_target'):

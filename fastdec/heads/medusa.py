@@ -25,7 +25,7 @@ from fastdec.heads.context import BIAS, Context
 from fastdec.models.api import Params, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
 Project = Callable[[Array], Array]
@@ -48,7 +48,7 @@ class MedusaHeads(Context):
   markov: int = 0  # rank of a bias from the token guessed before, by before and after [words, markov]; 0: there is none
   words: int | None = None  # of the vocabulary, for that bias
 
-  products = (KERNELS,)  # see `fastdec.quantized`
+  products = (KERNELS,)  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     for name in ('depth', 'd_model', 'layers'):

@@ -10,7 +10,7 @@ from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Capacity, Params, embedding_of, source_of
 from fastdec.models.taps import apply_with
-from fastdec.quantized import products_of
+from fastdec.products import products_of
 from fastdec.sharding import Table, partition_of, under, within
 
 
@@ -72,7 +72,7 @@ class Transformed:
 
   @property
   def products(self) -> tuple[str, ...]:
-    """The trunk's kernels and the heads'; see `fastdec.quantized`."""
+    """The trunk's kernels and the heads'; see `fastdec.products`."""
     parts = (('model', self.model), ('heads', self.heads))
     return tuple(within(name, regex) for name, part in parts for regex in products_of(part))
 

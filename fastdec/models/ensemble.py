@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Model, Nodes, Params
-from fastdec.quantized import products_of
+from fastdec.products import products_of
 from fastdec.sharding import Table, partition_of, under, within
 
 SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
@@ -96,7 +96,7 @@ class Ensemble:
 
   @property
   def products(self) -> tuple[str, ...]:
-    """Each member's kernels; see `fastdec.quantized`."""
+    """Each member's kernels; see `fastdec.products`."""
     return tuple(within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model))
 
   def encode(self, params: Params, inputs: Array | None) -> Any:

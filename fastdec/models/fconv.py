@@ -27,7 +27,7 @@ from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.stacks import CHOICES, Attend
 from fastdec.models.taps import Features, check_taps
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
 HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
@@ -278,7 +278,7 @@ class FConv(EncoderDecoder):
   config: FConvConfig
 
   network = Network
-  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.quantized`
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.products`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 

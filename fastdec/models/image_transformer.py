@@ -25,7 +25,7 @@ from fastdec.models.encoder_decoder import Source
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
 INTENSITIES, CHANNELS = 256, 3
@@ -134,7 +134,7 @@ class ImageTransformer:
   pad_id = 0
   start_id = 0  # embedded as zero, whatever it is
   suppressed_ids = ()
-  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `fastdec.quantized`
+  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `fastdec.products`
 
   @property
   def d_model(self) -> int:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, Num
 
+from fastdec.packed import Packed, panel_product
 from fastdec.quantized import Quantized, quantized
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of the input.
@@ -16,14 +17,15 @@ unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axi
 FEW = 64  # rows of a call that decodes
 
 
-Kernel = Float[Array, '*f d'] | Quantized
+Kernel = Float[Array, '*f d'] | Quantized | Packed
 
 
 def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
   """x @ kernel^T [*b, *f] in x's dtype, accumulated and returned in float32 at least.
 
   A kernel in int8 meets rows in int8, each over its own scale; their product is summed in int32, and only then
-  multiplied by the two scales. So each row's result is the same, bit for bit, whatever rows come with it.
+  multiplied by the two scales. So each row's result is the same, bit for bit, whatever rows come with it. A packed
+  kernel is read in panels by few rows, and as it lies by one or many.
   """
   *lead, d = x.shape
   x_rd = x.reshape(-1, d)
@@ -32,8 +34,11 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
     scaled = quantized(x_rd, wide)
     y = product(scaled.values, kernel.values, jnp.int32).astype(wide)
     y = y * scaled.scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None]
+  elif isinstance(kernel, Packed) and kernel.serves(x_rd):
+    y = panel_product(x_rd, kernel, wide)
   else:
-    y = product(x_rd, kernel.astype(x.dtype), wide)
+    plain = kernel.kernel if isinstance(kernel, Packed) else kernel
+    y = product(x_rd, plain.astype(x.dtype), wide)
   return y.reshape(*lead, *kernel.shape[:-1])
 
 
@@ -62,8 +67,8 @@ def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -
 
 
 def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
-  """The rows of a table of embeddings, which may be in int8."""
-  return table.rows(ids) if isinstance(table, Quantized) else table[ids]
+  """The rows of a table of embeddings, which may be in int8 or packed."""
+  return table.rows(ids) if isinstance(table, Quantized | Packed) else table[ids]
 
 
 def affine(x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']) -> Float[Array, '*b f']:

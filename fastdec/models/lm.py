@@ -22,7 +22,7 @@ from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.rotary import ROPES, Rope, rotate
 from fastdec.models.taps import Features, check_taps
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -237,7 +237,7 @@ class LM:
 
   start_id = None  # the prompt is the input
   fixed_length = None
-  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.quantized`
+  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.products`
 
   d_model = setting('d_model')
   layers = setting('layers')

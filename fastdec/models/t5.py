@@ -24,7 +24,7 @@ from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.stacks import ACTIVATIONS, PARTITION, Attend, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
 # Queries are not scaled: the initialisation is instead (`t5.T5.init`).
@@ -198,7 +198,7 @@ class T5(EncoderDecoder):
   config: T5Config
 
   network = T5Network
-  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `fastdec.quantized`
+  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `fastdec.products`
   max_positions = None
 
   def partition(self, devices: int) -> Table:

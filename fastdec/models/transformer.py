@@ -20,7 +20,7 @@ from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import look_up, project, sinusoids
 from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
-from fastdec.quantized import KERNELS
+from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
 
@@ -118,7 +118,7 @@ class Transformer(EncoderDecoder):
   config: TransformerConfig
 
   network = Network
-  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.quantized`
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.products`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 

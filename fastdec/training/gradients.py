@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from fastdec.errors import UserError
 from fastdec.models.api import Params
+from fastdec.packed import is_packed
 from fastdec.quantized import is_quantized
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.state import Task
@@ -25,10 +26,12 @@ def gradients_of(
     parts: computed one after the other; a divisor of the batch's rows.
 
   Raises:
-    UserError: there are parameters in int8, through which no gradient passes.
+    UserError: there are parameters in int8, through which no gradient passes, or packed ones.
   """
   if is_quantized((params, frozen)):
     raise UserError('parameters in int8 cannot be trained, nor trained on: load the model without dtype=int8')
+  if is_packed((params, frozen)):
+    raise UserError('packed parameters are not trained, nor trained on: give those that they were packed from')
   slope = jax.grad(task.loss, has_aux=True)
   if parts == 1:
     return slope(params, frozen, batch, key)

@@ -16,6 +16,7 @@ from experiments.lab.against_plain import MORE, Comparison, batches_of, joined, 
 from experiments.lab.captions import Captions, prompts_of
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import padded_sources
+from experiments.lab.packing import packed
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import Text
 from experiments.papers.drafts.cells import HEADS, DraftCell
@@ -51,7 +52,7 @@ class DraftMeasuring:
     self, page: SideBySide, base: pathlib.Path, drafters: Mapping[str, pathlib.Path], conditions: Conditions
   ) -> None:
     self.page, self.table, self.base, self.drafters = page, page.table, base, drafters
-    self.target = Bound(*folders.load(base))
+    self.target = Bound(*packed(*folders.load(base)))
     self.text: Text = page.base(self.target.module.config).open()
     self.text.check_base(base)
     prompts = self._prompts(self.table.split)
@@ -139,10 +140,10 @@ class DraftMeasuring:
   def _loaded(self, drafter: str) -> Bound:
     workdir = self.drafters[drafter]
     if drafter == 'model':
-      return Bound(*folders.load(workdir))
+      return Bound(*packed(*folders.load(workdir)))
     if drafter in HEADS:
-      return Bound(*folders.load_heads(workdir))
-    return Bound(*load_draft(workdir))
+      return Bound(*packed(*folders.load_heads(workdir)))
+    return Bound(*packed(*load_draft(workdir)))
 
   @functools.lru_cache  # noqa: B019
   def _ranks(self, drafter: str) -> Any:
