@@ -113,5 +113,5 @@ def test_twice_is_a_mistake():
 
 
 def test_a_model_without_products_is_a_mistake():
-  with pytest.raises(fd.UserError, match='NGram names no products, so its parameters are neither packed nor put into int8: decode with it as it is'):
+  with pytest.raises(fd.UserError, match=r'NGram names no products, .*: decode with it as it is'):
     fd.quantize(NGram.__new__(NGram), {'counts': jnp.ones((2, 2))})
