@@ -10,6 +10,7 @@ from configs.common import to_dataclass
 from experiments.lab.decoding import padded_sources
 from experiments.lab.settings import ModelSettings, RunConfig, at_least
 from experiments.lab.text import OnText, Text, TextConfig
+from experiments.lab.translation import TranslationTraining
 from fastdec.errors import UserError
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig
@@ -47,22 +48,6 @@ class MeasureConfig:
     at_least(0, 'measure', sentences=self.sentences)
     if min(self.temperatures) < 0:
       raise UserError(f'config.measure.temperatures={self.temperatures} is not possible: give 0, or 1e-6 to 1e6')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationTraining(OnText):
-  """The training of one encoder-decoder model."""
-
-  model: TransformerConfig
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.data.row_length > self.model.max_positions:
-      limit = f'model.max_positions={self.model.max_positions} is the most'
-      raise UserError(f'config.data.row_length={self.data.row_length} is not possible: {limit}')
-
-  def model_over(self, vocab_size: int) -> Transformer:
-    return Transformer(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
 class RoleSettings(Protocol):
