@@ -76,6 +76,7 @@ def smoke(task):
       sentences=8,
       timed=2,
       calibrated=16,
+      written=(0, 12),  # a base of 20 steps ends no sentence, and all would be longer than a row
       max_len=12,
       repeats=1,
     ),
@@ -189,6 +190,7 @@ def table(
   sentences=0,
   timed=32,
   calibrated=400,
+  written=(1, 20),
   max_len,
   repeats=5,
 ):
@@ -201,7 +203,7 @@ def table(
     'heads': heads(d_ff=d_ff, draw='all', decay=0.9, dropout=0.0, anchors=16),  # trained as the drafts are (`train`)
     'eagle': eagle(),
     'block': block(taps),
-    'distill': distill(shard_size=1000) | {'beam': 1},  # how a translator writes its own text, if data.own names none
+    'distill': distill(max_len=written, shard_size=1000) | {'beam': 1},  # own text, where data.own names none
     'rows': rows,
     'nodes': nodes,  # of the trees, the root included
     'gamma': 7,  # tokens of a chain: of the heads, the draft model and prompt lookup too
