@@ -25,8 +25,8 @@ of --gamma tokens (an autoregressive one 7, a block all its guesses), or with --
 included, as deep. First its best guesses are compared with what the model writes: few right ones mean that the draft is
 of another model, or is read wrongly.
 
---strategy=tuned takes what `experiments.tune` found fastest for this model, its heads or draft and its temperature
-too, so that no other flag says how to decode.
+--strategy=tuned takes what `experiments.tune` found fastest for this model, its heads or draft, its temperature and its
+type of numbers too, so that no other flag says how to decode.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
 in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}: the line of
@@ -62,6 +62,7 @@ TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
 MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
+DTYPE = flags.DEFINE_string('dtype', None, "float32, bfloat16, int8, ...: of model and drafter (none: the model's own)")
 ROWS = flags.DEFINE_integer('rows', 16, 'prompts of a file decoded at once', lower_bound=1)
 REPEATS = flags.DEFINE_integer('repeats', 3, 'rounds of timing after a prompt (0: none)', lower_bound=0)
 
@@ -76,6 +77,7 @@ def main(_: list[str]) -> None:
   settings = generation.Settings(
     MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
     TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value, LOOKAHEAD.value,
+    DTYPE.value,
   )  # fmt: skip
   console = plain_console()
   if PROMPT.value is not None:

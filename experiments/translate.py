@@ -6,7 +6,7 @@
   python -m experiments.translate --workdir=out/quickstart/base --beam=4 --nbest=2 "a sentence"
 
 With --beam it searches instead, and prints each hypothesis behind its score. --strategy=tuned translates by what
-experiments.tune found fastest for the model.
+experiments.tune found fastest for the model, in the type of numbers that it found.
 """
 
 import itertools
@@ -23,6 +23,7 @@ WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', requi
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
 STRATEGY = flags.DEFINE_string('strategy', None, "'tuned': what experiments.tune has found; or a file that it wrote")
+DTYPE = flags.DEFINE_string('dtype', None, "float32, bfloat16, int8, ...: of model and heads (none: the model's own)")
 BEAM = flags.DEFINE_integer('beam', None, 'searches with this many beams instead', lower_bound=1)
 LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --beam")
 NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
@@ -41,10 +42,10 @@ def main(words: list[str]) -> None:
   search, tuned = _search(), _tuned()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
   lines = _lines(words)
-  folder = folders.open(WORKDIR.value)
+  folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
   (model, params), tokenizer = packed(folder.model, folder.params()), folder.tokenizer
   heads = packed(folder.heads, folder.head_params()) if folder.has_heads else None
-  strategy = search or tuned or decoding.strategy_of(heads, RULE.value)
+  strategy = search or (tuned.strategy if tuned else decoding.strategy_of(heads, RULE.value))
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   rows = min(ROWS.value, len(lines))
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
@@ -80,10 +81,12 @@ def _tuned() -> Any:
   if RULE.value != 'exact' or BEAM.value is not None:
     other = f'--beam={BEAM.value}' if BEAM.value is not None else f'--rule={RULE.value}'
     raise fd.UserError(f'--strategy={STRATEGY.value} and {other} each say how to decode: give one of them')
-  strategy = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value)).strategy
-  if law_of(strategy):
+  if DTYPE.value is not None:
+    raise fd.UserError(f'--strategy={STRATEGY.value} has its own type of numbers: leave out --dtype={DTYPE.value}')
+  tuned = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value))
+  if law_of(tuned.strategy):
     raise fd.UserError(f'--strategy={STRATEGY.value} samples, and translations are not drawn: tune at temperature 0')
-  return strategy
+  return tuned
 
 
 def _lines(words: list[str]) -> list[str]:

@@ -17,7 +17,13 @@ parentheses, by how much that was off); tokens a second; how many times as fast 
 that holds 95 % of 1000 samples of the prompts; and how many texts equal greedy decoding's.
 
 The choice is written beside the model, tuned.json (--output names another file), where --strategy=tuned of
-experiments.generate and experiments.translate, and fd.load_tuned, find it. It is of one number of --rows.
+experiments.generate and experiments.translate, and fd.load_tuned, find it.
+
+--dtypes=float32,int8 has types of numbers in the same race, drafters in the same type as the model (all: float32, int8,
+and bfloat16 where the machine has units for it); without it the model's own type is the only one. In another type it is
+another model: what is promised, and "same %", is about the greedy output of the type that is chosen, and how many of
+its texts are those of the first type has a column. --batches=1,8 tries several numbers of prompts decoded at once,
+where the one with the most tokens a second wins; the first of both is what all are compared with.
 
 --heads takes any prediction heads, as a chain and as trees that are fitted to the prompts (or that --choices says).
 --draft-head takes EAGLE, MTP, DFlash, DSpark and our own draft networks. --gammas and --nodes say which lengths of
@@ -44,7 +50,9 @@ TEMPERATURE = flags.DEFINE_float('temperature', 0.0, '0: the most likely tokens;
 TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0)
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
 MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
-ROWS = flags.DEFINE_integer('rows', 1, 'prompts decoded at once', lower_bound=1)
+ROWS = flags.DEFINE_integer('rows', None, 'prompts decoded at once (none: 1)', lower_bound=1)
+BATCHES = flags.DEFINE_list('batches', None, 'several numbers of prompts decoded at once, such as 1,8')
+DTYPES = flags.DEFINE_list('dtypes', None, "types of numbers, such as float32,int8, or all (none: the model's own)")
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 BUDGET = flags.DEFINE_string('budget', '2m', 'time for all of it, such as 90s or 5m')
 OUTPUT = flags.DEFINE_string('output', None, "file to write (none: tuned.json in the model's folder)")
@@ -64,10 +72,11 @@ def main(_: list[str]) -> None:
     seed=SEED.value,
   )  # fmt: skip
   drafters = tuning.Drafters(DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value, LOOKAHEAD.value)
-  asked = tuning.Asked(settings, drafters, Sizes(_numbers('gammas', 1), _numbers('nodes', 2)), PROMISE.value)
+  sizes = Sizes(_numbers('gammas', 1), _numbers('nodes', 2))
+  asked = tuning.Asked(settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), _rows())
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
-  tuning.tune(plain_console(), asked, prompts, ROWS.value, budget, output)
+  tuning.tune(plain_console(), asked, prompts, budget, output)
 
 
 def _heads() -> str | None:
@@ -76,6 +85,19 @@ def _heads() -> str | None:
   if HEADS.value is not None and MEDUSA.value is not None:
     raise UserError('--heads and --medusa mean the same here: give one of them')
   return HEADS.value or MEDUSA.value
+
+
+def _rows() -> tuple[int, ...]:
+  from fastdec.errors import UserError
+
+  batches = _numbers('batches', 1)
+  if batches is None:
+    return (ROWS.value or 1,)
+  if ROWS.value is not None:
+    raise UserError('--rows and --batches mean the same here: give one of them')
+  if len(set(batches)) < len(batches):
+    raise UserError(f'--batches={",".join(map(str, batches))} has a number twice: give each once')
+  return tuple(batches)
 
 
 def _numbers(name: str, least: int) -> list[int] | None:

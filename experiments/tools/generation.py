@@ -56,6 +56,7 @@ class Settings:
   nodes: int | None = None
   strategy: str | None = None
   lookahead: bool = False
+  dtype: str | None = None
 
   def __post_init__(self) -> None:
     drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
@@ -75,6 +76,8 @@ class Settings:
       raise UserError(
         f'--strategy={self.strategy} has its own --gamma, --temperature, --top_k and --top_p: leave them out'
       )
+    if self.strategy is not None and self.dtype is not None:
+      raise UserError(f'--strategy={self.strategy} has its own type of numbers: leave out --dtype={self.dtype}')
     if self.gamma is not None and not given:
       raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or another drafter too')
     if self.temperature != 0:
@@ -135,13 +138,13 @@ class Language:
       UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long; a draft model that
         reads text otherwise, or not as far; heads of another model, or a tree that they cannot fill.
     """
-    target = folders.open(settings.model)
+    target = folders.open(settings.model, settings.dtype)
     opened = {settings.model: target}
     language = cls(target.model, target.tokenizer, settings, opened=opened)
     language.check(prompts)
     for path in (settings.draft, settings.heads_folder):
       if path is not None and path not in opened:
-        opened[path] = folders.open(path)
+        opened[path] = folders.open(path, settings.dtype)
     if settings.draft is not None:
       draft = opened[settings.draft]
       check_same_ids(language.tokenizer, draft.tokenizer, settings)
@@ -154,12 +157,14 @@ class Language:
 
   def load(self) -> 'Generator':
     """Reads the parameters: of the target, the largest, last."""
-    settings, tuned = self.settings, self.tuned
-    strategy = strategy_of(settings, *self.drafter()) if tuned is None else tuned.strategy
-    if tuned is not None:
-      settings = dataclasses.replace(settings, strategy=None, **law_of(strategy))
-    _, params = packed(self.model, self.opened[self.settings.model].params())
-    return Generator(self.model, self.tokenizer, settings, params, strategy, opened=self.opened)
+    settings, tuned, folder = self.settings, self.tuned, self.opened[self.settings.model]
+    if tuned is None:
+      strategy = strategy_of(settings, *self.drafter())
+    else:
+      strategy, folder = tuned.strategy, folders.open(settings.model, tuned.dtype)
+      settings = dataclasses.replace(settings, strategy=None, dtype=tuned.dtype, **law_of(strategy))
+    model, params = packed(folder.model, folder.params())
+    return Generator(model, self.tokenizer, settings, params, strategy, opened=self.opened)
 
   @functools.cached_property
   def tuned(self) -> fd.Tuned | None:
@@ -178,7 +183,7 @@ class Language:
       folder = self.opened[settings.heads_folder]
       heads = packed(folder.heads, folder.head_params())
     if settings.draft_head is not None:
-      network = packed(*load_draft(settings.draft_head))
+      network = packed(*load_draft(settings.draft_head, settings.dtype))
       check_target(Bound(*network), self.model)
     return draft, heads, network
 

@@ -62,7 +62,10 @@ class Output:
       del record['strategy']
     else:
       tuned = read_json(pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME))
-      record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part')]))
+      dtype = tuned.get('figures', {}).get('dtype')
+      record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part'), *([dtype] if dtype else [])]))
+    if settings.dtype is None:  # the youngest
+      del record['dtype']
     if settings.choices is not None:
       record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))
     output = cls(path, record, len(prompts))

@@ -1,4 +1,8 @@
-"""Candidates that take part in a race: strategies that decode batches of prompts, and what came of them."""
+"""Candidates that take part in a race: strategies that decode batches of prompts, and what came of them.
+
+All decode the same batches, each in parts of as many rows as it is about. A model in another type of numbers is another
+model: so a candidate's texts are compared with those of one token a call in its own type.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,7 +16,7 @@ from fastdec.decoding.protocol import Decoded, promise_of
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_by_place
-from fastdec.models.api import Model, Params
+from fastdec.struct import Bound
 from fastdec.tuning.prediction import STEPWISE, Member, Ran, member_of, predicted
 from fastdec.tuning.prompts import Batch
 from fastdec.tuning.race import Race
@@ -21,26 +25,44 @@ from fastdec.tuning.tuned import Figures
 
 @dataclasses.dataclass
 class Entrant:
-  """A candidate that keeps the promise: it decodes batches, and remembers what came of them."""
+  """A candidate that keeps the promise: it decodes batches, and remembers what came of them.
 
-  model: Model
-  params: Params
+  Attributes:
+    target: the model, in the type `dtype`.
+    strategy: how it decodes.
+    batches: each in parts of `rows` prompts.
+    max_len: as of `decode`.
+    plain: the name of one token a call in the same type, with as many rows.
+    dtype: as of `load`; None: the model's own.
+    rows: prompts decoded at once.
+    texts: what was written, by batches.
+    steps: calls of the target for that, by batches.
+    compile_seconds: what the first batch took.
+  """
+
+  target: Bound
   strategy: LoopStrategy
-  batches: list[Batch]
+  batches: list[list[Batch]]
   max_len: int | None
+  plain: str
+  dtype: str | None
+  rows: int
   texts: dict[int, Decoded] = dataclasses.field(default_factory=dict)
+  steps: dict[int, int] = dataclasses.field(default_factory=dict)
   compile_seconds: float = 0.0
 
   def __call__(self, number: int) -> int:
     """Decodes a batch. Returns the tokens of all its rows."""
-    batch = self.batches[number]
-    out = decode(
-      self.model, self.params, batch.inputs, self.strategy, batch.lengths, max_len=self.max_len, key=batch.keys
-    )
-    lengths = np.asarray(out.lengths)
+    outs = [self._decode(part) for part in self.batches[number]]
+    tokens = sum(int(np.asarray(out.lengths).sum()) for out in outs)
     if number not in self.texts:
-      self.texts[number] = out.checked()
-    return int(lengths.sum())
+      self.texts[number] = jax.tree.map(lambda *parts: np.concatenate(parts), *(out.checked() for out in outs))
+      self.steps[number] = sum(int(np.max(out.calls)) for out in outs)
+    return tokens
+
+  def _decode(self, part: Batch) -> Decoded:
+    model, params = self.target
+    return decode(model, params, part.inputs, self.strategy, part.lengths, max_len=self.max_len, key=part.keys)
 
 
 def compiled(
@@ -70,17 +92,13 @@ def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figure
   """What the race and the texts of a candidate come to."""
   entrant = entrants[name]
   texts = entrant.texts
-  calls = float(np.mean([int(np.max(out.calls)) for out in texts.values()]))
+  calls = float(np.mean(list(entrant.steps.values())))
   later = sum(int(np.sum(out.lengths - 1)) for out in texts.values())
   called = sum(int(np.sum(out.calls)) for out in texts.values())
   seconds = race.seconds_per_batch(name, name)
   ratio = race.ratio(name, race.plain)
   speed = race.tokens_per_second(race.plain) * ratio.value  # of all batches, also for those that saw some
-  theirs = entrants[race.plain].texts
-  same = None
-  if isinstance(entrants[race.plain].strategy, Greedy):
-    rows = [(np.asarray(texts[i].tokens) == np.asarray(theirs[i].tokens)).all(1) for i in texts.keys() & theirs.keys()]
-    same = float(np.concatenate(rows).mean())
+  is_other = entrant.dtype != entrants[race.plain].dtype
   rounds = len(race.seconds[name])
   return Figures(
     name,
@@ -92,41 +110,56 @@ def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figure
     speedup=ratio.value,
     low=ratio.low,
     high=ratio.high,
-    same=same,
+    same=_same(entrant, entrants[entrant.plain]),
     rounds=rounds,
     compile_seconds=entrant.compile_seconds,
     said='' if name in race.running else f'dropped after {rounds} rounds',
+    dtype=entrant.dtype,
+    rows=entrant.rows,
+    as_first=_same(entrant, entrants[race.plain]) if is_other else None,
   )
 
 
+def _same(one: Entrant, plain: Entrant) -> float | None:
+  """The share of texts that are those of one token a call; None where tokens are drawn, or both wrote none."""
+  both = one.texts.keys() & plain.texts.keys()
+  if not both or not isinstance(plain.strategy, Greedy):
+    return None
+  rows = [(np.asarray(one.texts[i].tokens) == np.asarray(plain.texts[i].tokens)).all(1) for i in both]
+  return float(np.concatenate(rows).mean())
+
+
 def predictions(
-  entrants: Mapping[str, Entrant], race: Race, nodes: Mapping[str, int], wide: Mapping[int, float]
+  entrants: Mapping[str, Entrant], plain: str, race: Race, nodes: Mapping[str, int], wide: Mapping[int, float]
 ) -> dict[str, float]:
-  """How many times as fast as the plain strategy candidates should be (`prediction.predicted`).
+  """How many times as fast as one token a call candidates should be (`prediction.predicted`).
 
   Args:
-    entrants: all that keep the promise, whether they were in the race or not.
+    entrants: those of one type and one number of rows that keep the promise, whether they were in the race or not.
+    plain: the name of one token a call among them, which was in the race.
     nodes: of each one's calls.
     wide: seconds of a call of the target, by its nodes.
   """
   members = {name: member for name, one in entrants.items() if (member := member_of(one.strategy)) is not None}
-  ran = {name: _shown(name, members[name], entrants, race) for name in members if name in race.seconds}
+  together = {name: race.seconds[name].keys() & race.seconds[plain].keys() for name in members if name in race.seconds}
+  ran = {name: _shown(name, plain, members[name], entrants, race) for name, rounds in together.items() if rounds}
   stepwise = frozenset(name for name in members if isinstance(entrants[name].strategy, STEPWISE))
   return predicted(members, ran, nodes, wide, stepwise)
 
 
-def _shown(name: str, member: Member, entrants: Mapping[str, Entrant], race: Race) -> Ran:
-  """What a candidate has shown, beside the plain one on the same batches."""
-  rounds = race.seconds[name].keys()
+def _shown(name: str, plain: str, member: Member, entrants: Mapping[str, Entrant], race: Race) -> Ran:
+  """What a candidate has shown, beside one token a call on the same batches."""
+  rounds = race.seconds[name].keys() & race.seconds[plain].keys()
   batches = sorted({number % race.batches for number in rounds})
-  ours, theirs = ([entrants[one].texts[i] for i in batches] for one in (name, race.plain))
+  ours = [entrants[name].texts[i] for i in batches]
+  steps, plain_steps = (float(np.mean([entrants[one].steps[i] for i in batches])) for one in (name, plain))
   later, called = (sum(int(np.sum(x)) for x in of) for of in ([o.lengths - 1 for o in ours], [o.calls for o in ours]))
   together = jax.tree.map(lambda *parts: np.concatenate(parts), *ours)
   return Ran(
-    seconds=race.seconds_per_batch(name, name),
-    steps=max(float(np.mean([np.max(out.calls) for out in ours])), 1.0),
-    plain_seconds=race.seconds_per_batch(race.plain, name),
-    plain_steps=max(float(np.mean([np.max(out.calls) for out in theirs])), 1.0),
+    seconds=race.seconds_per_batch(name, plain),
+    steps=max(steps, 1.0),
+    plain_seconds=race.seconds_per_batch(plain, name),
+    plain_steps=max(plain_steps, 1.0),
     tokens_per_call=later / max(called, 1),
     accepted=accepted_by_place(together, member.size) if member.is_chain else (),
   )

@@ -36,3 +36,14 @@ def processor() -> str:
   if name is None:
     return platform.processor() or platform.machine()
   return name[1]
+
+
+def computes_bfloat16() -> bool:
+  """Whether there are units for products in bfloat16: on accelerators, and on CPUs whose flags name them."""
+  if jax.default_backend() != 'cpu':
+    return True
+  try:
+    flags = re.search(r'flags\s*: (.*)', Path('/proc/cpuinfo').read_text())
+  except OSError:
+    flags = None
+  return flags is not None and bool({'avx512_bf16', 'amx_bf16'} & set(flags[1].split()))

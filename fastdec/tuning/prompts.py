@@ -21,6 +21,15 @@ class Batch:
   lengths: np.ndarray | None
   keys: Any
 
+  def split(self, rows: int) -> 'list[Batch]':
+    """The same prompts in batches of so many, which divide them."""
+    found = []
+    for start in range(0, len(self.inputs), rows):
+      part = slice(start, start + rows)
+      lengths, keys = (None if one is None else one[part] for one in (self.lengths, self.keys))
+      found.append(Batch(self.inputs[part], lengths, keys))
+    return found
+
 
 def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   """Whole batches of different prompts, in a random order that is always the same; arguments as of `tune`."""

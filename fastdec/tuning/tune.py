@@ -4,24 +4,28 @@ Candidates that keep the promise are compiled in the order given, for at most ha
 (`tuning.race`) for half of the rest, and in what is left those are compiled, and join, for which there was no time.
 One token a call, `Greedy` or `Sample`, always takes part and is kept unless something is faster beyond noise: the
 answer is never slower.
+
+Types of numbers and numbers of rows are in the same race: all candidates decode the same prompts, and tokens a second
+are compared. A model in int8 is another model than in float32, and writes other text here and there: so what a
+candidate promises is about the output of one token a call in its own type.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any
 
 from fastdec import gate
-from fastdec.decoding.methods.greedy import Greedy, Sample
+from fastdec.decoding.methods.greedy import Sample
 from fastdec.decoding.protocol import Promise, promise_of
-from fastdec.decoding.rules.rejection import Warped
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.settings import Whole, count, is_number
-from fastdec.decoding.strategy import LoopStrategy, check_strategy
+from fastdec.decoding.settings import Whole
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.tuning import machine
+from fastdec.tuning.asked import breaks, check_types, named, promised, seconds_of, sizes_of
 from fastdec.tuning.entrants import Entrant, compiled, figures_of, predictions
 from fastdec.tuning.prompts import batches_of
 from fastdec.tuning.race import Race
@@ -42,7 +46,9 @@ def tune(
   plain: Any = None,
   max_len: Whole | None = None,
   key: Any = None,
-  rows: Whole = 1,
+  rows: Whole | Sequence[Whole] = 1,
+  dtype: str | None = None,
+  types: Mapping[str, tuple[Model, Params, Any]] = MappingProxyType({}),
   budget: int | float = BUDGET,
   said: Callable[[str], None] = lambda line: None,
   clock: Callable[[], float] = time.perf_counter,
@@ -62,47 +68,87 @@ def tune(
     plain: one token a call, which is always a candidate: `Greedy()` or `Sample(...)` (None: `Sample()` for 'law', else
       `Greedy()`).
     key: for strategies that sample.
-    rows: prompts decoded at once.
+    rows: prompts decoded at once; several numbers are all tried, and the first is that of the plain strategy.
+    dtype: the type that `params` were loaded in (`load`), which the answer names; None: the model's own.
+    types: other types in which the model takes part: by the name that `load` has for them, the model, its parameters,
+      and the candidates, their heads or drafts in the same type.
     budget: seconds for everything, compiling included.
     said: called with sentences about what goes on.
     clock: seconds.
 
   Raises:
-    UserError: an unknown promise, no inputs, a candidate that cannot decode them, or a budget that ends before one
-      round.
+    UserError: an unknown promise, no inputs, a candidate that cannot decode them, a type of another model, or a budget
+      that ends before one round.
   """
   begun = clock()
-  rows, budget = count('rows', rows, 1, '1 or more'), _budget(budget)
-  plain, promise = _asked(plain, promise)
+  sizes, budget = sizes_of(rows), seconds_of(budget)
+  plain, promise = promised(plain, promise)
   name = 'sampling' if isinstance(plain, Sample) else 'greedy'
-  candidates = _candidates(strategies, plain, name)
-  left_out = {other: why for other, one in candidates.items() if (why := _breaks(one, plain, promise))}
-  batches = batches_of(model, inputs, rows, key)
-  taking_part = {other: one for other, one in candidates.items() if other not in left_out}
-  entrants = {other: Entrant(model, params, one, batches, max_len) for other, one in taking_part.items()}
+  check_types(model, dtype, types)
+  batches = batches_of(model, inputs, math.lcm(*sizes), key)
+  candidates: dict[str, Entrant] = {}
+  for kind, (its_model, its_params, given) in {dtype: (model, params, strategies), **types}.items():
+    target, found = Bound(its_model, its_params), named(given, plain, name)
+    for size in sizes:
+      suffix = _suffix(kind if kind != dtype else None, size if size != sizes[0] else None)
+      parts = [batch.split(size) for batch in batches]
+      for other, one in found.items():
+        if other + suffix in candidates:
+          raise UserError(f'two candidates have the name {other + suffix}: give one of them another')
+        candidates[other + suffix] = Entrant(target, one, parts, max_len, name + suffix, kind, size)
+  left_out = {other: why for other, one in candidates.items() if (why := breaks(one.strategy, plain, promise))}
+  entrants = _in_turn({other: one for other, one in candidates.items() if other not in left_out})
   race = Race(name, len(batches))
   late = _race(race, entrants, begun + (1 - PREDICTING) * budget, said, clock)
   left_out |= dict.fromkeys(late, 'not run: the budget was not enough to compile it')
   chosen, why = race.winner()
   figures = {other: figures_of(other, entrants, race) for other in race.seconds}
   for other, reason in left_out.items():
-    figures[other] = Figures(other, promise_of(candidates[other].effective_rule), said=reason)
-  for other, speedup in _predicted(race, entrants, begun + budget, said, clock).items():
-    figures[other] = dataclasses.replace(figures[other], predicted=1e3 / race.tokens_per_second(name) / speedup)
+    one = candidates[other]
+    kept = promise_of(one.strategy.effective_rule)
+    figures[other] = Figures(other, kept, said=reason, dtype=one.dtype, rows=one.rows)
+  for other, milliseconds in _all_predicted(race, entrants, figures, begun + budget, said, clock).items():
+    figures[other] = dataclasses.replace(figures[other], predicted=milliseconds)
   return Tuned(
     name=chosen,
-    why=why,
+    why=why + _about_type(figures[chosen], promise, dtype),
     plain=name,
     promise=promise,
-    rows=rows,
+    rows=candidates[chosen].rows,
     max_len=entrants[name].texts[0].tokens.shape[1],
-    prompts=rows * min(race.rounds, len(batches)),
+    prompts=len(batches[0].inputs) * min(race.rounds, len(batches)),
     seconds=clock() - begun,
     compile_seconds=sum(one.compile_seconds for one in entrants.values()),
     machine=machine.here(),
     table=tuple(figures[other] for other in candidates),
-    strategy=candidates[chosen],
+    dtype=candidates[chosen].dtype,
+    strategy=candidates[chosen].strategy,
   )
+
+
+def _in_turn(entrants: Mapping[str, Entrant]) -> dict[str, Entrant]:
+  """The first of each type and number of rows, then the second of each, and so on: none waits for all of another."""
+  places: dict[str, int] = {}
+  seen: dict[str, int] = {}
+  for name, one in entrants.items():
+    places[name] = seen[one.plain] = seen.get(one.plain, -1) + 1
+  return {name: entrants[name] for name in sorted(entrants, key=places.__getitem__)}
+
+
+def _suffix(dtype: str | None, rows: int | None) -> str:
+  """What tells the candidates of a type and a number of rows from the first's: ', int8, 8 rows'."""
+  return (f', {dtype}' if dtype else '') + (f', {rows} rows' if rows else '')
+
+
+def _about_type(chosen: Figures, promise: Promise, first: str | None) -> str:
+  """What to say where another type was chosen: whose output it is."""
+  if chosen.dtype == first or promise == 'relaxed':
+    return ''
+  whose = "the model's own type" if first is None else first
+  text = f'; in {chosen.dtype} it is another model, and it is the output of that one which is kept'
+  if chosen.as_first is None:
+    return text
+  return f'{text}: {100 * chosen.as_first:.1f} % of the texts are those of {whose}'
 
 
 def _race(
@@ -135,19 +181,48 @@ def _race(
   return list(late)
 
 
-def _predicted(
-  race: Race, entrants: Mapping[str, Entrant], ends: float, said: Callable[[str], None], clock: Callable[[], float]
+def _all_predicted(
+  race: Race,
+  entrants: Mapping[str, Entrant],
+  figures: Mapping[str, Figures],
+  ends: float,
+  said: Callable[[str], None],
+  clock: Callable[[], float],
 ) -> dict[str, float]:
-  """How many times as fast as the plain strategy some candidates should be; {} where nothing can be said, or where the
-  programs that time calls would take longer to compile than there is time."""
-  nodes = {name: one.strategy.drafter.nodes for name, one in entrants.items()}
-  plain = entrants[race.plain]
-  if len(race.seconds) < 2 or clock() + WIDTHS_COST * plain.compile_seconds > ends:
+  """Milliseconds a token that some candidates should take, from what others of their type and rows have shown."""
+  found = {}
+  for name in dict.fromkeys(one.plain for one in entrants.values()):
+    together = {other: one for other, one in entrants.items() if one.plain == name}
+    for other, speedup in _predicted(race, together, name, ends, said, clock).items():
+      of_plain = figures[name].ms_per_token
+      assert of_plain is not None  # of what ran
+      found[other] = of_plain / speedup
+  return found
+
+
+def _predicted(
+  race: Race,
+  entrants: Mapping[str, Entrant],
+  name: str,
+  ends: float,
+  said: Callable[[str], None],
+  clock: Callable[[], float],
+) -> dict[str, float]:
+  """How many times as fast as one token a call some candidates should be; {} where nothing can be said, or where the
+  programs that time calls would take longer to compile than there is time.
+
+  Args:
+    entrants: those of one type and one number of rows.
+    name: of one token a call among them.
+  """
+  nodes, plain = {other: one.strategy.drafter.nodes for other, one in entrants.items()}, entrants[name]
+  ran = [other for other in entrants if other in race.seconds]
+  if name not in ran or len(ran) < 2 or clock() + WIDTHS_COST * plain.compile_seconds > ends:
     return {}
   said('timing calls by their width, for predictions')
-  target, texts = Bound(plain.model, plain.params), plain.texts[0].tokens.shape[1]
-  wide = call_seconds(target, plain.strategy.rule, plain.batches[0], texts, nodes.values(), clock)
-  return predictions(entrants, race, nodes, wide)
+  texts = plain.texts[0].tokens.shape[1]
+  wide = call_seconds(plain.target, plain.strategy.rule, plain.batches[0][0], texts, nodes.values(), clock)
+  return predictions(entrants, name, race, nodes, wide)
 
 
 def _longest(entrants: Mapping[str, Entrant]) -> float:
@@ -170,68 +245,3 @@ def _run(
     for gone in before:
       if gone not in race.running:
         said(f'{gone} is dropped after {len(race.seconds[gone])} rounds')
-
-
-def _budget(given: Any) -> float:
-  if not is_number(given) or not 0 < given < float('inf'):
-    raise UserError(f'budget={given!r} is not possible: give seconds, more than 0')
-  return float(given)
-
-
-def _asked(plain: Any, promise: Any) -> tuple[Any, Promise]:
-  """The strategy of one token a call and the promise that go together."""
-  if promise is None:
-    promise = 'law' if isinstance(plain, Sample) else 'exact'
-  if promise not in get_args(Promise):
-    raise UserError(f'promise={promise!r} is unknown: give {", ".join(get_args(Promise))}')
-  if plain is None:
-    plain = Sample() if promise == 'law' else Greedy()
-  if not isinstance(plain, Greedy | Sample):
-    raise UserError(f'plain={type(plain).__name__} is not one token a call: give fd.Greedy() or fd.Sample(...)')
-  if isinstance(plain, Sample) and promise == 'exact':
-    raise UserError("what is sampled is never exact: give promise='law', or plain=fd.Greedy()")
-  if isinstance(plain, Greedy) and promise == 'law':
-    raise UserError("greedy decoding draws nothing: give promise='exact', or plain=fd.Sample(...)")
-  return plain, promise
-
-
-def _candidates(strategies: Any, plain: Any, name: str) -> dict[str, Any]:
-  """The plain strategy and the others, by name."""
-  if not isinstance(strategies, Mapping):
-    strategies = {f'{type(one).__name__} {place}': one for place, one in enumerate(strategies)}
-  found = {name: plain}
-  for other, strategy in strategies.items():
-    check_strategy(strategy)
-    if not isinstance(strategy, LoopStrategy):
-      raise UserError(f'{other} is a {type(strategy).__name__}, which ranks whole outputs: leave it out, tune cannot')
-    if other == name and type(strategy) is not type(plain):
-      raise UserError(f'{name} is the name of one token a call, and {type(strategy).__name__} has it: give it another')
-    if not (isinstance(strategy, Greedy) and isinstance(plain, Greedy)):
-      found.setdefault(other, strategy)
-  return found
-
-
-def _breaks(strategy: LoopStrategy, plain: Any, promise: Promise) -> str:
-  """Why a candidate does not keep the promise; '' where it does."""
-  kept = promise_of(strategy.effective_rule)
-  if promise == 'relaxed' or strategy is plain:
-    return ''
-  if promise == 'exact':
-    return '' if kept == 'exact' else f'not exact: its rule is {_in_words(kept)}'
-  if kept != 'law':
-    return f'not in law: its rule is {_in_words(kept)}'
-  return (
-    '' if _law(strategy.effective_rule) == _law(plain.rule) else 'samples at other settings than the plain strategy'
-  )
-
-
-def _in_words(kept: Promise) -> str:
-  return {'exact': 'exact', 'law': 'for sampling', 'relaxed': 'relaxed'}[kept]
-
-
-def _law(rule: Any) -> tuple[float, ...]:
-  """Temperature, top-k and top-p of a rule that samples; nothing for another, which equals nothing."""
-  sampling = rule.sampling if isinstance(rule, Warped) else rule
-  if not isinstance(sampling, Sampling):
-    return ()
-  return tuple(float(x) for x in (sampling.temperature, sampling.top_k, sampling.top_p))

@@ -40,11 +40,14 @@ class Figures:
   speedup: float | None = None  # over the plain strategy, with the interval
   low: float | None = None
   high: float | None = None
-  same: float | None = None  # the share of texts that equal the plain strategy's; None where tokens are drawn
+  same: float | None = None  # the share of texts that are the type's own greedy ones; None where tokens are drawn
   rounds: int = 0
   compile_seconds: float | None = None
   predicted: float | None = None  # ms per token, from what other candidates showed (`tuning.prediction`)
   said: str = ''
+  dtype: str | None = None  # of `fd.load`; None: the model's own
+  rows: int | None = None  # decoded at once; None in files from before there were several in one race
+  as_first: float | None = None  # of another type than the first: the share of texts that equal the first's greedy ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +58,14 @@ class Tuned:
     name: the candidate that was chosen.
     why: a sentence.
     plain: the name of one token a call, which is kept where nothing else is faster beyond noise.
-    promise: what was asked for.
-    rows: texts decoded at once.
+    promise: what was asked for; of the output of one token a call in the type that was chosen.
+    rows: texts decoded at once, as was chosen.
     max_len: the most tokens of a text.
     prompts: of how many the figures are.
     seconds: that tuning took, of which compile_seconds were compiling.
     machine: where.
     table: all candidates, as they were given.
-    dtype: of `fd.load`, where the model was loaded in another type than its own.
+    dtype: what `fd.load` is to load the model in; None: its own type.
     strategy: what `decode` takes.
   """
 
@@ -108,9 +111,13 @@ class Tuned:
     return file
 
   def __str__(self) -> str:
-    lines = [_line('', 'tokens/call', 'ms/call', 'ms/token', 'predicted', 'tokens/s', f'of {self.plain}', 'same %', '')]
-    lines += [_of_figures(one, one.name == self.name) for one in self.table]
-    return '\n'.join(line.rstrip() for line in lines)
+    figures = ['tokens/call', 'ms/call', 'ms/token', 'predicted', 'tokens/s', f'of {self.plain}', 'same %']
+    others = any(one.as_first is not None for one in self.table)
+    figures += [f'as {self.table[0].dtype or "own type"} %'] if others else []
+    lines = [['', *figures, '']]
+    lines += [_of_figures(one, one.name == self.name, others) for one in self.table]
+    width = max(len(line[0]) for line in lines) + 2
+    return '\n'.join(_line(width, line).rstrip() for line in lines)
 
 
 def load_tuned(
@@ -175,26 +182,28 @@ def _called(kind: str) -> str:
   return {'heads': 'set of heads', 'model': 'draft model', 'draft': 'draft network'}[kind]
 
 
-def _of_figures(one: Figures, is_chosen: bool) -> str:
-  """One line of the table."""
+def _of_figures(one: Figures, is_chosen: bool, others: bool) -> list[str]:
+  """One line of the table; `others`: with a column that compares types."""
   predicted = _number(one.predicted, '.3f')
   if one.predicted is not None and one.ms_per_token is not None:
     predicted += f' ({one.predicted / one.ms_per_token - 1:+.0%})'
   ratio = '-'
   if one.speedup is not None and one.low is not None and one.high is not None:
     ratio = f'{one.speedup:.2f}x ({one.low:.2f}-{one.high:.2f})'
-  same = _number(None if one.same is None else 100 * one.same, '.1f')
-  figures = (
+  same, as_first = (_number(None if x is None else 100 * x, '.1f') for x in (one.same, one.as_first))
+  figures = [
     _number(one.tokens_per_call, '.2f'), _number(one.ms_per_call, '.3f'), _number(one.ms_per_token, '.3f'), predicted,
-    _number(one.tokens_per_second, '.0f'), ratio, same,
-  )  # fmt: skip
-  return _line(('> ' if is_chosen else '  ') + one.name, *figures, one.said)
+    _number(one.tokens_per_second, '.0f'), ratio, same, *([as_first] if others else []),
+  ]  # fmt: skip
+  return [('> ' if is_chosen else '  ') + one.name, *figures, one.said]
 
 
-def _line(name: str, *cells: str) -> str:
-  widths = (12, 9, 10, 17, 10, 18, 8)
-  right = ''.join(f'{cell:>{width}}' for cell, width in zip(cells, widths, strict=False))
-  return f'{name:<34}{right}  {cells[-1] if len(cells) > len(widths) else ""}'
+def _line(width: int, cells: list[str]) -> str:
+  """Cells in columns: the name, figures, and what is said."""
+  name, *figures, said = cells
+  widths = (12, 9, 10, 17, 10, 18, 8, 14)
+  right = ''.join(f'{cell:>{width}}' for cell, width in zip(figures, widths, strict=False))
+  return f'{name:<{width}}{right}  {said}'
 
 
 def _number(value: float | None, form: str) -> str:

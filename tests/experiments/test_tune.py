@@ -5,9 +5,10 @@ import json
 import pytest
 
 import fastdec as fd
-from experiments.tools import candidates
+from experiments.tools import candidates, generation
 from experiments.tools.candidates import Candidate, Sizes
 from experiments.tools.generation import Settings
+from fastdec.quantized import is_quantized
 from fastdec.tuning import machine
 from fastdec.tuning.tuned import Tuned
 
@@ -23,15 +24,17 @@ def prompts(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_tuned_is_used_by_name(translator, launch, prompts, tmp_path):
-  words = (f'--model={translator}', f'--prompts={prompts}', '--max_len=8', '--budget=60s', '--gammas=2', '--nodes=3')
+  words = (f'--model={translator}', f'--prompts={prompts}', '--max_len=8', '--budget=90s', '--gammas=2', '--nodes=3')
+  words += ('--dtypes=float32,int8', '--batches=1,2')
   ended = launch('tune', *words, f'--heads={translator}', f'--draft={translator}', f'--output={tmp_path}/tuned.json')
   assert ended.code == 0, ended.err
-  for name in ('greedy', 'draft gamma=2', 'heads gamma=2', 'lookup gamma=2'):
+  for name in ('greedy', 'draft gamma=2', 'heads gamma=2', 'lookup gamma=2', 'greedy, int8', 'greedy, int8, 2 rows'):
     assert f'{name} ' in ended.out
-  assert 'prompts, 1 at once' in ended.out and f'use it by --strategy={tmp_path}/tuned.json' in ended.out
+  assert 'at once in ' in ended.out and f'use it by --strategy={tmp_path}/tuned.json' in ended.out
   names = [one['name'] for one in json.loads((tmp_path / 'tuned.json').read_text())['figures']['table']]
   assert names[0] == 'greedy' and {'draft gamma=2', 'heads gamma=2', 'lookup gamma=2'} < set(names)
-  assert fd.load_tuned(translator, file=tmp_path / 'tuned.json').rows == 1
+  found = fd.load_tuned(translator, file=tmp_path / 'tuned.json')
+  assert found.rows in (1, 2) and found.dtype in ('float32', 'int8')
 
 
 @pytest.fixture
@@ -58,11 +61,32 @@ def test_generate_and_translate_use_what_was_tuned(translator, launch, tuned, pr
   ).out  # fmt: skip
 
 
+def test_the_type_that_was_tuned_is_used(translator, launch, tmp_path):
+  strategy = fd.Blockwise(fd.load_heads(translator, 'int8'), 2)
+  found = Tuned(
+    'heads', 'of this test', 'greedy', 'exact', 1, 8, 6, 1.0, 1.0, machine.here(), (), dtype='int8', strategy=strategy
+  )
+  tuned = found.save(translator, translator, tmp_path / 'tuned.json')
+  model = (f'--model={translator}', '--max_len=12', '--prompt=a dog sits', '--repeats=0')
+  given = launch('generate', *model, f'--heads={translator}', '--gamma=1', '--dtype=int8')
+  ended = launch('generate', *model, f'--strategy={tuned}')
+  assert given.code == ended.code == 0 and given.out == ended.out, given.err + ended.err
+  language = generation.Language.of(Settings(str(translator), strategy=str(tuned), max_len=8), ['a dog'])
+  assert is_quantized(language.load().params)
+  words = (f'--workdir={translator}', '--max_len=12', '--plain', 'a dog sits')
+  by_type, by_name = (launch('translate', *words, word) for word in ('--dtype=int8', f'--strategy={tuned}'))
+  assert by_type.code == by_name.code == 0 and by_type.out == by_name.out
+
+
 @pytest.mark.parametrize('command, words, message', [
   ('generate', ['--strategy=tuned'], 'tuned.json is not there: make it by python -m experiments.tune'),
   ('generate', ['--strategy=fast'], "--strategy=fast is unknown: give 'tuned'"),
   ('generate', ['--strategy=tuned', '--lookup'], '--lookup and --strategy each say how to draft'),
   ('generate', ['--strategy=tuned', '--gamma=2'], '--strategy=tuned has its own --gamma'),
+  ('generate', ['--strategy=tuned', '--dtype=int8'], '--strategy=tuned has its own type of numbers'),
+  ('translate', ['--strategy=tuned', '--dtype=int8'], '--strategy=tuned has its own type of numbers'),
+  ('generate', ['--dtype=int4'], "dtype='int4' is not possible: give one of"),
+  ('translate', ['--dtype=int4'], "dtype='int4' is not possible: give one of"),
   ('generate', ['--strategy=tuned', '--temperature=1'], '--strategy=tuned has its own --gamma, --temperature'),
   ('translate', ['--strategy=tuned'], 'tuned.json is not there: make it by python -m experiments.tune'),
   ('translate', ['--strategy=tuned', '--beam=2'], '--strategy=tuned and --beam=2 each say how to decode'),
@@ -79,6 +103,12 @@ def test_mistakes_about_what_was_tuned_are_one_sentence(translator, launch, comm
 
 @pytest.mark.parametrize('words, message', [
   (['--budget=soon'], '--budget=soon is no time'),
+  (['--dtypes=int4'], "dtype='int4' is not possible: give one of"),
+  (['--dtypes=int8,int8'], '--dtypes=int8,int8 has a type twice'),
+  (['--dtypes='], '--dtypes= names no type'),
+  (['--batches=0'], '--batches=0 is not possible: give whole numbers from 1'),
+  (['--batches=2,2'], '--batches=2,2 has a number twice'),
+  (['--batches=1,2', '--rows=2'], '--rows and --batches mean the same here'),
   (['--gammas=2,x'], '--gammas=2,x is not possible: give whole numbers from 1 to 999'),
   (['--nodes=1'], '--nodes=1 is not possible: give whole numbers from 2 to 999'),
   (['--promise=exact', '--temperature=1'], '--temperature=1 samples, which is never exact: give --promise=law'),

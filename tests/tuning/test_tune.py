@@ -13,7 +13,7 @@ from fastdec import folders
 from fastdec.decoding.rules.matching import Exact
 from fastdec.tuning import description, tuned
 from fastdec.tuning.race import Race
-from tests.decoding.fakes import HashLM
+from tests.decoding.fakes import HashLM, Imitation
 from tests.decoding.methods_table import LOSSLESS, hash_kit
 
 MODEL, PARAMS = HashLM(), {}
@@ -112,6 +112,36 @@ def test_rows_are_decoded_together():
   assert found.rows == 2 and found.prompts == 12 and found.table[1].same == 1
 
 
+def same(texts, others):
+  return np.mean([(a.tokens == b.tokens).all() for a, b in zip(texts, others, strict=True)])
+
+
+def test_types_are_models_of_their_own_in_one_race(monkeypatch):
+  """What a candidate promises is about its own type's greedy output, and how far that is the first's is counted."""
+  other, lies = Imitation(), {'lies': 7}
+  monkeypatch.setattr('fastdec.tuning.tune.check_types', lambda *_: None)  # these two stand for one model in two types
+  monkeypatch.setattr(Race, 'winner', lambda race: ('lookup, int8', 'of this test'))
+  lookup = fd.PromptLookup(2, 4)
+  found = tune({'lookup': lookup}, types={'int8': (other, lies, {'lookup': lookup})}, dtype='float32')
+  texts = [fd.decode(MODEL, PARAMS, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
+  others = [fd.decode(other, lies, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
+  assert [one.name for one in found.table] == ['greedy', 'lookup', 'greedy, int8', 'lookup, int8']
+  assert [one.same for one in found.table] == [1, 1, 1, 1]
+  assert [one.as_first for one in found.table] == [None, None, same(others, texts), same(others, texts)]
+  assert 0 < same(others, texts) < 1 and 'as float32 %' in str(found)
+  assert found.dtype == 'int8' and f'{100 * same(others, texts):.1f} % of the texts are those of float32' in found.why
+
+
+def test_numbers_of_rows_decode_the_same_prompts_in_one_race():
+  found = tune({'lookup': fd.PromptLookup(2, 4)}, rows=(1, 2))
+  assert [(one.name, one.rows) for one in found.table] == [
+    ('greedy', 1), ('lookup', 1), ('greedy, 2 rows', 2), ('lookup, 2 rows', 2),
+  ]  # fmt: skip
+  assert all(one.same == 1 and one.as_first is None and one.rounds for one in found.table)
+  one, two = (found.table[i].tokens_per_call for i in (1, 3))
+  assert one == two and found.prompts == 12 and found.rows == 1
+
+
 def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race():
   """Compiling takes 10 seconds of 39: two candidates at first, a third when these have raced, and never a fourth."""
   clock = Ticks(0.01)
@@ -134,6 +164,9 @@ def test_a_budget_too_small_for_one_round_is_a_sentence():
     fd.tune(MODEL, PARAMS, {'lookup': fd.PromptLookup(2, 4)}, PROMPTS, max_len=8, budget=2, clock=Ticks())
 
 
+IN_INT8 = {'int8': (MODEL, PARAMS, {})}
+
+
 @pytest.mark.parametrize('settings, said', [
   ({'promise': 'fast'}, "promise='fast' is unknown: give exact, law, relaxed"),
   ({'promise': 'exact', 'plain': fd.Sample()}, 'what is sampled is never exact'),
@@ -142,6 +175,11 @@ def test_a_budget_too_small_for_one_round_is_a_sentence():
   ({'budget': 0}, 'budget=0 is not possible'),
   ({'budget': float('nan')}, 'budget=nan is not possible'),
   ({'rows': 0}, 'rows=0 is not possible'),
+  ({'rows': (1, 1)}, r'rows=\(1, 1\) is not possible: give one number or more, each once'),
+  ({'rows': ()}, 'is not possible: give one number or more'),
+  ({'types': {'int8': (Imitation(), {}, {})}}, "int8 is another model: load the same folder with dtype='int8'"),
+  ({'types': IN_INT8, 'dtype': 'int8'}, 'the type int8 is given twice'),
+  ({'types': IN_INT8, 'strategies': {'greedy, int8': fd.PromptLookup()}}, 'two candidates have the name greedy, int8'),
   ({'prompts': []}, 'there are no inputs to decode'),
   ({'prompts': [[2], []]}, 'a prompt is empty'),
   ({'prompts': [[99]]}, 'inputs have ids from 99 to 99'),
