@@ -24,6 +24,7 @@ def get_config(arg=''):
   return locked(
     task='images',
     model={**sizes['model'], 'size': max(sides)},
+    dtypes=('float32',) if smoke else ('float32', 'int8'),
     widths=(4,) if smoke else (2, 4, 8, 16),
     ks=(2,) if smoke else (4, 10),
     heads_d_ff=sizes['heads']['d_ff'],

@@ -24,7 +24,7 @@ def get_config(arg=''):
   return locked(
     task='translation',
     model=sizes,
-    dtypes=('float32', 'bfloat16'),
+    dtypes=('float32', 'bfloat16', 'int8'),
     widths=(1, 2, 4, 8, 16),
     k=8,  # of the heads
     heads_d_ff=heads_d_ff,

@@ -13,7 +13,7 @@ from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.errors import UserError
-from fastdec.evaluation.calls import Calls, draft_rounds, random_params
+from fastdec.evaluation.calls import Calls, computing_in, draft_rounds, random_params
 from fastdec.evaluation.wallclock import measure
 from fastdec.folders import model_of
 from fastdec.heads.block import BlockNetwork
@@ -85,7 +85,7 @@ def strategies(config: SpeedConfig, model: Any, dtype: str) -> dict[str, Any]:
 
 
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
-  model = model_of(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
+  model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   max_len = config.calls + config.nodes

@@ -11,7 +11,7 @@ from experiments.lab.report import Column
 from experiments.speed.costs import calls_table, check_at_least, measured, rounds, table
 from fastdec.cache.memory import WithMemory
 from fastdec.decoding.topology import Topology
-from fastdec.evaluation.calls import Calls, FreeDraft, random_params
+from fastdec.evaluation.calls import Calls, FreeDraft, computing_in, random_params
 from fastdec.evaluation.wallclock import measure
 from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -28,6 +28,7 @@ class SpeedConfig:
 
   task: Literal['images']
   model: ImageTransformerConfig
+  dtypes: tuple[str, ...]
   widths: tuple[int, ...]
   ks: tuple[int, ...]
   heads_d_ff: int
@@ -56,25 +57,30 @@ CACHES = {'ring': ImageTransformer, 'all slots': AllSlots}
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
   """Rows of three kinds, named by 'table': 'calls', 'length' (both: one call) and 'images' (one image)."""
-  params = random_params(ImageTransformer(config.model), config.seed, config.model.dtype)
-  strategies = {'greedy': fd.Greedy()} | {f'k = {k}': fd.Blockwise(_heads(config, k)) for k in config.ks}
+  return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
+
+
+def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
+  config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=computing_in(dtype)))
+  params = random_params(ImageTransformer(config.model), config.seed, dtype)
+  strategies = {'greedy': fd.Greedy()} | {f'k = {k}': fd.Blockwise(_heads(config, k, dtype)) for k in config.ks}
   rows = []
   for batch in config.batches:
-    say(f'batch {batch}: calls')
+    say(f'{dtype}, batch {batch}: calls')
     calls = _calls(config, params, strategies, batch)
-    say(f'batch {batch}: lengths')
+    say(f'{dtype}, batch {batch}: lengths')
     lengths = _lengths(config, params, strategies, batch)
-    say(f'batch {batch}: images')
+    say(f'{dtype}, batch {batch}: images')
     images = [*_calculated(config, calls, batch), *_decoded(config, params, strategies, batch)]
     named = {'calls': calls, 'length': lengths, 'images': images}
-    of_batch = {'dtype': config.model.dtype, 'batch': batch}
+    of_batch = {'dtype': dtype, 'batch': batch}
     rows += [{'table': name, **of_batch, **row} for name, part in named.items() for row in part]
   return rows
 
 
-def _heads(config: SpeedConfig, k: int) -> Bound:
+def _heads(config: SpeedConfig, k: int, dtype: str) -> Bound:
   heads = BlockwiseHeads(k=k, d_model=config.model.d_model, d_ff=config.heads_d_ff)
-  return Bound(heads, random_params(heads, config.seed + 1, config.model.dtype))
+  return Bound(heads, random_params(heads, config.seed + 1, dtype))
 
 
 def _inputs(config: SpeedConfig, batch: int) -> np.ndarray:
@@ -159,7 +165,10 @@ def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
     }
 
 
+# Lines from before there were several types are all of float32.
+TYPE = Column('dtype', lambda row: row.get('dtype', 'float32'))
 LENGTHS = (
+  TYPE,
   Column('batch', 'batch'),
   Column('variant', 'variant'),
   Column('cache', 'cache'),
@@ -170,6 +179,7 @@ LENGTHS = (
   Column('to the shortest ring', 'to_shortest_ring', '.2f', beside=rounds),
 )
 IMAGES = (
+  TYPE,
   Column('batch', 'batch'),
   Column('variant', 'variant'),
   Column('mean block', 'mean_block', '.2f'),

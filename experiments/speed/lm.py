@@ -18,7 +18,7 @@ from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.evaluation.calls import Calls, Drafted, FreeDraft
+from fastdec.evaluation.calls import Calls, Drafted, FreeDraft, computing_in
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
 from fastdec.products import kernels_of
@@ -52,7 +52,7 @@ class SpeedConfig:
 
   def computing(self, dtype: str) -> LMConfig:
     """The model's config, without ends; with parameters in int8 it computes in float32."""
-    return dataclasses.replace(self.model, dtype='float32' if dtype == 'int8' else dtype, eos_ids=())
+    return dataclasses.replace(self.model, dtype=computing_in(dtype), eos_ids=())
 
 
 @struct.pytree
@@ -87,7 +87,7 @@ def random_lm(model: LM, seed: int, dtype: str) -> Any:
   leaves, tree = jax.tree.flatten_with_path(shapes)
   keys = jax.random.split(jax.random.key(seed), len(leaves))
   is_kernel = kernels_of(model)
-  wide = 'float32' if dtype == 'int8' else dtype
+  wide = computing_in(dtype)
 
   def made(path: Any, shape: tuple[int, ...], key: Any) -> Any:
     if path[-1].key in ('scale', 'bias'):

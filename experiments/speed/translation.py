@@ -11,7 +11,7 @@ from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.heads import HeadsDrafter
 from fastdec.decoding.protocol import Drafter
 from fastdec.decoding.topology import Topology
-from fastdec.evaluation.calls import Calls, FreeDraft, random_params
+from fastdec.evaluation.calls import Calls, FreeDraft, computing_in, random_params
 from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.fconv import FConvConfig
@@ -45,7 +45,7 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 
 
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
-  model = model_of(dataclasses.replace(config.model, dtype=dtype, eos_ids=()))
+  model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
   drafters: dict[str, Drafter] = {'greedy': NoDraft()}
   drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}

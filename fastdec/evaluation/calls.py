@@ -21,6 +21,7 @@ from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
+from fastdec.quantized import quantize
 from fastdec.struct import Bound
 
 DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every call reads
@@ -158,9 +159,13 @@ def texts(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key:
   """Runs the prompt once and decodes the same text `times` times; with 0, returns the state after the prompt.
 
   Arguments as of `fd.decode`; `times` is data, so one program serves every number.
+
+  Raises:
+    UserError: as `fd.decode`.
   """
   model = target.module
   max_len, prompt, keys = checked(model, inputs, None, None, max_len, key)
+  strategy.check(model, prompt, max_len)
   return _texts(target, strategy, padded(model, prompt), keys, room_of(model, max_len), times)
 
 
@@ -175,9 +180,15 @@ def _texts(target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, room: 
   return jax.lax.fori_loop(0, times, again, state)
 
 
+def computing_in(dtype: str) -> str:
+  """What is between products in a type that `random_params` takes: float32 beside kernels in int8."""
+  return 'float32' if dtype == 'int8' else dtype
+
+
 def random_params(module: Any, seed: int, dtype: str) -> Any:
-  """Fresh parameters of a model or of heads, all in `dtype`."""
-  return jax.tree.map(lambda x: x.astype(dtype), jax.jit(module.init)(jax.random.key(seed)))
+  """Fresh parameters of a model, heads or a draft network, all in `dtype`; for int8 those of float32, quantized."""
+  params = jax.tree.map(lambda x: x.astype(computing_in(dtype)), jax.jit(module.init)(jax.random.key(seed)))
+  return quantize(module, params) if dtype == 'int8' else params
 
 
 def _size(trees: Iterable[Any]) -> int:

@@ -70,7 +70,7 @@ def test_a_call_reads_decoder_output_and_cache(config, params):
 
 @pytest.mark.slow
 def test_the_ring_is_as_large_whatever_the_length(config, params):
-  strategies = {'greedy': fd.Greedy(), 'k = 2': fd.Blockwise(images._heads(config, 2))}
+  strategies = {'greedy': fd.Greedy(), 'k = 2': fd.Blockwise(images._heads(config, 2, 'float32'))}
   rows = images._lengths(config, params, strategies, 1)
   slots = {(row['variant'], row['cache'], row['tokens']): row['slots'] for row in rows}
   ring, whole = 2 * BLOCK, lambda n, tokens: 1 + tokens + n  # prompt, output, nodes
@@ -118,12 +118,15 @@ def test_the_image_benchmark_writes_its_tables_with_their_conditions(launch, tmp
 
 
 def test_the_text_benchmark_names_its_dtype_in_each_row(launch, tmp_path):
-  words = ["--config.dtypes=('float32',)", '--config.widths=(1, 2)', '--config.calls=2', '--config.rounds=1']
+  words = ["--config.dtypes=('float32', 'int8')", '--config.widths=(1, 2)', '--config.calls=2', '--config.rounds=1']
   ended = launch('benchmark', '--config=configs/speed.py:scale=smoke', *words, f'--workdir={tmp_path}')
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
-  assert [row['variant'] for row in rows] == ['greedy', 'width 2', 'k = 8, separate heads', 'k = 8, paper heads']
-  assert {(row['dtype'], row['batch']) for row in rows} == {('float32', 1)}
+  variants = ['greedy', 'width 2', 'k = 8, separate heads', 'k = 8, paper heads']
+  named = [(row['dtype'], row['variant']) for row in rows]
+  assert named == [(dtype, variant) for dtype in ('float32', 'int8') for variant in variants]
+  assert {row['batch'] for row in rows} == {1}
+  assert rows[4]['megabytes'] < 0.5 * rows[0]['megabytes']  # a call reads kernels in int8
 
 
 @pytest.mark.parametrize('word', ['rounds=0', 'batches=(1, 0)', 'decodes=-1', 'ks=()'])
