@@ -33,13 +33,24 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
   if isinstance(kernel, Quantized):
     scaled = quantized(x_rd, wide)
     y = product(scaled.values, kernel.values, jnp.int32).astype(wide)
-    y = y * scaled.scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None]
+    y = rounded(y * scaled.scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
   elif isinstance(kernel, Packed) and kernel.serves(x_rd):
     y = panel_product(x_rd, kernel, wide)
   else:
     plain = kernel.kernel if isinstance(kernel, Packed) else kernel
     y = product(x_rd, plain.astype(x.dtype), wide)
   return y.reshape(*lead, *kernel.shape[:-1])
+
+
+def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
+  """x, which is rounded to its type before anything is added to it.
+
+  XLA computes anew, wherever it is read, what takes no more than a few multiplications; and where an addition follows,
+  LLVM may make both one operation with one rounding, here and not there. Then a logit is not equal to itself, and
+  `sampling.argmax` finds no largest one. What is neither multiplication nor addition keeps them apart.
+  """
+  largest = jnp.finfo(x.dtype).max
+  return jnp.clip(x, -largest, largest)
 
 
 def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -> Num[Array, 'r *f']:

@@ -184,7 +184,7 @@ def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
   assert (out.block_sizes[:, :2] == np.array([3, 1])).all()
 
 
-@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble'])
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble', 'image'])
 def test_wide_calls_in_int8_write_what_narrow_ones_do(name):
   case = made(name)
   in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params))

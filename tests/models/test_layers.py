@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fastdec.decoding.sampling import argmax
 from fastdec.models.layers import FEW, project
 from fastdec.quantized import quantized
 
@@ -63,6 +64,15 @@ def test_a_kernel_in_int8_is_read_as_it_lies_where_rows_are_few(rows):
     program = jax.jit(project).lower(jnp.ones((rows, 32)), kernel).compile().as_text()
     made = re.findall(r'= s8\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
     assert made and kernel.values.size not in [math.prod(map(int, shape.split(','))) for shape in made]
+
+
+def test_the_largest_of_a_product_in_int8_with_a_bias_is_found():
+  """Whatever XLA computes twice: the maximum, and what is compared with it."""
+  keys = jax.random.split(jax.random.key(0), 3)
+  x, bias = jax.random.normal(keys[0], (48, 8)), 0.1 * jax.random.normal(keys[1], (256,))
+  kernel = quantized(jax.random.normal(keys[2], (256, 8)))
+  found = jax.jit(lambda x: argmax(project(x, kernel) + bias[None]))(x)
+  np.testing.assert_array_equal(found, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1))
 
 
 def test_the_product_of_rows_that_are_zero_or_no_numbers():
