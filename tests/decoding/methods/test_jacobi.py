@@ -30,6 +30,7 @@ def test_guesses_are_what_the_model_said_in_the_call_before():
       return np.asarray(out.tokens)[:, 0].tolist()
 
     _, begun, _ = checked(case.model, [prompt], None, None, MAX_LEN, None)
+    begun = jax.device_put(begun)  # for what is not compiled
     state = jax.jit(lambda: loop.init(target, drafter, Exact(), begun, MAX_LEN, None))()
     step = jax.jit(lambda state: loop.step(target, drafter, Exact(), state))
     expected, sizes = prompt, []

@@ -228,6 +228,7 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
   drafter = filled(reference, **settings, reads_prompt=learns_text, reads_text=learns_text)
   target, rule = Bound(model, params), NoBonus(ngram - 1)
   _, begun, _ = checked(model, [reference.text[:-1]], None, None, max_len, None)
+  begun = jax.device_put(begun)  # for what is not compiled
   state = jax.jit(lambda: loop.init(target, drafter, rule, begun, max_len, None))()
   step = jax.jit(lambda state: loop.step(target, drafter, rule, state))
   newest = jax.jit(lambda log, key: log.newest(key, guesses))
