@@ -25,6 +25,7 @@ def get_config(arg=''):
     task='translation',
     model=sizes,
     dtypes=('float32', 'bfloat16', 'int8'),
+    packed=True,  # whether each is timed by a packed model too (`fd.pack`), in turn; not in int8
     widths=(1, 2, 4, 8, 16),
     k=8,  # of the heads
     heads_d_ff=heads_d_ff,

@@ -74,6 +74,7 @@ def _search() -> Any:
 def _tuned() -> Any:
   """What was tuned for the model, None without --strategy."""
   import fastdec as fd
+  from experiments.lab.packing import packed
   from experiments.tools.generation import law_of, tuned_file
 
   if STRATEGY.value is None:
@@ -83,7 +84,7 @@ def _tuned() -> Any:
     raise fd.UserError(f'--strategy={STRATEGY.value} and {other} each say how to decode: give one of them')
   if DTYPE.value is not None:
     raise fd.UserError(f'--strategy={STRATEGY.value} has its own type of numbers: leave out --dtype={DTYPE.value}')
-  tuned = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value))
+  tuned = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value), prepare=packed)
   if law_of(tuned.strategy):
     raise fd.UserError(f'--strategy={STRATEGY.value} samples, and translations are not drawn: tune at temperature 0')
   return tuned

@@ -16,6 +16,7 @@ from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
+from fastdec.packed import pack
 from fastdec.struct import Bound
 
 
@@ -26,6 +27,7 @@ class SpeedConfig:
   task: Literal['translation']
   model: TransformerConfig | FConvConfig
   dtypes: tuple[str, ...]
+  packed: bool
   widths: tuple[int, ...]
   k: int
   heads_d_ff: int
@@ -47,6 +49,7 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
+  packed = Bound(model, pack(model, target.params)) if config.packed and dtype != 'int8' else None
   drafters: dict[str, Drafter] = {'greedy': NoDraft()}
   drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):
@@ -57,9 +60,11 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
-  variants = {
-    name: Calls.after_prompt(target, drafter, source, max_len, config.calls) for name, drafter in drafters.items()
-  }
+  variants = {}
+  for name, drafter in drafters.items():
+    variants[name] = Calls.after_prompt(target, drafter, source, max_len, config.calls)
+    if packed is not None:
+      variants[f'{name}, packed'] = Calls.after_prompt(packed, drafter, source, max_len, config.calls)
   rows = measured(variants, config.rounds, 'output' if 'output' in target.params else 'embedding')
   return [{'dtype': dtype, 'batch': config.batch, **row} for row in rows]
 

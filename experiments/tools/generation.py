@@ -171,7 +171,7 @@ class Language:
     """What was tuned for the model, its heads or draft read; None where the settings do not ask for it."""
     if self.settings.strategy is None:
       return None
-    return fd.load_tuned(self.settings.model, file=tuned_file(self.settings.strategy))
+    return fd.load_tuned(self.settings.model, file=tuned_file(self.settings.strategy), prepare=packed)
 
   def drafter(self) -> tuple[Any, Any, Any]:
     """The draft model, the heads and the draft network that the settings name, as (module, params); None for others."""

@@ -21,6 +21,7 @@ from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
+from fastdec.packed import Packed
 from fastdec.quantized import quantize
 from fastdec.struct import Bound
 
@@ -192,4 +193,6 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
 
 
 def _size(trees: Iterable[Any]) -> int:
-  return sum(x.nbytes for x in jax.tree.leaves(tuple(trees)))
+  """In bytes; a packed kernel is read once, in one of its two forms."""
+  leaves = jax.tree.leaves(tuple(trees), is_leaf=lambda leaf: isinstance(leaf, Packed))
+  return sum(leaf.kernel.nbytes if isinstance(leaf, Packed) else leaf.nbytes for leaf in leaves)

@@ -27,7 +27,7 @@ from fastdec.struct import Bound
 from fastdec.tuning import machine
 from fastdec.tuning.asked import breaks, check_types, named, promised, seconds_of, sizes_of
 from fastdec.tuning.entrants import Entrant, compiled, figures_of, predictions
-from fastdec.tuning.prompts import batches_of
+from fastdec.tuning.prompts import Batch, batches_of
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures, Tuned
 from fastdec.tuning.widths import call_seconds
@@ -86,16 +86,8 @@ def tune(
   name = 'sampling' if isinstance(plain, Sample) else 'greedy'
   check_types(model, dtype, types)
   batches = batches_of(model, inputs, math.lcm(*sizes), key)
-  candidates: dict[str, Entrant] = {}
-  for kind, (its_model, its_params, given) in {dtype: (model, params, strategies), **types}.items():
-    target, found = Bound(its_model, its_params), named(given, plain, name)
-    for size in sizes:
-      suffix = _suffix(kind if kind != dtype else None, size if size != sizes[0] else None)
-      parts = [batch.split(size) for batch in batches]
-      for other, one in found.items():
-        if other + suffix in candidates:
-          raise UserError(f'two candidates have the name {other + suffix}: give one of them another')
-        candidates[other + suffix] = Entrant(target, one, parts, max_len, name + suffix, kind, size)
+  everything = {dtype: (model, params, strategies), **types}
+  candidates = _candidates(everything, batches, sizes, plain, name, max_len)
   left_out = {other: why for other, one in candidates.items() if (why := breaks(one.strategy, plain, promise))}
   entrants = _in_turn({other: one for other, one in candidates.items() if other not in left_out})
   race = Race(name, len(batches))
@@ -124,6 +116,33 @@ def tune(
     dtype=candidates[chosen].dtype,
     strategy=candidates[chosen].strategy,
   )
+
+
+def _candidates(
+  types: Mapping[str | None, tuple[Model, Params, Any]],
+  batches: Sequence[Batch],
+  sizes: Sequence[int],
+  plain: Any,
+  name: str,
+  max_len: Whole | None,
+) -> dict[str, Entrant]:
+  """Every strategy in every type and at every number of rows, named by these where they are not the first.
+
+  Raises:
+    UserError: two would have the same name.
+  """
+  candidates: dict[str, Entrant] = {}
+  first = next(iter(types))
+  for kind, (model, params, given) in types.items():
+    target, found = Bound(model, params), named(given, plain, name)
+    for size in sizes:
+      suffix = _suffix(kind if kind != first else None, size if size != sizes[0] else None)
+      parts = [batch.split(size) for batch in batches]
+      for other, one in found.items():
+        if other + suffix in candidates:
+          raise UserError(f'two candidates have the name {other + suffix}: give one of them another')
+        candidates[other + suffix] = Entrant(target, one, parts, max_len, name + suffix, kind, size)
+  return candidates
 
 
 def _in_turn(entrants: Mapping[str, Entrant]) -> dict[str, Entrant]:

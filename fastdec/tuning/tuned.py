@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pathlib
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from jax.sharding import Mesh
@@ -121,7 +122,11 @@ class Tuned:
 
 
 def load_tuned(
-  model: PathLike, part: PathLike | None = None, file: PathLike | None = None, mesh: Mesh | None = None
+  model: PathLike,
+  part: PathLike | None = None,
+  file: PathLike | None = None,
+  mesh: Mesh | None = None,
+  prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None,
 ) -> Tuned:
   """What `Tuned.save` wrote, with the strategy, its heads or draft loaded.
 
@@ -130,6 +135,7 @@ def load_tuned(
     part: the folder of the heads or the draft, if they are no longer where they were.
     file: where it was written (None: `tuned.json` in the model's folder).
     mesh: devices over which heads or draft lie, as of `load`.
+    prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`; None: as they are.
 
   Raises:
     UserError: there is no such file, it is damaged, or it was made with another model, other heads or another draft.
@@ -156,6 +162,7 @@ def load_tuned(
     if hashed != _content(kind, place):
       raise UserError(f'{file} was made with another {_called(kind)} than is in {place} now: {again}')
     found = _loaded(kind, place, tuned.dtype, mesh)
+    found = found if prepare is None else prepare(*found)
   try:
     strategy = build(content['strategy'], found)
   except (UserError, TypeError) as error:

@@ -288,6 +288,13 @@ def test_a_folder_of_heads_elsewhere_is_remembered(run, tmp_path):
     fd.load_tuned(place / 'model', file=file)
 
 
+def test_heads_are_prepared_as_the_caller_says(run):
+  place, figures = run
+  figures.save(place / 'model')
+  found = fd.load_tuned(place / 'model', prepare=lambda module, params: (module, jax.tree.map(np.zeros_like, params)))
+  assert not any(leaf.any() for leaf in jax.tree.leaves(found.strategy))
+
+
 def test_a_file_of_another_model_is_refused(run):
   place, figures = run
   file = figures.save(place / 'model')

@@ -11,6 +11,7 @@ import fastdec as fd
 from experiments.lab.against_plain import Comparison, batches_of, joined, spaced
 from experiments.lab.captions import prompts_of
 from experiments.lab.conditions import Conditions
+from experiments.lab.packing import packed
 from experiments.papers.cai2024.cells import MedusaCell
 from experiments.papers.cai2024.settings import MedusaExperiment
 from fastdec import folders
@@ -101,7 +102,9 @@ class MedusaMeasuring:
 
   def _bound(self, stage: str) -> tuple[Bound, Bound]:
     """Model and heads of a stage."""
-    return Bound(*folders.load(self.workdir / stage)), Bound(*folders.load_heads(self.workdir / stage))
+    loaded = folders.load(self.workdir / stage), folders.load_heads(self.workdir / stage)
+    model, heads = (Bound(*packed(*one)) for one in loaded)
+    return model, heads
 
   def _choices(self, tree: str, heads: Bound, found: tree_calibration.Calibration) -> Topology:
     if tree == 'chain':

@@ -10,6 +10,7 @@ import jax
 import fastdec as fd
 from experiments.lab.against_plain import Comparison, batches_of, cost, joined, spaced
 from experiments.lab.conditions import Conditions
+from experiments.lab.packing import packed
 from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.leviathan2022.settings import MODELS, TRAINED, SpeculativeExperiment
 from fastdec import folders
@@ -37,7 +38,7 @@ class SpeculativeMeasuring:
     self.experiment, self.config, self.workdir = experiment, config, workdir
     self.text = experiment.training('target').open()
     self.text.check_base(workdir / 'target')
-    self.target = Bound(*folders.load(workdir / 'target'))
+    self.target = Bound(*packed(*folders.load(workdir / 'target')))
     prompts = experiment.prompts(self.text, self.target.module)
     count = len(prompts) if config.sentences == 0 else min(config.sentences, len(prompts))
     self.prompts = prompts[spaced(len(prompts), count)]
@@ -91,7 +92,7 @@ class SpeculativeMeasuring:
   @functools.lru_cache  # noqa: B019
   def _draft(self, draft: str) -> Bound:
     if draft in TRAINED:
-      return Bound(*folders.load(self.workdir / draft))
+      return Bound(*packed(*folders.load(self.workdir / draft)))
     target = self.target.module
     successors = min(SUCCESSORS, target.vocab_size) if draft == 'bigram' else 0
     model = NGram(target.vocab_size, successors, target.eos_ids, target.pad_id, target.suppressed_ids)

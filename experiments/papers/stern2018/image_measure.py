@@ -10,6 +10,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab.conditions import Conditions
+from experiments.lab.packing import packed
 from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
 from experiments.papers.stern2018.text_measure import clock
@@ -62,8 +63,8 @@ class ImageMeasuring:
 
     All rules run in the same compiled programs, timed in turn with the same model's greedy.
     """
-    content, (model, params) = folders.content(workdir), folders.load(workdir)
-    heads = None if k == 1 else folders.load_heads(workdir)
+    content, (model, params) = folders.content(workdir), packed(*folders.load(workdir))
+    heads = None if k == 1 else packed(*folders.load_heads(workdir))
     strategies = {} if heads is None else {rule: fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
     timings = self._timings(model, params, strategies)
     greedy, accuracy = self._greedy(model, params, content), self._accuracy(model, params, heads, k)

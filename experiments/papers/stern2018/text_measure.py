@@ -9,6 +9,7 @@ import numpy as np
 import fastdec as fd
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
+from experiments.lab.packing import packed
 from experiments.lab.settings import DISTILLED
 from experiments.lab.text import Text
 from experiments.papers.stern2018 import trees
@@ -73,7 +74,7 @@ class TranslationMeasuring:
     with the same model's greedy.
     """
     self.text.check_base(workdir)
-    model, params = folders.load(workdir)
+    model, params = packed(*folders.load(workdir))
     trees = self._trees(Bound(model, params), workdir, k, rules)
     strategies = {rule: trees[rule] if rule in trees else self._strategy(workdir, k, rule) for rule in rules}
     decode = {'greedy': fd.Greedy(), **{rule: s for rule, s in strategies.items() if (k, rule) != (1, 'exact')}}
@@ -103,19 +104,22 @@ class TranslationMeasuring:
   def translate(self, workdir: pathlib.Path, k: int, sentence: str | None = None) -> Output:
     """Every sentence of the split, or the one given, with exact acceptance."""
     tokens = self.tokens if sentence is None else tokenise([(sentence, '')], self.text.tokenizer)
-    return self._translate(*folders.load(workdir), self._strategy(workdir, k, 'exact'), tokens)
+    return self._translate(*packed(*folders.load(workdir)), self._strategy(workdir, k, 'exact'), tokens)
 
   def _strategy(self, workdir: pathlib.Path, k: int, rule: str) -> Any:
     if rule == BEAM:
       return fd.Beam(size=4, length_penalty=0.6)
-    return fd.Greedy() if k == 1 else fd.Blockwise(folders.load_heads(workdir), k=k, rule=rule_of(rule))
+    return fd.Greedy() if k == 1 else fd.Blockwise(self._heads(workdir), k=k, rule=rule_of(rule))
+
+  def _heads(self, workdir: pathlib.Path) -> Bound:
+    return Bound(*packed(*folders.load_heads(workdir)))
 
   def _trees(self, target: Bound, workdir: pathlib.Path, k: int, rules: Sequence[str]) -> dict[str, fd.Medusa]:
     """How the rules decode that name trees."""
     nodes = {rule: count for rule in rules if (count := tree_nodes(rule))}
     if not nodes:
       return {}
-    table, heads = self.experiment.table, Bound(*folders.load_heads(workdir))
+    table, heads = self.experiment.table, self._heads(workdir)
     counts = nodes.values()
     found = trees.grown(target, heads, k - 1, self.tree_sources, counts, table.max_len, table.rows)
     return {rule: fd.Medusa(heads, found[count].choices) for rule, count in nodes.items()}
