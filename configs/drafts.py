@@ -36,7 +36,7 @@ regime
 from configs.common import locked, parse_arg
 from configs.speculative import captions, model
 from configs.speculative import training as base_training
-from configs.wmt14 import distill, heads, mesh, run, text
+from configs.wmt14 import distill, falling, heads, mesh, run, text
 
 ROWS = ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup')  # of the table, see `table`
 
@@ -113,7 +113,9 @@ def multi30k(task):
     'finetune': training(steps=2000, warmup=200, constant=1e-3),
     'table': table(
       base=base,
-      base_run=long_training(steps=3000, warmup=400) if is_lm else long_training(steps=8000, warmup=800, rows=64),
+      base_run=falling(steps=3000, warmup=400, constant=3e-3, every=500)
+      if is_lm
+      else falling(steps=8000, warmup=800, constant=3e-3, every=500, rows=64),
       taps=(2, 4, 6) if is_lm else (1, 2, 3, 4),
       small=model(task, width=64, layers=1),
       small_run=base_training(steps=2400, constant=0.6),
@@ -128,12 +130,6 @@ def training(*, steps, warmup, constant=2e-3):
   every = max(steps // 20, 1)
   settings = run(steps=steps, warmup=warmup, every=every, schedule='linear', constant=constant, rows=16, span=0.05)
   return settings | {'b2': 0.98}
-
-
-def long_training(*, steps, warmup, rows=0):
-  """The run of a base: up to a peak rate of 3e-3 and down to 0, averaged over its last twentieth."""
-  long = {'steps': steps, 'warmup': warmup, 'rows': rows, 'every': 500}
-  return run(**long, schedule='linear', constant=3e-3, average=5, span=0.05)
 
 
 def eagle():
