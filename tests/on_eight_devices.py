@@ -201,6 +201,7 @@ def families():
     module: twice(module, jax.tree.map(lambda x: x + 0.1, module.init(jax.random.key(3)))) for module in (own, shared)
   }
   tree = lambda module: [fd.Medusa((module, params), [[0], [1], [0, 0]]) for params in heads[module]]
+  pool = fd.build_pool(list(SOURCES), ngram=3)
   cases = {
     'grouped heads': (grouped, grouped_params, [fd.Greedy()] * 2),
     'grouped heads in int8': (grouped, int8_params, [fd.Greedy()] * 2),
@@ -209,6 +210,9 @@ def families():
     't5': (gated, t5_params, [fd.Greedy()] * 2),
     'fconv': (gates, fconv_params, [fd.Beam(2)] * 2),
     'medusa': (grouped, grouped_params, tree(own)),
+    'lookahead': (grouped, grouped_params, [fd.Lookahead(3, 3, 2, pool=pool)] * 2),
+    'jacobi': (gated, t5_params, [fd.Jacobi(4)] * 2),
+    'lookup': (gates, fconv_params, [fd.PromptLookup(pool=pool)] * 2),
     "medusa, the model's projection": (gated, t5_params, tree(shared)),
   }
   tokens = {}

@@ -88,6 +88,23 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(name):
     assert drafted == written[: len(drafted)]
 
 
+GUESSING = {
+  'lookahead': fd.Lookahead(window=2, ngram=3, guesses=2),
+  'jacobi': fd.Jacobi(4),
+  'lookup': fd.PromptLookup(ngram=1, k=4),
+}
+
+
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble', 'image'])  # test_strategies.py has the others
+@pytest.mark.parametrize('strategy', GUESSING)
+def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name):
+  """Rows of ragged lengths; some guesses are accepted, so that caches keep more than one token of a call."""
+  case = made(name)
+  out = case.decode(GUESSING[strategy], MAX_LEN)
+  np.testing.assert_array_equal(out.tokens, case.decode(fd.Greedy(), MAX_LEN).tokens)
+  assert out.block_sizes.max() > 1
+
+
 def test_a_draft_with_another_pad_id_gets_its_own_padding():
   """A row's blocks do not depend on how far its batch is padded. Id 0 stands for no word in either model's sources."""
   case = made('t5')

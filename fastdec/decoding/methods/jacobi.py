@@ -21,19 +21,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
+from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.methods.lookahead import first_words
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import Whole, count
-from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
 
 
 @struct.pytree
-class Jacobi(LoopStrategy):
+class Jacobi(LawlessDrafts):
   """The model guesses the next tokens by what it said of them a call ago (`methods.jacobi`). No training, and lossless:
   temperature 0 is greedy decoding, any other the law of `Sample`.
 
@@ -51,15 +49,11 @@ class Jacobi(LoopStrategy):
 
   def __post_init__(self) -> None:
     struct.assign(self, k=count('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
-    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    self.settle()
 
   @property
   def drafter(self) -> Drafter:
     return JacobiDrafter(self.k)
-
-  @property
-  def rule(self) -> Rule:
-    return Exact() if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)
 
 
 @struct.pytree

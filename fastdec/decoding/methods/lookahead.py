@@ -31,14 +31,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fastdec import struct
+from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.methods.lookup import source_text
 from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, joined, merge
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.sampling import argmax, best
 from fastdec.decoding.settings import Whole, count
-from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.ngram_pool import NGramPool
@@ -47,7 +45,7 @@ from fastdec.struct import Bound
 
 
 @struct.pytree
-class Lookahead(LoopStrategy):
+class Lookahead(LawlessDrafts):
   """The model guesses for itself: n-grams that its own guesses have left behind, and those of the text so far. No
   training, no draft model, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
 
@@ -76,13 +74,12 @@ class Lookahead(LoopStrategy):
     ngram = count('ngram', self.ngram, 3, '3 or more, or decode by Jacobi(k), whose window is one row')
     guesses = count('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
     struct.assign(self, window=window, ngram=ngram, guesses=guesses)
-    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    self.settle()
     if self.pool is not None and self.pool.ngram != ngram:
       raise UserError(f'this pool has n-grams of {self.pool.ngram} tokens: give ngram={self.pool.ngram}, not {ngram}')
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    if self.pool is not None:
-      self.pool.check(model.vocab_size)
+    super().check(model, prompt, max_len)
     reach, limit = self.window + self.ngram - 2, model.max_positions
     if limit is not None and reach > limit:
       raise UserError(
@@ -93,10 +90,6 @@ class Lookahead(LoopStrategy):
   @property
   def drafter(self) -> Drafter:
     return LookaheadDrafter(self.window, self.ngram, self.guesses, pool=self.pool)
-
-  @property
-  def rule(self) -> Rule:
-    return Exact() if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)
 
 
 @struct.pytree

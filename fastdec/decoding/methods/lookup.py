@@ -22,11 +22,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
+from fastdec.decoding.methods.guessing import LawlessDrafts
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.settings import Whole, is_whole
-from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.ngram_pool import NGramPool
@@ -132,7 +130,7 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
 
 
 @struct.pytree
-class PromptLookup(LoopStrategy):
+class PromptLookup(LawlessDrafts):
   """Drafts copied from the text so far: what followed the latest earlier occurrence of its longest matching suffix in
   the prompt and what has been emitted, and, of a source in the model's own vocabulary, in the source
   (`methods.lookup`). No training, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
@@ -159,16 +157,8 @@ class PromptLookup(LoopStrategy):
     if not is_whole(self.k, 2, 'iu'):
       raise UserError(f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()')
     struct.assign(self, ngram=int(self.ngram), k=int(self.k))
-    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
-
-  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    if self.pool is not None:
-      self.pool.check(model.vocab_size)
+    self.settle()
 
   @property
   def drafter(self) -> Drafter:
     return LookupDrafter(self.ngram, self.k, self.pool)
-
-  @property
-  def rule(self) -> Rule:
-    return Exact() if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)

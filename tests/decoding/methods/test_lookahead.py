@@ -262,12 +262,17 @@ def test_text_that_repeats_itself_takes_long_blocks():
   assert (sizes.sum(axis=1) / (sizes > 0).sum(axis=1) > 2.5).all()
 
 
-def sampled(rows=40_000):
+SAMPLING = {
+  'lookahead': fd.Lookahead(2, 3, 3, temperature=5.0, top_p=0.95),
+  'jacobi': fd.Jacobi(3, temperature=5.0, top_p=0.95),
+}
+
+
+def sampled(name='lookahead', rows=40_000):
   """The model, the counts of the first three tokens, and the mean block."""
   model = Looping(vocab_size=5)
   prompts = np.repeat(np.array([[4, 2, 3, 4, 2, 2, 4, 2, 4, 3, 2, 4]], np.int32), rows, axis=0)
-  strategy = fd.Lookahead(2, 3, 3, temperature=5.0, top_p=0.95)
-  out = fd.decode(model, {}, prompts, strategy, max_len=4, key=jax.random.key(7))
+  out = fd.decode(model, {}, prompts, SAMPLING[name], max_len=4, key=jax.random.key(7))
   counts = np.zeros((5, 5, 5))
   np.add.at(counts, tuple(np.asarray(out.tokens[:, :3]).T), 1)
   return model, counts, out.mean_block_size
@@ -279,10 +284,11 @@ def p_value_of(counts, law):
   return chisquare(counts[likely], law[likely] / law[likely].sum() * counts[likely].sum()).pvalue
 
 
-def test_sampling_keeps_the_law():
+@pytest.mark.parametrize('name', SAMPLING)
+def test_sampling_keeps_the_law(name):
   """The first three tokens follow the model's own law. Guesses come from the prompt, where words are followed by the
   same word and then by different ones: siblings, if they were not merged."""
-  model, counts, mean = sampled()
+  model, counts, mean = sampled(name)
   assert mean > 1.3
   assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) > 1e-3
   assert p_value_of(counts, joint_law(model, 4, 0.95 * 5.0, 0.95)) < 1e-6
