@@ -4,6 +4,7 @@
   python -m experiments.generate --model=folder --prompt=... --draft=smaller        speculative decoding
   python -m experiments.generate --model=folder --prompt=... --lookup               drafts copied from the text so far
   python -m experiments.generate --model=folder --prompt=... --lookahead            the model guesses for itself
+  python -m experiments.generate ... --lookahead --pool=file   n-grams of other texts too, see experiments.pool
   python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
   python -m experiments.generate --model=folder --prompt=... --medusa=folder        heads that draft a tree
   python -m experiments.generate --model=folder --prompt=... --draft-head=folder    EAGLE, DFlash, ...: draft networks
@@ -46,6 +47,7 @@ OUTPUT = flags.DEFINE_string('output', None, 'file for the JSON lines of --promp
 DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that drafts')
 LOOKUP = flags.DEFINE_bool('lookup', False, 'copies drafts from the text so far')
 LOOKAHEAD = flags.DEFINE_bool('lookahead', False, 'guesses n-grams that the model has guessed before')
+POOL = flags.DEFINE_string('pool', None, 'file of n-grams that --lookahead or --lookup guess too, of experiments.pool')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads that draft')
 MEDUSA = flags.DEFINE_string('medusa', None, 'folder of prediction heads that draft a tree')
 DRAFT_HEAD = flags.DEFINE_string('draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours')
@@ -77,7 +79,7 @@ def main(_: list[str]) -> None:
   settings = generation.Settings(
     MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
     TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value, LOOKAHEAD.value,
-    DTYPE.value,
+    DTYPE.value, POOL.value,
   )  # fmt: skip
   console = plain_console()
   if PROMPT.value is not None:

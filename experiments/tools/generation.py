@@ -57,6 +57,7 @@ class Settings:
   strategy: str | None = None
   lookahead: bool = False
   dtype: str | None = None
+  pool: str | None = None
 
   def __post_init__(self) -> None:
     drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
@@ -68,6 +69,8 @@ class Settings:
       raise UserError(f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too')
     if self.nodes is not None and self.draft_head is None:
       raise UserError(f'--nodes={self.nodes} is about the tree of a draft network: give --draft-head=folder too')
+    if self.pool is not None and not (self.lookup or self.lookahead):
+      raise UserError(f'--pool={self.pool} has guesses for text that is drafted from: give --lookahead or --lookup too')
     if self.gamma is not None and self.lookahead:
       raise UserError(f'--gamma={self.gamma} is about a chain, and --lookahead guesses n-grams of 5: leave it out')
     if self.gamma is not None and self.medusa is not None:
@@ -151,6 +154,8 @@ class Language:
       longest = max(map(language.ids, prompts), key=len)
       max_len, prompt, _ = checked(language.model, [longest], None, None, settings.max_len, None)
       check_draft(language.model, draft.model, prompt, max_len)
+    if language.pool is not None:
+      language.pool.check(language.model.vocab_size)
     if settings.heads_folder is not None:
       check_heads(language.model, opened[settings.heads_folder].heads, settings)
     return language
@@ -159,7 +164,7 @@ class Language:
     """Reads the parameters: of the target, the largest, last."""
     settings, tuned, folder = self.settings, self.tuned, self.opened[self.settings.model]
     if tuned is None:
-      strategy = strategy_of(settings, *self.drafter())
+      strategy = strategy_of(settings, *self.drafter(), self.pool)
     else:
       strategy, folder = tuned.strategy, folders.open(settings.model, tuned.dtype)
       settings = dataclasses.replace(settings, strategy=None, dtype=tuned.dtype, **law_of(strategy))
@@ -172,6 +177,11 @@ class Language:
     if self.settings.strategy is None:
       return None
     return fd.load_tuned(self.settings.model, file=tuned_file(self.settings.strategy), prepare=packed)
+
+  @functools.cached_property
+  def pool(self) -> fd.NGramPool | None:
+    """The n-grams that the settings name."""
+    return None if self.settings.pool is None else fd.load_pool(self.settings.pool)
 
   def drafter(self) -> tuple[Any, Any, Any]:
     """The draft model, the heads and the draft network that the settings name, as (module, params); None for others."""
@@ -256,8 +266,10 @@ class Generator(Language):
     return strategy.drafter.nodes - 1
 
 
-def strategy_of(settings: Settings, draft: Any, heads: Any, network: Any = None) -> Any:
-  """How to decode; draft model, heads and draft network as they were loaded, None where there are none."""
+def strategy_of(
+  settings: Settings, draft: Any, heads: Any, network: Any = None, pool: fd.NGramPool | None = None
+) -> Any:
+  """How to decode; draft model, heads, draft network and pool as they were loaded, None where there are none."""
   law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
   if draft is not None:
     return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
@@ -267,9 +279,9 @@ def strategy_of(settings: Settings, draft: Any, heads: Any, network: Any = None)
     width = 1 if settings.nodes is None else WIDTH
     return fd.Eagle(network, settings.gamma or GUESSED, width, settings.nodes, **law)
   if settings.lookup:
-    return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, **law)
+    return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, pool=pool, **law)
   if settings.lookahead:
-    return fd.Lookahead(**law)
+    return fd.Lookahead(pool=pool, **law, **({} if pool is None else {'ngram': pool.ngram}))
   if settings.medusa is not None:
     whole = fd.medusa_choices(TREE)
     choices = [path for path in whole if len(path) <= heads[0].depth] if settings.choices is None else settings.choices
@@ -323,8 +335,8 @@ def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:
       )
 
 
-def read_prompts(path: pathlib.Path) -> list[str]:
-  """The lines of a file of prompts.
+def read_prompts(path: pathlib.Path, what: str = 'a prompt') -> list[str]:
+  """The lines of a file of prompts, or of `what` a file has on each line.
 
   Raises:
     UserError: it cannot be read, is empty or not UTF-8, or has an empty line.
@@ -333,16 +345,16 @@ def read_prompts(path: pathlib.Path) -> list[str]:
     data = path.read_bytes()
     text = data.decode()
   except OSError as error:
-    raise UserError(f'cannot read {path} ({error.strerror}): give a text file with a prompt on each line') from None
+    raise UserError(f'cannot read {path} ({error.strerror}): give a text file with {what} on each line') from None
   except UnicodeDecodeError as error:
     line = data[: error.start].count(b'\n') + 1
     raise UserError(f'line {line} of {path} is not UTF-8: convert the text') from None
   if not text:
-    raise UserError(f'{path} is empty: give a prompt on each line')
+    raise UserError(f'{path} is empty: give {what} on each line')
   lines = text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`
   for i, line in enumerate(lines):
     if not line.strip():
-      raise UserError(f'line {i + 1} of {path} is empty: give a prompt on each line')
+      raise UserError(f'line {i + 1} of {path} is empty: give {what} on each line')
   return [line.removesuffix('\r') for line in lines]
 
 

@@ -64,8 +64,12 @@ class Output:
       tuned = read_json(pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME))
       dtype = tuned.get('figures', {}).get('dtype')
       record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part'), *([dtype] if dtype else [])]))
-    if settings.dtype is None:  # the youngest
+    if settings.dtype is None:  # younger than these too
       del record['dtype']
+    if settings.pool is None:  # the youngest
+      del record['pool']
+    else:
+      record['pool'] = hashlib.sha256(pathlib.Path(settings.pool).read_bytes()).hexdigest()[:16]
     if settings.choices is not None:
       record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))
     output = cls(path, record, len(prompts))

@@ -26,6 +26,8 @@ MISTAKES = {
   'nodes of heads': (['--prompt=a', '--heads={model}', '--nodes=8'], '--nodes=8 is about the tree of a draft network'),
   'draft and network': (['--prompt=a', '--draft={model}', '--draft-head={model}'], '--draft and --draft-head each say'),
   'gamma of lookahead': (['--prompt=a', '--lookahead', '--gamma=3'], '--lookahead guesses n-grams of 5: leave it out'),
+  'pool of nothing': (['--prompt=a', '--pool=p'], '--pool=p has guesses for text that is drafted from: give'),
+  'unknown pool': (['--prompt=a', '--lookup', '--pool={files}/nowhere'], '{files}/nowhere is not a file'),
   'gamma 0': (['--prompt=a', '--gamma=0', '--lookup'], '--gamma=0 is not possible'),
   'unknown medusa': (['--prompt=a', '--medusa={files}/nowhere'], 'is not a folder'),
   'no heads': (['--prompt=a', '--medusa={model}/../short'], 'holds a model without heads'),
