@@ -4,24 +4,30 @@
   python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=lm \\
     --config.data.folder=path/to/multi30k --workdir=out/lookahead-lm [--budget=25m]
   python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code --workdir=out/lookahead-code
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=translation \\
+    --config.data.folder=path/to/multi30k --config.base=out/base --workdir=out/lookahead-translation
+
+--config.base names a finished run on the same text, whose model is measured as it is; without it one is trained.
+--config.measure.repeats=0 counts tokens and takes no times, for a machine that has other work.
 
 scale
   smoke      toy sizes: every step runs, nothing is learnt; a few minutes, which are compiling
-  multi30k   the target of configs/speculative.py (of task=code as large a model, over this repository's source files),
-             about 15 minutes of training on 2 cores
+  multi30k   the base of configs/drafts.py: two hours of training on 2 cores (captions: half an hour); of task=code a
+             model of four layers over this repository's source files: 600 steps of 4,096 tokens, 6 minutes
 
 task
   lm           English captions, from their first tokens
   translation  en-de by an encoder-decoder Transformer
-  code         text that repeats itself: the library's own source files, ten lines a passage
+  code         text that repeats itself: this repository's source files, twenty lines a passage
 
 The paper (A100, Llama-2 7B, batch 1): 1.5 times as fast as greedy decoding on MT-Bench, more than 2 times on code, at
 W = G = 15 and N = 5. A call there costs little more when it is 120 tokens wide; on a CPU it does.
 """
 
+from configs import drafts
 from configs.common import locked, parse_arg
-from configs.speculative import captions, model, training
-from configs.wmt14 import mesh, run, text
+from configs.speculative import model
+from configs.wmt14 import falling, mesh, run, text
 
 TASKS = ('lm', 'translation', 'code')
 
@@ -30,7 +36,7 @@ def get_config(arg=''):
   """The config of a scale and a task."""
   choice = parse_arg(arg, scale=('smoke', 'multi30k'), task=TASKS)
   config = {'smoke': smoke, 'multi30k': multi30k}[choice.scale](choice.task)
-  return locked(task=choice.task, scale=choice.scale, seed=0, mesh=mesh(), **config)
+  return locked(task=choice.task, scale=choice.scale, base='', seed=0, mesh=mesh(), **config)
 
 
 def smoke(task):
@@ -38,22 +44,30 @@ def smoke(task):
   data = text('embedded', vocab_size=300, rows=4, row_length=64, max_train=400)
   sizes = {'windows': (3, 2), 'ngrams': (3, 4), 'guesses': (2, 3)}
   return {
-    'data': code(vocab_size=400, rows=4, row_length=256, max_train=400) if task == 'code' else data,
+    'data': code(vocab_size=400, rows=2, row_length=768, max_train=400) if task == 'code' else data,
     'model': model(model_of(task), width=32, layers=2),
     'train': run(steps=4, warmup=2, every=2),
-    'measure': measure(**sizes, batches=(1, 2), prompt=4, timed=2, max_len=12, repeats=1),
+    'measure': measure(**sizes, batches=(1, 2), prompt=4, sentences=8, timed=2, max_len=12, repeats=1),
   }
 
 
 def multi30k(task):
   """The paper's sizes first, then smaller ones."""
-  long = {'prompt': 64, 'max_len': 128} if task == 'code' else {'prompt': 4, 'max_len': 64}
   sizes = {'windows': (15, 2, 5, 10), 'ngrams': (5, 3, 4, 7), 'guesses': (15, 2, 5, 10)}
+  many = {'batches': (1, 8), 'timed': 32, 'repeats': 3}
+  if task == 'code':
+    return {
+      'data': code(vocab_size=2000, rows=8, row_length=512),
+      'model': model('lm', width=128, layers=4),
+      'train': falling(steps=600, warmup=100, constant=3e-3, every=200),
+      'measure': measure(**sizes, **many, sentences=48, prompt=64, max_len=128),
+    }
+  of_drafts = drafts.multi30k(task)
   return {
-    'data': code(vocab_size=2000, rows=16, row_length=256) if task == 'code' else captions(task),
-    'model': model(model_of(task), width=128, layers=6),
-    'train': training(steps=1600, constant=0.6),
-    'measure': measure(**sizes, **long, batches=(1, 8), timed=32, repeats=3),
+    'data': of_drafts['data'],
+    'model': of_drafts['table']['base'],
+    'train': of_drafts['table']['base_run'],
+    'measure': measure(**sizes, **many, sentences=100, prompt=4, max_len=64),
   }
 
 
@@ -67,7 +81,7 @@ def code(**sizes):
   return text('files', train='train', dev='dev', test='test', **sizes) | {'source': 'code', 'target': 'code'}
 
 
-def measure(*, windows, ngrams, guesses, batches, prompt, timed, max_len, repeats):
+def measure(*, windows, ngrams, guesses, batches, prompt, sentences, timed, max_len, repeats):
   """What is measured, and on how much."""
   return {
     'windows': windows,  # columns; the first of each with the first of the others, then the others one at a time
@@ -76,7 +90,8 @@ def measure(*, windows, ngrams, guesses, batches, prompt, timed, max_len, repeat
     'batches': batches,  # texts at once; the sweep is at the first
     'prompt': prompt,  # tokens of a line, if the task has no source
     'split': 'test',
-    'timed': timed,  # texts of the split, evenly spaced
+    'sentences': sentences,  # of the split, evenly spaced: for tokens a call and agreement; 0: all
+    'timed': timed,  # of them, evenly spaced: for wall clock
     'max_len': max_len,
-    'repeats': repeats,
+    'repeats': repeats,  # of timing; 0: nothing is timed, and a later run with more adds the times
   }

@@ -74,6 +74,8 @@ def known_tables() -> dict[str, Draw]:
   from experiments.papers.cai2024.cells import MedusaCell
   from experiments.papers.drafts import tables as drafts
   from experiments.papers.drafts.cells import DraftCell
+  from experiments.papers.fu2024 import tables as fu2024
+  from experiments.papers.fu2024.cells import LookaheadCell
   from experiments.papers.incremental import tables as incremental
   from experiments.papers.incremental.cells import SavingCell
   from experiments.papers.leviathan2022 import tables as leviathan2022
@@ -110,6 +112,7 @@ def known_tables() -> dict[str, Draw]:
     'drafts.speeds': of_cells(DraftCell, side_by_side),
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
+    'fu2024.speeds': of_cells(LookaheadCell, fu2024.speed_table),
     'incremental': of_cells(SavingCell, incremental.tables),
     'precision': of_cells(precision.TypeCell, precision.precision_table),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),

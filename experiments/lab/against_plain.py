@@ -11,6 +11,7 @@ import numpy as np
 import fastdec as fd
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
+from fastdec.errors import UserError
 from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
@@ -149,6 +150,23 @@ class Counts:
     calls, drafts = (sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls'))
     later = lengths - count
     return cls(count, lengths, later, max(round(steps / len(texts)), 1), later / max(steps, 1), drafts / max(calls, 1))
+
+
+def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
+  """What is counted over all texts: tokens a call of a row and, at temperature 0, agreement with greedy decoding.
+
+  Args:
+    whole: over all of them.
+    dtype: the type that the target computes in; None above temperature 0.
+
+  Raises:
+    UserError: the model drafts nothing, or a text differs first at a place that is not a near tie.
+  """
+  texts = joined(whole.ours)
+  if not int(texts.calls.sum()):
+    raise UserError('the model ends every text after one token, so nothing is drafted: train it for longer')
+  agreement = {} if dtype is None else whole.agreement(dtype)
+  return {'tokens': texts.mean_block_size, 'all_texts': len(texts.lengths), **agreement}
 
 
 def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from experiments.lab.cells import latest, repetition_note
-from experiments.lab.report import Column, Drawn, Table, between, text
+from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.cai2024 import published
 from experiments.papers.cai2024.cells import TREES, MedusaCell
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
@@ -13,13 +14,9 @@ NOTES = (
   ' tree takes, heads included, in calls of plain greedy decoding of the same model. New: tokens per call of a row,'
   ' over prompts that begin no text of the training. Speed-up: over plain greedy decoding in turn, whole texts, and in'
   ' brackets the slowest and fastest round; calls alone: without the prompt.',
-  "Same: texts that are plain greedy decoding's, token for token; the others part at near ties (float32 rounding)."
-  ' Typical acceptance is not lossless. NLL: of held-out text by the model itself: Medusa-2 trains it too.',
+  f'{SAME_NOTE} Typical acceptance is not lossless. NLL: of held-out text by the model itself: Medusa-2 trains it too.',
 )
-CONDITIONS = (
-  'text', 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', 'config', 'seed', 'dtype', 'device',
-  'processor', 'cpus', 'xla_flags', 'commit',
-)  # fmt: skip
+CONDITIONS = ('text', 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', *MACHINE)
 
 
 def _call(cell: MedusaCell) -> float | None:
@@ -39,9 +36,9 @@ SPEEDS = Table(
     Column('Tokens', 'tokens_per_call', '.2f'),
     Column('New', 'tokens_unseen', '.2f'),
     Column('Call', _call, '.2f'),
-    Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread)),
-    Column('Calls alone', 'speedup_calls', '.2f', '×'),
-    Column('Same %', 'same_as_plain', '.1f', scale=100),
+    SPEED_UP,
+    CALLS_ALONE,
+    SAME,
     Column('NLL', 'nll', '.3f'),
   ),
   NOTES,

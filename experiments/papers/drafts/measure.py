@@ -12,7 +12,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import scalars
-from experiments.lab.against_plain import MORE, Comparison, batches_of, joined, net, spaced
+from experiments.lab.against_plain import MORE, Comparison, batches_of, counted, joined, net, spaced
 from experiments.lab.captions import Captions, prompts_of
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import padded_sources
@@ -24,7 +24,6 @@ from experiments.papers.drafts.sides import SideBySide
 from fastdec import folders
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.errors import UserError
 from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
 from fastdec.evaluation.calls import wide_calls
 from fastdec.evaluation.tree_calibration import written_ranks
@@ -73,23 +72,19 @@ class DraftMeasuring:
   def _counted(self, strategy: Any, tree: int, temperature: float) -> dict[str, Any]:
     """What is counted over all sentences."""
     whole = self._comparison(strategy, temperature, self.prompts, min(ROWS, len(self.prompts)))
+    found = counted(whole, None if temperature else self.dtype)
     texts = joined(whole.ours)
-    if not int(texts.calls.sum()):
-      raise UserError('the base ends every text after one token, so nothing is drafted: train it for longer')
     nodes = strategy.drafter.nodes
     accepted = None
     if not tree:
-      found = accepted_by_place(texts, nodes - 1)
-      accepted = tuple(None if math.isnan(share) else share for share in found)
-    agreement = {} if temperature else whole.agreement(self.dtype)
+      shares = accepted_by_place(texts, nodes - 1)
+      accepted = tuple(None if math.isnan(share) else share for share in shares)
     repeated = {'repeated_4grams': repeated_share(joined(whole.theirs))}
     return {
       'nodes': nodes,
-      'tokens': texts.mean_block_size,
       'accepted': accepted,
-      'all_texts': len(texts.lengths),
       'conditions': self.conditions | repeated,
-      **agreement,
+      **found,
     }
 
   def _clocked(self, strategy: Any, temperature: float, batch: int) -> dict[str, Any]:

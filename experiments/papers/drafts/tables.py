@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.lab.cells import latest, repetition_note
-from experiments.lab.report import Column, Drawn, Table, between, text
+from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.drafts import published
 from experiments.papers.drafts.cells import CHAINS, DRAFTERS, DraftCell
 
@@ -13,16 +14,13 @@ NOTES = (
   " target's side, and seconds. Tokens: per call of a row, over all texts; speeds are over some of them.",
   "Draft: milliseconds that a call takes more than the target's own on as many nodes. Speed-up: over plain decoding of"
   ' the same model in turn, whole texts, and in brackets the slowest and fastest round; calls alone: without prompts.',
-  "Same: texts that are greedy decoding's, token for token; the others part at near ties (float32 rounding).",
+  SAME_NOTE,
 )
 ACCEPTED_NOTES = (
   'How often the guess at each place of a chain is accepted where all before it are, in per cent. The guess at which a'
   ' text ends is not counted.',
 )
-CONDITIONS = (
-  'task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', 'config', 'seed', 'dtype', 'device', 'processor',
-  'cpus', 'xla_flags', 'commit',
-)  # fmt: skip
+CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *MACHINE)
 
 
 def _shape(cell: DraftCell) -> str:
@@ -53,9 +51,9 @@ SPEEDS = Table(
     Column('Tokens', 'tokens', '.2f'),
     Column('Draft ms', 'draft_ms', '.2f'),
     Column('Call ms', 'call_ms', '.2f'),
-    Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread)),
-    Column('Calls alone', 'speedup_calls', '.2f', '×'),
-    Column('Same %', 'same_as_plain', '.1f', scale=100),
+    SPEED_UP,
+    CALLS_ALONE,
+    SAME,
   ),
   NOTES,
   CONDITIONS,

@@ -8,14 +8,15 @@ from fastdec.errors import UserError
 METHODS = {'lookahead': 'lookahead', 'jacobi': 'Jacobi', 'lookup': 'prompt lookup'}
 POOLS = {  # what n-grams are learnt of; the window's own always are
   'all': 'window, prompt, output', 'window': 'window alone', 'prompt': 'window, prompt', 'output': 'window, output',
-  'corpus': 'window, prompt, output, corpus',
+  'written': 'window, prompt, output, earlier outputs', 'corpus': 'window, prompt, output, corpus',
 }  # fmt: skip
-Key = tuple[str, int, int, int, str, int]
+FOREIGN = ('written', 'corpus')  # pools of other texts, which prompt lookup takes too
 
 
 @dataclasses.dataclass(frozen=True)
 class LookaheadCell(AgainstPlain):
-  """One measurement."""
+  """One measurement. Tokens a call and agreement are of all sentences, whatever the batch size. A cell without a
+  speed-up has been counted and not timed."""
 
   method: str  # a key of METHODS
   window: int  # of Jacobi and of prompt lookup: 0
@@ -25,6 +26,7 @@ class LookaheadCell(AgainstPlain):
   batch: int
   nodes: int | None = None
   tokens: float | None = None  # per call of a row
+  all_texts: int | None = None  # that tokens and agreement are of
 
   def __post_init__(self) -> None:
     if self.method not in METHODS or self.pool not in POOLS:
@@ -32,9 +34,14 @@ class LookaheadCell(AgainstPlain):
       raise UserError(f"a cell cannot have method '{self.method}' and pool '{self.pool}': {known}")
 
   @property
-  def key(self) -> Key:
+  def key(self) -> tuple[str, int, int, int, str, int]:
     return self.method, self.window, self.ngram, self.guesses, self.pool, self.batch
 
   @property
+  def group(self) -> str:
+    """The name of what is measured at once: all batch sizes."""
+    return f'{self.method}-w{self.window}-n{self.ngram}-g{self.guesses}-{self.pool}'
+
+  @property
   def name(self) -> str:
-    return f'{self.method}-w{self.window}-n{self.ngram}-g{self.guesses}-{self.pool}-b{self.batch}'
+    return f'{self.group}-b{self.batch}'

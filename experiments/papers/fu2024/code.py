@@ -1,15 +1,16 @@
-"""Text that repeats itself: the source files of this repository, as passages of a few lines."""
+"""Text that repeats itself: the source files of this repository, as passages of some lines."""
 
 import pathlib
 
-import fastdec
 from fastdec.errors import UserError
 from fastdec.files import whole_folder
 
 LANGUAGE = 'code'  # the files' ending
+ROOT = pathlib.Path(__file__).parents[3]
+FOLDERS = ('fastdec', 'experiments', 'configs', 'tests')
 BREAK = ' ⏎ '  # stands for the end of a line
-LINES = 10  # of a passage
-HELD_OUT = 10  # of so many files one is for the dev set, and one for the test set
+LINES = 20  # of a passage
+HELD_OUT = 10  # one file of this many is for the dev set, and one for the test set
 
 
 def write_passages(folder: pathlib.Path) -> None:
@@ -20,10 +21,9 @@ def write_passages(folder: pathlib.Path) -> None:
   """
   if folder.is_dir():
     return
-  root = pathlib.Path(fastdec.__file__).parent
-  files = sorted(root.rglob('*.py'))
+  files = [file for name in FOLDERS for file in sorted((ROOT / name).rglob('*.py'))]
   if len(files) < HELD_OUT:
-    raise UserError(f'{root} has {len(files)} source files, too few to learn code from: use the whole repository')
+    raise UserError(f'{ROOT} has {len(files)} source files, too few to learn code from: use the whole repository')
   with whole_folder(folder) as partial:
     for name, places in (('dev', (4,)), ('test', (9,)), ('train', (0, 1, 2, 3, 5, 6, 7, 8))):
       found = [passage for i, file in enumerate(files) if i % HELD_OUT in places for passage in passages(file)]

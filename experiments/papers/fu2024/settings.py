@@ -30,6 +30,7 @@ class MeasureConfig:
   batches: tuple[int, ...]
   prompt: int
   split: Literal['dev', 'test']
+  sentences: int
   timed: int
   max_len: int
   repeats: int
@@ -40,8 +41,8 @@ class MeasureConfig:
       if not given or len(set(given)) < len(given):
         raise UserError(f'config.measure.{name}={given} is not possible: give one or more, each once')
       at_least(least, 'measure', **{f'{name}[{i}]': value for i, value in enumerate(given)})
-    names = ('prompt', 'timed', 'max_len', 'repeats')
-    at_least(1, 'measure', **{name: getattr(self, name) for name in names})
+    at_least(1, 'measure', prompt=self.prompt, timed=self.timed, max_len=self.max_len)
+    at_least(0, 'measure', sentences=self.sentences, repeats=self.repeats)
 
   @property
   def sizes(self) -> list[tuple[int, int, int]]:
@@ -60,6 +61,7 @@ class LookaheadExperiment:
 
   task: Literal['lm', 'translation', 'code']
   scale: str
+  base: str
   seed: int
   mesh: MeshConfig
   data: TextConfig
@@ -73,8 +75,8 @@ class LookaheadExperiment:
     """How the model is trained."""
     raise NotImplementedError
 
-  def prompts(self, text: Text, model: Any) -> Int[np.ndarray, 'n s']:
-    """The inputs of `fd.decode`, of the split that is measured."""
+  def prompts(self, text: Text, model: Any, split: str) -> Int[np.ndarray, 'n s']:
+    """The inputs of `fd.decode`, of a split."""
     raise NotImplementedError
 
   def _common(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class LookaheadExperiment:
   @property
   def asked(self) -> dict[str, Any]:
     """What cells must agree on."""
-    names = ('split', 'timed', 'max_len', 'repeats', 'prompt')
+    names = ('split', 'sentences', 'timed', 'max_len', 'prompt')
     return {'task': self.task, **{name: getattr(self.measure, name) for name in names}}
 
 
@@ -96,9 +98,9 @@ class OfLines(LookaheadExperiment):
   def training(self) -> CaptionTraining:
     return CaptionTraining(model=self.model, **self._common())
 
-  def prompts(self, text: Text, model: Any) -> Int[np.ndarray, 'n s']:
+  def prompts(self, text: Text, model: Any, split: str) -> Int[np.ndarray, 'n s']:
     assert isinstance(text, Captions)  # which is what `CaptionTraining` opens
-    return prompts_of(text, self.measure.split, self.measure.prompt)
+    return prompts_of(text, split, self.measure.prompt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +115,8 @@ class OfPairs(LookaheadExperiment):
       raise UserError(f'config.measure.max_len={self.measure.max_len} is not possible: {limit}')
     return TranslationTraining(model=self.model, **self._common())
 
-  def prompts(self, text: Text, model: Any) -> Int[np.ndarray, 'n s']:
-    return padded_sources(text.tokens(self.measure.split), model, f'of the {self.measure.split} set')
+  def prompts(self, text: Text, model: Any, split: str) -> Int[np.ndarray, 'n s']:
+    return padded_sources(text.tokens(split), model, f'of the {split} set')
 
 
 def experiment_of(config: Any, workdir: pathlib.Path) -> LookaheadExperiment:

@@ -1,25 +1,26 @@
 """Tables of lookahead from measured cells, what Fu et al. 2024 publish below, before they are drawn."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from experiments.lab.cells import latest, repetition_note
-from experiments.lab.report import Column, Drawn, Table, between, text
+from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.fu2024 import published
 from experiments.papers.fu2024.cells import METHODS, POOLS, LookaheadCell
 
 NOTES = (
   'W, N, G: columns of the window, tokens of an n-gram, guesses verified a call; of Jacobi N is the block size, of'
   ' prompt lookup N the longest suffix and G the tokens copied. Nodes: tokens of a call, (W + G)(N - 1) of lookahead.'
-  ' Tokens: per call of a row. Speed-up: over plain greedy decoding in turn, whole texts, and in brackets the slowest'
-  ' and fastest round; calls alone: without the prompt.',
-  "Same: texts that are plain greedy decoding's, token for token; the others part at near ties (float32 rounding).",
+  ' Tokens: per call of a row, over all texts; speeds are over some of them. Speed-up: over plain greedy decoding in'
+  ' turn, whole texts, and in brackets the slowest and fastest round; calls alone: without the prompt.',
+  'Pool: what n-grams are learnt of. Earlier outputs: what the model has written for the dev set; corpus: its training'
+  ' text.',
+  SAME_NOTE,
   'The paper emits at most N - 1 tokens a call and verifies nothing in the first N - 2 calls; here it is N, from the'
   ' first call on. Its figures are of Llama models on an A100, where wide calls cost little.',
 )
-CONDITIONS = (
-  'task', 'split', 'timed', 'max_len', 'repeats', 'prompt', 'config', 'seed', 'dtype', 'device', 'processor', 'cpus',
-  'xla_flags', 'commit',
-)  # fmt: skip
+CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'prompt', *MACHINE)
 
 
 def _order(cell: LookaheadCell) -> tuple:
@@ -28,7 +29,9 @@ def _order(cell: LookaheadCell) -> tuple:
 
 
 def _pool(cell: LookaheadCell) -> str:
-  return POOLS[cell.pool] if cell.method == 'lookahead' else ''
+  if cell.method == 'jacobi':
+    return ''
+  return POOLS[cell.pool] if cell.method == 'lookahead' else POOLS[cell.pool].removeprefix('window, ')
 
 
 SPEEDS = Table(
@@ -42,9 +45,9 @@ SPEEDS = Table(
     Column('Batch', 'batch', names_row=True),
     Column('Nodes', 'nodes'),
     Column('Tokens', 'tokens', '.2f'),
-    Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread)),
-    Column('Calls alone', 'speedup_calls', '.2f', '×'),
-    Column('Same %', 'same_as_plain', '.1f', scale=100),
+    dataclasses.replace(SPEED_UP, missing='not measured'),
+    CALLS_ALONE,
+    SAME,
   ),
   NOTES,
   CONDITIONS,
