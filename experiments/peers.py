@@ -26,6 +26,7 @@ Ids = list[int]
 
 
 def main(words: list[str]) -> None:
+  from experiments.lab.packing import packed
   from experiments.lab.report import Column
   from experiments.lab.text import Text
   from experiments.papers.stern2018 import text_measure, text_settings
@@ -41,7 +42,8 @@ def main(words: list[str]) -> None:
   heads = (folder.heads, folder.head_params()) if folder.has_heads else None
   text = Text(experiment, folder.tokenizer, workdir)
   measuring = text_measure.TranslationMeasuring(experiment, text, experiment.table.split, cli.conditions())
-  variants = [*_ours(model, params, heads, measuring), *_theirs(model, params, measuring)]
+  ours = None if heads is None else packed(*heads)
+  variants = [*_ours(*packed(model, params), ours, measuring), *_theirs(model, params, measuring)]
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
   columns = (
     Column('engine', 'engine'),

@@ -41,6 +41,8 @@ def main(words: list[str]) -> None:
     show.print_examples(page.console, page.measuring, page.run(k, regime).workdir, k)
   paths = f'{workdir}/table1.md, the picture {workdir}/table1.png'
   page.console.print(f'\nThe table is {paths}, every cell a line of {page.results}')
+  if said := show.in_short(found):
+    page.console.print(f'The fastest exact decoding here: {said}')
   page.end(outcome)
 
 

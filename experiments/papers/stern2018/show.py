@@ -2,13 +2,16 @@
 
 import itertools
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import rich.console
 import rich.text
 
+from experiments.lab.cells import latest
 from experiments.lab.show import blocks_of, marked
+from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
 
 
 def print_examples(
@@ -19,6 +22,22 @@ def print_examples(
   for i in np.linspace(0, len(out.lines) - 1, count + 2).round().astype(int)[1:-1]:
     console.print(tokenizer.decode(measuring.tokens.source[i].tolist()))
     console.print('  ', marked(blocks_of(tokenizer, out.tokens[i], out.block_sizes[i])), sep='')
+
+
+def in_short(cells: Iterable[BlockwiseCell]) -> str | None:
+  """The fastest of the cells whose output is greedy decoding's, in one sentence; None where none was timed."""
+  found = []
+  for cell in latest(cells).values():
+    is_exact = cell.rule == 'exact' or cell.rule.startswith('tree-')
+    if cell.error is None and cell.k > 1 and is_exact and cell.speedup is not None:
+      found.append((cell.speedup, cell))
+  if not found:
+    return None
+  speedup, best = max(found, key=lambda pair: pair[0])
+  return (
+    f'{best.mean_block_size:.1f} tokens a call, {speedup:.2f} times as fast as greedy decoding of the same model, '
+    f'{best.same_as_greedy:.0%} of the outputs the same (k = {best.k}, {REGIMES[best.regime].lower()}, {best.rule})'
+  )
 
 
 def worked_example(

@@ -5,7 +5,7 @@ import io
 import rich.console
 
 from experiments.lab import report
-from experiments.papers.stern2018 import published, tables
+from experiments.papers.stern2018 import published, show, tables
 from tests.experiments.measured import CONDITIONS, a_cell
 
 
@@ -136,3 +136,10 @@ def test_a_note_says_that_heads_learnt_from_the_bases_own_text():
   own = a_cell(conditions={**CONDITIONS, 'heads_text': 'own'})
   for draw in (tables.table1, tables.wallclock_table):
     assert tables.OWN_NOTE in draw([own]).notes and tables.OWN_NOTE not in draw([a_cell()]).notes
+
+
+def test_in_short_the_fastest_cell_that_writes_what_greedy_decoding_writes():
+  cells = [a_cell(4, speedup=1.2), a_cell(8, speedup=1.5, same_as_greedy=1.0), a_cell(8, rule='top-2', speedup=1.9)]
+  said = '3.0 tokens a call, 1.50 times as fast as greedy decoding of the same model, 100% of the outputs the same'
+  assert show.in_short([*cells, a_cell(1, 'regular', speedup=3.0)]) == f'{said} (k = 8, fine tuning, exact)'
+  assert show.in_short([a_cell(8, rule='top-2', speedup=1.9), a_cell(4, speedup=2.0, error='stopped')]) is None
