@@ -54,6 +54,7 @@ STRICT = (
   'test_fields',
   'test_quantized',
   'models/test_attention',
+  'models/test_fresh',
   'models/test_taps',
   'tokenizers/',
   'tuning/test_prediction',

@@ -27,6 +27,7 @@ from fastdec.heads import tower
 from fastdec.heads.tower import DraftCache, LayersConfig
 from fastdec.models.api import Capacity, Params, embedding_of, suppress, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
+from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, project
 from fastdec.models.taps import Taps, apply_with, check_taps, numbered
 from fastdec.products import KERNELS
@@ -169,6 +170,7 @@ class DraftNetwork:
       memory = Memory(self.call(params, states, method='memory'), source.mask)
     return tower.empty_cache(self.layers, rows, slots, memory)
 
+  @unrun
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters; the draft vocabulary, if there is one, is that of the lowest ids."""
     net_key, out_key = jax.random.split(key)

@@ -12,6 +12,7 @@ from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Capacity, Params, setting
+from fastdec.models.fresh import unrun
 from fastdec.models.taps import Features, check_taps
 
 
@@ -44,6 +45,7 @@ class EncoderDecoder:
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
+  @unrun
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
     ones = jnp.ones((1, 2), jnp.int32)

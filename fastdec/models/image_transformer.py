@@ -22,6 +22,7 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
+from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
@@ -162,6 +163,7 @@ class ImageTransformer:
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
+  @unrun
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
     c = self.config

@@ -19,6 +19,7 @@ from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
+from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.rotary import ROPES, Rope, rotate
 from fastdec.models.taps import Features, check_taps
@@ -257,6 +258,7 @@ class LM:
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 
+  @unrun
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
     ones = jnp.ones((1, 2), jnp.int32)

@@ -1,0 +1,43 @@
+"""Fresh parameters without running the network that they are for."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jaxtyping import Array
+
+
+def unrun(init: Callable[[Any, Array], Any]) -> Callable[[Any, Array], Any]:
+  """Decorator of a method `init(self, key) -> parameters` that calls linen's `init`: the same parameters, bit for bit.
+
+  linen makes parameters by running the network, and each of its operations is compiled when it runs for the first
+  time: a hundred little programs and more. Here the network is traced, and then only those operations run that
+  parameters are made of. They run one by one, so that a program belongs to a shape: all of them in one program would
+  take longer to compile with every layer, and XLA would round some of them otherwise.
+  """
+
+  @functools.wraps(init)
+  def made(self: Any, key: Array) -> Any:
+    traced, shapes = jax.make_jaxpr(functools.partial(init, self), return_shape=True)(key)
+    needed = traced.replace(jaxpr=traced.jaxpr.replace(eqns=_needed(traced.jaxpr)))
+    leaves = map(jnp.asarray, jaxpr_as_fun(needed)(key))  # a NumPy array in the trace is no jax.Array yet
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+  return made
+
+
+def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
+  """The operations that the outputs depend on, in their order."""
+  wanted, kept = set(_variables(jaxpr.outvars)), []
+  for operation in reversed(jaxpr.eqns):
+    if not wanted.isdisjoint(operation.outvars):
+      kept.append(operation)
+      wanted.update(_variables(operation.invars))
+  return kept[::-1]
+
+
+def _variables(values: list[Any]) -> list[Any]:
+  return [value for value in values if not isinstance(value, Literal)]
