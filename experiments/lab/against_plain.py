@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
+from fastdec.decoding.inputs import width_of
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
@@ -187,12 +188,20 @@ def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_c
 
 
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
-  """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a batch are left out."""
-  order = np.argsort((prompts != pad_id).sum(1), kind='stable')
+  """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a batch are left out.
+
+  A batch is as wide as its own prompts ask for: a translator's encoder would work on the padding of longer ones too.
+  """
+  lengths = (prompts != pad_id).sum(1)
+  order = np.argsort(lengths, kind='stable')
   count = max(len(order) // batch, 1)
   chosen = np.resize(order, count * batch)
   keys = [None] * count if key is None else jax.random.split(key, count)
-  return [(prompts[np.sort(rows)], key) for rows, key in zip(chosen.reshape(count, batch), keys, strict=True)]
+  found = []
+  for rows, key in zip(chosen.reshape(count, batch), keys, strict=True):
+    width = int(width_of(lengths[rows]).max())
+    found.append((prompts[np.sort(rows), :width], key))
+  return found
 
 
 def joined(texts: list[Decoded]) -> Decoded:

@@ -8,7 +8,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab.conditions import Conditions
-from experiments.lab.decoding import Output, check_sources, padded_width, rule_of, translate, tree_nodes
+from experiments.lab.decoding import Output, check_sources, rule_of, translate, tree_nodes
 from experiments.lab.packing import packed
 from experiments.lab.settings import DISTILLED
 from experiments.lab.text import Text
@@ -53,9 +53,8 @@ class TranslationMeasuring:
     other = trees.other_split(split)
     self.tree_sources = trees.sources_of(text, other) if any(map(tree_nodes, table.rules)) else []
     self.tree_conditions = {'tree_split': other, 'tree_sentences': len(self.tree_sources)}
-    width = padded_width(self.tokens, limit)
     chosen = np.linspace(0, len(pairs) - 1, min(table.timed, len(pairs))).round().astype(int)
-    self.timed = [(np.pad(x, (0, width - len(x)))[None],) for x in (self.tokens.source[i] for i in chosen)]
+    self.timed = [(self.tokens.source[i][None],) for i in chosen]
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on other sentences."""

@@ -1,0 +1,29 @@
+"""Batches of prompts for comparisons with plain decoding."""
+
+import numpy as np
+
+from experiments.lab.against_plain import batches_of
+
+PAD = 0
+
+
+def prompts_of(*lengths, width=64):
+  rows = np.zeros((len(lengths), width), np.int32)
+  for row, length in zip(rows, lengths, strict=True):
+    row[:length] = np.arange(2, 2 + length)
+  return rows
+
+
+def test_each_batch_is_as_wide_as_its_longest_prompt_asks_for():
+  prompts = prompts_of(40, 3, 17, 16)
+  (short, _), (long, _) = batches_of(prompts, 2, PAD, None)
+  assert short.shape == (2, 16) and (short == prompts[[1, 3], :16]).all()
+  assert long.shape == (2, 64) and (long == prompts[[0, 2]]).all()
+  assert [one.shape for one, _ in batches_of(prompts[:, :48], 1, PAD, None)] == [(1, 16), (1, 16), (1, 32), (1, 48)]
+
+
+def test_prompts_that_fill_no_batch_are_left_out_and_few_are_repeated():
+  batches = batches_of(prompts_of(5, 4, 3, 2, 1), 2, PAD, None)
+  assert [(one != PAD).sum(1).tolist() for one, _ in batches] == [[2, 1], [4, 3]]
+  ((filled, _),) = batches_of(prompts_of(4, 3), 4, PAD, None)
+  assert sorted((filled != PAD).sum(1).tolist()) == [3, 3, 4, 4]
