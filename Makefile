@@ -16,6 +16,10 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
+# What Python has compiled is kept, even where the machine's variables say otherwise: nothing is compiled when it is
+# installed, and each command that a test starts would compile all that it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 # pyright's wheel has everything; without this it would ask the network at every run whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 

@@ -1,6 +1,7 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
 import functools
+import gc
 import os
 import signal
 import tempfile
@@ -74,6 +75,14 @@ def pytest_collection_modifyitems(items):
       item.add_marker(pytest.mark.filterwarnings('error'))
 
 
+def pytest_collection_finish():
+  """While JAX traces, Python looks for garbage again and again among all objects that it has: what is imported by now
+  stays to the end and is left out of that, and it looks less often."""
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(50_000)
+
+
 @pytest.fixture(scope='module', autouse=True)
 def _nothing_is_promoted(request):
   """Before other fixtures of the module, so that these are strict too."""
@@ -113,6 +122,7 @@ def _forget_programs():
   """Each compiled program takes memory maps, of which a process may have 65,530; beyond that LLVM crashes."""
   yield
   jax.clear_caches()
+  gc.collect()
 
 
 @pytest.fixture(scope='session')
