@@ -24,17 +24,17 @@ class LookaheadPage(Page[LookaheadCell]):
   experiment: LookaheadExperiment
 
   def plans(self) -> list[LookaheadCell]:
-    """Empty cells: the first size at all batch sizes, beside the two methods that need no training either; the sweep,
-    and every pool, at the first batch size."""
+    """Empty cells: the first size at all batch sizes, beside the two methods that need no training either; every
+    pool, and the sweep, at the first batch size."""
     first, *others = self.experiment.measure.batches
     sizes, found = self.experiment.measure.sizes, []
     for batch in (first, *others):
       found.append(LookaheadCell('lookahead', *sizes[0], 'all', batch))
       found.append(LookaheadCell('jacobi', 0, JACOBI, 0, 'all', batch))
       found.append(LookaheadCell('lookup', 0, *LOOKUP, 'all', batch))
-    found += [LookaheadCell('lookahead', *size, 'all', first) for size in sizes[1:]]
     found += [LookaheadCell('lookahead', *sizes[0], pool, first) for pool in POOLS if pool != 'all']
     found += [LookaheadCell('lookup', 0, *LOOKUP, pool, first) for pool in FOREIGN]
+    found += [LookaheadCell('lookahead', *size, 'all', first) for size in sizes[1:]]
     return found
 
   @property

@@ -20,7 +20,7 @@ NOTES = (
   'The paper emits at most N - 1 tokens a call and verifies nothing in the first N - 2 calls; here it is N, from the'
   ' first call on. Its figures are of Llama models on an A100, where wide calls cost little.',
 )
-CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'prompt', *MACHINE)
+CONDITIONS = ('task', 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt', *MACHINE)
 
 
 def _order(cell: LookaheadCell) -> tuple:
