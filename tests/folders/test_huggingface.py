@@ -2,6 +2,7 @@
 Marian is in `decoding/test_beam_reference.py`.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/
 MARGIN = 1e-4  # where the two best are nearer, rounding may flip the choice
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def logits_of(model, params, inputs, target):
   memory = model.encode(params, None if model.start_id is None else jnp.asarray(inputs, jnp.int32))
   cache = model.init_cache(params, memory, *target.shape)

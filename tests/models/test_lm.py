@@ -39,7 +39,7 @@ def test_packed_training_computes_what_decoding_does(small):
     'target_segment': place(lambda i, text: [i + 1] * len(text)),
     'target_position': place(lambda i, text: range(len(text))),
   }
-  packed = model.hidden(params, batch)
+  packed = jax.jit(model.hidden)(params, batch)
   step = jax.jit(lambda tokens, cache: model.apply(params, tokens, causal(1), cache))
   at = 0
   for text in texts:
@@ -85,7 +85,8 @@ def numpy_hidden(c, p, tokens):
 def test_it_is_its_definition(small):
   model, params = small
   tokens = np.array([1, 5, 9, 13, 2, 6, 10, 14])
-  hidden, _, _ = model.apply(params, jnp.asarray(tokens)[None], causal(8), model.init_cache(params, None, 1, 8))
+  apply = jax.jit(lambda tokens: model.apply(params, tokens, causal(8), model.init_cache(params, None, 1, 8)))
+  hidden, _, _ = apply(jnp.asarray(tokens)[None])
   expected = numpy_hidden(model.config, params, tokens)
   np.testing.assert_allclose(hidden[0], expected, rtol=1e-5, atol=1e-5)  # positions turn in float32
   np.testing.assert_allclose(model.unembed(params, hidden)[0], expected @ params['output'].T, rtol=1e-5, atol=1e-4)

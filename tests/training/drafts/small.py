@@ -1,5 +1,7 @@
 """Targets and drafts small enough to train in a blink, and packed pairs of sentences."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +56,12 @@ def batch_of(task, seed=0, rows=3, length=14):
       for part in ('', '_segment', '_position'):
         batch[f'{side}{part}'][row, extra] = 0
   return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
+@functools.partial(jax.jit, static_argnames='taps')
+def seen_by(target, batch, taps=()):
+  """What drafts read of the target, compiled: each operation alone would be a program of its own."""
+  return target.module.features(target.params, batch, taps)
 
 
 def apart(batch):

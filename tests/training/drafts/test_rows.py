@@ -9,7 +9,7 @@ from fastdec.models.encoder_decoder import Source
 from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts.losses import logits_of, no_carry, rows_of
 from fastdec.training.drafts.rows import eagle_rows
-from tests.training.drafts.small import MODELS, TAPS, apart, batch_of, bound, network
+from tests.training.drafts.small import MODELS, TAPS, apart, batch_of, bound, network, seen_by
 
 PASSES = 3
 MASKS = {'entry': 'masks', 'unknown_id': 3, 'drops_first': True}
@@ -37,7 +37,7 @@ def cache_of(draft, alone, seen, slots):
 def eagle_steps(draft, target, alone, t):
   """The logits [passes, sentences, v] of a draft that begins at place t of each sentence, one call for each guess."""
   module, n = draft.module, alone['target'].shape[1]
-  seen = target.module.features(target.params, alone, module.taps)
+  seen = seen_by(target, alone, module.taps)
   features = module.features(draft.params, seen.hidden, seen.taps)
   embedded = module.embedded(draft.params, target, alone['target'])
   b, slots = len(embedded), jnp.arange(n + PASSES)
@@ -57,7 +57,7 @@ def eagle_steps(draft, target, alone, t):
 def block_steps(draft, target, alone, t):
   """The same of a one-pass draft, biased by the tokens that were written."""
   module, n = draft.module, alone['target'].shape[1]
-  seen = target.module.features(target.params, alone, module.taps)
+  seen = seen_by(target, alone, module.taps)
   features = module.features(draft.params, seen.hidden, seen.taps)
   cache = cache_of(draft, alone, seen, n + module.rows)
   cache = module.remember(draft.params, features, alone['target_position'], cache)
@@ -74,7 +74,7 @@ def block_steps(draft, target, alone, t):
 @jax.jit
 def trained_logits(draft, target, batch, anchors):
   """The guesses behind the anchors, and their logits [passes, b, a, v]."""
-  seen = target.module.features(target.params, batch, draft.module.taps)
+  seen = seen_by(target, batch, draft.module.taps)
   rows = rows_of(draft, target, batch, seen, anchors, PASSES)
   found, carry = [], no_carry(draft, rows.states[0])
   for i in range(len(rows.token)):
@@ -122,7 +122,7 @@ def test_so_it_is_at_a_sample_of_places(kind, steps):
 def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
   """EAGLE behind its own guesses: the rows of a batch in which these had been written, true features aside."""
   draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')
-  anchors, seen = anchors_of(batch), target.module.features(target.params, batch)
+  anchors, seen = anchors_of(batch), seen_by(target, batch)
   given = eagle_rows(draft, target, batch, seen, anchors, PASSES)
   written = lambda i, state: anchors.take(batch['target'], i + 1)
   np.testing.assert_array_equal(eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=written), given)

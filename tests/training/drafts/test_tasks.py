@@ -17,7 +17,7 @@ from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_tas
 from fastdec.training.loop import make_step
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState
-from tests.training.drafts.small import MODELS, D, batch_of, bound, network
+from tests.training.drafts.small import MODELS, D, batch_of, bound, network, seen_by
 from tests.training.fakes import VOCAB
 
 OPTIMIZER = OptimizerConfig(d_model=D, schedule='linear', constant=0.01, warmup=2, steps=40, b2=0.98)
@@ -26,6 +26,9 @@ LOSSES = {
   'kl': DraftLoss(passes=2, ce=0.0, kl=1.0),
   'tv': DraftLoss(passes=2, ce=0.1, tv=0.9, decay=0.8, anchors=6),
 }
+
+
+loss_of = jax.jit(draft_loss, static_argnames='settings')
 
 
 def run(task, batch, steps=20):
@@ -63,7 +66,7 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
 
 def by_hand(draft, target, batch, settings):
   """The loss, one guess at a time."""
-  seen = target.module.features(target.params, batch, draft.module.taps)
+  seen = seen_by(target, batch, draft.module.taps)
   anchors = anchors_of(batch)
   rows = rows_of(draft, target, batch, seen, anchors, settings.passes)
   carry, means, rights = no_carry(draft, rows.states[0]), [], []
@@ -95,8 +98,8 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
   draft = bound(network(kind, 'translation', words=words), 5)
   if words:
     draft.params['ids'] = jnp.array([0, 2, 3, 5, 6, 9])
-  seen = target.module.features(target.params, batch)
-  loss, metrics = draft_loss(draft, target, batch, seen, settings)
+  seen = seen_by(target, batch)
+  loss, metrics = loss_of(draft, target, batch, seen, settings)
   expected, rights = by_hand(draft, target, batch, settings)
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
   np.testing.assert_allclose([metrics[f'accuracy_{i + 1}'] for i in range(3)], rights, rtol=1e-6)
@@ -105,7 +108,7 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
 
 def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypatch):
   batch, draft = batch_of('translation', 1), bound(network('block', 'translation', markov_kind='rnn'), 5)
-  seen, learnt = target.module.features(target.params, batch), draft.params['network']
+  seen, learnt = seen_by(target, batch), draft.params['network']
 
   def gradient():
     def loss(part):
@@ -121,10 +124,10 @@ def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypat
 
 def test_a_sample_of_all_places_is_all_of_them(target):
   batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
-  seen = target.module.features(target.params, batch)
+  seen = seen_by(target, batch)
   most = int(anchors_of(batch).is_real.sum(1).max())
-  whole = draft_loss(draft, target, batch, seen, DraftLoss())[1]
-  drawn = draft_loss(draft, target, batch, seen, DraftLoss(anchors=most), jax.random.key(3))[1]
+  whole = loss_of(draft, target, batch, seen, DraftLoss())[1]
+  drawn = loss_of(draft, target, batch, seen, DraftLoss(anchors=most), jax.random.key(3))[1]
   for name in whole:
     np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-5)
   some = anchors_of(batch, 2, jax.random.key(3))
@@ -136,7 +139,7 @@ def test_a_sample_of_all_places_is_all_of_them(target):
 def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(target):
   batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
   found = draft_accuracy(draft, target, [batch, batch], passes=3)
-  seen, anchors = target.module.features(target.params, batch), anchors_of(batch)
+  seen, anchors = seen_by(target, batch), anchors_of(batch)
   rows = rows_of(draft, target, batch, seen, anchors, 3)
   guesses = draft.module.logits(draft.params, target, rows.states).argmax(-1)
   right = np.asarray((guesses == rows.token) & rows.is_real)
