@@ -28,6 +28,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
+	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
+	  $(BIN)/python -m experiments.peers --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart/k4-finetune
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

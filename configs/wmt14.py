@@ -79,14 +79,14 @@ def tiny():
   """The embedded corpus: 20,000 generated pairs."""
   return {
     'data': text('embedded', vocab_size=2000, rows=16, row_length=64),
-    'model': {**TRANSFORMER, 'd_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
-    'train': run(steps=600, warmup=150, every=200, constant=0.6),
-    'retrain': run(steps=300, warmup=60, every=100, constant=0.2),
-    'freeze': run(steps=200, warmup=50, every=100, constant=0.2),
-    'finetune': run(steps=160, warmup=40, every=80, constant=0.08),
-    'heads': heads(d_ff=256, p1_share=0.5, draw='all', dropout=0.0),
+    'model': {**TRANSFORMER, 'd_model': 256, 'd_ff': 1024, 'heads': 4, 'encoder_layers': 2, 'decoder_layers': 2},
+    'train': falling(steps=500, warmup=100, constant=2e-3, every=250),
+    'retrain': falling(steps=300, warmup=60, constant=1e-3, every=150),
+    'freeze': falling(steps=200, warmup=20, constant=2e-3, every=200),
+    'finetune': falling(steps=400, warmup=40, constant=1e-3, every=200, heads_rate=2.0),
+    'heads': heads(d_ff=256, p1_share=0.5, draw='all', decay=0.8, dropout=0.0, anchors=16),
     'distill': distill(),
-    'table': table(ks=(2, 4, 8), regimes=('regular', 'finetune'), max_len=64, timed=12, sentences=320),
+    'table': table(ks=(4, 8), regimes=('regular', 'finetune'), max_len=64, timed=12, sentences=320),
   }
 
 
