@@ -1,5 +1,6 @@
 """How launchers lay parameters out before they decode with them."""
 
+import os
 from typing import Any
 
 import jax
@@ -9,14 +10,15 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.quantized import is_quantized
 
 NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
+WIDE = 512  # of models as wide and wider, XLA's own form is as fast where it has several cores, and panels have one
 
 
 def packed(module: Any, params: Any) -> tuple[Any, Any]:
-  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU, not in int8, and
-  if the module says which of them are kernels."""
+  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU, not in int8, at
+  widths that gain by it on the cores that this process has, and if the module says which parameters are kernels."""
   if jax.default_backend() != 'cpu' or is_quantized(params) or not getattr(module, 'products', ()):
     return module, params
   width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
-  if width < NARROW:
+  if width < NARROW or (width >= WIDE and len(os.sched_getaffinity(0)) > 1):
     return module, params
   return module, fd.pack(module, params)

@@ -1,0 +1,27 @@
+"""Which parameters launchers pack."""
+
+import os
+
+import jax
+import pytest
+
+import fastdec as fd
+from experiments.lab.packing import packed
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.packed import is_packed
+
+
+@pytest.mark.parametrize(
+  ('width', 'cores', 'is_faster'), [(128, 1, False), (256, 1, True), (256, 2, True), (512, 1, True), (512, 2, False)]
+)
+def test_what_gains_by_it_on_the_cores_of_this_process(monkeypatch, width, cores, is_faster):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: range(cores))
+  heads = BlockwiseHeads(k=2, d_model=width, d_ff=64)
+  module, params = packed(heads, heads.init(jax.random.key(0)))
+  assert module is heads and is_packed(params) == is_faster
+
+
+def test_int8_stays_as_it_is():
+  heads = BlockwiseHeads(k=2, d_model=256, d_ff=64)
+  params = fd.quantize(heads, heads.init(jax.random.key(0)))
+  assert packed(heads, params)[1] is params
