@@ -10,7 +10,7 @@
   python -m experiments.distill  --config=configs/wmt14.py:scale=tiny --teacher=out/base --workdir=out/distil
 
 scale (2 cores: time for the whole of table1; what to expect)
-  tiny       the embedded corpus, without distillation; about 6 minutes
+  tiny       the embedded corpus, without distillation; about 8 minutes
   smoke      the same at toy size with all four regimes: every step runs, nothing is learnt; about two minutes
   multi30k   Multi30k from data/multi30k (--config.data.folder=...): hours; base about 33 BLEU, see docs/results
   wmt14      the paper's sizes and text, as TFDS has prepared it; or --config.data.kind=archives with

@@ -289,7 +289,7 @@ def test_sampling_keeps_the_law(name):
   """The first three tokens follow the model's own law. Guesses come from the prompt, where words are followed by the
   same word and then by different ones: siblings, if they were not merged."""
   model, counts, mean = sampled(name)
-  assert mean > 1.3
+  assert mean > {'lookahead': 1.3, 'jacobi': 1.2}[name]  # guesses were accepted
   assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) > 1e-3
   assert p_value_of(counts, joint_law(model, 4, 0.95 * 5.0, 0.95)) < 1e-6
 
