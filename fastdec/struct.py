@@ -6,7 +6,8 @@ another rank), which a checked constructor would refuse. So `Cls(...)` and `data
 """
 
 import dataclasses
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -39,8 +40,10 @@ def pytree(cls: type[T]) -> type[T]:
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in leaves)
     return children, tuple(getattr(tree, name) for name in statics)
 
-  def flatten(tree: Any) -> tuple[Any, Any]:
-    return tuple(getattr(tree, name) for name in leaves), tuple(getattr(tree, name) for name in statics)
+  children_of, statics_of = _getter(leaves), _getter(statics)
+
+  def flatten(tree: Any) -> tuple[Any, Any]:  # called for every node of parameters, whenever a program is started
+    return children_of(tree), statics_of(tree)
 
   def unflatten(aux: Any, children: Any) -> Any:
     tree = object.__new__(cls)
@@ -50,6 +53,16 @@ def pytree(cls: type[T]) -> type[T]:
 
   jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
   return cls
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
+  """A function that gives these attributes of an object, as a tuple."""
+  if not names:
+    return lambda _: ()
+  if len(names) == 1:
+    get_one = operator.attrgetter(names[0])
+    return lambda instance: (get_one(instance),)
+  return operator.attrgetter(*names)
 
 
 def assign(instance: Any, **values: Any) -> None:

@@ -95,6 +95,14 @@ def test_a_packed_model_writes_the_same(made, of_heads):
   np.testing.assert_array_equal(out.block_sizes, plain.block_sizes)
 
 
+@pytest.mark.parametrize('layout', ['separate', 'paper'])
+def test_packed_heads_guess_the_same(layout):
+  heads = BlockwiseHeads(k=6, d_model=16, d_ff=64, layout=layout)
+  params, hidden = heads.init(jax.random.key(1)), jax.random.normal(jax.random.key(2), (3, 16))
+  expected = heads.all(params, hidden)
+  np.testing.assert_allclose(heads.all(fd.pack(heads, params), hidden), expected, rtol=0, atol=1e-5)
+
+
 def test_kernels_in_int8_lie_well_as_they_are(made):
   in_int8 = fd.quantize(MODEL, made[0])
   assert all(one is other for one, other in zip(*map(jax.tree.leaves, (in_int8, fd.pack(MODEL, in_int8))), strict=True))

@@ -5,6 +5,7 @@ the loop has room for one of few numbers of tokens (`room_of`), while how many a
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -60,7 +61,7 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
     tokens = np.concatenate([tokens, prefix], axis=1)
   empty = np.zeros(b, bool)
   if forced and is_text:
-    empty = np.isin(inputs, (model.pad_id, *model.eos_ids)).all(1)
+    empty = functools.reduce(np.logical_or, (inputs == i for i in (model.pad_id, *model.eos_ids))).all(1)
   source = inputs if forced else None
   length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
   return Prompt(source, tokens.astype(np.int32), length.astype(np.int32), empty)
@@ -163,17 +164,24 @@ def padded(model: Model, prompt: Prompt) -> Prompt:
   pictures stay as they are."""
   if model.fixed_length is not None:
     return prompt
-  limit = model.max_positions
-
-  def wide(ids: Int[np.ndarray, 'b t']) -> Int[np.ndarray, 'b wide']:
-    b, t = ids.shape
-    width = max(min(int(width_of(np.array(t))), limit or np.inf), t)
-    filling = np.full((b, int(width) - t), model.pad_id, ids.dtype)
-    return np.concatenate([ids, filling], axis=1)
-
-  inputs = None if prompt.inputs is None else wide(prompt.inputs)
+  inputs = None if prompt.inputs is None else _wide(model, prompt.inputs)
   is_start = model.start_id is not None and prompt.tokens.shape[1] == 1
-  return dataclasses.replace(prompt, inputs=inputs, tokens=prompt.tokens if is_start else wide(prompt.tokens))
+  return dataclasses.replace(prompt, inputs=inputs, tokens=prompt.tokens if is_start else _wide(model, prompt.tokens))
+
+
+def _wide(model: Model, ids: Int[np.ndarray, 'b t']) -> Int[np.ndarray, 'b wide']:
+  b, t = ids.shape
+  width, limit = _width_of(t), model.max_positions
+  if limit is not None:
+    width = max(min(width, limit), t)
+  filled = np.full((b, width), model.pad_id, ids.dtype)
+  filled[:, :t] = ids
+  return filled
+
+
+@functools.cache
+def _width_of(length: int) -> int:
+  return int(width_of(np.array(length)))
 
 
 def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
@@ -189,7 +197,12 @@ def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
 def room_of(model: Model, max_len: int) -> int:
   """For how many tokens a loop makes room where a row may emit `max_len`: for so many where all outputs of the model
   have one length, else 16, 32, 48, ..., 128, 160, 192, 224, 256, 320, ...: each slot costs time at every call."""
-  return max_len if model.fixed_length is not None else int(_four_an_octave(np.array(max_len)))
+  return max_len if model.fixed_length is not None else _room_of(max_len)
+
+
+@functools.cache
+def _room_of(max_len: int) -> int:
+  return int(_four_an_octave(np.array(max_len)))
 
 
 def _four_an_octave(n: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:

@@ -60,9 +60,10 @@ def measure(
 ) -> dict[Name, Timing]:
   """Times functions against each other: A B C, B C A, C A B, waiting for what they return.
 
-  Every round calls each function once on each input, one input after the other. Each round begins with another
-  function, so that none always follows the same one. A round before the first, of which only the excess is reported,
-  compiles; only after it other processes have to make room.
+  Every round calls each function on all inputs, and then the next function: as a user runs one of them, with its own
+  parameters in the processor's caches. Each round begins with another function, so that none always follows the same
+  one. A round before the first, of which only the excess is reported, compiles; only after it other processes have to
+  make room.
 
   Args:
     functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees of them.
@@ -99,8 +100,8 @@ def _round(
 ) -> dict[Name, float]:
   """Mean seconds per input of each function."""
   total = dict.fromkeys(functions, 0.0)
-  for arguments in inputs:
-    for name in order:
+  for name in order:
+    for arguments in inputs:
       start = time.perf_counter()
       jax.block_until_ready(functions[name](*arguments))
       total[name] += time.perf_counter() - start

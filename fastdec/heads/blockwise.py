@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.context import BIAS, Context
 from fastdec.models.api import Params
-from fastdec.models.layers import affine, dropout, project, unit_scaling
+from fastdec.models.layers import affine, dropout, project, project_each, unit_scaling
 from fastdec.sharding import Table
 
 LAYOUTS = ('paper', 'separate')
@@ -122,10 +122,10 @@ class BlockwiseHeads(Context):
     w2, b2 = params['w2'], params['b2']
     units = jax.nn.relu(affine(self.seen(hidden, root), params['w1'], params['b1']))
     if self.layout == 'paper':
-      outputs = project(units, w2).astype(units.dtype) + b2.astype(units.dtype)[None]
-    else:  # one product with an axis of heads: slices of w2 would be copied in every call
-      outputs = jax.vmap(affine, (1, 0, 0), 1)(units.reshape(len(units), -1, self.d_ff), w2, b2)
-    return hidden[:, None] + outputs
+      outputs = project(units, w2)
+    else:
+      outputs = project_each(units.reshape(len(units), -1, self.d_ff), w2[:])  # without panels: they mix the heads
+    return hidden[:, None] + (outputs.astype(units.dtype) + b2.astype(units.dtype)[None])
 
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
     """The heads and parameters that draft `depth` tokens below the root: without p1, and without the later heads."""

@@ -77,6 +77,32 @@ def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -
   return y[:rows].reshape(rows, *kernel.shape[:-1])
 
 
+def project_each(x: Float[Array, 'b h d'], kernels: Float[Array, 'h f d'] | Quantized) -> Float[Array, 'b h f']:
+  """Each of a row's h vectors by its own kernel: x[:, i] @ kernels[i]^T, in the types of `project`."""
+  wide = np.promote_types(x.dtype, np.float32)
+  if isinstance(kernels, Quantized):
+    scaled = quantized(x, wide)
+    y = product_each(scaled.values, kernels.values, jnp.int32).astype(wide)
+    return rounded(y * scaled.scale[..., None] * kernels.scale.astype(wide)[None])
+  return product_each(x, kernels.astype(x.dtype), wide)
+
+
+def product_each(x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'], wide: DTypeLike) -> Num[Array, 'b h f']:
+  """x[:, i] @ kernels[i]^T for each i, summed in the type `wide`.
+
+  Here XLA's CPU backend wants another form than for one kernel (`product`): one row once, whatever its type; of several
+  the kernels first, which takes half as long; and in int8 one product after the other, a sixth.
+  """
+  if len(x) == 1:
+    y_hbf = jax.lax.dot_general(x.swapaxes(0, 1), kernels, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
+    return y_hbf.swapaxes(0, 1)
+  if x.dtype.itemsize == 1:
+    return jnp.stack([product(x[:, i], kernel, wide) for i, kernel in enumerate(kernels)], axis=1)
+  x_hbd = x.swapaxes(0, 1)
+  y_hfb = jax.lax.dot_general(kernels, x_hbd, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
+  return jnp.moveaxis(y_hfb, -1, 0)
+
+
 def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   """The rows of a table of embeddings, which may be in int8 or packed."""
   return table.rows(ids) if isinstance(table, Quantized | Packed) else table[ids]

@@ -79,8 +79,8 @@ def test_functions_take_turns_and_compiling_is_apart(monkeypatch):
     'fast': clock.spend('fast', iter([1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0])),
   }
   timings = wallclock.measure(functions, repeats=3, inputs=[(1,), (2,)])
-  ahead = [('slow', 1), ('fast', 1), ('slow', 2), ('fast', 2)]
-  behind = [('fast', 1), ('slow', 1), ('fast', 2), ('slow', 2)]
+  ahead = [('slow', 1), ('slow', 2), ('fast', 1), ('fast', 2)]
+  behind = [('fast', 1), ('fast', 2), ('slow', 1), ('slow', 2)]
   assert clock.calls == [*ahead, *ahead, *behind, *ahead]  # the first compiles
   assert timings['slow'] == wallclock.Timing(seconds=(3.0, 6.0, 4.0), compile_seconds=2.0)
   assert timings['fast'] == wallclock.Timing(seconds=(1.0, 1.5, 1.0), compile_seconds=0.0)
