@@ -66,12 +66,14 @@ MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lo
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 DTYPE = flags.DEFINE_string('dtype', None, "float32, bfloat16, int8, ...: of model and drafter (none: the model's own)")
 ROWS = flags.DEFINE_integer('rows', 16, 'prompts of a file decoded at once', lower_bound=1)
+CORES = cli.cores_flag()
 REPEATS = flags.DEFINE_integer('repeats', 3, 'rounds of timing after a prompt (0: none)', lower_bound=0)
 
 
 def main(_: list[str]) -> None:
   import pathlib
 
+  from experiments.lab import cores
   from experiments.lab.console import plain_console
   from experiments.tools import generation, prompt_file, self_check, streaming
 
@@ -83,7 +85,9 @@ def main(_: list[str]) -> None:
   )  # fmt: skip
   console = plain_console()
   if PROMPT.value is not None:
-    generator = generation.Language.of(settings, [PROMPT.value]).load()
+    language = generation.Language.of(settings, [PROMPT.value])
+    cores.settle(language.model, 1, CORES.value)
+    generator = language.load()
     self_check.say(console, generator, PROMPT.value)
     streaming.show(console, generator, PROMPT.value, REPEATS.value)
     return
@@ -91,6 +95,7 @@ def main(_: list[str]) -> None:
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   language = generation.Language.of(settings, prompts)
   output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
+  cores.settle(language.model, ROWS.value, CORES.value)
   generator = language.load()
   self_check.say(console, generator, prompts[0])
   prompt_file.write(console, output, generator, prompts, ROWS.value)

@@ -29,12 +29,13 @@ LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --b
 NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
 MAX_LEN = flags.DEFINE_integer('max_len', 100, 'the most tokens of a sentence', lower_bound=1)
 ROWS = flags.DEFINE_integer('rows', 16, 'sentences decoded at once', lower_bound=1)
+CORES = cli.cores_flag()
 PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 
 
 def main(words: list[str]) -> None:
 
-  from experiments.lab import decoding, show
+  from experiments.lab import cores, decoding, show
   from experiments.lab.console import plain_console
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
@@ -43,11 +44,12 @@ def main(words: list[str]) -> None:
   decoding.rule_of(RULE.value)
   lines = _lines(words)
   folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
+  rows = min(ROWS.value, len(lines))
+  cores.settle(folder.model, rows, CORES.value)
   (model, params), tokenizer = packed(folder.model, folder.params()), folder.tokenizer
   heads = packed(folder.heads, folder.head_params()) if folder.has_heads else None
   strategy = search or (tuned.strategy if tuned else decoding.strategy_of(heads, RULE.value))
   tokens = tokenise([(line, '') for line in lines], tokenizer)
-  rows = min(ROWS.value, len(lines))
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
   console = plain_console()
   for score, line in itertools.chain(*(out.hypotheses or [])):

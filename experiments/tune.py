@@ -55,6 +55,7 @@ BATCHES = flags.DEFINE_list('batches', None, 'several numbers of prompts decoded
 DTYPES = flags.DEFINE_list('dtypes', None, "types of numbers, such as float32,int8, or all (none: the model's own)")
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 BUDGET = flags.DEFINE_string('budget', '2m', 'time for all of it, such as 90s or 5m')
+CORES = cli.cores_flag()
 OUTPUT = flags.DEFINE_string('output', None, "file to write (none: tuned.json in the model's folder)")
 
 
@@ -76,7 +77,7 @@ def main(_: list[str]) -> None:
   asked = tuning.Asked(settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), _rows())
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
-  tuning.tune(plain_console(), asked, prompts, budget, output)
+  tuning.tune(plain_console(), asked, prompts, budget, output, CORES.value)
 
 
 def _heads() -> str | None:

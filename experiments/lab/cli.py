@@ -44,6 +44,11 @@ def budget_flag() -> flags.FlagHolder:
   return flags.DEFINE_string('budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h')
 
 
+def cores_flag() -> flags.FlagHolder:
+  """Defines `--cores=2`: how many cores to decode with; see `experiments.lab.cores`."""
+  return flags.DEFINE_integer('cores', None, 'cores to decode with (none: what suits the model)', lower_bound=1)
+
+
 def process_flags() -> Callable[[], None]:
   """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this process one of them."""
   coordinator = flags.DEFINE_string('coordinator', None, 'of several processes: host:port where process 0 listens')

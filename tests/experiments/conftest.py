@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -40,12 +41,14 @@ def run(name, *words):
   """Runs a launcher as `python -m experiments.<name> words` would; its flags are gone afterwards. The exit code."""
   file = f'experiments/{name}.py'
   argv, sys.argv = sys.argv, [file, *map(str, words)]
+  cores = os.sched_getaffinity(0)
   try:
     runpy.run_module(f'experiments.{name}', run_name='__main__')
   except SystemExit as end:
     return end.code or 0
   finally:
     sys.argv = argv
+    os.sched_setaffinity(0, cores)
     own = {flag.name for flag in flags.FLAGS.flags_by_module_dict().get(file, ())}
     for flag in own | {flag for flag in flags.FLAGS if flag.startswith('config.')}:
       delattr(flags.FLAGS, flag)

@@ -1,0 +1,48 @@
+"""How many of the machine's cores a command decodes with.
+
+A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core, it gives half of
+each product to it, which sleeps between two products and has to be woken: one core decodes single texts as fast, or
+faster (docs/decisions/measuring.md). The backend asks once how many cores there are, when it is made.
+"""
+
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fastdec.errors import UserError
+
+WIDE = 512  # models as wide and wider have products that are worth a second core
+
+
+def settle(model: Any, rows: int, cores: int | None = None) -> None:
+  """Leaves this process so many cores; to be called before anything is put on a device.
+
+  Args:
+    model: what will be decoded with; its parameters are not needed yet.
+    rows: texts decoded at once.
+    cores: how many; None: one for one text at a time by a narrow model on a CPU, else all.
+
+  Raises:
+    UserError: there are not that many.
+  """
+  allowed = os.sched_getaffinity(0)
+  if cores is None:
+    cores = 1 if rows == 1 and model.d_model < WIDE and not _has_accelerator() else len(allowed)
+  if cores > len(allowed):
+    raise UserError(f'--cores={cores} is not possible: this process may use {len(allowed)}')
+  own = _core()  # where the system has put this process, other processes being elsewhere
+  chosen = sorted(allowed, key=lambda core: (core != own, core))[:cores]
+  os.sched_setaffinity(0, chosen)
+
+
+def _core() -> int:
+  """The core that this process runs on: proc(5), the 39th field of stat."""
+  return int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[36])
+
+
+def _has_accelerator() -> bool:
+  """Whether JAX would look for one: nothing can be asked of JAX itself before it makes its backends."""
+  if os.environ.get('JAX_PLATFORMS') == 'cpu':
+    return False
+  return bool(metadata.entry_points(group='jax_plugins'))

@@ -1,0 +1,54 @@
+"""Which cores a command keeps to decode with."""
+
+import os
+import types
+
+import pytest
+
+import fastdec as fd
+from experiments.lab import cores
+
+NARROW, WIDE = (types.SimpleNamespace(d_model=width) for width in (256, 512))
+
+
+@pytest.fixture
+def kept(monkeypatch):
+  """kept(model, rows, ...): the cores left of 0 to 3, the process being on core 2."""
+  left = []
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2, 3})
+  monkeypatch.setattr(os, 'sched_setaffinity', lambda process, chosen: left.append(set(chosen)))
+  monkeypatch.setattr(cores, '_core', lambda: 2)
+  monkeypatch.setattr(cores, '_has_accelerator', lambda: False)
+
+  def kept(*asked):
+    cores.settle(*asked)
+    return left.pop()
+
+  return kept
+
+
+def test_one_text_by_a_narrow_model_keeps_the_core_it_is_on(kept):
+  assert kept(NARROW, 1) == {2}
+
+
+@pytest.mark.parametrize(('model', 'rows'), [(WIDE, 1), (NARROW, 8)])
+def test_wide_models_and_batches_keep_all(kept, model, rows):
+  assert kept(model, rows) == {0, 1, 2, 3}
+
+
+def test_an_accelerators_host_keeps_all(kept, monkeypatch):
+  monkeypatch.setattr(cores, '_has_accelerator', lambda: True)
+  assert kept(NARROW, 1) == {0, 1, 2, 3}
+
+
+def test_what_is_asked_for_is_kept(kept):
+  assert kept(WIDE, 8, 1) == {2} and kept(NARROW, 1, 3) == {0, 1, 2}
+
+
+def test_more_cores_than_there_are_are_refused(kept):
+  with pytest.raises(fd.UserError, match='--cores=5 is not possible: this process may use 4'):
+    kept(WIDE, 1, 5)
+
+
+def test_the_core_is_one_that_this_process_may_use():
+  assert cores._core() in os.sched_getaffinity(0)
