@@ -40,12 +40,13 @@ def main(words: list[str]) -> None:
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
 
-  search, tuned = _search(), _tuned()  # a mistake shows before the model is loaded
+  search = _search()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
   lines = _lines(words)
-  folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
   rows = min(ROWS.value, len(lines))
-  cores.settle(folder.model, rows, CORES.value)
+  cores.settle(folders.open(WORKDIR.value).model, rows, CORES.value)
+  tuned = _tuned()
+  folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
   (model, params), tokenizer = packed(folder.model, folder.params()), folder.tokenizer
   heads = packed(folder.heads, folder.head_params()) if folder.has_heads else None
   strategy = search or (tuned.strategy if tuned else decoding.strategy_of(heads, RULE.value))

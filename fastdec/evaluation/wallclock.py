@@ -14,6 +14,8 @@ import jax
 
 from fastdec import gate
 
+TOGETHER = 8  # inputs of one function in a row
+
 Name = TypeVar('Name', bound=Hashable)
 
 
@@ -60,10 +62,10 @@ def measure(
 ) -> dict[Name, Timing]:
   """Times functions against each other: A B C, B C A, C A B, waiting for what they return.
 
-  Every round calls each function on all inputs, and then the next function: as a user runs one of them, with its own
-  parameters in the processor's caches. Each round begins with another function, so that none always follows the same
-  one. A round before the first, of which only the excess is reported, compiles; only after it other processes have to
-  make room.
+  Every round calls each function once on each input: on `TOGETHER` inputs in a row, with its own parameters in the
+  processor's caches, as a user runs it; then comes the next function, soon enough to meet the machine in the same mood.
+  Each round begins with another function, so that none always follows the same one. A round before the first, of which
+  only the excess is reported, compiles; only after it other processes have to make room.
 
   Args:
     functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees of them.
@@ -100,11 +102,12 @@ def _round(
 ) -> dict[Name, float]:
   """Mean seconds per input of each function."""
   total = dict.fromkeys(functions, 0.0)
-  for name in order:
-    for arguments in inputs:
-      start = time.perf_counter()
-      jax.block_until_ready(functions[name](*arguments))
-      total[name] += time.perf_counter() - start
-      if name in rests:
-        time.sleep(rests[name])
+  for begin in range(0, len(inputs), TOGETHER):
+    for name in order:
+      for arguments in inputs[begin : begin + TOGETHER]:
+        start = time.perf_counter()
+        jax.block_until_ready(functions[name](*arguments))
+        total[name] += time.perf_counter() - start
+        if name in rests:
+          time.sleep(rests[name])
   return {name: seconds / len(inputs) for name, seconds in total.items()}

@@ -90,6 +90,15 @@ def test_functions_take_turns_and_compiling_is_apart(monkeypatch):
   assert timings['fast'].speedups_over(timings['slow']) == (3.0, 4.0)
 
 
+def test_a_function_takes_some_inputs_in_a_row():
+  clock, inputs = Clock(), [(i,) for i in range(wallclock.TOGETHER + 1)]
+  wallclock.measure({name: clock.spend(name, itertools.repeat(1.0)) for name in 'ab'}, repeats=1, inputs=inputs)
+  *some, last = inputs
+  order = [('a', *some), ('b', *some), ('a', last), ('b', last)]
+  once = [(name, *arguments) for name, *several in order for arguments in several]
+  assert clock.calls == once + once  # the first compiles
+
+
 def test_each_round_begins_with_another_function():
   clock = Clock()
   wallclock.measure({name: clock.spend(name, itertools.repeat(1.0)) for name in 'abc'}, repeats=4)
