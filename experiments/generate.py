@@ -83,11 +83,10 @@ def main(_: list[str]) -> None:
     TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value, LOOKAHEAD.value,
     DTYPE.value, POOL.value,
   )  # fmt: skip
+  cores.settle(MODEL.value, 1 if PROMPTS.value is None else ROWS.value, CORES.value)
   console = plain_console()
   if PROMPT.value is not None:
-    language = generation.Language.of(settings, [PROMPT.value])
-    cores.settle(language.model, 1, CORES.value)
-    generator = language.load()
+    generator = generation.Language.of(settings, [PROMPT.value]).load()
     self_check.say(console, generator, PROMPT.value)
     streaming.show(console, generator, PROMPT.value, REPEATS.value)
     return
@@ -95,7 +94,6 @@ def main(_: list[str]) -> None:
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   language = generation.Language.of(settings, prompts)
   output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
-  cores.settle(language.model, ROWS.value, CORES.value)
   generator = language.load()
   self_check.say(console, generator, prompts[0])
   prompt_file.write(console, output, generator, prompts, ROWS.value)

@@ -44,7 +44,7 @@ def main(words: list[str]) -> None:
   decoding.rule_of(RULE.value)
   lines = _lines(words)
   rows = min(ROWS.value, len(lines))
-  cores.settle(folders.open(WORKDIR.value).model, rows, CORES.value)
+  cores.settle(WORKDIR.value, rows, CORES.value)
   tuned = _tuned()
   folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
   (model, params), tokenizer = packed(folder.model, folder.params()), folder.tokenizer

@@ -62,6 +62,7 @@ OUTPUT = flags.DEFINE_string('output', None, "file to write (none: tuned.json in
 def main(_: list[str]) -> None:
   import pathlib
 
+  from experiments.lab import cores
   from experiments.lab.console import plain_console
   from experiments.tools import generation, tuning
   from experiments.tools.candidates import Sizes
@@ -73,11 +74,12 @@ def main(_: list[str]) -> None:
     seed=SEED.value,
   )  # fmt: skip
   drafters = tuning.Drafters(DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value, LOOKAHEAD.value)
-  sizes = Sizes(_numbers('gammas', 1), _numbers('nodes', 2))
-  asked = tuning.Asked(settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), _rows())
+  sizes, rows = Sizes(_numbers('gammas', 1), _numbers('nodes', 2)), _rows()
+  cores.settle(MODEL.value, max(rows), CORES.value)
+  asked = tuning.Asked(settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), rows)
   prompts = generation.read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
-  tuning.tune(plain_console(), asked, prompts, budget, output, CORES.value)
+  tuning.tune(plain_console(), asked, prompts, budget, output)
 
 
 def _heads() -> str | None:

@@ -8,27 +8,28 @@ faster (docs/decisions/measuring.md). The backend asks once how many cores there
 import os
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from fastdec import folders
 from fastdec.errors import UserError
 
 WIDE = 512  # models as wide and wider have products that are worth a second core
 
 
-def settle(model: Any, rows: int, cores: int | None = None) -> None:
-  """Leaves this process so many cores; to be called before anything is put on a device.
+def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
+  """Leaves this process so many cores: to be called before anything may ask JAX for a device, later it is in vain.
 
   Args:
-    model: what will be decoded with; its parameters are not needed yet.
+    folder: of the model that will be decoded with, of which nothing but the config is read.
     rows: texts decoded at once.
     cores: how many; None: one for one text at a time by a narrow model on a CPU, else all.
 
   Raises:
-    UserError: there are not that many.
+    UserError: there are not that many cores, or no model.
   """
   allowed = os.sched_getaffinity(0)
   if cores is None:
-    cores = 1 if rows == 1 and model.d_model < WIDE and not _has_accelerator() else len(allowed)
+    is_small = rows == 1 and not _has_accelerator() and folders.open(folder).model.d_model < WIDE
+    cores = 1 if is_small else len(allowed)
   if cores > len(allowed):
     raise UserError(f'--cores={cores} is not possible: this process may use {len(allowed)}')
   own = _core()  # where the system has put this process, other processes being elsewhere

@@ -11,12 +11,10 @@ import jax
 from rich.console import Console
 
 import fastdec as fd
-from experiments.lab.cores import settle
 from experiments.lab.packing import packed
 from experiments.tools import candidates
 from experiments.tools.candidates import Candidate, Family, Sizes
 from experiments.tools.generation import Language, Settings
-from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.struct import Bound
 from fastdec.tuning.machine import computes_bfloat16
@@ -72,16 +70,8 @@ class InType:
     return {name: one.strategy for name, one in self.candidates.items()}
 
 
-def tune(
-  console: Console,
-  asked: Asked,
-  prompts: Sequence[str],
-  budget: float,
-  output: pathlib.Path | None,
-  cores: int | None = None,
-) -> None:
-  """Tunes, prints what was found, and writes it; by so many cores, or by as many as `cores.settle` finds best."""
-  settle(folders.open(asked.settings.model).model, max(asked.rows), cores)
+def tune(console: Console, asked: Asked, prompts: Sequence[str], budget: float, output: pathlib.Path | None) -> None:
+  """Tunes, prints what was found, and writes it."""
   together = math.lcm(*asked.rows)
   prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * together))]
   begun = time.perf_counter()

@@ -1,22 +1,39 @@
 """Which cores a command keeps to decode with."""
 
 import os
+import subprocess
+import sys
 import types
 
 import pytest
 
 import fastdec as fd
 from experiments.lab import cores
+from tests.experiments.conftest import ROOT
 
-NARROW, WIDE = (types.SimpleNamespace(d_model=width) for width in (256, 512))
+NARROW, WIDE = 'narrow', 'wide'  # folders
+FRESH = """
+import os, sys
+from experiments.lab.cores import settle
+before = len(os.listdir('/proc/self/task'))
+settle(sys.argv[1], 1)
+after = len(os.listdir('/proc/self/task'))
+import jax
+jax.devices()
+print(before, after, len(os.listdir('/proc/self/task')))
+"""
 
 
 @pytest.fixture
 def kept(monkeypatch):
-  """kept(model, rows, ...): the cores left of 0 to 3, the process being on core 2."""
+  """kept(folder, rows, ...): the cores left of 0 to 3, the process being on core 2."""
   left = []
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2, 3})
   monkeypatch.setattr(os, 'sched_setaffinity', lambda process, chosen: left.append(set(chosen)))
+  model = {
+    name: types.SimpleNamespace(model=types.SimpleNamespace(d_model=d)) for name, d in ((NARROW, 256), (WIDE, 512))
+  }
+  monkeypatch.setattr(cores.folders, 'open', lambda folder: model[folder])
   monkeypatch.setattr(cores, '_core', lambda: 2)
   monkeypatch.setattr(cores, '_has_accelerator', lambda: False)
 
@@ -52,3 +69,11 @@ def test_more_cores_than_there_are_are_refused(kept):
 
 def test_the_core_is_one_that_this_process_may_use():
   assert cores._core() in os.sched_getaffinity(0)
+
+
+def test_settling_comes_before_the_backend_whose_threads_are_then_made(translator):
+  ended = subprocess.run(
+    [sys.executable, '-c', FRESH, translator], cwd=ROOT, capture_output=True, text=True, check=True
+  )
+  before, after, with_backend = map(int, ended.stdout.split())
+  assert before == after < with_backend
