@@ -128,4 +128,5 @@ def table(*, ks, taus, images, rows, timed):
     'rows': rows,  # images decoded at once
     'timed': timed,  # images timed one by one
     'repeats': 3,
+    'one_run': False,  # one run for the largest k, with its first heads, serves all ks; the paper trains one for each
   }

@@ -259,4 +259,5 @@ def table(*, ks, max_len, timed, regimes=REGIMES, rules=RULES, sentences=0, spli
     'rows': rows,  # sentences decoded at once, for BLEU and block sizes
     'timed': timed,  # sentences timed one by one
     'repeats': 3,
+    'one_run': False,  # one run for the largest k, with its first heads, serves all ks; the paper trains one for each
   }

@@ -137,6 +137,11 @@ class TableSettings(Protocol):
   @property
   def split(self) -> str: ...
 
+  @property
+  def one_run(self) -> bool:
+    """Whether one run for the largest of `ks` serves all of them, in every regime."""
+    ...
+
 
 class Material(Protocol):
   """What is trained on, and the model for it; `Training.open` prepares it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from experiments.lab import report
 from experiments.lab.cells import field_names, flat, latest
 from experiments.lab.report import Column, between
+from experiments.lab.settings import TUNED
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from fastdec.files import write_text
 
@@ -55,6 +56,22 @@ TOP_1_NOTE = (
 def in_order(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
   """By regime, k and rule."""
   return sorted(cells, key=lambda cell: (list(REGIMES).index(cell.regime), cell.k, rank(cell.rule)))
+
+
+def one_run_note(cells: Iterable[BlockwiseCell]) -> list[str]:
+  """Which regimes that train the base too have one model for several k; nothing where each k has its own."""
+  ks: dict[tuple[str, str], set[int]] = {}
+  for cell in cells:
+    if cell.regime in TUNED and cell.models:
+      ks.setdefault((cell.regime, cell.models), set()).add(cell.k)
+  shared = [
+    f'{REGIMES[regime]}, k = {", ".join(map(str, sorted(found)))}'
+    for (regime, _), found in ks.items()
+    if len(found) > 1
+  ]
+  return [
+    f'One model, decoded with its first heads, is behind {one}; the paper trains one for each k.' for one in shared
+  ]
 
 
 def regimes(found: Iterable[Key]) -> list[str]:

@@ -18,6 +18,7 @@ from experiments.papers.stern2018.entries import (
   TRAINING,
   K,
   in_order,
+  one_run_note,
 )
 
 # The columns of Table 2, (regime, rule) -> name.
@@ -53,7 +54,8 @@ def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
     return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column)))
 
   columns = [Column('k', str, names_row=True), *(block_sizes(name, column) for column, name in COLUMNS.items())]
-  table = Table('Blockwise parallel decoding, Table 2', columns, (TABLE2_NOTE,), CONDITIONS)
+  notes = (TABLE2_NOTE, *one_run_note(found.values()))
+  table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
   return table.of(sorted({k for k, _, _ in found}), cells=found.values())
 
 

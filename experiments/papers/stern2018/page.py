@@ -8,7 +8,7 @@ and, where a teacher translates the training text (`text_page`),
 
 and from every model its cells. In the workdir: base/, k<k>-<regime>/ and so on (one run each), results.jsonl (one line
 a cell), and what the launchers make of it. Where the heads are nested (the layout 'separate' with p1 the identity), one
-run with frozen heads for the largest k serves all.
+run with frozen heads for the largest k serves all; with `table.one_run` one for the largest k does so in every regime.
 """
 
 import pathlib
@@ -95,8 +95,9 @@ class BlockwisePage(Page[BlockwiseCell]):
 
   def run(self, k: int, regime: str) -> Run:
     """The training run whose model serves a k and a regime."""
-    if k > 1 and regime not in TUNED and self.experiment.heads_for(k).are_nested:
-      k = max(self.experiment.table.ks)
+    table = self.experiment.table
+    if k > 1 and (table.one_run or (regime not in TUNED and self.experiment.heads_for(k).are_nested)):
+      k = max(table.ks)
     base = _base_of(k, regime)
     workdir = None if base is None else self.run(*base).workdir
     return Run(self.settings(k, regime), k, regime, workdir, self.workdir / _folder_of(k, regime))

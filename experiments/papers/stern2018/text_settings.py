@@ -26,6 +26,7 @@ class TableConfig:
   rows: int
   timed: int
   repeats: int
+  one_run: bool
 
   def __post_init__(self) -> None:
     for name in ('ks', 'regimes', 'rules'):

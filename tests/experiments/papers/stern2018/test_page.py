@@ -103,6 +103,13 @@ def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, setting):
   assert found['k2-both'] == 'k2-distil distilled' and found['k3-both'] == 'k3-distil distilled'
 
 
+def test_one_run_for_the_largest_k_serves_all_where_that_is_asked_for(tmp_path):
+  found = graph_of(tmp_path, text_page.table1_cells, **{'table.one_run': True, 'heads.markov': 4})
+  assert {name for name in found if name.startswith('k')} == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
+  assert found['cells-k2-both-dev'] == found['cells-k3-both-dev'] == 'k3-both'
+  assert found['k3-both'] == 'k3-distil distilled'
+
+
 def test_the_graph_of_table_4_and_of_a_table_without_distillation(tmp_path):
   found = graph_of(tmp_path, text_page.table4_cells)
   cells_found = [name for name in found if name.startswith('cells')]

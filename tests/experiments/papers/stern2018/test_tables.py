@@ -5,7 +5,7 @@ import io
 import rich.console
 
 from experiments.lab import report
-from experiments.papers.stern2018 import published, show, tables
+from experiments.papers.stern2018 import entries, published, show, tables
 from tests.experiments.measured import CONDITIONS, a_cell
 
 
@@ -130,6 +130,15 @@ def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
     ('Ours, greedy, k = 4', 'failed: base: killed', '(28.54)', '(2.69×)', '', ''),
     ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '–', '3.00'),
   ]
+
+
+def test_a_model_that_serves_several_k_is_named_in_a_note():
+  alone = [a_cell(2, 'both', models='a'), a_cell(8, 'both', models='b')]
+  alone += [a_cell(k, 'regular', models='c') for k in (2, 8)]
+  assert entries.one_run_note(alone) == []  # frozen heads for the largest k serve all anyway
+  shared = [a_cell(2, 'both', models='a'), a_cell(8, 'both', models='a')]
+  (note,) = entries.one_run_note(shared)
+  assert note.startswith('One model') and 'Both, k = 2, 8;' in note and note in tables.table1(shared).notes
 
 
 def test_a_note_says_that_heads_learnt_from_the_bases_own_text():
