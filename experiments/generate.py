@@ -27,7 +27,7 @@ included, as deep. First its best guesses are compared with what the model write
 of another model, or is read wrongly.
 
 --strategy=tuned takes what `experiments.tune` found fastest for this model, its heads or draft, its temperature and its
-type of numbers too, so that no other flag says how to decode.
+type of numbers too, so that no other flag says how to decode; and as many prompts at once, unless there is --rows.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have, the file is put
 in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}: the line of
@@ -65,7 +65,7 @@ TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of thi
 MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 DTYPE = flags.DEFINE_string('dtype', None, "float32, bfloat16, int8, ...: of model and drafter (none: the model's own)")
-ROWS = flags.DEFINE_integer('rows', 16, 'prompts of a file decoded at once', lower_bound=1)
+ROWS = flags.DEFINE_integer('rows', None, 'prompts of a file decoded at once (none: as tuned, or 16)', lower_bound=1)
 CORES = cli.cores_flag()
 REPEATS = flags.DEFINE_integer('repeats', 3, 'rounds of timing after a prompt (0: none)', lower_bound=0)
 
@@ -75,7 +75,7 @@ def main(_: list[str]) -> None:
 
   from experiments.lab import cores
   from experiments.lab.console import plain_console
-  from experiments.tools import generation, prompt_file, self_check, streaming
+  from experiments.tools import generation, prompt_file, self_check, streaming, tuned_file
 
   _check()
   settings = generation.Settings(
@@ -83,7 +83,8 @@ def main(_: list[str]) -> None:
     TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value, LOOKAHEAD.value,
     DTYPE.value, POOL.value,
   )  # fmt: skip
-  cores.settle(MODEL.value, 1 if PROMPTS.value is None else ROWS.value, CORES.value)
+  rows = 1 if PROMPTS.value is None else tuned_file.rows_at_once(ROWS.value, MODEL.value, STRATEGY.value)
+  cores.settle(MODEL.value, rows, CORES.value)
   console = plain_console()
   if PROMPT.value is not None:
     generator = generation.Language.of(settings, [PROMPT.value]).load()
@@ -96,7 +97,7 @@ def main(_: list[str]) -> None:
   output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
   generator = language.load()
   self_check.say(console, generator, prompts[0])
-  prompt_file.write(console, output, generator, prompts, ROWS.value)
+  prompt_file.write(console, output, generator, prompts, rows)
 
 
 def _check() -> None:

@@ -6,7 +6,7 @@
   python -m experiments.translate --workdir=out/quickstart/base --beam=4 --nbest=2 "a sentence"
 
 With --beam it searches instead, and prints each hypothesis behind its score. --strategy=tuned translates by what
-experiments.tune found fastest for the model, in the type of numbers that it found.
+experiments.tune found fastest for the model: in the type of numbers and as many at once as it found.
 """
 
 import itertools
@@ -17,7 +17,6 @@ from typing import Any
 from absl import flags
 
 from experiments.lab import cli
-from experiments.lab.packing import packed
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
@@ -28,22 +27,23 @@ BEAM = flags.DEFINE_integer('beam', None, 'searches with this many beams instead
 LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --beam")
 NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
 MAX_LEN = flags.DEFINE_integer('max_len', 100, 'the most tokens of a sentence', lower_bound=1)
-ROWS = flags.DEFINE_integer('rows', 16, 'sentences decoded at once', lower_bound=1)
+ROWS = flags.DEFINE_integer('rows', None, 'sentences decoded at once (none: as tuned, or 16)', lower_bound=1)
 CORES = cli.cores_flag()
 PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 
 
 def main(words: list[str]) -> None:
-
   from experiments.lab import cores, decoding, show
   from experiments.lab.console import plain_console
+  from experiments.lab.packing import packed
+  from experiments.tools import tuned_file
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
 
   search = _search()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
   lines = _lines(words)
-  rows = min(ROWS.value, len(lines))
+  rows = min(tuned_file.rows_at_once(ROWS.value, WORKDIR.value, STRATEGY.value), len(lines))
   cores.settle(WORKDIR.value, rows, CORES.value)
   tuned = _tuned()
   folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
@@ -78,7 +78,8 @@ def _tuned() -> Any:
   """What was tuned for the model, None without --strategy."""
   import fastdec as fd
   from experiments.lab.packing import packed
-  from experiments.tools.generation import law_of, tuned_file
+  from experiments.tools.generation import law_of
+  from experiments.tools.tuned_file import tuned_file
 
   if STRATEGY.value is None:
     return None

@@ -83,6 +83,14 @@ class HeadsConfig:
     if not 0 <= self.dropout < 1:
       raise UserError(f'config.heads.dropout={self.dropout} is not possible: give 0 for none, or below 1')
 
+  @property
+  def conditions(self) -> dict[str, str]:
+    """What heads see that the paper's do not, as a condition of what is measured with them."""
+    seen = ['the root'] * self.rooted + [f'the token guessed before, by a bias of rank {self.markov}'] * bool(
+      self.markov
+    )
+    return {'heads_see': ' and '.join(seen)} if seen else {}
+
 
 class DataSettings(Protocol):
   """What every training's data says of itself."""

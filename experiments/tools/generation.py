@@ -12,6 +12,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab.packing import packed
+from experiments.tools.tuned_file import tuned_file
 from fastdec import folders
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, checked
 from fastdec.decoding.methods.speculative import check_draft
@@ -290,13 +291,6 @@ def strategy_of(
     rule = settings.sampling if settings.temperature else Exact()
     return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
   return settings.plain
-
-
-def tuned_file(name: str) -> str | None:
-  """The file that --strategy names; None for the one beside the model."""
-  if name != 'tuned' and not name.endswith('.json'):
-    raise UserError(f"--strategy={name} is unknown: give 'tuned', or the JSON file that experiments.tune has written")
-  return None if name == 'tuned' else name
 
 
 def law_of(strategy: Any) -> dict[str, Any]:

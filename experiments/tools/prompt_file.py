@@ -19,7 +19,8 @@ from rich.console import Console
 
 import fastdec as fd
 from experiments.lab.progress import Progress
-from experiments.tools.generation import Generator, Settings, counted, tuned_file
+from experiments.tools.generation import Generator, Settings, counted
+from experiments.tools.tuned_file import tuned_file
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError

@@ -46,7 +46,8 @@ def decode(
       divided over the mesh.
   """
   max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
-  mesh, room = mesh_of(params), room_of(model, max_len)
+  room = room_of(model, max_len)
+  mesh = None if jax.device_count() == 1 else mesh_of(params)  # a look at each leaf would be felt in a short text
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
     decoded = _decode(model, strategy, params, prompt, keys, room)

@@ -34,7 +34,7 @@ class Context:
   d_embed: int | None
   markov: int
   words: int | None
-  candidates = 32
+  candidates = 16
 
   def check_context(self) -> None:
     """Raises UserError for settings that no heads can have."""

@@ -8,6 +8,7 @@ import fastdec as fd
 from experiments.tools import candidates, generation
 from experiments.tools.candidates import Candidate, Sizes
 from experiments.tools.generation import Settings
+from experiments.tools.tuned_file import ROWS, rows_at_once
 from fastdec.quantized import is_quantized
 from fastdec.tuning import machine
 from fastdec.tuning.tuned import Tuned
@@ -67,6 +68,8 @@ def test_the_type_that_was_tuned_is_used(translator, launch, tmp_path):
     'heads', 'of this test', 'greedy', 'exact', 1, 8, 6, 1.0, 1.0, machine.here(), (), dtype='int8', strategy=strategy
   )
   tuned = found.save(translator, translator, tmp_path / 'tuned.json')
+  assert rows_at_once(None, str(translator), str(tuned)) == 1  # and not what it is without a file
+  assert rows_at_once(3, str(translator), str(tuned)) == 3 and rows_at_once(None, str(translator), None) == ROWS
   model = (f'--model={translator}', '--max_len=12', '--prompt=a dog sits', '--repeats=0')
   given = launch('generate', *model, f'--heads={translator}', '--gamma=1', '--dtype=int8')
   ended = launch('generate', *model, f'--strategy={tuned}')

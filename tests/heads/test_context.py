@@ -117,5 +117,5 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
   with pytest.raises(UserError, match='Blind gives no embeddings of tokens'):
     draft_tokens(heads, Bound(Blind(MODEL.config), target.params), HIDDEN, ROOT, TREE)
   wide = Topology.from_choices([[rank] for rank in range(40)])
-  with pytest.raises(UserError, match='asks a head for 40 choices, and there are 32 candidates'):
+  with pytest.raises(UserError, match='asks a head for 40 choices, and there are 16 candidates'):
     draft_tokens(heads, target, HIDDEN, ROOT, wide)

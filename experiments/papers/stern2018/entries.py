@@ -58,6 +58,12 @@ def in_order(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
   return sorted(cells, key=lambda cell: (list(REGIMES).index(cell.regime), cell.k, rank(cell.rule)))
 
 
+def heads_note(cells: Iterable[BlockwiseCell]) -> list[str]:
+  """What heads see beside what the paper's do."""
+  seen = {cell.conditions.get('heads_see') for cell in cells} - {None}
+  return [f"Heads see {one}, too; the paper's see a hidden state alone." for one in sorted(seen)]
+
+
 def one_run_note(cells: Iterable[BlockwiseCell]) -> list[str]:
   """Which regimes that train the base too have one model for several k; nothing where each k has its own."""
   ks: dict[tuple[str, str], set[int]] = {}

@@ -76,7 +76,8 @@ class ImageMeasuring:
       timed = {} if timing is None else clock(timing, timings['greedy'])
       yield BlockwiseCell(
         k, regime, rule, **self._quality(out, greedy), **of_model, **timed,
-        split=self.split, models=content, conditions=self.conditions,
+        split=self.split, models=content,
+        conditions=self.conditions | (self.experiment.heads.conditions if k > 1 else {}),
       )  # fmt: skip
 
   def summary(self, cell: BlockwiseCell) -> str:

@@ -17,6 +17,7 @@ from experiments.papers.stern2018.entries import (
   TOP_1_ORIGINALS,
   TRAINING,
   K,
+  heads_note,
   in_order,
   one_run_note,
 )
@@ -54,7 +55,7 @@ def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
     return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column)))
 
   columns = [Column('k', str, names_row=True), *(block_sizes(name, column) for column, name in COLUMNS.items())]
-  notes = (TABLE2_NOTE, *one_run_note(found.values()))
+  notes = (TABLE2_NOTE, *heads_note(found.values()), *one_run_note(found.values()))
   table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
   return table.of(sorted({k for k, _, _ in found}), cells=found.values())
 

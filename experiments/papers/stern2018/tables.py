@@ -19,6 +19,7 @@ from experiments.papers.stern2018.entries import (
   TOP_1_OWN,
   TRAINING,
   K,
+  heads_note,
   in_order,
   one_run_note,
   rank,
@@ -57,7 +58,7 @@ def table1(cells: Iterable[BlockwiseCell]) -> Drawn:
     notes.append(TOP_N_NOTE)
   if any(rule == TREE for _, rule in shown):
     notes.append(TREE_NOTE)
-  notes += [*_own_note(found.values()), *one_run_note(found.values())]
+  notes += [*_own_note(found.values()), *heads_note(found.values()), *one_run_note(found.values())]
   figures = [_beside_the_papers(_heading(*column), found, *column) for column in shown]
   table = Table('Blockwise parallel decoding, Table 1', (K, *figures), notes, CONDITIONS)
   return table.of([Line(k) for k in sorted({k for k, _, _ in found})], cells=found.values())

@@ -87,6 +87,8 @@ class TranslationMeasuring:
       more = {'tree_nodes': trees[rule].drafter.nodes, **self.tree_conditions} if rule in trees else {}
       if k > 1 and regime not in DISTILLED and self.experiment.data.own:
         more |= {'heads_text': 'own'}
+      if k > 1:
+        more |= self.experiment.heads.conditions
       yield BlockwiseCell(
         k, regime, rule, **self._quality(out), **clock(timings.get(rule, timings['greedy']), timings['greedy']),
         same_as_greedy=float((out.tokens == greedy.tokens).all(axis=1).mean()), head_accuracy=accuracy,

@@ -5,6 +5,7 @@ import io
 import rich.console
 
 from experiments.lab import report
+from experiments.lab.settings import HeadsConfig
 from experiments.papers.stern2018 import entries, published, show, tables
 from tests.experiments.measured import CONDITIONS, a_cell
 
@@ -130,6 +131,14 @@ def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
     ('Ours, greedy, k = 4', 'failed: base: killed', '(28.54)', '(2.69×)', '', ''),
     ('Ours, greedy, k = 8', '30.80', '– (27.88)', '2.50× (3.31×)', '–', '3.00'),
   ]
+
+
+def test_a_note_says_what_heads_see_beside_what_the_papers_do():
+  assert entries.heads_note([a_cell()]) == []
+  both = a_cell(conditions={**CONDITIONS, **HeadsConfig(8, 'separate', 'identity', 0, 'all', 1, 0, True, 4).conditions})
+  (note,) = entries.heads_note([a_cell(), both])
+  assert note.startswith('Heads see the root and the token guessed before, by a bias of rank 4, too;')
+  assert note in tables.table1([both]).notes
 
 
 def test_a_model_that_serves_several_k_is_named_in_a_note():
