@@ -70,6 +70,7 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the experiment's launcher uses."""
   from experiments.lab import precision
+  from experiments.papers import leaderboard
   from experiments.papers.cai2024 import tables as cai2024
   from experiments.papers.cai2024.cells import MedusaCell
   from experiments.papers.drafts import tables as drafts
@@ -114,6 +115,7 @@ def known_tables() -> dict[str, Draw]:
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
     'fu2024.speeds': of_cells(LookaheadCell, fu2024.speed_table),
     'incremental': of_cells(SavingCell, incremental.tables),
+    'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_cells(precision.TypeCell, precision.precision_table),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
     'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),

@@ -1,5 +1,6 @@
 """What a measurement depends on beside the code that is measured: goes into every line of results."""
 
+import datetime
 import os
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ Conditions = dict[str, Any]
 
 
 def here(config: str = '') -> Conditions:
-  """The conditions of this process: machine, versions and commit.
+  """The conditions of this process: machine, versions, commit and day.
 
   Args:
     config: the settings in a word, such as 'configs/wmt14.py:k=8'; launchers give `cli.config_string()`.
@@ -28,6 +29,7 @@ def here(config: str = '') -> Conditions:
     'cpus': len(os.sched_getaffinity(0)),
     'jax': jax.__version__,
     'commit': _commit(),
+    'date': datetime.date.today().isoformat(),
     **({'xla_flags': flags} if flags else {}),
   }
 

@@ -60,7 +60,7 @@ def in_order(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:
 
 def heads_note(cells: Iterable[BlockwiseCell]) -> list[str]:
   """What heads see beside what the paper's do."""
-  seen = {cell.conditions.get('heads_see') for cell in cells} - {None}
+  seen = {str(cell.conditions['heads_see']) for cell in cells if 'heads_see' in cell.conditions}
   return [f"Heads see {one}, too; the paper's see a hidden state alone." for one in sorted(seen)]
 
 
