@@ -4,7 +4,6 @@ A program is compiled for shapes, so there are few of these: `padded` prompts ha
 the loop has room for one of few numbers of tokens (`room_of`), while how many a row may emit is data.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -31,14 +30,16 @@ def checked(
   if max_len is None:
     max_len = model.fixed_length or DEFAULT_MAX_LEN
   max_len = count('max_len', max_len, 1, 'at least 1, a whole number of tokens that a row may emit')
-  prompt = prompt_of(model, inputs, lengths, prefix)
+  prompt = prompt_of(model, inputs, lengths, prefix, max_len)
   check_positions(model, prompt, max_len)
-  prompt = dataclasses.replace(prompt, limit=np.full(prompt.length.shape, max_len, np.int32))
   return max_len, prompt, None if key is None else row_keys(key, prompt.tokens.shape[0])
 
 
-def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
-  """The encoder's inputs and the decoder's first tokens; see `decode` for the arguments and errors."""
+def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int | None = None) -> Prompt:
+  """The encoder's inputs and the decoder's first tokens; see `decode` for the arguments and errors.
+
+  Each call of NumPy counts: between two texts of a few milliseconds all that it touches leaves the processor's caches.
+  """
   forced = model.start_id is not None
   is_text = not forced or model.fixed_length is None  # pictures have a shape of their own
   own_lengths = None
@@ -59,12 +60,13 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
     if len(prefix) != b:
       raise UserError(f'prefix has {len(prefix)} rows, and inputs have {b}: give one for each')
     tokens = np.concatenate([tokens, prefix], axis=1)
-  empty = np.zeros(b, bool)
-  if forced and is_text:
-    empty = functools.reduce(np.logical_or, (inputs == i for i in (model.pad_id, *model.eos_ids))).all(1)
+  empty, nothing = np.zeros(b, bool), (model.pad_id, *model.eos_ids)
+  if forced and is_text and any(first in nothing for first in inputs[:, 0].tolist()):
+    empty = np.isin(inputs, nothing).all(1)
   source = inputs if forced else None
   length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
-  return Prompt(source, tokens.astype(np.int32), length.astype(np.int32), empty)
+  limit = None if max_len is None else np.full(b, max_len, np.int32)
+  return Prompt(source, tokens.astype(np.int32, copy=False), length, empty, limit)
 
 
 def ids_of(
@@ -85,7 +87,7 @@ def ids_of(
       row[: len(own)] = own
   ids = _numbers(name, given, IDS)
   check_ids(name, ids, words)
-  return ids.astype(np.int32), lengths
+  return ids.astype(np.int32, copy=False), lengths
 
 
 def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
@@ -115,6 +117,8 @@ def _lengths_of(
   given: Any, own: Int[np.ndarray, ' b'] | None, rows: int, width: int, least: int
 ) -> Int[np.ndarray, ' b']:
   """How many tokens of each row count: as given, else as long as the row came."""
+  if given is None and own is None and width >= least:
+    return np.full(rows, width, np.int32)
   own = np.full(rows, width) if own is None else own
   lengths = own if given is None else _numbers('prompt_lengths', given, f'{rows} numbers')
   if lengths.shape != (rows,) or lengths.dtype.kind not in 'iu' or (lengths < least).any() or (lengths > own).any():
@@ -122,7 +126,7 @@ def _lengths_of(
       raise UserError(f'prompt {int(own.argmin())} is empty: give at least one token')
     most = width if (own == width).all() else "their prompt's own length"
     raise UserError(f'prompt_lengths must be {rows} numbers from {least} to {most}, not {lengths.tolist()}')
-  return lengths.astype(int)
+  return lengths.astype(np.int32)
 
 
 def check_ids(name: str, ids: np.ndarray, words: int) -> None:
@@ -166,7 +170,8 @@ def padded(model: Model, prompt: Prompt) -> Prompt:
     return prompt
   inputs = None if prompt.inputs is None else _wide(model, prompt.inputs)
   is_start = model.start_id is not None and prompt.tokens.shape[1] == 1
-  return dataclasses.replace(prompt, inputs=inputs, tokens=prompt.tokens if is_start else _wide(model, prompt.tokens))
+  tokens = prompt.tokens if is_start else _wide(model, prompt.tokens)
+  return Prompt(inputs, tokens, prompt.length, prompt.empty, prompt.limit)
 
 
 def _wide(model: Model, ids: Int[np.ndarray, 'b t']) -> Int[np.ndarray, 'b wide']:

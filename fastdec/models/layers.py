@@ -90,14 +90,15 @@ def project_each(x: Float[Array, 'b h d'], kernels: Float[Array, 'h f d'] | Quan
 def product_each(x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'], wide: DTypeLike) -> Num[Array, 'b h f']:
   """x[:, i] @ kernels[i]^T for each i, summed in the type `wide`.
 
-  Here XLA's CPU backend wants another form than for one kernel (`product`): one row once, whatever its type; of several
-  the kernels first, which takes half as long; and in int8 one product after the other, a sixth.
+  Here XLA's CPU backend wants another form than for one kernel (`product`): one row once; of several the kernels first,
+  which takes half as long; and in int8 one product after the other, a sixth, since all kernels at once would be made
+  int32 before the loop, and read so in every call.
   """
+  if x.dtype.itemsize == 1:
+    return jnp.stack([product(x[:, i], kernel, wide) for i, kernel in enumerate(kernels)], axis=1)
   if len(x) == 1:
     y_hbf = jax.lax.dot_general(x.swapaxes(0, 1), kernels, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
     return y_hbf.swapaxes(0, 1)
-  if x.dtype.itemsize == 1:
-    return jnp.stack([product(x[:, i], kernel, wide) for i, kernel in enumerate(kernels)], axis=1)
   x_hbd = x.swapaxes(0, 1)
   y_hfb = jax.lax.dot_general(kernels, x_hbd, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
   return jnp.moveaxis(y_hfb, -1, 0)
