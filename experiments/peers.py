@@ -3,7 +3,8 @@
   python -m experiments.peers --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k/k8-finetune
 
 Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count those with the
-tokens of our greedy decoding: in float32 all of them, except at near ties. Then single sentences are timed in turn.
+tokens of our greedy decoding: in float32 all of them, except at near ties. Then single sentences are timed in turn, by
+as many cores as single texts are decoded with (`--cores`); what `experiments.tune` has found for the model is with them.
 Prints a table, and appends its rows with all conditions to workdir/peers.jsonl.
 
 Run it once as it is and once with CT2_USE_MKL=0 in the environment, which CTranslate2 reads when it is imported: which
@@ -21,11 +22,13 @@ from experiments.speed import ctranslate2_model
 
 CONFIG = cli.config_flag()
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
+CORES = cli.cores_flag()
 SETTINGS = [(compute_type, threads) for threads in (1, 2) for compute_type in ('float32', 'int8')]
 Ids = list[int]
 
 
 def main(words: list[str]) -> None:
+  from experiments.lab import cores
   from experiments.lab.packing import packed
   from experiments.lab.report import Column
   from experiments.lab.text import Text
@@ -34,8 +37,10 @@ def main(words: list[str]) -> None:
   from experiments.speed.variants import publish
   from fastdec import folders
 
+  workdir = pathlib.Path(WORKDIR.value)
+  cores.settle(workdir, 1, CORES.value)
   version = ctranslate2_model.version()
-  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment = text_settings.TranslationExperiment.of(CONFIG.value)
   folder = folders.open(workdir)
   model, params = folder.model, folder.params()
   _check(model, experiment.model_over(model.vocab_size), workdir)
@@ -43,7 +48,8 @@ def main(words: list[str]) -> None:
   text = Text(experiment, folder.tokenizer, workdir)
   measuring = text_measure.TranslationMeasuring(experiment, text, experiment.table.split, cli.conditions())
   ours = None if heads is None else packed(*heads)
-  variants = [*_ours(*packed(model, params), ours, measuring), *_theirs(model, params, measuring)]
+  variants = [*_ours(*packed(model, params), ours, measuring), *_tuned(folder, measuring)]
+  variants += _theirs(model, params, measuring)
   rows, conditions = _measure(variants, measuring), _conditions(measuring, workdir, version)
   columns = (
     Column('engine', 'engine'),
@@ -87,7 +93,24 @@ def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Any]:
   return [_our_variant(model, params, name, strategy, measuring) for name, strategy in strategies.items()]
 
 
-def _our_variant(model: Any, params: Any, name: str, strategy: Any, measuring: Any) -> Any:
+def _tuned(folder: Any, measuring: Any) -> list[Any]:
+  """What `experiments.tune` has found for the model, in its type; nothing where it was not asked."""
+  import fastdec as fd
+  from experiments.lab.packing import packed
+  from fastdec import folders
+  from fastdec.tuning.tuned import NAME
+
+  if not (folder.path / NAME).is_file():
+    return []
+  tuned = fd.load_tuned(folder.path, prepare=packed)
+  again = folders.open(folder.path, tuned.dtype)
+  name = f'fastdec, as tuned: {tuned.name}'
+  return [_our_variant(*packed(again.model, again.params()), name, tuned.strategy, measuring, tuned.dtype)]
+
+
+def _our_variant(
+  model: Any, params: Any, name: str, strategy: Any, measuring: Any, compute_type: str | None = None
+) -> Any:
   import numpy as np
 
   import fastdec as fd
@@ -106,23 +129,25 @@ def _our_variant(model: Any, params: Any, name: str, strategy: Any, measuring: A
     tokenizer, tokens = measuring.text.tokenizer, measuring.tokens
     return list(map(Written, rows_of(translate(model, params, tokenizer, tokens, strategy, table.max_len, table.rows))))
 
-  return Variant(_names(name, model.config.dtype, None), decode, write)
+  return Variant(_names(name, compute_type or model.config.dtype, None), decode, write)
 
 
 def _theirs(model: Any, params: Any, measuring: Any) -> list[Any]:
+  import os
   import tempfile
 
   import ctranslate2
 
+  settings = [(compute_type, threads) for compute_type, threads in SETTINGS if threads <= len(os.sched_getaffinity(0))]
   with tempfile.TemporaryDirectory() as folder:
     ctranslate2_model.write(folder, model, params)
     translators = [
       ctranslate2.Translator(folder, device='cpu', compute_type=compute_type, intra_threads=threads)
-      for compute_type, threads in SETTINGS
+      for compute_type, threads in settings
     ]
   return [
     _their_variant(model, *setting, translator, measuring)
-    for setting, translator in zip(SETTINGS, translators, strict=True)
+    for setting, translator in zip(settings, translators, strict=True)
   ]
 
 

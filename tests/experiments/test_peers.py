@@ -14,8 +14,6 @@ VARIANTS = [
   ('fastdec, blockwise k = 3', 'float32', None),
   ('CTranslate2', 'float32', 1),
   ('CTranslate2', 'int8', 1),
-  ('CTranslate2', 'float32', 2),
-  ('CTranslate2', 'int8', 2),
 ]
 HABITS = [{}, {'positions': 'learned', 'attention_bias': True, 'activation': 'gelu'}]
 
@@ -49,7 +47,7 @@ def test_a_random_model_writes_the_same_tokens_in_ctranslate2(table, launch, wor
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (folder / 'peers.jsonl').read_text().splitlines()]
   assert [(row['engine'], row['compute_type'], row['threads']) for row in rows] == VARIANTS
-  assert [row['same_as_greedy'] for row in rows if row['compute_type'] == 'float32'] == [1.0] * 4
+  assert [row['same_as_greedy'] for row in rows if row['compute_type'] == 'float32'] == [1.0] * 3
   assert min(row['to_peer'] for row in rows if row['engine'] == 'CTranslate2' and row['compute_type'] == 'float32') == 1
   assert all(row['ms_per_token'] > 0 and {'config', 'commit', 'CT2_USE_MKL'} <= row.keys() for row in rows)
 
