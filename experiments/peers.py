@@ -4,7 +4,7 @@
 
 Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count those with the
 tokens of our greedy decoding: in float32 all of them, except at near ties. Then single sentences are timed in turn, by
-as many cores as single texts are decoded with (`--cores`); what `experiments.tune` has found for the model is with them.
+as many cores as single texts are decoded with (`--cores`), among them what `experiments.tune` has found for the model.
 Prints a table, and appends its rows with all conditions to workdir/peers.jsonl.
 
 Run it once as it is and once with CT2_USE_MKL=0 in the environment, which CTranslate2 reads when it is imported: which

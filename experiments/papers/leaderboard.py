@@ -76,12 +76,13 @@ def of_draft(cell: DraftCell) -> Score | None:
 SOURCES = {
   'Multi30k, test_2016_flickr': (
     Source('multi30k.jsonl', BlockwiseCell, of_blockwise, 'a base of 128'),
-    Source('multi30k-256.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
+    Source('multi30k-256.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
+    Source('multi30k-256-plain.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
     Source('drafts.jsonl', DraftCell, of_draft, 'a base of 128'),
   ),
   'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
 }
-PAGES = {'multi30k-256': 'multi30k'}  # lines whose page has another name
+PAGES = {'multi30k-256': 'multi30k', 'multi30k-256-plain': 'multi30k'}  # lines whose page has another name
 COLUMNS = (
   Column('data', 'data', names_row=True),
   Column('date', 'date', names_row=True),
