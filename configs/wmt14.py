@@ -86,7 +86,7 @@ def tiny():
     'retrain': falling(steps=300, warmup=60, constant=1e-3, every=150),
     'freeze': falling(steps=200, warmup=20, constant=2e-3, every=200),
     'finetune': falling(steps=600, warmup=60, constant=1e-3, every=300, heads_rate=2.0),
-    'heads': heads(d_ff=256, p1_share=0.5, draw='all', decay=0.8, dropout=0.0, anchors=16, rooted=True, markov=64),
+    'heads': heads(d_ff=128, p1_share=0.5, draw='all', decay=0.8, dropout=0.0, anchors=16, rooted=True, markov=64),
     'distill': distill(),
     'table': table(ks=(2, 4, 6, 8), regimes=('regular', 'finetune'), max_len=64, timed=12, sentences=320, one_run=True),
   }
