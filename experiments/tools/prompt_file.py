@@ -20,7 +20,7 @@ from rich.console import Console
 import fastdec as fd
 from experiments.lab.progress import Progress
 from experiments.tools.generation import Generator, Settings, counted
-from experiments.tools.tuned_file import tuned_file
+from experiments.tools.tuned_file import figures_of, tuned_file
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
@@ -63,7 +63,7 @@ class Output:
       del record['strategy']
     else:
       tuned = read_json(pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME))
-      dtype = tuned.get('figures', {}).get('dtype')
+      dtype = figures_of(tuned).get('dtype')
       record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part'), *([dtype] if dtype else [])]))
     if settings.dtype is None:  # younger than these too
       del record['dtype']

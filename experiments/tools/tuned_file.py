@@ -1,6 +1,8 @@
 """What `--strategy` of generate and translate names: the file of `experiments.tune`, and how many texts it is for."""
 
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from fastdec import folders
 from fastdec.errors import UserError
@@ -25,5 +27,11 @@ def rows_at_once(asked: int | None, model: str, strategy: str | None) -> int:
   if asked is not None or strategy is None:
     return asked or ROWS
   file = pathlib.Path(tuned_file(strategy) or folders.open(model).path / NAME)
-  rows = read_json(file).get('figures', {}).get('rows') if file.is_file() else None
+  rows = figures_of(read_json(file)).get('rows') if file.is_file() else None
   return rows if type(rows) is int and rows > 0 else ROWS
+
+
+def figures_of(tuned: Mapping[str, Any]) -> Mapping[str, Any]:
+  """The figures in what a file holds; none where it is damaged."""
+  figures = tuned.get('figures')
+  return figures if isinstance(figures, dict) else {}

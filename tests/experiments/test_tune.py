@@ -81,6 +81,15 @@ def test_the_type_that_was_tuned_is_used(translator, launch, tmp_path):
   assert by_type.code == by_name.code == 0 and by_type.out == by_name.out
 
 
+def test_a_damaged_file_is_told_by_who_loads_it(translator, launch, tmp_path):
+  (tmp_path / 'tuned.json').write_text('{"figures": [1]}')
+  assert rows_at_once(None, str(translator), f'{tmp_path}/tuned.json') == ROWS
+  (tmp_path / 'x').write_text('a dog')
+  files = (f'--prompts={tmp_path}/x', f'--output={tmp_path}/y', f'--strategy={tmp_path}/tuned.json')
+  ended = launch('generate', f'--model={translator}', '--max_len=8', *files)
+  assert ended.code == 2 and 'Traceback' not in ended.err and 'tuned.json' in ended.err, ended.err
+
+
 @pytest.mark.parametrize('command, words, message', [
   ('generate', ['--strategy=tuned'], 'tuned.json is not there: make it by python -m experiments.tune'),
   ('generate', ['--strategy=fast'], "--strategy=fast is unknown: give 'tuned'"),
