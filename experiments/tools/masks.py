@@ -120,8 +120,8 @@ def _eagle_chain() -> Mask:
 
 def _eagle_tree() -> Mask:
   """One frontier is read after another. A name is that of the parent, and how likely the node was among siblings."""
-  width, length, slots = 2, jnp.array([4]), 10
-  tree = growing.start(jnp.log(jnp.array([[0.6, 0.4]])), width)
+  width, nodes, length, slots = 2, 8, jnp.array([4]), 10
+  tree = growing.start(jnp.log(jnp.array([[0.6, 0.4]])), width, nodes)
   before, names, rows = [''], [], []
   for level in range(3):
     before = [before[i] + 'ab'[rank] for i, rank in zip(tree.origin[0], tree.tokens[0], strict=True)]

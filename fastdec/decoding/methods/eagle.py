@@ -98,7 +98,11 @@ class _EagleDrafter:
 
   draft: Bound
   depth: int
-  width = 1  # rows of guesses at each depth
+
+  @property
+  def guessed(self) -> int:
+    """Rows of guesses that the network reads to make a draft."""
+    return self.depth
 
   @property
   def taps(self) -> Taps:
@@ -107,7 +111,7 @@ class _EagleDrafter:
   def init(self, target: Bound, prefill: Prefill) -> Read:
     module, params = self.draft
     prompt = prefill.prompt
-    slots = prefill.capacity.total + self.depth * self.width
+    slots = prefill.capacity.total + self.guessed
     cache = module.init_cache(params, source_of(target.module)(prefill.memory), len(prefill.root), slots)
     return self._read(target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache)
 
@@ -199,21 +203,25 @@ class TreeDrafter(_EagleDrafter):
   width: int = struct.static()
   nodes: int = struct.static()
 
+  @property
+  def guessed(self) -> int:
+    return growing.frontier_rows(self.depth, self.width, self.nodes)
+
   def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
     module, params = self.draft
     cache, length = state.cache, state.cache.length
     ids = params['ids'].astype(root.dtype) if 'ids' in params else None
-    states = jnp.broadcast_to(state.last[:, None], (len(root), self.width, state.last.shape[-1]))
-    tree = growing.start(self._log_q(target, state.last, 0), self.width, ids)
+    states = state.last[:, None]  # of the level before
+    tree = growing.start(self._log_q(target, state.last, 0), self.width, self.nodes, ids)
     for level in range(1, self.depth):
       before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
       embedded = module.embedded(params, target, tree.tokens)
       positions = jnp.broadcast_to(length[:, None] + (level - 1), tree.tokens.shape)
       mask = frontier_mask(tree.sees, length, own_cache(cache).slots)
-      start = length + (level - 1) * self.width
+      start = length + tree.expanded
       states, cache = module.read(params, embedded, before, positions, mask, cache, start)
       tree = growing.advance(tree, self._log_q(target, states, level), ids)
-    tokens, topology = growing.finish(tree, root, self.nodes)
+    tokens, topology = growing.finish(tree, root)
     return Draft(tokens, topology, calls=self.depth), Read(cache, state.last)
 
   def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:

@@ -4,12 +4,15 @@ for each row, in any batch and inside jit.
 A node's score is the sum of log q on the path to it: the drafter's confidence that the whole path is right.
 
   start    the best w children of the root are level 1, and its frontier
-  advance  each of the w nodes of the frontier has its best w children; the best w of these w * w are the next frontier
+  advance  each node of the frontier has its best w children; the best w of all these are the next frontier
   finish   of all candidates the best nodes - 1 are kept, and stand in the order in which they were found
 
-A parent comes before its children, and they never score higher: no node is kept without its parent.
+A parent comes before its children, and they never score higher: no node is kept without its parent. So a child is kept
+only behind the whole path to it and behind all that stand before its parent in the frontier; where these alone are
+nodes - 1, it need not be looked for, and a small tree's deeper frontiers are narrower than w (`frontier_width`).
 """
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,15 +39,13 @@ class Growing:
     children   1 2   3 4  5 6  7 8  9 10
   """
 
-  tokens: Int[Array, 'b w']  # of the frontier, best first
-  scores: Float[Array, 'b w']
-  origin: Int[Array, 'b w']  # where the parent of each stands in the frontier before; 0 at level 1: the root
-  paths: tuple[Int[Array, 'b w _'], ...]  # numbers from the root's child down to each node of every frontier so far
+  tokens: Int[Array, 'b f']  # of the frontier, best first
+  scores: Float[Array, 'b f']
+  origin: Int[Array, 'b f']  # where the parent of each stands in the frontier before; 0 at level 1: the root
+  paths: tuple[Int[Array, 'b _ _'], ...]  # numbers from the root's child down to each node of every frontier so far
   found: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]  # tokens and scores of each level's candidates
-
-  @property
-  def width(self) -> int:
-    return self.tokens.shape[1]
+  width: int = struct.static()  # children of a node, and nodes of a frontier at most
+  nodes: int = struct.static()  # of the finished tree, the root included
 
   @property
   def depth(self) -> int:
@@ -52,30 +53,50 @@ class Growing:
     return len(self.paths)
 
   @property
-  def sees(self) -> Bool[Array, 'b w s']:
-    """Which nodes of all frontiers so far, s = depth * width in the order of expansion, are a frontier node's ancestors
-    or itself: what it attends to where each frontier is written to a cache behind the one before."""
+  def expanded(self) -> int:
+    """Nodes of all frontiers but the newest, without the root."""
+    return sum(path.shape[1] for path in self.paths[:-1])
+
+  @property
+  def sees(self) -> Bool[Array, 'b f s']:
+    """Which nodes of all s in the frontiers so far, in the order of expansion, are a frontier node's ancestors or
+    itself: what it attends to where each frontier is written to a cache behind the one before."""
     expanded_bs = jnp.concatenate([path[..., -1] for path in self.paths], axis=1)
     return (self.paths[-1][:, :, None, :] == expanded_bs[:, None, :, None]).any(-1)
 
 
-def start(log_q: Float[Array, 'b v'], width: int, ids: Int[Array, ' v'] | Int[Array, 'b v'] | None = None) -> Growing:
+def frontier_width(level: int, width: int, nodes: int) -> int:
+  """How many nodes of a level can have children that are kept: the f-th best of level l has f - 1 others before it
+  there and l - 1 above, so f + l nodes with one child of its own, and nodes - 1 are kept. (1 where none can.)"""
+  return max(1, min(width, nodes - 1 - level))
+
+
+def frontier_rows(depth: int, width: int, nodes: int) -> int:
+  """Nodes of all frontiers together, down to a tree's last level but one: rows that a drafter reads to make it."""
+  return sum(frontier_width(level, width, nodes) for level in range(1, depth))
+
+
+def start(
+  log_q: Float[Array, 'b v'], width: int, nodes: int, ids: Int[Array, ' v'] | Int[Array, 'b v'] | None = None
+) -> Growing:
   """Level 1: the best children of the root.
 
   Args:
     log_q: log-probabilities of the token behind the root; minus infinity for what is never emitted.
-    width: children of each node, and nodes of each frontier.
+    width: children of each node, and nodes of each frontier at most.
+    nodes: of the finished tree, the root included. The sizes must be possible (`check_sizes`).
     ids: the token that each entry of log_q stands for, in all rows or in each; None: their own indices. They differ.
   """
   nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))  # sums in bfloat16 would all tie
   tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, _each(ids))
-  numbers = jnp.broadcast_to(jnp.arange(1, width + 1, dtype=jnp.int32), tokens_bw.shape)
-  origin = jnp.zeros_like(tokens_bw)
-  return Growing(tokens_bw, scores_bw, origin, (numbers[..., None],), ((tokens_bw, scores_bw),))
+  tokens_bf, scores_bf = (x[:, : frontier_width(1, width, nodes)] for x in (tokens_bw, scores_bw))
+  numbers = jnp.broadcast_to(1 + jnp.arange(tokens_bf.shape[1], dtype=jnp.int32), tokens_bf.shape)
+  origin, found = jnp.zeros_like(tokens_bf), (tokens_bw, scores_bw)
+  return Growing(tokens_bf, scores_bf, origin, (numbers[..., None],), (found,), width, nodes)
 
 
 def advance(
-  growing: Growing, log_q: Float[Array, 'b w v'], ids: Int[Array, ' v'] | Int[Array, 'b _ v'] | None = None
+  growing: Growing, log_q: Float[Array, 'b f v'], ids: Int[Array, ' v'] | Int[Array, 'b _ v'] | None = None
 ) -> Growing:
   """One level more.
 
@@ -86,26 +107,25 @@ def advance(
   """
   width = growing.width
   tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
-  scores_bw, best_bw = ranked(scores_bc, width)  # ties: the one found first
-  origin_bw = best_bw // width
-  first = 1 + width * (1 + width * (growing.depth - 1))  # the number of the first of these candidates
-  above_bwl = jnp.take_along_axis(growing.paths[-1], origin_bw[..., None], axis=1)
-  path = jnp.concatenate([above_bwl, first + best_bw[..., None]], axis=-1)
-  return Growing(
-    tokens=jnp.take_along_axis(tokens_bc, best_bw, axis=1),
-    scores=scores_bw,
-    origin=origin_bw,
+  rows = frontier_width(growing.depth + 1, width, growing.nodes)
+  scores_bf, best_bf = ranked(scores_bc, rows)  # ties: the one found first
+  origin_bf = best_bf // width
+  first = 1 + width * (1 + growing.expanded)  # the number of the first of these candidates
+  above_bfl = jnp.take_along_axis(growing.paths[-1], origin_bf[..., None], axis=1)
+  path = jnp.concatenate([above_bfl, first + best_bf[..., None]], axis=-1)
+  return dataclasses.replace(
+    growing,
+    tokens=jnp.take_along_axis(tokens_bc, best_bf, axis=1),
+    scores=scores_bf,
+    origin=origin_bf,
     paths=(*growing.paths, path),
     found=(*growing.found, (tokens_bc, scores_bc)),
   )
 
 
-def finish(growing: Growing, root: Int[Array, ' b'], nodes: int) -> tuple[Int[Array, 'b n'], Topology]:
-  """The tree of the root and the best nodes - 1 candidates: its tokens, and who stands below whom.
-
-  The sizes must be possible (`check_sizes`).
-  """
-  width, depth = growing.width, growing.depth
+def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'], Topology]:
+  """The tree of the root and the best nodes - 1 candidates: its tokens, and who stands below whom."""
+  width, depth, nodes = growing.width, growing.depth, growing.nodes
   tokens_bc, scores_bc = (jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True))
   kept = jnp.sort(ranked(scores_bc, nodes - 1)[1], axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)

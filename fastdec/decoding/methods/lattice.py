@@ -89,13 +89,13 @@ def grow(
     return jax.nn.log_softmax(scores if temperatures is None else scores / temperatures[i], axis=-1), carry
 
   first, carry = log_q(0, root[:, None], lattice.carry)
-  tree = growing.start(first[:, 0], width, lattice.ids[:, 0])
+  tree = growing.start(first[:, 0], width, nodes, lattice.ids[:, 0])
   for i in range(1, lattice.ids.shape[1]):
     origin = tree.origin
     of_parents = jax.tree.map(lambda x, at=origin: jax.vmap(operator.getitem)(x, at), carry)
     law, carry = log_q(i, tree.tokens, of_parents)
     tree = growing.advance(tree, law, lattice.ids[:, i : i + 1])
-  return growing.finish(tree, root, nodes)
+  return growing.finish(tree, root)
 
 
 def sample(

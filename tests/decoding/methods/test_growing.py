@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import fastdec as fd
-from fastdec.decoding.methods.growing import advance, check_sizes, finish, start
+from fastdec.decoding.methods.growing import advance, check_sizes, finish, frontier_rows, frontier_width, start
 from fastdec.decoding.topology import Topology
 
 ROWS, WORDS, CANDIDATES = 3, 20, 8
@@ -21,7 +21,8 @@ NAMES = {
   'vocabulary': np.tile(RNG.permutation(WORDS)[:CANDIDATES], (WORDS, 1)),
   'candidates': np.stack([RNG.permutation(WORDS)[:CANDIDATES] for _ in range(WORDS)]),
 }
-SIZES = [(1, 3, 3), (1, 4, 5), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 3, 16), (4, 1, 5)]  # depth, width, nodes
+# Depth, width, nodes; deeper frontiers of small trees are narrower than the width.
+SIZES = [(1, 3, 3), (1, 4, 5), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 3, 16), (4, 1, 5), (4, 4, 6), (5, 6, 8)]
 
 
 def random_laws(kind, depth, seed=0):
@@ -35,20 +36,22 @@ def random_laws(kind, depth, seed=0):
   return laws
 
 
-def by_hand(laws, names, width, nodes):
-  """One row's tree by the definition: all candidates, the numbers of those kept, and the numbers of each frontier.
+def by_hand(laws, names, width, nodes, rows=None):
+  """One row's tree by the definition: all candidates, the numbers of those kept, and the numbers of each frontier,
+  which has `width` nodes, or as many as `rows` says of its level.
 
   `laws` and `names` say for each level, behind each token, what log q of each candidate is and which token. What is
   found is (score, token, number of its parent, rank); number 0 is the root, whose token is 0.
   """
   found, frontier, frontiers = [(np.float32(0), 0, None, 0)], [0], []
-  for law, name in zip(laws, names, strict=True):
+  for level, (law, name) in enumerate(zip(laws, names, strict=True), start=1):
     first = len(found)
     for parent in frontier:
       score, before, *_ = found[parent]
       ranked = sorted(range(law.shape[1]), key=lambda i, law=law[before]: (-law[i], i))[:width]
       found += [(score + law[before][i], name[before][i], parent, rank) for rank, i in enumerate(ranked)]
-    frontier = sorted(range(first, len(found)), key=lambda i: (-found[i][0], i))[:width]
+    frontier = sorted(range(first, len(found)), key=lambda i: (-found[i][0], i))
+    frontier = frontier[: rows(level, width, nodes) if rows else width]
     frontiers.append(frontier)
   best = sorted(range(1, len(found)), key=lambda i: (-found[i][0], i))[: nodes - 1]
   return found, [0, *sorted(best)], frontiers
@@ -66,11 +69,11 @@ def grown(laws, names, width, nodes):
   shared = {'own': None, 'vocabulary': table[0]}
   root = jnp.zeros(len(laws), jnp.int32)
   ids = lambda before: shared[names] if names in shared else table[before]
-  levels = [start(laws[:, 0, 0], width, ids(root))]
+  levels = [start(laws[:, 0, 0], width, nodes, ids(root))]
   for i in range(1, laws.shape[1]):
     before = levels[-1].tokens
     levels.append(advance(levels[-1], jnp.take_along_axis(laws[:, i], before[..., None], axis=1), ids(before)))
-  tokens, topology = finish(levels[-1], root, nodes)
+  tokens, topology = finish(levels[-1], root)
   fields = {name: getattr(topology, name) for name in ('parents', 'ranks', 'depths', 'mask', 'acceptable')}
   return tokens, fields, [(level.tokens, level.scores, level.origin, level.sees) for level in levels]
 
@@ -90,6 +93,7 @@ def test_a_tree_is_that_of_the_definition(kind, names):
       np.testing.assert_array_equal(tree['depths'][row], [len(path) - 1 for path in paths])
       np.testing.assert_array_equal(tree['mask'][row], [[number in path for number in kept] for path in paths])
       assert tree['acceptable'].all()
+      found, _, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes, frontier_width)
       for i, (frontier, level) in enumerate(zip(frontiers, levels, strict=True)):
         before, expanded = frontiers[i - 1] if i else [0], list(itertools.chain(*frontiers[: i + 1]))
         of_level = [np.asarray(field[row]).tolist() for field in level]
@@ -98,6 +102,12 @@ def test_a_tree_is_that_of_the_definition(kind, names):
         np.testing.assert_array_equal(of_level[2], [before.index(found[number][2]) for number in frontier])
         sees = [[number in path_to(found, node) for number in expanded] for node in frontier]
         np.testing.assert_array_equal(of_level[3], sees)
+
+
+def test_a_small_tree_reads_fewer_rows():
+  assert [frontier_width(level, 6, 8) for level in range(1, 8)] == [6, 5, 4, 3, 2, 1, 1]
+  assert frontier_rows(7, 6, 8) == 21
+  assert frontier_rows(7, 6, 32) == 6 * 6
 
 
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out', 'nan', 'above 0'])
@@ -152,7 +162,8 @@ def test_a_tree_is_not_below_its_chain():
     chain, shape, levels = grown(laws, 'own', 1, depth + 1)
     at_least = [expected(*each) for each in zip(laws, chain, shape['parents'], strict=True)]
     for width in (2, 3):
-      tokens, tree, frontiers = grown(laws, 'own', width, depth + 1)
+      tokens, tree, _ = grown(laws, 'own', width, depth + 1)
+      frontiers = grown(laws, 'own', width, 1 + width + (depth - 1) * width**2)[2]  # the whole ones
       lost = [np.any(one[1][:, 0] < other[1][:, -1]) for one, other in zip(levels, frontiers, strict=True)]
       sums = [expected(*each) for each in zip(laws, tokens, tree['parents'], strict=True)]
       assert (np.array(sums) >= np.array(at_least) - 1e-6).all() or any(lost)
@@ -180,10 +191,10 @@ def test_trees_are_those_of_the_authors_code(family, shared):
   # Both prompts are one batch.
   case = {name: np.stack([arrays[f'{prompt}_tree_{name}'] for prompt in ('p9', 'p17')]) for name in CASE}
   laws = jax.nn.log_softmax(jnp.asarray(case['level_logits']), axis=-1)
-  tree = start(jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1), laws.shape[2], ids)
+  tree = start(jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1), laws.shape[2], case['tokens'].shape[1], ids)
   for i in range(laws.shape[1]):
-    tree = advance(tree, laws[:, i], ids)
-  tokens, topology = finish(tree, jnp.asarray(case['tokens'][:, 0]), case['tokens'].shape[1])
+    tree = advance(tree, laws[:, i, : tree.tokens.shape[1]], ids)
+  tokens, topology = finish(tree, jnp.asarray(case['tokens'][:, 0]))
   np.testing.assert_array_equal(tokens, case['tokens'])
   np.testing.assert_array_equal(topology.parents, case['parents'])
   np.testing.assert_array_equal(topology.mask, case['mask'])

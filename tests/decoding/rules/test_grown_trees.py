@@ -37,10 +37,10 @@ class Grower:
   def propose(self, target, state, root, keys):
     laws = jax.nn.log_softmax(jnp.asarray(LAWS), axis=-1)
     ids = None if self.names is None else jnp.array(self.names, jnp.int32)
-    tree = start(laws[0][root], WIDTH, ids)
+    tree = start(laws[0][root], WIDTH, self.nodes, ids)
     for i in range(1, DEPTH):
       tree = advance(tree, laws[i][tree.tokens], ids)
-    return Draft(*finish(tree, root, self.nodes)), state
+    return Draft(*finish(tree, root)), state
 
   def observe(self, target, state, step):
     return state
