@@ -35,7 +35,7 @@ class LayerKV:
     """Copies the entries at slots `source` to start..start+m-1."""
 
     def take(entry: Array) -> Array:
-      return jnp.take_along_axis(entry, source[:, None, :, None], axis=2)
+      return jax.vmap(lambda row, at: row[:, at])(entry, source)
 
     return self.write(take(self.k), take(self.v), start)
 
@@ -92,6 +92,8 @@ def _put(
   entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']
 ) -> Float[Array, 'b g s p']:
   zero, new = jnp.zeros((), start.dtype), new.astype(entry.dtype)
+  if len(entry) == 1 and new.shape[2] == 1:  # as it lies in a loop: see `fastdec.cache.loops`
+    return jax.lax.dynamic_update_slice(entry[0], new[0], (zero, start[0], zero))[None]
   if len(entry) == 1:
     return jax.lax.dynamic_update_slice(entry, new, (zero, zero, start[0], zero))
 

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool
 
+from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite
 from fastdec.decoding.settings import Whole
-from fastdec.decoding.strategy import Strategy, check_strategy, check_streams
+from fastdec.decoding.strategy import Strategy, check_strategy, check_streams, nodes_of
 from fastdec.models.api import Model, Params
 from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
@@ -111,7 +112,8 @@ def _decode(
 ) -> Decoded:
   target = Bound(model, params)
   state = strategy.init(target, prompt, max_len, keys)
-  state = jax.lax.while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), state)
+  nodes = nodes_of(strategy)
+  state = while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), state, nodes)
   return strategy.result(state)
 
 

@@ -22,10 +22,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
+from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import checked, padded, room_of, row_keys, rows_of, width_of
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.settings import Whole, count
-from fastdec.decoding.strategy import Strategy, check_strategy
+from fastdec.decoding.strategy import Strategy, check_strategy, nodes_of
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, source_words
 from fastdec.sharding import check_rows, mesh_of, place_rows, using
@@ -227,10 +228,11 @@ def _exchange(
   target = Bound(model, params)
   left = strategy.result(strategy.take(state, slots))
   state = _put(state, slots, strategy.init(target, prompt, room, keys))
-  state, calls = jax.lax.while_loop(
+  state, calls = while_loop(
     lambda carry: (~strategy.done(carry[0])).sum() > still,
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),
     (state, jnp.zeros((), jnp.int32)),
+    nodes_of(strategy),
   )
   return state, calls, strategy.done(state), left
 

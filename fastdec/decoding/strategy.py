@@ -97,6 +97,11 @@ class LoopStrategy:
     return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls, state.finite)
 
 
+def nodes_of(strategy: Strategy) -> int:
+  """The tokens of each row, or beam, that a step calls the target on."""
+  return strategy.drafter.nodes if isinstance(strategy, LoopStrategy) else 1
+
+
 def check_strategy(strategy: Any) -> None:
   """Raises UserError where what was given is no strategy."""
   if isinstance(strategy, LoopStrategy):  # a protocol takes a tenth of a millisecond to ask

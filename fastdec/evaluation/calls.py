@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fastdec import struct
+from fastdec.cache.loops import fori_loop, while_loop
 from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Accepted, Draft, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
-from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
 from fastdec.packed import Packed
 from fastdec.quantized import quantize
@@ -95,7 +96,7 @@ class Calls:
 
 
 def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
-  return jax.lax.fori_loop(0, calls, lambda _, s: strategy.step(target, s), state)
+  return fori_loop(0, calls, lambda _, s: strategy.step(target, s), state, nodes_of(strategy))
 
 
 repeated = jax.jit(_calls)  # the state after `calls` more calls; `calls` is data, so one program serves every number
@@ -175,9 +176,9 @@ def _texts(target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, room: 
   def again(_: Array, last: DecodeState) -> DecodeState:
     # No length is below 0, but XLA does not know that, and so decodes each time anew.
     begun = dataclasses.replace(state, root=state.root + (last.length < 0))
-    return jax.lax.while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun)
+    return while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun, nodes)
 
-  state = strategy.init(target, prompt, room, keys)
+  state, nodes = strategy.init(target, prompt, room, keys), nodes_of(strategy)
   return jax.lax.fori_loop(0, times, again, state)
 
 

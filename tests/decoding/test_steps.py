@@ -13,10 +13,11 @@ from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.training.drafts.start import layers_like
 
-D, D_FF, SOURCE = 16, 64, 64
+D, D_FF, SOURCE, MAX_LEN = 16, 64, 64, 16
 MODEL = Transformer(TransformerConfig(d_model=D, d_ff=D_FF, heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40))
 HEADS = {layout: BlockwiseHeads(4, D, D_FF, layout) for layout in ('separate', 'paper')}
 STRATEGIES = {
@@ -45,6 +46,24 @@ def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
   assert max(np.prod(shape(line), dtype=int) for _, line in step) < D * D_FF == D * SOURCE
 
 
+@pytest.mark.parametrize('name', [*STRATEGIES, 'eagle', 'speculative'])
+def test_a_step_copies_no_cache_of_one_row(name):
+  """The tokens' cache is written where it lies. What drafts token by token copies its own keys and values once a call,
+  not at every token."""
+
+  def heads(layout):
+    return HEADS[layout], HEADS[layout].init(jax.random.key(1))
+
+  network = EagleNetwork(layers=layers_like(MODEL, 1), vocab_size=40, d_target=D)
+  drafting = {
+    'eagle': lambda: fd.Eagle((network, network.init(jax.random.key(1))), depth=3),
+    'speculative': lambda: fd.Speculative((MODEL, MODEL.init(jax.random.key(1))), gamma=3),
+  }
+  step = step_of(MODEL, drafting[name]() if name in drafting else STRATEGIES[name](heads))
+  copied = [line for opcode, line in step if opcode == 'copy' and np.prod(shape(line), dtype=int) >= D * MAX_LEN]
+  assert len(copied) <= (2 if name in drafting else 0)
+
+
 @pytest.mark.parametrize('choices', [None, 6], ids=['chain', 'tree'])
 def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
   """Of 1,200 words: what is sorted, and not only ranked, are a guess's 8 candidates."""
@@ -56,7 +75,7 @@ def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
 
 def step_of(model, strategy):
   """The instructions of the compiled loop."""
-  max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, 16, None)
+  max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, MAX_LEN, None)
   params = model.init(jax.random.key(0))
   step = of_loop(_decode.lower(model, strategy, params, prompt, None, max_len).compile().as_text())
   assert len(step) > 20

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.cache.loops import fori_loop
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drawing import DrawnDrafts, check_kind
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
@@ -190,7 +191,7 @@ class ChainDrafter(_EagleDrafter):
       wide = jnp.promote_types(state.last.dtype, jnp.float32)
       q = jnp.zeros((b, n, module.vocab_size), wide)
     tokens, q = guess(0, state.last, tokens, q)
-    _, tokens, q, cache = jax.lax.fori_loop(1, self.depth, one, (state.last, tokens, q, state.cache))
+    _, tokens, q, cache = fori_loop(1, self.depth, one, (state.last, tokens, q, state.cache), nodes=1)
     return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
 
 

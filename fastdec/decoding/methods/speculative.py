@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
+from fastdec.cache.loops import fori_loop
 from fastdec.decoding import loop
 from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
@@ -167,7 +168,7 @@ class ModelDrafter:
         q_bnv = q_bnv.at[:, i + 1].set(q_bv)
       return tokens_bn.at[:, i + 1].set(drafted), q_bnv, cache.commit(None, jnp.ones_like(root))
 
-    tokens_bn, q_bnv, cache = jax.lax.fori_loop(1, self._calls(state), guess_next, (tokens_bn, q_bnv, cache))
+    tokens_bn, q_bnv, cache = fori_loop(1, self._calls(state), guess_next, (tokens_bn, q_bnv, cache), nodes=1)
     wanted_bn = jnp.arange(n, dtype=jnp.int32)[None] <= state.gamma[:, None]
     chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
     q_bnv = None if q_bnv is None else jnp.where(wanted_bn[..., None], q_bnv, 0)

@@ -191,7 +191,8 @@ def test_trees_are_those_of_the_authors_code(family, shared):
   # Both prompts are one batch.
   case = {name: np.stack([arrays[f'{prompt}_tree_{name}'] for prompt in ('p9', 'p17')]) for name in CASE}
   laws = jax.nn.log_softmax(jnp.asarray(case['level_logits']), axis=-1)
-  tree = start(jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1), laws.shape[2], case['tokens'].shape[1], ids)
+  first, nodes = jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1), case['tokens'].shape[1]
+  tree = start(first, laws.shape[2], nodes, ids)
   for i in range(laws.shape[1]):
     tree = advance(tree, laws[:, i, : tree.tokens.shape[1]], ids)
   tokens, topology = finish(tree, jnp.asarray(case['tokens'][:, 0]))
