@@ -34,7 +34,7 @@ regime
 """
 
 from configs.common import locked, parse_arg
-from configs.speculative import captions, model
+from configs.speculative import captions, model, target_training
 from configs.speculative import training as base_training
 from configs.wmt14 import distill, falling, heads, mesh, run, text
 
@@ -113,9 +113,7 @@ def multi30k(task):
     'finetune': training(steps=2000, warmup=200, constant=1e-3),
     'table': table(
       base=base,
-      base_run=falling(steps=3000, warmup=400, constant=3e-3, every=500)
-      if is_lm
-      else falling(steps=8000, warmup=800, constant=3e-3, every=500, rows=64),
+      base_run=target_training(task) if is_lm else falling(steps=8000, warmup=800, constant=3e-3, every=500, rows=64),
       taps=(2, 4, 6) if is_lm else (1, 2, 3, 4),
       small=model(task, width=64, layers=1),
       small_run=base_training(steps=2400, constant=0.6),

@@ -7,7 +7,7 @@
 scale (2 cores: time for training and for measuring)
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt; a minute
   multi30k   English captions from data/multi30k (--config.data.folder=...): the target of configs/speculative.py
-             (scale=multi30k,task=lm: its run may be copied here as target/), about 15 minutes; heads 5 to 10 minutes;
+             (scale=multi30k,task=lm: its run may be copied here as target/), half an hour; heads 5 to 10 minutes;
              measuring about 20. `taskset -c 0` before the command makes these small models faster
 
 text
@@ -17,8 +17,7 @@ text
 """
 
 from configs.common import locked, parse_arg
-from configs.speculative import captions, model
-from configs.speculative import training as base_training
+from configs.speculative import captions, model, target_training
 from configs.wmt14 import mesh, run, text
 
 
@@ -47,7 +46,7 @@ def multi30k():
   return {
     'data': captions('lm'),
     'model': model('lm', width=128, layers=6),
-    'train': base_training(steps=1600, constant=0.6),
+    'train': target_training('lm'),
     'freeze': run(steps=1000, warmup=100, every=100, average=4, constant=0.2, rows=16),
     'finetune': run(steps=800, warmup=200, every=100, average=4, constant=0.05, rows=16, heads_rate=4.0),
     'heads': heads(),
