@@ -22,6 +22,8 @@ from fastdec.errors import UserError
 class _Matching:
   """A rule made of `matches`: which nodes agree with the target's prediction at their parent."""
 
+  names_one = False  # whether behind each node it accepts one token alone, so that all deepest paths are the same text
+
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     raise NotImplementedError
 
@@ -34,13 +36,15 @@ class _Matching:
   ) -> Accepted:
     choice = self.choose(keys, logits)
     matching = self.matches(draft, logits, choice) & acceptable
-    node = longest(matching, draft, logits)
+    node = longest(matching, draft, None if self.names_one else logits)
     return Accepted(node=node, bonus=take_node(choice, node))
 
 
 @struct.pytree
 class Exact(_Matching):
   """A draft is accepted where it is the target's argmax. Lossless: the output is the target's greedy output."""
+
+  names_one = True
 
   @property
   def promise(self) -> Promise:
@@ -119,7 +123,7 @@ def at_parent(x: Array, topology: Topology) -> Array:
   return jnp.take_along_axis(x, parents.reshape(*parents.shape, *([1] * (x.ndim - 2))), axis=1)
 
 
-def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v']) -> Int[Array, ' b']:
+def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v'] | None) -> Int[Array, ' b']:
   """The last node of the longest path from the root whose nodes all match; 0 where no draft below the root does.
 
   Among equally long paths the one with the highest summed log-probability of the target wins, then the lowest node.
@@ -135,7 +139,8 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   Args:
     matching: nodes that the rule accepts, given that their parents are. The root's entry is not read.
     draft: its tokens and their topology.
-    logits: the target's, of the token after each node; only read to choose among equally long paths.
+    logits: the target's, of the token after each node; only read to choose among equally long paths. None: equally
+      long paths are the same text, and the lowest node wins.
   """
   topology = draft.topology
   depths = with_rows(topology.depths, 2)
@@ -147,6 +152,8 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   is_whole = (matching[:, None, :] | ~on_path).all(-1)
   depth = jnp.where(is_whole, depths, -1)
   is_deepest = depth == depth.max(axis=1, keepdims=True)
+  if logits is None:
+    return argmax(is_deepest.astype(jnp.float32))
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
   log_p = jnp.where(is_root, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
   score = jnp.where(on_path, log_p[:, None, :], 0).sum(-1)

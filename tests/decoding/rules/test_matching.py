@@ -75,6 +75,21 @@ def test_tree_longest_then_likeliest_then_lowest():
   assert verdict(fd.Exact(), [7, 2, 3, 1, 6, 6], logits, tree)[0] == 3  # short but right
 
 
+class Comparing(fd.Exact):
+  """The exact rule, which asks for the likeliest of the deepest paths although they are one text."""
+
+  names_one = False
+
+
+def test_the_exact_rule_needs_no_likelihoods():
+  tree = Topology.from_choices([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 0]])
+  rng = np.random.default_rng(0)
+  for _ in range(50):
+    logits, tokens = rng.normal(size=(1, tree.n, 4)), rng.integers(0, 4, tree.n)
+    tokens[1:4] = rng.permutation(4)[:3]
+    assert verdict(fd.Exact(), tokens, logits, tree) == verdict(Comparing(), tokens, logits, tree)
+
+
 def test_suppressed_tokens_never_win_a_tie():
   tree = Topology.from_choices([[0], [1]])
   logits = np.full((1, 3, 4), -np.inf, np.float32)
