@@ -35,7 +35,7 @@ class LayerKV:
     """Copies the entries at slots `source` to start..start+m-1."""
 
     def take(entry: Array) -> Array:
-      return jax.vmap(lambda row, at: row[:, at])(entry, source)
+      return jnp.take_along_axis(entry, source[:, None, :, None], axis=2)
 
     return self.write(take(self.k), take(self.v), start)
 
