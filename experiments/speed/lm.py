@@ -64,6 +64,10 @@ class ModelAlone:
 
   topology: Topology = struct.static()
 
+  @property
+  def nodes(self) -> int:
+    return self.topology.n
+
   def step(self, target: Bound, state: tuple[Any, Any]) -> tuple[Any, Any]:
     tokens, cache = state
     hidden, _, cache = target.module.apply(target.params, tokens, self.topology.nodes, cache)

@@ -97,9 +97,9 @@ class LoopStrategy:
     return Decoded(state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls, state.finite)
 
 
-def nodes_of(strategy: Strategy) -> int:
-  """The tokens of each row, or beam, that a step calls the target on."""
-  return strategy.drafter.nodes if isinstance(strategy, LoopStrategy) else 1
+def nodes_of(strategy: Any) -> int:
+  """The tokens of each row, or beam, that a step calls the target on: the drafter's, or as `nodes` says; else 1."""
+  return strategy.drafter.nodes if isinstance(strategy, LoopStrategy) else getattr(strategy, 'nodes', 1)
 
 
 def check_strategy(strategy: Any) -> None:
