@@ -27,6 +27,7 @@ from fastdec.folders.drafts import load_draft, save_draft
 from fastdec.folders.medusa import save_heads
 from fastdec.folders.pools import load_pool, save_pool
 from fastdec.heads.ngram_pool import NGramPool, build_pool
+from fastdec.heads.shortlist import shortlist
 from fastdec.models.ensemble import Ensemble
 from fastdec.packed import pack
 from fastdec.quantized import quantize
@@ -77,6 +78,7 @@ __all__ = [
   'save_heads',
   'save_pool',
   'score',
+  'shortlist',
   'stream',
   'theory',
   'tune',

@@ -192,7 +192,7 @@ def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batche
 
   A batch is as wide as its own prompts ask for: a translator's encoder would work on the padding of longer ones too.
   """
-  lengths = (prompts != pad_id).sum(1)
+  lengths = lengths_of(prompts, pad_id)
   order = np.argsort(lengths, kind='stable')
   count = max(len(order) // batch, 1)
   chosen = np.resize(order, count * batch)
@@ -202,6 +202,11 @@ def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batche
     width = int(width_of(lengths[rows]).max())
     found.append((prompts[np.sort(rows), :width], key))
   return found
+
+
+def lengths_of(prompts: np.ndarray, pad_id: int) -> np.ndarray:
+  """Tokens of each prompt [n, s] before its padding. A prompt may begin with the id that pads, as captions do."""
+  return prompts.shape[1] - (prompts[:, ::-1] != pad_id).argmax(1)
 
 
 def joined(texts: list[Decoded]) -> Decoded:

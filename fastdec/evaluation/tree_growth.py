@@ -22,6 +22,7 @@ from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.methods.heads import head_logits
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.score import POSITIONS, forced
+from fastdec.heads.words import in_target_words
 from fastdec.struct import Bound
 
 NOTHING = -1  # the rank of a token behind the end
@@ -75,7 +76,7 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
 
   def at(one: tuple[Array, Array, Array]) -> Int[Array, 'b h']:
     hidden_bd, root_b, wanted_bh = one
-    logits = head_logits(heads, target, hidden_bd, root_b)
+    logits = in_target_words(heads.params, head_logits(heads, target, hidden_bd, root_b), target.module.vocab_size)
     if heads.module.markov:  # each guess comes behind what was written, since only so may it be accepted
       before_bh = jnp.concatenate([root_b[:, None], wanted_bh[:, :-1]], axis=1)
       logits = heads.module.among_candidates(logits) + heads.module.bias(heads.params, before_bh)

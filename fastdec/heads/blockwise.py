@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.heads.context import BIAS, Context
+from fastdec.heads.context import Context
 from fastdec.models.api import Params
 from fastdec.models.layers import affine, dropout, project, project_each, unit_scaling
 from fastdec.sharding import Table
@@ -49,8 +49,9 @@ class BlockwiseHeads(Context):
   d_embed: int | None = None  # its width (None: d_model)
   markov: int = 0  # rank of a bias from the token guessed before; 0: there is none
   words: int | None = None  # of the vocabulary, for that bias
+  short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
 
-  products = (r'(^|/)w[12]$',)  # see `fastdec.products`
+  products = (r'(^|/)(w[12]|output)$',)  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     if self.k < 2:
@@ -85,8 +86,8 @@ class BlockwiseHeads(Context):
   def partition(self, devices: int) -> Table:
     """By hidden units; see `fastdec.sharding`. The separate heads' first matrix stays whole: its slices, one for each
     head, would otherwise lie on one device each."""
-    second = (r'(^|/)w2$', P(None, None, 'model'))
-    return ((r'(^|/)[wb]1$', P('model')), second) if self.layout == 'paper' else (second,)
+    others = (r'(^|/)w2$', P(None, None, 'model')), (r'(^|/)output$', P('model'))
+    return ((r'(^|/)[wb]1$', P('model')), *others) if self.layout == 'paper' else others
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
@@ -96,7 +97,7 @@ class BlockwiseHeads(Context):
     inner = f if self.layout == 'paper' else self.d_ff
     w2 = jax.vmap(lambda key: unit_scaling(key, (d, inner)))(jax.random.split(key2, h))
     params = {'w1': unit_scaling(key1, (f, d + self.beside)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
-    return params | self.fresh_bias(jax.random.fold_in(key, 0))
+    return params | self.fresh_bias(jax.random.fold_in(key, 0)) | self.fresh_words()
 
   def one(
     self,
@@ -133,8 +134,7 @@ class BlockwiseHeads(Context):
     chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
     units = slice(start * self.d_ff, (start + depth) * self.d_ff) if self.layout == 'separate' else slice(None)
     chosen |= {name: params[name][units] for name in ('w1', 'b1')}
-    chosen |= {name: params[name] for name in BIAS if self.markov}
-    return dataclasses.replace(self, k=depth + 1, first='identity'), chosen
+    return dataclasses.replace(self, k=depth + 1, first='identity'), chosen | self.shared(params)
 
   def logits(
     self,

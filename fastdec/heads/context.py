@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.heads.words import OWN
 from fastdec.models.api import Params
 
 BIAS = ('before', 'after')  # the parameters of a bias
@@ -27,6 +28,7 @@ class Context:
     markov: rank of the bias from the token guessed before, by `before` and `after` [words, markov]; 0: there is none.
     words: of the vocabulary, for that bias.
     candidates: words of each head that the bias may put into another order.
+    short: words that the heads guess among, of the vocabulary's (`heads.words`); 0: all.
   """
 
   d_model: int
@@ -34,10 +36,13 @@ class Context:
   d_embed: int | None
   markov: int
   words: int | None
+  short: int
   candidates = 16
 
   def check_context(self) -> None:
     """Raises UserError for settings that no heads can have."""
+    if self.short < 0:
+      raise UserError(f'short={self.short} is not possible: give the words that heads guess among, or 0 for all')
     if self.markov < 0 or (self.markov and not self.words):
       given = f'markov={self.markov} with words={self.words}'
       raise UserError(f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary')
@@ -58,6 +63,16 @@ class Context:
     wide = root.astype(jnp.promote_types(root.dtype, jnp.float32))
     scale = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
     return jnp.concatenate([hidden, (wide * scale).astype(hidden.dtype)], axis=-1)
+
+  def shared(self, params: Params) -> Params:
+    """The parameters that are no single head's."""
+    return {name: params[name] for name in (*BIAS, *OWN) if name in params}
+
+  def fresh_words(self) -> Params:
+    """Parameters of a short list of words: the first, with an output of zeros; {} without one."""
+    if not self.short:
+      return {}
+    return {'output': jnp.zeros((self.short, self.d_model)), 'ids': jnp.arange(self.short, dtype=jnp.int32)}
 
   def fresh_bias(self, key: Array) -> Params:
     """Parameters of a bias that does nothing yet, {} without one."""

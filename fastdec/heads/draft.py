@@ -25,7 +25,8 @@ from fastdec.cache.memory import Memory
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.tower import DraftCache, LayersConfig
-from fastdec.models.api import Capacity, Params, embedding_of, suppress, vocabulary_projection
+from fastdec.heads.words import ids_of, in_target_words
+from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, project
@@ -145,14 +146,11 @@ class DraftNetwork:
 
   def ids(self, params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
     """The target's ids of the draft's words."""
-    return params['ids'][drafted].astype(jnp.int32) if 'ids' in params else drafted
+    return ids_of(params, drafted)
 
   def in_target_words(self, params: Params, logits: Float[Array, '*b w']) -> Float[Array, '*b v']:
     """Logits over the target's words, minus infinity for those that the draft does not have."""
-    if 'ids' not in params:
-      return logits
-    whole = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
-    return whole.at[..., params['ids']].set(logits)
+    return in_target_words(params, logits, self.vocab_size)
 
   def init_cache(self, params: Params, source: Source | None, rows: int, slots: int | Capacity) -> DraftCache:
     """A cache of no tokens, over the draft's own keys and values of the source if it reads it.
@@ -188,14 +186,6 @@ class DraftNetwork:
     words, which few drafts have, are on every device."""
     output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
     return (*output, *tower.partition(self.layers, devices))
-
-
-def suppress_words(params: Params, logits: Float[Array, '*b w'], ids: tuple[int, ...]) -> Float[Array, '*b w']:
-  """Logits over the draft's words, minus infinity for those of these ids of the target."""
-  if 'ids' not in params or not ids:
-    return suppress(logits, ids)
-  is_banned = jnp.isin(params['ids'], jnp.array(ids, params['ids'].dtype))
-  return jnp.where(is_banned.reshape((1,) * (logits.ndim - 1) + (-1,)), -jnp.inf, logits)
 
 
 def check_target(draft: Bound, target: Any) -> None:

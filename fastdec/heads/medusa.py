@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.heads.context import BIAS, Context
+from fastdec.heads.context import Context
 from fastdec.models.api import Params, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
@@ -47,8 +47,9 @@ class MedusaHeads(Context):
   d_embed: int | None = None  # the width e of that (None: d_model)
   markov: int = 0  # rank of a bias from the token guessed before, by before and after [words, markov]; 0: there is none
   words: int | None = None  # of the vocabulary, for that bias
+  short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
 
-  products = (KERNELS,)  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)output$')  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     for name in ('depth', 'd_model', 'layers'):
@@ -65,18 +66,19 @@ class MedusaHeads(Context):
 
   def partition(self, devices: int) -> Table:
     """Every matrix by its outputs, own projections so by words, as the model's; see `fastdec.sharding`."""
-    return ((r'(^|/)head_\d+/(block_\d+|projection)/(kernel|bias)$', P('model')),)
+    return ((r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model')),)
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters: blocks at zero, own projections random. See `start`."""
     if self.vocab_size is None:
-      return self._blocks(jnp.float32) | self.fresh_bias(key)
+      return self._blocks(jnp.float32) | self.fresh_bias(key) | self.fresh_words()
 
     def kernel(key):
       return unit_scaling(key, (self.vocab_size, self.d_model))
 
     kernels = [kernel(one) for one in jax.random.split(key, self.depth)]
-    return self._projecting(kernels, jnp.zeros(self.vocab_size)) | self.fresh_bias(key)
+    words = {'ids': jnp.arange(self.short, dtype=jnp.int32)} if self.short else {}
+    return self._projecting(kernels, jnp.zeros(self.vocab_size)) | self.fresh_bias(key) | words
 
   def start(self, model: Any, params: Params) -> Params:
     """Parameters by which every head predicts what the model predicts: where training begins.
@@ -103,8 +105,7 @@ class MedusaHeads(Context):
 
   def drafting(self, params: Params, depth: int) -> tuple['MedusaHeads', Params]:
     """The first `depth` heads."""
-    names = (*_names(depth), *(BIAS if self.markov else ()))
-    return dataclasses.replace(self, depth=depth), {name: params[name] for name in names}
+    return dataclasses.replace(self, depth=depth), {name: params[name] for name in _names(depth)} | self.shared(params)
 
   def logits(
     self,

@@ -12,7 +12,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import scalars
-from experiments.lab.against_plain import MORE, Comparison, batches_of, counted, joined, net, spaced
+from experiments.lab.against_plain import MORE, Comparison, batches_of, counted, joined, lengths_of, net, spaced
 from experiments.lab.captions import Captions, prompts_of
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import padded_sources
@@ -145,7 +145,8 @@ class DraftMeasuring:
     """The ranks of heads along what the base writes for the dev set, of which their trees are grown."""
     prompts = self._prompts('dev')
     chosen = prompts[spaced(len(prompts), min(self.table.calibrated, len(prompts)))]
-    rows = [row[row != self.target.module.pad_id].tolist() for row in chosen]
+    lengths = lengths_of(chosen, self.target.module.pad_id)
+    rows = [row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)]
     return written_ranks(self.target, self._loaded(drafter), rows, self.table.max_len, ROWS)
 
   @functools.lru_cache  # noqa: B019

@@ -24,8 +24,9 @@ from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
-from fastdec.heads.draft import check_target, suppress_words
+from fastdec.heads.draft import check_target
 from fastdec.heads.tower import DraftCache
+from fastdec.heads.words import suppress_words
 from fastdec.models.api import Model, source_of
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound

@@ -21,9 +21,10 @@ from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, given
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.topology import Topology, take_node
-from fastdec.heads.draft import check_target, suppress_words
+from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.tower import DraftCache, own_cache
+from fastdec.heads.words import suppress_words
 from fastdec.models.api import Model, causal, source_of
 from fastdec.models.attention import node_mask
 from fastdec.models.taps import Taps

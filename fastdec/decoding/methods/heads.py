@@ -21,7 +21,9 @@ from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import embedding_of, suppress, vocabulary_projection
+from fastdec.heads.words import ids_of, suppress_words
+from fastdec.models.api import embedding_of, vocabulary_projection
+from fastdec.models.layers import project
 from fastdec.struct import Bound
 
 
@@ -52,14 +54,15 @@ def draft_tokens(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b'], topology: Topology
 ) -> Int[Array, 'b n']:
   """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias: behind its parent)."""
-  logits_bhv = head_logits(heads, target, hidden, root)
-  words = target.module.vocab_size
+  logits_bhw = head_logits(heads, target, hidden, root)
+  words = logits_bhw.shape[-1]
   ranks = int(topology.ranks.max()) + 1
   most = min(words, heads.module.candidates) if heads.module.markov else words
   if ranks > most:
     what = 'words' if most == words else 'candidates'
     raise UserError(f'the tree asks a head for {ranks} choices, and there are {most} {what}: give ranks below {most}')
-  scores_bhm, ids_bhm = best(logits_bhv, most if heads.module.markov else ranks)
+  scores_bhm, words_bhm = best(logits_bhw, most if heads.module.markov else ranks)
+  ids_bhm = ids_of(heads.params, words_bhm)
 
   def bias(i: int, before: Int[Array, 'b w'], carry: None) -> tuple[Float[Array, 'b w m'], None]:
     return heads.module.bias(heads.params, before, ids_bhm[:, None, i]), carry
@@ -69,8 +72,8 @@ def draft_tokens(
 
 def head_logits(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b']
-) -> Float[Array, 'b h v']:
-  """What each head predicts behind this hidden state and this root, before any Markov bias.
+) -> Float[Array, 'b h w']:
+  """What each head predicts behind this hidden state and this root, before any Markov bias, over the heads' words.
 
   Raises:
     UserError: the heads are of another model.
@@ -78,13 +81,18 @@ def head_logits(
   wanted, d = heads.module.d_model, hidden.shape[-1]
   if wanted != d:
     raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
-  project = vocabulary_projection(target.module)
   embedded = embedding_of(target.module)(target.params, root) if heads.module.rooted else None
-  logits_bhv = heads.module.logits(heads.params, hidden, lambda h: project(target.params, h), embedded)
-  known, words = logits_bhv.shape[-1], target.module.vocab_size
-  if known != words:
+
+  def over_words(outputs: Float[Array, 'b h d']) -> Float[Array, 'b h w']:
+    if 'output' in heads.params:
+      return project(outputs, heads.params['output'])
+    return vocabulary_projection(target.module)(target.params, outputs)
+
+  logits_bhw = heads.module.logits(heads.params, hidden, over_words, embedded)
+  known, words = logits_bhw.shape[-1], target.module.vocab_size
+  if known != words and 'ids' not in heads.params:
     raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
-  return suppress(logits_bhv, target.module.suppressed_ids)
+  return suppress_words(heads.params, logits_bhw, target.module.suppressed_ids)
 
 
 @struct.pytree

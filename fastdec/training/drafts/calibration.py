@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
-from fastdec.heads.draft import suppress_words
+from fastdec.heads.words import suppress_words
 from fastdec.struct import Bound
 from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts.losses import no_carry

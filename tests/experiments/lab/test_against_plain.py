@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments.lab.against_plain import batches_of
+from experiments.lab.against_plain import batches_of, lengths_of
 
 PAD = 0
 
@@ -27,3 +27,9 @@ def test_prompts_that_fill_no_batch_are_left_out_and_few_are_repeated():
   assert [(one != PAD).sum(1).tolist() for one, _ in batches] == [[2, 1], [4, 3]]
   ((filled, _),) = batches_of(prompts_of(4, 3), 4, PAD, None)
   assert sorted((filled != PAD).sum(1).tolist()) == [3, 3, 4, 4]
+
+
+def test_a_prompt_may_begin_with_the_id_that_pads():
+  prompts = np.concatenate([np.full((3, 1), PAD, np.int32), prompts_of(16, 3, 1)], axis=1)
+  assert lengths_of(prompts, PAD).tolist() == [17, 4, 2]
+  assert [one.shape for one, _ in batches_of(prompts, 1, PAD, None)] == [(1, 16), (1, 16), (1, 32)]

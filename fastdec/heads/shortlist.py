@@ -1,0 +1,111 @@
+"""Drafters that guess among few words (FR-Spec, Zhao et al. 2025).
+
+A product over all words is most of what a small network's guess costs, and a text's most frequent words are nearly all
+that it ever guesses right.
+
+  draft = fd.shortlist((model, params), fd.load_draft(path), tokens, words=1000)
+
+Nothing is trained again. The target still chooses among all its words: its output stays as it was, and where it writes
+a rare word the draft ends. The result is a drafter like others: saved, packed, quantized.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fastdec.decoding.settings import Whole, is_whole
+from fastdec.errors import UserError
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.api import Model, Params, vocabulary_projection
+from fastdec.packed import is_packed
+from fastdec.quantized import is_quantized
+
+
+def shortlist(
+  target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: Whole
+) -> tuple[Any, Params]:
+  """The drafter, guessing among the most frequent words of a text.
+
+  Args:
+    target: the model that it drafts for, and its parameters.
+    drafter: prediction heads, or a draft network, whose words may be few already.
+    tokens: int[...], the text: what the target writes for the like of what it will be given, in its own ids. A hundred
+      thousand tokens are plenty.
+    words: how many; those are taken too that end a text, and rarer ones where the text has fewer.
+
+  Raises:
+    UserError: another kind of drafter; one in int8 or packed; a target whose logits are no product of its hidden state
+      with a matrix; ids or a number of words that the target does not have.
+  """
+  (model, model_params), (module, params) = target, drafter
+  _check(model, drafter, words)
+  chosen = most_frequent(model, tokens, words)
+  if 'ids' in params:
+    known = np.asarray(params['ids'])
+    places = np.flatnonzero(np.isin(known, chosen))
+    chosen = known[places]
+  else:
+    places = chosen
+  if not len(chosen):
+    raise UserError('the drafter has none of these words: give more words, or the text of the model that it is for')
+  ids = {'ids': jnp.asarray(chosen, jnp.int32)}
+  if isinstance(module, MedusaHeads) and module.vocab_size is not None:
+    cut = {name: part | {'projection': jax.tree.map(lambda x: x[places], part['projection'])}
+           for name, part in params.items() if name.startswith('head_')}  # fmt: skip
+    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), {**params, **cut, **ids}
+  output = params['output'][places] if 'output' in params else output_of(model, model_params)[places]
+  if not isinstance(module, DraftNetwork):
+    return dataclasses.replace(module, short=len(chosen)), {**params, 'output': output, **ids}
+  after = {'after': params['after'][places]} if 'after' in params else {}
+  return dataclasses.replace(module, words=len(chosen)), {**params, 'output': output, **after, **ids}
+
+
+def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w']:
+  """The ids of the most frequent words of a text, in ascending order, those among them that end one.
+
+  Raises:
+    UserError: ids that the model does not have.
+  """
+  flat = np.asarray(tokens).reshape(-1)
+  if not flat.size or not np.issubdtype(flat.dtype, np.integer):
+    raise UserError(f'tokens of {flat.dtype}, {flat.size} of them, are no text: give ids, whole numbers')
+  if flat.min() < 0 or flat.max() >= model.vocab_size:
+    span = f'{flat.min()} to {flat.max()}'
+    raise UserError(f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode it anew')
+  counts = np.bincount(flat, minlength=model.vocab_size)
+  counts[list(model.eos_ids)] = len(flat) + 1
+  return np.sort(np.argsort(-counts, kind='stable')[:words]).astype(np.int32)
+
+
+def output_of(model: Model, params: Params) -> Float[Array, 'v d']:
+  """The matrix of the model's vocabulary projection, found by projecting the identity.
+
+  Raises:
+    UserError: the projection is no product with a matrix.
+  """
+  d, dtype = model.d_model, model.config.dtype
+  project = vocabulary_projection(model)
+  with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
+    found = project(params, jnp.eye(d, dtype=dtype)).T
+    is_linear = jnp.allclose(project(params, jnp.full((1, d), 8, dtype))[0], 8 * found.sum(1), rtol=0.05, atol=0.05)
+  if not is_linear:
+    what = f'{type(model).__name__} adds to its logits, or bends them'
+    raise UserError(f'{what}: a shortlist is for models whose logits are a product of the hidden state with a matrix')
+  return found.astype(dtype)
+
+
+def _check(model: Model, drafter: tuple[Any, Params], words: Whole) -> None:
+  module, params = drafter
+  if not isinstance(module, BlockwiseHeads | MedusaHeads | DraftNetwork):
+    raise UserError(f'{type(module).__name__} guesses no words by a product: give prediction heads or a draft network')
+  if not (is_whole(words, 1, 'iu') and words <= model.vocab_size):
+    raise UserError(f'words={words!r} is not possible: this model has {model.vocab_size}, give 1 or more of them')
+  for is_so, what, after in ((is_packed, 'packed', 'pack'), (is_quantized, 'in int8', 'quantize')):
+    if is_so(params):
+      raise UserError(f'this drafter is {what}: shorten it first, and {after} what comes out')

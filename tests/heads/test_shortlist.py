@@ -1,0 +1,160 @@
+"""Drafters that guess among few words: over all words nothing changes, over few the text stays greedy decoding's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.evaluation.tree_growth import NEVER, head_ranks
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.shortlist import output_of
+from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.lm import LM, LMConfig
+from fastdec.struct import Bound
+
+D, WORDS, LENGTH = 16, 24, 12
+MODEL = LM(LMConfig(d_model=D, d_ff=32, heads=2, layers=2, vocab_size=WORDS, dropout=0.0, eos_ids=(1,)))
+LAYERS = LMConfig(d_model=D, d_ff=32, heads=2, layers=1, vocab_size=WORDS, dropout=0.0)
+PROMPTS = np.random.default_rng(0).integers(2, WORDS, (6, 4))
+DRAFTERS = {
+  'blockwise': BlockwiseHeads(4, D, 32),
+  'blockwise, rooted, bias': BlockwiseHeads(4, D, 32, rooted=True, markov=4, words=WORDS),
+  'medusa': MedusaHeads(3, D),
+  'medusa, own projections': MedusaHeads(3, D, vocab_size=WORDS),
+  'eagle': EagleNetwork(layers=LAYERS, vocab_size=WORDS, d_target=D),
+  'block': BlockNetwork(layers=LAYERS, vocab_size=WORDS, d_target=D, k=4, markov=4, candidates=6),
+}
+
+
+@pytest.fixture(scope='module')
+def params():
+  return MODEL.init(jax.random.key(0))
+
+
+def fresh(name):
+  """A drafter whose parameters are all random: biases that start at 0 too."""
+  module = DRAFTERS[name]
+  leaves, tree = jax.tree.flatten(module.init(jax.random.key(1)))
+  keys = jax.random.split(jax.random.key(2), len(leaves))
+  noise = [x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)]
+  return module, jax.tree.unflatten(tree, noise)
+
+
+def chain(drafter, rule=None):
+  kinds = {
+    EagleNetwork: lambda: fd.Eagle(drafter, 3, rule=rule),
+    BlockNetwork: lambda: fd.BlockDraft(drafter, rule=rule),
+  }
+  return kinds.get(type(drafter[0]), lambda: fd.Blockwise(drafter, rule=rule or fd.Exact()))()
+
+
+def tree(drafter):
+  kinds = {EagleNetwork: lambda: fd.Eagle(drafter, 3, 2, 6), BlockNetwork: lambda: fd.BlockDraft(drafter, choices=6)}
+  return kinds.get(type(drafter[0]), lambda: fd.Medusa(drafter, [[0], [1], [0, 0], [0, 1], [1, 0]]))()
+
+
+def decoded(params, strategy):
+  return fd.decode(MODEL, params, PROMPTS, strategy, max_len=LENGTH)
+
+
+def drafts(params, drafter):
+  """What the first chains are: a block that nothing cuts short says what was drafted."""
+  out = decoded(params, chain(drafter, fd.MinBlock(fd.Exact(), 4)))
+  return np.asarray(out.tokens)
+
+
+@pytest.mark.parametrize('name', DRAFTERS)
+def test_over_all_words_the_drafts_are_the_same(params, name):
+  drafter = fresh(name)
+  whole = fd.shortlist((MODEL, params), drafter, np.arange(WORDS), WORDS)
+  assert whole[1]['ids'].tolist() == list(range(WORDS))
+  np.testing.assert_array_equal(drafts(params, drafter), drafts(params, whole))
+
+
+@pytest.mark.parametrize(
+  'name, make', [*((name, chain) for name in DRAFTERS), ('medusa', tree), ('eagle', tree), ('block', tree)]
+)
+def test_over_few_words_the_text_is_greedy_decodings(params, name, make):
+  greedy = decoded(params, fd.Greedy())
+  short = fd.shortlist((MODEL, params), fresh(name), greedy.tokens, 8)
+  np.testing.assert_array_equal(decoded(params, make(short)).tokens, greedy.tokens)
+
+
+@pytest.mark.parametrize('name', DRAFTERS)
+def test_only_these_words_are_guessed(params, name):
+  drafter, text = fresh(name), np.repeat(np.arange(3, 11), 2)
+  short = fd.shortlist((MODEL, params), drafter, text, 8)
+  assert short[1]['ids'].tolist() == [1, *range(3, 10)]  # where a text ends, and of equally frequent ones the lower
+  first, without = (
+    drafts(params, which)[:, 1:4] for which in (short, drafter)
+  )  # a first token by the model, then these
+  assert np.isin(first, [*short[1]['ids'], MODEL.pad_id]).all()  # nothing stands behind an end
+  assert not np.isin(without, [*short[1]['ids'], MODEL.pad_id]).all()
+
+
+def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
+  half = fd.shortlist((MODEL, params), fresh('eagle'), np.arange(WORDS), 12)
+  short = fd.shortlist((MODEL, params), half, np.arange(4, WORDS), 8)
+  assert short[1]['ids'].tolist() == [1, *range(4, 11)]
+  np.testing.assert_array_equal(short[1]['output'], output_of(MODEL, params)[short[1]['ids']])
+  fd.save_draft(tmp_path / 'draft', short)
+  module, loaded = fd.load_draft(tmp_path / 'draft')
+  assert module == short[0]
+  jax.tree.map(np.testing.assert_array_equal, loaded, short[1])
+  eight = fd.quantize(*short)
+  np.testing.assert_array_equal(decoded(params, chain((module, eight))).tokens, decoded(params, fd.Greedy()).tokens)
+
+
+@pytest.mark.parametrize('name', ['blockwise', 'blockwise, rooted, bias', 'medusa'])
+def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
+  drafter, texts = fresh(name), decoded(params, fd.Greedy())
+  short = fd.shortlist((MODEL, params), drafter, np.arange(WORDS), 12)
+  found = head_ranks((MODEL, params), short, PROMPTS, texts)
+  whole = head_ranks((MODEL, params), drafter, PROMPTS, texts)
+  for ranks, before, tokens, length in zip(found, whole, texts.tokens, texts.lengths, strict=True):
+    for place in range(int(length) - 2):
+      known = int(tokens[place + 1]) in short[1]['ids'].tolist()
+      assert (ranks[place, 0] == NEVER) != known
+      assert not known or ranks[place, 0] <= before[place, 0]  # fewer stand before it
+
+
+CONV = FConv(FConvConfig(vocab_size=WORDS, d_embed=D, d_out=D, encoder_layers=((D, 3),), decoder_layers=((D, 3),)))
+
+
+@pytest.mark.parametrize(
+  'change, sentence',
+  [
+    ({'drafter': (MODEL, {})}, 'LM guesses no words by a product: give prediction heads or a draft network'),
+    ({'words': 0}, 'words=0 is not possible: this model has 24, give 1 or more of them'),
+    ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
+    ({'tokens': [3, WORDS]}, 'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew'),
+    ({'tokens': []}, 'are no text: give ids, whole numbers'),
+    ({'tokens': ['a']}, 'are no text: give ids, whole numbers'),
+    ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack what comes out'),
+    ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize what comes out'),
+  ],
+)
+def test_mistakes(params, change, sentence):
+  drafter = change.get('drafter', (BlockwiseHeads(2, 64, 64), BlockwiseHeads(2, 64, 64).init(jax.random.key(0))))
+  if 'of' in change:
+    drafter = drafter[0], change['of'](*drafter)
+  with pytest.raises(fd.UserError, match=sentence):
+    fd.shortlist((MODEL, params), drafter, change.get('tokens', np.arange(WORDS)), change.get('words', 4))
+
+
+def test_logits_that_are_no_product_are_refused():
+  params = CONV.init(jax.random.key(0))
+  params = jax.tree.map(lambda x: x + jnp.ones_like(x), params)  # the bias too
+  with pytest.raises(fd.UserError, match='adds to its logits, or bends them: a shortlist is for models whose logits'):
+    fd.shortlist((CONV, params), (BlockwiseHeads(2, D, D), {}), np.arange(WORDS), 4)
+
+
+def test_heads_say_how_few_words_they_have():
+  with pytest.raises(fd.UserError, match='short=-1 is not possible'):
+    BlockwiseHeads(2, D, D, short=-1)
+  heads = BlockwiseHeads(3, D, D, short=5)
+  assert Bound(heads, heads.init(jax.random.key(0))).params['output'].shape == (5, D)
