@@ -13,7 +13,7 @@ scale (2 cores: time for training and for measuring)
              small that a second core only costs: with `taskset -c 0` before the command a call takes two thirds of the
              time, and ratios are steadier (train first, measure then: the same command goes on). The language
              model's training was tried with five times as many captions, those of folder/captions.en.gz
-             (--config.data.train=captions; docs/results/drafts.md); with Multi30k's 29,000 alone it sees each twenty times
+             (--config.data.train=captions; docs/results/drafts.md); Multi30k's 29,000 alone it sees twenty times
 
 task
   translation  en-de by an encoder-decoder Transformer; a draft model has an encoder of its own

@@ -24,7 +24,7 @@ def main(_: list[str]) -> None:
 
   import fastdec as fd
   from experiments.lab.console import plain_console
-  from experiments.tools.pool_texts import texts_of
+  from experiments.tools.counted_texts import texts_of
   from fastdec import folders
 
   folder = folders.open(MODEL.value)

@@ -59,7 +59,12 @@ def shortlist(
     cut = {name: part | {'projection': jax.tree.map(lambda x: x[places], part['projection'])}
            for name, part in params.items() if name.startswith('head_')}  # fmt: skip
     return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), {**params, **cut, **ids}
-  output = params['output'][places] if 'output' in params else output_of(model, model_params)[places]
+  if 'output' in params:
+    output = params['output'][places]
+  else:
+    d = module.d_target if isinstance(module, DraftNetwork) else module.d_model
+    floats = (leaf.dtype for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.floating))
+    output = output_of(model, model_params, d)[places].astype(jnp.result_type(*floats))
   if not isinstance(module, DraftNetwork):
     return dataclasses.replace(module, short=len(chosen)), {**params, 'output': output, **ids}
   after = {'after': params['after'][places]} if 'after' in params else {}
@@ -83,21 +88,21 @@ def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w'
   return np.sort(np.argsort(-counts, kind='stable')[:words]).astype(np.int32)
 
 
-def output_of(model: Model, params: Params) -> Float[Array, 'v d']:
-  """The matrix of the model's vocabulary projection, found by projecting the identity.
+def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
+  """The matrix of the model's vocabulary projection, found by projecting the identity of its hidden states' width d.
 
   Raises:
     UserError: the projection is no product with a matrix.
   """
-  d, dtype = model.d_model, model.config.dtype
+  dtype = np.result_type(np.float32, *(leaf.dtype for leaf in jax.tree.leaves(params)))
   project = vocabulary_projection(model)
   with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
     found = project(params, jnp.eye(d, dtype=dtype)).T
-    is_linear = jnp.allclose(project(params, jnp.full((1, d), 8, dtype))[0], 8 * found.sum(1), rtol=0.05, atol=0.05)
-  if not is_linear:
+    all_ones = project(params, jnp.full((1, d), 8, dtype))[0]
+  if not jnp.allclose(all_ones, 8 * found.sum(axis=1), rtol=0.05, atol=0.05):  # those of int8 are rounded
     what = f'{type(model).__name__} adds to its logits, or bends them'
     raise UserError(f'{what}: a shortlist is for models whose logits are a product of the hidden state with a matrix')
-  return found.astype(dtype)
+  return found
 
 
 def _check(model: Model, drafter: tuple[Any, Params], words: Whole) -> None:

@@ -156,3 +156,22 @@ def translator(tmp_path_factory):
     shapes = jax.eval_shape(module.init, jax.random.key(0))
     medusa.save_heads(place / name, (module, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)), 'another')
   return place / 'model'
+
+
+@pytest.fixture(scope='session')
+def networks(translator):
+  """Untrained draft networks for the translator, by their kind."""
+  import jax
+
+  import fastdec as fd
+  from fastdec.heads.block import BlockNetwork
+  from fastdec.heads.eagle import EagleNetwork
+  from fastdec.training.drafts.start import layers_like
+
+  model, _ = fd.load(translator)
+  sizes = {'layers': layers_like(model, 1), 'vocab_size': 30, 'd_target': 8}
+  found = {}
+  for kind, module in (('eagle', EagleNetwork(**sizes)), ('block', BlockNetwork(**sizes, k=4, markov=2))):
+    found[kind] = translator.parent / kind
+    fd.save_draft(found[kind], (module, jax.jit(module.init)(jax.random.key(5))))
+  return found

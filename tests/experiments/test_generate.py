@@ -7,7 +7,6 @@ import pathlib
 import shutil
 
 import hypothesis
-import jax
 import numpy as np
 import pytest
 import rich.console
@@ -16,11 +15,7 @@ from hypothesis import strategies as st
 import fastdec as fd
 from experiments.tools import generation, prompt_file, self_check, streaming
 from fastdec import folders
-from fastdec.folders.drafts import save_draft
-from fastdec.heads.block import BlockNetwork
-from fastdec.heads.eagle import EagleNetwork
 from fastdec.tokenizers.reader import Reader
-from fastdec.training.drafts.start import layers_like
 from tests.decoding.fakes import HashLM
 
 REFERENCE = pathlib.Path(__file__).parents[3] / 'shared' / 'reference' / 'drafts' / 'eagle3'
@@ -77,18 +72,6 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, wor
     assert ', 2: ' in lines[2] and ', 3: ' not in lines[2]
   if words == [f'--draft={translator}']:  # a model that drafts for itself is always right
     assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
-
-
-@pytest.fixture(scope='module')
-def networks(translator):
-  """Untrained draft networks for the translator, by their kind."""
-  model, _ = fd.load(translator)
-  sizes = {'layers': layers_like(model, 1), 'vocab_size': 30, 'd_target': 8}
-  found = {}
-  for kind, module in (('eagle', EagleNetwork(**sizes)), ('block', BlockNetwork(**sizes, k=4, markov=2))):
-    found[kind] = translator.parent / kind
-    save_draft(found[kind], (module, jax.jit(module.init)(jax.random.key(5))))
-  return found
 
 
 @pytest.mark.parametrize('kind, words, places', [('eagle', ['--gamma=2'], 2), ('block', ['--nodes=6'], 3)])

@@ -100,7 +100,7 @@ def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
   half = fd.shortlist((MODEL, params), fresh('eagle'), np.arange(WORDS), 12)
   short = fd.shortlist((MODEL, params), half, np.arange(4, WORDS), 8)
   assert short[1]['ids'].tolist() == [1, *range(4, 11)]
-  np.testing.assert_array_equal(short[1]['output'], output_of(MODEL, params)[short[1]['ids']])
+  np.testing.assert_array_equal(short[1]['output'], output_of(MODEL, params, D)[short[1]['ids']])
   fd.save_draft(tmp_path / 'draft', short)
   module, loaded = fd.load_draft(tmp_path / 'draft')
   assert module == short[0]
@@ -150,7 +150,9 @@ def test_logits_that_are_no_product_are_refused():
   params = CONV.init(jax.random.key(0))
   params = jax.tree.map(lambda x: x + jnp.ones_like(x), params)  # the bias too
   with pytest.raises(fd.UserError, match='adds to its logits, or bends them: a shortlist is for models whose logits'):
-    fd.shortlist((CONV, params), (BlockwiseHeads(2, D, D), {}), np.arange(WORDS), 4)
+    fd.shortlist(
+      (CONV, params), (BlockwiseHeads(2, D, D), BlockwiseHeads(2, D, D).init(jax.random.key(0))), np.arange(WORDS), 4
+    )
 
 
 def test_heads_say_how_few_words_they_have():

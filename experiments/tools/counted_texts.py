@@ -1,4 +1,4 @@
-"""The texts that a pool of n-grams is counted on: lines of a file, or what `experiments.generate` has written."""
+"""The texts that n-grams or words are counted in: lines of a file, or what `experiments.generate` has written."""
 
 import pathlib
 from collections.abc import Sequence
