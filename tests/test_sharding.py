@@ -1,5 +1,6 @@
 """Meshes: eight virtual devices give what one gives, the cache is born in parts, and mistakes are named."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -264,6 +265,8 @@ def test_heads_have_tables_by_their_layout(mesh, layout):
   heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, layout=layout)
   split = {'separate': {'w2'}, 'paper': {'w1', 'b1', 'w2'}}[layout]
   assert specs(place(shapes(heads), mesh, heads.partition(2))).keys() == split
+  few = dataclasses.replace(heads, short=6)
+  assert specs(place(shapes(few), mesh, few.partition(2))).keys() == split | {'output'}
 
 
 @pytest.mark.parametrize('own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own'])

@@ -12,8 +12,10 @@ def texts_of(files: Sequence[pathlib.Path]) -> list[str]:
   """All texts, file by file.
 
   Raises:
-    UserError: a file cannot be read, or has a line that is no text.
+    UserError: there is no file, one cannot be read, or has a line that is no text.
   """
+  if not files:
+    raise UserError('there are no files of texts: name one or more, with commas between them')
   found = []
   for file in files:
     lines = read_prompts(file, 'a text')

@@ -134,10 +134,10 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
     UserError: the folder is there already or cannot be written, or the heads are of another kind than the published.
   """
   module, params = heads
-  if not isinstance(module, MedusaHeads) or module.output_bias:
+  if not isinstance(module, MedusaHeads) or module.output_bias or module.rooted or module.markov or module.short:
     raise UserError(
-      'published heads are residual blocks and projections without a bias, and these are others: keep them in a model'
-      ' folder (fastdec.folders.save)'
+      'published heads are residual blocks on a hidden state and projections to all words without a bias, and these are'
+      ' others: keep them in a model folder (fastdec.folders.save)'
     )
   folder = pathlib.Path(folder)
   if folder.exists():

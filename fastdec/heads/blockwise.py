@@ -86,8 +86,12 @@ class BlockwiseHeads(Context):
   def partition(self, devices: int) -> Table:
     """By hidden units; see `fastdec.sharding`. The separate heads' first matrix stays whole: its slices, one for each
     head, would otherwise lie on one device each."""
-    others = (r'(^|/)w2$', P(None, None, 'model')), (r'(^|/)output$', P('model'))
-    return ((r'(^|/)[wb]1$', P('model')), *others) if self.layout == 'paper' else others
+    rows = [(r'(^|/)w2$', P(None, None, 'model'))]
+    if self.layout == 'paper':
+      rows.append((r'(^|/)[wb]1$', P('model')))
+    if self.short:
+      rows.append((r'(^|/)output$', P('model')))
+    return tuple(rows)
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
@@ -171,6 +175,7 @@ class BlockwiseHeads(Context):
       dropout_key: None switches dropout off.
       before: the token before the one predicted, for a Markov bias.
     """
+    self.check_whole()
     first = self.offsets[0]
 
     def one(x):

@@ -47,6 +47,11 @@ class Context:
       given = f'markov={self.markov} with words={self.words}'
       raise UserError(f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary')
 
+  def check_whole(self) -> None:
+    """Raises UserError for heads with a short list of words, which are not trained."""
+    if self.short:
+      raise UserError('heads are trained among all words: train them first, and shorten what comes out (fd.shortlist)')
+
   @property
   def beside(self) -> int:
     """The width of what is read beside the hidden state."""

@@ -89,7 +89,8 @@ class MedusaHeads(Context):
     Raises:
       UserError: own projections of another size than the model's, or without the bias that it has.
     """
-    dtype = np.result_type(np.float32, *(x.dtype for x in jax.tree.leaves(params)))
+    self.check_whole()
+    dtype = widest_float(params)
     fresh_bias = self.fresh_bias(jax.random.key(0))
     if self.vocab_size is None:
       return self._blocks(dtype) | fresh_bias
@@ -140,6 +141,7 @@ class MedusaHeads(Context):
     There is no dropout here: `dropout_key` is not used. `before` is the token before the one predicted, for a Markov
     bias; the rest is as in `logits`, at any positions.
     """
+    self.check_whole()
     heads = [functools.partial(self._output, params[name], root=root) for name in _names(self.depth)]
     if self.vocab_size is None:
       logits = project(jax.lax.switch(offset, [lambda x: x, *heads], hidden))
@@ -182,3 +184,9 @@ class MedusaHeads(Context):
 
 def _names(count: int, of: str = 'head') -> list[str]:
   return [f'{of}_{i}' for i in range(count)]
+
+
+def widest_float(params: Params) -> Any:
+  """The widest type of the floating leaves, float32 at least."""
+  floats = (leaf.dtype for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.floating))
+  return np.result_type(np.float32, *floats)

@@ -20,11 +20,12 @@ from jaxtyping import Array, Float, Int
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.heads.draft import DraftNetwork
-from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.draft import DraftNetwork, check_target
+from fastdec.heads.medusa import MedusaHeads, widest_float
 from fastdec.models.api import Model, Params, vocabulary_projection
 from fastdec.packed import is_packed
 from fastdec.quantized import is_quantized
+from fastdec.struct import Bound
 
 
 def shortlist(
@@ -77,13 +78,17 @@ def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w'
   Raises:
     UserError: ids that the model does not have.
   """
-  flat = np.asarray(tokens).reshape(-1)
+  try:
+    flat = np.asarray(tokens).reshape(-1)
+  except ValueError as error:  # texts of different lengths
+    raise UserError('tokens is no array: give the ids of all texts one after another') from error
   if not flat.size or not np.issubdtype(flat.dtype, np.integer):
     raise UserError(f'tokens of {flat.dtype}, {flat.size} of them, are no text: give ids, whole numbers')
   if flat.min() < 0 or flat.max() >= model.vocab_size:
     span = f'{flat.min()} to {flat.max()}'
     raise UserError(f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode it anew')
   counts = np.bincount(flat, minlength=model.vocab_size)
+  counts[[model.pad_id, *model.suppressed_ids]] = 0  # what is never guessed
   counts[list(model.eos_ids)] = len(flat) + 1
   return np.sort(np.argsort(-counts, kind='stable')[:words]).astype(np.int32)
 
@@ -94,7 +99,7 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   Raises:
     UserError: the projection is no product with a matrix.
   """
-  dtype = np.result_type(np.float32, *(leaf.dtype for leaf in jax.tree.leaves(params)))
+  dtype = widest_float(params)
   project = vocabulary_projection(model)
   with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
     found = project(params, jnp.eye(d, dtype=dtype)).T
@@ -114,3 +119,18 @@ def _check(model: Model, drafter: tuple[Any, Params], words: Whole) -> None:
   for is_so, what, after in ((is_packed, 'packed', 'pack'), (is_quantized, 'in int8', 'quantize')):
     if is_so(params):
       raise UserError(f'this drafter is {what}: shorten it first, and {after} what comes out')
+  _check_target(model, module, params)
+
+
+def _check_target(model: Model, module: Any, params: Params) -> None:
+  """Raises UserError for a drafter of another model, as far as its sizes say."""
+  if isinstance(module, DraftNetwork):
+    check_target(Bound(module, params), model)
+    return
+  d = getattr(model, 'd_model', module.d_model)
+  if module.d_model != d:
+    raise UserError(f'these heads are for hidden states of {module.d_model}, and this model has {d}: give its own')
+  own = None if 'ids' in params or isinstance(module, BlockwiseHeads) else module.vocab_size
+  for words in (module.words, own):
+    if words not in (None, model.vocab_size):
+      raise UserError(f'these heads are for {words} words, and this model has {model.vocab_size}: give its own')

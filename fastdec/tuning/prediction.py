@@ -3,10 +3,11 @@
   time of a text = prompt + calls * (call of the target on n nodes + draft)
 
 The target's calls are timed by themselves for a few n, and the prompt's share is what they leave of plain decoding.
-Strategies that differ in one size alone are a family. Of a chain, the longest that ran shows how often each place is
-accepted where those before it are, and so how many tokens any shorter one writes a call; of trees, tokens a call are
-taken to grow with the logarithm of their nodes between the smallest and the largest. What is left of the time of those
-two is their draft, and in between it is a straight line. So predicted are those between, whether they ran or not.
+Strategies with one drafter that differ in one size alone are a family. Of a chain, the longest that ran shows how often
+each place is accepted where those before it are, and so how many tokens any shorter one writes a call; of trees, tokens
+a call are taken to grow with the logarithm of their nodes between the smallest and the largest. What is left of the
+time of those two is their draft, and in between it is a straight line. So predicted are those between, whether they ran
+or not.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.topology import Topology
+from fastdec.struct import Bound
 
 STEPWISE = (Speculative, Eagle)  # strategies whose chains cost a call of the drafter for each token
 
@@ -50,23 +52,28 @@ class Ran:
 def member_of(strategy: Any) -> Member | None:
   """The family of a strategy; None for those that have no sizes."""
   match strategy:
-    case Blockwise(k=int(k)):
-      return Member(('heads', repr(strategy.rule)), k - 1, True)
+    case Blockwise(k=int(k), heads=heads):
+      return Member(('heads', _words(heads), repr(strategy.rule)), k - 1, True)
     case PromptLookup(ngram=ngram, k=k):
       return Member(('lookup', ngram), k - 1, True)
-    case Speculative(gamma=gamma, adaptive=False):
-      return Member(('draft model', repr(strategy.rule)), gamma, True)
-    case Eagle(width=1, depth=depth):
-      return Member(('eagle', repr(strategy.rule)), depth, True)
-    case Eagle(width=width, depth=depth, nodes=int(nodes)):
-      return Member(('eagle', width, depth), nodes, False)
-    case BlockDraft(choices=None, k=int(k)):
-      return Member(('block', repr(strategy.rule)), k - 1, True)
-    case BlockDraft(choices=int(nodes)):
-      return Member(('block', strategy.k), nodes, False)
-    case Medusa(choices=Topology() as tree):
-      return Member(('tree', repr(strategy.rule)), tree.n, False)
+    case Speculative(gamma=gamma, adaptive=False, draft=draft):
+      return Member(('draft model', draft.module, repr(strategy.rule)), gamma, True)
+    case Eagle(width=1, depth=depth, draft=draft):
+      return Member(('eagle', draft.module, repr(strategy.rule)), depth, True)
+    case Eagle(width=width, depth=depth, nodes=int(nodes), draft=draft):
+      return Member(('eagle', draft.module, width, depth), nodes, False)
+    case BlockDraft(choices=None, k=int(k), draft=draft):
+      return Member(('block', draft.module, repr(strategy.rule)), k - 1, True)
+    case BlockDraft(choices=int(nodes), draft=draft):
+      return Member(('block', draft.module, strategy.k), nodes, False)
+    case Medusa(choices=Topology() as tree, heads=heads):
+      return Member(('tree', _words(heads), repr(strategy.rule)), tree.n, False)
   return None
+
+
+def _words(heads: Bound) -> int | None:
+  """Of heads that guess among few words (`fd.shortlist`), how many."""
+  return len(heads.params['ids']) if 'ids' in heads.params else None
 
 
 def predicted(

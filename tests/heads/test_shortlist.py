@@ -7,11 +7,12 @@ import pytest
 
 import fastdec as fd
 from fastdec.evaluation.tree_growth import NEVER, head_ranks
+from fastdec.folders.medusa import save_heads
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
-from fastdec.heads.shortlist import output_of
+from fastdec.heads.shortlist import most_frequent, output_of
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
@@ -133,17 +134,47 @@ CONV = FConv(FConvConfig(vocab_size=WORDS, d_embed=D, d_out=D, encoder_layers=((
     ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
     ({'tokens': [3, WORDS]}, 'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew'),
     ({'tokens': []}, 'are no text: give ids, whole numbers'),
+    ({'tokens': [[3, 4], [5]]}, 'tokens is no array: give the ids of all texts one after another'),
     ({'tokens': ['a']}, 'are no text: give ids, whole numbers'),
     ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack what comes out'),
     ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize what comes out'),
   ],
 )
 def test_mistakes(params, change, sentence):
-  drafter = change.get('drafter', (BlockwiseHeads(2, 64, 64), BlockwiseHeads(2, 64, 64).init(jax.random.key(0))))
+  wide = 64 if change.get('of') is fd.pack else D  # narrow kernels are not packed
+  heads = BlockwiseHeads(2, wide, wide)
+  drafter = change.get('drafter', (heads, heads.init(jax.random.key(0))))
   if 'of' in change:
     drafter = drafter[0], change['of'](*drafter)
   with pytest.raises(fd.UserError, match=sentence):
     fd.shortlist((MODEL, params), drafter, change.get('tokens', np.arange(WORDS)), change.get('words', 4))
+
+
+@pytest.mark.parametrize(
+  'module, sentence',
+  [
+    (BlockwiseHeads(2, 8, 8), 'these heads are for hidden states of 8, and this model has 16: give its own'),
+    (BlockwiseHeads(2, D, 8, markov=2, words=9), 'these heads are for 9 words, and this model has 24: give its own'),
+    (MedusaHeads(2, D, vocab_size=9), 'these heads are for 9 words, and this model has 24: give its own'),
+    (EagleNetwork(layers=LAYERS, vocab_size=9, d_target=D), 'this draft is for 9 words, and this model has 24'),
+  ],
+)
+def test_drafters_of_another_model_are_refused(params, module, sentence):
+  with pytest.raises(fd.UserError, match=sentence):
+    fd.shortlist((MODEL, params), (module, module.init(jax.random.key(0))), np.arange(WORDS), 8)
+
+
+@pytest.mark.parametrize('name', ['blockwise', 'medusa', 'medusa, own projections'])
+def test_heads_with_few_words_are_not_trained(params, name):
+  module, short = fd.shortlist((MODEL, params), fresh(name), np.arange(WORDS), 8)
+  with pytest.raises(fd.UserError, match='heads are trained among all words: train them first'):
+    module.logits_at(short, jnp.ones((1, D)), jnp.array(1), lambda x: x)
+  with pytest.raises(fd.UserError, match='and these are others: keep them in a model folder'):
+    save_heads('nowhere', (module, short), 'a model')
+
+
+def test_padding_is_not_counted():
+  assert most_frequent(MODEL, [[3, 0, 0], [0, 0, 5]], 3).tolist() == [1, 3, 5]
 
 
 def test_logits_that_are_no_product_are_refused():

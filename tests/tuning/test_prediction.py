@@ -1,5 +1,6 @@
 """Predictions where all is known: costs that are straight lines, drafts that are accepted by the same chance."""
 
+import numpy as np
 import pytest
 
 import fastdec as fd
@@ -68,7 +69,10 @@ def test_strategies_that_differ_in_one_size_are_a_family():
   assert three.family == six.family and (three.size, six.size) == (2, 5)
   assert prediction.member_of(fd.Blockwise(heads, 3, fd.TopN(2))).family != three.family
   assert prediction.member_of(fd.PromptLookup(2, 4)) == Member(('lookup', 2), 3, True)
-  assert prediction.member_of(fd.Eagle(kit.network('eagle'), 3, 2, 6)) == Member(('eagle', 2, 3), 6, False)
+  short = heads[0], {**heads[1], 'ids': np.arange(5)}
+  assert prediction.member_of(fd.Blockwise(short, 3)).family != three.family
+  draft = kit.network('eagle')
+  assert prediction.member_of(fd.Eagle(draft, 3, 2, 6)) == Member(('eagle', draft[0], 2, 3), 6, False)
   assert prediction.member_of(fd.BlockDraft(kit.network('block'), choices=6)).size == 6
   assert prediction.member_of(fd.Medusa(heads, [[0], [1]])).size == 3
   assert prediction.member_of(fd.Speculative(kit.draft, 3, adaptive=True)) is None
