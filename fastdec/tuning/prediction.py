@@ -23,7 +23,6 @@ from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.topology import Topology
-from fastdec.struct import Bound
 
 STEPWISE = (Speculative, Eagle)  # strategies whose chains cost a call of the drafter for each token
 
@@ -57,23 +56,29 @@ def member_of(strategy: Any) -> Member | None:
     case PromptLookup(ngram=ngram, k=k):
       return Member(('lookup', ngram), k - 1, True)
     case Speculative(gamma=gamma, adaptive=False, draft=draft):
-      return Member(('draft model', draft.module, repr(strategy.rule)), gamma, True)
+      return Member(('draft model', _module(draft), repr(strategy.rule)), gamma, True)
     case Eagle(width=1, depth=depth, draft=draft):
-      return Member(('eagle', draft.module, repr(strategy.rule)), depth, True)
+      return Member(('eagle', _module(draft), repr(strategy.rule)), depth, True)
     case Eagle(width=width, depth=depth, nodes=int(nodes), draft=draft):
-      return Member(('eagle', draft.module, width, depth), nodes, False)
+      return Member(('eagle', _module(draft), width, depth), nodes, False)
     case BlockDraft(choices=None, k=int(k), draft=draft):
-      return Member(('block', draft.module, repr(strategy.rule)), k - 1, True)
+      return Member(('block', _module(draft), repr(strategy.rule)), k - 1, True)
     case BlockDraft(choices=int(nodes), draft=draft):
-      return Member(('block', draft.module, strategy.k), nodes, False)
+      return Member(('block', _module(draft), strategy.k), nodes, False)
     case Medusa(choices=Topology() as tree, heads=heads):
       return Member(('tree', _words(heads), repr(strategy.rule)), tree.n, False)
   return None
 
 
-def _words(heads: Bound) -> int | None:
+def _module(part: Any) -> Any:
+  module, _ = part
+  return module
+
+
+def _words(heads: Any) -> int | None:
   """Of heads that guess among few words (`fd.shortlist`), how many."""
-  return len(heads.params['ids']) if 'ids' in heads.params else None
+  _, params = heads
+  return len(params['ids']) if 'ids' in params else None
 
 
 def predicted(

@@ -83,7 +83,7 @@ def head_logits(
     raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
   embedded = embedding_of(target.module)(target.params, root) if heads.module.rooted else None
 
-  def over_words(outputs: Float[Array, 'b h d']) -> Float[Array, 'b h w']:
+  def over_words(outputs: Float[Array, '*b d']) -> Float[Array, '*b w']:
     if 'output' in heads.params:
       return project(outputs, heads.params['output'])
     return vocabulary_projection(target.module)(target.params, outputs)
