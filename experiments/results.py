@@ -83,6 +83,7 @@ def known_tables() -> dict[str, Draw]:
   from experiments.papers.leviathan2022.cells import SpecCell
   from experiments.papers.stern2018 import image_tables, tables, tree_tables
   from experiments.papers.stern2018.cells import BlockwiseCell
+  from experiments.speed import drafts as draft_costs
   from experiments.speed import images, lm, translation
   from experiments.speed.costs import peers_table
 
@@ -118,6 +119,7 @@ def known_tables() -> dict[str, Draw]:
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_cells(precision.TypeCell, precision.precision_table),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
+    'speed.drafts': of_rows(draft_costs.markdown, SPEED_CONDITIONS),
     'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),
     'speed.lm': of_rows(lm.markdown, SPEED_CONDITIONS),
     'speed.generate_peer': of_rows(peers_table, PEER_CONDITIONS),
