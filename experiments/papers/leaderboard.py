@@ -1,7 +1,8 @@
-"""The leaderboard of docs/results: exact tokens a call and milliseconds a token, one row for each improvement.
+"""The leaderboard of docs/results: exact tokens a call and the clock against greedy decoding, a row an improvement.
 
 It is drawn from the lines of the pages: nothing is kept for it alone. A row is the best of one commit, where it beats
-all before it in tokens a call or in milliseconds a token. Only what writes the model's own greedy text counts.
+all before it in tokens a call, or in how many times as fast as greedy decoding by the same model it is: milliseconds of
+models of different widths say nothing of how they are decoded. Only what writes the model's own greedy text counts.
 """
 
 import pathlib
@@ -27,6 +28,11 @@ class Score(NamedTuple):
   commit: str
   cpus: int | str
   data: str = ''
+
+  @property
+  def speedup(self) -> float:
+    """How many times as fast as greedy decoding it is; 0 where it was not timed."""
+    return 0.0 if self.ms is None or self.plain_ms is None else self.plain_ms / self.ms
 
 
 class Source(NamedTuple):
@@ -78,11 +84,13 @@ SOURCES = {
     Source('multi30k.jsonl', BlockwiseCell, of_blockwise, 'a base of 128'),
     Source('multi30k-256.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
     Source('multi30k-256-plain.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
+    Source('multi30k-384.jsonl', BlockwiseCell, of_blockwise, 'a base of 384'),
     Source('drafts.jsonl', DraftCell, of_draft, 'a base of 128'),
   ),
   'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
 }
-PAGES = {'multi30k-256': 'multi30k', 'multi30k-256-plain': 'multi30k'}  # lines whose page has another name
+OF_MULTI30K = ('multi30k-256', 'multi30k-256-plain', 'multi30k-384')  # lines whose page has another name
+PAGES = dict.fromkeys(OF_MULTI30K, 'multi30k')
 COLUMNS = (
   Column('data', 'data', names_row=True),
   Column('date', 'date', names_row=True),
@@ -90,6 +98,7 @@ COLUMNS = (
   Column('tokens a call', 'tokens', '.2f'),
   Column('ms a token', 'ms', '.3f'),
   Column('greedy', 'plain_ms', '.3f'),
+  Column('times greedy', lambda score: f'{score.speedup:.2f}' if score.speedup else '–'),
   Column('same %', 'same', '.1f', scale=100),
   Column('cores', lambda score: str(score.cpus)),
   Column('commit', lambda score: score.commit[:12]),
@@ -114,15 +123,11 @@ def improvements(scores: Iterable[Score]) -> list[Score]:
   found: list[Score] = []
   for _, several in sorted(by_commit.items(), key=lambda item: (item[0][0], max(one.tokens for one in item[1]))):
     longest = max(several, key=lambda score: score.tokens)
-    fastest = min(several, key=lambda score: _or_never(score.ms))
+    fastest = max(several, key=lambda score: score.speedup)
     rows = []
     if all(longest.tokens > one.tokens for one in found):
       rows.append(longest)
-    if fastest.ms is not None and all(fastest.ms < _or_never(one.ms) for one in found) and fastest not in rows:
+    if fastest.speedup and all(fastest.speedup > one.speedup for one in found) and fastest not in rows:
       rows.append(fastest)
     found += rows
   return found
-
-
-def _or_never(ms: float | None) -> float:
-  return float('inf') if ms is None else ms
