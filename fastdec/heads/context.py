@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.words import OWN
 from fastdec.models.api import Params
+from fastdec.models.layers import project
 
 BIAS = ('before', 'after')  # the parameters of a bias
 
@@ -72,6 +73,10 @@ class Context:
   def shared(self, params: Params) -> Params:
     """The parameters that are no single head's."""
     return {name: params[name] for name in (*BIAS, *OWN) if name in params}
+
+  def over_short(self, params: Params, outputs: Float[Array, '*b d']) -> Float[Array, '*b w']:
+    """Logits over the short list's words."""
+    return project(outputs, params['output'])
 
   def fresh_words(self) -> Params:
     """Parameters of a short list of words: the first, with an output of zeros; {} without one."""

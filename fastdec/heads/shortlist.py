@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fastdec.decoding.settings import Whole, is_whole
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.draft import DraftNetwork, check_target
@@ -28,9 +27,7 @@ from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
 
 
-def shortlist(
-  target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: Whole
-) -> tuple[Any, Params]:
+def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: int) -> tuple[Any, Params]:
   """The drafter, guessing among the most frequent words of a text.
 
   Args:
@@ -110,11 +107,12 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   return found
 
 
-def _check(model: Model, drafter: tuple[Any, Params], words: Whole) -> None:
+def _check(model: Model, drafter: tuple[Any, Params], words: int) -> None:
   module, params = drafter
   if not isinstance(module, BlockwiseHeads | MedusaHeads | DraftNetwork):
     raise UserError(f'{type(module).__name__} guesses no words by a product: give prediction heads or a draft network')
-  if not (is_whole(words, 1, 'iu') and words <= model.vocab_size):
+  is_whole = isinstance(words, int | np.integer) and not isinstance(words, bool)
+  if not (is_whole and 1 <= words <= model.vocab_size):
     raise UserError(f'words={words!r} is not possible: this model has {model.vocab_size}, give 1 or more of them')
   for is_so, what, after in ((is_packed, 'packed', 'pack'), (is_quantized, 'in int8', 'quantize')):
     if is_so(params):

@@ -23,7 +23,6 @@ from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.words import ids_of, suppress_words
 from fastdec.models.api import embedding_of, vocabulary_projection
-from fastdec.models.layers import project
 from fastdec.struct import Bound
 
 
@@ -85,7 +84,7 @@ def head_logits(
 
   def over_words(outputs: Float[Array, '*b d']) -> Float[Array, '*b w']:
     if 'output' in heads.params:
-      return project(outputs, heads.params['output'])
+      return heads.module.over_short(heads.params, outputs)
     return vocabulary_projection(target.module)(target.params, outputs)
 
   logits_bhw = heads.module.logits(heads.params, hidden, over_words, embedded)
