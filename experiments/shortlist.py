@@ -30,8 +30,6 @@ def main(_: list[str]) -> None:
   from fastdec import folders
   from fastdec.errors import UserError
   from fastdec.folders.drafts import is_replaceable
-  from fastdec.heads.draft import check_target
-  from fastdec.struct import Bound
 
   output = pathlib.Path(OUTPUT.value)
   if not is_replaceable(output):
@@ -39,7 +37,6 @@ def main(_: list[str]) -> None:
   folder, texts = folders.open(MODEL.value), texts_of([pathlib.Path(name) for name in TEXTS.value])
   tokens = np.concatenate([folder.tokenizer.encode(text) for text in texts])
   draft = fd.load_draft(DRAFT_HEAD.value)
-  check_target(Bound(*draft), folder.model)
   short = fd.shortlist((folder.model, folder.params()), draft, tokens, WORDS.value)
   fd.save_draft(output, short)
   share = 100 * np.isin(tokens, short[1]['ids']).mean()

@@ -22,7 +22,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.context import Context
-from fastdec.models.api import Params, vocabulary_projection
+from fastdec.models.api import Params, float_type, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
 from fastdec.products import KERNELS
@@ -90,7 +90,7 @@ class MedusaHeads(Context):
       UserError: own projections of another size than the model's, or without the bias that it has.
     """
     self.check_whole()
-    dtype = widest_float(params)
+    dtype = np.result_type(np.float32, float_type(params))
     fresh_bias = self.fresh_bias(jax.random.key(0))
     if self.vocab_size is None:
       return self._blocks(dtype) | fresh_bias
@@ -184,9 +184,3 @@ class MedusaHeads(Context):
 
 def _names(count: int, of: str = 'head') -> list[str]:
   return [f'{of}_{i}' for i in range(count)]
-
-
-def widest_float(params: Params) -> Any:
-  """The widest type of the floating leaves, float32 at least."""
-  floats = (leaf.dtype for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.floating))
-  return np.result_type(np.float32, *floats)

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.draft import DraftNetwork, check_target
-from fastdec.heads.medusa import MedusaHeads, widest_float
-from fastdec.models.api import Model, Params, vocabulary_projection
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.api import Model, Params, float_type, vocabulary_projection
 from fastdec.packed import is_packed
 from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
@@ -35,7 +35,7 @@ def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens:
     drafter: prediction heads, or a draft network, whose words may be few already.
     tokens: int[...], the text: what the target writes for the like of what it will be given, in its own ids. A hundred
       thousand tokens are plenty.
-    words: how many; those are taken too that end a text, and rarer ones where the text has fewer.
+    words: how many. The words that end a text are among them; where the text has too few, others fill the list.
 
   Raises:
     UserError: another kind of drafter; one in int8 or packed; a target whose logits are no product of its hidden state
@@ -52,25 +52,32 @@ def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens:
     places = chosen
   if not len(chosen):
     raise UserError('the drafter has none of these words: give more words, or the text of the model that it is for')
-  ids = {'ids': jnp.asarray(chosen, jnp.int32)}
+  short = {**params, 'ids': jnp.asarray(chosen, jnp.int32)}
   if isinstance(module, MedusaHeads) and module.vocab_size is not None:
-    cut = {name: part | {'projection': jax.tree.map(lambda x: x[places], part['projection'])}
-           for name, part in params.items() if name.startswith('head_')}  # fmt: skip
-    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), {**params, **cut, **ids}
+    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), _cut_projections(short, places)
   if 'output' in params:
-    output = params['output'][places]
+    short['output'] = params['output'][places]
   else:
     d = module.d_target if isinstance(module, DraftNetwork) else module.d_model
-    floats = (leaf.dtype for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.floating))
-    output = output_of(model, model_params, d)[places].astype(jnp.result_type(*floats))
+    short['output'] = output_of(model, model_params, d)[places].astype(float_type(params))
   if not isinstance(module, DraftNetwork):
-    return dataclasses.replace(module, short=len(chosen)), {**params, 'output': output, **ids}
-  after = {'after': params['after'][places]} if 'after' in params else {}
-  return dataclasses.replace(module, words=len(chosen)), {**params, 'output': output, **after, **ids}
+    return dataclasses.replace(module, short=len(chosen)), short
+  if 'after' in params:
+    short['after'] = params['after'][places]
+  return dataclasses.replace(module, words=len(chosen)), short
+
+
+def _cut_projections(params: Params, places: Int[np.ndarray, ' w']) -> Params:
+  """Medusa heads' own projections [v, d], of which these rows are kept."""
+  cut = dict(params)
+  for name, head in params.items():
+    if name.startswith('head_'):
+      cut[name] = head | {'projection': jax.tree.map(lambda x: x[places], head['projection'])}
+  return cut
 
 
 def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w']:
-  """The ids of the most frequent words of a text, in ascending order, those among them that end one.
+  """The ids of a text's most frequent words, in ascending order. The words that end a text are always among them.
 
   Raises:
     UserError: ids that the model does not have.
@@ -96,7 +103,7 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   Raises:
     UserError: the projection is no product with a matrix.
   """
-  dtype = widest_float(params)
+  dtype = np.result_type(np.float32, float_type(params))
   project = vocabulary_projection(model)
   with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
     found = project(params, jnp.eye(d, dtype=dtype)).T

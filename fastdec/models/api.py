@@ -44,6 +44,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -284,6 +285,11 @@ def source_words(model: Model) -> int:
   """How many ids a source may have."""
   own = getattr(model, 'source_vocab_size', None)
   return model.vocab_size if own is None else own
+
+
+def float_type(params: Params) -> Any:
+  """The widest type among the parameters that are no whole numbers."""
+  return np.result_type(*(x.dtype for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)))
 
 
 def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:

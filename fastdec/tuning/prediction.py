@@ -23,6 +23,7 @@ from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.topology import Topology
+from fastdec.struct import Bound
 
 STEPWISE = (Speculative, Eagle)  # strategies whose chains cost a call of the drafter for each token
 
@@ -51,33 +52,27 @@ class Ran:
 def member_of(strategy: Any) -> Member | None:
   """The family of a strategy; None for those that have no sizes."""
   match strategy:
-    case Blockwise(k=int(k), heads=heads):
-      return Member(('heads', _words(heads), repr(strategy.rule)), k - 1, True)
+    case Blockwise(k=int(k), heads=Bound(params=params)):
+      return Member(('heads', _words(params), repr(strategy.rule)), k - 1, True)
     case PromptLookup(ngram=ngram, k=k):
       return Member(('lookup', ngram), k - 1, True)
-    case Speculative(gamma=gamma, adaptive=False, draft=draft):
-      return Member(('draft model', _module(draft), repr(strategy.rule)), gamma, True)
-    case Eagle(width=1, depth=depth, draft=draft):
-      return Member(('eagle', _module(draft), repr(strategy.rule)), depth, True)
-    case Eagle(width=width, depth=depth, nodes=int(nodes), draft=draft):
-      return Member(('eagle', _module(draft), width, depth), nodes, False)
-    case BlockDraft(choices=None, k=int(k), draft=draft):
-      return Member(('block', _module(draft), repr(strategy.rule)), k - 1, True)
-    case BlockDraft(choices=int(nodes), draft=draft):
-      return Member(('block', _module(draft), strategy.k), nodes, False)
-    case Medusa(choices=Topology() as tree, heads=heads):
-      return Member(('tree', _words(heads), repr(strategy.rule)), tree.n, False)
+    case Speculative(gamma=gamma, adaptive=False, draft=Bound(module=draft)):
+      return Member(('draft model', draft, repr(strategy.rule)), gamma, True)
+    case Eagle(width=1, depth=depth, draft=Bound(module=draft)):
+      return Member(('eagle', draft, repr(strategy.rule)), depth, True)
+    case Eagle(width=width, depth=depth, nodes=int(nodes), draft=Bound(module=draft)):
+      return Member(('eagle', draft, width, depth), nodes, False)
+    case BlockDraft(choices=None, k=int(k), draft=Bound(module=draft)):
+      return Member(('block', draft, repr(strategy.rule)), k - 1, True)
+    case BlockDraft(choices=int(nodes), draft=Bound(module=draft)):
+      return Member(('block', draft, strategy.k), nodes, False)
+    case Medusa(choices=Topology() as tree, heads=Bound(params=params)):
+      return Member(('tree', _words(params), repr(strategy.rule)), tree.n, False)
   return None
 
 
-def _module(part: Any) -> Any:
-  module, _ = part
-  return module
-
-
-def _words(heads: Any) -> int | None:
+def _words(params: Any) -> int | None:
   """Of heads that guess among few words (`fd.shortlist`), how many."""
-  _, params = heads
   return len(params['ids']) if 'ids' in params else None
 
 
