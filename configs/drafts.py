@@ -142,7 +142,7 @@ def block(taps=()):
     'k': 8,  # the root and 7 guesses
     'markov': 64,  # rank of the bias; 0: none
     'markov_kind': 'vanilla',  # or 'gated', 'rnn'
-    'candidates': 32,  # words of each row that decoding has the bias put into order
+    'candidates': 0,  # words of each row that decoding has the bias put into order; 0: all
   }
 
 

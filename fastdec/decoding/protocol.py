@@ -263,8 +263,8 @@ class Heads(Protocol):
 
   @property
   def markov(self) -> int:
-    """Rank of a bias from the token guessed before, which has `candidates` and a method `bias` (`heads.context`); 0:
-    there is none."""
+    """Rank of a bias from the token guessed before, for which there is a method `bias` (`heads.context`); 0: there is
+    none."""
     ...
 
   def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:

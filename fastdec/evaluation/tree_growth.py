@@ -26,7 +26,7 @@ from fastdec.heads.words import in_target_words
 from fastdec.struct import Bound
 
 NOTHING = -1  # the rank of a token behind the end
-NEVER = 2**30  # the rank of a token that is no candidate of a head, so that no tree can hold it
+NEVER = 2**30  # the rank of a token that a head cannot guess, so that no tree can hold it
 TURNS = 4  # of growing a tree and finding where its calls begin
 Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
 
@@ -76,10 +76,11 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
 
   def at(one: tuple[Array, Array, Array]) -> Int[Array, 'b h']:
     hidden_bd, root_b, wanted_bh = one
-    logits = in_target_words(heads.params, head_logits(heads, target, hidden_bd, root_b), target.module.vocab_size)
+    logits = head_logits(heads, target, hidden_bd, root_b)
     if heads.module.markov:  # each guess comes behind what was written, since only so may it be accepted
       before_bh = jnp.concatenate([root_b[:, None], wanted_bh[:, :-1]], axis=1)
-      logits = heads.module.among_candidates(logits) + heads.module.bias(heads.params, before_bh)
+      logits += heads.module.bias(heads.params, before_bh).astype(logits.dtype)
+    logits = in_target_words(heads.params, logits, target.module.vocab_size)
     index = jnp.arange(logits.shape[-1], dtype=wanted_bh.dtype)[None, None]
     own = jnp.take_along_axis(logits, wanted_bh[..., None], axis=-1)
     is_before = (logits > own) | ((logits == own) & (index < wanted_bh[..., None]))  # as top_k

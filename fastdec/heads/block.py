@@ -31,7 +31,7 @@ from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Fusion
 from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
 from fastdec.models.api import Params
-from fastdec.models.layers import Dense
+from fastdec.models.layers import Dense, project
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
@@ -142,7 +142,8 @@ class BlockNetwork(DraftNetwork):
     drops_first: 'masks': rows predict their own positions, so that there is one more, the root's, which says nothing.
     markov: rank of the bias from the token guessed before; 0: there is none.
     markov_kind: one of `MARKOV`.
-    candidates: words of each row that the bias may put into another order (None: all).
+    candidates: words of each row that the bias may put into another order. None: all, as in training; with few, chains
+      are shorter, and a call with a large tree costs less.
     has_confidence, confidence_sees_guess: a head that says how sure a row is; whether it reads before[y] too.
   """
 
@@ -153,7 +154,7 @@ class BlockNetwork(DraftNetwork):
   drops_first: bool = False
   markov: int = 0
   markov_kind: str = 'vanilla'
-  candidates: int | None = 32
+  candidates: int | None = None
   has_confidence: bool = False
   confidence_sees_guess: bool = True
 
@@ -256,7 +257,7 @@ class BlockNetwork(DraftNetwork):
     """
     made, carry = self.call(params, params['before'][before], state, carry, method='latent')
     if after is None:
-      return jnp.einsum('...r,vr->...v', made, params['after']), carry
+      return project(made, params['after']), carry
     return jnp.einsum('...r,...mr->...m', made, after), carry
 
   def confidence(self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']) -> Float[Array, '*b']:

@@ -51,7 +51,7 @@ class BlockwiseHeads(Context):
   words: int | None = None  # of the vocabulary, for that bias
   short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
 
-  products = (r'(^|/)(w[12]|output)$',)  # see `fastdec.products`
+  products = (r'(^|/)(w[12]|output|after)$',)  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     if self.k < 2:

@@ -4,8 +4,7 @@ The hidden state that heads read is from before the root was chosen: heads on it
 token that was. With its embedding beside it they know (Hydra's grounding, Ankner et al. 2024, section 3).
 
 A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y], where y is the
-token of the parent. It is added to the best few candidates of each head alone, so a chain or a tree of guesses is found
-without a product over the vocabulary for each of its nodes.
+token of the parent. So a guess behind another takes one product more, of r numbers by the heads' words.
 """
 
 import jax
@@ -26,9 +25,9 @@ class Context:
   Attributes:
     rooted: the root's embedding is read too.
     d_embed: its width (None: d_model).
-    markov: rank of the bias from the token guessed before, by `before` and `after` [words, markov]; 0: there is none.
+    markov: rank of the bias from the token guessed before, by `before` [words, markov] and `after`, as many rows as the
+      heads have words; 0: there is none.
     words: of the vocabulary, for that bias.
-    candidates: words of each head that the bias may put into another order.
     short: words that the heads guess among, of the vocabulary's (`heads.words`); 0: all.
   """
 
@@ -38,7 +37,6 @@ class Context:
   markov: int
   words: int | None
   short: int
-  candidates = 16
 
   def check_context(self) -> None:
     """Raises UserError for settings that no heads can have."""
@@ -89,17 +87,12 @@ class Context:
     if not self.markov:
       return {}
     assert self.words is not None  # by `check_context`
-    shape = self.words, self.markov
-    return {'before': jax.random.normal(key, shape) * self.markov**-0.5, 'after': jnp.zeros(shape)}
+    before = jax.random.normal(key, (self.words, self.markov)) * self.markov**-0.5
+    return {'before': before, 'after': jnp.zeros((self.short or self.words, self.markov))}
 
-  def bias(
-    self, params: Params, before: Int[Array, '*#b'], candidates: Int[Array, '*#b m'] | None = None
-  ) -> Float[Array, '*#b m']:
-    """What the token before adds to the logits of these candidates (None: of all words); axes of length 1 broadcast."""
-    left, after = params['before'][before], params['after']
-    if candidates is None:
-      return jnp.einsum('...r,vr->...v', left, after)
-    return jnp.einsum('...r,...mr->...m', left, after[candidates])
+  def bias(self, params: Params, before: Int[Array, '*b']) -> Float[Array, '*b w']:
+    """What the token before, by the target's id, adds to the logits of the heads' words."""
+    return project(params['before'][before], params['after'])
 
   def corrected(
     self, params: Params, logits: Float[Array, '*b v'], offset: Int[Array, ''], before: Int[Array, '*b'] | None
@@ -109,10 +102,3 @@ class Context:
       return logits
     assert before is not None, 'a Markov bias reads the token before'
     return logits + jnp.where(offset == 0, 0, self.bias(params, before)).astype(logits.dtype)
-
-  def among_candidates(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
-    """The logits of the best `candidates` words; the others are at minus infinity."""
-    if logits.shape[-1] <= self.candidates:
-      return logits
-    values, ids = jax.lax.top_k(logits, self.candidates)
-    return jnp.put_along_axis(jnp.full_like(logits, -jnp.inf), ids, values, axis=-1, inplace=False)

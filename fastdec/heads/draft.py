@@ -87,7 +87,7 @@ class DraftNetwork:
   words: int | None = None
 
   network: ClassVar[type[nn.Module]]
-  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     for name in ('vocab_size', 'd_target'):

@@ -49,7 +49,7 @@ class MedusaHeads(Context):
   words: int | None = None  # of the vocabulary, for that bias
   short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
 
-  products = (KERNELS, r'(^|/)output$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(output|after)$')  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     for name in ('depth', 'd_model', 'layers'):

@@ -53,6 +53,8 @@ def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens:
   if not len(chosen):
     raise UserError('the drafter has none of these words: give more words, or the text of the model that it is for')
   short = {**params, 'ids': jnp.asarray(chosen, jnp.int32)}
+  if 'after' in params:
+    short['after'] = params['after'][places]
   if isinstance(module, MedusaHeads) and module.vocab_size is not None:
     return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), _cut_projections(short, places)
   if 'output' in params:
@@ -60,11 +62,8 @@ def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens:
   else:
     d = module.d_target if isinstance(module, DraftNetwork) else module.d_model
     short['output'] = output_of(model, model_params, d)[places].astype(float_type(params))
-  if not isinstance(module, DraftNetwork):
-    return dataclasses.replace(module, short=len(chosen)), short
-  if 'after' in params:
-    short['after'] = params['after'][places]
-  return dataclasses.replace(module, words=len(chosen)), short
+  sizes = {'words' if isinstance(module, DraftNetwork) else 'short': len(chosen)}
+  return dataclasses.replace(module, **sizes), short
 
 
 def _cut_projections(params: Params, places: Int[np.ndarray, ' w']) -> Params:

@@ -11,7 +11,6 @@ from fastdec.decoding.methods.heads import draft_tokens
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.heads.context import Context
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.struct import Bound
@@ -50,7 +49,7 @@ ROOT = jnp.array([7, 31], jnp.int32)
 
 
 def one_by_one(heads, target, row):
-  """The tree of a row in plain Python: the best `candidates` of each head, put in order behind each parent's token."""
+  """The tree of a row in plain Python: the words of each head, put in order behind each parent's token."""
   embedded = target.module.embedding(target.params, ROOT)
   project = lambda hidden: target.module.unembed(target.params, hidden)
   logits = np.array(heads.module.logits(heads.params, HIDDEN, project, embedded))[row]
@@ -58,10 +57,8 @@ def one_by_one(heads, target, row):
   before, after = (np.asarray(heads.params[name]) for name in ('before', 'after'))
   tokens = [int(ROOT[row])]
   for node in range(1, TREE.n):
-    scores = logits[TREE.depths[node] - 1]
-    candidates = np.argsort(-scores, kind='stable')[: Context.candidates]
-    corrected = scores[candidates] + after[candidates] @ before[tokens[TREE.parents[node]]]
-    tokens.append(int(candidates[np.argsort(-corrected, kind='stable')[TREE.ranks[node]]]))
+    corrected = logits[TREE.depths[node] - 1] + after @ before[tokens[TREE.parents[node]]]
+    tokens.append(int(np.argsort(-corrected, kind='stable')[TREE.ranks[node]]))
   return tokens
 
 
@@ -116,6 +113,6 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
 
   with pytest.raises(UserError, match='Blind gives no embeddings of tokens'):
     draft_tokens(heads, Bound(Blind(MODEL.config), target.params), HIDDEN, ROOT, TREE)
-  wide = Topology.from_choices([[rank] for rank in range(40)])
-  with pytest.raises(UserError, match='asks a head for 40 choices, and there are 16 candidates'):
+  wide = Topology.from_choices([[rank] for rank in range(70)])
+  with pytest.raises(UserError, match='asks a head for 70 choices, and there are 60 words'):
     draft_tokens(heads, target, HIDDEN, ROOT, wide)

@@ -110,8 +110,8 @@ class BlockConfig(DraftConfig):
     return self.k - 1
 
   def network(self, model: Model) -> BlockNetwork:
-    names = ('k', 'markov', 'markov_kind', 'candidates')
-    return BlockNetwork(**self._sizes(model), **{name: getattr(self, name) for name in names})
+    same = {name: getattr(self, name) for name in ('k', 'markov', 'markov_kind')}
+    return BlockNetwork(**self._sizes(model), candidates=self.candidates or None, **same)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once, Stern's idea with eyes.
 
-The network names a few candidates for each token of the block; a bias from the token guessed before puts them in order
-(`lattice`). Their best path is a chain, and their best paths are a tree. The target's features of the accepted tokens
+The network scores the words, or its best few, for each token of the block; a bias from the token guessed before corrects
+that (`lattice`). Their best path is a chain, and their best paths are a tree. The target's features of the accepted tokens
 go into the network's cache after each call: the next pass sees them.
 """
 
@@ -28,6 +28,7 @@ from fastdec.heads.draft import check_target
 from fastdec.heads.tower import DraftCache
 from fastdec.heads.words import suppress_words
 from fastdec.models.api import Model, source_of
+from fastdec.models.layers import look_up
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
@@ -173,31 +174,21 @@ class BlockDrafter:
     cache = module.remember(params, features, positions, cache).commit(None, count)
     return Seen(cache, take_node(features, jnp.maximum(count - 1, 0)))
 
-  @property
-  def _ranks(self) -> int:
-    """Choices that the draft asks for at each token."""
-    if isinstance(self.tree, Topology):
-      return int(self.tree.ranks.max()) + 1
-    return 1 if self.tree is None else WIDTH
-
   def _lattice(self, states: Float[Array, 'b g d'], logits: Float[Array, 'b g w']) -> Lattice:
     """The candidates of each token, and what the one before does to them."""
     module, params = self.draft
-    words, few = logits.shape[-1], module.choices
-    if not module.markov and self.sampling is None:
-      few = min(few, self._ranks)  # nothing puts them into another order
-    if few < words:
-      scores, chosen = best(logits, few)
-    else:
-      scores, chosen = logits, jnp.broadcast_to(jnp.arange(words, dtype=jnp.int32), logits.shape)
-    ids = module.ids(params, chosen)
+    scores, ids, after_bgmr = logits, params.get('ids'), None
+    if module.choices < logits.shape[-1]:
+      scores, chosen = best(logits, module.choices)
+      ids = module.ids(params, chosen)
+      if module.markov:
+        after_bgmr = look_up(params['after'], chosen)  # all at once: looking up is dear, step by step
     if not module.markov:
       return Lattice(scores, ids)
 
-    after_bgmr = params['after'][chosen]  # all at once: looking up is dear, step by step
-
     def bias(i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w r']) -> tuple[Array, Array]:
       state = jnp.broadcast_to(states[:, None, i], (*before.shape, states.shape[-1]))
-      return module.bias(params, before, after_bgmr[:, None, i], state, carry)
+      after = None if after_bgmr is None else after_bgmr[:, None, i]
+      return module.bias(params, before, after, state, carry)
 
     return Lattice(scores, ids, bias, jnp.zeros((len(states), 1, module.markov), states.dtype))

@@ -77,7 +77,7 @@ def frontier_rows(depth: int, width: int, nodes: int) -> int:
 
 
 def start(
-  log_q: Float[Array, 'b v'], width: int, nodes: int, ids: Int[Array, ' v'] | Int[Array, 'b v'] | None = None
+  log_q: Float[Array, 'b v'], width: int, nodes: int, ids: Int[Array, ' v'] | Int[Array, 'b 1 v'] | None = None
 ) -> Growing:
   """Level 1: the best children of the root.
 
@@ -85,10 +85,11 @@ def start(
     log_q: log-probabilities of the token behind the root; minus infinity for what is never emitted.
     width: children of each node, and nodes of each frontier at most.
     nodes: of the finished tree, the root included. The sizes must be possible (`check_sizes`).
-    ids: the token that each entry of log_q stands for, in all rows or in each; None: their own indices. They differ.
+    ids: the token that each entry of log_q stands for, in all rows or, with an axis for nodes, in each; None: their own
+      indices. They differ.
   """
   nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))  # sums in bfloat16 would all tie
-  tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, _each(ids))
+  tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, ids)
   tokens_bf, scores_bf = (x[:, : frontier_width(1, width, nodes)] for x in (tokens_bw, scores_bw))
   numbers = jnp.broadcast_to(1 + jnp.arange(tokens_bf.shape[1], dtype=jnp.int32), tokens_bf.shape)
   origin, found = jnp.zeros_like(tokens_bf), (tokens_bw, scores_bw)
@@ -96,14 +97,14 @@ def start(
 
 
 def advance(
-  growing: Growing, log_q: Float[Array, 'b f v'], ids: Int[Array, ' v'] | Int[Array, 'b _ v'] | None = None
+  growing: Growing, log_q: Float[Array, 'b #f v'], ids: Int[Array, ' v'] | Int[Array, 'b #f v'] | None = None
 ) -> Growing:
   """One level more.
 
   Args:
     growing: as `start` or `advance` returned it.
-    log_q: log-probabilities of the token behind each node of the frontier.
-    ids: as in `start`, where those of each row have an axis for nodes, of length 1 if all nodes share them.
+    log_q: log-probabilities of the token behind each node of the frontier, or behind all alike.
+    ids: as in `start`.
   """
   width = growing.width
   tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
@@ -177,20 +178,25 @@ def check_sizes(depth: Any, width: Any, nodes: Any, choices: int | None = None) 
   return depth, width, nodes
 
 
-def _each(ids: Int[Array, '...'] | None) -> Int[Array, '...'] | None:
-  """Ids of the root's row, with an axis for nodes."""
-  return ids if ids is None or ids.ndim == 1 else ids[:, None]
+def named(
+  ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']
+) -> Int[Array, 'b p w']:
+  """The tokens with these indices, of all rows' or of each node's `ids`; None: the indices themselves."""
+  if ids is None:
+    return index
+  return ids[index] if ids.ndim == 1 else jnp.take_along_axis(ids, index, axis=-1)
 
 
 def _children(
-  scores: Float[Array, 'b p'], log_q: Float[Array, 'b p v'], width: int, ids: Int[Array, '...'] | None
+  scores: Float[Array, 'b p'],
+  log_q: Float[Array, 'b #p v'],
+  width: int,
+  ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None,
 ) -> tuple[Int[Array, 'b c'], Float[Array, 'b c']]:
   """Tokens and scores of the best children of each node, side by side: c = p * width."""
   best_bpw, index_bpw = best(log_q, width)
   # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than its parent.
   best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0)).astype(scores.dtype)
-  tokens_bpw = index_bpw
-  if ids is not None:
-    tokens_bpw = ids[index_bpw] if ids.ndim == 1 else jnp.take_along_axis(ids, index_bpw, axis=-1)
   scores_bpw = scores[..., None] + best_bpw
+  tokens_bpw = jnp.broadcast_to(named(ids, index_bpw), scores_bpw.shape)
   return tokens_bpw.reshape(len(scores), -1), scores_bpw.reshape(len(scores), -1)

@@ -16,12 +16,11 @@ from fastdec.decoding.methods.lattice import Lattice, fill
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.heads.words import ids_of, suppress_words
+from fastdec.heads.words import suppress_words
 from fastdec.models.api import embedding_of, vocabulary_projection
 from fastdec.struct import Bound
 
@@ -54,19 +53,14 @@ def draft_tokens(
 ) -> Int[Array, 'b n']:
   """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias: behind its parent)."""
   logits_bhw = head_logits(heads, target, hidden, root)
-  words = logits_bhw.shape[-1]
-  ranks = int(topology.ranks.max()) + 1
-  most = min(words, heads.module.candidates) if heads.module.markov else words
-  if ranks > most:
-    what = 'words' if most == words else 'candidates'
-    raise UserError(f'the tree asks a head for {ranks} choices, and there are {most} {what}: give ranks below {most}')
-  scores_bhm, words_bhm = best(logits_bhw, most if heads.module.markov else ranks)
-  ids_bhm = ids_of(heads.params, words_bhm)
+  words, ranks = logits_bhw.shape[-1], int(topology.ranks.max()) + 1
+  if ranks > words:
+    raise UserError(f'the tree asks a head for {ranks} choices, and there are {words} words: give ranks below {words}')
 
   def bias(i: int, before: Int[Array, 'b w'], carry: None) -> tuple[Float[Array, 'b w m'], None]:
-    return heads.module.bias(heads.params, before, ids_bhm[:, None, i]), carry
+    return heads.module.bias(heads.params, before), carry
 
-  return fill(Lattice(scores_bhm, ids_bhm, bias if heads.module.markov else None), root, topology)
+  return fill(Lattice(logits_bhw, heads.params.get('ids'), bias if heads.module.markov else None), root, topology)
 
 
 def head_logits(

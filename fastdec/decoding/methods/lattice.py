@@ -1,8 +1,8 @@
-"""Drafts from one pass that names a few candidates for each of the next g tokens: a lattice.
+"""Drafts from one pass that scores the candidates, few words or all, for each of the next g tokens: a lattice.
 
-A bias from the token before may put the candidates of each token into another order (DSpark's Markov head, over few
-candidates), so that the best path of the lattice is a chain of guesses, and its best paths together are a tree. The
-network does not run again: what follows costs g small steps on arrays of m candidates.
+A bias from the token before may put the candidates of each token into another order (DSpark's Markov head), so that the
+best path of the lattice is a chain of guesses, and its best paths together are a tree. The network does not run again:
+what follows costs g small steps on arrays of m candidates.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
+from fastdec.decoding.methods.growing import named
 from fastdec.decoding.sampling import best, draw, given
 from fastdec.decoding.topology import Topology
 
@@ -24,7 +25,7 @@ Bias = Callable[[int, Array, Carry], tuple[Array, Carry]]
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-  """m candidates, best first and all different, for each of the g tokens behind the root.
+  """m candidates, all different, for each of the g tokens behind the root. Of equal scores the first counts more.
 
   `bias(i, before, carry)` is what the tokens before the i-th, [b, w], add to the scores of its candidates, [b, w, m],
   and what the bias of the next token is to be given as carry, arrays [b, w, ...]; the first is given `carry`,
@@ -32,22 +33,22 @@ class Lattice:
   """
 
   scores: Float[Array, 'b g m']  # logits, or log-probabilities
-  ids: Int[Array, 'b g m']
+  ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None  # their tokens, or all guesses' alike; None: 0, 1, ...
   bias: Bias | None = None
   carry: Carry = None
 
-  def corrected(self, i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b w m'], Carry]:
-    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next."""
+  def corrected(self, i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b #w m'], Carry]:
+    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next; without
+    a bias they are the same behind all, and have an axis of length 1."""
     scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
-      return jnp.broadcast_to(scores_b1m, (*before.shape, scores_b1m.shape[-1])), carry
+      return scores_b1m, carry
     added_bwm, carry = self.bias(i, before, carry)
     return scores_b1m + added_bwm.astype(scores_b1m.dtype), carry
 
-  def tokens(self, i: int, choice: Int[Array, 'b *n']) -> Int[Array, 'b *n']:
-    """The tokens of the i-th token's candidates with these indices."""
-    flat = jnp.take_along_axis(self.ids[:, i], choice.reshape(len(choice), -1), axis=-1)
-    return flat.reshape(choice.shape)
+  def ids_of(self, i: int) -> Int[Array, 'b 1 m'] | Int[Array, ' m'] | None:
+    """The i-th token's candidates, with an axis for what is before them."""
+    return self.ids if self.ids is None or self.ids.ndim == 1 else self.ids[:, i : i + 1]
 
 
 def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
@@ -56,8 +57,9 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
   On a chain that is the best path, token by token.
   """
   if lattice.bias is None:
-    drafts = lattice.ids[:, topology.depths[1:] - 1, topology.ranks[1:]].astype(root.dtype)
-    return jnp.concatenate([root[:, None], drafts], axis=1)
+    choice_bgr = best(lattice.scores, int(topology.ranks.max()) + 1)[1]
+    tokens_bgr = named(lattice.ids, choice_bgr).astype(root.dtype)
+    return jnp.concatenate([root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1)
   tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
   carry_bn = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), topology.n, *x.shape[2:])), lattice.carry)
   for depth in range(1, topology.max_depth + 1):
@@ -66,8 +68,8 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
     corrected_bpm, carry_bp = lattice.corrected(depth - 1, tokens_bn[:, parents], of_parents)
     choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the better before
-    drafts = lattice.tokens(depth - 1, choice_bpr[:, which, topology.ranks[nodes]])
-    tokens_bn = tokens_bn.at[:, nodes].set(drafts.astype(root.dtype))
+    tokens_bpr = named(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
+    tokens_bn = tokens_bn.at[:, nodes].set(tokens_bpr[:, which, topology.ranks[nodes]])
     carry_bn = jax.tree.map(lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp)
   return tokens_bn
 
@@ -83,18 +85,18 @@ def grow(
     temperatures: divide the corrected scores of each level: how far its confidence is to be trusted. None: 1.
   """
 
-  def log_q(i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b w m'], Carry]:
+  def log_q(i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b #w m'], Carry]:
     scores, carry = lattice.corrected(i, before, carry)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     return jax.nn.log_softmax(scores if temperatures is None else scores / temperatures[i], axis=-1), carry
 
   first, carry = log_q(0, root[:, None], lattice.carry)
-  tree = growing.start(first[:, 0], width, nodes, lattice.ids[:, 0])
-  for i in range(1, lattice.ids.shape[1]):
+  tree = growing.start(first[:, 0], width, nodes, lattice.ids_of(0))
+  for i in range(1, lattice.scores.shape[1]):
     origin = tree.origin
     of_parents = jax.tree.map(lambda x, at=origin: jax.vmap(operator.getitem)(x, at), carry)
     law, carry = log_q(i, tree.tokens, of_parents)
-    tree = growing.advance(tree, law, lattice.ids[:, i : i + 1])
+    tree = growing.advance(tree, law, lattice.ids_of(i))
   return growing.finish(tree, root)
 
 
@@ -114,13 +116,24 @@ def sample(
     root, which is not drawn. They are the laws behind the tokens that were drawn before, as `Rejection` asks.
   """
   tokens_bn, carry, laws = root[:, None], lattice.carry, []
-  for i in range(lattice.ids.shape[1]):
+  for i in range(lattice.scores.shape[1]):
     corrected_b1m, carry = lattice.corrected(i, tokens_bn[:, -1:], carry)
     log_q_b1m = law(corrected_b1m)
     drawn_b1 = draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q_b1m)
-    tokens_bn = jnp.concatenate([tokens_bn, lattice.tokens(i, drawn_b1).astype(root.dtype)], axis=1)
+    token_b1 = named(lattice.ids_of(i), drawn_b1[..., None])[..., 0].astype(root.dtype)
+    tokens_bn = jnp.concatenate([tokens_bn, token_b1], axis=1)
     laws.append(jnp.exp(log_q_b1m))
-  q_bgm = jnp.concatenate(laws, axis=1)
-  q_bgv = jnp.zeros((*q_bgm.shape[:2], words), q_bgm.dtype)
-  q_bgv = jnp.put_along_axis(q_bgv, lattice.ids, q_bgm, axis=-1, inplace=False)
+  q_bgv = _over_words(lattice.ids, jnp.concatenate(laws, axis=1), words)
   return tokens_bn, jnp.pad(q_bgv, ((0, 0), (1, 0), (0, 0)))
+
+
+def _over_words(
+  ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None, q: Float[Array, 'b g m'], words: int
+) -> Float[Array, 'b g v']:
+  """Laws of candidates as laws over the vocabulary."""
+  if ids is None:
+    return q
+  whole = jnp.zeros((*q.shape[:2], words), q.dtype)
+  if ids.ndim == 1:
+    return whole.at[..., ids].set(q)
+  return jnp.put_along_axis(whole, ids, q, axis=-1, inplace=False)

@@ -68,8 +68,8 @@ def grown(laws, names, width, nodes):
   table = jnp.asarray(NAMES[names], jnp.int32)
   shared = {'own': None, 'vocabulary': table[0]}
   root = jnp.zeros(len(laws), jnp.int32)
-  ids = lambda before: shared[names] if names in shared else table[before]
-  levels = [start(laws[:, 0, 0], width, nodes, ids(root))]
+  ids = lambda before: shared[names] if names in shared else table[before]  # with an axis for nodes
+  levels = [start(laws[:, 0, 0], width, nodes, ids(root[:, None]))]
   for i in range(1, laws.shape[1]):
     before = levels[-1].tokens
     levels.append(advance(levels[-1], jnp.take_along_axis(laws[:, i], before[..., None], axis=1), ids(before)))

@@ -122,6 +122,31 @@ def test_a_bias_may_remember_the_path(kind):
       paths.append([*path, int(tokens[row, node])])
 
 
+ORDER = np.roll(np.arange(WORDS), 4)  # of a list of words that all guesses share
+
+
+@pytest.mark.parametrize('with_bias', [True, False])
+@pytest.mark.parametrize('words', [None, ORDER], ids=['all words', 'a list of words'])
+def test_candidates_need_no_order_and_no_names(words, with_bias):
+  """All words give what they give when they are ranked and named one by one."""
+  shown = np.arange(WORDS) if words is None else words
+
+  def bias(i, before, carry):
+    return jnp.asarray(TABLE)[before][..., shown], carry
+
+  scores, ids = jnp.asarray(LOGITS)[..., shown], None if words is None else jnp.asarray(words, jnp.int32)
+  whole, ranked = Lattice(scores, ids, bias if with_bias else None), of(*best(jnp.asarray(LOGITS), WORDS), with_bias)
+  tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])
+  np.testing.assert_array_equal(fill(whole, ROOT, tree), fill(ranked, ROOT, tree))
+  (tokens, topology), (expected, of_ranked) = (grow(each, ROOT, 3, 16) for each in (whole, ranked))
+  np.testing.assert_array_equal(tokens, expected)
+  np.testing.assert_array_equal(topology.parents, of_ranked.parents)
+  keys = jax.random.split(jax.random.key(0), ROWS)
+  tokens, q = sample(whole, ROOT, Sampling(1e-4).law, keys, WORDS)  # so cold that the best is drawn
+  np.testing.assert_array_equal(tokens, fill(ranked, ROOT, Topology.chain(GUESSES + 1)))
+  np.testing.assert_allclose(np.take_along_axis(q, tokens[..., None], -1)[:, 1:], 1, atol=1e-5)
+
+
 def test_a_tree_of_width_1_is_the_chain():
   tokens, _, mask = grown(1, GUESSES + 1)
   np.testing.assert_array_equal(tokens, fill(lattice(), ROOT, Topology.chain(GUESSES + 1)))
