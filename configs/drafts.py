@@ -153,7 +153,7 @@ def network(taps=()):
     'taps': taps,  # the base's layers whose states are read; (): the state that it predicts by
     'words': 0,  # of a draft vocabulary, the most frequent ones of the training text; 0: all
     'dropout': 0.0,
-    'init': 'target',  # the layers begin as the base's last ones; or 'fresh'
+    'init': 'target',  # the layers begin as the base's last ones; or 'fresh'; or a folder: all of a trained draft's
     'entry': 'joined',  # eagle: or 'beside' (EAGLE-3)
   }
 

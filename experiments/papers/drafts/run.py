@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
 
 from experiments.lab import record
 from experiments.lab.run import InWorkdir, Job, carry_out, fields_of
@@ -19,14 +21,15 @@ from experiments.lab.text import OnModelText, Text
 from experiments.papers.drafts.settings import DraftExperiment, words_of
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.folders.drafts import save_draft
+from fastdec.folders.drafts import draft_content, load_draft, save_draft
+from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Params
 from fastdec.sharding import Table, partition_of
 from fastdec.struct import Bound
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import draft_accuracy
-from fastdec.training.drafts.start import begin, frequent
+from fastdec.training.drafts.start import INITS, begin, frequent
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 
 SAMPLE = 16  # batches of the training text that a draft is looked at on, beside those of the dev set
@@ -69,7 +72,7 @@ class DraftRun(InWorkdir):
     if module.words is not None:
       ids = frequent(words_of(material), module.vocab_size, module.words)
     key = jax.random.key(experiment.seed)
-    draft = Bound(module, begin(module, target, jax.random.fold_in(key, 1), experiment.draft.init, ids))
+    draft = Bound(module, self._begun(module, target, jax.random.fold_in(key, 1), ids))
     dev = material.own_dev_batches() if experiment.data.own else material.dev_batches()
     if not dev:
       raise UserError('the dev set has no sentence that fits into config.data.row_length: give longer rows')
@@ -77,6 +80,20 @@ class DraftRun(InWorkdir):
     self.claim(material.content)  # a wrong config has shown by now
     table = self._partition(target, module)
     return carry_out(job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table)
+
+  def _begun(self, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None) -> Params:
+    """What the draft begins at: `config.draft.init`."""
+    init = self.experiment.draft.init
+    if init in INITS:
+      return begin(module, target, key, init, ids)
+    known, params = load_draft(init)
+    if known != module:
+      names = [field.name for field in dataclasses.fields(known)]
+      other = [name for name in names if getattr(known, name) != getattr(module, name, None)]
+      raise UserError(f'{init} holds another draft than config.draft means ({", ".join(other)}): give its settings')
+    if ids is not None and not np.array_equal(params['ids'], ids):
+      raise UserError(f'{init} drafts other words than those that are frequent in this text: give the text it is of')
+    return {name: x for name, x in params.items() if name != 'warmth'}
 
   def _job(self, material: Text, target: Bound, draft: Bound, dev: list[Any], sample: list[Any]) -> Job:
     """The task, what it is evaluated by, and how its result is saved."""
@@ -143,6 +160,8 @@ class DraftRun(InWorkdir):
     data = dataclasses.replace(experiment.data, distilled=distilled, own=own)
     parts = {'draft': experiment.draft, 'loss': experiment.loss, 'data': data, 'training': experiment.run}
     plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
+    if experiment.draft.init not in INITS:
+      plain['draft']['init'] = draft_content(experiment.draft.init)
     if content is not None:
       plain['data']['content'] = content
     together = {'p1_share': experiment.p1_share} if experiment.regime == 'both' else {}

@@ -1,6 +1,7 @@
 """What `configs/drafts.py` means: heads or a draft network for a finished base, and how it is trained."""
 
 import dataclasses
+import pathlib
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -35,7 +36,7 @@ class DraftConfig:
   taps: tuple[int, ...]
   words: int
   dropout: float
-  init: Literal['target', 'fresh']
+  init: str
   entry: str
 
   def __post_init__(self) -> None:
@@ -43,7 +44,9 @@ class DraftConfig:
     at_least(0, 'draft', words=self.words)
     if not 0 <= self.dropout < 1:
       raise UserError(f'config.draft.dropout={self.dropout} is not possible: give 0 for none, or below 1')
-    assert self.init in INITS
+    if self.init not in INITS and not pathlib.Path(self.init).is_dir():
+      given = f'config.draft.init={self.init} is not possible'
+      raise UserError(f'{given}: give {" or ".join(INITS)}, or the folder of a trained draft, which there is not')
 
   @property
   def depth(self) -> int:

@@ -1,8 +1,8 @@
 """Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once, Stern's idea with eyes.
 
-The network scores the words, or its best few, for each token of the block; a bias from the token guessed before corrects
-that (`lattice`). Their best path is a chain, and their best paths are a tree. The target's features of the accepted tokens
-go into the network's cache after each call: the next pass sees them.
+The network scores the words, or its best few, for each token of the block; a bias from the token guessed before puts
+them in order (`lattice`). Their best path is a chain, and their best paths are a tree. The target's features of the
+accepted tokens go into the network's cache after each call: the next pass sees them.
 """
 
 import os

@@ -178,9 +178,7 @@ def check_sizes(depth: Any, width: Any, nodes: Any, choices: int | None = None) 
   return depth, width, nodes
 
 
-def named(
-  ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']
-) -> Int[Array, 'b p w']:
+def named(ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']) -> Int[Array, 'b p w']:
   """The tokens with these indices, of all rows' or of each node's `ids`; None: the indices themselves."""
   if ids is None:
     return index

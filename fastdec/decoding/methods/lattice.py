@@ -38,8 +38,10 @@ class Lattice:
   carry: Carry = None
 
   def corrected(self, i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b #w m'], Carry]:
-    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next; without
-    a bias they are the same behind all, and have an axis of length 1."""
+    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next.
+
+    Without a bias they are the same behind all, and have an axis of length 1.
+    """
     scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
       return scores_b1m, carry

@@ -9,7 +9,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.folders.drafts import load_draft
+from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from tests.experiments.conftest import ROOT, run
@@ -98,6 +98,22 @@ def test_both_are_trained_together_on_a_teacher_s_text(table, own, words, launch
   assert model == base and not same(params, before)
   assert isinstance(load_draft(tmp_path / 'both')[0], EagleNetwork)
   assert json.loads((tmp_path / 'both' / 'config.json').read_text())['p1_share'] == 0.5
+
+
+def test_a_draft_may_begin_as_one_that_was_trained(own, words, launch, tmp_path):
+  """At a rate of next to nothing it stays what it was; and the run's record names it by its content."""
+  sizes = {'draft.guesses': 2, 'loss.passes': 2, 'draft.words': 40}
+  assert launch('train', *words(**sizes), f'--workdir={tmp_path}/first').code == 0
+  first = load_draft(tmp_path / 'first')[1]
+  rest = {'draft.init': f'{tmp_path}/first', 'train.constant': 1e-12}
+  ended = launch('train', *words(**sizes | rest), f'--workdir={tmp_path}/second')
+  assert ended.code == 0, ended.err
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), load_draft(tmp_path / 'second')[1], first)
+  record = json.loads((tmp_path / 'second' / 'config.json').read_text())
+  assert record['draft']['init'] == draft_content(tmp_path / 'first')
+  ended = launch('train', *words(**sizes | rest | {'draft.words': 30}), f'--workdir={tmp_path}/third')
+  assert ended.code == 2 and 'holds another draft than config.draft means (words)' in ended.err
+  assert not (tmp_path / 'third').exists()
 
 
 @pytest.mark.parametrize(
