@@ -61,7 +61,7 @@ def heads():
     'layers': 1,  # residual blocks a head
     'own_projection': True,  # false: all share the model's
     'rooted': False,  # heads read the embedding of the root too (Ankner et al. 2024)
-    'markov': 0,  # rank of a bias from the token guessed before, that puts each head's candidates in order; 0: none
+    'markov': 0,  # rank of a bias from the token guessed before, that puts each head's words in order; 0: none
     'draw': 'all',  # heads a minibatch
     'anchors': 0,  # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
     'decay': 0.8,  # each later head's loss counts this many times the one before

@@ -237,7 +237,7 @@ def heads(
     'decay': decay,  # each later head's loss counts this many times the one before
     'dropout': dropout,  # on the heads' hidden units and outputs; short runs need none
     'rooted': rooted,  # heads read the embedding of the root too (Ankner et al. 2024), which the paper's do not
-    'markov': markov,  # rank of a bias from the token guessed before, that orders each head's candidates; 0: none
+    'markov': markov,  # rank of a bias from the token guessed before, that puts each head's words in order; 0: none
     'anchors': anchors,  # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
   }
 

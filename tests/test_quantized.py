@@ -19,7 +19,7 @@ from tests.decoding.models_table import MODELS, TRANSFORMER
 HEADS = {
   'separate': BlockwiseHeads(k=3, d_model=8, d_ff=6, rooted=True, markov=2, words=6),
   'paper': BlockwiseHeads(k=3, d_model=8, d_ff=6, layout='paper'),
-  'medusa': MedusaHeads(depth=2, d_model=8, vocab_size=6, output_bias=True),
+  'medusa': MedusaHeads(depth=2, d_model=8, vocab_size=6, output_bias=True, markov=2, words=6),
 }
 MODULES = {name: model for name, model in MODELS.items() if name != 'ensemble'} | HEADS
 MODULES |= {'transformed': Transformed(TRANSFORMER, BlockwiseHeads(k=2, d_model=8, d_ff=6, first='transformed'))}

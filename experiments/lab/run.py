@@ -71,7 +71,8 @@ class InWorkdir:
     raise NotImplementedError
 
   def _inputs(self) -> tuple[dict[str, str], str]:
-    """What decides the result beside the settings: {'base': hash of the base}, if there is one, and that of the text.
+    """What decides the result beside the settings: the hashes of the base and of what a draft begins at, if there are
+    such, as {'base': ..., 'init': ...}; and that of the text.
 
     Raises:
       UserError: they are not there.
@@ -110,7 +111,7 @@ class InWorkdir:
     """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
     there = record.read(self.workdir)
     distilled = record.part(there, 'data').get('distilled', '')
-    base = {'base': there['base']} if 'base' in there else {}
+    base = {name: there[name] for name in ('base', 'init') if name in there}
     record.check(self.workdir, self._record(there, base, distilled), self.is_finished)
 
   def check_inputs(self) -> None:
@@ -122,6 +123,8 @@ class InWorkdir:
     what = None
     if there.get('base', base.get('base')) != base.get('base'):
       what = f'base than {named_base}'
+    elif there.get('init', base.get('init')) != base.get('init'):
+      what = 'draft to begin at than there'
     elif record.part(there, 'data').get('distilled', '') != distilled:
       what = f'text than {named_text}'
     if what is not None:

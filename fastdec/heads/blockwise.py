@@ -37,7 +37,8 @@ FIRSTS = ('identity', 'transformed')
 class BlockwiseHeads(Context):
   """The heads' sizes: a hashable value. Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d], where w2 is
   [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in 'separate' (f = h * d_ff). Rooted heads have
-  w1 [f, d + e], for embeddings of width e; a Markov bias has before and after [words, markov]."""
+  w1 [f, d + e], for embeddings of width e; a Markov bias has before [words, markov] and after
+  [words that the heads have, markov]."""
 
   k: int  # block size: head 1 is p1, heads 2..k draft
   d_model: int

@@ -45,7 +45,7 @@ class MedusaHeads(Context):
   output_bias: bool = False  # own projections have one: for models whose projection does (published heads have none)
   rooted: bool = False  # the first block reads the root's embedding too: its kernel is [d, d + e]
   d_embed: int | None = None  # the width e of that (None: d_model)
-  markov: int = 0  # rank of a bias from the token guessed before, by before and after [words, markov]; 0: there is none
+  markov: int = 0  # rank of a bias from the token guessed before, by before [words, markov] and after; 0: none
   words: int | None = None  # of the vocabulary, for that bias
   short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
 

@@ -35,8 +35,10 @@ def noisy(params, seed=1):
 
 @pytest.fixture(params=KINDS)
 def heads(request):
+  """With a bias that says more than the heads do: what they rank alone is not what they guess."""
   module = KINDS[request.param]
-  return Bound(module, noisy(module.init(jax.random.key(0))))
+  params = noisy(module.init(jax.random.key(0)))
+  return Bound(module, params | {'after': 8 * params['after']})
 
 
 @pytest.fixture(scope='module')
@@ -48,12 +50,18 @@ HIDDEN = jax.random.normal(jax.random.key(2), (2, D))
 ROOT = jnp.array([7, 31], jnp.int32)
 
 
-def one_by_one(heads, target, row):
-  """The tree of a row in plain Python: the words of each head, put in order behind each parent's token."""
+def before_bias(heads, target, row):
+  """What each head says of a row, in plain logits."""
   embedded = target.module.embedding(target.params, ROOT)
   project = lambda hidden: target.module.unembed(target.params, hidden)
   logits = np.array(heads.module.logits(heads.params, HIDDEN, project, embedded))[row]
   logits[:, 0] = -np.inf
+  return logits
+
+
+def one_by_one(heads, target, row):
+  """The tree of a row in plain Python: the words of each head, put in order behind each parent's token."""
+  logits = before_bias(heads, target, row)
   before, after = (np.asarray(heads.params[name]) for name in ('before', 'after'))
   tokens = [int(ROOT[row])]
   for node in range(1, TREE.n):
@@ -65,6 +73,11 @@ def one_by_one(heads, target, row):
 def test_a_tree_is_filled_behind_the_tokens_of_its_parents(heads, target):
   tokens = draft_tokens(heads, target, HIDDEN, ROOT, TREE)
   assert tokens.tolist() == [one_by_one(heads, target, row) for row in range(2)]
+  ranks = []
+  for row in range(2):
+    logits = before_bias(heads, target, row)[TREE.depths[1:] - 1]
+    ranks.extend((logits > np.take_along_axis(logits, np.asarray(tokens)[row, 1:, None], axis=1)).sum(axis=1))
+  assert max(ranks) > 16  # the bias reaches far down
   without = {name: x for name, x in heads.params.items() if name not in ('before', 'after')}
   plain = Bound(dataclasses.replace(heads.module, markov=0, words=None), without)
   assert not np.array_equal(tokens, draft_tokens(plain, target, HIDDEN, ROOT, TREE))

@@ -61,6 +61,7 @@ class DraftRun(InWorkdir):
       budget: seconds, None for endless.
     """
     experiment, config = self.experiment, self.experiment.run
+    self._check_init()
     self._check_text()
     target = self._target()
     module = experiment.draft.network(target.module)
@@ -81,15 +82,18 @@ class DraftRun(InWorkdir):
     table = self._partition(target, module)
     return carry_out(job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table)
 
+  @property
+  def _begins_trained(self) -> bool:
+    return self.experiment.draft.init not in INITS
+
   def _begun(self, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None) -> Params:
     """What the draft begins at: `config.draft.init`."""
     init = self.experiment.draft.init
-    if init in INITS:
+    if not self._begins_trained:
       return begin(module, target, key, init, ids)
-    known, params = load_draft(init)
-    if known != module:
-      names = [field.name for field in dataclasses.fields(known)]
-      other = [name for name in names if getattr(known, name) != getattr(module, name, None)]
+    known, params = load_draft(init, dtype='float32')
+    other = differences(known, module)
+    if other:
       raise UserError(f'{init} holds another draft than config.draft means ({", ".join(other)}): give its settings')
     if ids is not None and not np.array_equal(params['ids'], ids):
       raise UserError(f'{init} drafts other words than those that are frequent in this text: give the text it is of')
@@ -124,6 +128,14 @@ class DraftRun(InWorkdir):
 
     return Job(task, evaluate, save)
 
+  def _check_init(self) -> None:
+    """Raises UserError where there is nothing to begin at."""
+    init = self.experiment.draft.init
+    if self._begins_trained and not (init and pathlib.Path(init).is_dir()):
+      raise UserError(
+        f'config.draft.init={init!r} is no folder: give one with a trained draft, or {" or ".join(INITS)}'
+      )
+
   def _check_text(self) -> None:
     """Raises UserError where the text is not for this regime."""
     own, distilled = self.experiment.data.own, self.experiment.data.distilled
@@ -147,7 +159,10 @@ class DraftRun(InWorkdir):
     return (*partition_of(target.module, devices), *partition_of(draft, devices))
 
   def _inputs(self) -> tuple[dict[str, str], str]:
-    return {'base': folders.content(self.base)}, self._text(folders.open(self.base).model).distilled_key()
+    contents = {'base': folders.content(self.base)}
+    if self._begins_trained:
+      contents['init'] = draft_content(self.experiment.draft.init)
+    return contents, self._text(folders.open(self.base).model).distilled_key()
 
   def _names_of_inputs(self) -> tuple[str, str]:
     return str(self.base), self.experiment.data.own or self.experiment.data.distilled
@@ -160,10 +175,25 @@ class DraftRun(InWorkdir):
     data = dataclasses.replace(experiment.data, distilled=distilled, own=own)
     parts = {'draft': experiment.draft, 'loss': experiment.loss, 'data': data, 'training': experiment.run}
     plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
-    if experiment.draft.init not in INITS:
-      plain['draft']['init'] = draft_content(experiment.draft.init)
+    if self._begins_trained:
+      plain['draft']['init'] = 'a trained draft'  # `base` has its content
     if content is not None:
       plain['data']['content'] = content
     together = {'p1_share': experiment.p1_share} if experiment.regime == 'both' else {}
     named = {'kind': experiment.kind, 'regime': experiment.regime, 'seed': experiment.seed}
     return {**named, **together, **plain, **base}
+
+
+def differences(known: DraftNetwork, wanted: DraftNetwork) -> list[str]:
+  """The settings by which one draft is not the other; those that no parameter was trained with do not count."""
+  found = []
+  for part, at, to in (('', known, wanted), ('layers.', known.layers, wanted.layers)):
+    if type(at) is not type(to):
+      return [f'{part}{type(at).__name__} for {type(to).__name__}']
+    names = [field.name for field in dataclasses.fields(at) if not _is_free(field.name)]
+    found += [part + name for name in names if getattr(at, name) != getattr(to, name)]
+  return found
+
+
+def _is_free(name: str) -> bool:
+  return name in ('layers', 'dtype', 'candidates') or name.endswith('dropout')

@@ -1,7 +1,6 @@
 """What `configs/drafts.py` means: heads or a draft network for a finished base, and how it is trained."""
 
 import dataclasses
-import pathlib
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -23,7 +22,7 @@ from fastdec.models.taps import check_taps
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig
 from fastdec.training.drafts.losses import DraftLoss
-from fastdec.training.drafts.start import INITS, layers_like
+from fastdec.training.drafts.start import layers_like
 
 MODELS = {'translation': Transformer, 'lm': LM}  # what a base is
 
@@ -44,9 +43,6 @@ class DraftConfig:
     at_least(0, 'draft', words=self.words)
     if not 0 <= self.dropout < 1:
       raise UserError(f'config.draft.dropout={self.dropout} is not possible: give 0 for none, or below 1')
-    if self.init not in INITS and not pathlib.Path(self.init).is_dir():
-      given = f'config.draft.init={self.init} is not possible'
-      raise UserError(f'{given}: give {" or ".join(INITS)}, or the folder of a trained draft, which there is not')
 
   @property
   def depth(self) -> int:

@@ -69,7 +69,7 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     parents, which = np.unique(topology.parents[nodes], return_inverse=True)
     of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
     corrected_bpm, carry_bp = lattice.corrected(depth - 1, tokens_bn[:, parents], of_parents)
-    choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the better before
+    choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the first
     tokens_bpr = named(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
     tokens_bn = tokens_bn.at[:, nodes].set(tokens_bpr[:, which, topology.ranks[nodes]])
     carry_bn = jax.tree.map(lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp)

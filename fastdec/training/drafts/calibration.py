@@ -107,17 +107,18 @@ def _guessed(
 def _as_decoded(
   draft: Bound, target: Bound, state: Float[Array, 'b a d'], before: Int[Array, 'b a'], carry: Float[Array, 'b a r']
 ) -> tuple[Float[Array, 'b a w'], Float[Array, 'b a r']]:
-  """The logits that trees are grown by: a block's are those of its candidates alone."""
+  """The logits that trees are grown by: those of a block's candidates alone, where it has not all words."""
   module, params = draft
   logits = suppress_words(params, module.logits(params, target, state), target.module.suppressed_ids)
   if not isinstance(module, BlockNetwork):
     return logits, carry
-  least = jax.lax.top_k(logits, module.choices)[0][..., -1:]
-  kept = jnp.where(logits >= least, logits, -jnp.inf)
+  if module.choices < logits.shape[-1]:
+    least = jax.lax.top_k(logits, module.choices)[0][..., -1:]
+    logits = jnp.where(logits >= least, logits, -jnp.inf)
   if not module.markov:
-    return kept, carry
+    return logits, carry
   bias, carry = module.bias(params, before, None, state, carry)
-  return kept + bias, carry
+  return logits + bias, carry
 
 
 def _confidences(logits: Float[Array, 'b a w']) -> Float[Array, 'g m']:

@@ -20,6 +20,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.tower import own_cache
+from fastdec.heads.words import suppress_words
 from fastdec.models.lm import LMConfig
 from fastdec.models.stacks import StackConfig
 from fastdec.struct import Bound
@@ -122,6 +123,29 @@ def test_a_static_tree_has_the_same_guesses_at_any_temperature():
     root = jnp.full(3, 4, jnp.int32)
     guesses.append(strategy.drafter.propose(target, state.drafter, root, None)[0].tokens)
   np.testing.assert_array_equal(*guesses)
+
+
+@pytest.mark.parametrize('words', [None, WORDS - 2])
+def test_a_block_is_the_best_path_over_all_of_its_words(words):
+  """In plain Python, with ids of a draft vocabulary in an order of their own."""
+  case, (module, params) = made('lm with windows'), block('lm with windows', words=words)
+  if words is not None:
+    params = params | {'ids': jnp.asarray(np.random.default_rng(1).permutation(WORDS)[:words], jnp.int32)}
+  target, strategy = Bound(case.model, case.params), fd.BlockDraft((module, params))
+  rows = case.rows()
+  _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
+  state = strategy.init(target, jax.device_put(prompt), MAX_LEN, None).drafter
+  root = jnp.array([4, 2, 5], jnp.int32)
+  tokens = strategy.drafter.propose(target, state, root, None)[0].tokens
+  states = module.read(params, target, root, state.last, state.cache)
+  logits = suppress_words(params, module.logits(params, target, states), case.model.suppressed_ids)
+  ids = np.asarray(params.get('ids', np.arange(WORDS)))
+  for row in range(3):
+    path = [int(root[row])]
+    for scores in np.asarray(logits)[row]:
+      corrected = scores + np.asarray(params['after']) @ np.asarray(params['before'])[path[-1]]
+      path.append(int(ids[corrected.argmax()]))
+    assert tokens[row].tolist() == path
 
 
 def behind(prompt, state):

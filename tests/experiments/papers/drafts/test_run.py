@@ -110,10 +110,16 @@ def test_a_draft_may_begin_as_one_that_was_trained(own, words, launch, tmp_path)
   assert ended.code == 0, ended.err
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), load_draft(tmp_path / 'second')[1], first)
   record = json.loads((tmp_path / 'second' / 'config.json').read_text())
-  assert record['draft']['init'] == draft_content(tmp_path / 'first')
-  ended = launch('train', *words(**sizes | rest | {'draft.words': 30}), f'--workdir={tmp_path}/third')
+  assert record['init'] == draft_content(tmp_path / 'first') and record['draft']['init'] == 'a trained draft'
+  free = {'draft.dropout': 0.1, 'draft.words': 30}
+  ended = launch('train', *words(**sizes | rest | free), f'--workdir={tmp_path}/third')
   assert ended.code == 2 and 'holds another draft than config.draft means (words)' in ended.err
+  ended = launch('train', *words('kind=block', **{'draft.init': f'{tmp_path}/first'}), f'--workdir={tmp_path}/third')
+  assert ended.code == 2 and '(EagleNetwork for BlockNetwork)' in ended.err
   assert not (tmp_path / 'third').exists()
+  (tmp_path / 'first').rename(tmp_path / 'moved')
+  ended = launch('train', *words(**sizes | rest), f'--workdir={tmp_path}/fourth')
+  assert ended.code == 2 and 'is no folder: give one with a trained draft, or target or fresh' in ended.err
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,8 @@ def test_a_draft_may_begin_as_one_that_was_trained(own, words, launch, tmp_path)
     ('kind=block', {'draft.k': 1}, ['config.draft.k=1 is not possible: give 2 or more']),
     ('kind=block', {'draft.markov_kind': 'odd'}, ["markov_kind='odd' is unknown"]),
     ('kind=block', {'draft.dropout': 1.0}, ['config.draft.dropout=1.0']),
-    ('kind=block', {'draft.init': 'zero'}, ['config.draft.init', 'target', 'fresh']),
+    ('kind=block', {'draft.init': 'zero'}, ["config.draft.init='zero' is no folder", 'target', 'fresh']),
+    ('kind=eagle', {'draft.init': ''}, ["config.draft.init='' is no folder"]),
     ('kind=block', {'p1_share': 1.0}, ['config.p1_share=1.0']),
   ],
 )
