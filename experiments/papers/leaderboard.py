@@ -86,6 +86,8 @@ SOURCES = {
     Source('multi30k-256-plain.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
     Source('multi30k-384.jsonl', BlockwiseCell, of_blockwise, 'a base of 384'),
     Source('drafts.jsonl', DraftCell, of_draft, 'a base of 128'),
+    Source('drafts-long.jsonl', DraftCell, of_draft, '15,000 steps, a base of 128'),
+    Source('drafts-384.jsonl', DraftCell, of_draft, 'a base of 384'),
   ),
   'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
 }
