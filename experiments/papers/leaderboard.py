@@ -92,7 +92,8 @@ SOURCES = {
   'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
 }
 OF_MULTI30K = ('multi30k-256', 'multi30k-256-plain', 'multi30k-384')  # lines whose page has another name
-PAGES = dict.fromkeys(OF_MULTI30K, 'multi30k')
+OF_DRAFTS = ('drafts-long', 'drafts-384')
+PAGES = dict.fromkeys(OF_MULTI30K, 'multi30k') | dict.fromkeys(OF_DRAFTS, 'drafts')
 COLUMNS = (
   Column('data', 'data', names_row=True),
   Column('date', 'date', names_row=True),
