@@ -31,7 +31,7 @@ from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Fusion
 from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
 from fastdec.models.api import Params
-from fastdec.models.layers import Dense, project
+from fastdec.models.layers import Dense, look_up, project
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
@@ -238,6 +238,10 @@ class BlockNetwork(DraftNetwork):
     """Logits over the draft's words (`ids`), before any bias."""
     return self.words_of(params, target, states)
 
+  def after(self, params: Params, drafted: Int[Array, '*b']) -> Float[Array, '*b r']:
+    """What the bias has of some of the draft's words."""
+    return look_up(params['after'], drafted)
+
   def bias(
     self,
     params: Params,
@@ -251,7 +255,7 @@ class BlockNetwork(DraftNetwork):
     Args:
       params: the draft's parameters.
       before: the target's id of that token: the root for the first row.
-      after: params['after'] of the words that are asked for, behind each token before or behind all (None: all words).
+      after: of the words that are asked for, behind each token before or behind all (None: all words).
       state: of the row that guesses now.
       carry: zeros for the first row, then what the bias of the row before returned.
     """

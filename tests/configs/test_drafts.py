@@ -29,7 +29,6 @@ def test_every_choice_is_a_training(scale, task, kind):
     ('layers', 0, r'config.draft.layers=0'),
     ('words', -1, r'config.draft.words=-1'),
     ('dropout', 1.0, r'config.draft.dropout=1.0'),
-    ('init', 'odd', r'config.draft.init'),
   ],
 )
 def test_a_mistake_in_a_draft_is_a_sentence(name, value, told):

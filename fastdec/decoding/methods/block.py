@@ -28,7 +28,6 @@ from fastdec.heads.draft import check_target
 from fastdec.heads.tower import DraftCache
 from fastdec.heads.words import suppress_words
 from fastdec.models.api import Model, source_of
-from fastdec.models.layers import look_up
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
@@ -182,7 +181,7 @@ class BlockDrafter:
       scores, chosen = best(logits, module.choices)
       ids = module.ids(params, chosen)
       if module.markov:
-        after_bgmr = look_up(params['after'], chosen)  # all at once: looking up is dear, step by step
+        after_bgmr = module.after(params, chosen)  # all at once: looking up is dear, step by step
     if not module.markov:
       return Lattice(scores, ids)
 
