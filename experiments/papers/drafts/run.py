@@ -176,7 +176,7 @@ class DraftRun(InWorkdir):
     parts = {'draft': experiment.draft, 'loss': experiment.loss, 'data': data, 'training': experiment.run}
     plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
     if self._begins_trained:
-      plain['draft']['init'] = 'a trained draft'  # `base` has its content
+      plain['draft']['init'] = 'a trained draft'  # which one, `base` says: its 'init'
     if content is not None:
       plain['data']['content'] = content
     together = {'p1_share': experiment.p1_share} if experiment.regime == 'both' else {}
