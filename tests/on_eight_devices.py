@@ -150,7 +150,7 @@ def rest(params, head_params):
 
 def drafts():
   """The losses of draft networks: one trained on a model that stays, at a sample of places, and one with its model; and
-  whether each decodes on 4 x 2 devices what it does on one."""
+  whether each, and heads with a bias, decode on 4 x 2 devices what they do on one."""
   target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
   same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
   eagle, block = EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)
@@ -162,13 +162,18 @@ def drafts():
   for module, task in tasks.items():
     table = (*TABLE, *module.partition(2))
     found[type(module).__name__] = {'1': losses(task, None, ()), '4 x 2': losses(task, mesh, table)}
-  return {'losses': found, 'decoding': {type(module).__name__: drafted(target, module, mesh) for module in tasks}}
+  biased = BlockwiseHeads(k=4, d_model=16, d_ff=16, rooted=True, markov=2, words=30)
+  modules = (eagle, block, biased)
+  return {'losses': found, 'decoding': {type(module).__name__: drafted(target, module, mesh) for module in modules}}
 
 
 def drafted(target, module, mesh):
-  """Whether a draft writes the same texts by the same blocks on a mesh; with `TopN` also what is wrong is accepted."""
+  """Whether a draft, or heads, write the same texts by the same blocks on a mesh; with `TopN`, by wrong guesses too."""
   params = module.init(jax.random.key(3))
+  if 'after' in params:  # a fresh bias does nothing
+    params['after'] += jax.random.normal(jax.random.key(4), params['after'].shape)
   strategies = {
+    BlockwiseHeads: lambda params: fd.Blockwise((module, params), rule=fd.TopN(15)),
     EagleNetwork: lambda params: fd.Eagle((module, params), 2, 2, 5, fd.TopN(15)),
     BlockNetwork: lambda params: fd.BlockDraft((module, params), rule=fd.TopN(15)),
   }

@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import fastdec as fd
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import LAYOUTS, BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
@@ -35,6 +36,7 @@ from fastdec.sharding import (
   place_rows,
   using,
 )
+from fastdec.training.drafts.start import layers_like
 from fastdec.training.optimizer import OptimizerConfig
 
 ROOT = Path(__file__).parent.parent
@@ -99,7 +101,7 @@ def test_losses_and_gradients_are_those_of_one_device(rest, what):
 @pytest.mark.slow
 def test_draft_networks_learn_and_draft_on_eight_devices_as_on_one():
   found = on_eight_devices('drafts')
-  assert found['decoding'] == {'EagleNetwork': True, 'BlockNetwork': True}
+  assert found['decoding'] == {'EagleNetwork': True, 'BlockNetwork': True, 'BlockwiseHeads': True}
   assert set(found['losses']) == {'EagleNetwork', 'BlockNetwork'}
   for of_kind in found['losses'].values():
     np.testing.assert_allclose(of_kind['4 x 2'], of_kind['1'], rtol=1e-5)
@@ -267,6 +269,20 @@ def test_heads_have_tables_by_their_layout(mesh, layout):
   assert specs(place(shapes(heads), mesh, heads.partition(2))).keys() == split
   few = dataclasses.replace(heads, short=6)
   assert specs(place(shapes(few), mesh, few.partition(2))).keys() == split | {'output'}
+
+
+@pytest.mark.parametrize(
+  'module',
+  [
+    BlockwiseHeads(k=3, d_model=16, d_ff=8, markov=2, words=30),
+    MedusaHeads(depth=2, d_model=16, markov=2, words=30),
+    BlockNetwork(layers=layers_like(MODEL, 1), vocab_size=30, d_target=16, k=3, markov=2),
+  ],
+  ids=lambda module: type(module).__name__,
+)
+def test_a_markov_bias_lies_by_words(mesh, module):
+  found = specs(place(shapes(module), mesh, module.partition(2)))
+  assert found['before'] == found['after'] == P('model')
 
 
 @pytest.mark.parametrize('own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own'])

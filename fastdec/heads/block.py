@@ -28,10 +28,12 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec.cache.kv import LayerKV
 from fastdec.errors import UserError
 from fastdec.heads import tower
+from fastdec.heads.context import BIAS_TABLE
 from fastdec.heads.draft import DraftNetwork, Fusion
 from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
 from fastdec.models.api import Params
 from fastdec.models.layers import Dense, look_up, project
+from fastdec.sharding import Table
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
@@ -190,6 +192,10 @@ class BlockNetwork(DraftNetwork):
     """Candidates for each token."""
     words = self.words or self.vocab_size
     return words if self.candidates is None else min(self.candidates, words)
+
+  def partition(self, devices: int) -> Table:
+    """As `DraftNetwork.partition`, the bias by words too."""
+    return (*(BIAS_TABLE if self.markov else ()), *super().partition(devices))
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters; the bias does nothing yet."""

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.heads.context import Context
+from fastdec.heads.context import BIAS_TABLE, Context
 from fastdec.models.api import Params
 from fastdec.models.layers import affine, dropout, project, project_each, unit_scaling
 from fastdec.sharding import Table
@@ -92,6 +92,8 @@ class BlockwiseHeads(Context):
       rows.append((r'(^|/)[wb]1$', P('model')))
     if self.short:
       rows.append((r'(^|/)output$', P('model')))
+    if self.markov:
+      rows += BIAS_TABLE
     return tuple(rows)
 
   def init(self, key: Array) -> Params:

@@ -9,14 +9,17 @@ token of the parent. So a guess behind another takes one product more, of r numb
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.words import OWN
 from fastdec.models.api import Params
 from fastdec.models.layers import project
+from fastdec.sharding import Table
 
 BIAS = ('before', 'after')  # the parameters of a bias
+BIAS_TABLE: Table = ((r'(^|/)(before|after)$', P('model')),)  # by words, as the logits lie that it is added to
 
 
 class Context:

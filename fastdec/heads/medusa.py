@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.heads.context import Context
+from fastdec.heads.context import BIAS_TABLE, Context
 from fastdec.models.api import Params, float_type, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
@@ -66,7 +66,8 @@ class MedusaHeads(Context):
 
   def partition(self, devices: int) -> Table:
     """Every matrix by its outputs, own projections so by words, as the model's; see `fastdec.sharding`."""
-    return ((r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model')),)
+    row = (r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model'))
+    return (row, *(BIAS_TABLE if self.markov else ()))
 
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters: blocks at zero, own projections random. See `start`."""
