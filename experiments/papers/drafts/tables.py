@@ -82,12 +82,13 @@ def speed_table(cells: Iterable[DraftCell], plans: Iterable[DraftCell] = ()) -> 
 
 
 def all_plans(cells: Iterable[DraftCell]) -> list[DraftCell]:
-  """Every drafter as a chain and as each tree, at each temperature and batch size, that any of these cells has."""
+  """Each drafter of these cells, as a chain and as each tree, at each temperature and batch size that is among them."""
   found = list(cells)
+  drafters = [drafter for drafter in DRAFTERS if drafter in {cell.drafter for cell in found}]
   trees = sorted({cell.tree for cell in found} | {0})
   conditions = sorted({(cell.temperature, cell.batch) for cell in found}) or [(0.0, 1)]
   plans = []
-  for drafter in DRAFTERS:
+  for drafter in drafters:
     shapes = [0] if drafter in CHAINS else trees
     plans += [DraftCell(drafter, tree, *condition) for tree in shapes for condition in conditions]
   return plans
