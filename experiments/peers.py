@@ -1,6 +1,6 @@
 """A peer to compare with: the same trained model in CTranslate2, a decoding engine in C++ (its greedy search).
 
-  python -m experiments.peers --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k/k8-finetune
+  python -m experiments.peers --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k/k10-finetune
 
 Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count those with the
 tokens of our greedy decoding: in float32 all of them, except at near ties. Then single sentences are timed in turn, by

@@ -23,16 +23,12 @@ class Score(NamedTuple):
   tokens: float  # a call
   ms: float | None  # a token
   plain_ms: float | None  # a token, by greedy decoding in turn with it
+  speedup: float  # how many times as fast as that: the median of rounds; 0 where it was not timed
   same: float | None  # share of outputs that are greedy decoding's
   date: str
   commit: str
   cpus: int | str
   data: str = ''
-
-  @property
-  def speedup(self) -> float:
-    """How many times as fast as greedy decoding it is; 0 where it was not timed."""
-    return 0.0 if self.ms is None or self.plain_ms is None else self.plain_ms / self.ms
 
 
 class Source(NamedTuple):
@@ -52,9 +48,11 @@ class Source(NamedTuple):
         yield score._replace(what=', '.join(filter(None, (score.what, self.model))), page=page)
 
 
-def _score(what: str, tokens: float, ms: Any, plain_ms: Any, same: Any, cell: cells.Cell) -> Score:
+def _score(what: str, tokens: float, ms: Any, plain_ms: Any, same: Any, cell: Any) -> Score:
   there = cell.conditions
-  return Score(what, '', tokens, ms, plain_ms, same, there['date'], there['commit'], there.get('cpus', ''))
+  return Score(
+    what, '', tokens, ms, plain_ms, cell.speedup or 0.0, same, there['date'], there['commit'], there.get('cpus', '')
+  )
 
 
 def of_blockwise(cell: BlockwiseCell) -> Score | None:
@@ -84,14 +82,14 @@ SOURCES = {
     Source('multi30k.jsonl', BlockwiseCell, of_blockwise, 'a base of 128'),
     Source('multi30k-256.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
     Source('multi30k-256-plain.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
-    Source('multi30k-384.jsonl', BlockwiseCell, of_blockwise, 'a base of 384'),
+    Source('multi30k-384-one-core.jsonl', BlockwiseCell, of_blockwise, 'a base of 384, 100 texts'),
     Source('drafts.jsonl', DraftCell, of_draft, 'a base of 128'),
     Source('drafts-long.jsonl', DraftCell, of_draft, '15,000 steps, a base of 128'),
     Source('drafts-384.jsonl', DraftCell, of_draft, 'a base of 384'),
   ),
   'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
 }
-OF_MULTI30K = ('multi30k-256', 'multi30k-256-plain', 'multi30k-384')  # lines whose page has another name
+OF_MULTI30K = ('multi30k-256', 'multi30k-256-plain', 'multi30k-384-one-core')  # lines whose page has another name
 OF_DRAFTS = ('drafts-long', 'drafts-384')
 PAGES = dict.fromkeys(OF_MULTI30K, 'multi30k') | dict.fromkeys(OF_DRAFTS, 'drafts')
 COLUMNS = (
@@ -119,7 +117,7 @@ def leaderboard(folder: pathlib.Path) -> Drawn:
 
 
 def improvements(scores: Iterable[Score]) -> list[Score]:
-  """In the order of their days: the best of each commit, where it is better than all before."""
+  """In the order of their days, within one by tokens: the best of each commit, where it is better than all above."""
   by_commit: dict[tuple[str, str], list[Score]] = {}
   for score in scores:
     by_commit.setdefault((score.date, score.commit), []).append(score)

@@ -73,7 +73,7 @@ class Settings:
     if self.pool is not None and not (self.lookup or self.lookahead):
       raise UserError(f'--pool={self.pool} has guesses for text that is drafted from: give --lookahead or --lookup too')
     if self.gamma is not None and self.lookahead:
-      raise UserError(f'--gamma={self.gamma} is about a chain, and --lookahead guesses n-grams of 5: leave it out')
+      raise UserError(f'--gamma={self.gamma} is about a chain, and --lookahead guesses n-grams: leave it out')
     if self.gamma is not None and self.medusa is not None:
       raise UserError(f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead')
     if self.strategy is not None and (self.gamma is not None or self.temperature or self.top_k or self.top_p != 1):

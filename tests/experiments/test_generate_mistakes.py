@@ -25,7 +25,7 @@ MISTAKES = {
   'nodes of nothing': (['--prompt=a', '--nodes=8'], '--nodes=8 is about the tree of a draft network'),
   'nodes of heads': (['--prompt=a', '--heads={model}', '--nodes=8'], '--nodes=8 is about the tree of a draft network'),
   'draft and network': (['--prompt=a', '--draft={model}', '--draft-head={model}'], '--draft and --draft-head each say'),
-  'gamma of lookahead': (['--prompt=a', '--lookahead', '--gamma=3'], '--lookahead guesses n-grams of 5: leave it out'),
+  'gamma of lookahead': (['--prompt=a', '--lookahead', '--gamma=3'], '--lookahead guesses n-grams: leave it out'),
   'pool of nothing': (['--prompt=a', '--pool=p'], '--pool=p has guesses for text that is drafted from: give'),
   'unknown pool': (['--prompt=a', '--lookup', '--pool={files}/nowhere'], '{files}/nowhere is not a file'),
   'gamma 0': (['--prompt=a', '--gamma=0', '--lookup'], '--gamma=0 is not possible'),

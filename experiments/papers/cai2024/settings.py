@@ -36,7 +36,7 @@ class HeadsConfig:
     at_least(0, 'heads', markov=self.markov)
     check_anchors(self.anchors, self.draw)
     if not 0 < self.decay <= 1:
-      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or above 0')
+      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or less, above 0')
     if not 0 < self.p1_share < 1:
       raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
 

@@ -54,7 +54,7 @@ class DraftLoss:
     if min(shares) < 0 or not sum(shares):
       raise UserError(f'ce={self.ce}, kl={self.kl}, tv={self.tv}: give weights of 0 or more, one of them above 0')
     if not 0 < self.decay <= 1:
-      raise UserError(f'decay={self.decay} is not possible: give 1 for equal weights, or above 0')
+      raise UserError(f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0')
 
   @property
   def reads_law(self) -> bool:

@@ -8,7 +8,7 @@ WHEN = {**CONDITIONS, 'date': '2018-11-07', 'cpus': 2}
 
 
 def score(tokens, ms, date, commit='a'):
-  return Score(f'{tokens}', '', tokens, ms, 1.0, 1.0, date, commit, 2)
+  return Score(f'{tokens}', '', tokens, ms, 1.0, 1 / ms if ms else 0.0, 1.0, date, commit, 2)
 
 
 def test_a_row_beats_all_before_in_tokens_or_against_greedy_decoding():
@@ -18,7 +18,7 @@ def test_a_row_beats_all_before_in_tokens_or_against_greedy_decoding():
     score(1.5, 0.4, '2018-11-07'),  # shorter blocks, faster
     score(1.9, 0.45, '2018-11-08', 'b'),  # neither
     score(2.5, None, '2018-11-08', 'c'),  # not timed
-    score(1.8, 0.3, '2018-11-08', 'd')._replace(plain_ms=0.6),  # of a model that is faster anyhow
+    score(1.8, 0.3, '2018-11-08', 'd')._replace(plain_ms=0.6, speedup=2.0),  # of a model that is faster anyhow
     score(2.9, 0.8, '2018-11-09'),  # not the best of its commit
   ])  # fmt: skip
   assert [one.what for one in found] == ['2.0', '1.5', '2.5', '3.0']
