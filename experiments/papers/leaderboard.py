@@ -79,18 +79,25 @@ def of_draft(cell: DraftCell) -> Score | None:
 
 SOURCES = {
   'Multi30k, test_2016_flickr': (
-    Source('multi30k.jsonl', BlockwiseCell, of_blockwise, 'a base of 128'),
+    Source('multi30k-older.jsonl', BlockwiseCell, of_blockwise, 'a base of 128 of 2 layers'),
+    Source('multi30k.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 128'),
     Source('multi30k-256.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
     Source('multi30k-256-plain.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
     Source('multi30k-384-one-core.jsonl', BlockwiseCell, of_blockwise, 'a base of 384, 100 texts'),
     Source('drafts.jsonl', DraftCell, of_draft, 'a base of 128'),
     Source('drafts-long.jsonl', DraftCell, of_draft, '15,000 steps, a base of 128'),
+    Source('drafts-rnn.jsonl', DraftCell, of_draft, 'a bias that remembers, 12,000 steps, a base of 128'),
     Source('drafts-384.jsonl', DraftCell, of_draft, 'a base of 384'),
   ),
   'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
 }
-OF_MULTI30K = ('multi30k-256', 'multi30k-256-plain', 'multi30k-384-one-core')  # lines whose page has another name
-OF_DRAFTS = ('drafts-long', 'drafts-384')
+OF_MULTI30K = (
+  'multi30k-older',
+  'multi30k-256',
+  'multi30k-256-plain',
+  'multi30k-384-one-core',
+)  # lines whose page has another name
+OF_DRAFTS = ('drafts-long', 'drafts-rnn', 'drafts-384')
 PAGES = dict.fromkeys(OF_MULTI30K, 'multi30k') | dict.fromkeys(OF_DRAFTS, 'drafts')
 COLUMNS = (
   Column('data', 'data', names_row=True),
