@@ -35,6 +35,7 @@ class Source(NamedTuple):
   """A file of lines, and what is read of it."""
 
   lines: str
+  page: str  # that shows them
   kind: type[cells.Cell]
   score: Callable[[Any], Score | None]
   model: str = ''  # what else a row says of the model
@@ -43,9 +44,8 @@ class Source(NamedTuple):
     """What counts of a file."""
     for cell in cells.read(folder / self.lines, self.kind):
       score = None if cell.error is not None or 'date' not in cell.conditions else self.score(cell)
-      if score is not None:
-        page = self.lines.partition('.')[0]
-        yield score._replace(what=', '.join(filter(None, (score.what, self.model))), page=page)
+      if score is not None and score.same == 1:
+        yield score._replace(what=', '.join(filter(None, (score.what, self.model))), page=self.page)
 
 
 def _score(what: str, tokens: float, ms: Any, plain_ms: Any, same: Any, cell: Any) -> Score:
@@ -79,26 +79,18 @@ def of_draft(cell: DraftCell) -> Score | None:
 
 SOURCES = {
   'Multi30k, test_2016_flickr': (
-    Source('multi30k-older.jsonl', BlockwiseCell, of_blockwise, 'a base of 128 of 2 layers'),
-    Source('multi30k.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 128'),
-    Source('multi30k-256.jsonl', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
-    Source('multi30k-256-plain.jsonl', BlockwiseCell, of_blockwise, 'a base of 256'),
-    Source('multi30k-384-one-core.jsonl', BlockwiseCell, of_blockwise, 'a base of 384, 100 texts'),
-    Source('drafts.jsonl', DraftCell, of_draft, 'a base of 128'),
-    Source('drafts-long.jsonl', DraftCell, of_draft, '15,000 steps, a base of 128'),
-    Source('drafts-rnn.jsonl', DraftCell, of_draft, 'a bias that remembers, 12,000 steps, a base of 128'),
-    Source('drafts-384.jsonl', DraftCell, of_draft, 'a base of 384'),
+    Source('multi30k-older.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 128 of 2 layers'),
+    Source('multi30k.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'heads that see more, a base of 128'),
+    Source('multi30k-256.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
+    Source('multi30k-256-plain.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 256'),
+    Source('multi30k-384-one-core.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 384, 100 texts'),
+    Source('drafts.jsonl', 'drafts', DraftCell, of_draft, 'a base of 128'),
+    Source('drafts-long.jsonl', 'drafts', DraftCell, of_draft, '15,000 steps, a base of 128'),
+    Source('drafts-rnn.jsonl', 'drafts', DraftCell, of_draft, 'a bias that remembers, 12,000 steps, a base of 128'),
+    Source('drafts-384.jsonl', 'drafts', DraftCell, of_draft, 'a base of 384'),
   ),
-  'faces32': (Source('faces32.jsonl', BlockwiseCell, of_blockwise),),
+  'faces32': (Source('faces32.jsonl', 'faces32', BlockwiseCell, of_blockwise),),
 }
-OF_MULTI30K = (
-  'multi30k-older',
-  'multi30k-256',
-  'multi30k-256-plain',
-  'multi30k-384-one-core',
-)  # lines whose page has another name
-OF_DRAFTS = ('drafts-long', 'drafts-rnn', 'drafts-384')
-PAGES = dict.fromkeys(OF_MULTI30K, 'multi30k') | dict.fromkeys(OF_DRAFTS, 'drafts')
 COLUMNS = (
   Column('data', 'data', names_row=True),
   Column('date', 'date', names_row=True),
@@ -110,7 +102,7 @@ COLUMNS = (
   Column('same %', 'same', '.1f', scale=100),
   Column('cores', lambda score: str(score.cpus)),
   Column('commit', lambda score: score.commit[:12]),
-  Column('page', lambda score: f'[{PAGES.get(score.page, score.page)}]({PAGES.get(score.page, score.page)}.md)'),
+  Column('page', lambda score: f'[{score.page}]({score.page}.md)'),
 )
 
 

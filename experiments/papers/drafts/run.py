@@ -29,7 +29,7 @@ from fastdec.sharding import Table, partition_of
 from fastdec.struct import Bound
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import draft_accuracy
-from fastdec.training.drafts.start import INITS, begin, frequent
+from fastdec.training.drafts.start import begin, frequent
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 
 SAMPLE = 16  # batches of the training text that a draft is looked at on, beside those of the dev set
@@ -61,7 +61,7 @@ class DraftRun(InWorkdir):
       budget: seconds, None for endless.
     """
     experiment, config = self.experiment, self.experiment.run
-    self._check_init()
+    experiment.draft.check_init()
     self._check_text()
     target = self._target()
     module = experiment.draft.network(target.module)
@@ -82,14 +82,10 @@ class DraftRun(InWorkdir):
     table = self._partition(target, module)
     return carry_out(job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table)
 
-  @property
-  def _begins_trained(self) -> bool:
-    return self.experiment.draft.init not in INITS
-
   def _begun(self, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None) -> Params:
     """What the draft begins at: `config.draft.init`."""
     init = self.experiment.draft.init
-    if not self._begins_trained:
+    if not self.experiment.draft.begins_trained:
       return begin(module, target, key, init, ids)
     known, params = load_draft(init, dtype='float32')
     other = differences(known, module)
@@ -128,14 +124,6 @@ class DraftRun(InWorkdir):
 
     return Job(task, evaluate, save)
 
-  def _check_init(self) -> None:
-    """Raises UserError where there is nothing to begin at."""
-    init = self.experiment.draft.init
-    if self._begins_trained and not (init and pathlib.Path(init).is_dir()):
-      raise UserError(
-        f'config.draft.init={init!r} is no folder: give one with a trained draft, or {" or ".join(INITS)}'
-      )
-
   def _check_text(self) -> None:
     """Raises UserError where the text is not for this regime."""
     own, distilled = self.experiment.data.own, self.experiment.data.distilled
@@ -160,7 +148,7 @@ class DraftRun(InWorkdir):
 
   def _inputs(self) -> tuple[dict[str, str], str]:
     contents = {'base': folders.content(self.base)}
-    if self._begins_trained:
+    if self.experiment.draft.begins_trained:
       contents['init'] = draft_content(self.experiment.draft.init)
     return contents, self._text(folders.open(self.base).model).distilled_key()
 
@@ -175,7 +163,7 @@ class DraftRun(InWorkdir):
     data = dataclasses.replace(experiment.data, distilled=distilled, own=own)
     parts = {'draft': experiment.draft, 'loss': experiment.loss, 'data': data, 'training': experiment.run}
     plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
-    if self._begins_trained:
+    if self.experiment.draft.begins_trained:
       plain['draft']['init'] = 'a trained draft'  # which one, `base` says: its 'init'
     if content is not None:
       plain['data']['content'] = content

@@ -1,6 +1,7 @@
 """What `configs/drafts.py` means: heads or a draft network for a finished base, and how it is trained."""
 
 import dataclasses
+import pathlib
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from experiments.lab.captions import Captions, CaptionTraining
 from experiments.lab.settings import TUNED, HeadsConfig, HeadsTraining, RunConfig, at_least
 from experiments.lab.text import OnModelText, Text, TextConfig
 from fastdec.errors import UserError
-from fastdec.heads.block import BlockNetwork
+from fastdec.heads.block import MARKOV, BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -22,7 +23,7 @@ from fastdec.models.taps import check_taps
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig
 from fastdec.training.drafts.losses import DraftLoss
-from fastdec.training.drafts.start import layers_like
+from fastdec.training.drafts.start import INITS, layers_like
 
 MODELS = {'translation': Transformer, 'lm': LM}  # what a base is
 
@@ -48,6 +49,17 @@ class DraftConfig:
   def depth(self) -> int:
     """How many guesses it is looked at and calibrated for."""
     raise NotImplementedError
+
+  @property
+  def begins_trained(self) -> bool:
+    """Whether `init` names a trained draft."""
+    return self.init not in INITS
+
+  def check_init(self) -> None:
+    """Raises UserError where there is nothing to begin at."""
+    if self.begins_trained and not (self.init and pathlib.Path(self.init).is_dir()):
+      choices = ' or '.join(INITS)
+      raise UserError(f'config.draft.init={self.init!r} is no folder: give one with a trained draft, or {choices}')
 
   def network(self, model: Model) -> DraftNetwork:
     """The network for a base.
@@ -103,6 +115,10 @@ class BlockConfig(DraftConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     at_least(2, 'draft', k=self.k)
+    at_least(0, 'draft', markov=self.markov, candidates=self.candidates)
+    if self.markov_kind not in MARKOV:
+      given = f'config.draft.markov_kind={self.markov_kind!r}'
+      raise UserError(f'{given} is unknown: choose one of {", ".join(MARKOV)}')
 
   @property
   def depth(self) -> int:

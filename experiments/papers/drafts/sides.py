@@ -120,6 +120,8 @@ class SideBySide:
   def __post_init__(self) -> None:
     self.base()
     self.small()
+    self.table.eagle.check_init()
+    self.table.block.check_init()
     limit = getattr(self.table.base, 'max_positions', None)
     if limit is not None and self.table.max_len > limit:
       raise UserError(f'config.table.max_len={self.table.max_len} is not possible: max_positions={limit} is the most')

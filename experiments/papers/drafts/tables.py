@@ -86,7 +86,7 @@ def all_plans(cells: Iterable[DraftCell]) -> list[DraftCell]:
   found = list(cells)
   drafters = [drafter for drafter in DRAFTERS if drafter in {cell.drafter for cell in found}]
   trees = sorted({cell.tree for cell in found} | {0})
-  conditions = sorted({(cell.temperature, cell.batch) for cell in found}) or [(0.0, 1)]
+  conditions = sorted({(cell.temperature, cell.batch) for cell in found})
   plans = []
   for drafter in drafters:
     shapes = [0] if drafter in CHAINS else trees

@@ -120,6 +120,9 @@ def test_what_was_not_measured_has_a_row_that_says_so():
   ({'table.temperatures': (-1.0,)}, 'config.table.temperatures=.* give 0'),
   ({'table.distill.beam': 4}, 'config.table.distill writes what the base itself does'),
   ({'table.max_len': 5000}, 'config.table.max_len=5000 is not possible'),
+  ({'table.block.markov_kind': 'odd'}, "config.draft.markov_kind='odd' is unknown: choose one of vanilla, gated, rnn"),
+  ({'table.block.markov': -1}, 'config.draft.markov=-1 is not possible: give 0 or more'),
+  ({'table.eagle.init': 'zero'}, "config.draft.init='zero' is no folder: give one with a trained draft, or target or"),
   ({'regime': 'both'}, 'regime=both trains another base for each draft'),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, message):
