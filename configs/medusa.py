@@ -14,6 +14,7 @@ text
   own        heads are trained on what the target itself writes after the first tokens of the training captions: what
              they are to guess (self-distillation, section 2.3.2)
   data       on the captions as people wrote them
+  mixed      own for Medusa-1, both for Medusa-2, which changes the model: it keeps what it knows of people's text
 """
 
 from configs.common import locked, parse_arg
@@ -23,7 +24,7 @@ from configs.wmt14 import mesh, run, text
 
 def get_config(arg=''):
   """The config of a scale and a text."""
-  choice = parse_arg(arg, scale=('smoke', 'multi30k'), text=('own', 'data'))
+  choice = parse_arg(arg, scale=('smoke', 'multi30k'), text=('own', 'data', 'mixed'))
   config = {'smoke': smoke, 'multi30k': multi30k}[choice.scale]()
   return locked(scale=choice.scale, text=choice.text, seed=0, mesh=mesh(), **config)
 

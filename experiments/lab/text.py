@@ -42,6 +42,7 @@ class TextConfig:
   cache: str
   distilled: str = ''
   own: str = ''
+  mixed: bool = False  # beside what a model wrote, what people did is trained on too
 
   def __post_init__(self) -> None:
     at_least(1, 'data', vocab_size=self.vocab_size, rows=self.rows, row_length=self.row_length)
@@ -70,8 +71,9 @@ class TextConfig:
 
   @property
   def training(self) -> tuple[TextData, ...]:
-    """Where the lines to train on are: those of `data`, or of each folder that a model wrote."""
-    return tuple(self.lines_of(folder, 'train') for folder in self.written) or (self.data,)
+    """Where the lines to train on are: those of each folder that a model wrote, or of `data`, or both."""
+    written = tuple(self.lines_of(folder, 'train') for folder in self.written)
+    return written if written and not self.mixed else (*written, self.data)
 
   def lines_of(self, folder: pathlib.Path, split: Split) -> TextData:
     """Where the lines of a split are that a model wrote."""
@@ -128,8 +130,10 @@ class OnModelText(OnText):
 def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
   """The key of the text to train on, kept while its files are these: to open the text takes a while."""
   keys = []
-  for folder, lines in zip(data.written, data.training, strict=True):
-    keys.append(key_of(folder, open_text(lines, data.cache).key))
+  for folder in data.written:
+    keys.append(key_of(folder, open_text(data.lines_of(folder, 'train'), data.cache).key))
+  if data.mixed:
+    keys.append(open_text(data.data, data.cache).key)
   return keys[0] if len(keys) == 1 else hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]
 
 
@@ -185,11 +189,13 @@ class Text:
     config = self.experiment.data
     if split == 'train' and config.written:
       parts = [self._written(folder, 'train', max_length) for folder in config.written]
+      if config.mixed:
+        parts.append(self._people(split, max_length))
       if len(parts) == 1:
         return parts[0]
       pieces = hashlib.sha256(self.tokenizer.model_proto).hexdigest()
       return union_of(parts, self.experiment.distilled_key(), pieces, max_length, cache_dir=config.cache)
-    return tokens_of(open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache)
+    return self._people(split, max_length)
 
   def own_dev(self) -> TokenPairs:
     """Ids of what the model itself writes for the dev sources; it lies beside the (first) text that is trained on.
@@ -213,6 +219,11 @@ class Text:
     if ids is None:
       return tokens_of(text, split, self.tokenizer, max_length, config.cache)
     return shortened(ids, key_of(folder, text.key, split), max_length, config.cache)
+
+  def _people(self, split: str, max_length: int | None) -> TokenPairs:
+    """Ids of what people wrote."""
+    config = self.experiment.data
+    return tokens_of(open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache)
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     """Endless packed batches, reshuffled every epoch."""

@@ -46,7 +46,7 @@ class MedusaPage(Page[MedusaCell]):
     if name == 'target':
       return Run(self.experiment.on(None), 1, 'regular', None, workdir)
     base = self.workdir / ('target' if name == STAGES[0] else STAGES[0])
-    experiment = self.experiment.on(self._own)
+    experiment = self.experiment.on(self._own, name)
     return Run(experiment, experiment.heads.depth + 1, experiment.regime_of(name), base, workdir)
 
   def calibrations(self) -> Mapping[str, Calibration]:
@@ -77,7 +77,7 @@ class MedusaPage(Page[MedusaCell]):
 
   def _is_written(self) -> bool:
     config = self.experiment.measure
-    return self.experiment.text != 'own' or self_distillation.is_written(
+    return not self.experiment.writes or self_distillation.is_written(
       self._own, self_distillation.wanted(self.workdir / 'target', config.prompt, config.max_len)
     )
 
@@ -90,7 +90,7 @@ class MedusaPage(Page[MedusaCell]):
 
   def nodes(self) -> list[graph.Node]:
     target = self.training(self.run('target'), 'the language model')
-    config, is_own = self.experiment.measure, self.experiment.text == 'own'
+    config, writes = self.experiment.measure, self.experiment.writes
 
     def write(budget: float | None) -> None:
       text, data = self.experiment.on(None).open(), self.experiment.data
@@ -101,11 +101,11 @@ class MedusaPage(Page[MedusaCell]):
       return self.run('target').is_current and self._is_written()
 
     own = []
-    if is_own:
+    if writes:
       own = [graph.Node('own', 'writing text with the language model', ('target',), is_written, write)]
     first, second = STAGES
     trainings = [
-      self.training(self.run(first), TITLES[first], ('own' if is_own else 'target',)),
+      self.training(self.run(first), TITLES[first], ('own' if writes else 'target',)),
       self.training(self.run(second), TITLES[second], (first,)),
     ]
     return [target, *own, *trainings, *map(self._calibration, STAGES), *self.group_nodes()]

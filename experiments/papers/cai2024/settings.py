@@ -73,7 +73,7 @@ class MedusaExperiment(OnModelText, CaptionTraining, HeadsTraining):
   """The whole; fields as in `configs/medusa.py`."""
 
   scale: str
-  text: Literal['own', 'data']
+  text: Literal['own', 'data', 'mixed']
   heads: HeadsConfig
   measure: MeasureConfig
 
@@ -87,15 +87,24 @@ class MedusaExperiment(OnModelText, CaptionTraining, HeadsTraining):
   def run(self, k: int, regime: str) -> RunConfig:
     return self.train if k == 1 else self.freeze if regime == self.regime_of(STAGES[0]) else self.finetune
 
+  @property
+  def writes(self) -> bool:
+    """Whether the model writes text to train on."""
+    return self.text != 'data'
+
   def regime_of(self, stage: str) -> str:
     """The regime of one of STAGES, as `Run` calls it."""
-    frozen, together = ('distil', 'both') if self.text == 'own' else ('regular', 'finetune')
+    frozen, together = ('distil', 'both') if self.writes else ('regular', 'finetune')
     return frozen if stage == STAGES[0] else together
 
-  def on(self, own: pathlib.Path | None) -> 'MedusaExperiment':
-    """With the text that heads are trained on: `own`, if it is the model's; None: with people's."""
-    data = dataclasses.replace(self.data, distilled=str(own) if own and self.text == 'own' else '')
-    return dataclasses.replace(self, data=data)
+  def on(self, own: pathlib.Path | None, stage: str = '') -> 'MedusaExperiment':
+    """With the text that a stage is trained on: people's, what the model wrote into `own`, or both.
+
+    Text `mixed` is both for Medusa-2 alone: there the model itself learns, and is to keep what it knows of people's.
+    """
+    written = str(own) if own and self.writes else ''
+    mixed = bool(written) and self.text == 'mixed' and stage == STAGES[1]
+    return dataclasses.replace(self, data=dataclasses.replace(self.data, distilled=written, mixed=mixed))
 
   def heads_for(self, k: int) -> MedusaHeads:
     """k - 1 heads: with the model's own prediction they write k tokens at most."""

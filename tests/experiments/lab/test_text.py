@@ -1,5 +1,6 @@
 """The text of an experiment: every kind through the config, and a teacher's lines in place of people's."""
 
+import dataclasses
 import json
 import shutil
 
@@ -52,6 +53,16 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
     ('It rains.', 'Es regnet.'),
   ]
   np.testing.assert_array_equal(teacher.dev_batches()[0]['source'], people.dev_batches()[0]['source'])
+
+
+def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
+  people, teacher = text_of(), text_of(distilled=str(distilled))
+  data = dataclasses.replace(teacher.experiment.data, mixed=True)
+  mixed = Text.of(dataclasses.replace(teacher.experiment, data=data))
+  assert mixed.pairs('train') == teacher.pairs('train') + people.pairs('train')
+  assert mixed.pairs('dev') == people.pairs('dev')
+  assert len(mixed.tokens('train', 64)) == len(teacher.tokens('train', 64)) + len(people.tokens('train', 64))
+  assert mixed.experiment.distilled_key() != teacher.experiment.distilled_key()
 
 
 def test_training_batches_pack_the_distilled_pairs(text_of, distilled):

@@ -37,7 +37,12 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 
 @pytest.mark.parametrize(
-  'text, first, regimes', [('own', 'own', ('distil', 'both')), ('data', 'target', ('regular', 'finetune'))]
+  'text, first, regimes',
+  [
+    ('own', 'own', ('distil', 'both')),
+    ('mixed', 'own', ('distil', 'both')),
+    ('data', 'target', ('regular', 'finetune')),
+  ],
 )
 def test_the_graph(tmp_path, text, first, regimes):
   page = MedusaPage(MedusaExperiment.of(changed(text=text)), tmp_path, None, {})
@@ -46,6 +51,7 @@ def test_the_graph(tmp_path, text, first, regimes):
   assert nodes['medusa-2-tree'] == ('medusa-2',) and nodes['medusa-2-published-b1'] == ('medusa-2-tree',)
   assert [page.run(stage).regime for stage in ('medusa-1', 'medusa-2')] == list(regimes)
   assert page.run('medusa-2').base == tmp_path / 'medusa-1'
+  assert [page.run(stage).experiment.data.mixed for stage in ('medusa-1', 'medusa-2')] == [False, text == 'mixed']
   assert sum(name.endswith('-b1') for name in nodes) == 2 * 5
 
 
