@@ -85,14 +85,14 @@ def tiny():
   return {
     'data': text('embedded', vocab_size=2000, rows=16, row_length=64),
     'model': {**TRANSFORMER, **sizes, **nothing_dropped},
-    'train': falling(steps=260, warmup=50, constant=2e-3, every=130),
+    'train': falling(steps=240, warmup=50, constant=2e-3, every=120),
     'retrain': falling(steps=150, warmup=30, constant=1e-3, every=150),
     'freeze': falling(steps=80, warmup=10, constant=2e-3, every=80),
-    'finetune': falling(steps=300, warmup=30, constant=1e-3, every=150, heads_rate=2.0),
+    'finetune': falling(steps=280, warmup=30, constant=1e-3, every=140, heads_rate=2.0),
     'heads': heads(d_ff=128, p1_share=0.5, draw='all', decay=0.8, dropout=0.0, anchors=16, rooted=True, markov=64),
     'distill': distill(),
     'table': table(
-      ks=(2, 4, 6, 8),
+      ks=(2, 4, 8),
       regimes=('regular', 'finetune'),
       rules=('exact', 'top-2', 'top-3'),
       max_len=64,
