@@ -79,7 +79,8 @@ def twice(form: Form, x: Any, kernel: Any, wide: Any) -> Any:
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
   """One row a type, kernel and number of rows: microseconds a product in each form, the call that starts it included,
-  and the time of the chosen form over that of the fastest; panels beside, which kernels must be laid out in before."""
+  and the time of the chosen form over that of the fastest; panels beside where they
+  serve, which kernels must be laid out in before."""
   rows = []
   for dtype in config.dtypes:
     for axes in config.kernels:
@@ -95,7 +96,7 @@ def _measure(config: SpeedConfig, dtype: str, axes: tuple[int, ...], count: int)
   if count == 1:
     forms |= {f'twice, {name}': functools.partial(twice, form) for name, form in FORMS.items()}
   functions = {name: _repeated(form, x, kernel, config.calls) for name, form in forms.items()}
-  if dtype != 'int8':
+  if dtype == 'float32' and count > 1:
     functions['panels'] = _repeated(panel_product, x, packed(kernel), config.calls)  # of a kernel that `fd.pack` made
   timings = measure(functions, config.rounds)
   fastest = {name: 1e6 * timing.spread[0] / config.calls for name, timing in timings.items()}

@@ -49,7 +49,7 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
-  packed = Bound(model, pack(model, target.params)) if config.packed and dtype != 'int8' else None
+  packed = Bound(model, pack(model, target.params)) if config.packed and dtype == 'float32' else None
   drafters: dict[str, Drafter] = {'greedy': NoDraft()}
   drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):

@@ -15,6 +15,8 @@ from fastdec.quantized import Quantized, quantized
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
 FEW = 64  # rows of a call that decodes
+FEW_WHOLE = 16  # in int8
+TURNED = 2**19  # entries of a product that are worth being turned around; of whole numbers half as many
 
 
 Kernel = Float[Array, '*f d'] | Quantized | Packed
@@ -61,20 +63,34 @@ def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -
   1.8 times as long. One row in half precision or in int8 goes in twice: a one-row product is sent to a generated loop,
   several times slower than the product of two rows. And a bfloat16 result is slower than a float32 one. A kernel of
   several output axes that comes second is laid out anew in every call, which for a few rows is most of the time: so it
-  comes first. (One output axis instead would not be split by heads.) A float32 kernel of one output axis is laid out
-  anew for 2 rows and more, in either order, but not with an axis of 1 before it: so it comes first with one, and 2 to
-  16 rows take 0.5 to 0.8 times as long. (bfloat16 is not faster, and int8 is read as it lies in either order.)
+  comes first. (One output axis instead would not be split by heads.) A kernel of one output axis comes first too, with
+  an axis of 1 before it, where several rows meet it (`comes_first`): in float32 it is laid out anew in either order,
+  but not so, and 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU with AMX, 0.5 to 0.7.
   """
   rows = len(x)
   if rows == 1 and x.dtype.itemsize < 4:
     x = jnp.concatenate([x, x])
-  if rows <= FEW and (kernel.ndim > 2 or (rows > 1 and x.dtype.itemsize >= 4)):
+  if comes_first(len(x), kernel):
     first = kernel if kernel.ndim > 2 else kernel[None]
     y = jax.lax.dot_general(first, x, (((first.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide)
     y = jnp.moveaxis(y, -1, 0)
   else:
     y = jax.lax.dot_general(x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide)
   return y[:rows].reshape(rows, *kernel.shape[:-1])
+
+
+def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
+  """Whether a kernel comes first in its product with so many rows: few rows, and a product that is soon turned around.
+
+  What comes out of it is [outputs, rows], and is read in strides: beyond a processor's second-level cache (32,000
+  outputs and more than 16 rows; of whole numbers, whose product is made more quickly, 8) that costs more than it saves.
+  """
+  if kernel.ndim > 2 or rows == 1:
+    return kernel.ndim > 2 and rows <= FEW
+  entries = rows * len(kernel)
+  if kernel.dtype.itemsize == 1:
+    return rows <= FEW_WHOLE and entries <= TURNED // 2
+  return rows <= FEW and entries <= TURNED
 
 
 def project_each(x: Float[Array, 'b h d'], kernels: Float[Array, 'h f d'] | Quantized) -> Float[Array, 'b h f']:
