@@ -32,7 +32,7 @@ quickstart: $(VENV)/.ready
 	@$(BIN)/python -c 'from fastdec.data.text.embedded import generate; print(*(one for one, _ in generate("dev")), sep="\n")' \
 	  > out/quickstart/dev.en
 	$(BIN)/python -m experiments.tune --model=out/quickstart/k8-finetune --heads=out/quickstart/k8-finetune \
-	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=2,3 --nodes=8 --nolookup --nolookahead --budget=1m
+	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=3,7 --nodes=8 --nolookup --nolookahead --budget=50s
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
 	  $(BIN)/python -m experiments.peers --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart/k8-finetune
 

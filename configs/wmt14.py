@@ -85,10 +85,10 @@ def tiny():
   return {
     'data': text('embedded', vocab_size=2000, rows=16, row_length=64),
     'model': {**TRANSFORMER, **sizes, **nothing_dropped},
-    'train': falling(steps=240, warmup=50, constant=2e-3, every=120),
+    'train': falling(steps=230, warmup=50, constant=2e-3, every=115),
     'retrain': falling(steps=150, warmup=30, constant=1e-3, every=150),
     'freeze': falling(steps=80, warmup=10, constant=2e-3, every=80),
-    'finetune': falling(steps=280, warmup=30, constant=1e-3, every=140, heads_rate=2.0),
+    'finetune': falling(steps=250, warmup=30, constant=1e-3, every=125, heads_rate=2.0),
     'heads': heads(d_ff=128, p1_share=0.5, draw='all', decay=0.8, dropout=0.0, anchors=16, rooted=True, markov=64),
     'distill': distill(),
     'table': table(
@@ -97,7 +97,7 @@ def tiny():
       rules=('exact', 'top-2', 'top-3'),
       max_len=64,
       timed=12,
-      sentences=320,
+      sentences=256,
       one_run=True,
     ),
   }
