@@ -1,4 +1,4 @@
-"""Upscales a picture four times, by tiles of 8 x 8 pixels that become 32 x 32, each on its own.
+"""Upscales a picture, by tiles of 8 x 8 pixels that become 32 x 32 or what the model makes of them, each on its own.
 
   python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2] [--output=large.png]
 
@@ -11,8 +11,8 @@ from absl import flags
 from experiments.lab import cli
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished image run', required=True)
-RULE = flags.DEFINE_string('rule', 'distance-2', 'when a guess is accepted: exact, distance-N, min-N')
-OUTPUT = flags.DEFINE_string('output', None, 'the PNG to write (default: <picture>-x4.png beside it)')
+RULE = flags.DEFINE_string('rule', 'distance-2', 'when a guess is accepted: exact, distance-N, window-N, min-N')
+OUTPUT = flags.DEFINE_string('output', None, 'the PNG to write (default: <picture>-x4.png beside it, or x2, ...)')
 ROWS = flags.DEFINE_integer('rows', 16, 'tiles decoded at once', lower_bound=1)
 MOST = flags.DEFINE_integer('most_tiles', 1024, 'refuse pictures of more tiles than this', lower_bound=1)
 
@@ -26,10 +26,10 @@ def main(words: list[str]) -> None:
   if len(words) != 1:
     raise UserError(f'{len(words)} pictures were named: give one, as in experiments.upscale --workdir=... photo.png')
   source = pathlib.Path(words[0])
-  output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x4.png'))
   small = tiles.read(source, MOST.value)
-  tiles.check_output(output, source)
   upscaler = tiles.Upscaler(pathlib.Path(WORKDIR.value), RULE.value, ROWS.value)
+  output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x{upscaler.times}.png'))
+  tiles.check_output(output, source)
   large = upscaler(small)
   tiles.write(output, large)
   print(f'{output}: {large.shape[1]} x {large.shape[0]} pixels')

@@ -10,6 +10,7 @@ from fastdec.errors import UserError
 
 FEW = 256  # tokens that are ranked at first
 BLOCK = 16  # tokens of which `best` ranks the largest at first
+TIE = 1e-3  # of a window's middle, in `centred`
 
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
@@ -39,6 +40,20 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
   few = jnp.take_along_axis(blocks, which[..., None], axis=-2)
   values, places = ranked(few.reshape(*x.shape[:-1], -1), m)
   return values, jnp.take_along_axis(which, places // BLOCK, axis=-1) * BLOCK + places % BLOCK
+
+
+def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
+  """The logarithm of how likely a token at most `reach` ids away is; 0 leaves the logits as they are.
+
+  What to guess by where ids are an order, and a guess within a distance of the right one is accepted (`Distance`). Of
+  windows that are equally likely the one with the likelier middle counts more.
+  """
+  if not reach:
+    return logits
+  wide = jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), axis=-1)
+  v, padded = wide.shape[-1], jnp.pad(wide, [(0, 0)] * (wide.ndim - 1) + [(reach, reach)])
+  near = sum(padded[..., i : i + v] for i in range(2 * reach + 1))
+  return jnp.log(near + TIE * wide)
 
 
 def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:

@@ -10,7 +10,6 @@ from fastdec import extras
 from fastdec.errors import UserError
 
 Images = Shaped[Array | np.ndarray, '...']
-SHAPE = (32, 32, 3)
 
 
 def psnr(images: Images, originals: Images) -> float:
@@ -20,7 +19,7 @@ def psnr(images: Images, originals: Images) -> float:
   all do.
 
   Args:
-    images: uint8[n, 32, 32, 3].
+    images: uint8[n, h, w, 3].
     originals: as many.
 
   Raises:
@@ -38,7 +37,7 @@ def ssim(images: Images, originals: Images) -> float:
   """Structural similarity (Wang et al. 2004), 1 for equal images: the mean over windows of 7 x 7, channels and images.
 
   Args:
-    images: uint8[n, 32, 32, 3].
+    images: uint8[n, h, w, 3].
     originals: as many.
 
   Raises:
@@ -55,8 +54,11 @@ def ssim(images: Images, originals: Images) -> float:
 def _checked(images: Images, originals: Images) -> tuple[np.ndarray, np.ndarray]:
   ours, theirs = np.asarray(images), np.asarray(originals)
   for given in (ours, theirs):
-    if given.dtype != np.uint8 or given.shape[1:] != SHAPE or not len(given):
-      raise UserError(f'images to compare are {given.dtype}{list(given.shape)}: give uint8[n, 32, 32, 3], n from 1')
+    if given.dtype != np.uint8 or given.ndim != 4 or given.shape[-1] != 3 or not len(given):
+      raise UserError(f'images to compare are {given.dtype}{list(given.shape)}: give uint8[n, h, w, 3], n from 1')
+  if ours.shape[1:] != theirs.shape[1:]:
+    sizes = ' with originals of '.join(f'{image.shape[1]} x {image.shape[2]}' for image in (ours, theirs))
+    raise UserError(f'images of {sizes} pixels cannot be compared: give originals of the same size')
   if len(ours) != len(theirs):
     raise UserError(f'{len(ours)} images cannot be compared with {len(theirs)} originals: give one for each')
   return ours, theirs

@@ -31,6 +31,15 @@ from fastdec.sharding import Table
 
 INTENSITIES, CHANNELS = 256, 3
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
+PHASES = 6  # numbers that tell the channel, and the place within a source pixel
+SHARP = 24.0  # as GAIN, of self-attention that starts at neighbours: it looks at single tokens
+# Tokens that say most of the one to come, as rows down and intensities along: that of the pixel before, of the one
+# above, the channels between, ... (three intensities are a pixel)
+NEIGHBOURS = (
+  *((0, -3), (-1, 0), (0, -2), (0, -4)),
+  *((-1, -1), (-1, 3), (-1, -3), (0, -6)),
+  *((-1, 1), (0, -5), (-1, -2), (-1, 2)),
+)
 LONGEST = 100.0  # wavelength of the position signal, over 2 pi: an image is no larger
 
 
@@ -46,12 +55,17 @@ class ImageTransformerConfig(StackConfig):
   source_size: int = 8  # pixels a side
   size: int = 32  # of the output
   block_length: int = 128  # of local attention: B
+  # The signal tells channel and place within a source pixel too, and self-attention starts at neighbours; T2T's has not
+  grid: bool = False
 
   def __post_init__(self) -> None:
     super().__post_init__()
     self._check_sizes('source_size', 'size', 'block_length')
     if self.d_model % 8:
       raise UserError(f'd_model={self.d_model} is not divisible by 8: sines and cosines of rows and columns share half')
+    if self.grid and (self.d_model < 2 * PHASES + 4 or self.head_width < 4):
+      given = f'grid=True with d_model={self.d_model} and heads={self.heads}'
+      raise UserError(f'{given} is not possible: give d_model {2 * PHASES + 4} or more, and 4 to each head')
 
 
 class Network(Stacks):
@@ -61,10 +75,10 @@ class Network(Stacks):
 
   def setup(self) -> None:
     super().setup()
-    d = self.config.d_model
+    d, room = self.config.d_model, PHASES if self.config.grid else 0
 
     def table(name):
-      return self.param(name, lambda _: jnp.tile(ordered_intensities(d), (CHANNELS, 1)))
+      return self.param(name, lambda _: jnp.tile(ordered_intensities(d, room), (CHANNELS, 1)))
 
     self.source_embedding, self.target_embedding = table('source_embedding'), table('target_embedding')
     self.output = Dense((INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d))
@@ -86,7 +100,13 @@ class Network(Stacks):
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
     signal = [sinusoids(at, c.d_model // 4, LONGEST) for at in (row, column * CHANNELS + channel.astype(column.dtype))]
-    x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (c.d_model // 2, 0))).astype(c.dtype)
+    before = c.d_model // 2
+    if c.grid:
+      ratio = c.size // c.source_size if side == 'target' else 1
+      turns = jnp.stack([channel / CHANNELS, pixel // size % ratio / ratio, pixel % size % ratio / ratio], axis=-1)
+      signal = [jnp.sin(2 * np.pi * turns), jnp.cos(2 * np.pi * turns), *signal]
+      before -= PHASES
+    x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (before, 0))).astype(c.dtype)
     return self.drop(x, train)
 
   def unembed(self, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
@@ -103,13 +123,15 @@ class Network(Stacks):
     return Features(hidden, states, source)
 
 
-def ordered_intensities(d: int) -> Float[np.ndarray, 'v d']:
+def ordered_intensities(d: int, room: int = 0) -> Float[np.ndarray, 'v d']:
   """Where embeddings and output start: sines and cosines of the intensity, of unit norm, with periods of 8 to 1,024, in
-  the first half of the width; the position signal has the other half. Near intensities are alike from the first step.
+  the first half of the width, but for some room; the position signal has the other half. Near intensities are alike
+  from the first step.
   """
-  angles = 2 * np.pi * np.arange(INTENSITIES)[:, None] / np.geomspace(8, 1024, d // 4)
-  waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32) * (4 / d) ** 0.5
-  return np.pad(waves, ((0, 0), (0, d // 2)))
+  waves = (d // 2 - room) // 2
+  angles = 2 * np.pi * np.arange(INTENSITIES)[:, None] / np.geomspace(8, 1024, waves)
+  values = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32) * (4 / d) ** 0.5
+  return np.pad(values, ((0, 0), (0, d - 2 * waves)))
 
 
 def attend_to_all(q: Float[Array, 'b n h p'], kv: Any, **how: Any) -> Float[Array, 'b n h p']:
@@ -170,6 +192,9 @@ class ImageTransformer:
     source = jnp.zeros((1, c.source_size, c.source_size, CHANNELS), jnp.uint8)
     params = Network(c).init(key, {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}, train=False)['params']
     for i in range(c.decoder_layers):
+      if c.grid:
+        qkv: Any = params[f'decoder_{i}']['attention']['qkv']
+        qkv['kernel'] = qkv['kernel'].at[:2].set(_looking_back(i, c.heads, c.d_model))
       for name, start in _looking_across(c.heads, c.d_model).items():
         params[f'decoder_{i}']['cross'][name] |= start
     return params
@@ -219,6 +244,10 @@ class ImageTransformer:
     """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""
     return Source(memory.hidden, jnp.ones(memory.hidden.shape[:2], bool))
 
+  def embedding(self, params: Params, tokens: Int[Array, '...']) -> Float[Array, '... d']:
+    """What rooted heads and drafts read of an intensity: how it is embedded as red, as a token says no channel."""
+    return look_up(params['target_embedding'], tokens).astype(self.config.dtype)
+
   def init_cache(self, params: Params, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty ring over the small picture's keys and values."""
     c = self.config
@@ -253,12 +282,39 @@ def _looking_across(h: int, d: int) -> dict[str, Any]:
   """
   p = d // h
   identity = np.eye(d, dtype=np.float32)
-  places = np.stack([identity[d // 2 + np.arange(p) % (d // 2)]] * h)  # [h, p, d]: of the half that tells the position
+  waves = _waves(d, p)
+  places = np.stack([np.pad(identity[waves], ((0, p - len(waves)), (0, 0)))] * h)  # [h, p, d]
   return {
     'q': {'kernel': jnp.asarray(GAIN * places)},
     'kv': {'kernel': jnp.asarray(np.stack([places, identity.reshape(h, p, d)]))},
     'out': {'kernel': jnp.asarray(identity)},
   }
+
+
+def _looking_back(layer: int, h: int, d: int) -> Float[np.ndarray, '2 h p d']:
+  """Where self-attention starts: each head of each layer at a neighbour of its own (`NEIGHBOURS`), by turning the
+  position signal. Queries and keys; what heads do with what they find is learnt.
+  """
+  places, identity = _waves(d, d // h), np.eye(d, dtype=np.float32)
+  each = len(places) // 4
+  scales = np.exp(-np.arange(d // 8) * np.log(LONGEST) / max(d // 8 - 1, 1))[:each]
+  queries, keys = np.zeros((h, d // h, d), np.float32), np.zeros((h, d // h, d), np.float32)
+  keys[:, : len(places)] = identity[places]
+  for head in range(h):
+    down, along = NEIGHBOURS[(layer * h + head) % len(NEIGHBOURS)]
+    for axis, offset in enumerate((down, along + 1)):  # the input in a place is the token before it
+      turn, at = scales * offset, slice(2 * each * axis, 2 * each * (axis + 1))
+      sine, cosine = np.split(identity[places[at]], 2)
+      cos, sin = np.cos(turn)[:, None], np.sin(turn)[:, None]
+      queries[head, at] = SHARP * np.concatenate([cos * sine + sin * cosine, cos * cosine - sin * sine])
+  return np.stack([queries, keys])
+
+
+def _waves(d: int, p: int) -> Int[np.ndarray, ' w']:
+  """Where the position signal has the shortest waves that p numbers have room for: sines and cosines of the row, then
+  of the column."""
+  each = np.arange(max(1, min(p // 4, d // 8)))
+  return np.concatenate([d // 2 + part * (d // 8) + each for part in range(4)])
 
 
 def _flat(pictures: UInt8[Array, 'b height width c']) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:

@@ -69,6 +69,7 @@ VARIANTS: dict[str, Make] = {
   'blockwise paper 4': lambda kit: fd.Blockwise(kit.heads('paper'), 4),
   'blockwise medusa 4': lambda kit: fd.Blockwise(kit.heads('medusa'), 4),
   'blockwise separate 10, top 1': lambda kit: fd.Blockwise(kit.heads('separate'), 10, fd.MinBlock(fd.TopN(1), 1)),
+  'blockwise separate 10, centred': lambda kit: fd.Blockwise(kit.heads('separate'), 10, window=2),
   'blockwise rooted 10': lambda kit: fd.Blockwise(kit.heads('rooted'), 10),
   'blockwise rooted medusa': lambda kit: fd.Blockwise(kit.heads('rooted medusa')),
   'tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), TREE),

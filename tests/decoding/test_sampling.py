@@ -11,7 +11,7 @@ from scipy.stats import chi2_contingency, chisquare
 import fastdec as fd
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import BLOCK, FEW, best, warp
+from fastdec.decoding.sampling import BLOCK, FEW, best, centred, warp
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashHeads, HashLM
 
@@ -50,6 +50,26 @@ def test_the_best_few_are_those_of_the_definition(kind, v):
     expected = np.argsort(-x, axis=-1, kind='stable')[..., :m]
     np.testing.assert_array_equal(ids, expected)
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+
+
+@pytest.mark.parametrize('reach', [0, 1, 3, 20])
+def test_a_window_adds_up_what_is_near(reach):
+  """By the definition, at the ends too; of equal windows the one with the likelier middle."""
+  logits = np.random.default_rng(0).normal(0, 2, (3, 12))
+  law = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+  near = np.array([[row[max(0, i - reach) : i + reach + 1].sum() for i in range(12)] for row in law])
+  found = np.asarray(centred(jnp.asarray(logits), reach))
+  if reach:
+    np.testing.assert_allclose(np.exp(found), near + 1e-3 * law, rtol=1e-5)
+  else:
+    np.testing.assert_array_equal(found, logits.astype(found.dtype))
+  sure = jnp.full(12, -100.0).at[7].set(0.0)
+  assert int(centred(sure, reach).argmax()) == 7
+
+
+def test_what_is_likely_together_goes_before_what_is_likely_alone():
+  logits = jnp.log(jnp.array([0.4, 0.0, 0.0, 0.0, 0.2, 0.2, 0.2]))
+  assert int(centred(logits, 0).argmax()) == 0 and int(centred(logits, 1).argmax()) == 5
 
 
 @hypothesis.given(

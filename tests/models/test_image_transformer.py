@@ -1,5 +1,6 @@
 """The Image Transformer: blocked form, ring and full attention agree; images decode exactly, by every strategy."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -16,7 +17,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
 from fastdec.models.attention import attend, attend_locally
-from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.image_transformer import NEIGHBOURS, ImageTransformer, ImageTransformerConfig, Network
 
 BLOCK, LENGTH, ROWS = 4, 48, 3
 CONFIG = ImageTransformerConfig(
@@ -77,6 +78,42 @@ def full_attention(q, k, v, block):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     out[:, i] = np.einsum('bhs,bhsp->bhp', weights / weights.sum(-1, keepdims=True), v[:, :, seen])
   return out
+
+
+def test_heads_of_a_grid_start_at_neighbours():
+  """Where nothing but the place tells tokens apart, each head sees its neighbour and nothing else."""
+  config = dataclasses.replace(CONFIG, d_model=128, heads=4, size=16, source_size=8, block_length=48, grid=True)
+  model, place = ImageTransformer(config), 5 * 48 + 24  # inside of the picture
+  kernels = jax.jit(model.init)(jax.random.key(0))
+  signal = Network(config).apply(
+    {'params': kernels}, jnp.zeros((1, 768), jnp.int32), jnp.arange(768)[None], 'target', False, method='embed'
+  )[0].at[:, :64].set(0)  # fmt: skip
+  signal /= jnp.sqrt((signal**2).mean(-1, keepdims=True) * 2)
+  for layer, head in itertools.product(range(2), range(4)):
+    q, k, _ = kernels[f'decoder_{layer}']['attention']['qkv']['kernel'][:, head]
+    seen = jax.nn.softmax((signal[place] @ q.T) @ (signal[place - 72 : place + 1] @ k.T).T / 32**0.5)
+    down, along = NEIGHBOURS[4 * layer + head]
+    assert seen[72 + 48 * down + along + 1] > 0.9  # whose input is the token before it
+
+
+def test_a_grid_decodes_with_a_cache_what_it_learns_without():
+  """Greedy decoding's every token is the likeliest by the teacher-forced pass."""
+  config = dataclasses.replace(CONFIG, grid=True)
+  model, weights = ImageTransformer(config), noisy(jax.jit(ImageTransformer(config).init)(jax.random.key(0)), 0.2)
+  out = fd.decode(model, weights, SOURCE, fd.Greedy())
+  hidden = jax.jit(model.hidden)(weights, {'source': jnp.asarray(SOURCE), 'target': out.tokens})
+  np.testing.assert_array_equal(out.tokens, model.unembed(weights, hidden).argmax(-1))
+  heads = BlockwiseHeads(4, 16, 8, rooted=True, markov=4, words=256)
+  bound = heads, noisy(heads.init(jax.random.key(1)), 0.2)
+  for window in (0, 2):
+    fast = fd.decode(model, weights, SOURCE, fd.Blockwise(bound, window=window))
+    np.testing.assert_array_equal(fast.tokens, out.tokens)
+
+
+@pytest.mark.parametrize('sizes', [{'d_model': 8}, {'d_model': 16, 'heads': 8}])
+def test_a_grid_asks_for_room(sizes):
+  with pytest.raises(fd.UserError, match=r'grid=True with d_model=.* give d_model 16 or more, and 4 to each head'):
+    ImageTransformerConfig(**sizes, grid=True)
 
 
 @pytest.mark.parametrize('t', [1, 3, 4, 7, 8, 13])

@@ -9,7 +9,7 @@ from experiments.lab.cells import Cell
 from fastdec.errors import UserError
 
 REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
-RULE = r'exact|(top|min|beam|tree)-[1-9]\d*|distance-(0|[1-9]\d*)'
+RULE = r'exact|(top|min|beam|tree|window)-[1-9]\d*|distance-(0|[1-9]\d*)'
 Key = tuple[int, str, str]
 
 
@@ -47,7 +47,8 @@ class BlockwiseCell(Cell):
     if type(self.k) is not int or self.k < 1:
       raise UserError(f'a cell of a table cannot have k={self.k!r}: k is a whole number from 1')
     if self.regime not in REGIMES or not re.fullmatch(RULE, self.rule):
-      allowed = f'regime is one of {", ".join(REGIMES)}, rule is exact, top-N, min-N, distance-N, tree-N or beam-N'
+      rules = 'exact, top-N, min-N, distance-N, window-N, tree-N or beam-N'
+      allowed = f'regime is one of {", ".join(REGIMES)}, rule is {rules}'
       raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
 
   @property

@@ -12,7 +12,7 @@ import fastdec as fd
 from experiments.lab.conditions import Conditions
 from experiments.lab.packing import packed
 from experiments.papers.stern2018.cells import BlockwiseCell
-from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, rule_of
+from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, strategy_of
 from experiments.papers.stern2018.text_measure import clock
 from fastdec import folders, gate
 from fastdec.data.images.corpus import shrink
@@ -65,7 +65,7 @@ class ImageMeasuring:
     """
     content, (model, params) = folders.content(workdir), packed(*folders.load(workdir))
     heads = None if k == 1 else packed(*folders.load_heads(workdir))
-    strategies = {} if heads is None else {rule: fd.Blockwise(heads, k, rule_of(rule)) for rule in rules}
+    strategies = {} if heads is None else {rule: strategy_of(heads, k, rule) for rule in rules}
     timings = self._timings(model, params, strategies)
     greedy, accuracy = self._greedy(model, params, content), self._accuracy(model, params, heads, k)
     of_model: dict[str, Any] = {'bits_per_dimension': self._bits(model, params), 'head_accuracy': accuracy}

@@ -17,7 +17,8 @@ def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
   """The cells of Table 2, then, for the largest k, those of the sweep."""
   table = experiment.table
   found = [ModelCells(1, 'regular', ('exact',), table.split)]
-  found += [ModelCells(k, regime, ('exact', within(TAU)), table.split) for regime in table.regimes for k in table.ks]
+  rules = ('exact', within(TAU), centred(TAU))
+  found += [ModelCells(k, regime, rules, table.split) for regime in table.regimes for k in table.ks]
   if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
     found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in table.regimes]
   return found
@@ -26,6 +27,11 @@ def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
 def within(tau: int) -> str:
   """The rule that accepts a pixel at most this many intensities away."""
   return f'distance-{tau}'
+
+
+def centred(tau: int) -> str:
+  """The same, with guesses at the middle of the likeliest 2 tau + 1 intensities."""
+  return f'window-{tau}'
 
 
 class ImagePage(BlockwisePage):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import pathlib
 import re
 from typing import Any, Literal
@@ -12,9 +13,10 @@ import fastdec as fd
 from experiments.lab.settings import Experiment, Regime, at_least
 from fastdec import folders
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
+from fastdec.data.images.resizing import SMALL
 from fastdec.errors import UserError
 from fastdec.models.api import Model
-from fastdec.models.image_transformer import ImageTransformerConfig
+from fastdec.models.image_transformer import CHANNELS, ImageTransformerConfig
 
 DEV_IMAGES = 32  # what an evaluation during training looks at, at most
 TAU = 2  # the paper's
@@ -29,6 +31,8 @@ class ImagesConfig:
   folder: str
   rows: int
   max_train: int
+  side: int
+  mirrored: bool
   cache: str
 
   def __post_init__(self) -> None:
@@ -38,7 +42,7 @@ class ImagesConfig:
   @property
   def data(self) -> ImageData:
     """Where the images are."""
-    return ImageData(self.kind, self.path, self.folder, self.max_train or None)
+    return ImageData(self.kind, self.path, self.folder, self.max_train or None, self.side)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +80,10 @@ class ImageExperiment(Experiment):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if (self.model.source_size, self.model.size) != (8, 32):
-      raise UserError('config.model must make 32 x 32 pixels of 8 x 8: leave out source_size and size')
+    small, large = self.model.source_size, self.model.size
+    if (small, large) != (SMALL, self.data.side):
+      given = f'config.model makes {large} x {large} pixels of {small} x {small}'
+      raise UserError(f'{given}: leave source_size out, and let size be data.side, {self.data.side}')
 
   def open(self) -> 'Pictures':
     return Pictures(self, open_images(self.data.data, self.data.cache))
@@ -102,7 +108,8 @@ class Pictures:
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     seed = self.experiment.seed if seed is None else seed
-    return image_batches(self.images, 'train', rows or self.experiment.data.rows, seed)
+    data = self.experiment.data
+    return image_batches(self.images, 'train', rows or data.rows, seed, data.mirrored)
 
   def dev_batches(self) -> list[Any]:
     rows = min(self.experiment.data.rows, self.images.counts['dev'])
@@ -113,16 +120,25 @@ class Pictures:
     pass  # a model of these sizes is one for any images of these sizes
 
 
+def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:
+  """Blockwise decoding by the rule of this name; 'window-2' is 'distance-2' with each guess at the middle of the five
+  intensities that are likeliest together."""
+  kind, _, number = name.partition('-')
+  return fd.Blockwise(heads, k, rule_of(name), int(number) if kind == 'window' else 0)
+
+
 @functools.cache
 def rule_of(name: str) -> fd.MinBlock:
   """'exact', 'distance-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
-  match = re.fullmatch(r'exact|(distance|min)-(\d{1,9})', name)
-  if match is None or name == 'min-0':
-    raise UserError(f'the rule {name} is unknown: give exact, distance-N or min-N, such as distance-{TAU}')
+  match = re.fullmatch(r'exact|(distance|min|window)-(\d{1,9})', name)
+  if match is None or name == 'min-0' or (match[1] == 'window' and int(match[2]) > 127):
+    raise UserError(f'the rule {name} is unknown: give exact, distance-N, window-N or min-N, such as distance-{TAU}')
   number = int(match[2] or 0)
-  return fd.MinBlock(fd.Distance(number if match[1] == 'distance' else 0), number if match[1] == 'min' else 1)
+  return fd.MinBlock(fd.Distance(0 if match[1] == 'min' else number), number if match[1] == 'min' else 1)
 
 
 def pictures_of(tokens: Any) -> np.ndarray:
-  """Decoded intensities [n, 3072] as images uint8[n, 32, 32, 3]."""
-  return np.asarray(tokens, np.uint8).reshape(-1, 32, 32, 3)
+  """Decoded intensities [n, h * h * 3] as images uint8[n, h, h, 3]."""
+  pixels = np.asarray(tokens, np.uint8)
+  side = math.isqrt(pixels.shape[1] // CHANNELS)
+  return pixels.reshape(-1, side, side, CHANNELS)

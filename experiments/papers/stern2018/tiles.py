@@ -10,14 +10,14 @@ import rich.progress as bars
 from jaxtyping import UInt8
 
 import fastdec as fd
-from experiments.papers.stern2018.images import pictures_of, rule_of
+from experiments.papers.stern2018.images import pictures_of, rule_of, strategy_of
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import Blocks, count_blocks
 from fastdec.files import whole_file
 from fastdec.models.image_transformer import ImageTransformer
 
-SIDE, LARGE = 8, 32
+SIDE = 8
 Picture = UInt8[np.ndarray, 'height width 3']
 
 
@@ -74,11 +74,11 @@ def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
   return whole.reshape(down, SIDE, across, SIDE, 3).swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)
 
 
-def joined(tiles: UInt8[np.ndarray, 'n 32 32 3'], picture: Picture) -> Picture:
+def joined(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
   """The large tiles of a picture side by side, without what went beyond it."""
-  down, across = _counts(picture)
-  whole = tiles.reshape(down, across, LARGE, LARGE, 3).swapaxes(1, 2).reshape(down * LARGE, across * LARGE, 3)
-  factor = LARGE // SIDE
+  (down, across), large = _counts(picture), tiles.shape[1]
+  whole = tiles.reshape(down, across, large, large, 3).swapaxes(1, 2).reshape(down * large, across * large, 3)
+  factor = large // SIDE
   return whole[: picture.shape[0] * factor, : picture.shape[1] * factor]
 
 
@@ -95,18 +95,23 @@ class Upscaler:
   """
 
   def __init__(self, workdir: pathlib.Path, rule: str, rows: int) -> None:
-    accept = rule_of(rule)
+    rule_of(rule)  # an unknown one is told before anything is loaded
     folder = folders.open(workdir)
     self.model, self.params = folder.model, folder.params()
     if not isinstance(self.model, ImageTransformer):
       raise UserError(f'{workdir} holds a {type(self.model).__name__}: give the workdir of an image run')
     heads = (folder.heads, folder.head_params()) if folder.has_heads else None
-    self.strategy = fd.Greedy() if heads is None else fd.Blockwise(heads, rule=accept)
+    self.strategy = fd.Greedy() if heads is None else strategy_of(heads, None, rule)
     self.rows, self.seconds = rows, 0.0
     self.blocks: Blocks | None = None  # of the last picture
 
+  @property
+  def times(self) -> int:
+    """How many times as high and wide a picture becomes."""
+    return self.model.config.size // SIDE
+
   def __call__(self, picture: Picture) -> Picture:
-    """The picture, four times as high and wide."""
+    """The picture, as many times as high and wide as the model makes a tile."""
     tiles = cut(picture)
     rows = min(self.rows, len(tiles))
     padded = np.concatenate([tiles, np.repeat(tiles[-1:], -len(tiles) % rows, axis=0)])
@@ -125,8 +130,9 @@ class Upscaler:
     found = self.blocks
     assert found is not None, 'there is no summary before the first picture'
     sizes = ', '.join(f'{size}: {100 * n / found.calls:.0f} %' for size, n in enumerate(found.histogram, 1) if n)
+    large = self.model.config.size
     name = 'tile' if found.outputs == 1 else 'tiles'
-    tiles = f'{found.outputs} {name} of {SIDE} x {SIDE} -> {LARGE} x {LARGE}, each on its own'
+    tiles = f'{found.outputs} {name} of {SIDE} x {SIDE} -> {large} x {large}, each on its own'
     calls = f'{found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}'
     return f'{tiles}, in {self.seconds:.1f} s with compilation: {calls}\ncalls by block size: {sizes}'
 

@@ -1,4 +1,4 @@
-"""Images of 32 x 32 pixels, and the 8 x 8 ones that a model makes them from (Stern et al. 2018, section 7.2).
+"""Images of 32 x 32 or 16 x 16 pixels, and those of 8 x 8 that a model makes them of (Stern et al. 2018, section 7.2).
 
 Like text, they are read by random access from TFDS sets on disk: those in a file of arrays and the embedded ones are
 prepared once, in a folder named after their content; those of CelebA are read where TFDS prepared them, and cropped
@@ -20,15 +20,16 @@ from jaxtyping import Int32, UInt8
 from fastdec import extras
 from fastdec.data import builders
 from fastdec.data.images import celeba, npz
-from fastdec.data.images.resizing import shrink
+from fastdec.data.images.resizing import SIDE, shrink
 from fastdec.errors import UserError
 
 with extras.explained():
   import grain
 
 PathLike = str | os.PathLike[str]
-Image = UInt8[np.ndarray, '32 32 3']
-Batch = dict[str, UInt8[np.ndarray, 'r 8 8 3'] | Int32[np.ndarray, 'r 3072']]
+SIDES = (16, SIDE)
+Image = UInt8[np.ndarray, 'h h 3']
+Batch = dict[str, UInt8[np.ndarray, 'r 8 8 3'] | Int32[np.ndarray, 'r t']]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +42,19 @@ class ImageData:
     path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may be missing.
     folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
     max_train: reads at most this many training images (None: all).
+    side: pixels a side of the images to write, 32 or 16: they are shrunk to 16 as they are read.
   """
 
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
   path: str = ''
   folder: str = ''
   max_train: int | None = None
+  side: int = SIDE
 
 
 @dataclasses.dataclass(frozen=True)
 class Split(Sequence[Image]):
-  """Images on disk, uint8[32, 32, 3], by index from 0.
+  """Images on disk, uint8[h, h, 3], by index from 0.
 
   Fields:
     rows: a TFDS data source.
@@ -103,7 +106,7 @@ class Images:
       raise UserError(f"the images have no split '{name}': they have {', '.join(self.splits)}")
     return self.splits[name]
 
-  def array(self, name: str, count: int | None = None) -> UInt8[np.ndarray, 'n 32 32 3']:
+  def array(self, name: str, count: int | None = None) -> UInt8[np.ndarray, 'n h h 3']:
     """The first `count` images of a split (None: all), in memory.
 
     Raises:
@@ -137,21 +140,25 @@ def open_images(data: ImageData, cache_dir: PathLike) -> Images:
     counts = {split: len(source) for split, source in rows.items()}
   if 'train' in counts and data.max_train is not None:
     counts['train'] = min(counts['train'], data.max_train)
+  if data.side != SIDE:
+    convert = functools.partial(_shrunk, convert, data.side)
   found = {split: Split(source, counts[split], convert, folder) for split, source in rows.items()}
   for split in found.values():
     split[0]  # files are opened when they are read: damage shows now, not in hours
-  return Images(hashlib.sha256(f'{key} {data.max_train}'.encode()).hexdigest(), found)
+  content = f'{key} {data.max_train}' + (f' {data.side}' if data.side != SIDE else '')
+  return Images(hashlib.sha256(content.encode()).hexdigest(), found)
 
 
-def image_batches(images: Images, split: str, rows: int, seed: int) -> grain.MapDataset:
+def image_batches(images: Images, split: str, rows: int, seed: int, mirrored: bool = False) -> grain.MapDataset:
   """Training batches without end, by index; every epoch is a new shuffle, and an image comes once in each.
 
-  A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, 3072], the intensities of the one
-  to write in raster scan, red, green and blue of a pixel behind one another; and `target_segment`, as many ones, for
-  each row is one example. An epoch may end inside a batch.
+  A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, h * h * 3], the intensities of the
+  one to write in raster scan, red, green and blue of a pixel behind one another; and `target_segment`, as many ones,
+  for each row is one example. An epoch may end inside a batch.
 
   Args:
     rows: images in a batch.
+    mirrored: left and right change places in every other image, drawn anew each time.
 
   Raises:
     UserError: there is no such split, no rows, or more than the split has images.
@@ -162,10 +169,16 @@ def image_batches(images: Images, split: str, rows: int, seed: int) -> grain.Map
       f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, give 1 to {len(source)}"
     )
   data = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
+  if mirrored:
+    data = data.random_map(_perhaps_mirrored)
   return data.batch(rows, drop_remainder=True).map(_batch)
 
 
-def _batch(images: UInt8[np.ndarray, 'r 32 32 3']) -> Batch:
+def _perhaps_mirrored(image: Image, rng: np.random.Generator) -> Image:
+  return image[:, ::-1] if rng.integers(2) else image
+
+
+def _batch(images: UInt8[np.ndarray, 'r h h 3']) -> Batch:
   target = images.reshape(len(images), -1).astype(np.int32)
   return {'source': shrink(images), 'target': target, 'target_segment': np.ones_like(target)}
 
@@ -178,6 +191,10 @@ def _face(row: Mapping[str, Any]) -> Image:
   return celeba.face(row['image'])
 
 
+def _shrunk(convert: Callable[[Mapping[str, Any]], Image], side: int, row: Mapping[str, Any]) -> Image:
+  return shrink(convert(row), side)
+
+
 def _check(data: ImageData) -> None:
   if data.kind not in ('embedded', 'npz', 'tfds'):
     raise UserError(f"images of kind '{data.kind}' are not known: set kind to embedded, npz or tfds")
@@ -188,6 +205,9 @@ def _check(data: ImageData) -> None:
     raise UserError(f'{given}: set kind to tfds, or leave folder out')
   if data.max_train is not None and data.max_train < 1:
     raise UserError(f'max_train is {data.max_train}: give at least 1, or None for all')
+  if data.side not in SIDES:
+    allowed = ' or '.join(map(str, SIDES))
+    raise UserError(f'images of {data.side} x {data.side} pixels are not possible: set side to {allowed}')
 
 
 def _embedded(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:

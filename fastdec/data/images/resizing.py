@@ -6,14 +6,14 @@ As `tf.image.resize` does by its method 'area'. All sums are of integers, so the
 import numpy as np
 from jaxtyping import Int64, Integer, UInt8
 
-SIDE = 32  # of the images that are written
-FACTOR = 4  # how many times smaller the side is of the images that are read
+SIDE = 32  # of images as they are stored, and of those that are written where nothing else is said
+SMALL = 8  # of those that are read
 
 
-def shrink(images: UInt8[np.ndarray, '*b 32 32 3']) -> UInt8[np.ndarray, '*b 8 8 3']:
-  """The model's input: the mean of each block of 4 x 4 pixels, rounded (halves to even)."""
-  small = SIDE // FACTOR
-  blocks = images.reshape(*images.shape[:-3], small, FACTOR, small, FACTOR, 3)
+def shrink(images: UInt8[np.ndarray, '*b h h 3'], side: int = SMALL) -> UInt8[np.ndarray, '*b {side} {side} 3']:
+  """The mean of each block of pixels, rounded (halves to even): as it is, a model's input. `side` divides theirs."""
+  factor = images.shape[-2] // side
+  blocks = images.reshape(*images.shape[:-3], side, factor, side, factor, 3)
   return np.rint(blocks.mean(axis=(-4, -2))).astype(np.uint8)
 
 

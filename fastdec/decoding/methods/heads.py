@@ -31,6 +31,7 @@ class HeadsDrafter:
 
   heads: Bound  # as many as the topology is deep
   topology: Topology = struct.static()
+  window: int = struct.static(default=0)
 
   @property
   def nodes(self) -> int:
@@ -42,16 +43,25 @@ class HeadsDrafter:
   def propose(
     self, target: Bound, state: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Float[Array, 'b d']]:
-    return Draft(draft_tokens(self.heads, target, state, root, self.topology), self.topology), state
+    tokens = draft_tokens(self.heads, target, state, root, self.topology, self.window)
+    return Draft(tokens, self.topology), state
 
   def observe(self, target: Bound, state: Float[Array, 'b d'], step: Step) -> Float[Array, 'b d']:
     return take_node(step.hidden, step.accepted.node)
 
 
 def draft_tokens(
-  heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b'], topology: Topology
+  heads: Bound,
+  target: Bound,
+  hidden: Float[Array, 'b d'],
+  root: Int[Array, ' b'],
+  topology: Topology,
+  window: int = 0,
 ) -> Int[Array, 'b n']:
-  """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias: behind its parent)."""
+  """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias: behind its parent).
+
+  With a window, the choice is by what is likely at most that many ids away, see `sampling.centred`.
+  """
   logits_bhw = head_logits(heads, target, hidden, root)
   words, ranks = logits_bhw.shape[-1], int(topology.ranks.max()) + 1
   if ranks > words:
@@ -60,7 +70,8 @@ def draft_tokens(
   def bias(i: int, before: Int[Array, 'b w'], carry: None) -> tuple[Float[Array, 'b w m'], None]:
     return heads.module.bias(heads.params, before), carry
 
-  return fill(Lattice(logits_bhw, heads.params.get('ids'), bias if heads.module.markov else None), root, topology)
+  chosen = bias if heads.module.markov else None
+  return fill(Lattice(logits_bhw, heads.params.get('ids'), chosen, window=window), root, topology)
 
 
 def head_logits(
@@ -96,24 +107,32 @@ class Blockwise(LoopStrategy):
     heads: (module, params) as `load_heads` gives them.
     k: block size, at most the heads' own (None: theirs); k = 1 is greedy decoding.
     rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
+    window: a guess is the middle of the 2 window + 1 ids that are likeliest together, which is what `Distance(window)`
+      rewards where ids are an order, such as intensities; 0: the likeliest id.
   """
 
   heads: Bound | tuple[Any, Any]
   k: Whole | None = struct.static(default=None)
   rule: Rule = Exact()
+  window: Whole = struct.static(default=0)
 
   def __post_init__(self) -> None:
     heads = Bound(*self.heads)
+    if not is_whole(self.window, 0, 'iu'):
+      raise UserError(f'window={self.window!r} is not possible: give 0 for the likeliest id, or how far from it counts')
+    if self.window and 'ids' in heads.params:
+      raise UserError('these heads guess among few words, which have no order of ids: leave window out')
     most = heads.module.depth + 1
     k = most if self.k is None else self.k
     if not (is_whole(k, 1, 'iu') and k <= most):
       raise UserError(f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
-    struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k))
+    struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k), window=int(self.window))
 
   @property
   def drafter(self) -> Drafter:
     assert self.k is not None  # by __post_init__
-    return HeadsDrafter(Bound(*self.heads), Topology.chain(self.k)) if self.k > 1 else NoDraft()
+    chain = Topology.chain(self.k)
+    return HeadsDrafter(Bound(*self.heads), chain, int(self.window)) if self.k > 1 else NoDraft()
 
 
 @struct.pytree

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.growing import named
-from fastdec.decoding.sampling import best, draw, given
+from fastdec.decoding.sampling import best, centred, draw, given
 from fastdec.decoding.topology import Topology
 
 Carry = PyTree[Array]
@@ -36,6 +36,7 @@ class Lattice:
   ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None  # their tokens, or all guesses' alike; None: 0, 1, ...
   bias: Bias | None = None
   carry: Carry = None
+  window: int = 0  # ids away from a candidate that count for it, see `sampling.centred`; then ids is None
 
   def corrected(self, i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b #w m'], Carry]:
     """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next.
@@ -44,9 +45,9 @@ class Lattice:
     """
     scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
-      return scores_b1m, carry
+      return centred(scores_b1m, self.window), carry
     added_bwm, carry = self.bias(i, before, carry)
-    return scores_b1m + added_bwm.astype(scores_b1m.dtype), carry
+    return centred(scores_b1m + added_bwm.astype(scores_b1m.dtype), self.window), carry
 
   def ids_of(self, i: int) -> Int[Array, 'b 1 m'] | Int[Array, ' m'] | None:
     """The i-th token's candidates, with an axis for what is before them."""
@@ -59,7 +60,7 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
   On a chain that is the best path, token by token.
   """
   if lattice.bias is None:
-    choice_bgr = best(lattice.scores, int(topology.ranks.max()) + 1)[1]
+    choice_bgr = best(centred(lattice.scores, lattice.window), int(topology.ranks.max()) + 1)[1]
     tokens_bgr = named(lattice.ids, choice_bgr).astype(root.dtype)
     return jnp.concatenate([root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1)
   tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))

@@ -52,6 +52,31 @@ def test_a_batch_holds_the_small_image_and_the_raster_scan_of_the_large_one(imag
   assert batch['target'][0, :4].tolist() == [*TRAIN[index, 0, 0], TRAIN[index, 0, 1, 0]]
 
 
+def test_smaller_images_are_the_same_shrunk(data: ImageData, images: Images, cache: Path):
+  small = open_images(dataclasses.replace(data, side=16), cache)
+  assert small.key != images.key and len(list(cache.glob('*'))) == 1  # prepared once
+  np.testing.assert_array_equal(small.array('train'), shrink(TRAIN, 16))
+  large, batch = (image_batches(one, 'train', 4, 0)[0] for one in (images, small))
+  target = batch['target'].reshape(4, 16, 16, 3).astype(np.uint8)
+  np.testing.assert_array_equal(target, shrink(large['target'].reshape(4, 32, 32, 3).astype(np.uint8), 16))
+  np.testing.assert_array_equal(batch['source'], shrink(target))
+
+
+def test_every_other_image_is_mirrored_anew_each_time(images: Images):
+  plain = image_batches(images, 'train', 5, 0)
+  mirrored = image_batches(images, 'train', 5, 0, mirrored=True)
+  turned = []
+  for i in range(20):
+    here, there = plain[i], mirrored[i]
+    for row, (one, other) in enumerate(zip(here['target'], there['target'], strict=True)):
+      picture = one.reshape(32, 32, 3).astype(np.uint8)
+      turned.append(not np.array_equal(one, other))
+      np.testing.assert_array_equal(other.reshape(32, 32, 3), picture[:, ::-1] if turned[-1] else picture)
+      np.testing.assert_array_equal(there['source'][row], shrink(other.reshape(32, 32, 3).astype(np.uint8)))
+  assert 25 < sum(turned) < 75
+  np.testing.assert_array_equal(mirrored[3]['target'], image_batches(images, 'train', 5, 0, True)[3]['target'])
+
+
 def test_every_image_comes_once_an_epoch_and_each_epoch_has_another_order(images: Images):
   epochs = np.reshape(order(images, 0, 8), (4, 10)).tolist()
   assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 4
@@ -139,6 +164,7 @@ def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
     (ImageData('tfds', path='a.npz'), "'tfds' were given the file a.npz: set kind to npz"),
     (ImageData('npz', path='a.npz', folder='b'), "'npz' were given the folder b: set kind to tfds"),
     (ImageData(max_train=0), 'max_train is 0: give at least 1'),
+    (ImageData(side=64), 'images of 64 x 64 pixels are not possible: set side to 16 or 32'),
   ],
 )
 def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: str, tmp_path: Path):

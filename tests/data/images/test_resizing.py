@@ -19,6 +19,13 @@ def test_shrink_takes_the_mean_of_each_block_of_4_by_4_and_rounds_halves_to_even
   np.testing.assert_array_equal(shrink(image), small)
 
 
+def test_shrink_takes_the_mean_of_smaller_blocks_too():
+  image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+  small = shrink(image, 16)
+  assert small.shape == (16, 16, 3) and small[3, 15, 1] == np.rint(image[6:8, 30:, 1].mean())
+  np.testing.assert_array_equal(shrink(image, 32), image)
+
+
 def test_shrink_takes_images_one_by_one_whatever_the_batch():
   images = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32, 3), np.uint8)
   assert shrink(images).dtype == np.uint8

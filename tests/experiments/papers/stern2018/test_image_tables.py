@@ -55,6 +55,7 @@ def test_quality_has_a_row_for_each_finished_cell_of_table_2_and_each_other_rule
     an_image_cell(2, rule='exact', same_as_greedy=0.0),
     an_image_cell(2),
     an_image_cell(2, rule='distance-3'),
+    an_image_cell(2, rule='window-2'),
     an_image_cell(1, 'regular', 'exact', psnr_to_greedy=None, same_as_greedy=1.0),
     an_image_cell(2, rule='min-2', psnr=None),
     an_image_cell(4, error='killed'),
@@ -66,6 +67,7 @@ def test_quality_has_a_row_for_each_finished_cell_of_table_2_and_each_other_rule
     ('2', 'Fine tuning', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '0.0', '100 50'),
     ('2', 'Both', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5', ''),
     ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5', ''),
+    ('2', 'Both, centred', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5', ''),
   ]
 
 

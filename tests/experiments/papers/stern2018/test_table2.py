@@ -2,6 +2,7 @@
 
 import csv
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from configs import celeba
 from experiments.lab import cells
 from experiments.papers.stern2018 import image_page, images
 from experiments.papers.stern2018.cells import BlockwiseCell
+from fastdec.heads.blockwise import BlockwiseHeads
 from tests.experiments.conftest import ROOT, run
 
 SETTINGS = {
@@ -56,17 +58,25 @@ def test_the_sweep_is_of_the_largest_k(tmp_path):
   sweep = [group for group in groups if group.kind == 'sweep']
   assert {(group.k, group.regime) for group in sweep} == {(10, 'regular'), (10, 'finetune')}
   assert all(group.rules == tuple(f'distance-{tau}' for tau in (1, 3, 4, 5, 6, 7, 8)) for group in sweep)
-  assert all(group.rules == ('exact', 'distance-2') for group in groups if group.k > 1 and group not in sweep)
+  others = [group for group in groups if group.k > 1 and group not in sweep]
+  assert all(group.rules == ('exact', 'distance-2', 'window-2') for group in others)
 
 
 def test_all_rules_are_one_program():
-  import jax
-
   rules = [images.rule_of(name) for name in ('exact', 'distance-2', 'distance-8', 'min-3')]
   assert len({jax.tree.structure(rule) for rule in rules}) == 1
   assert [int(rule.rule.tau) for rule in rules] == [0, 2, 8, 0] and [int(rule.size) for rule in rules] == [1, 1, 1, 3]
-  with pytest.raises(fd.UserError, match='min-0 is unknown'):
-    images.rule_of('min-0')
+  for name in ('min-0', 'window-128', 'centre-2'):
+    with pytest.raises(fd.UserError, match=f'{name} is unknown'):
+      images.rule_of(name)
+
+
+def test_a_window_is_a_distance_with_other_guesses():
+  heads = BlockwiseHeads(4, 8, 8)
+  bound = heads, heads.init(jax.random.key(0))
+  centred, plain = (images.strategy_of(bound, 3, f'{name}-2') for name in ('window', 'distance'))
+  assert (centred.window, plain.window) == (2, 0) and centred.k == plain.k == 3
+  assert int(centred.rule.rule.tau) == 2 == int(plain.rule.rule.tau)
 
 
 @pytest.mark.parametrize('setting, message', [
@@ -74,7 +84,8 @@ def test_all_rules_are_one_program():
   ({'table.regimes': ('both',)}, 'regimes has both: images have no teacher'),
   ({'table.taus': (-1,)}, r'config.table.taus\[0\]=-1'),
   ({'model.block_length': 0}, 'block_length=0'),
-  ({'model.size': 16}, 'must make 32 x 32'),
+  ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: leave source_size out, and let size be data.side, 32'),
+  ({'data.side': 16}, 'let size be data.side, 16'),
   ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
   ({'data.kind': 'jpeg'}, "config.data.kind='jpeg'"),
   ({'data.rows': 0}, 'config.data.rows=0'),
@@ -99,12 +110,12 @@ def table(tmp_path_factory):
 def test_a_table_with_all_that_belongs_to_it(table):
   workdir = table / 'run'
   found = cells.latest(cells.read(workdir / 'results.jsonl', BlockwiseCell))
-  rules = ('exact', 'distance-2', 'distance-9')
+  rules = ('exact', 'distance-2', 'window-2', 'distance-9')
   keys = {(1, 'regular', 'exact'), *((2, regime, rule) for regime in ('regular', 'finetune') for rule in rules)}
   assert set(found) == keys and all(cell.error is None and cell.outputs == 2 for cell in found.values())
   frozen = found[2, 'regular', 'exact']
   assert frozen.same_as_greedy == 1 and frozen.psnr == found[1, 'regular', 'exact'].psnr
-  blocks = [found[2, 'finetune', rule].mean_block_size for rule in rules]
+  blocks = [found[2, 'finetune', rule].mean_block_size for rule in ('exact', 'distance-2', 'distance-9')]
   assert 1 <= blocks[0] <= blocks[1] <= blocks[2] <= 2
   assert frozen.speedup and found[2, 'regular', 'distance-9'].speedup is None  # of the sweep, the columns are timed
   page = (workdir / 'table2.md').read_text()
@@ -138,5 +149,5 @@ def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch):
   outcome = lambda cell: (cell.mean_block_size, cell.psnr, cell.ssim)
   alone = cells.latest(cells.read(run / 'results.jsonl', BlockwiseCell))
   whole = cells.latest(cells.read(table / 'run' / 'results.jsonl', BlockwiseCell))
-  assert {key[-1] for key in alone} == {'exact', 'distance-2'}
+  assert {key[-1] for key in alone} == {'exact', 'distance-2', 'window-2'}
   assert all(outcome(alone[key]) == outcome(whole[key]) for key in alone)

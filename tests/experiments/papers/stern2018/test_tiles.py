@@ -33,11 +33,14 @@ def test_what_goes_beyond_the_picture_is_its_edge():
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
+  return untrained(tmp_path_factory.mktemp('tiles') / 'run')
+
+
+def untrained(folder, **sizes):
   """A model folder whose weights are as they begin: it repeats what it sees."""
   import jax
 
-  model = ImageTransformer(ImageTransformerConfig(**SMALL))
-  folder = tmp_path_factory.mktemp('tiles') / 'run'
+  model = ImageTransformer(ImageTransformerConfig(**SMALL | sizes))
   folders.save(folder, model, jax.jit(model.init)(jax.random.key(0)), None)
   return folder
 
@@ -48,6 +51,15 @@ def test_a_picture_becomes_four_times_as_large(run, tmp_path, launch):
   assert ended.code == 0 and '32 x 36 pixels' in ended.out and 'each on its own' in ended.out
   with PIL.Image.open(tmp_path / 'photo-x4.png') as large:
     assert large.size == (32, 36) and large.mode == 'RGB'
+
+
+def test_a_model_of_smaller_tiles_makes_it_twice_as_large(tmp_path, launch):
+  PIL.Image.fromarray(picture(9, 8)).save(tmp_path / 'photo.png')
+  folder = untrained(tmp_path / 'run', size=16, block_length=48)
+  ended = launch('upscale', f'--workdir={folder}', '--rule=window-2', tmp_path / 'photo.png')
+  assert ended.code == 0 and '8 x 8 -> 16 x 16' in ended.out
+  with PIL.Image.open(tmp_path / 'photo-x2.png') as large:
+    assert large.size == (16, 18)
 
 
 @pytest.mark.parametrize('name, pixels, words', [
