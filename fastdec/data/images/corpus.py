@@ -20,14 +20,13 @@ from jaxtyping import Int32, UInt8
 from fastdec import extras
 from fastdec.data import builders
 from fastdec.data.images import celeba, npz
-from fastdec.data.images.resizing import SIDE, shrink
+from fastdec.data.images.resizing import SIDE, SIDES, shrink
 from fastdec.errors import UserError
 
 with extras.explained():
   import grain
 
 PathLike = str | os.PathLike[str]
-SIDES = (16, SIDE)
 Image = UInt8[np.ndarray, 'h h 3']
 Batch = dict[str, UInt8[np.ndarray, 'r 8 8 3'] | Int32[np.ndarray, 'r t']]
 

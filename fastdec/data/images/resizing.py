@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt8
 
 SIDE = 32  # of images as they are stored, and of those that are written where nothing else is said
+SIDES = (16, SIDE)  # ... that there may be
 SMALL = 8  # of those that are read
 
 

@@ -1,7 +1,7 @@
 """What is compared: the images of fine-tuned models against those of the baseline, as table2 left them.
 
-A file is <split>-k<k>-<regime>-<rule>.npz with uint8 arrays 'input' [n, 8, 8, 3] and 'output' [n, 32, 32, 3], the same
-pictures in the same order in all files. Method 1 is each of the regime 'finetune' with the rules of Table 3; method 2,
+A file is <split>-k<k>-<regime>-<rule>.npz with uint8 arrays 'input' [n, 8, 8, 3] and 'output' [n, 32, 32, 3], or of
+16 x 16 pixels, the same pictures in the same order in all files. Method 1 is each of the regime 'finetune' with the rules of Table 3; method 2,
 the baseline, is "Regular, exact, k = 1". Files of other regimes and rules are none of this study's.
 """
 
@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastdec.data.images.resizing import SIDES, SMALL
 from fastdec.errors import UserError
 
 RULES = ('exact', 'distance-2')
 NAME = re.compile(r'(?P<split>.+?)-k(?P<k>\d+)-(?P<regime>regular|finetune)-(?P<rule>.+)')
-SHAPES = {'input': (8, 8, 3), 'output': (32, 32, 3)}
+SHAPES = {'input': [(SMALL, SMALL, 3)], 'output': [(side, side, 3) for side in reversed(SIDES)]}
 REMEDY = 'python -m experiments.table2 with the same --workdir makes it'
 
 
@@ -35,8 +36,8 @@ class Study:
   """The images of a study; `digest` (hex) changes when any of them does."""
 
   inputs: np.ndarray  # uint8[n, 8, 8, 3]
-  baseline: np.ndarray  # uint8[n, 32, 32, 3]
-  outputs: dict[tuple[int, str], np.ndarray]  # (k, rule) -> uint8[n, 32, 32, 3]
+  baseline: np.ndarray  # uint8[n, h, h, 3]
+  outputs: dict[tuple[int, str], np.ndarray]  # (k, rule) -> uint8[n, h, h, 3]
   digest: str
 
   @classmethod
@@ -58,7 +59,7 @@ class Study:
     read = {method: _read(path) for method, path in files.items()}
     inputs, baseline = read[1, 'exact']
     for method in methods:
-      if not np.array_equal(read[method][0], inputs):
+      if not np.array_equal(read[method][0], inputs) or read[method][1].shape != baseline.shape:
         raise UserError(
           f'{files[method]} shows other pictures than the baseline {files[1, "exact"].name}: remove the '
           f'older of the two, {REMEDY}'
@@ -100,13 +101,11 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     raise UserError(f'{path} cannot be shown, {error.args[0]}: remove it, {REMEDY}') from None
   except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
     raise UserError(f'{path} cannot be read ({error}): remove it, {REMEDY}') from None
-  for (name, shape), array in zip(SHAPES.items(), pair, strict=True):
-    if array.dtype != np.uint8 or array.shape != (len(pair[0]), *shape) or not len(array):
-      expected = ', '.join(map(str, shape))
-      raise UserError(
-        f"{path} cannot be shown, its '{name}' is {array.dtype}{list(array.shape)} and not "
-        f'uint8[n, {expected}]: remove it, {REMEDY}'
-      )
+  for (name, shapes), array in zip(SHAPES.items(), pair, strict=True):
+    if array.dtype != np.uint8 or array.shape not in [(len(pair[0]), *shape) for shape in shapes] or not len(array):
+      expected = ' or '.join(f'uint8[n, {", ".join(map(str, shape))}]' for shape in shapes)
+      given = f"its '{name}' is {array.dtype}{list(array.shape)} and not {expected}"
+      raise UserError(f'{path} cannot be shown, {given}: remove it, {REMEDY}')
   return pair
 
 
