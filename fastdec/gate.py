@@ -142,7 +142,7 @@ class Gate:
       if now >= self._deadline:
         return False
       if now - begun >= SILENT and not has_said:
-        _say(reason)
+        _say(reason + _stopped(lock))
         has_said = True
       time.sleep(POLL)
     return True
@@ -203,6 +203,22 @@ def _taken(lock: IO[str], kind: int) -> bool:
   except BlockingIOError:
     return False
   return True
+
+
+def _stopped(lock: IO[str]) -> str:
+  """Words about those who hold a lock and are stopped (by Ctrl-Z or SIGSTOP), so that they never make room; where the
+  system does not tell, none."""
+  try:
+    inode = os.fstat(lock.fileno()).st_ino
+    held = [line.split() for line in pathlib.Path('/proc/locks').read_text().splitlines()]
+    holders = {words[4] for words in held if words[1] == 'FLOCK' and words[5].rpartition(':')[2] == str(inode)}
+    stats = {pid: pathlib.Path(f'/proc/{pid}/stat').read_text() for pid in sorted(holders)}
+  except (OSError, IndexError):
+    return ''
+  stopped = [pid for pid, stat in stats.items() if stat.rpartition(')')[2].split()[0] == 'T']
+  if not stopped:
+    return ''
+  return f'. Stopped, and keeping their place: {", ".join(stopped)}; kill -CONT {" ".join(stopped)} lets them make room'
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
 """The gate: whoever times is alone, whoever works makes room, and nobody waits for ever."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -182,3 +183,25 @@ def test_the_locks_are_in_a_folder_of_the_user(tmp_path, monkeypatch):
   for runtime, place in ((str(tmp_path), tmp_path), ('', tmp_path / 'tmp'), (str(tmp_path / 'no'), tmp_path / 'tmp')):
     monkeypatch.setenv('XDG_RUNTIME_DIR', runtime)
     assert gate.users_folder() == place / f'fastdec-{os.getuid()}'
+
+
+@pytest.mark.skipif(not os.path.exists('/proc/locks'), reason='the system lists no locks')
+def test_who_is_stopped_and_keeps_the_room_is_named(tmp_path, capsys):
+  code = f"""
+    import pathlib, time
+    from fastdec.gate import Gate
+    with Gate(pathlib.Path({str(tmp_path / 'gate')!r})).at_work():
+      print('inside', flush=True)
+      time.sleep(60)
+  """
+  with subprocess.Popen([sys.executable, '-c', textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as worker:
+    try:
+      assert worker.stdout is not None
+      assert worker.stdout.readline() == 'inside\n'
+      worker.send_signal(signal.SIGSTOP)
+      own = Gate(tmp_path / 'gate')
+      with own.at_work(budget=1.5), pytest.raises(OutOfTime), own.alone():
+        pass
+      assert f'Stopped, and keeping their place: {worker.pid}; kill -CONT {worker.pid}' in capsys.readouterr().err
+    finally:
+      worker.kill()

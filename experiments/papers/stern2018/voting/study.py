@@ -1,8 +1,9 @@
 """What is compared: the images of fine-tuned models against those of the baseline, as table2 left them.
 
 A file is <split>-k<k>-<regime>-<rule>.npz with uint8 arrays 'input' [n, 8, 8, 3] and 'output' [n, 32, 32, 3], or of
-16 x 16 pixels, the same pictures in the same order in all files. Method 1 is each of the regime 'finetune' with the rules of Table 3; method 2,
-the baseline, is "Regular, exact, k = 1". Files of other regimes and rules are none of this study's.
+16 x 16 pixels, the same pictures in the same order in all files. Method 1 is each of the regime 'finetune' with the
+rules of Table 3; method 2, the baseline, is "Regular, exact, k = 1". Files of other regimes and rules are none of this
+study's.
 """
 
 import dataclasses
