@@ -1,10 +1,10 @@
 """How near images come to others: PSNR and SSIM by scikit-image. The paper gives neither.
 
-scikit-image is imported where it is used: commands for text load this module too.
+scikit-image and Pillow are imported where they are used: commands for text load this module too.
 """
 
 import numpy as np
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Shaped, UInt8
 
 from fastdec import extras
 from fastdec.errors import UserError
@@ -49,6 +49,16 @@ def ssim(images: Images, originals: Images) -> float:
   pairs = zip(*_checked(images, originals), strict=True)
   similarity = skimage.metrics.structural_similarity
   return float(np.mean([similarity(theirs, ours, channel_axis=-1, data_range=255) for ours, theirs in pairs]))
+
+
+def bicubic(images: Images, side: int) -> UInt8[np.ndarray, 'n {side} {side} 3']:
+  """The images, uint8[n, h, h, 3], enlarged by Pillow's bicubic filter: what a model of large images must better."""
+  with extras.explained():
+    import PIL.Image
+
+  large = (side, side)
+  made = [PIL.Image.fromarray(image).resize(large, PIL.Image.Resampling.BICUBIC) for image in np.asarray(images)]
+  return np.stack([np.asarray(image) for image in made])
 
 
 def _checked(images: Images, originals: Images) -> tuple[np.ndarray, np.ndarray]:

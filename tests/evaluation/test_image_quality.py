@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.evaluation.image_quality import psnr, ssim
+from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 
 FLAT = np.full((2, 32, 32, 3), 100, np.uint8)
 NOISE = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
@@ -46,3 +46,11 @@ def test_darker_than_black_is_not_brighter():
 def test_other_images_are_refused(measure, images, originals, mistake):
   with pytest.raises(UserError, match=mistake):
     measure(images, originals)
+
+
+def test_bicubic_enlarges_each_image_and_keeps_flat_ones_flat():
+  large = bicubic(FLAT[:, :8, :8], 16)
+  assert large.dtype == np.uint8 and large.shape == (2, 16, 16, 3) and (large == 100).all()
+  ramp = np.broadcast_to(np.arange(0, 80, 10, dtype=np.uint8)[:, None, None], (8, 8, 3))
+  (rising,) = bicubic(ramp[None], 16)
+  assert (np.diff(rising[2:-2, 0, 0].astype(int)) == 5).sum() >= 8  # half as steep

@@ -19,7 +19,7 @@ from fastdec.data.images.corpus import shrink
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
-from fastdec.evaluation.image_quality import psnr, ssim
+from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import whole_file
 from fastdec.training.losses import dev_loss, head_accuracy
@@ -47,8 +47,9 @@ class ImageMeasuring:
     self.inputs = shrink(self.originals)
     self._last_greedy: tuple[str, Any] = ('', None)
     own = {'dtype': experiment.model.dtype, 'batch': table.rows, 'seed': experiment.seed}
+    yardstick = {'bicubic_psnr': round(psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals), 2)}
     timing = {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
-    self.conditions = conditions | own | timing
+    self.conditions = conditions | own | timing | yardstick
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
     """Raises UserError where a finished cell of this split, read from `path`, was measured on other images."""
