@@ -26,6 +26,8 @@ def main(words: list[str]) -> None:
   if len(words) != 1:
     raise UserError(f'{len(words)} pictures were named: give one, as in experiments.upscale --workdir=... photo.png')
   source = pathlib.Path(words[0])
+  if OUTPUT.value:
+    tiles.check_output(pathlib.Path(OUTPUT.value), source)
   small = tiles.read(source, MOST.value)
   upscaler = tiles.Upscaler(pathlib.Path(WORKDIR.value), RULE.value, ROWS.value)
   output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x{upscaler.times}.png'))

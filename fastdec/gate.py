@@ -208,14 +208,17 @@ def _taken(lock: IO[str], kind: int) -> bool:
 def _stopped(lock: IO[str]) -> str:
   """Words about those who hold a lock and are stopped (by Ctrl-Z or SIGSTOP), so that they never make room; where the
   system does not tell, none."""
+  place = os.fstat(lock.fileno())
+  file = f'{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}'
   try:
-    inode = os.fstat(lock.fileno()).st_ino
     held = [line.split() for line in pathlib.Path('/proc/locks').read_text().splitlines()]
-    holders = {words[4] for words in held if words[1] == 'FLOCK' and words[5].rpartition(':')[2] == str(inode)}
-    stats = {pid: pathlib.Path(f'/proc/{pid}/stat').read_text() for pid in sorted(holders)}
-  except (OSError, IndexError):
+  except OSError:
     return ''
-  stopped = [pid for pid, stat in stats.items() if stat.rpartition(')')[2].split()[0] == 'T']
+  stopped = []
+  for pid in sorted({words[4] for words in held if words[1] == 'FLOCK' and words[5] == file}):
+    with contextlib.suppress(OSError):  # it has just ended
+      if pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] == 'T':
+        stopped.append(pid)
   if not stopped:
     return ''
   return f'. Stopped, and keeping their place: {", ".join(stopped)}; kill -CONT {" ".join(stopped)} lets them make room'

@@ -51,8 +51,12 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
   if not reach:
     return logits
   wide = jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), axis=-1)
-  v, padded = wide.shape[-1], jnp.pad(wide, [(0, 0)] * (wide.ndim - 1) + [(reach, reach)])
-  near = sum(padded[..., i : i + v] for i in range(2 * reach + 1))
+  v = wide.shape[-1]
+  reach = min(reach, v - 1)
+  padded = jnp.pad(wide, [(0, 0)] * (wide.ndim - 1) + [(reach, reach)])
+  near = jax.lax.reduce_window(
+    padded, 0.0, jax.lax.add, (1,) * (wide.ndim - 1) + (2 * reach + 1,), (1,) * wide.ndim, 'valid'
+  )
   return jnp.log(near + TIE * wide)
 
 

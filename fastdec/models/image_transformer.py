@@ -63,9 +63,15 @@ class ImageTransformerConfig(StackConfig):
     self._check_sizes('source_size', 'size', 'block_length')
     if self.d_model % 8:
       raise UserError(f'd_model={self.d_model} is not divisible by 8: sines and cosines of rows and columns share half')
-    if self.grid and (self.d_model < 2 * PHASES + 4 or self.head_width < 4):
-      given = f'grid=True with d_model={self.d_model} and heads={self.heads}'
-      raise UserError(f'{given} is not possible: give d_model {2 * PHASES + 4} or more, and 4 to each head')
+    if self.head_width < 4:
+      given = f'd_model={self.d_model} with heads={self.heads}'
+      raise UserError(f'{given} is not possible: a head compares rows and columns by 4 numbers at least')
+    if self.grid and self.size % self.source_size:
+      raise UserError(
+        f'grid=True with size={self.size} is not possible: give a multiple of source_size={self.source_size}'
+      )
+    if self.grid and self.d_model < 2 * PHASES + 4:
+      raise UserError(f'grid=True with d_model={self.d_model} is not possible: give {2 * PHASES + 4} or more')
 
 
 class Network(Stacks):
@@ -81,7 +87,7 @@ class Network(Stacks):
       return self.param(name, lambda _: jnp.tile(ordered_intensities(d, room), (CHANNELS, 1)))
 
     self.source_embedding, self.target_embedding = table('source_embedding'), table('target_embedding')
-    self.output = Dense((INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d))
+    self.output = Dense((INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, room))
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
@@ -130,7 +136,7 @@ def ordered_intensities(d: int, room: int = 0) -> Float[np.ndarray, 'v d']:
   """
   waves = (d // 2 - room) // 2
   angles = 2 * np.pi * np.arange(INTENSITIES)[:, None] / np.geomspace(8, 1024, waves)
-  values = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32) * (4 / d) ** 0.5
+  values = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32) * waves**-0.5
   return np.pad(values, ((0, 0), (0, d - 2 * waves)))
 
 

@@ -53,7 +53,7 @@ def member_of(strategy: Any) -> Member | None:
   """The family of a strategy; None for those that have no sizes."""
   match strategy:
     case Blockwise(k=int(k), heads=Bound(params=params)):
-      return Member(('heads', _words(params), repr(strategy.rule)), k - 1, True)
+      return Member(('heads', _words(params), repr(strategy.rule), strategy.window), k - 1, True)
     case PromptLookup(ngram=ngram, k=k):
       return Member(('lookup', ngram), k - 1, True)
     case Speculative(gamma=gamma, adaptive=False, draft=Bound(module=draft)):

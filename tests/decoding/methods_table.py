@@ -74,6 +74,7 @@ VARIANTS: dict[str, Make] = {
   'blockwise rooted medusa': lambda kit: fd.Blockwise(kit.heads('rooted medusa')),
   'tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), TREE),
   'chain as tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), chain_as_tree(3)),
+  'two calls, centred': lambda kit: fd.BlockwiseTwoCalls(kit.heads('separate'), 4, window=2),
   'two calls rooted': lambda kit: fd.BlockwiseTwoCalls(kit.heads('rooted'), 4),
   'tree paper': lambda kit: fd.Medusa(kit.heads('paper'), TREE),
   'chain as tree separate': lambda kit: fd.Medusa(kit.heads('separate'), chain_as_tree(3)),

@@ -281,12 +281,15 @@ def test_batch_of_b_equals_b_batches_of_one(name, family):
       np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
 
 
-def test_one_call_or_two_calls_draft_the_same():
+@pytest.mark.parametrize('window', [0, 2])
+def test_one_call_or_two_calls_draft_the_same(window):
   params, heads, _ = made('trained')
+  bound, rule = (HEADS['separate'], heads['separate']), fd.Distance(window)
   one, two = (
-    fd.decode(MODEL, params, SOURCE, kind((HEADS['separate'], heads['separate']), 4), max_len=MAX_LEN)
+    fd.decode(MODEL, params, SOURCE, kind(bound, 4, rule, window), max_len=MAX_LEN)
     for kind in (fd.Blockwise, fd.BlockwiseTwoCalls)
   )
+  np.testing.assert_array_equal(one.tokens, two.tokens)
   np.testing.assert_array_equal(one.block_sizes, two.block_sizes)
   np.testing.assert_array_equal(two.draft_calls, two.calls)
   assert not one.draft_calls.any()

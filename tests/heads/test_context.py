@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fastdec as fd
 from fastdec.decoding.methods.heads import draft_tokens
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -129,3 +130,37 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
   wide = Topology.from_choices([[rank] for rank in range(70)])
   with pytest.raises(UserError, match='asks a head for 70 choices, and there are 60 words'):
     draft_tokens(heads, target, HIDDEN, ROOT, wide)
+
+
+@pytest.mark.parametrize('reach', [1, 4])
+def test_a_window_ranks_what_the_bias_has_corrected(heads, target, reach):
+  """In plain Python, behind each parent's token; the window before the bias would guess otherwise."""
+
+  def near(logits):
+    law = np.exp(logits - logits.max())
+    law /= law.sum()
+    return np.array([law[max(0, i - reach) : i + reach + 1].sum() + 1e-3 * law[i] for i in range(WORDS)])
+
+  chain = Topology.chain(4)
+  drafted = np.asarray(draft_tokens(heads, target, HIDDEN, ROOT, chain, reach))
+  before, after = (np.asarray(heads.params[name]) for name in ('before', 'after'))
+  wrong = 0
+  for row in range(2):
+    logits, token = before_bias(heads, target, row), int(ROOT[row])
+    for i in range(3):
+      bias = after @ before[token]
+      wrong += int(np.argmax(np.log(near(logits[i])) + bias)) != int(np.argmax(near(logits[i] + bias)))
+      token = int(np.argmax(near(logits[i] + bias)))
+      assert drafted[row, i + 1] == token
+  assert wrong and not np.array_equal(drafted, draft_tokens(heads, target, HIDDEN, ROOT, chain))
+
+
+@pytest.mark.parametrize('window', [-1, 1.5, True])
+def test_a_window_is_a_whole_number(heads, window):
+  with pytest.raises(UserError, match=f'window={window} is not possible: give 0 for the likeliest id'):
+    fd.Blockwise(heads, window=window)
+
+
+def test_few_words_have_no_window(heads):
+  with pytest.raises(UserError, match='guess among few words, which have no order of ids: leave window out'):
+    fd.Blockwise((heads.module, heads.params | {'ids': jnp.arange(5)}), window=1)

@@ -17,7 +17,14 @@ from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
 from fastdec.models.attention import attend, attend_locally
-from fastdec.models.image_transformer import NEIGHBOURS, ImageTransformer, ImageTransformerConfig, Network
+from fastdec.models.image_transformer import (
+  NEIGHBOURS,
+  PHASES,
+  ImageTransformer,
+  ImageTransformerConfig,
+  Network,
+  ordered_intensities,
+)
 
 BLOCK, LENGTH, ROWS = 4, 48, 3
 CONFIG = ImageTransformerConfig(
@@ -105,15 +112,31 @@ def test_a_grid_decodes_with_a_cache_what_it_learns_without():
   np.testing.assert_array_equal(out.tokens, model.unembed(weights, hidden).argmax(-1))
   heads = BlockwiseHeads(4, 16, 8, rooted=True, markov=4, words=256)
   bound = heads, noisy(heads.init(jax.random.key(1)), 0.2)
-  for window in (0, 2):
-    fast = fd.decode(model, weights, SOURCE, fd.Blockwise(bound, window=window))
-    np.testing.assert_array_equal(fast.tokens, out.tokens)
+  for strategy in (fd.Blockwise(bound), fd.Blockwise(bound, window=2)):
+    np.testing.assert_array_equal(fd.decode(model, weights, SOURCE, strategy).tokens, out.tokens)
+  guesses = [
+    fd.decode(model, weights, SOURCE, fd.Blockwise(bound, rule=fd.MinBlock(fd.Exact(), 5), window=window)).tokens
+    for window in (0, 2)
+  ]
+  assert (guesses[0] != guesses[1]).any()
 
 
-@pytest.mark.parametrize('sizes', [{'d_model': 8}, {'d_model': 16, 'heads': 8}])
-def test_a_grid_asks_for_room(sizes):
-  with pytest.raises(fd.UserError, match=r'grid=True with d_model=.* give d_model 16 or more, and 4 to each head'):
-    ImageTransformerConfig(**sizes, grid=True)
+@pytest.mark.parametrize('sizes, words', [
+  ({'d_model': 8, 'heads': 2, 'grid': True}, 'grid=True with d_model=8 is not possible: give 16 or more'),
+  ({'d_model': 16, 'heads': 8}, 'd_model=16 with heads=8 is not possible: a head compares'),
+  ({'size': 12, 'grid': True}, 'grid=True with size=12 is not possible: give a multiple of source_size=8'),
+])  # fmt: skip
+def test_sizes_without_room_are_refused(sizes, words):
+  with pytest.raises(fd.UserError, match=words):
+    ImageTransformerConfig(**sizes)
+
+
+@pytest.mark.parametrize('room', [0, PHASES])
+def test_an_intensity_that_is_found_is_the_one_that_is_written(room):
+  """Embeddings and output start alike: what attention carries unchanged has the largest logit."""
+  table = ordered_intensities(128, room)
+  np.testing.assert_allclose((table**2).sum(-1), 1, rtol=1e-5)
+  np.testing.assert_array_equal((table @ table.T).argmax(-1), np.arange(256))
 
 
 @pytest.mark.parametrize('t', [1, 3, 4, 7, 8, 13])

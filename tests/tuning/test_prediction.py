@@ -68,6 +68,7 @@ def test_strategies_that_differ_in_one_size_are_a_family():
   three, six = (prediction.member_of(fd.Blockwise(heads, k)) for k in (3, 6))
   assert three.family == six.family and (three.size, six.size) == (2, 5)
   assert prediction.member_of(fd.Blockwise(heads, 3, fd.TopN(2))).family != three.family
+  assert prediction.member_of(fd.Blockwise(heads, 3, window=2)).family != three.family
   assert prediction.member_of(fd.PromptLookup(2, 4)) == Member(('lookup', 2), 3, True)
   short = heads[0], {**heads[1], 'ids': np.arange(5)}
   assert prediction.member_of(fd.Blockwise(short, 3)).family != three.family

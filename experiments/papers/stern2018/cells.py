@@ -26,6 +26,7 @@ class BlockwiseCell(Cell):
   compound_bleu_signature: str | None = None
   bits_per_dimension: float | None = None  # of the originals, given the inputs
   psnr: float | None = None  # dB, against the originals; see `image_quality`
+  bicubic_psnr: float | None = None  # dB, of the inputs enlarged by a bicubic filter, against the originals
   ssim: float | None = None  # against the originals, -1 to 1
   psnr_to_greedy: float | None = None  # dB, against the same model's greedy output; infinite where equal
   mean_block_size: float | None = None  # tokens per call of the target

@@ -13,10 +13,10 @@ import fastdec as fd
 from experiments.lab.settings import Experiment, Regime, at_least
 from fastdec import folders
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
-from fastdec.data.images.resizing import SMALL
+from fastdec.data.images.resizing import SIDE, SMALL
 from fastdec.errors import UserError
 from fastdec.models.api import Model
-from fastdec.models.image_transformer import CHANNELS, ImageTransformerConfig
+from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 
 DEV_IMAGES = 32  # what an evaluation during training looks at, at most
 TAU = 2  # the paper's
@@ -31,9 +31,9 @@ class ImagesConfig:
   folder: str
   rows: int
   max_train: int
-  side: int
-  mirrored: bool
   cache: str
+  side: int = SIDE
+  mirrored: bool = False
 
   def __post_init__(self) -> None:
     at_least(1, 'data', rows=self.rows)
@@ -131,8 +131,9 @@ def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:
 def rule_of(name: str) -> fd.MinBlock:
   """'exact', 'distance-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(distance|min|window)-(\d{1,9})', name)
-  if match is None or name == 'min-0' or (match[1] == 'window' and int(match[2]) > 127):
-    raise UserError(f'the rule {name} is unknown: give exact, distance-N, window-N or min-N, such as distance-{TAU}')
+  if match is None or name == 'min-0' or (match[1] == 'window' and not 1 <= int(match[2]) < INTENSITIES // 2):
+    allowed = f'exact, distance-N, min-N or window-N (N from 1, of a window below {INTENSITIES // 2})'
+    raise UserError(f'the rule {name} is unknown: give {allowed}, such as distance-{TAU}')
   number = int(match[2] or 0)
   return fd.MinBlock(fd.Distance(0 if match[1] == 'min' else number), number if match[1] == 'min' else 1)
 

@@ -32,6 +32,7 @@ class TwoCallDrafter:
 
   heads: Bound
   nodes: int = struct.static()  # a chain
+  window: int = struct.static(default=0)
 
   def init(self, target: Bound, prefill: Prefill) -> Pending:
     model, params = target
@@ -47,7 +48,7 @@ class TwoCallDrafter:
     cache = cache.commit(None, state.count)
     last_hidden = take_node(hidden, (state.count - 1).clip(0))
     chain = Topology.chain(self.nodes)
-    tokens = draft_tokens(self.heads, target, last_hidden, root, chain)
+    tokens = draft_tokens(self.heads, target, last_hidden, root, chain, self.window)
     return Draft(tokens, chain, calls=1), Pending(cache, state.tokens, state.count)
 
   def observe(self, target: Bound, state: Pending, step: Step) -> Pending:
@@ -62,4 +63,4 @@ class BlockwiseTwoCalls(Blockwise):
   @property
   def drafter(self) -> Drafter:
     assert self.k is not None  # by __post_init__
-    return TwoCallDrafter(Bound(*self.heads), self.k) if self.k > 1 else NoDraft()
+    return TwoCallDrafter(Bound(*self.heads), self.k, int(self.window)) if self.k > 1 else NoDraft()

@@ -1,6 +1,7 @@
 """Table 2 at toy size: the graph of its runs and cells, what it leaves, and mistakes that are told before any work."""
 
 import csv
+import dataclasses
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import fastdec as fd
 from configs import celeba
 from experiments.lab import cells
+from experiments.lab.run import fields_of
 from experiments.papers.stern2018 import image_page, images
 from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -66,9 +68,23 @@ def test_all_rules_are_one_program():
   rules = [images.rule_of(name) for name in ('exact', 'distance-2', 'distance-8', 'min-3')]
   assert len({jax.tree.structure(rule) for rule in rules}) == 1
   assert [int(rule.rule.tau) for rule in rules] == [0, 2, 8, 0] and [int(rule.size) for rule in rules] == [1, 1, 1, 3]
-  for name in ('min-0', 'window-128', 'centre-2'):
+  for name in ('min-0', 'window-0', 'window-128', 'centre-2'):
     with pytest.raises(fd.UserError, match=f'{name} is unknown'):
       images.rule_of(name)
+
+
+def test_smaller_faces_have_a_model_of_their_size():
+  experiment = images.ImageExperiment.of(celeba.get_config('scale=faces16'))
+  assert experiment.model.size == experiment.data.side == 16 and experiment.model.block_length == 16 * 3
+  assert experiment.data.data.side == 16 and experiment.data.mirrored
+
+
+def test_records_of_before_do_not_name_what_is_younger():
+  """A run whose record knows nothing of sides and mirrors goes on."""
+  data = images.ImageExperiment.of(celeba.get_config('scale=smoke')).data
+  there = {name: value for name, value in dataclasses.asdict(data).items() if name not in ('side', 'mirrored')}
+  assert fields_of(data, there) == there
+  assert fields_of(dataclasses.replace(data, side=16), there)['side'] == 16
 
 
 def test_a_window_is_a_distance_with_other_guesses():
@@ -84,6 +100,7 @@ def test_a_window_is_a_distance_with_other_guesses():
   ({'table.regimes': ('both',)}, 'regimes has both: images have no teacher'),
   ({'table.taus': (-1,)}, r'config.table.taus\[0\]=-1'),
   ({'model.block_length': 0}, 'block_length=0'),
+  ({'model.heads': 8}, 'a head compares rows and columns by 4 numbers'),
   ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: leave source_size out, and let size be data.side, 32'),
   ({'data.side': 16}, 'let size be data.side, 16'),
   ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
@@ -117,6 +134,9 @@ def test_a_table_with_all_that_belongs_to_it(table):
   assert frozen.same_as_greedy == 1 and frozen.psnr == found[1, 'regular', 'exact'].psnr
   blocks = [found[2, 'finetune', rule].mean_block_size for rule in ('exact', 'distance-2', 'distance-9')]
   assert 1 <= blocks[0] <= blocks[1] <= blocks[2] <= 2
+  assert (
+    found[2, 'finetune', 'window-2'].speedup and found[2, 'finetune', 'window-2'].bicubic_psnr == frozen.bicubic_psnr
+  )
   assert frozen.speedup and found[2, 'regular', 'distance-9'].speedup is None  # of the sweep, the columns are timed
   page = (workdir / 'table2.md').read_text()
   assert '1.07' in page and 'PSNR' in page  # the paper's k = 2
