@@ -90,6 +90,7 @@ SOURCES = {
     Source('drafts-384.jsonl', 'drafts', DraftCell, of_draft, 'a base of 384'),
   ),
   'faces32': (Source('faces32.jsonl', 'faces32', BlockwiseCell, of_blockwise),),
+  'faces16': (Source('faces16.jsonl', 'faces16', BlockwiseCell, of_blockwise),),
 }
 COLUMNS = (
   Column('data', 'data', names_row=True),
