@@ -84,9 +84,9 @@ def faces16():
   return {
     'data': images('npz', path='data/faces32/faces32.npz', rows=4, side=16, mirrored=True),
     'model': {**SMALL, **sizes, **layers},
-    'train': sharpened(steps=5000, warmup=200, constant=2e-3, every=500),
-    'freeze': sharpened(steps=600, warmup=50, constant=1e-3, every=200),
-    'finetune': sharpened(steps=1500, warmup=50, constant=7e-4, every=250, heads_rate=2.0),
+    'train': annealed(steps=5000, warmup=200, constant=2e-3, every=500),
+    'freeze': annealed(steps=600, warmup=50, constant=1e-3, every=200),
+    'finetune': annealed(steps=1500, warmup=50, constant=7e-4, every=250, heads_rate=2.0),
     'heads': heads(d_ff=256, p1_share=0.5, draw='all', decay=0.9, dropout=0.0, anchors=128, rooted=True, markov=64),
     'table': table(ks=(2, 4, 6, 8, 10), taus=tuple(range(9)), images=64, rows=32, timed=2, one_run=True),
   }
@@ -140,7 +140,7 @@ def trained(**settings):
   return {**run(**settings), 'label_smoothing': 0.0, 'b2': 0.98}
 
 
-def sharpened(**settings):
+def annealed(**settings):
   """A run whose rate falls to 0, without label smoothing; see `falling` in `configs/wmt14.py`."""
   return {**falling(**settings), 'label_smoothing': 0.0, 'b2': 0.98}
 
