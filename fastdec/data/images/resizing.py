@@ -12,10 +12,15 @@ SMALL = 8  # of those that are read
 
 
 def shrink(images: UInt8[np.ndarray, '*b h h 3'], side: int = SMALL) -> UInt8[np.ndarray, '*b {side} {side} 3']:
-  """The mean of each block of pixels, rounded (halves to even): as it is, a model's input. `side` divides theirs."""
+  """The mean of each block of pixels, rounded (halves up): as it is, a model's input. `side` divides theirs.
+
+  Of four pixels every fourth mean is a half. To even, five of eight means would be even, and a model of them would
+  always choose an even intensity.
+  """
   factor = images.shape[-2] // side
   blocks = images.reshape(*images.shape[:-3], side, factor, side, factor, 3)
-  return np.rint(blocks.mean(axis=(-4, -2))).astype(np.uint8)
+  pixels = factor * factor
+  return ((blocks.sum(axis=(-4, -2), dtype=np.int64) + pixels // 2) // pixels).astype(np.uint8)
 
 
 def area_resize(image: UInt8[np.ndarray, 'h w 3'], side: int) -> UInt8[np.ndarray, '{side} {side} 3']:

@@ -8,21 +8,21 @@ import pytest
 from fastdec.data.images.resizing import area_resize, covered, shrink
 
 
-def test_shrink_takes_the_mean_of_each_block_of_4_by_4_and_rounds_halves_to_even():
+def test_shrink_takes_the_mean_of_each_block_of_4_by_4_and_rounds_halves_up():
   image = np.zeros((32, 32, 3), np.uint8)
   image[0:4, 4:8, 0] = np.arange(16).reshape(4, 4)  # mean 7.5
   image[4:8, 0:4, 1] = 255
   image[31, 31, 2] = 24  # mean 1.5
   image[28, 0, 2] = 8  # mean 0.5
   small = np.zeros((8, 8, 3), np.uint8)
-  small[0, 1, 0], small[1, 0, 1], small[7, 7, 2], small[7, 0, 2] = 8, 255, 2, 0
+  small[0, 1, 0], small[1, 0, 1], small[7, 7, 2], small[7, 0, 2] = 8, 255, 2, 1
   np.testing.assert_array_equal(shrink(image), small)
 
 
 def test_shrink_takes_the_mean_of_smaller_blocks_too():
   image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
   small = shrink(image, 16)
-  assert small.shape == (16, 16, 3) and small[3, 15, 1] == np.rint(image[6:8, 30:, 1].mean())
+  assert small.shape == (16, 16, 3) and small[3, 15, 1] == np.floor(image[6:8, 30:, 1].mean() + 0.5)
   np.testing.assert_array_equal(shrink(image, 32), image)
 
 
