@@ -5,6 +5,7 @@
   python -m experiments.upscale     --workdir=out/images/k4-finetune photo.png
   python -m experiments.train       --config=configs/celeba.py:scale=tiny --workdir=out/base
   python -m experiments.train       --config=configs/celeba.py:k=4 --config.base=out/base --workdir=out/k4
+  python -m experiments.distill     --config=configs/celeba.py:scale=tiny --teacher=out/base --workdir=out/own
 
 8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a quarter of them.
 
@@ -132,6 +133,7 @@ def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=Fal
     'side': side,  # pixels of the images that are written: 32, or 16, to which they are shrunk as they are read
     'mirrored': mirrored,  # every other training image is, drawn anew each time
     'cache': 'out/data',  # prepared images; shared by all runs
+    'own': '',  # folder of a finished experiments.distill by the base: heads, with the base or not, learn from that
   }
 
 

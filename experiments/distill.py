@@ -1,9 +1,11 @@
 """Rewrites the training text as a teacher translates it: sequence-level distillation (Stern et al. 2018, sec. 6.2).
 
   python -m experiments.distill --config=configs/wmt14.py:scale=tiny --teacher=out/teacher --workdir=out/distil
+  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/images/base --workdir=out/own
 
-The result is workdir/train.en and workdir/train.de (as the config names the languages), whole when there is a
-config.json. Killed or out of budget, the same command goes on; several processes may share the work.
+The result is workdir/train.en and workdir/train.de (as the config names the languages), of images workdir/images.npz,
+whole when there is a config.json. Killed or out of budget, the same command goes on; several processes may share the
+work.
 """
 
 from absl import flags
@@ -21,14 +23,23 @@ def main(words: list[str]) -> None:
   import pathlib
 
   from experiments.lab import distillation
-  from experiments.papers.stern2018 import text_settings
+  from experiments.papers.stern2018 import own_images
+  from experiments.papers.stern2018.images import ImageExperiment
+  from experiments.papers.stern2018.text_settings import TranslationExperiment
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  experiment = text_settings.TranslationExperiment.of(CONFIG.value)
-  workdir = pathlib.Path(WORKDIR.value)
-  if distillation.distill(experiment, pathlib.Path(TEACHER.value), workdir, budget):
-    print(distillation.summary(workdir))
+  teacher, workdir = pathlib.Path(TEACHER.value), pathlib.Path(WORKDIR.value)
+  if CONFIG.value.get('task') == 'images':
+    experiment = ImageExperiment.of(CONFIG.value)
+    mirrored, pictures = experiment.data.mirrored, experiment.open()
+    is_whole = own_images.write(pictures.images, mirrored, pictures.model, teacher, workdir, budget)
+    summary = own_images.summary
+  else:
+    is_whole = distillation.distill(TranslationExperiment.of(CONFIG.value), teacher, workdir, budget)
+    summary = distillation.summary
+  if is_whole:
+    print(summary(workdir))
   else:
     print(f'Out of budget: the same command goes on in {workdir}')
 

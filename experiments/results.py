@@ -106,6 +106,7 @@ def known_tables() -> dict[str, Draw]:
     'stern2018.table2': of_cells(BlockwiseCell, image_tables.table2),
     'stern2018.quality': of_cells(BlockwiseCell, image_tables.quality_table),
     'stern2018.distances': of_cells(BlockwiseCell, image_tables.tau_table),
+    'stern2018.image_heads': of_cells(BlockwiseCell, image_tables.heads_table),
     'leviathan2022.speeds': of_cells(SpecCell, leviathan2022.speed_table),
     'leviathan2022.alphas': of_cells(SpecCell, leviathan2022.alpha_table),
     'cai2024.speeds': of_cells(MedusaCell, cai2024.speed_table),

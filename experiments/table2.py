@@ -33,6 +33,7 @@ def main(words: list[str]) -> None:
   outcome, found = page.fill(), page.cells()
   if found:
     drawn = image_tables.table2(found), image_tables.quality_table(found), image_tables.tau_table(found)
+    drawn += (image_tables.heads_table(found),)
     entries.write(drawn, found, workdir / 'table2', picture='table2.png', published=image_tables.PUBLISHED)
     for one in drawn:
       page.console.print(report.terminal(one))

@@ -49,9 +49,10 @@ def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
   return record
 
 
-def author_of(model: Model, params: Params, tokenizer: Tokenizer) -> str:
-  """A hash of what a model writes by: its settings, its parameters, its pieces."""
-  digest = hashlib.sha256(repr(model).encode() + tokenizer.model_proto)
+def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:
+  """A hash of what a model writes by: its settings, its parameters, its pieces (None: it writes images)."""
+  pieces = b'' if tokenizer is None else tokenizer.model_proto
+  digest = hashlib.sha256(repr(model).encode() + pieces)
   for path, leaf in jax.tree.leaves_with_path(params):
     digest.update(repr((path, leaf.dtype)).encode() + np.asarray(leaf).tobytes())
   return digest.hexdigest()[:16]

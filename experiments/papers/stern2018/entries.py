@@ -47,6 +47,7 @@ SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
 TOP_1 = _top_1('Top-1 % of p1 .. pk, references', 'head_accuracy')
 TOP_1_OWN = _top_1('own text', 'own_accuracy')
 TOP_1_ORIGINALS = _top_1('Top-1 % of p1 .. pk, originals', 'head_accuracy')
+TOP_1_OWN_IMAGES = _top_1('own images', 'own_accuracy')
 TOP_1_NOTE = (
   "Top-1: how often each head names the next token, of people's references on the dev set and of the model's own greedy"
   ' text, which is what it has to guess.'

@@ -15,7 +15,7 @@ from experiments.papers.stern2018.cells import BlockwiseCell
 from experiments.papers.stern2018.images import TAU, ImageExperiment, Pictures, pictures_of, strategy_of
 from experiments.papers.stern2018.text_measure import clock
 from fastdec import folders, gate
-from fastdec.data.images.corpus import shrink
+from fastdec.data.images.corpus import shrink, written_batches
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
@@ -68,8 +68,13 @@ class ImageMeasuring:
     heads = None if k == 1 else packed(*folders.load_heads(workdir))
     strategies = {} if heads is None else {rule: strategy_of(heads, k, rule) for rule in rules}
     timings = self._timings(model, params, strategies)
-    greedy, accuracy = self._greedy(model, params, content), self._accuracy(model, params, heads, k)
-    of_model: dict[str, Any] = {'bits_per_dimension': self._bits(model, params), 'head_accuracy': accuracy}
+    greedy, more = self._greedy(model, params, content), {}
+    of_model: dict[str, Any] = {'bits_per_dimension': self._bits(model, params)}
+    if heads is not None:
+      of_model |= self._accuracy(model, params, heads, k, greedy)
+      more |= self.experiment.heads.conditions
+      if self.experiment.own:
+        more |= {'heads_text': 'own'}
     for rule in rules:
       out = greedy if k == 1 else self._decode(model, params, strategies[rule])
       self._save(f'{self.split}-k{k}-{regime}-{rule}', out)
@@ -78,7 +83,7 @@ class ImageMeasuring:
       yield BlockwiseCell(
         k, regime, rule, **self._quality(out, greedy), **of_model, **timed,
         split=self.split, models=content,
-        conditions=self.conditions | (self.experiment.heads.conditions if k > 1 else {}),
+        conditions=self.conditions | more,
       )  # fmt: skip
 
   def summary(self, cell: BlockwiseCell) -> str:
@@ -130,13 +135,18 @@ class ImageMeasuring:
     )
     return dev_loss(model, params, batches)['nll'] / np.log(2)
 
-  def _accuracy(self, model: Any, params: Any, heads: Any, k: int) -> tuple[float, ...]:
-    if heads is None:
-      return ()
+  def _accuracy(self, model: Any, params: Any, heads: Any, k: int, greedy: Decoded) -> dict[str, tuple[float, ...]]:
+    """How often the first k heads are right: about photographs, and about what the model writes itself."""
     module, head_params = heads
     if module.k > k:
       module, head_params = module.drafting(head_params, k - 1)
-    return head_accuracy(model, module, params, head_params, self.material.dev_batches())
+    rows = min(self.experiment.data.rows, len(self.inputs))
+    written: Any = written_batches(self.inputs, pictures_of(greedy.tokens), rows, seed=0)
+    own = [written[i] for i in range(len(self.inputs) // rows)]
+    return {
+      'head_accuracy': head_accuracy(model, module, params, head_params, self.material.dev_batches()),
+      'own_accuracy': head_accuracy(model, module, params, head_params, own),
+    }
 
   def _save(self, name: str, out: Decoded) -> None:
     with whole_file(self.folder / f'{name}.npz') as file:

@@ -1,5 +1,6 @@
 """The page of the paper about images: Table 2, the sweep over tau, Figure 4's other half."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,8 +40,12 @@ class ImagePage(BlockwisePage):
 
   experiment: ImageExperiment
 
+  def settings(self, k: int, regime: str) -> ImageExperiment:
+    data = dataclasses.replace(self.experiment.data, own=self.experiment.own if k > 1 else '')
+    return dataclasses.replace(self.experiment, data=data)
+
   def open(self) -> ImageMeasuring:
-    pictures, folder = self.material(self.experiment), self.workdir / 'images'
+    pictures, folder = self.material(self.settings(1, 'regular')), self.workdir / 'images'
     return ImageMeasuring(self.experiment, pictures, self.split, folder, self.conditions)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab.settings import Experiment, Regime, at_least
+from experiments.papers.stern2018.own_images import OwnImages, check_writer, key_of, open_own
 from fastdec import folders
-from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images
+from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images, written_batches
 from fastdec.data.images.resizing import SIDE, SMALL
 from fastdec.errors import UserError
 from fastdec.models.api import Model
@@ -34,6 +35,7 @@ class ImagesConfig:
   cache: str
   side: int = SIDE
   mirrored: bool = False
+  own: str = ''
 
   def __post_init__(self) -> None:
     at_least(1, 'data', rows=self.rows)
@@ -43,6 +45,13 @@ class ImagesConfig:
   def data(self) -> ImageData:
     """Where the images are."""
     return ImageData(self.kind, self.path, self.folder, self.max_train or None, self.side)
+
+
+@dataclasses.dataclass(frozen=True)
+class _RecordedImages(ImagesConfig):
+  """What a run's record says of its images: those that a model wrote by their hash."""
+
+  distilled: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +94,21 @@ class ImageExperiment(Experiment):
       given = f'config.model makes {large} x {large} pixels of {small} x {small}'
       raise UserError(f'{given}: leave source_size out, and let size be data.side, {self.data.side}')
 
+  @property
+  def own(self) -> str:
+    return self.data.own
+
   def open(self) -> 'Pictures':
-    return Pictures(self, open_images(self.data.data, self.data.cache))
+    own = open_own(pathlib.Path(self.own)) if self.own else None
+    return Pictures(self, open_images(self.data.data, self.data.cache), own)
+
+  def distilled_key(self) -> str:
+    return key_of(pathlib.Path(self.own)) if self.own else ''
+
+  def recorded_data(self, distilled: str) -> ImagesConfig:
+    if not distilled:
+      return self.data
+    return _RecordedImages(**{**vars(self.data), 'own': "the base's"}, distilled=distilled)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +117,7 @@ class Pictures:
 
   experiment: ImageExperiment
   images: Images
+  own: OwnImages | None = None
 
   tokenizer_path = None
 
@@ -109,6 +132,8 @@ class Pictures:
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     seed = self.experiment.seed if seed is None else seed
     data = self.experiment.data
+    if self.own is not None:
+      return written_batches(self.own.source, self.own.written, rows or data.rows, seed)
     return image_batches(self.images, 'train', rows or data.rows, seed, data.mirrored)
 
   def dev_batches(self) -> list[Any]:
@@ -117,7 +142,9 @@ class Pictures:
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
 
   def check_base(self, folder: pathlib.Path) -> None:
-    pass  # a model of these sizes is one for any images of these sizes
+    """Raises UserError where a run's model has not written the images that its heads are to learn from."""
+    if self.own is not None:  # else a model of these sizes is one for any images of these sizes
+      check_writer(pathlib.Path(self.experiment.own), folder)
 
 
 def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:

@@ -44,7 +44,7 @@ KINDS = {
     ImageExperiment,
     _images,
     lambda _: ('exact', within(TAU)),
-    (image_tables.table2, image_tables.quality_table),
+    (image_tables.table2, image_tables.quality_table, image_tables.heads_table),
   ),
 }
 

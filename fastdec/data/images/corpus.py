@@ -173,13 +173,32 @@ def image_batches(images: Images, split: str, rows: int, seed: int, mirrored: bo
   return data.batch(rows, drop_remainder=True).map(_batch)
 
 
+def written_batches(
+  source: UInt8[np.ndarray, 'n 8 8 3'], written: UInt8[np.ndarray, 'n h h 3'], rows: int, seed: int
+) -> grain.MapDataset:
+  """Batches as those of `image_batches`, of small images and what a model has written of them.
+
+  Raises:
+    UserError: no rows, or more than there are images.
+  """
+  if not 1 <= rows <= len(source):
+    raise UserError(f'a batch of {rows} written images is not possible: there are {len(source)}, give 1 to that')
+  pairs = [{'source': small, 'written': large} for small, large in zip(source, written, strict=True)]
+  data = grain.MapDataset.source(pairs).seed(seed).shuffle().repeat()
+  return data.batch(rows, drop_remainder=True).map(lambda batch: _filled(batch['source'], batch['written']))
+
+
 def _perhaps_mirrored(image: Image, rng: np.random.Generator) -> Image:
   return image[:, ::-1] if rng.integers(2) else image
 
 
 def _batch(images: UInt8[np.ndarray, 'r h h 3']) -> Batch:
+  return _filled(shrink(images), images)
+
+
+def _filled(source: UInt8[np.ndarray, 'r 8 8 3'], images: UInt8[np.ndarray, 'r h h 3']) -> Batch:
   target = images.reshape(len(images), -1).astype(np.int32)
-  return {'source': shrink(images), 'target': target, 'target_segment': np.ones_like(target)}
+  return {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
 
 
 def _image(row: Mapping[str, Any]) -> Image:

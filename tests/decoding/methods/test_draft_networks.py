@@ -318,7 +318,6 @@ def test_settings_that_are_not_possible(make, message):
     (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
     ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
     ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
-    ('image', {'vocab_size': 256}, 'ImageTransformer gives no embeddings.*a draft network with its own'),
     ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble gives no embeddings'),
     (HashLM(), HASH, 'HashLM gives no embeddings'),
     (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing gives no states of its layers'),

@@ -51,7 +51,7 @@ CELLS = [
 
 
 # Fields that are younger than these lines, with what they have then.
-YOUNGER = {BlockwiseCell: {'spread': None, 'own_accuracy': []}, SavingCell: {'spread': None}}
+YOUNGER = {BlockwiseCell: {'spread': None, 'own_accuracy': [], 'bicubic_psnr': None}, SavingCell: {'spread': None}}
 
 
 @pytest.mark.parametrize('line, cell', [*zip([STERN, MEDUSA, SPECULATIVE, INCREMENTAL], CELLS, strict=True)])

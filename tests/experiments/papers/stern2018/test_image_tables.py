@@ -62,12 +62,21 @@ def test_quality_has_a_row_for_each_finished_cell_of_table_2_and_each_other_rule
     an_image_cell(4, 'regular', psnr_to_greedy=float('inf'), speedup=None),
   ]
   assert texts(image_tables.quality_table(run)) == [
-    ('1', 'Regular', '1.25', '2.50×', '3.200', '24.40', '0.810', '∞', '100.0', '100'),
-    ('4', 'Approximate', '2.00', '–', '3.200', '24.10', '0.810', '∞', '12.5', ''),
-    ('2', 'Fine tuning', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '0.0', '100 50'),
-    ('2', 'Both', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5', ''),
-    ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5', ''),
-    ('2', 'Both, centred', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5', ''),
+    ('1', 'Regular', '1.25', '2.50×', '3.200', '24.40', '0.810', '∞', '100.0'),
+    ('4', 'Approximate', '2.00', '–', '3.200', '24.10', '0.810', '∞', '12.5'),
+    ('2', 'Fine tuning', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '0.0'),
+    ('2', 'Both', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5'),
+    ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5'),
+    ('2', 'Both, centred', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5'),
+  ]
+
+
+def test_heads_have_a_row_for_each_model_with_heads():
+  own = an_image_cell(4, 'regular', 'exact', head_accuracy=(1.0, 0.5), own_accuracy=(1.0, 0.75))
+  run = [an_image_cell(1, 'regular', 'exact'), own, an_image_cell(4, 'regular'), an_image_cell(2, rule='exact')]
+  assert texts(image_tables.heads_table(run)) == [
+    ('4', 'Regular', '100 50', '100 75'),
+    ('2', 'Fine tuning', '100 50', ''),
   ]
 
 

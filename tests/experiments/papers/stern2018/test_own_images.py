@@ -1,0 +1,132 @@
+"""What a base writes itself of the small training images, and heads that learn from it."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import fastdec as fd
+from configs import celeba
+from experiments.lab.run import Run
+from experiments.papers.stern2018 import image_page, own_images
+from experiments.papers.stern2018.images import ImageExperiment
+from fastdec import folders
+from fastdec.data.images.corpus import shrink
+from tests.experiments.conftest import with_settings
+
+SETTINGS = {
+  'data.max_train': 3,
+  'data.side': 16,
+  'data.mirrored': True,
+  'model.size': 16,
+  'model.d_model': 8,
+  'model.d_ff': 8,
+  'model.heads': 1,
+  'heads.d_ff': 8,
+  'table.ks': (2,),
+  'table.taus': (),
+  'table.images': 1,
+  'table.repeats': 1,
+  **{f'{name}.{part}': 1 for name in ('train', 'freeze', 'finetune') for part in ('steps', 'every')},
+}
+
+
+def experiment_of(cache, **changed):
+  config = with_settings(celeba.get_config('scale=smoke'), SETTINGS | {'data.cache': str(cache)} | changed)
+  return ImageExperiment.of(config)
+
+
+def write(experiment, base, folder, budget=None):
+  pictures = experiment.open()
+  return own_images.write(pictures.images, experiment.data.mirrored, pictures.model, base, folder, budget)
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  """A base, in base/, and what it has written, in own/."""
+  folder = tmp_path_factory.mktemp('own')
+  experiment = experiment_of(folder / 'cache')
+  assert Run(experiment, 1, 'regular', None, folder / 'base').train()
+  assert write(experiment, folder / 'base', folder / 'own')
+  return folder
+
+
+def test_it_is_what_greedy_decoding_writes_of_each_image_and_of_its_mirror(made):
+  own = own_images.open_own(made / 'own')
+  originals = experiment_of(made / 'cache').open().images.array('train')
+  np.testing.assert_array_equal(own.source, [*shrink(originals), *shrink(originals[:, :, ::-1])])
+  model, params = folders.load(made / 'base')
+  greedy = fd.decode(model, params, own.source, fd.Greedy()).checked().tokens
+  np.testing.assert_array_equal(own.written.reshape(6, -1), greedy)
+  assert own.written.std() > 0 and sorted(path.name for path in (made / 'own').iterdir()) == [
+    'config.json', 'images.npz',
+  ]  # fmt: skip
+
+
+def test_a_finished_folder_stays_as_it_is_and_serves_no_other_config(made):
+  before = (made / 'own' / 'images.npz').stat()
+  assert write(experiment_of(made / 'cache'), made / 'base', made / 'own')
+  assert (made / 'own' / 'images.npz').stat() == before
+  for change in ({'data.mirrored': False}, {'data.max_train': 2}):
+    with pytest.raises(fd.UserError, match='was made by another config'):
+      write(experiment_of(made / 'cache', **change), made / 'base', made / 'own')
+
+
+def test_what_is_cut_off_goes_on(made, tmp_path, monkeypatch):
+  monkeypatch.setattr(own_images, 'SHARD_SIZE', 4)
+  experiment = experiment_of(made / 'cache')
+  assert not write(experiment, made / 'base', tmp_path / 'own', budget=0.0)
+  with pytest.raises(fd.UserError, match=r'holds no images that a base has written.*experiments.distill'):
+    own_images.open_own(tmp_path / 'own')
+  assert write(experiment, made / 'base', tmp_path / 'own')
+  assert own_images.key_of(tmp_path / 'own') == own_images.key_of(made / 'own')
+
+
+def test_heads_learn_from_it_and_their_record_knows_it_by_its_hash(made, tmp_path):
+  experiment = experiment_of(made / 'cache', **{'data.own': str(made / 'own')})
+  batch = experiment.open().train_batches()[0]
+  own = own_images.open_own(made / 'own')
+  pairs = {
+    (small.tobytes(), large.astype(np.int32).tobytes()) for small, large in zip(own.source, own.written, strict=True)
+  }
+  rows = zip(batch['source'], batch['target'], strict=True)
+  assert all((source.tobytes(), target.tobytes()) in pairs for source, target in rows)
+  run = Run(experiment, 2, 'regular', made / 'base', tmp_path / 'heads')
+  assert run.train() and run.is_current
+  data = json.loads((tmp_path / 'heads' / 'config.json').read_text())['data']
+  assert (data['own'], data['distilled']) == ("the base's", own.key)
+  plain = Run(experiment_of(made / 'cache'), 2, 'regular', made / 'base', tmp_path / 'heads')
+  with pytest.raises(fd.UserError):
+    plain.train()
+
+
+def test_the_base_of_a_table_learns_from_photographs_and_its_heads_do_not(made):
+  experiment = experiment_of(made / 'cache', **{'data.own': str(made / 'own')})
+  page = image_page.ImagePage(experiment, pathlib.Path('out'), None, {}, image_page.table2_cells(experiment))
+  assert {run.workdir.name: run.experiment.own for run in page.runs()} == {
+    'base': '', 'k2-regular': str(made / 'own'), 'k2-finetune': str(made / 'own'),
+  }  # fmt: skip
+
+
+def test_mistakes_are_a_sentence(made, tmp_path):
+  with_own = {'data.own': str(made / 'own')}
+  with pytest.raises(fd.UserError, match=r'own text .* is for heads'):
+    Run(experiment_of(made / 'cache', **with_own), 1, 'regular', None, tmp_path / 'base').train()
+  other = experiment_of(made / 'cache', seed=1)
+  assert Run(other, 1, 'regular', None, tmp_path / 'other').train()
+  with pytest.raises(fd.UserError, match=r'were written by another model than .*other'):
+    Run(experiment_of(made / 'cache', **with_own), 2, 'regular', tmp_path / 'other', tmp_path / 'heads').train()
+  with pytest.raises(fd.UserError, match='another model than this config means'):
+    write(experiment_of(made / 'cache', **{'model.d_ff': 16}), made / 'base', tmp_path / 'own')
+  damaged = shutil.copytree(made / 'own', tmp_path / 'damaged')
+  (damaged / 'images.npz').write_bytes((made / 'own' / 'images.npz').read_bytes()[:-100])
+  with pytest.raises(fd.UserError, match=r'images.npz cannot be read'):
+    own_images.open_own(damaged)
+  shutil.copy(made / 'own' / 'images.npz', damaged)
+  (damaged / 'config.json').write_text(
+    (made / 'own' / 'config.json').read_text().replace('"content": "', '"content": "0')
+  )
+  with pytest.raises(fd.UserError, match=r'is not what .*config.json says'):
+    own_images.open_own(damaged)
