@@ -87,7 +87,7 @@ def faces16():
     'model': {**SMALL, **sizes, **layers},
     'train': annealed(steps=5000, warmup=200, constant=2e-3, every=500),
     'freeze': annealed(steps=600, warmup=50, constant=1e-3, every=200),
-    'finetune': annealed(steps=1500, warmup=50, constant=7e-4, every=250, heads_rate=2.0),
+    'finetune': annealed(steps=3000, warmup=50, constant=7e-4, every=500, heads_rate=2.0),
     'heads': heads(d_ff=256, p1_share=0.5, draw='all', decay=0.9, dropout=0.0, anchors=128, rooted=True, markov=64),
     'table': table(ks=(2, 4, 6, 8, 10), taus=tuple(range(9)), images=64, rows=32, timed=2, one_run=True),
   }
