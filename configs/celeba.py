@@ -5,7 +5,11 @@
   python -m experiments.upscale     --workdir=out/images/k4-finetune photo.png
   python -m experiments.train       --config=configs/celeba.py:scale=tiny --workdir=out/base
   python -m experiments.train       --config=configs/celeba.py:k=4 --config.base=out/base --workdir=out/k4
-  python -m experiments.distill     --config=configs/celeba.py:scale=tiny --teacher=out/base --workdir=out/own
+
+Heads that learn from what the base itself writes, which is what exact acceptance asks of them, on a finished base:
+
+  python -m experiments.distill     --config=configs/celeba.py:scale=tiny --teacher=out/images/base --workdir=out/own
+  python -m experiments.table2      --config=configs/celeba.py:scale=tiny --config.data.own=out/own --workdir=out/images
 
 8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a quarter of them.
 

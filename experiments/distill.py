@@ -1,4 +1,5 @@
-"""Rewrites the training text as a teacher translates it: sequence-level distillation (Stern et al. 2018, sec. 6.2).
+"""Rewrites the training text as a teacher translates it: sequence-level distillation (Stern et al. 2018, sec. 6.2); or
+the training images as the base writes them.
 
   python -m experiments.distill --config=configs/wmt14.py:scale=tiny --teacher=out/teacher --workdir=out/distil
   python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/images/base --workdir=out/own
@@ -13,8 +14,8 @@ from absl import flags
 from experiments.lab import cli
 
 CONFIG = cli.config_flag()
-TEACHER = flags.DEFINE_string('teacher', None, 'folder of the finished run that translates', required=True)
-WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the text', required=True)
+TEACHER = flags.DEFINE_string('teacher', None, 'folder of the finished run that writes', required=True)
+WORKDIR = flags.DEFINE_string('workdir', None, 'folder for what it writes', required=True)
 BUDGET = cli.budget_flag()
 CONNECT = cli.process_flags()
 
@@ -23,7 +24,7 @@ def main(words: list[str]) -> None:
   import pathlib
 
   from experiments.lab import distillation
-  from experiments.papers.stern2018 import own_images
+  from experiments.papers.stern2018 import image_distillation, own_images
   from experiments.papers.stern2018.images import ImageExperiment
   from experiments.papers.stern2018.text_settings import TranslationExperiment
 
@@ -31,9 +32,7 @@ def main(words: list[str]) -> None:
   CONNECT()
   teacher, workdir = pathlib.Path(TEACHER.value), pathlib.Path(WORKDIR.value)
   if CONFIG.value.get('task') == 'images':
-    experiment = ImageExperiment.of(CONFIG.value)
-    mirrored, pictures = experiment.data.mirrored, experiment.open()
-    is_whole = own_images.write(pictures.images, mirrored, pictures.model, teacher, workdir, budget)
+    is_whole = image_distillation.write(ImageExperiment.of(CONFIG.value), teacher, workdir, budget)
     summary = own_images.summary
   else:
     is_whole = distillation.distill(TranslationExperiment.of(CONFIG.value), teacher, workdir, budget)

@@ -58,6 +58,11 @@ def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) 
   return digest.hexdigest()[:16]
 
 
+def without_heads(model: Model, params: Params) -> tuple[Model, Params]:
+  """The model that heads were trained on, where its p1 goes through them (`Transformed`)."""
+  return (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
+
+
 def check_written(folder: pathlib.Path) -> None:
   """Raises UserError where a folder has no finished text that says which model has written it."""
   if 'teacher' not in record_of(folder):
@@ -75,9 +80,7 @@ def check_greedy(folder: pathlib.Path) -> None:
 
 def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer) -> None:
   """Raises UserError where the text in a folder was not written by the run in `base`, its heads aside."""
-  model, params = folders.load(base)
-  if isinstance(model, Transformed):
-    model, params = model.model, params['model']
+  model, params = without_heads(*folders.load(base))
   if record_of(folder).get('teacher') != author_of(model, params, tokenizer):
     raise UserError(f'the text in {folder} was written by another model than {base}: {WRITE_OWN}')
 

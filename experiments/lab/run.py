@@ -186,7 +186,7 @@ class Run(InWorkdir):
       wanted = 'name it by' if distils else 'leave out'
       raise UserError(f'regime={self.regime} with distilled text {distilled!r}: {wanted} --config.data.distilled=...')
     if self.experiment.own and self.k == 1:
-      raise UserError(f'own text {self.experiment.own!r} is for heads: leave out --config.data.own=..., or give k >= 2')
+      raise UserError(f'data.own={self.experiment.own!r} is for heads: leave out --config.data.own=..., or give k >= 2')
     if self.base is None and (self.k > 1 or distils):
       what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
       raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')

@@ -40,10 +40,13 @@ TABLE2_NOTE = (
 )
 CENTRED_NOTE = 'Centred: a guess is the middle of the five intensities that are likeliest together; not in the paper.'
 HEADS_NOTE = (
-  'Top-1: how often each head names the intensity that comes, in originals and in what the model itself writes, which'
-  ' is what it has to guess; it does not depend on the rule.'
+  'Top-1: how often each head names the intensity that comes, in originals of the dev set and in what the model itself'
+  ' writes, which is what it has to guess; at most 32 images of each.'
 )
-OWN_NOTE = 'Heads trained on what the base itself writes of the small training images; not in the paper.'
+OWN_NOTE = (
+  'Heads, and in fine tuning the base with them, are trained on what the base writes of the small training images; not'
+  ' in the paper.'
+)
 QUALITY_NOTE = (
   'PSNR (dB, of the mean squared error over all images) and SSIM (windows of 7 x 7) against the originals; To greedy:'
   ' PSNR against the greedy output of the same model. Bits: bits per dimension of the originals.'
@@ -63,8 +66,7 @@ def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
     return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column)))
 
   columns = [Column('k', str, names_row=True), *(block_sizes(name, column) for column, name in COLUMNS.items())]
-  own = [OWN_NOTE] * any(cell.conditions.get('heads_text') == 'own' for cell in found.values())
-  notes = (TABLE2_NOTE, *own, *heads_note(found.values()), *one_run_note(found.values()))
+  notes = (TABLE2_NOTE, *own_note(found.values()), *heads_note(found.values()), *one_run_note(found.values()))
   table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
   return table.of(sorted({k for k, _, _ in found}), cells=found.values())
 
@@ -117,8 +119,13 @@ def quality_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Block size, speed-up and quality of every finished cell, except cells of other distances than Table 2's."""
   shown = in_order(cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2))
   centred = [CENTRED_NOTE] * any(cell.key[1:] in CENTRED for cell in shown)
-  notes = (*centred, *bicubic_note(shown), *QUALITY.notes)
+  notes = (*own_note(shown), *centred, *bicubic_note(shown), *QUALITY.notes)
   return dataclasses.replace(QUALITY, notes=notes).of(shown)
+
+
+def own_note(cells: Iterable[BlockwiseCell]) -> list[str]:
+  """Where heads have learnt from the base's own images, that they have."""
+  return [OWN_NOTE] * any(cell.conditions.get('heads_text') == 'own' for cell in cells)
 
 
 def bicubic_note(cells: Iterable[BlockwiseCell]) -> list[str]:
@@ -134,7 +141,8 @@ def tau_table(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 def heads_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """How often each head is right, of every finished model with heads."""
-  return HEADS.of(in_order(cell for cell in _finished(cells) if cell.k > 1 and cell.rule == 'exact'))
+  shown = in_order(cell for cell in _finished(cells) if cell.k > 1 and cell.rule == 'exact')
+  return dataclasses.replace(HEADS, notes=(*own_note(shown), *HEADS.notes)).of(shown)
 
 
 def _finished(cells: Iterable[BlockwiseCell]) -> list[BlockwiseCell]:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 import fastdec as fd
+from experiments.lab import record
 from experiments.lab.settings import Experiment, Regime, at_least
-from experiments.papers.stern2018.own_images import OwnImages, check_writer, key_of, open_own
+from experiments.papers.stern2018.own_images import OwnImages, check_own, key_of, open_own
 from fastdec import folders
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images, written_batches
 from fastdec.data.images.resizing import SIDE, SMALL
@@ -100,7 +101,11 @@ class ImageExperiment(Experiment):
 
   def open(self) -> 'Pictures':
     own = open_own(pathlib.Path(self.own)) if self.own else None
-    return Pictures(self, open_images(self.data.data, self.data.cache), own)
+    return dataclasses.replace(self.photographs(), own=own)
+
+  def photographs(self) -> 'Pictures':
+    """What a base is trained on, whether a base has written images of its own or not."""
+    return Pictures(self, open_images(self.data.data, self.data.cache))
 
   def distilled_key(self) -> str:
     return key_of(pathlib.Path(self.own)) if self.own else ''
@@ -108,7 +113,8 @@ class ImageExperiment(Experiment):
   def recorded_data(self, distilled: str) -> ImagesConfig:
     if not distilled:
       return self.data
-    return _RecordedImages(**{**vars(self.data), 'own': "the base's"}, distilled=distilled)
+    own = "the base's" if self.own else ''
+    return _RecordedImages(**{**vars(self.data), 'own': own}, distilled=distilled)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +148,13 @@ class Pictures:
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
 
   def check_base(self, folder: pathlib.Path) -> None:
-    """Raises UserError where a run's model has not written the images that its heads are to learn from."""
-    if self.own is not None:  # else a model of these sizes is one for any images of these sizes
-      check_writer(pathlib.Path(self.experiment.own), folder)
+    """Raises UserError where a run was trained on other images, or its model has not written the own ones."""
+    there = record.part(record.read(folder), 'data').get('content', self.content)
+    if there != self.content:
+      remedy = 'give a run of the same config, on the same images'
+      raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
+    if self.own is not None:
+      check_own(pathlib.Path(self.experiment.own), folder, self.content, self.experiment.data.mirrored)
 
 
 def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:

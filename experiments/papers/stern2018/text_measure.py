@@ -9,6 +9,7 @@ import numpy as np
 import fastdec as fd
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import Output, check_sources, rule_of, translate, tree_nodes
+from experiments.lab.model_text import without_heads
 from experiments.lab.packing import packed
 from experiments.lab.settings import DISTILLED
 from experiments.lab.text import Text
@@ -22,7 +23,6 @@ from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.wallclock import Timing, measure
-from fastdec.heads.transformed import Transformed
 from fastdec.struct import Bound
 from fastdec.training.losses import head_accuracy
 
@@ -132,7 +132,7 @@ class TranslationMeasuring:
     heads = folders.load_heads(workdir)
     if heads[0].k > k:
       heads = heads[0].drafting(heads[1], k - 1)
-    model, params = (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
+    model, params = without_heads(model, params)
     rows = zip(greedy.tokens, greedy.lengths, strict=True)
     written = Ragged.of([tokens[:length].tolist() for tokens, length in rows])
     own = self.text.batches_of(TokenPairs(self.tokens.source, written))

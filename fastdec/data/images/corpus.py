@@ -144,7 +144,7 @@ def open_images(data: ImageData, cache_dir: PathLike) -> Images:
   found = {split: Split(source, counts[split], convert, folder) for split, source in rows.items()}
   for split in found.values():
     split[0]  # files are opened when they are read: damage shows now, not in hours
-  content = f'{key} {data.max_train}' + (f' {data.side} halves up' if data.side != SIDE else '')
+  content = f'{key} {data.max_train} {data.side} halves up'  # ... as means are rounded, see `shrink`
   return Images(hashlib.sha256(content.encode()).hexdigest(), found)
 
 

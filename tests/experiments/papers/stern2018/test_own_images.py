@@ -10,7 +10,8 @@ import pytest
 import fastdec as fd
 from configs import celeba
 from experiments.lab.run import Run
-from experiments.papers.stern2018 import image_page, own_images
+from experiments.papers.stern2018 import image_distillation, image_page, image_tables, own_images
+from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.images import ImageExperiment
 from fastdec import folders
 from fastdec.data.images.corpus import shrink
@@ -39,8 +40,7 @@ def experiment_of(cache, **changed):
 
 
 def write(experiment, base, folder, budget=None):
-  pictures = experiment.open()
-  return own_images.write(pictures.images, experiment.data.mirrored, pictures.model, base, folder, budget)
+  return image_distillation.write(experiment, base, folder, budget)
 
 
 @pytest.fixture(scope='module')
@@ -61,7 +61,7 @@ def test_it_is_what_greedy_decoding_writes_of_each_image_and_of_its_mirror(made)
   greedy = fd.decode(model, params, own.source, fd.Greedy()).checked().tokens
   np.testing.assert_array_equal(own.written.reshape(6, -1), greedy)
   assert own.written.std() > 0 and sorted(path.name for path in (made / 'own').iterdir()) == [
-    'config.json', 'images.npz',
+    'config.json', 'images.npz', 'parts',
   ]  # fmt: skip
 
 
@@ -69,13 +69,12 @@ def test_a_finished_folder_stays_as_it_is_and_serves_no_other_config(made):
   before = (made / 'own' / 'images.npz').stat()
   assert write(experiment_of(made / 'cache'), made / 'base', made / 'own')
   assert (made / 'own' / 'images.npz').stat() == before
-  for change in ({'data.mirrored': False}, {'data.max_train': 2}):
-    with pytest.raises(fd.UserError, match='was made by another config'):
-      write(experiment_of(made / 'cache', **change), made / 'base', made / 'own')
+  with pytest.raises(fd.UserError, match='was made by another config'):
+    write(experiment_of(made / 'cache', **{'data.mirrored': False}), made / 'base', made / 'own')
 
 
 def test_what_is_cut_off_goes_on(made, tmp_path, monkeypatch):
-  monkeypatch.setattr(own_images, 'SHARD_SIZE', 4)
+  monkeypatch.setattr(image_distillation, 'SHARD_SIZE', 4)
   experiment = experiment_of(made / 'cache')
   assert not write(experiment, made / 'base', tmp_path / 'own', budget=0.0)
   with pytest.raises(fd.UserError, match=r'holds no images that a base has written.*experiments.distill'):
@@ -98,8 +97,22 @@ def test_heads_learn_from_it_and_their_record_knows_it_by_its_hash(made, tmp_pat
   data = json.loads((tmp_path / 'heads' / 'config.json').read_text())['data']
   assert (data['own'], data['distilled']) == ("the base's", own.key)
   plain = Run(experiment_of(made / 'cache'), 2, 'regular', made / 'base', tmp_path / 'heads')
-  with pytest.raises(fd.UserError):
-    plain.train()
+  with pytest.raises(fd.UserError, match=r'data\.own'):
+    plain.check()
+
+
+def test_what_is_measured_says_what_heads_have_learnt_from_and_how_often_they_are_right(made, tmp_path):
+  experiment = experiment_of(made / 'cache', **{'data.own': str(made / 'own')})
+  run = Run(experiment, 2, 'regular', made / 'base', tmp_path / 'heads')
+  assert run.train()
+  measuring = ImageMeasuring(experiment, experiment.open(), 'dev', tmp_path / 'images', {})
+  (cell,) = measuring.cells(run.workdir, 2, 'regular', ['exact'])
+  assert cell.conditions['heads_text'] == 'own' and cell.error is None
+  assert cell.own_accuracy[0] > 0.99 > cell.head_accuracy[0]  # p1 names what it chose itself, near ties aside
+  assert all(
+    image_tables.OWN_NOTE in table([cell]).notes
+    for table in (image_tables.table2, image_tables.quality_table, image_tables.heads_table)
+  )
 
 
 def test_the_base_of_a_table_learns_from_photographs_and_its_heads_do_not(made):
@@ -112,7 +125,7 @@ def test_the_base_of_a_table_learns_from_photographs_and_its_heads_do_not(made):
 
 def test_mistakes_are_a_sentence(made, tmp_path):
   with_own = {'data.own': str(made / 'own')}
-  with pytest.raises(fd.UserError, match=r'own text .* is for heads'):
+  with pytest.raises(fd.UserError, match=r'data\.own=.* is for heads'):
     Run(experiment_of(made / 'cache', **with_own), 1, 'regular', None, tmp_path / 'base').train()
   other = experiment_of(made / 'cache', seed=1)
   assert Run(other, 1, 'regular', None, tmp_path / 'other').train()
@@ -120,6 +133,11 @@ def test_mistakes_are_a_sentence(made, tmp_path):
     Run(experiment_of(made / 'cache', **with_own), 2, 'regular', tmp_path / 'other', tmp_path / 'heads').train()
   with pytest.raises(fd.UserError, match='another model than this config means'):
     write(experiment_of(made / 'cache', **{'model.d_ff': 16}), made / 'base', tmp_path / 'own')
+  with pytest.raises(fd.UserError, match='base was trained on other images than this config means'):
+    write(experiment_of(made / 'cache', **{'data.max_train': 2}), made / 'base', tmp_path / 'own')
+  unmirrored = experiment_of(made / 'cache', **with_own, **{'data.mirrored': False})
+  with pytest.raises(fd.UserError, match='were written of other images than this config means'):
+    Run(unmirrored, 2, 'regular', made / 'base', tmp_path / 'heads').train()
   damaged = shutil.copytree(made / 'own', tmp_path / 'damaged')
   (damaged / 'images.npz').write_bytes((made / 'own' / 'images.npz').read_bytes()[:-100])
   with pytest.raises(fd.UserError, match=r'images.npz cannot be read'):
