@@ -17,7 +17,7 @@ scale (2 cores: time for the whole of table2; what to expect)
   tiny       windows of photographs that come with scikit-image; about ten minutes
   smoke      the same at toy size: every step runs, nothing is learnt; about a minute
   faces16    real faces in an npz, shrunk to 16 x 16 (--config.data.path=.../faces32.npz), heads that see more than the
-             paper's, one run for all k: about an hour and a half by one core, see docs/results/faces16.md
+             paper's, one run for all k: about two hours by one core, see docs/results/faces16.md
   faces32    real faces in an npz (--config.data.path=.../faces32.npz): about two hours, see docs/results
   celeba     the paper's: img2img_transformer_b3 on CelebA as TFDS has prepared it; not for a CPU. The paper: k = 10,
              fine-tuned, approximate: a mean accepted block size of 6.79
