@@ -69,7 +69,8 @@ class ImageMeasuring:
     heads = None if k == 1 else packed(*folders.load_heads(workdir))
     strategies = {} if heads is None else {rule: strategy_of(heads, k, rule) for rule in rules}
     timings = self._timings(model, params, strategies)
-    greedy, more = self._greedy(model, params, content), {}
+    greedy = self._greedy(model, params, content)
+    more: dict[str, str] = {}
     of_model: dict[str, Any] = {'bits_per_dimension': self._bits(model, params)}
     if heads is not None:
       of_model |= self._accuracy(model, params, heads, k, greedy)
