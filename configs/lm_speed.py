@@ -39,6 +39,7 @@ def get_config(arg=''):
     task='lm',
     model=SIZES[choice.scale],
     dtypes=('bfloat16', 'int8') if is_large else ('float32', 'bfloat16', 'int8'),
+    packed=not is_large,  # whether calls on few tokens are timed by a packed model too (`fd.pack`), in turn
     widths=(1, 2, 4, 8, 16, 32, 64),  # those from 16 to 64 as a tree, too
     prompt=64,  # tokens
     calls=32 if is_large else 16,  # of a round

@@ -18,7 +18,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, Int8
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.packed import is_packed
+from fastdec.packed import Packed, is_packed
 from fastdec.products import kernels_of
 
 LARGEST = 127  # not -128: the range is the same on both sides
@@ -26,9 +26,12 @@ LARGEST = 127  # not -128: the range is the same on both sides
 
 @struct.pytree
 class Quantized:
-  """A kernel in int8: values * scale, up to rounding. It has the kernel's shape, and is cut along outputs alone."""
+  """A kernel in int8: values * scale, up to rounding. It has the kernel's shape, and is cut along outputs alone.
 
-  values: Int8[Array, '*f d']
+  In packed parameters the values have their copy in panels.
+  """
+
+  values: Int8[Array, '*f d'] | Packed
   scale: Float[Array, '*f']
 
   @property
@@ -45,11 +48,12 @@ class Quantized:
 
   def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
     """Some of its rows, as numbers of float32: the embeddings of tokens."""
-    return self.values[ids].astype(self.scale.dtype) * self.scale[ids][..., None]
+    values = self.values.rows(ids) if isinstance(self.values, Packed) else self.values[ids]
+    return values.astype(self.scale.dtype) * self.scale[ids][..., None]
 
 
-def quantized(x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32) -> Quantized:
-  """Each row over its own scale, max |x| / 127, rounded; a row of zeros has the scale 0.
+def whole(x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32) -> tuple[Int8[Array, '*f d'], Float[Array, '*f']]:
+  """(values, scale): each row over its own scale, max |x| / 127, rounded; a row of zeros has the scale 0.
 
   Args:
     x: a kernel, or the rows that are multiplied with one.
@@ -58,7 +62,12 @@ def quantized(x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32) -> Quanti
   wide = x.astype(dtype)
   scale = jnp.abs(wide).max(axis=-1) / LARGEST
   divisor = jnp.where(scale > 0, scale, 1)
-  return Quantized(jnp.round(wide / divisor[..., None]).astype(jnp.int8), scale)
+  return jnp.round(wide / divisor[..., None]).astype(jnp.int8), scale
+
+
+def quantized(kernel: Float[Array, '*f d']) -> Quantized:
+  """The kernel in int8; see `whole`."""
+  return Quantized(*whole(kernel))
 
 
 def quantized_kernel(kernel: Float[Array, '*f d']) -> Quantized:

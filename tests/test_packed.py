@@ -1,5 +1,7 @@
 """Packed kernels: what they multiply to, what is decoded with them, and what is refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,10 @@ from flax.traverse_util import flatten_dict
 import fastdec as fd
 from fastdec.folders.stored import write
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.layers import look_up, project
+from fastdec.models.layers import look_up, product, project, project_each
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.packed import FEW, WIDTH, Packed, packed
+from fastdec.packed import FEW, FEW_WHOLE, WIDTH, Packed, packed, width_of
+from fastdec.quantized import Quantized, quantized
 from fastdec.sharding import MeshConfig, make_mesh, place
 from fastdec.training.gradients import gradients_of
 from fastdec.training.state import base_task
@@ -47,6 +50,58 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
   np.testing.assert_allclose(project(jnp.asarray(x), packed(kernel)), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize('outputs', [(2 * WIDTH,), (6 * WIDTH,), (140,), (3, 2, 40)])
+@pytest.mark.parametrize('rows', [1, 2, FEW_WHOLE, FEW_WHOLE + 1])
+def test_a_product_in_int8_is_that_of_the_kernel_bit_for_bit(outputs, rows):
+  draw = np.random.default_rng(0)
+  x = jnp.asarray(draw.standard_normal((rows, 24)))
+  values, scale = jnp.asarray(draw.integers(-127, 128, (*outputs, 24), np.int8)), jnp.asarray(draw.random(outputs))
+  expected = project(x, Quantized(values, scale))
+  np.testing.assert_array_equal(project(x, Quantized(packed(values, 2 * WIDTH), scale)), expected)
+
+
+@pytest.mark.parametrize('rows', [1, 3])
+@pytest.mark.parametrize('outputs', [2 * WIDTH, 70])
+def test_products_of_one_vector_each_are_those_of_the_kernels(rows, outputs):
+  """With 70 outputs, panels reach from one kernel into the next, and are not read."""
+  draw = np.random.default_rng(0).standard_normal
+  x, kernels = jnp.asarray(draw((rows, 3, 24))), jnp.asarray(draw((3, outputs, 24)))
+  expected = np.einsum('rhd,hfd->rhf', x, kernels)
+  np.testing.assert_allclose(project_each(x, packed(kernels)), expected, rtol=0, atol=1e-12)
+  whole = quantized(kernels)
+  found = project_each(x, dataclasses.replace(whole, values=packed(whole.values)))
+  np.testing.assert_array_equal(found, project_each(x, whole))
+
+
+def test_a_part_keeps_the_panels_that_it_is_made_of():
+  for kernel in (jnp.ones((3 * WIDTH + 5, 24)), jnp.ones((6, WIDTH // 2, 24))):
+    whole, each = packed(kernel), kernel[0].size // 24
+    for part in (slice(None), slice(2 * WIDTH // each), slice(2 * WIDTH // each, None)):
+      cut = whole[part]
+      assert isinstance(cut, Packed)
+      np.testing.assert_array_equal(cut.panels, packed(kernel[part]).panels)
+    for index in (slice(1, None), slice(1), slice(None, None, 2), 0, jnp.array([0, 2])):
+      cut = whole[index]
+      assert not isinstance(cut, Packed)
+      np.testing.assert_array_equal(cut, kernel[index])
+
+
+@pytest.mark.parametrize(
+  ('shape', 'dtype', 'width'),
+  [
+    ((70, 4096), 'float32', WIDTH),
+    ((WIDTH - 1, 16), 'float32', None),
+    ((2, WIDTH, 16), 'bfloat16', None),
+    ((2, WIDTH, 1024), 'int8', 2 * WIDTH),
+    ((70, 1024), 'int8', WIDTH),
+    ((512, 2048), 'int8', WIDTH),
+    ((512, 4096), 'int8', None),
+  ],
+)
+def test_outputs_of_a_panel(shape, dtype, width):
+  assert width_of(jnp.zeros(shape, dtype)) == width
+
+
 def test_kernels_in_half_precision_are_read_as_they_lie():
   """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are wider, read."""
   kernel = jnp.ones((70, 24))
@@ -60,10 +115,11 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
 
 def test_panels_are_what_few_rows_read():
   """Wrong ones show, and only there."""
-  kernel = jnp.ones((70, 24))
-  wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
-  for rows, value in ((1, 24), (2, 0), (FEW, 0), (FEW + 1, 24)):
-    assert (project(jnp.ones((rows, 24)), wrong) == value).all()
+  for dtype, few in (('float32', FEW), ('int8', FEW_WHOLE)):
+    kernel = jnp.ones((140, 24), dtype)
+    wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
+    for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):
+      assert (product(jnp.ones((rows, 24), dtype), wrong, jnp.float32) == value).all()
 
 
 def test_embeddings_are_rows_of_the_kernel():
@@ -104,9 +160,19 @@ def test_packed_heads_guess_the_same(layout):
   np.testing.assert_allclose(heads.all(fd.pack(heads, params), hidden), expected, rtol=0, atol=1e-5)
 
 
-def test_kernels_in_int8_lie_well_as_they_are(made):
-  in_int8 = fd.quantize(MODEL, made[0])
-  assert all(one is other for one, other in zip(*map(jax.tree.leaves, (in_int8, fd.pack(MODEL, in_int8))), strict=True))
+def test_a_packed_model_in_int8_writes_the_same():
+  """128 outputs make a panel: here w1 of both sides, and the embedding."""
+  model = Transformer(dataclasses.replace(MODEL.config, vocab_size=150, d_ff=128, dtype='float32'))
+  params = fd.quantize(model, jax.tree.map(lambda x: x.astype('float32'), model.init(jax.random.key(0))))
+  packed_params = fd.pack(model, params)
+  leaves = jax.tree.leaves(packed_params, is_leaf=lambda leaf: isinstance(leaf, Packed))
+  assert sum(isinstance(leaf, Packed) for leaf in leaves) == 3
+  assert packed_params['embedding'].values.kernel is params['embedding'].values
+  for strategy in (fd.Greedy(), fd.Blockwise((HEADS, fd.quantize(HEADS, HEADS.init(jax.random.key(1)))))):
+    expected = fd.decode(model, params, SOURCES, strategy, max_len=12)
+    out = fd.decode(model, packed_params, SOURCES, strategy, max_len=12)
+    np.testing.assert_array_equal(out.tokens, expected.tokens)
+    np.testing.assert_array_equal(out.block_sizes, expected.block_sizes)
 
 
 def test_what_is_refused(made, tmp_path):

@@ -10,15 +10,15 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.quantized import is_quantized
 
 NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
-WIDE = 512  # of models as wide and wider, XLA's own form is as fast where it has several cores, and panels have one
+WIDE = 512  # of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several cores
 
 
 def packed(module: Any, params: Any) -> tuple[Any, Any]:
-  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU, not in int8, at
-  widths that gain by it on the cores that this process has, and if the module says which parameters are kernels."""
-  if jax.default_backend() != 'cpu' or is_quantized(params) or not getattr(module, 'products', ()):
+  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU, at widths that gain
+  by it on the cores that this process has, and if the module says which parameters are kernels."""
+  if jax.default_backend() != 'cpu' or not getattr(module, 'products', ()):
     return module, params
   width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
-  if width < NARROW or (width >= WIDE and len(os.sched_getaffinity(0)) > 1):
-    return module, params
-  return module, fd.pack(module, params)
+  has_one_core = len(os.sched_getaffinity(0)) == 1
+  gains = width >= NARROW and (has_one_core or (width < WIDE and not is_quantized(params)))
+  return module, fd.pack(module, params) if gains else params

@@ -21,6 +21,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls, Drafted, FreeDraft, computing_in
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
+from fastdec.packed import FEW, FEW_WHOLE, pack
 from fastdec.products import kernels_of
 from fastdec.quantized import quantized_kernel
 from fastdec.struct import Bound
@@ -36,6 +37,7 @@ class SpeedConfig:
   task: Literal['lm']
   model: LMConfig
   dtypes: tuple[str, ...]
+  packed: bool
   widths: tuple[int, ...]
   prompt: int
   calls: int
@@ -126,6 +128,8 @@ def drafts_of(widths: Sequence[int]) -> dict[str, Topology]:
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
   model = LM(config.computing(dtype))
   target = Bound(model, random_lm(model, config.seed, dtype))
+  few = {'float32': FEW, 'int8': FEW_WHOLE}.get(dtype, 0) if config.packed else 0  # tokens that panels are read for
+  packed = Bound(model, pack(model, target.params)) if few else target
   drafts = drafts_of(config.widths)
   say(f'{dtype}: compiling and timing {len(drafts)} drafts')
   prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
@@ -137,11 +141,14 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   # The prompt is read once, with room for the widest: none of these drafters has a state of its own.
   widest = Topology.chain(max(one.n for one in drafts.values()))
   begun = Calls.after_prompt(target, drafter(widest), prompts, max_len, config.calls)
-  loops = {
-    name: Calls(target, Drafted(drafter(one)), jax.tree.map(jnp.copy, begun.state), config.calls)
-    for name, one in drafts.items()
-  }
-  bare = {f'bare {name}': model_alone(loops[name], one) for name, one in drafts.items()}
+  loops, bare = {}, {}
+  for name, topology in drafts.items():
+    forms = {name: target}
+    if topology.n <= few:
+      forms[f'{name}, packed'] = packed
+    for form, bound in forms.items():
+      loops[form] = Calls(bound, Drafted(drafter(topology)), jax.tree.map(jnp.copy, begun.state), config.calls)
+      bare[f'bare {form}'] = model_alone(loops[form], topology)
   timings = measure(loops | bare, config.rounds)
   rows = figures(timings, loops, 'embedding' if config.model.tied else 'output')
   return [

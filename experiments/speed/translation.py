@@ -61,7 +61,6 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
-  packed = Bound(model, pack(model, target.params)) if config.packed and dtype == 'float32' else None
   drafters: dict[str, Drafter] = {'greedy': NoDraft()}
   drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):
@@ -72,10 +71,13 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
+  packed = _packed(target) if config.packed and dtype != 'bfloat16' else target
   variants = {}
   for name, drafter in drafters.items():
     variants[name] = Calls.after_prompt(target, drafter, source, max_len, config.calls)
-    if packed is not None:
+    if packed is not target:
+      if isinstance(drafter, HeadsDrafter):
+        drafter = dataclasses.replace(drafter, heads=_packed(drafter.heads))
       variants[f'{name}, packed'] = Calls.after_prompt(packed, drafter, source, max_len, config.calls)
   peers = _peers(config, dtype, source) if config.peer else {}
   theirs = {name: peer.text for name, peer in peers.items()}
@@ -84,6 +86,10 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   rows = figures(timings, variants, 'output' if 'output' in target.params else 'embedding')
   rows += [_peer_row(name, timings, config.calls) for name in peers]
   return [{'dtype': dtype, 'batch': config.batch, **row} for row in rows]
+
+
+def _packed(bound: Bound) -> Bound:
+  return Bound(bound.module, pack(bound.module, bound.params))
 
 
 class _Peer(NamedTuple):

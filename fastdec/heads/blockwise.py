@@ -132,7 +132,7 @@ class BlockwiseHeads(Context):
     if self.layout == 'paper':
       outputs = project(units, w2)
     else:
-      outputs = project_each(units.reshape(len(units), -1, self.d_ff), w2[:])  # without panels: they mix the heads
+      outputs = project_each(units.reshape(len(units), -1, self.d_ff), w2)
     return hidden[:, None] + (outputs.astype(units.dtype) + b2.astype(units.dtype)[None])
 
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:

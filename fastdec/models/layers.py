@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, Num
 
-from fastdec.packed import Packed, panel_product
-from fastdec.quantized import Quantized, quantized
+from fastdec.packed import Packed, panel_product, panel_product_each
+from fastdec.quantized import Quantized, whole
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
@@ -27,20 +27,17 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
 
   A kernel in int8 meets rows in int8, each over its own scale; their product is summed in int32, and only then
   multiplied by the two scales. So each row's result is the same, bit for bit, whatever rows come with it. A packed
-  kernel is read in panels by few rows, and as it lies by one or many.
+  kernel is read in panels by few rows, and as it lies by many.
   """
   *lead, d = x.shape
   x_rd = x.reshape(-1, d)
   wide = np.promote_types(x.dtype, np.float32)
   if isinstance(kernel, Quantized):
-    scaled = quantized(x_rd, wide)
-    y = product(scaled.values, kernel.values, jnp.int32).astype(wide)
-    y = rounded(y * scaled.scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
-  elif isinstance(kernel, Packed) and kernel.serves(x_rd):
-    y = panel_product(x_rd, kernel, wide)
+    values, scale = whole(x_rd, wide)
+    y = product(values, kernel.values, jnp.int32).astype(wide)
+    y = rounded(y * scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
   else:
-    plain = kernel.kernel if isinstance(kernel, Packed) else kernel
-    y = product(x_rd, plain.astype(x.dtype), wide)
+    y = product(x_rd, kernel, wide)
   return y.reshape(*lead, *kernel.shape[:-1])
 
 
@@ -55,8 +52,8 @@ def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
   return jnp.clip(x, -largest, largest)
 
 
-def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -> Num[Array, 'r *f']:
-  """x @ kernel^T, summed in the type `wide`; both are of one type.
+def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'] | Packed, wide: DTypeLike) -> Num[Array, 'r *f']:
+  """x @ kernel^T in x's type, summed in the type `wide`.
 
   Habits of XLA's CPU backend decide the form (`experiments.benchmark --config=configs/products.py` times the forms).
   Kernels lie as [outputs, inputs] and are contracted on their last axis: with a few rows the other layout takes up to
@@ -67,6 +64,11 @@ def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -
   an axis of 1 before it, where several rows meet it (`comes_first`): in float32 it is laid out anew in either order,
   but not so, and 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU with AMX, 0.5 to 0.7.
   """
+  if isinstance(kernel, Packed):
+    if kernel.serves(x):
+      return panel_product(x, kernel, wide)
+    kernel = kernel.kernel
+  kernel = kernel.astype(x.dtype)
   rows = len(x)
   if rows == 1 and x.dtype.itemsize < 4:
     x = jnp.concatenate([x, x])
@@ -93,23 +95,28 @@ def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
   return rows <= FEW and entries <= TURNED
 
 
-def project_each(x: Float[Array, 'b h d'], kernels: Float[Array, 'h f d'] | Quantized) -> Float[Array, 'b h f']:
+def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h f']:
   """Each of a row's h vectors by its own kernel: x[:, i] @ kernels[i]^T, in the types of `project`."""
   wide = np.promote_types(x.dtype, np.float32)
   if isinstance(kernels, Quantized):
-    scaled = quantized(x, wide)
-    y = product_each(scaled.values, kernels.values, jnp.int32).astype(wide)
-    return rounded(y * scaled.scale[..., None] * kernels.scale.astype(wide)[None])
-  return product_each(x, kernels.astype(x.dtype), wide)
+    values, scale = whole(x, wide)
+    y = product_each(values, kernels.values, jnp.int32).astype(wide)
+    return rounded(y * scale[..., None] * kernels.scale.astype(wide)[None])
+  return product_each(x, kernels, wide)
 
 
-def product_each(x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'], wide: DTypeLike) -> Num[Array, 'b h f']:
-  """x[:, i] @ kernels[i]^T for each i, summed in the type `wide`.
+def product_each(x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'] | Packed, wide: DTypeLike) -> Num[Array, 'b h f']:
+  """x[:, i] @ kernels[i]^T for each i in x's type, summed in the type `wide`.
 
   Here XLA's CPU backend wants another form than for one kernel (`product`): one row once; of several the kernels first,
   which takes half as long; and in int8 one product after the other, a sixth, since all kernels at once would be made
   int32 before the loop, and read so in every call.
   """
+  if isinstance(kernels, Packed):
+    if kernels.serves_each(x):
+      return panel_product_each(x, kernels, wide)
+    kernels = kernels.kernel
+  kernels = kernels.astype(x.dtype)
   if x.dtype.itemsize == 1:
     return jnp.stack([product(x[:, i], kernel, wide) for i, kernel in enumerate(kernels)], axis=1)
   if len(x) == 1:

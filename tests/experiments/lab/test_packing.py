@@ -21,7 +21,9 @@ def test_what_gains_by_it_on_the_cores_of_this_process(monkeypatch, width, cores
   assert module is heads and is_packed(params) == is_faster
 
 
-def test_int8_stays_as_it_is():
-  heads = BlockwiseHeads(k=2, d_model=256, d_ff=64)
+@pytest.mark.parametrize(('width', 'cores', 'is_faster'), [(128, 1, False), (256, 1, True), (256, 2, False)])
+def test_what_gains_by_it_in_int8(monkeypatch, width, cores, is_faster):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: range(cores))
+  heads = BlockwiseHeads(k=2, d_model=width, d_ff=128)
   params = fd.quantize(heads, heads.init(jax.random.key(0)))
-  assert packed(heads, params)[1] is params
+  assert is_packed(packed(heads, params)[1]) == is_faster

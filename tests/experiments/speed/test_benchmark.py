@@ -123,9 +123,9 @@ def test_the_text_benchmark_names_its_dtype_in_each_row(launch, tmp_path):
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
   variants = ['greedy', 'width 2', 'k = 8, separate heads', 'k = 8, paper heads']
-  of_float32 = [f'{variant}{suffix}' for variant in variants for suffix in ('', ', packed')]
+  forms = [f'{variant}{suffix}' for variant in variants for suffix in ('', ', packed')]
   named = [(row['dtype'], row['variant']) for row in rows]
-  assert named == [*(('float32', variant) for variant in of_float32), *(('int8', variant) for variant in variants)]
+  assert named == [(dtype, form) for dtype in ('float32', 'int8') for form in forms]
   assert {row['batch'] for row in rows} == {1}
   assert rows[8]['megabytes'] < 0.5 * rows[0]['megabytes']  # a call reads kernels in int8
   assert rows[1]['megabytes'] == rows[0]['megabytes']  # and of a packed one a single form

@@ -83,17 +83,17 @@ def test_the_benchmark_writes_a_row_a_width_and_a_tree(launch, tmp_path):
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
   assert [(row['variant'], row['dtype'], row['batch']) for row in rows] == [
-    ('greedy', 'float32', 1), ('width 16', 'float32', 1), ('tree 16', 'float32', 1)
+    ('greedy', 'float32', 1), ('greedy, packed', 'float32', 1), ('width 16', 'float32', 1), ('tree 16', 'float32', 1)
   ]  # fmt: skip
   for row in rows:
     assert row['bandwidth_share'] * row['ms_per_call'] == pytest.approx(row['floor_ms'])
     assert row['overhead_ms'] == pytest.approx(row['ms_per_call'] - row['bare_ms'])
     assert row['overhead_share'] == pytest.approx(row['overhead_ms'] / row['ms_per_call'])
-  _, chain, tree = rows
+  _, _, chain, tree = rows
   assert tree['to_chain'] == pytest.approx(tree['ms_per_call'] / chain['ms_per_call'])
   assert rows[0]['to_chain'] == chain['to_chain'] == 1
   assert rows[0]['to_greedy'] == 1 and {'commit', 'config'} <= rows[0].keys()
-  assert (tmp_path / 'speed.md').read_text().count('| float32 | 1 |') == 3
+  assert (tmp_path / 'speed.md').read_text().count('| float32 | 1 |') == 4
 
 
 @pytest.mark.parametrize('word', ['prompt=0', 'widths=()', 'dtypes=()', "dtypes=('float32', 'float8')"])
