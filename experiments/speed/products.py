@@ -14,7 +14,7 @@ from experiments.speed.costs import check_at_least, table
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import measure
 from fastdec.models.layers import product
-from fastdec.packed import packed, panel_product
+from fastdec.packed import packed, panel_product, width_of
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 Row = dict[str, Any]
@@ -79,8 +79,8 @@ def twice(form: Form, x: Any, kernel: Any, wide: Any) -> Any:
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
   """One row a type, kernel and number of rows: microseconds a product in each form, the call that starts it included,
-  and the time of the chosen form over that of the fastest; panels beside where they
-  serve, which kernels must be laid out in before."""
+  and the time of the chosen form over that of the fastest; panels beside, which kernels must be laid out in before, in
+  the types that have them."""
   rows = []
   for dtype in config.dtypes:
     for axes in config.kernels:
@@ -96,8 +96,9 @@ def _measure(config: SpeedConfig, dtype: str, axes: tuple[int, ...], count: int)
   if count == 1:
     forms |= {f'twice, {name}': functools.partial(twice, form) for name, form in FORMS.items()}
   functions = {name: _repeated(form, x, kernel, config.calls) for name, form in forms.items()}
-  if dtype == 'float32' and count > 1:
-    functions['panels'] = _repeated(panel_product, x, packed(kernel), config.calls)  # of a kernel that `fd.pack` made
+  width = width_of(kernel)
+  if width is not None:
+    functions['panels'] = _repeated(panel_product, x, packed(kernel, width), config.calls)  # as `fd.pack` makes them
   timings = measure(functions, config.rounds)
   fastest = {name: 1e6 * timing.spread[0] / config.calls for name, timing in timings.items()}
   ratio = fastest['chosen'] / min(fastest[name] for name in forms)
