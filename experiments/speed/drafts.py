@@ -1,4 +1,4 @@
-"""What drafting costs: `experiments.benchmark` with configs/draft_speed.py."""
+"""What drafting costs: `experiments.benchmark` with configs/draft_speed.py. Launchers pack as it does."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 import fastdec as fd
+from experiments.lab.packing import packed
 from experiments.lab.report import Column
 from experiments.speed.costs import check_at_least, rounds, table
 from fastdec.decoding.decode import start
@@ -42,7 +43,7 @@ class SpeedConfig:
   model: TransformerConfig
   dtypes: tuple[str, ...]
   guesses: int
-  words: int
+  words: tuple[int, ...]
   markov: int
   nodes: int
   source: int
@@ -53,7 +54,7 @@ class SpeedConfig:
 
   def __post_init__(self) -> None:
     check_at_least(1, self, 'guesses', 'words', 'markov', 'source', 'calls', 'rounds', 'batch')
-    if self.words > self.model.vocab_size:
+    if max(self.words, default=1) > self.model.vocab_size:
       raise UserError(f'words={self.words} is not possible: the model has {self.model.vocab_size} words')
 
 
@@ -63,18 +64,19 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
 
 
 def strategies(config: SpeedConfig, model: Any, dtype: str) -> dict[str, Any]:
-  """The drafters by name: chains and trees, over all words and over a draft vocabulary."""
+  """The drafters by name: chains and trees, over all words and over draft vocabularies."""
   layers = layers_like(model, 1)
   sizes = {'layers': layers, 'vocab_size': model.vocab_size, 'd_target': model.d_model}
 
   def bound(module: DraftNetwork) -> Bound:
     params = random_params(module, config.seed + 1, dtype)
-    if 'ids' in params:
-      params['ids'] = np.arange(config.words, dtype=np.int32)
-    return Bound(module, params)
+    if module.words is not None:
+      params['ids'] = np.arange(module.words, dtype=np.int32)
+    return Bound(*packed(module, params))
 
   found = {}
-  for name, words in (('', None), (f', {config.words:,} words', config.words)):
+  for words in (None, *config.words):
+    name = '' if words is None else f', {words:,} words'
     eagle = bound(EagleNetwork(**sizes, words=words))
     block = bound(BlockNetwork(**sizes, words=words, k=config.guesses + 1, markov=config.markov))
     found[f'EAGLE, chain{name}'] = fd.Eagle(eagle, config.guesses)
@@ -86,7 +88,7 @@ def strategies(config: SpeedConfig, model: Any, dtype: str) -> dict[str, Any]:
 
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
-  target = Bound(model, random_params(model, config.seed, dtype))
+  target = Bound(*packed(model, random_params(model, config.seed, dtype)))
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   max_len = config.calls + config.nodes
   functions: dict[str, Callable[..., Any]] = {

@@ -41,8 +41,8 @@ def test_each_round_drafts_anew_and_keeps_one_token():
 
 
 def test_more_words_than_the_model_has_are_refused():
-  with pytest.raises(UserError, match='words=501 is not possible: the model has 500 words'):
-    config(words=501)
+  with pytest.raises(UserError, match=r'words=\(100, 501\) is not possible: the model has 500 words'):
+    config(words=(100, 501))
 
 
 @pytest.mark.slow
