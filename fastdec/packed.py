@@ -23,7 +23,7 @@ from fastdec.products import kernels_of
 
 WIDTH = 64  # outputs of a panel
 FEW = 12  # rows of a product that reads panels
-FEW_WHOLE = 4  # in int8
+FEW_WHOLE = 2  # in int8
 ROOM = 2**17  # entries of a panel in int8, which has twice the width where that fits
 
 
@@ -126,7 +126,7 @@ def _by_panels(x: Num[Array, 'h r d'], panels: Num[Array, 'h n d w'], wide: DTyp
 def pack(module: Any, params: Any) -> Any:
   """The parameters, the kernels of all products with a copy in panels; those in half precision lie well as they are.
 
-  What comes out is for decoding on one CPU: calls on 1 to 12 tokens are cheaper, in int8 on 1 to 4, and everything else
+  What comes out is for decoding on one CPU: calls on 1 to 12 tokens are cheaper, in int8 on 1 and 2, and everything else
   is as it was. Panels are multiplied by one core: where there are several, measure.
 
   Args:
