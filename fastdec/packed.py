@@ -126,8 +126,8 @@ def _by_panels(x: Num[Array, 'h r d'], panels: Num[Array, 'h n d w'], wide: DTyp
 def pack(module: Any, params: Any) -> Any:
   """The parameters, the kernels of all products with a copy in panels; those in half precision lie well as they are.
 
-  What comes out is for decoding on one CPU: calls on 1 to 12 tokens are cheaper, in int8 on 1 and 2, and everything else
-  is as it was. Panels are multiplied by one core: where there are several, measure.
+  What comes out is for decoding on one CPU: calls on 1 to 12 tokens are cheaper, in int8 on 1 and 2, and everything
+  else is as it was. Panels are multiplied by one core: where there are several, measure.
 
   Args:
     module: what the parameters are of: a model, prediction heads or a draft network.

@@ -48,7 +48,7 @@ class Widths:
   def speed(self, shape: str, dtype: str, seed: int) -> SpeedConfig:
     """What is timed of one shape in one type."""
     config = to_dataclass(SpeedConfig, lm_speed.get_config(f'scale={shape}'))
-    return dataclasses.replace(config, dtypes=(dtype,), widths=self.widths, seed=seed)
+    return dataclasses.replace(config, dtypes=(dtype,), widths=self.widths, packed=False, seed=seed)  # that is for CPUs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -197,6 +197,7 @@ def test_widths_are_those_of_the_benchmark_and_a_shape_that_fails_is_one_line(tm
   device = type('Small', (), {'memory_stats': lambda self: {'bytes_limit': 10**9}})()
   monkeypatch.setattr(widths.jax, 'devices', lambda *_: [device])
   large = settings(**{'widths.shapes': ('7b',), 'widths.dtypes': ('bfloat16',)})
+  assert not large.widths.speed('110m', 'int8', 0).packed  # which is for CPUs
   plan = widths.WidthCell('7b', 'bfloat16', 'greedy')
   with pytest.raises(fd.UserError, match=r'7b in bfloat16 has 13.5 GB of weights, and JAX may use 1.0 GB') as found:
     widths.check_memory(large.widths.speed('7b', 'bfloat16', 0), plan)
