@@ -22,8 +22,6 @@ from fastdec.errors import UserError
 from fastdec.products import kernels_of
 
 WIDTH = 64  # outputs of a panel
-FEW = 12  # rows of a product that reads panels
-FEW_WHOLE = 2  # in int8
 ROOM = 2**17  # entries of a panel in int8, which has twice the width where that fits
 
 
@@ -49,11 +47,8 @@ class Packed:
     return self.panels.shape[-1]
 
   def serves(self, x: Num[Array, 'r ...']) -> bool:
-    """Whether panels are the faster way to multiply these rows: a few, in float32 or wider, or in int8. (In bfloat16,
-    on a CPU with AMX, they take up to 2.5 times as long.)"""
-    if x.dtype.itemsize == 1:
-      return len(x) <= FEW_WHOLE
-    return x.dtype.itemsize >= 4 and len(x) <= FEW
+    """Whether panels are the faster way to multiply these rows."""
+    return len(x) <= most_rows(x.dtype)
 
   def serves_each(self, x: Num[Array, 'r h d']) -> bool:
     """`serves`, for products of one vector of each row with one kernel of several: no panel reaches into two."""
@@ -74,16 +69,26 @@ class Packed:
     return self.kernel[ids]
 
 
+def most_rows(dtype: DTypeLike) -> int:
+  """How many rows a product in this type has at most that reads panels, as measured on CPUs with AVX-512; 0: none does.
+  (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long.)"""
+  dtype = jnp.dtype(dtype)
+  if dtype == jnp.int8:
+    return 2
+  return 12 if dtype.itemsize >= 4 else 0
+
+
 def width_of(kernel: Num[Array, '*f d']) -> int | None:
-  """How many outputs of a kernel make a panel, as measured on CPUs with AVX-512; None: it lies well as it is."""
-  dtype, (*outputs, d) = kernel.dtype, kernel.shape
-  if dtype.itemsize >= 4:
-    widths = (WIDTH,)
-  elif dtype == jnp.int8:
-    widths = tuple(width for width in (2 * WIDTH, WIDTH) if width * d <= ROOM)
-  else:
-    widths = ()
-  return next((width for width in widths if width <= np.prod(outputs)), None)
+  """How many outputs of a kernel make a panel, as measured there too; None: it lies well as it is."""
+  *outputs, d = kernel.shape
+  if not most_rows(kernel.dtype):
+    return None
+  widths = (2 * WIDTH, WIDTH) if kernel.dtype == jnp.int8 else (WIDTH,)
+  for width in widths:
+    fits = kernel.dtype != jnp.int8 or width * d <= ROOM
+    if fits and width <= np.prod(outputs):
+      return width
+  return None
 
 
 def packed(kernel: Num[Array, '*f d'], width: int = WIDTH) -> Packed:

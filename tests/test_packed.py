@@ -13,7 +13,7 @@ from fastdec.folders.stored import write
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.layers import look_up, product, project, project_each
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.packed import FEW, FEW_WHOLE, WIDTH, Packed, packed, width_of
+from fastdec.packed import WIDTH, Packed, is_packed, most_rows, packed, width_of
 from fastdec.quantized import Quantized, quantized
 from fastdec.sharding import MeshConfig, make_mesh, place
 from fastdec.training.gradients import gradients_of
@@ -42,7 +42,7 @@ def made():
 
 
 @pytest.mark.parametrize('outputs', [(WIDTH,), (3 * WIDTH,), (70,), (3, 2, 40)])
-@pytest.mark.parametrize('rows', [1, 2, FEW, FEW + 1])
+@pytest.mark.parametrize('rows', [1, 2, most_rows('float32'), most_rows('float32') + 1])
 def test_a_product_is_that_of_the_kernel(outputs, rows):
   draw = np.random.default_rng(0).standard_normal
   x, kernel = draw((rows, 24)), jnp.asarray(draw((*outputs, 24)))
@@ -51,7 +51,7 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
 
 
 @pytest.mark.parametrize('outputs', [(2 * WIDTH,), (6 * WIDTH,), (140,), (3, 2, 40)])
-@pytest.mark.parametrize('rows', [1, 2, FEW_WHOLE, FEW_WHOLE + 1])
+@pytest.mark.parametrize('rows', [1, most_rows('int8'), most_rows('int8') + 1])
 def test_a_product_in_int8_is_that_of_the_kernel_bit_for_bit(outputs, rows):
   draw = np.random.default_rng(0)
   x = jnp.asarray(draw.standard_normal((rows, 24)))
@@ -86,6 +86,12 @@ def test_a_part_keeps_the_panels_that_it_is_made_of():
       np.testing.assert_array_equal(cut, kernel[index])
 
 
+def test_the_first_heads_of_packed_ones_are_packed():
+  heads = BlockwiseHeads(k=4, d_model=WIDTH, d_ff=WIDTH)
+  module, params = heads.drafting(fd.pack(heads, heads.init(jax.random.key(0))), 2)
+  assert module.k == 3 and is_packed(params['w1']) and is_packed(params['w2'])
+
+
 @pytest.mark.parametrize(
   ('shape', 'dtype', 'width'),
   [
@@ -115,7 +121,8 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
 
 def test_panels_are_what_few_rows_read():
   """Wrong ones show, and only there."""
-  for dtype, few in (('float32', FEW), ('int8', FEW_WHOLE)):
+  for dtype in ('float32', 'int8'):
+    few = most_rows(dtype)
     kernel = jnp.ones((140, 24), dtype)
     wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
     for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):

@@ -1,4 +1,4 @@
-"""What drafting costs: `experiments.benchmark` with configs/draft_speed.py. Launchers pack as it does."""
+"""What drafting costs: `experiments.benchmark` with configs/draft_speed.py. Parameters are packed as in launchers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -21,7 +21,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls, Drafted, FreeDraft, computing_in
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
-from fastdec.packed import FEW, FEW_WHOLE, pack
+from fastdec.packed import most_rows, pack
 from fastdec.products import kernels_of
 from fastdec.quantized import quantized_kernel
 from fastdec.struct import Bound
@@ -128,7 +128,7 @@ def drafts_of(widths: Sequence[int]) -> dict[str, Topology]:
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
   model = LM(config.computing(dtype))
   target = Bound(model, random_lm(model, config.seed, dtype))
-  few = {'float32': FEW, 'int8': FEW_WHOLE}.get(dtype, 0) if config.packed else 0  # tokens that panels are read for
+  few = most_rows(dtype) if config.packed else 0
   packed = Bound(model, pack(model, target.params)) if few else target
   drafts = drafts_of(config.widths)
   say(f'{dtype}: compiling and timing {len(drafts)} drafts')

@@ -23,7 +23,7 @@ from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.packed import pack
+from fastdec.packed import most_rows, pack
 from fastdec.struct import Bound
 
 
@@ -71,11 +71,12 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
-  packed = _packed(target) if config.packed and dtype != 'bfloat16' else target
+  is_packed = config.packed and most_rows(dtype) > 0
+  packed = _packed(target) if is_packed else target
   variants = {}
   for name, drafter in drafters.items():
     variants[name] = Calls.after_prompt(target, drafter, source, max_len, config.calls)
-    if packed is not target:
+    if is_packed:
       if isinstance(drafter, HeadsDrafter):
         drafter = dataclasses.replace(drafter, heads=_packed(drafter.heads))
       variants[f'{name}, packed'] = Calls.after_prompt(packed, drafter, source, max_len, config.calls)
