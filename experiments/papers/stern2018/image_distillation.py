@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 import fastdec as fd
+from experiments.lab.against_plain import spaced
 from experiments.lab.model_text import author_of, record_of
 from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
@@ -25,10 +26,10 @@ SHARD_SIZE = 512  # images between two points to resume from
 
 
 def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path, budget: float | None = None) -> bool:
-  """Has the base write an image of every small training image, or goes on; true when all are written.
+  """Has the base write images of the small training images, or goes on; true when all are written.
 
-  Where the training is on mirrored images, the mirrored ones have images of their own. Several processes may share the
-  work.
+  Of every one, or of as many as `distill.images` says, evenly spaced. Where the training is on mirrored images, the
+  mirrored ones have images of their own. Several processes may share the work.
 
   Args:
     experiment: whose training images are meant.
@@ -45,7 +46,8 @@ def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path,
   if model != pictures.model:
     raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
   pictures.check_base(base)
-  record = {'teacher': author_of(model, params), 'images': pictures.content, 'mirrored': mirrored}
+  asked = experiment.distill.images
+  record = {'teacher': author_of(model, params), 'images': pictures.content, 'mirrored': mirrored, 'written': asked}
   if is_finished(folder, record):
     return True
   parts = folder / 'parts'
@@ -58,6 +60,8 @@ def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path,
   source = shrink(originals)
   if mirrored:
     source = np.concatenate([source, source[:, :, ::-1]])
+  if 0 < asked < len(source):
+    source = source[spaced(len(source), asked)]
   shards = Shards(parts, SHARD_SIZE, len(source))
 
   def make(span: range) -> list[list[int]]:

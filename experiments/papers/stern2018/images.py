@@ -81,12 +81,23 @@ class TableConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class OwnConfig:
+  """Of how many small training images a base writes its own; fields as in `configs/celeba.py`."""
+
+  images: int
+
+  def __post_init__(self) -> None:
+    at_least(0, 'distill', images=self.images)
+
+
+@dataclasses.dataclass(frozen=True)
 class ImageExperiment(Experiment):
   """A page of the paper about images at one scale."""
 
   data: ImagesConfig
   model: ImageTransformerConfig
   table: TableConfig
+  distill: OwnConfig
 
   def __post_init__(self) -> None:
     super().__post_init__()

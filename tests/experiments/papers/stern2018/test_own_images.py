@@ -65,6 +65,19 @@ def test_it_is_what_greedy_decoding_writes_of_each_image_and_of_its_mirror(made)
   ]  # fmt: skip
 
 
+def test_it_may_be_of_some_images_evenly_spaced(made, tmp_path):
+  experiment = experiment_of(made / 'cache', **{'distill.images': 3})
+  assert write(experiment, made / 'base', tmp_path / 'own')
+  some, every = (own_images.open_own(folder / 'own') for folder in (tmp_path, made))
+  np.testing.assert_array_equal(some.source, every.source[[0, 2, 5]])
+  np.testing.assert_array_equal(some.written, every.written[[0, 2, 5]])
+  with pytest.raises(fd.UserError, match='was made by another config'):
+    write(experiment_of(made / 'cache'), made / 'base', tmp_path / 'own')
+  more = experiment_of(made / 'cache', **{'distill.images': 7})
+  assert write(more, made / 'base', tmp_path / 'more')
+  assert own_images.key_of(tmp_path / 'more') == own_images.key_of(made / 'own')
+
+
 def test_a_finished_folder_stays_as_it_is_and_serves_no_other_config(made):
   before = (made / 'own' / 'images.npz').stat()
   assert write(experiment_of(made / 'cache'), made / 'base', made / 'own')
