@@ -4,13 +4,20 @@ import os
 from typing import Any
 
 import jax
+from jax.typing import DTypeLike
 
 import fastdec as fd
 from fastdec.heads.draft import DraftNetwork
+from fastdec.packed import most_rows
 from fastdec.quantized import is_quantized
 
 NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
 WIDE = 512  # of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several cores
+
+
+def rows_by_panels(dtype: DTypeLike) -> int:
+  """How many rows a product in this type has at most that reads panels here; 0: none does, as on a GPU."""
+  return most_rows(dtype) if jax.default_backend() == 'cpu' else 0
 
 
 def packed(module: Any, params: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab.packing import rows_by_panels
 from experiments.lab.report import Column
 from experiments.speed.costs import COLUMNS, check_at_least, figures, table
 from fastdec import struct
@@ -21,7 +22,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls, Drafted, FreeDraft, computing_in
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.models.lm import LM, LMConfig
-from fastdec.packed import most_rows, pack
+from fastdec.packed import pack
 from fastdec.products import kernels_of
 from fastdec.quantized import quantized_kernel
 from fastdec.struct import Bound
@@ -128,7 +129,7 @@ def drafts_of(widths: Sequence[int]) -> dict[str, Topology]:
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
   model = LM(config.computing(dtype))
   target = Bound(model, random_lm(model, config.seed, dtype))
-  few = most_rows(dtype) if config.packed else 0
+  few = rows_by_panels(dtype) if config.packed else 0
   packed = Bound(model, pack(model, target.params)) if few else target
   drafts = drafts_of(config.widths)
   say(f'{dtype}: compiling and timing {len(drafts)} drafts')

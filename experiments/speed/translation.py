@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from experiments.lab.packing import rows_by_panels
 from experiments.speed import ctranslate2_model
 from experiments.speed.costs import Row, calls_table, check_at_least, figures
 from experiments.speed.variants import REST
@@ -23,7 +24,7 @@ from fastdec.folders import model_of
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.packed import most_rows, pack
+from fastdec.packed import pack
 from fastdec.struct import Bound
 
 
@@ -71,7 +72,7 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
-  is_packed = config.packed and most_rows(dtype) > 0
+  is_packed = config.packed and rows_by_panels(dtype) > 0
   packed = _packed(target) if is_packed else target
   variants = {}
   for name, drafter in drafters.items():
