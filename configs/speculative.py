@@ -12,8 +12,8 @@ scale (2 cores: time for training and for measuring)
              core, drafts of 2 layers and of 1, about 6 minutes each; measuring about 30 minutes. These models are so
              small that a second core only costs: with `taskset -c 0` before the command a call takes two thirds of the
              time, and ratios are steadier (train first, measure then: the same command goes on). The language
-             model's training was tried with five times as many captions, those of folder/captions.en.gz
-             (--config.data.train=captions; docs/results/drafts.md); Multi30k's 29,000 alone it sees twenty times
+             model of docs/results learnt five times as many captions, those of folder/captions.en.gz
+             (--config.data.train=captions); Multi30k's 29,000 alone it sees twenty times
 
 task
   translation  en-de by an encoder-decoder Transformer; a draft model has an encoder of its own

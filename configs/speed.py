@@ -1,4 +1,4 @@
-"""What a call costs: time against block width at the sizes of the papers' models, batch 1 (design section 6).
+"""What a call costs: time against block width at the sizes of the papers' models, batch 1 (docs/results/calls.md).
 
   python -m experiments.benchmark --config=configs/speed.py --workdir=out/speed
   python -m experiments.benchmark --config=configs/speed.py:model=fconv --workdir=out/speed-fconv

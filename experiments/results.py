@@ -154,7 +154,7 @@ def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[
 
   def draw(lines: pathlib.Path) -> str:
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    conditions = '; '.join(f'{name} {rows[0][name]}' for name in names)
+    conditions = '; '.join(f'{name} {", ".join(dict.fromkeys(str(row[name]) for row in rows))}' for name in names)
     return f'{make(rows)}\n\n{folded(f"Conditions: {conditions}.")}'
 
   return draw
@@ -173,10 +173,10 @@ def beside(lines: pathlib.Path) -> str:
 
 
 def shown(table: Any) -> str:
-  """A table as Markdown, its conditions folded."""
+  """A table as Markdown, one level below the page's sections, its conditions folded."""
   from experiments.lab import report
 
-  lines = report.markdown(table).strip().split('\n')
+  lines = re.sub('^## ', '### ', report.markdown(table).strip()).split('\n')
   return '\n'.join(folded(line) if line.startswith('Conditions: ') else line for line in lines)
 
 
