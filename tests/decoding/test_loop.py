@@ -191,7 +191,7 @@ def test_a_good_drafter_needs_fewer_calls():
 
 
 def test_pinned_counting_example():
-  """'Once | upon a | time , in': the prompt gives Once, the calls emit 2 and 3 tokens (docs/loop.md, one step drawn)."""
+  """'Once | upon a | time , in': the prompt gives Once, the calls emit 2 and 3 tokens (docs/loop.md)."""
   truth = np.array([[4, 5, 6, 7, 8, 9]], np.int32)
 
   @dataclasses.dataclass(frozen=True)
