@@ -6,10 +6,11 @@
   python -m experiments.train       --config=configs/celeba.py:scale=tiny --workdir=out/base
   python -m experiments.train       --config=configs/celeba.py:k=4 --config.base=out/base --workdir=out/k4
 
-Heads that learn from what the base itself writes, which is what exact acceptance asks of them, on a finished base:
+Heads that learn from what the base itself writes, which is what exact acceptance asks of them:
 
-  python -m experiments.distill     --config=configs/celeba.py:scale=tiny --teacher=out/images/base --workdir=out/own
-  python -m experiments.table2      --config=configs/celeba.py:scale=tiny --config.data.own=out/own --workdir=out/images
+  python -m experiments.train   --config=configs/celeba.py:scale=tiny --workdir=out/face/base
+  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/face/base --workdir=out/face-own
+  python -m experiments.table2  --config=configs/celeba.py:scale=tiny --config.data.own=out/face-own --workdir=out/face
 
 8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a quarter of them.
 

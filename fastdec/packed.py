@@ -19,7 +19,7 @@ from jaxtyping import Array, DTypeLike, Int, Num
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.products import kernels_of
+from fastdec.products import with_kernels
 
 WIDTH = 64  # outputs of a panel
 ROOM = 2**17  # entries of a panel in int8, which has twice the width where that fits
@@ -48,7 +48,7 @@ class Packed:
 
   def serves(self, x: Num[Array, 'r ...']) -> bool:
     """Whether panels are the faster way to multiply these rows."""
-    return len(x) <= most_rows(x.dtype)
+    return 0 < len(x) <= most_rows(x.dtype)
 
   def serves_each(self, x: Num[Array, 'r h d']) -> bool:
     """`serves`, for products of one vector of each row with one kernel of several: no panel reaches into two."""
@@ -139,22 +139,12 @@ def pack(module: Any, params: Any) -> Any:
     params: in any type, in int8 too (`fd.quantize`); they are not changed, nor copied but for the panels.
 
   Raises:
-    UserError: they are packed already, or lie on several devices, or the module does not say which are kernels.
+    UserError: they are packed already, lie on several devices, or are not this module's; or the module does not say
+      which are kernels.
   """
   if is_packed(params):
     raise UserError('these parameters are packed already: pack them once')
-  is_kernel = kernels_of(module)
-  done = {}  # what stands in the tree twice stays one array
-
-  def converted(path: Any, leaf: Any) -> Any:
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
-    if not is_kernel(name.removesuffix('/values')):  # of a kernel in int8
-      return leaf
-    if id(leaf) not in done:
-      done[id(leaf)] = _packed(leaf)
-    return done[id(leaf)]
-
-  return jax.tree.map_with_path(converted, params)
+  return with_kernels(module, params, _packed)
 
 
 def _packed(leaf: Any) -> Any:
@@ -167,5 +157,13 @@ def _packed(leaf: Any) -> Any:
 
 def is_packed(params: Any) -> bool:
   """Whether there is a kernel with panels among parameters."""
-  leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Packed))
-  return any(isinstance(leaf, Packed) for leaf in leaves)
+  return any(isinstance(leaf, Packed) for leaf in jax.tree.leaves(params, is_leaf=_is_packed))
+
+
+def unpacked(params: Any) -> Any:
+  """The parameters without panels: what they were packed from."""
+  return jax.tree.map(lambda leaf: leaf.kernel if _is_packed(leaf) else leaf, params, is_leaf=_is_packed)
+
+
+def _is_packed(leaf: Any) -> bool:
+  return isinstance(leaf, Packed)

@@ -19,7 +19,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, Int8
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.packed import Packed, is_packed
-from fastdec.products import kernels_of
+from fastdec.products import with_kernels
 
 LARGEST = 127  # not -128: the range is the same on both sides
 
@@ -93,23 +93,13 @@ def quantize(module: Any, params: Any) -> Any:
     params: in any floating type; they are not changed.
 
   Raises:
-    UserError: they are in int8 already, or packed, or the module does not say which of them are kernels.
+    UserError: they are in int8 already, packed, or not this module's; or the module does not say which are kernels.
   """
   if is_packed(params):
     raise UserError('these parameters are packed: give those that they were packed from')
   if is_quantized(params):
     raise UserError('these parameters are in int8 already: quantize them once')
-  is_kernel = kernels_of(module)
-  done = {}  # what stands in the tree twice stays one array
-
-  def converted(path: Any, leaf: Array) -> Any:
-    if not is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')):
-      return leaf
-    if id(leaf) not in done:
-      done[id(leaf)] = quantized_kernel(jnp.asarray(leaf))
-    return done[id(leaf)]
-
-  return jax.tree.map_with_path(converted, params)
+  return with_kernels(module, params, lambda kernel: quantized_kernel(jnp.asarray(kernel)))
 
 
 def is_quantized(params: Any) -> bool:

@@ -1,6 +1,8 @@
 """Packed kernels: what they multiply to, what is decoded with them, and what is refused."""
 
 import dataclasses
+import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +11,21 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import fastdec as fd
+import fastdec.packed
 from fastdec.folders.stored import write
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.layers import look_up, product, project, project_each
+from fastdec.models.stacks import StackConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.packed import WIDTH, Packed, is_packed, most_rows, packed, width_of
+from fastdec.packed import WIDTH, Packed, is_packed, most_rows, packed, unpacked, width_of
 from fastdec.quantized import Quantized, quantized
 from fastdec.sharding import MeshConfig, make_mesh, place
 from fastdec.training.gradients import gradients_of
 from fastdec.training.state import base_task
+from tests.decoding import models_table
 
 MODEL = Transformer(
   TransformerConfig(
@@ -159,12 +167,63 @@ def test_a_packed_model_writes_the_same(made, of_heads):
   np.testing.assert_array_equal(out.block_sizes, plain.block_sizes)
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'int8'])
 @pytest.mark.parametrize('layout', ['separate', 'paper'])
-def test_packed_heads_guess_the_same(layout):
-  heads = BlockwiseHeads(k=6, d_model=16, d_ff=64, layout=layout)
-  params, hidden = heads.init(jax.random.key(1)), jax.random.normal(jax.random.key(2), (3, 16))
-  expected = heads.all(params, hidden)
-  np.testing.assert_allclose(heads.all(fd.pack(heads, params), hidden), expected, rtol=0, atol=1e-5)
+def test_packed_heads_guess_the_same(layout, dtype):
+  """All at once, and one of them, as training and what is measured take it."""
+  heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
+  params, hidden = heads.init(jax.random.key(1)), jax.random.normal(jax.random.key(2), (2, WIDTH))
+  params = fd.quantize(heads, params) if dtype == 'int8' else params
+  by_panels = fd.pack(heads, params)
+  assert is_packed(by_panels['w1']) and is_packed(by_panels['w2'])
+  np.testing.assert_allclose(heads.all(by_panels, hidden), heads.all(params, hidden), rtol=0, atol=1e-5)
+  for index in (0, 4):
+    expected = heads.one(params, hidden, jnp.int32(index))
+    np.testing.assert_allclose(heads.one(by_panels, hidden, jnp.int32(index)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', [name for name in models_table.MODELS if name != 'ensemble'])  # its members are here
+def test_every_kind_of_model_writes_the_same(name, monkeypatch):
+  """By panels of four outputs, as these models are small."""
+  monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
+  case, strategy = models_table.made(name), fd.PromptLookup(ngram=1, k=3)
+  by_panels = fd.pack(case.model, case.params)
+  assert is_packed(by_panels)
+  out = dataclasses.replace(case, params=by_panels).decode(strategy, 6)
+  np.testing.assert_array_equal(out.tokens, case.decode(strategy, 6).tokens)
+
+
+@pytest.mark.parametrize('kind', ['markov', 'medusa', 'eagle', 'block'])
+def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
+  monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
+  layers = StackConfig(d_model=16, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, dtype='float64')
+  sizes = {'layers': layers, 'vocab_size': 70, 'd_target': 16}
+  module, strategy = {
+    'markov': (BlockwiseHeads(k=4, d_model=16, d_ff=8, rooted=True, markov=4, words=70), fd.Blockwise),
+    'medusa': (MedusaHeads(depth=3, d_model=16, vocab_size=70), fd.Blockwise),
+    'eagle': (EagleNetwork(**sizes), functools.partial(fd.Eagle, depth=3)),
+    'block': (BlockNetwork(**sizes, k=4, markov=4), fd.BlockDraft),
+  }[kind]
+  params = jax.tree.map(lambda x: x.astype(np.float64), module.init(jax.random.key(3)))
+  by_panels = fd.pack(module, params)
+  assert is_packed(by_panels)
+  out, expected = (
+    fd.decode(MODEL, made[0], SOURCES, strategy((module, one)), max_len=8) for one in (by_panels, params)
+  )
+  np.testing.assert_array_equal(out.tokens, expected.tokens)
+  np.testing.assert_array_equal(out.block_sizes, expected.block_sizes)
+
+
+@pytest.mark.parametrize('shape', [(0, 24), (2, 0, 24)])
+def test_no_rows_have_no_product(shape):
+  kernel = jnp.ones((70, 24))
+  assert project(jnp.ones(shape), packed(kernel)).shape == (*shape[:-1], 70)
+
+
+def test_what_was_packed_is_had_back(made):
+  params, _ = made
+  back = unpacked(fd.pack(MODEL, params))
+  assert not is_packed(back) and all(map(operator.is_, jax.tree.leaves(back), jax.tree.leaves(params)))
 
 
 def test_a_packed_model_in_int8_writes_the_same():
@@ -183,6 +242,9 @@ def test_a_packed_model_in_int8_writes_the_same():
 
 
 def test_what_is_refused(made, tmp_path):
+  for convert in (fd.pack, fd.quantize):
+    with pytest.raises(fd.UserError, match='none of these parameters is a kernel of Transformer'):
+      convert(MODEL, made[1])
   params = fd.pack(MODEL, made[0])
   with pytest.raises(fd.UserError, match='packed already: pack them once'):
     fd.pack(MODEL, params)

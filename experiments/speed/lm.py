@@ -145,7 +145,7 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   loops, bare = {}, {}
   for name, topology in drafts.items():
     forms = {name: target}
-    if topology.n <= few:
+    if config.batch * topology.n <= few:
       forms[f'{name}, packed'] = packed
     for form, bound in forms.items():
       loops[form] = Calls(bound, Drafted(drafter(topology)), jax.tree.map(jnp.copy, begun.state), config.calls)

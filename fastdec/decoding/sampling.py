@@ -46,7 +46,7 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
   """The logarithm of how likely a token at most `reach` ids away is; 0 leaves the logits as they are.
 
   What to guess by where ids are an order, and a guess within a distance of the right one is accepted (`Distance`). Of
-  windows that are equally likely the one with the likelier middle counts more.
+  windows that are equally likely the one with the likelier middle counts more. What is never emitted stays so.
   """
   if not reach:
     return logits
@@ -57,7 +57,7 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
   near = jax.lax.reduce_window(
     padded, 0.0, jax.lax.add, (1,) * (wide.ndim - 1) + (2 * reach + 1,), (1,) * wide.ndim, 'valid'
   )
-  return jnp.log(near + TIE * wide)
+  return jnp.where(jnp.isneginf(logits), -jnp.inf, jnp.log(near + TIE * wide))
 
 
 def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:

@@ -72,6 +72,12 @@ def test_what_is_likely_together_goes_before_what_is_likely_alone():
   assert int(centred(logits, 0).argmax()) == 0 and int(centred(logits, 1).argmax()) == 5
 
 
+def test_what_is_never_emitted_is_no_middle_either():
+  logits = jnp.array([-jnp.inf, 2.0, 1.9, -50.0])
+  assert centred(logits, 1).argmax() == 1
+  assert jnp.isneginf(centred(logits, 1)).tolist() == [True, False, False, False]
+
+
 @hypothesis.given(
   seed=st.integers(0, 999),
   temperature=st.sampled_from([0.3, 1.0, 2.5]),

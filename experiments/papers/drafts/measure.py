@@ -29,6 +29,7 @@ from fastdec.evaluation.calls import wide_calls
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.folders.drafts import draft_content, load_draft
+from fastdec.packed import unpacked
 from fastdec.struct import Bound
 
 ROWS = 50  # texts at once, where nothing is timed
@@ -156,7 +157,7 @@ class DraftMeasuring:
       return {'models': models_hash(self.base, None), 'parameters': 0}
     workdir, run = self.drafters[drafter], self._run(drafter)
     seconds = scalars.seconds_a_step(workdir)
-    params = jax.tree.leaves(_learnt(self._loaded(drafter).params))
+    params = jax.tree.leaves(unpacked(_learnt(self._loaded(drafter).params)))
     return {
       'models': models_hash(self.base, workdir),
       'parameters': sum(leaf.size for leaf in params),

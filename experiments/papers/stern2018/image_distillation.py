@@ -46,8 +46,14 @@ def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path,
   if model != pictures.model:
     raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
   pictures.check_base(base)
-  asked = experiment.distill.images
-  record = {'teacher': author_of(model, params), 'images': pictures.content, 'mirrored': mirrored, 'written': asked}
+  record: dict[str, object] = {'teacher': author_of(model, params), 'images': pictures.content, 'mirrored': mirrored}
+  originals = pictures.images.array('train')
+  source = shrink(originals)
+  if mirrored:
+    source = np.concatenate([source, source[:, :, ::-1]])
+  if 0 < experiment.distill.images < len(source):
+    source = source[spaced(len(source), experiment.distill.images)]
+    record['written'] = len(source)
   if is_finished(folder, record):
     return True
   parts = folder / 'parts'
@@ -56,12 +62,6 @@ def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path,
     claim_workdir(parts, record)
   if experiment.devices:
     params = place(params, experiment.devices, partition_of(model, experiment.mesh.model))
-  originals = pictures.images.array('train')
-  source = shrink(originals)
-  if mirrored:
-    source = np.concatenate([source, source[:, :, ::-1]])
-  if 0 < asked < len(source):
-    source = source[spaced(len(source), asked)]
   shards = Shards(parts, SHARD_SIZE, len(source))
 
   def make(span: range) -> list[list[int]]:
@@ -90,7 +90,7 @@ def is_finished(folder: pathlib.Path, record: dict[str, object]) -> bool:
   """
   there = record_of(folder)
   if there:
-    check_workdir(folder, {**there, **record})
+    check_workdir(folder, {'content': there.get('content'), **record})
   return bool(there)
 
 

@@ -18,8 +18,7 @@ def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
   """The cells of Table 2, then, for the largest k, those of the sweep."""
   table = experiment.table
   found = [ModelCells(1, 'regular', ('exact',), table.split)]
-  rules = ('exact', within(TAU), centred(TAU))
-  found += [ModelCells(k, regime, rules, table.split) for regime in table.regimes for k in table.ks]
+  found += [ModelCells(k, regime, COLUMNS, table.split) for regime in table.regimes for k in table.ks]
   if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
     found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in table.regimes]
   return found
@@ -33,6 +32,9 @@ def within(tau: int) -> str:
 def centred(tau: int) -> str:
   """The same, with guesses at the middle of the likeliest 2 tau + 1 intensities."""
   return f'window-{tau}'
+
+
+COLUMNS = ('exact', within(TAU), centred(TAU))  # the rules of Table 2
 
 
 class ImagePage(BlockwisePage):

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from experiments.lab.conditions import Conditions
 from experiments.lab.report import Drawn
 from experiments.lab.settings import Experiment
-from experiments.papers.stern2018 import image_tables, tables, tree_tables
+from experiments.papers.stern2018 import image_page, image_tables, tables, tree_tables
 from experiments.papers.stern2018.image_measure import ImageMeasuring
-from experiments.papers.stern2018.image_page import within
-from experiments.papers.stern2018.images import TAU, ImageExperiment
+from experiments.papers.stern2018.images import ImageExperiment
 from experiments.papers.stern2018.page import Measuring
 from experiments.papers.stern2018.text_measure import TranslationMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
@@ -43,7 +42,7 @@ KINDS = {
   'images': Kind(
     ImageExperiment,
     _images,
-    lambda _: ('exact', within(TAU)),
+    lambda _: image_page.COLUMNS,
     (image_tables.table2, image_tables.quality_table, image_tables.heads_table),
   ),
 }
