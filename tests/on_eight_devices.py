@@ -128,7 +128,17 @@ def core(params, head_params):
     'decoding': decoding(params, head_params, [('4 x 2', 'greedy')]),
     'compiled': compiled(params, [('4 x 2', 'greedy', fd.Greedy())]),
     'losses': {'1': losses(base, None, ()), '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TABLE)},
+    'packing': packing(params),
   }
+
+
+def packing(params):
+  """Why parameters on a mesh are not packed."""
+  try:
+    fd.pack(MODEL, place(params, make_mesh(MESHES['4 x 2']), TABLE))
+  except fd.UserError as error:
+    return str(error)
+  return 'they are'
 
 
 def rest(params, head_params):

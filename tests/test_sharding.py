@@ -80,6 +80,10 @@ def test_eight_devices_train_as_one_does_dropout_included(core):
   np.testing.assert_allclose(core['losses']['4 x 2'], core['losses']['1'], rtol=1e-5)
 
 
+def test_what_lies_on_several_devices_is_not_packed(core):
+  assert 'lie on several devices are not packed' in core['packing']
+
+
 @pytest.mark.slow
 def test_every_strategy_decodes_on_eight_devices_what_it_does_on_one(rest):
   assert len(rest['decoding']) == 7 and all(rest['decoding'].values()), rest['decoding']
