@@ -29,10 +29,6 @@ def _shape(cell: DraftCell) -> str:
   return 'chain' if cell.nodes is None else f'chain of {cell.nodes - 1}'
 
 
-def _nodes(cell: DraftCell) -> str | int | None:
-  return 'not measured' if cell.tokens is None else cell.nodes
-
-
 def _order(cell: DraftCell) -> tuple:
   return cell.temperature, cell.batch, list(DRAFTERS).index(cell.drafter), cell.tree
 
@@ -44,7 +40,7 @@ SPEEDS = Table(
     Column('Draft', _shape, names_row=True),
     Column('T', 'temperature', 'g', names_row=True),
     Column('Batch', 'batch', names_row=True),
-    Column('Nodes', _nodes),
+    Column('Nodes', 'nodes'),
     Column('Parameters', 'parameters', ','),
     Column('Training tokens', 'training_tokens', ','),
     Column('s', 'training_seconds', ',.0f'),
@@ -62,23 +58,19 @@ SPEEDS = Table(
 
 
 def speed_table(cells: Iterable[DraftCell], plans: Iterable[DraftCell] = ()) -> Drawn:
-  """Greedy decoding or sampling, then every cell, and what has not been measured; below, what trees are worth against
+  """Greedy decoding or sampling, then every cell; below, what has not been measured, and what trees are worth against
   chains.
 
   Args:
     cells: what is known.
-    plans: what the table is to have. A drafter without any cell has one row.
+    plans: what the table is to have.
   """
   known = latest(cells)
   found = list(known.values())
   measured = [cell for cell in found if cell.error is None]
-  begun = {cell.drafter for cell in found}
   missing = [plan for plan in plans if plan.key not in known]
-  rows = [*found, *(plan for plan in missing if plan.drafter in begun)]
-  others = dict.fromkeys(plan.drafter for plan in missing if plan.drafter not in begun)
-  below = [{'Drafter': DRAFTERS[drafter], 'Nodes': 'not measured'} for drafter in others]
-  notes = (*_trees_note(measured), *repetition_note(measured))
-  return SPEEDS.of(rows, found, above=_plain(measured), below=below, notes=notes)
+  notes = (*_missing_note(missing), *_trees_note(measured), *repetition_note(measured))
+  return SPEEDS.of(found, above=_plain(measured), notes=notes)
 
 
 def all_plans(cells: Iterable[DraftCell]) -> list[DraftCell]:
@@ -119,6 +111,18 @@ def below_their_chain(cells: Iterable[DraftCell]) -> tuple[list[str], int]:
     if cell.tokens < chain.tokens:
       worse.append(f'{DRAFTERS[drafter]} {cell.tokens:.3f} against {chain.tokens:.3f}')
   return worse, pairs
+
+
+def _missing_note(plans: Iterable[DraftCell]) -> list[str]:
+  """A sentence that names the plans, by drafter, temperature and batch size."""
+  shapes: dict[tuple[str, float, int], list[str]] = {}
+  for plan in sorted(plans, key=_order):
+    shapes.setdefault((plan.drafter, plan.temperature, plan.batch), []).append(_shape(plan))
+  named = [
+    f'{DRAFTERS[drafter]} at temperature {temperature:g} and batch {batch} ({", ".join(found)})'
+    for (drafter, temperature, batch), found in shapes.items()
+  ]
+  return [f'Not measured: {"; ".join(named)}.'] if named else []
 
 
 def _trees_note(cells: Iterable[DraftCell]) -> list[str]:
