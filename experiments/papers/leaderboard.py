@@ -82,6 +82,7 @@ SOURCES = {
     Source('multi30k-older.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 128 of 2 layers'),
     Source('multi30k.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'heads that see more, a base of 128'),
     Source('multi30k-256.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'heads that see more, a base of 256'),
+    Source('multi30k-384.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'heads that see more, a base of 384'),
     Source('multi30k-256-plain.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 256'),
     Source('drafts.jsonl', 'drafts', DraftCell, of_draft, 'a base of 128'),
     Source('drafts-long.jsonl', 'drafts', DraftCell, of_draft, '15,000 steps, a base of 128'),
