@@ -22,7 +22,7 @@ from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
-from fastdec.packed import Packed
+from fastdec.packed import unpacked
 from fastdec.quantized import quantize
 from fastdec.struct import Bound
 
@@ -195,5 +195,4 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
 
 def _size(trees: Iterable[Any]) -> int:
   """In bytes; a packed kernel is read once, in one of its two forms."""
-  leaves = jax.tree.leaves(tuple(trees), is_leaf=lambda leaf: isinstance(leaf, Packed))
-  return sum(leaf.kernel.nbytes if isinstance(leaf, Packed) else leaf.nbytes for leaf in leaves)
+  return sum(leaf.nbytes for leaf in jax.tree.leaves(unpacked(tuple(trees))))
