@@ -39,6 +39,6 @@ def get_config(arg=''):
 
 
 def small():
-  """That of `faces32`, as the paper has it: its signal tells rows and columns alone."""
+  """The sizes of `faces32` with two heads, and a signal that tells rows and columns alone, as the paper's does."""
   sizes = celeba.faces32()
   return {**sizes, 'model': {**sizes['model'], 'grid': False, 'heads': 2}}
