@@ -104,7 +104,7 @@ def faces32():
   """Real faces as they are: 3,072 tokens an image, so fewer images a step, and fewer steps."""
   small = faces16()
   return {
-    'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True),
+    'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False),
     'model': {**small['model'], 'size': 32, 'block_length': 96},
     'distill': {'images': 2400},  # what fine-tuning sees once
     'train': annealed(steps=4000, warmup=200, constant=2e-3, every=400),
@@ -131,7 +131,7 @@ def celeba():
   }  # fmt: skip
 
 
-def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=False):
+def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=False, black_corners=True):
   """Where the images are, and how many make a batch."""
   return {
     'kind': kind,
@@ -141,6 +141,7 @@ def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=Fal
     'max_train': max_train,  # 0: all
     'side': side,  # pixels of the images that are written: 32, or 16, to which they are shrunk as they are read
     'mirrored': mirrored,  # every other training image is, drawn anew each time
+    'black_corners': black_corners,  # of kind npz; False: without images that have one, as pictures that were turned
     'cache': 'out/data',  # prepared images; shared by all runs
     'own': '',  # folder of a finished experiments.distill by the base: heads, with the base or not, learn from that
   }

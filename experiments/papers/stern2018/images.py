@@ -36,6 +36,7 @@ class ImagesConfig:
   cache: str
   side: int = SIDE
   mirrored: bool = False
+  black_corners: bool = True
   own: str = ''
 
   def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class ImagesConfig:
   @property
   def data(self) -> ImageData:
     """Where the images are."""
-    return ImageData(self.kind, self.path, self.folder, self.max_train or None, self.side)
+    return ImageData(self.kind, self.path, self.folder, self.max_train or None, self.side, self.black_corners)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,8 @@ class ImageData:
     folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
     max_train: reads at most this many training images (None: all).
     side: pixels a side of the images to write, 32 or 16: they are shrunk to 16 as they are read.
+    black_corners: of kind 'npz', False leaves out images with a corner that is exactly black, as photographs have
+      that were turned into their frame: a model that learns of them begins dark images with a black they have not.
   """
 
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
@@ -49,6 +51,7 @@ class ImageData:
   folder: str = ''
   max_train: int | None = None
   side: int = SIDE
+  black_corners: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +226,8 @@ def _check(data: ImageData) -> None:
     raise UserError(f'{given}: set kind to tfds, or leave folder out')
   if data.max_train is not None and data.max_train < 1:
     raise UserError(f'max_train is {data.max_train}: give at least 1, or None for all')
+  if not data.black_corners and data.kind != 'npz':
+    raise UserError(f"images of kind '{data.kind}' cannot be chosen by their corners: set black_corners to True")
   if data.side not in SIDES:
     allowed = ' or '.join(map(str, SIDES))
     raise UserError(f'images of {data.side} x {data.side} pixels are not possible: set side to {allowed}')
@@ -236,4 +241,4 @@ def _embedded(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mappin
 
 
 def _npz(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
-  return builders.NpzImages, *npz.from_file(data.path)
+  return builders.NpzImages, *npz.from_file(data.path, data.black_corners)

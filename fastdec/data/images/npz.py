@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 
 from fastdec.data import builders
 from fastdec.errors import UserError
@@ -18,8 +18,11 @@ SPLITS = ('train', 'dev', 'test')
 SHAPE = (32, 32, 3)
 
 
-def from_file(path: str) -> tuple[str, dict[str, builders.ReadRows]]:
-  """A hash of the file, and what reads the images of each split that it has; of the arrays only headers are read.
+def from_file(path: str, black_corners: bool) -> tuple[str, dict[str, builders.ReadRows]]:
+  """A hash of the content, and what reads the images of each split that it has; of the arrays only headers are read.
+
+  Args:
+    black_corners: with images that have one, or without, see `cornered`.
 
   Raises:
     UserError: no file, one that is not an npz or is damaged, one without any of the arrays, or an array of another
@@ -37,7 +40,15 @@ def from_file(path: str) -> tuple[str, dict[str, builders.ReadRows]]:
         raise UserError(f'{given}: name them train, dev and test; one or two may be missing')
       for split in splits:
         _check(_header(archive, split), split, path)
-  return key, {split: functools.partial(_rows, path, split) for split in splits}
+  if not black_corners:
+    key = hashlib.sha256(f'{key} without black corners'.encode()).hexdigest()
+  return key, {split: functools.partial(_rows, path, split, black_corners) for split in splits}
+
+
+def cornered(images: UInt8[np.ndarray, 'n h w 3']) -> Bool[np.ndarray, 'n']:
+  """Which images have a corner that is exactly black, as a photograph has that was turned into its frame."""
+  corners = images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+  return (corners == 0).all(-1).any(-1)
 
 
 class _Header(NamedTuple):
@@ -61,9 +72,13 @@ def _check(header: _Header, name: str, path: str) -> None:
     raise UserError(f"array '{name}' of {path} has no images: give at least one, or leave the array out")
 
 
-def _rows(path: str, name: str) -> Iterator[tuple[UInt8[np.ndarray, '32 32 3']]]:
+def _rows(path: str, name: str, black_corners: bool) -> Iterator[tuple[UInt8[np.ndarray, '32 32 3']]]:
   with _reading(path), np.load(path, allow_pickle=False) as arrays:
     images = arrays[name]
+  if not black_corners:
+    images = images[~cornered(images)]
+  if not len(images):
+    raise UserError(f"each image of array '{name}' of {path} has a black corner: set black_corners to True")
   yield from ((image,) for image in images)
 
 
