@@ -164,6 +164,7 @@ def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
     (ImageData('tfds', path='a.npz'), "'tfds' were given the file a.npz: set kind to npz"),
     (ImageData('npz', path='a.npz', folder='b'), "'npz' were given the folder b: set kind to tfds"),
     (ImageData(max_train=0), 'max_train is 0: give at least 1'),
+    (ImageData(black_corners=False), "'embedded' cannot be chosen by their corners: set black_corners to True"),
     (ImageData(side=64), 'images of 64 x 64 pixels are not possible: set side to 16 or 32'),
   ],
 )

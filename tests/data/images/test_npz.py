@@ -1,5 +1,6 @@
 """Images in a file: what is not one is refused before anything is prepared."""
 
+import dataclasses
 import io
 import subprocess
 import sys
@@ -26,6 +27,23 @@ def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
   np.testing.assert_array_equal(images.array('train'), IMAGES)
   np.testing.assert_array_equal(images.array('test'), IMAGES[:2])
   assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
+
+
+def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
+  """One corner is enough, if all three of its intensities are 0; black elsewhere is not a corner."""
+  images = np.maximum(IMAGES, 1)
+  for image, row, column in (1, 0, 0), (2, 0, -1), (3, -1, 0), (4, -1, -1), (5, 0, 1):
+    images[image, row, column] = 0
+  images[0, 0, 0, :2] = 0
+  data = write(tmp_path / 'a.npz', train=images, dev=images[4:])
+  whole = open_images(dataclasses.replace(data, black_corners=False), tmp_path / 'cache')
+  np.testing.assert_array_equal(whole.array('train'), images[[0, 5]])
+  np.testing.assert_array_equal(whole.array('dev'), images[[5]])
+  both = open_images(data, tmp_path / 'cache')
+  assert both.counts == {'train': 6, 'dev': 2} and both.key != whole.key
+  with pytest.raises(UserError, match=r"each image of array 'dev' of .*b.npz has a black corner: set black_corners to"):
+    data = write(tmp_path / 'b.npz', train=images, dev=images[1:2])
+    open_images(dataclasses.replace(data, black_corners=False), tmp_path / 'cache')
 
 
 def test_what_a_killed_preparation_left_is_removed(tmp_path: Path):
