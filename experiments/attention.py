@@ -62,6 +62,7 @@ def _language() -> Any:
   from experiments.tools import generation
   from experiments.tools.attention_figure import MOST
   from experiments.tools.attention_weights import check_translates
+  from experiments.tools.generation_settings import Settings
   from fastdec import folders
   from fastdec.errors import UserError
 
@@ -82,7 +83,7 @@ def _language() -> Any:
     decoding.strategy_of(None, RULE.value)
     heads = None
   gamma = None if heads is None or K.value is None else K.value - 1
-  settings = generation.Settings(MODEL.value, heads=heads, gamma=gamma, max_len=MAX_LEN.value)
+  settings = Settings(MODEL.value, heads=heads, gamma=gamma, max_len=MAX_LEN.value)
   language = generation.Language.of(settings, [TEXT.value])
   count = len(language.ids(TEXT.value))
   if count > MOST:

@@ -78,7 +78,7 @@ def _tuned() -> Any:
   """What was tuned for the model, None without --strategy."""
   import fastdec as fd
   from experiments.lab.packing import packed
-  from experiments.tools.generation import law_of
+  from experiments.tools.strategies import law_of
   from experiments.tools.tuned_file import tuned_file
 
   if STRATEGY.value is None:

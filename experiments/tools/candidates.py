@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 import fastdec as fd
-from experiments.tools.generation import WIDTH, Settings
+from experiments.tools.generation_settings import Settings
+from experiments.tools.strategies import WIDTH
 from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.heads.block import BlockNetwork
 from fastdec.struct import Bound

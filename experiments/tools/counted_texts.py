@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Sequence
 
-from experiments.tools.generation import read_prompts
+from experiments.tools.lines import read_lines
 from fastdec.errors import UserError
 from fastdec.files import parse_json
 
@@ -18,7 +18,7 @@ def texts_of(files: Sequence[pathlib.Path]) -> list[str]:
     raise UserError('there are no files of texts: name one or more, with commas between them')
   found = []
   for file in files:
-    lines = read_prompts(file, 'a text')
+    lines = read_lines(file, 'a text')
     found += [_output(file, i, line) for i, line in enumerate(lines, 1)] if file.suffix == '.jsonl' else lines
   return found
 

@@ -14,7 +14,8 @@ import fastdec as fd
 from experiments.lab.packing import packed
 from experiments.tools import candidates
 from experiments.tools.candidates import Candidate, Family, Sizes
-from experiments.tools.generation import Language, Settings
+from experiments.tools.generation import Language
+from experiments.tools.generation_settings import Settings
 from fastdec.errors import UserError
 from fastdec.struct import Bound
 from fastdec.tuning.machine import computes_bfloat16

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 import fastdec as fd
 from experiments.tools import generation, prompt_file, self_check, streaming
+from experiments.tools.accepted import accepted_shares, counted
+from experiments.tools.generation_settings import Settings
+from experiments.tools.strategies import strategy_of
 from fastdec import folders
 from fastdec.tokenizers.reader import Reader
 from tests.decoding.fakes import HashLM
@@ -94,8 +97,8 @@ def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(networks
   asked = []
   monkeypatch.setattr(self_check, 'check_draft', lambda *given, tokens: asked.append(tokens) or share)
   console = rich.console.Console(file=io.StringIO(), soft_wrap=True)
-  settings = generation.Settings('model', draft_head='folder')
-  strategy = generation.strategy_of(settings, None, None, fd.load_draft(networks['eagle']))
+  settings = Settings('model', draft_head='folder')
+  strategy = strategy_of(settings, None, None, fd.load_draft(networks['eagle']))
   for positions, tokens in ((32, 32), (None, 64)):
     model = HashLM(vocab_size=30, max_positions=positions)
     self_check.say(console, Checked(strategy, settings, model), 'a dog')
@@ -115,7 +118,7 @@ class Checked:
   """What the self-check asks of a generator: two tokens of a language model's prompt."""
 
   strategy: object
-  settings: generation.Settings
+  settings: Settings
   model: object
   params: object = None
   is_translator: bool = False
@@ -139,8 +142,8 @@ def test_a_published_draft_writes_what_its_target_does():
   cases = REFERENCE / 'cases.npz'
   if not cases.exists():
     pytest.skip('no reference drafts here')
-  settings = generation.Settings('target', draft_head=str(REFERENCE / 'draft'), gamma=3, nodes=12)
-  strategy = generation.strategy_of(settings, None, None, fd.load_draft(REFERENCE / 'draft'))
+  settings = Settings('target', draft_head=str(REFERENCE / 'draft'), gamma=3, nodes=12)
+  strategy = strategy_of(settings, None, None, fd.load_draft(REFERENCE / 'draft'))
   assert (strategy.depth, strategy.width, strategy.nodes) == (3, 8, 12)
   model, params = fd.load(REFERENCE / 'target')
   with np.load(cases) as known:
@@ -168,12 +171,12 @@ def test_each_config_is_read_once(translator, launch, tmp_path, monkeypatch):
 
 
 def test_without_choices_the_tree_is_the_published_one_as_deep_as_the_heads(translator):
-  settings, heads = generation.Settings('model', medusa='heads'), fd.load_heads(translator)
-  strategy = generation.strategy_of(settings, None, heads)
+  settings, heads = Settings('model', medusa='heads'), fd.load_heads(translator)
+  strategy = strategy_of(settings, None, heads)
   assert np.bincount(strategy.choices.depths).tolist() == [1, 10, 28] and strategy.rule == fd.Exact()
   assert (settings.plain, settings.warnings) == (fd.Greedy(), [])
   warm = dataclasses.replace(settings, temperature=3.0)
-  rule = generation.strategy_of(warm, None, heads).rule
+  rule = strategy_of(warm, None, heads).rule
   assert isinstance(rule, fd.Typical) and rule.temperature == 3 and warm.plain == fd.Greedy()
 
 
@@ -221,9 +224,9 @@ def test_a_file_of_prompts_yields_a_line_each_in_their_order(translator, launch,
   assert (lines[1]['text'], lines[1]['tokens']) == greedy_text(translator, PROMPTS[1], 9)
   blocks = [sum(line['blocks'][size - 1] for line in lines if len(line['blocks']) >= size) for size in range(1, 10)]
   assert sum(size * count for size, count in enumerate(blocks, start=1)) == sum(line['tokens'] - 1 for line in lines)
-  assert generation.counted(blocks, 9) in ended.out and 'accepted at 1: ' in ended.out
+  assert counted(blocks, 9) in ended.out and 'accepted at 1: ' in ended.out
   again = launch('generate', *words)  # by the lines alone
-  assert '0 of them new' in again.out and generation.counted(blocks, 9) in again.out
+  assert '0 of them new' in again.out and counted(blocks, 9) in again.out
   assert sorted(path.name for path in out.parent.iterdir()) == ['out.jsonl', 'out.jsonl.settings.json']
 
 
@@ -308,8 +311,8 @@ def test_characters_that_blocks_split_come_out_whole(context, blocks):
 
 def test_a_decoder_only_model_goes_on_from_its_prompt():
   """One prompt, streamed: the prompt, then all that follows it, spaces as they are within a sentence."""
-  settings = generation.Settings('model', lookup=True, max_len=20)
-  strategy = generation.strategy_of(settings, None, None)
+  settings = Settings('model', lookup=True, max_len=20)
+  strategy = strategy_of(settings, None, None)
   generator = generation.Generator(HashLM(vocab_size=14), Bytes(), settings, {}, strategy)
   file = io.StringIO()
   streaming.show(rich.console.Console(file=file, width=80), generator, ' a|b', 0)
@@ -323,8 +326,8 @@ def test_a_decoder_only_model_goes_on_from_its_prompt():
 
 
 def test_blocks_are_coloured_in_turn():
-  settings = generation.Settings('model', lookup=True, max_len=30)
-  strategy = generation.strategy_of(settings, None, None)
+  settings = Settings('model', lookup=True, max_len=30)
+  strategy = strategy_of(settings, None, None)
   generator = generation.Generator(HashLM(vocab_size=14), Bytes(), settings, {}, strategy)
   file = io.StringIO()
   console = rich.console.Console(file=file, force_terminal=True, color_system='standard', _environ={})
@@ -333,10 +336,10 @@ def test_blocks_are_coloured_in_turn():
 
 
 def test_shares_of_calls_that_accept_each_place():
-  assert generation.accepted_shares([2, 1, 1], 3) == [0.5, 0.25, 0.0]  # blocks of 1, 1, 2 and 3 tokens
-  assert generation.accepted_shares([], 3) == []
-  assert generation.counted([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
-  assert generation.counted([4], 0) == '1.00 tokens per call' and generation.counted([], 3) == ''
+  assert accepted_shares([2, 1, 1], 3) == [0.5, 0.25, 0.0]  # blocks of 1, 1, 2 and 3 tokens
+  assert accepted_shares([], 3) == []
+  assert counted([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
+  assert counted([4], 0) == '1.00 tokens per call' and counted([], 3) == ''
 
 
 def test_a_model_s_own_copy_is_a_folder_of_the_same_settings(translator, tmp_path):
@@ -345,5 +348,5 @@ def test_a_model_s_own_copy_is_a_folder_of_the_same_settings(translator, tmp_pat
   outputs = []
   for path in map(str, (translator, copy)):
     opened = {path: folders.open(path)}
-    outputs.append(prompt_file.Output.of(tmp_path / 'out.jsonl', generation.Settings(path), ['a'], opened))
+    outputs.append(prompt_file.Output.of(tmp_path / 'out.jsonl', Settings(path), ['a'], opened))
   assert outputs[0].record == outputs[1].record

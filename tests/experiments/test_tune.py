@@ -7,7 +7,7 @@ import pytest
 import fastdec as fd
 from experiments.tools import candidates, generation
 from experiments.tools.candidates import Candidate, Sizes
-from experiments.tools.generation import Settings
+from experiments.tools.generation_settings import Settings
 from experiments.tools.tuned_file import ROWS, rows_at_once
 from fastdec.quantized import is_quantized
 from fastdec.tuning import machine

@@ -1,0 +1,28 @@
+"""Files with a text on each line."""
+
+import pathlib
+
+from fastdec.errors import UserError
+
+
+def read_lines(path: pathlib.Path, what: str = 'a prompt') -> list[str]:
+  """The lines of a file of prompts, or of `what` a file has on each line.
+
+  Raises:
+    UserError: it cannot be read, is empty or not UTF-8, or has an empty line.
+  """
+  try:
+    data = path.read_bytes()
+    text = data.decode()
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): give a text file with {what} on each line') from None
+  except UnicodeDecodeError as error:
+    line = data[: error.start].count(b'\n') + 1
+    raise UserError(f'line {line} of {path} is not UTF-8: convert the text') from None
+  if not text:
+    raise UserError(f'{path} is empty: give {what} on each line')
+  lines = text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`
+  for i, line in enumerate(lines):
+    if not line.strip():
+      raise UserError(f'line {i + 1} of {path} is empty: give {what} on each line')
+  return [line.removesuffix('\r') for line in lines]

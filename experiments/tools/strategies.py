@@ -1,0 +1,65 @@
+"""How to decode, of the flags of `experiments.generate` and what they name."""
+
+from typing import Any
+
+import fastdec as fd
+from experiments.tools.generation_settings import Settings
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.rejection import Warped
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.topology import Topology
+from fastdec.heads.block import BlockNetwork
+
+DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
+TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
+GUESSED, WIDTH = 7, 8  # in a row by an autoregressive draft network; children of each node, where it drafts a tree
+
+
+def strategy_of(
+  settings: Settings, draft: Any, heads: Any, network: Any = None, pool: fd.NGramPool | None = None
+) -> Any:
+  """How to decode; draft model, heads, draft network and pool as they were loaded, None where there are none."""
+  law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
+  if draft is not None:
+    return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
+  if network is not None and isinstance(network[0], BlockNetwork):
+    return fd.BlockDraft(network, None if settings.gamma is None else settings.gamma + 1, settings.nodes, **law)
+  if network is not None:
+    width = 1 if settings.nodes is None else WIDTH
+    return fd.Eagle(network, settings.gamma or GUESSED, width, settings.nodes, **law)
+  if settings.lookup:
+    return fd.PromptLookup(k=(settings.gamma or COPIED) + 1, pool=pool, **law)
+  if settings.lookahead:
+    return fd.Lookahead(pool=pool, **law, **({} if pool is None else {'ngram': pool.ngram}))
+  if settings.medusa is not None:
+    whole = fd.medusa_choices(TREE)
+    choices = [path for path in whole if len(path) <= heads[0].depth] if settings.choices is None else settings.choices
+    return fd.Medusa(heads, choices, fd.Typical(temperature=settings.temperature) if settings.temperature else Exact())
+  if heads is not None:
+    rule = settings.sampling if settings.temperature else Exact()
+    return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
+  return settings.plain
+
+
+def law_of(strategy: Any) -> dict[str, Any]:
+  """Temperature, top-k and top-p of a strategy that draws tokens; nothing for another."""
+  rule = strategy.effective_rule
+  sampling = rule.sampling if isinstance(rule, Warped) else rule
+  if not isinstance(sampling, Sampling):
+    return {}
+  return {'temperature': float(sampling.temperature), 'top_k': int(sampling.top_k), 'top_p': float(sampling.top_p)}
+
+
+def most_drafted(strategy: Any) -> int:
+  """Tokens below the root that one call can accept."""
+  if isinstance(strategy, fd.Eagle):
+    return int(strategy.depth)
+  if isinstance(strategy, fd.BlockDraft):
+    assert strategy.k is not None  # by its __post_init__
+    return int(strategy.k) - 1
+  if isinstance(strategy, fd.Medusa):
+    assert isinstance(strategy.choices, Topology)  # which Medusa makes of all others
+    return strategy.choices.max_depth
+  if isinstance(strategy, fd.Lookahead):
+    return int(strategy.ngram) - 1
+  return strategy.drafter.nodes - 1
