@@ -94,11 +94,7 @@ def tune(
   late = _race(race, entrants, begun + (1 - PREDICTING) * budget, said, clock)
   left_out |= dict.fromkeys(late, 'not run: the budget was not enough to compile it')
   chosen, why = race.winner()
-  figures = {other: figures_of(other, entrants, race) for other in race.seconds}
-  for other, reason in left_out.items():
-    one = candidates[other]
-    kept = promise_of(one.strategy.effective_rule)
-    figures[other] = Figures(other, kept, said=reason, dtype=one.dtype, rows=one.rows)
+  figures = _figures(candidates, entrants, race, left_out)
   for other, milliseconds in _all_predicted(race, entrants, figures, begun + budget, said, clock).items():
     figures[other] = dataclasses.replace(figures[other], predicted=milliseconds)
   return Tuned(
@@ -112,7 +108,7 @@ def tune(
     seconds=clock() - begun,
     compile_seconds=sum(one.compile_seconds for one in entrants.values()),
     machine=machine.here(),
-    table=tuple(figures[other] for other in candidates),
+    table=tuple(figures.values()),
     dtype=candidates[chosen].dtype,
     strategy=candidates[chosen].strategy,
   )
@@ -198,6 +194,20 @@ def _race(
       ends += clock() - begun  # waiting for others is no part of the budget
       _run(race, entrants, (clock() + ends) / 2 if late else ends, said, clock)
   return list(late)
+
+
+def _figures(
+  candidates: Mapping[str, Entrant], entrants: Mapping[str, Entrant], race: Race, left_out: Mapping[str, str]
+) -> dict[str, Figures]:
+  """What is known of every candidate: its times, or why it did not run."""
+  found = {}
+  for name, one in candidates.items():
+    if name in race.seconds:
+      found[name] = figures_of(name, entrants, race)
+    else:
+      kept = promise_of(one.strategy.effective_rule)
+      found[name] = Figures(name, kept, said=left_out[name], dtype=one.dtype, rows=one.rows)
+  return found
 
 
 def _all_predicted(
