@@ -147,6 +147,8 @@ def a_value(hint: Any) -> str:
     return ' or '.join(map(a_value, typing.get_args(kind)))
   if typing.get_origin(kind) is tuple:
     return 'a list'
+  if dataclasses.is_dataclass(kind):
+    return 'an object'
   words = {
     bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word', dict: 'an object',
     types.NoneType: 'None',

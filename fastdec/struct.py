@@ -7,10 +7,13 @@ another rank), which a checked constructor would refuse. So `Cls(...)` and `data
 
 import dataclasses
 import operator
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+
+from fastdec.errors import UserError
 
 T = TypeVar('T')
 
@@ -69,6 +72,24 @@ def assign(instance: Any, **values: Any) -> None:
   """Sets fields of a frozen dataclass: for its own `__post_init__`, which normalises what was given."""
   for name, value in values.items():
     object.__setattr__(instance, name, value)
+
+
+def bound(given: Any, name: str) -> 'Bound':
+  """A module with its parameters, as one value.
+
+  Args:
+    given: a pair of them, or a `Bound`.
+    name: what it is, for the message.
+
+  Raises:
+    UserError: it is no pair.
+  """
+  if isinstance(given, Bound):
+    return given
+  if not (isinstance(given, tuple | list) and len(given) == 2):
+    what = repr(given) if isinstance(given, str | os.PathLike) else f'a value of the kind {type(given).__name__}'
+    raise UserError(f'{name} is a pair (module, params), as loading returns it, and {what} was given: give both')
+  return Bound(*given)
 
 
 @pytree

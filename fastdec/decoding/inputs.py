@@ -46,7 +46,7 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int
   if is_text:
     inputs, own_lengths = ids_of('inputs', inputs, source_words(model), model.pad_id)
   else:
-    inputs = _numbers('inputs', inputs, PICTURES)
+    inputs = numbers_of('inputs', inputs, PICTURES)
   if not inputs.ndim or not inputs.size:
     raise UserError(f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least one row and column')
   b, tokens = inputs.shape[0], inputs
@@ -77,7 +77,7 @@ def ids_of(
   Raises:
     UserError: what was given are no rows of ids, or ids that the vocabulary does not have.
   """
-  rows = [_numbers(name, row, IDS) for row in given] if isinstance(given, list | tuple) else []
+  rows = [numbers_of(name, row, IDS) for row in given] if isinstance(given, list | tuple) else []
   lengths = None
   if all(row.ndim == 1 for row in rows) and len({len(row) for row in rows}) > 1:
     check_ids(name, np.concatenate(rows)[None], words)
@@ -85,7 +85,7 @@ def ids_of(
     given = np.full((len(rows), lengths.max()), pad_id, np.int32)
     for row, own in zip(given, rows, strict=True):
       row[: len(own)] = own
-  ids = _numbers(name, given, IDS)
+  ids = numbers_of(name, given, IDS)
   check_ids(name, ids, words)
   return ids.astype(np.int32, copy=False), lengths
 
@@ -93,15 +93,15 @@ def ids_of(
 def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
   """Rows of ids, each as long as it came. Errors as of `ids_of`."""
   if not isinstance(given, list | tuple):
-    given = np.atleast_1d(_numbers(name, given, IDS))
-  rows = [_numbers(name, row, IDS) for row in given]
+    given = np.atleast_1d(numbers_of(name, given, IDS))
+  rows = [numbers_of(name, row, IDS) for row in given]
   if rows:
     one = next((row for row in rows if row.ndim != 1), None)
     check_ids(name, np.concatenate(rows)[None] if one is None else one, words)
   return rows
 
 
-def _numbers(name: str, given: Any, wanted: str) -> np.ndarray:
+def numbers_of(name: str, given: Any, wanted: str) -> np.ndarray:
   """What was given as an array; one without entries is of integers."""
   try:
     array = np.asarray(given)
@@ -120,7 +120,7 @@ def _lengths_of(
   if given is None and own is None and width >= least:
     return np.full(rows, width, np.int32)
   own = np.full(rows, width) if own is None else own
-  lengths = own if given is None else _numbers('prompt_lengths', given, f'{rows} numbers')
+  lengths = own if given is None else numbers_of('prompt_lengths', given, f'{rows} numbers')
   if lengths.shape != (rows,) or lengths.dtype.kind not in 'iu' or (lengths < least).any() or (lengths > own).any():
     if given is None:
       raise UserError(f'prompt {int(own.argmin())} is empty: give at least one token')

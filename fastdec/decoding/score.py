@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.inputs import check_positions, ids_of, prompt_of
+from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, causal, suppress
@@ -60,8 +60,8 @@ def score(
   is_end = np.isin(targets, model.eos_ids)
   whole = np.full(b, t) if own_lengths is None else own_lengths
   ended = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
-  lengths = ended if target_lengths is None else np.asarray(target_lengths)
-  if lengths.shape != (b,) or (lengths < 0).any() or (lengths > t).any():
+  lengths = ended if target_lengths is None else numbers_of('target_lengths', target_lengths, f'{b} numbers')
+  if lengths.shape != (b,) or lengths.dtype.kind not in 'iu' or (lengths < 0).any() or (lengths > t).any():
     raise UserError(f'target_lengths must be {b} numbers from 0 to {t}, not {lengths.tolist()}')
   mesh = mesh_of(params)
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))

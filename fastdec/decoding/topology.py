@@ -6,13 +6,14 @@ computed inside the loop by the same formulas.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
+from fastdec.decoding.settings import is_whole
 from fastdec.errors import UserError
 from fastdec.models.api import NO_PARENT, Nodes, causal
 
@@ -71,6 +72,9 @@ class Topology:
     if isinstance(ranks, np.ndarray):
       _check_ranks(parents, ranks)
     acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
+    acceptable = np.asarray(acceptable, bool) if isinstance(acceptable, list | tuple) else acceptable
+    if acceptable.shape[-1:] != (n,):
+      raise UserError(f'acceptable has shape {list(acceptable.shape)}: give one for each of the {n} nodes')
     return cls(parents, ranks, depths, mask, acceptable, deepest if max_depth is None else max_depth)
 
   @classmethod
@@ -91,13 +95,11 @@ class Topology:
     [[0, 2, -1], [0, 1, 3]]
 
     Raises:
-      UserError: for a path whose parent is not listed, a path listed twice, or a negative rank.
+      UserError: for what is no path of ranks, a path whose parent is not listed, or a path listed twice.
     """
-    paths = sorted((tuple(int(rank) for rank in choice) for choice in choices), key=lambda path: (len(path), path))
+    paths = sorted(_paths_of(choices), key=lambda path: (len(path), path))
     index: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:
-      if not path or min(path) < 0:
-        raise UserError(f'choice {list(path)} is no path of ranks: give a list of one or more numbers from 0 up')
       if path in index:
         raise UserError(f'choice {list(path)} is listed twice: list each node once')
       if path[:-1] not in index:
@@ -154,6 +156,23 @@ class Topology:
     if not (self.is_static and isinstance(self.acceptable, np.ndarray)):
       raise TypeError('a tree that is data cannot be a static argument')
     return hash(self._key())
+
+
+def _paths_of(choices: Any) -> list[tuple[int, ...]]:
+  """A tree's choices, each checked to be a path of ranks."""
+  if not _is_listing(choices):
+    raise UserError(f'{choices!r} is no tree: give paths of ranks, such as [[0], [0, 0], [1]]')
+  paths = []
+  for choice in choices:
+    ranks = list(choice) if _is_listing(choice) else []
+    if not ranks or not all(is_whole(rank, 0, 'iu') for rank in ranks):
+      raise UserError(f'choice {choice!r} is no path of ranks: give a list of one or more numbers from 0 up')
+    paths.append(tuple(map(int, ranks)))
+  return paths
+
+
+def _is_listing(value: Any) -> bool:
+  return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def _checked_parents(parents: Any) -> np.ndarray:

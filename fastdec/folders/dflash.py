@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from fastdec.errors import UserError
 from fastdec.fields import Size, Token
-from fastdec.folders.draft_parts import dense, draft_layers, norm, read_said, vocabulary
+from fastdec.folders.draft_parts import architectures_of, dense, draft_layers, norm, read_said, vocabulary
 from fastdec.folders.eagle import nested_layers
 from fastdec.folders.llama import layer_params
 from fastdec.folders.tensors import shaped
@@ -56,7 +56,7 @@ def dflash(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, ta
   outer = {name: config[name] for name in ('block_size', 'num_target_layers') if name in config}
   said: SaidOfHeads = read_said(SaidOfHeads, {**outer, **inner})
   layers = draft_layers('qwen3', config, dtype)
-  is_dspark = said.projector_type == 'dspark' or 'DSparkDraftModel' in (config.get('architectures') or ())
+  is_dspark = said.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
   if taps is None:
     taps = left(said.target_layer_ids or _spread(said, layers.layers), said.num_target_layers)
   return _network(config, said, layers, tensors, taps, predicts_own=not is_dspark)

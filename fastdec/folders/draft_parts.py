@@ -23,6 +23,12 @@ class SaidOfWords:
   draft_vocab_size: Size | None = None
 
 
+def architectures_of(config: Mapping[str, Any]) -> list[str]:
+  """The classes that config.json names; none where it names them otherwise than in a list."""
+  given = config.get('architectures')
+  return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+
+
 def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: Any) -> LMConfig:
   """The config of a draft's layers, those of a model of this model_type.
 

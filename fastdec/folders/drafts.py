@@ -19,14 +19,17 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
+from fastdec import struct
+from fastdec.decoding.settings import is_whole
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import read_json, whole_folder
 from fastdec.folders import dflash, eagle, medusa, mtp
+from fastdec.folders.draft_parts import architectures_of
 from fastdec.folders.folder import content_of
 from fastdec.folders.huggingface import DTYPES
 from fastdec.folders.load import kept_in
-from fastdec.folders.native import check_sizes, described, family_of, fitted
+from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.folders.tensors import INDEX, MTP, SINGLE, Tensors, conversion, files_of, fit
 from fastdec.heads.block import BlockNetwork
@@ -80,6 +83,8 @@ def load_draft(
       number than it reads.
   """
   folder = _found(pathlib.Path(path))
+  if taps is not None and not (isinstance(taps, Sequence) and all(is_whole(tap, 0, 'iu') for tap in taps)):
+    raise UserError(f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)')
   name, in_int8 = kept_in(dtype)
   config = read_json(folder / 'config.json')
   read = _own if 'format' in config else _published
@@ -95,12 +100,17 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
   """Writes a draft network, in the place of one that is there.
 
   Raises:
-    UserError: something else is there, or it cannot be written; what was there stays.
+    UserError: it is no draft network, something else is there, or it cannot be written; what was there stays.
   """
   folder = pathlib.Path(folder)
-  module, params = draft
-  (kind,) = (name for name, cls in DRAFTS.items() if type(module) is cls)
-  (of_layers,) = (name for name, cls in LAYERS.items() if type(module.layers) is cls)
+  module, params = struct.bound(draft, 'draft')
+  kind = next((name for name, cls in DRAFTS.items() if type(module) is cls), None)
+  if kind is None:
+    raise UserError(f'{type(module).__name__} is no draft network: give an EagleNetwork or a BlockNetwork')
+  of_layers = next((name for name, cls in LAYERS.items() if type(module.layers) is cls), None)
+  if of_layers is None:
+    known = ', '.join(cls.__name__ for cls in LAYERS.values())
+    raise UserError(f"a draft with layers of {type(module.layers).__name__} has no file's form: known are {known}")
   if not is_replaceable(folder):
     raise UserError(f'{folder} is there already, and holds no draft of ours alone: give a new folder')
   described = {'type': kind, **dataclasses.asdict(module)}
@@ -139,8 +149,7 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
     if not isinstance(theirs, str) or theirs not in OF_SPECULATORS:
       raise UserError(f'speculators_model_type={shown(theirs)} is not supported: known are {", ".join(OF_SPECULATORS)}')
     return OF_SPECULATORS[theirs]
-  given = config.get('architectures')
-  architectures = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+  architectures = architectures_of(config)
   for name in architectures:
     if name in REFUSED:
       raise UserError(f'this is {REFUSED[name]}, which is not supported: give a draft of EAGLE, DFlash or DSpark')
@@ -192,6 +201,7 @@ def _own(
     check_sizes(sized, stored, file, WIDE)
   if module.vocab_size > MOST_WORDS:
     raise UserError(f'vocab_size={module.vocab_size} is not possible: give at most {MOST_WORDS}')
+  check_ids(stored, module.vocab_size, file)
   return module, fitted(stored, _expected(module, stored), file)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Size
-from fastdec.folders.draft_parts import dense, draft_layers, norm, read_said, vocabulary
+from fastdec.folders.draft_parts import architectures_of, dense, draft_layers, norm, read_said, vocabulary
 from fastdec.folders.llama import layer_params
 from fastdec.folders.tensors import shaped
 from fastdec.heads.eagle import EagleNetwork
@@ -139,7 +139,7 @@ def _layers(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, p
   plain = layers.d_model // layers.heads
   if name in tensors and layers.head_width is not None and tensors[name].shape[0] == plain * layers.heads:
     layers = dataclasses.replace(layers, head_width=plain)
-  is_official = 'LlamaForCausalLM' in (config.get('architectures') or ())
+  is_official = 'LlamaForCausalLM' in architectures_of(config)
   if is_official and layers.rope == 'linear':
     layers = dataclasses.replace(layers, rope_theta=1e4)
   return layers

@@ -17,12 +17,12 @@ from fastdec.folders.families import families
 from fastdec.folders.folder import Folder
 from fastdec.folders.generation import warn_of_defaults
 from fastdec.folders.stored import put
-from fastdec.folders.tensors import MTP, Tensors, files_of, fit
+from fastdec.folders.tensors import INDEX, MTP, Tensors, files_of, fit
 from fastdec.models.api import Params
 from fastdec.tokenizers import huggingface as tokenizer
 
 DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
-CONTENT = ('.json', '.model', '.safetensors', '.spm')  # of all that is in a folder, what it decodes with
+CONFIGS = ('config.json', 'generation_config.json', INDEX)
 
 
 def is_theirs(config: Mapping[str, Any]) -> bool:
@@ -105,4 +105,5 @@ class HuggingFaceFolder(Folder):
     return tokenizer.load(self.path, self.config.get('model_type'))
 
   def files(self) -> list[pathlib.Path]:
-    return sorted(file for file in self.path.iterdir() if file.suffix in CONTENT)
+    weights = sorted(self.path.glob('*.safetensors'))  # split ones have names of their own
+    return [*(self.path / name for name in (*CONFIGS, *tokenizer.FILES)), *weights]

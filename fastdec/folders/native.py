@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
@@ -154,7 +155,19 @@ class NativeFolder(Folder):
       raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
     stored = stored_in(file)
     check_sizes(getattr(module, 'config', module), stored, file)
+    check_ids(stored, self.model.vocab_size, file)
     return fitted(stored, flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/'), file)
+
+
+def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None:
+  """Raises UserError where a short list of words names one twice, or one that the model does not have: guesses below
+  one root would be the same token twice."""
+  if 'ids' not in stored:
+    return
+  ids = np.asarray(stored['ids'][:])
+  if ids.size and (ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < ids.size):
+    span = f'{ids.size} words, ids from {ids.min()} to {ids.max()}'
+    raise UserError(f'{file} has a list of {span}: they must be different ones from 0 to {words - 1}, so make it again')
 
 
 def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from fastdec.errors import UserError
 from fastdec.files import whole_file
 from fastdec.folders.stored import stored_in, write
-from fastdec.heads.ngram_pool import NGramPool
+from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 
 AXES = {'values': 2, 'starts': 1, 'vocab_size': 1}
 
@@ -18,8 +18,9 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
   """Writes a pool as one safetensors file.
 
   Raises:
-    UserError: it cannot be written.
+    UserError: it is no pool, or cannot be written.
   """
+  check_is_pool(pool)
   with whole_file(pathlib.Path(path)) as file:
     words = np.array([pool.vocab_size or 0], np.int32)
     write(pathlib.Path(file.name), {'values': pool.values, 'starts': pool.starts, 'vocab_size': words})

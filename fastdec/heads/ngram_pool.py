@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
+from fastdec.fields import shown
 
 
 @struct.pytree
@@ -48,6 +49,12 @@ class NGramPool:
         f'this pool is of a vocabulary of {own} words, and the model has {vocab_size}: build it of texts in the'
         " model's own ids, by build_pool(texts, model)"
       )
+
+
+def check_is_pool(pool: Any) -> None:
+  """Raises UserError for anything else."""
+  if not isinstance(pool, NGramPool):
+    raise UserError(f'pool={shown(pool)} is no pool of n-grams: give what load_pool or build_pool returns')
 
 
 def build_pool(texts: Sequence[Any], model: Any = None, ngram: int = 5, guesses: int = 15) -> NGramPool:

@@ -24,7 +24,7 @@ from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Model, Params, float_type, vocabulary_projection
 from fastdec.packed import is_packed
 from fastdec.quantized import is_quantized
-from fastdec.struct import Bound
+from fastdec.struct import Bound, bound
 
 
 def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: int) -> tuple[Any, Params]:
@@ -41,8 +41,9 @@ def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens:
     UserError: another kind of drafter; one in int8 or packed; a target whose logits are no product of its hidden state
       with a matrix; ids or a number of words that the target does not have.
   """
-  (model, model_params), (module, params) = target, drafter
-  _check(model, drafter, words)
+  model, model_params = bound(target, 'target')
+  module, params = bound(drafter, 'drafter')
+  _check(model, module, params, words)
   chosen = most_frequent(model, tokens, words)
   if 'ids' in params:
     known = np.asarray(params['ids'])
@@ -113,8 +114,7 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   return found
 
 
-def _check(model: Model, drafter: tuple[Any, Params], words: int) -> None:
-  module, params = drafter
+def _check(model: Model, module: Any, params: Params, words: int) -> None:
   if not isinstance(module, BlockwiseHeads | MedusaHeads | DraftNetwork):
     raise UserError(f'{type(module).__name__} guesses no words by a product: give prediction heads or a draft network')
   is_whole = isinstance(words, int | np.integer) and not isinstance(words, bool)

@@ -19,6 +19,7 @@ from fastdec.files import read_json
 SETTINGS = 'tokenizer_config.json'
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
 PIECES = ('tokenizer.model', 'spiece.model')
+FILES = ('tokenizer.json', SETTINGS, *PIECES, *MARIAN)  # all that is read
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,6 +79,8 @@ def test_what_is_never_emitted_is_impossible():
     (np.full((2, 2), 14), {}, 'knows 0 to 13'),
     (np.zeros(4, int), {}, 'shape'),
     (np.ones((2, 2), int), {'target_lengths': [1, 3]}, '2 numbers from 0 to 2'),
+    (np.ones((2, 2), int), {'target_lengths': [1.0, 2.0]}, '2 numbers from 0 to 2'),
+    (np.ones((2, 2), int), {'target_lengths': ['a', 'b']}, 'target_lengths must be 2 numbers, not list'),
   ],
 )
 def test_mistakes(targets, more, words):

@@ -49,11 +49,29 @@ def test_parents_as_data_give_the_same_tree_in_every_row():
 
 @pytest.mark.parametrize(
   'choices, message',
-  [([[0], [1, 0]], r'no parent: list \[1\] too'), ([[0], [0]], 'twice'), ([[-1]], 'no path'), ([[]], 'no path')],
+  [
+    ([[0], [1, 0]], r'no parent: list \[1\] too'),
+    ([[0], [0]], 'twice'),
+    ([[-1]], 'no path'),
+    ([[]], 'no path'),
+  ],
 )
 def test_bad_choices_are_refused(choices, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Topology.from_choices(choices)
+
+
+def test_strategies_take_static_trees_alone():
+  tree = Topology.from_parents(jnp.array([[-1, 0, 0]]))
+  with pytest.raises(fd.UserError, match='this tree is data, one for each row: give a static one'):
+    fd.Medusa((HashHeads(depth=4), {}), tree)
+
+
+def test_which_nodes_are_acceptable_may_be_a_list():
+  tree = Topology.from_parents([-1, 0, 0], acceptable=[True, True, False])
+  assert tree.acceptable.dtype == bool and tree.acceptable.tolist() == [True, True, False]
+  with pytest.raises(fd.UserError, match=r'acceptable has shape \[2\]: give one for each of the 3 nodes'):
+    Topology.from_parents([-1, 0, 0], acceptable=[True, False])
 
 
 @pytest.mark.parametrize('kind', [list, np.array, jnp.array])

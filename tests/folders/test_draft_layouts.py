@@ -252,6 +252,12 @@ def test_what_does_not_fit_is_a_sentence(case, tmp_path):
   assert str(tmp_path) in str(error.value)
 
 
+@pytest.mark.parametrize('layout', [E3, FLASH, 'eagle-1 of two layers'])
+def test_architectures_that_are_no_list_say_nothing(layout, tmp_path):
+  write(tmp_path, layout, {'architectures': 5})
+  fd.load_draft(tmp_path)
+
+
 def test_pickles_and_heads_are_refused(tmp_path):
   write(tmp_path, E3)
   (tmp_path / 'model.safetensors').rename(tmp_path / 'pytorch_model.bin')

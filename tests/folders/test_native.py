@@ -232,3 +232,12 @@ def test_heads_of_another_size_are_refused_before_they_are_used(parts):
   wide = BlockwiseHeads(k=3, d_model=16, d_ff=6)
   with pytest.raises(fd.UserError, match='heads are for hidden states of 16, and this model has 8'):
     fd.decode(model, params, np.array([[3, 1]]), fd.Blockwise((wide, wide.init(jax.random.key(0)))), max_len=4)
+
+
+@pytest.mark.parametrize('ids, span', [([1, 30], 'ids from 1 to 30'), ([4, 4], '2 words'), ([-1, 3], 'from -1 to 3')])
+def test_words_of_heads_that_the_model_lacks_or_that_are_named_twice_are_refused(parts, tmp_path, ids, span):
+  model, params, head_params, _ = parts
+  heads, short = fd.shortlist((model, params), (HEADS, head_params), np.arange(30), words=2)
+  folders.save(tmp_path, model, params, None, (heads, short | {'ids': np.array(ids, np.int32)}))
+  with pytest.raises(fd.UserError, match=f'heads.safetensors has a list of .*{span}.*: they must be different ones'):
+    fd.load_heads(tmp_path)

@@ -135,6 +135,16 @@ def test_what_does_not_fit_is_refused(case, tmp_path):
     fd.load_draft(tmp_path)
 
 
+@pytest.mark.parametrize(
+  'ids, span', [([0, 1, 2, 3, 9], 'ids from 0 to 9'), ([1, 1, 2, 3, 4], '5 words'), ([-1, 0, 1, 2, 3], '-1')]
+)
+def test_words_that_its_target_lacks_or_that_are_named_twice_are_refused(ids, span, tmp_path):
+  module, params = made(DRAFTS['eagle-3'])
+  fd.save_draft(tmp_path, (module, params | {'ids': jnp.array(ids, jnp.int32)}))
+  with pytest.raises(fd.UserError, match=f'{span}.*: they must be different ones from 0 to 8'):
+    fd.load_draft(tmp_path)
+
+
 def test_what_is_no_draft_is_refused(tmp_path):
   with pytest.raises(fd.UserError, match='is not a folder: give the folder of a draft'):
     fd.load_draft(tmp_path / 'draft')

@@ -270,6 +270,23 @@ def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
   assert again.strategy.k == 2 and (texts[0] == texts[1]).all()
 
 
+def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
+  """The file lies in the folder that it is about, and what the folder is stays what it was."""
+  (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'llama'}))
+  for name in ('model-00001-of-00001.safetensors', 'tokenizer.json'):
+    (tmp_path / name).write_bytes(b'weights, or words')
+  before = folders.content(tmp_path)
+  dataclasses.replace(tune([]), strategy=fd.Greedy()).save(tmp_path)
+  (tmp_path / 'out.jsonl.settings.json').write_text('{}')
+  assert folders.content(tmp_path) == before and isinstance(fd.load_tuned(tmp_path).strategy, fd.Greedy)
+  for name in ('config.json', 'model-00001-of-00001.safetensors', 'tokenizer.json'):
+    said = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(f'{said} ')
+    with pytest.raises(fd.UserError, match='was made with another model'):
+      fd.load_tuned(tmp_path)
+    (tmp_path / name).write_text(said)
+
+
 def test_a_folder_of_heads_elsewhere_is_remembered(run, tmp_path):
   place, figures = run
   file = figures.save(place / 'model', place / 'other', tmp_path / 'mine.json')

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods import growing, lattice
-from fastdec.decoding.methods.drawing import DrawnDrafts, check_kind
+from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.methods.lattice import Lattice
-from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import best
@@ -63,8 +64,7 @@ class BlockDraft(DrawnDrafts):
   is_greedy: bool = struct.static(init=False, default=True)
 
   def __post_init__(self) -> None:
-    draft = Bound(*self.draft)
-    check_kind(draft.module, BlockNetwork)
+    draft = drafted_by(self.draft, 'draft', BlockNetwork)
     most = draft.module.k
     k = most if self.k is None else self.k
     if not (is_whole(k, 2, 'iu') and k <= most):
@@ -97,9 +97,7 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
   if is_whole(choices, -(2**31), 'iu'):
     _, _, nodes = growing.check_sizes(depth, min(WIDTH, candidates), choices)
     return nodes
-  if isinstance(choices, str | os.PathLike):
-    choices = medusa_choices(choices)
-  tree = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
+  tree = static_tree(choices)
   if not 1 <= tree.max_depth <= depth:
     raise UserError(f'a tree {tree.max_depth} deep does not fit a block of {depth} guesses: give paths of 1 to {depth}')
   if tree.ranks.max() >= candidates:

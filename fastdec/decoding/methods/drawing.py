@@ -3,21 +3,13 @@
 from typing import Any
 
 from fastdec import struct
+from fastdec.decoding.drafted_by import check_rule
 from fastdec.decoding.protocol import Rule
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
 from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError
-
-
-def check_kind(draft: Any, wanted: type) -> None:
-  """Raises UserError for a draft that another strategy takes."""
-  if not isinstance(draft, wanted):
-    raise UserError(
-      f'this draft is of the kind {type(draft).__name__}, and not {wanted.__name__}: Eagle takes an EagleNetwork,'
-      ' BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a model'
-    )
 
 
 class DrawnDrafts(LoopStrategy):
@@ -42,9 +34,11 @@ class DrawnDrafts(LoopStrategy):
     """Makes arrays of temperature, top_k and top_p, and checks the rule.
 
     Raises:
-      UserError: a setting that is out of range, or a rule that cannot take such drafts.
+      UserError: a setting that is out of range, what is no rule, or a rule that cannot take such drafts.
     """
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    if self.rule is not None:
+      check_rule(self.rule)
     name = type(self.rule).__name__
     if self.drafts_trees and isinstance(self.rule, LawRule):
       raise UserError(f'{name} needs a chain of drafts, and this draft is a tree: leave out the rule')

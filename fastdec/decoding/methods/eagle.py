@@ -14,8 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
+from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods import growing
-from fastdec.decoding.methods.drawing import DrawnDrafts, check_kind
+from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, given
@@ -61,8 +62,7 @@ class Eagle(DrawnDrafts):
   is_greedy: bool = struct.static(init=False, default=True)
 
   def __post_init__(self) -> None:
-    draft = Bound(*self.draft)
-    check_kind(draft.module, EagleNetwork)
+    draft = drafted_by(self.draft, 'draft', EagleNetwork)
     words = draft.module.words or draft.module.vocab_size
     depth = count('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
     width = count('width', self.width, 1, '1 for a chain, or more for a tree')

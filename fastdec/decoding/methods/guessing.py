@@ -7,7 +7,7 @@ from fastdec.decoding.protocol import Prompt, Rule
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling, greedy_or_sampling
 from fastdec.decoding.strategy import LoopStrategy
-from fastdec.heads.ngram_pool import NGramPool
+from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model
 
 
@@ -28,9 +28,11 @@ class LawlessDrafts(LoopStrategy):
     """Makes arrays of temperature, top_k and top_p.
 
     Raises:
-      UserError: one of them is out of range.
+      UserError: one of them is out of range, or what is no pool.
     """
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    if self.pool is not None:
+      check_is_pool(self.pool)
 
   @property
   def rule(self) -> Rule:

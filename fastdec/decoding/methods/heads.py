@@ -11,10 +11,11 @@ from typing import Any
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.drafted_by import check_rule, drafted_by
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.lattice import Lattice, fill
-from fastdec.decoding.methods.trees import medusa_choices
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
+from fastdec.decoding.methods.trees import static_tree
+from fastdec.decoding.protocol import Draft, Drafter, Heads, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import LoopStrategy
@@ -117,7 +118,8 @@ class Blockwise(LoopStrategy):
   window: Whole = struct.static(default=0)
 
   def __post_init__(self) -> None:
-    heads = Bound(*self.heads)
+    heads = drafted_by(self.heads, 'heads', Heads)
+    check_rule(self.rule)
     if not is_whole(self.window, 0, 'iu'):
       raise UserError(f'window={self.window!r} is not possible: give 0 for the likeliest id, or how far from it counts')
     if self.window and 'ids' in heads.params:
@@ -154,10 +156,8 @@ class Medusa(LoopStrategy):
   rule: Rule = Exact()
 
   def __post_init__(self) -> None:
-    heads, choices = Bound(*self.heads), self.choices
-    if isinstance(choices, str | os.PathLike):
-      choices = medusa_choices(choices)
-    topology = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
+    heads, topology = drafted_by(self.heads, 'heads', Heads), static_tree(self.choices)
+    check_rule(self.rule)
     depth, most = topology.max_depth, heads.module.depth
     if depth > most:
       raise UserError(

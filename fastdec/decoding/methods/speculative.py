@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
 from fastdec.decoding import loop
+from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
@@ -52,7 +53,7 @@ class Speculative(DrawnDrafts):
   def __post_init__(self) -> None:
     if not is_whole(self.gamma, 1):
       raise UserError(f'gamma={self.gamma!r} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
-    struct.assign(self, draft=Bound(*self.draft), gamma=int(self.gamma))
+    struct.assign(self, draft=drafted_by(self.draft, 'draft', Model), gamma=int(self.gamma))
     self.settle()
 
   @property

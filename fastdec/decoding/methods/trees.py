@@ -8,6 +8,7 @@ from the accuracies of those very heads: other heads want other trees, which com
 import json
 import os
 import pathlib
+from typing import Any
 
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -82,6 +83,20 @@ def _read(path: pathlib.Path) -> list[list[int]]:
   except UserError as error:
     raise UserError(f'{path} holds no tree: {error}') from None
   return choices
+
+
+def static_tree(choices: Any) -> Topology:
+  """The tree that a strategy was given: a static `Topology`, paths of ranks, a published tree's name, or a file.
+
+  Raises:
+    UserError: it is none of these.
+  """
+  if isinstance(choices, str | os.PathLike):
+    choices = medusa_choices(choices)
+  tree = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
+  if not tree.is_static:
+    raise UserError('this tree is data, one for each row: give a static one, such as [[0], [0, 0], [1]]')
+  return tree
 
 
 def _is_path(value: object) -> bool:

@@ -97,15 +97,20 @@ class MinBlock(_Matching):
   """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1 drafts unseen.
   Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it is kept."""
 
-  rule: _Matching
+  rule: Any  # one of this file's kind
   size: Any  # int32 scalar
 
   def __post_init__(self) -> None:
+    if not isinstance(self.rule, _Matching):
+      raise UserError(f'MinBlock cannot be about {self.rule!r}: give a rule that matches, such as Exact() or TopN(2)')
     struct.assign(self, size=whole(self.size, 1, 'MinBlock takes size'))
 
   @property
   def promise(self) -> Promise:
     return promise_of(self.rule) if self.size == 1 else 'relaxed'
+
+  def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
+    return self.rule.choose(keys, logits)
 
   def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
     if not draft.topology.is_chain:

@@ -233,9 +233,9 @@ def draft_accuracy(
     often each guess is right when those before it are given, 0..1.
   """
   counts = [jax.device_get(_counts(draft, target, batch, passes, anchors)) for batch in batches]
-  right, real, calls, written = (sum(np.asarray(part) for part in parts) for parts in zip(*counts, strict=True))
-  if not calls:
+  if not sum(int(calls) for _, _, calls, _ in counts):
     raise UserError('there is nothing to guess in the text that a draft is looked at on: give longer sentences')
+  right, real, calls, written = (sum(np.asarray(part) for part in parts) for parts in zip(*counts, strict=True))
   accuracy = {f'accuracy {i}': float(value) for i, value in enumerate(right / np.maximum(real, 1), start=1)}
   return {'tokens a call': float(1 + written / calls), **accuracy}
 

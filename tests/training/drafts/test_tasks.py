@@ -148,6 +148,11 @@ def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(
   np.testing.assert_allclose(found['accuracy 2'], right[1].sum() / np.asarray(rows.is_real[1]).sum(), rtol=1e-6)
 
 
+def test_text_without_anything_to_guess_is_a_sentence(target):
+  with pytest.raises(UserError, match='there is nothing to guess in the text'):
+    draft_accuracy(bound(network('eagle', 'translation'), 5), target, [], passes=3)
+
+
 def test_both_are_trained_together_and_the_target_s_own_loss_counts(target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   draft = bound(network('block', 'translation'), 5)

@@ -1,0 +1,32 @@
+"""What users give to a strategy that drafts: a module with its parameters, and a rule."""
+
+from typing import Any
+
+from fastdec import struct
+from fastdec.decoding.protocol import Rule
+from fastdec.errors import UserError
+from fastdec.struct import Bound
+
+
+def drafted_by(given: Any, name: str, wanted: type) -> Bound:
+  """Heads, a draft network or a draft model with its parameters.
+
+  Raises:
+    UserError: it is no pair, or is for another strategy.
+  """
+  draft = struct.bound(given, name)
+  if not isinstance(draft.module, wanted):
+    kind = type(draft.module).__name__
+    raise UserError(
+      f'this draft is of the kind {kind}, and not {wanted.__name__}: Eagle takes an EagleNetwork,'
+      ' BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a model'
+    )
+  return draft
+
+
+def check_rule(rule: Any) -> None:
+  """Raises UserError for what is no rule."""
+  if isinstance(rule, type):
+    raise UserError(f'rule={rule.__name__} is a class: give a rule of that kind, such as {rule.__name__}()')
+  if not isinstance(rule, Rule):
+    raise UserError(f'rule={rule!r} is no rule: give one such as Exact() or TopN(2)')

@@ -1,0 +1,99 @@
+"""What is given to strategies in place of a draft, a rule, a tree or a pool: each slip has its sentence.
+
+Most are values of another type, which the tests' own checks of annotations would refuse first: so they are tried in a
+process without these, as users call fastdec.
+"""
+
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.rules.sampling import Sampling
+from tests.decoding.fakes import HashHeads, HashLM
+
+GIVEN = """
+import jax, numpy as np
+import fastdec as fd
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.lm import LM, LMConfig
+config = LMConfig(vocab_size=9, d_model=4, d_ff=6, layers=1, heads=2, key_heads=1)
+model, heads, network = LM(config), BlockwiseHeads(2, 4, 4), EagleNetwork(layers=config, vocab_size=9, d_target=4)
+of_model, of_heads, of_network = ((part, part.init(jax.random.key(0))) for part in (model, heads, network))
+"""
+SLIPS = {  # the message of each, as a regular expression
+  'fd.Blockwise("heads")': "heads is a pair .* and 'heads' was given: give both",
+  'fd.Medusa(heads, [[0]])': 'heads is a pair .* a value of the kind BlockwiseHeads was given',
+  'fd.Speculative(model)': 'draft is a pair .* a value of the kind LM was given',
+  'fd.Eagle(None)': 'draft is a pair .* a value of the kind NoneType was given',
+  'fd.Blockwise(of_network)': 'of the kind EagleNetwork, and not Heads: Eagle takes an EagleNetwork',
+  'fd.Medusa(of_model, [[0]])': 'of the kind LM, and not Heads: .* Speculative a model',
+  'fd.Speculative(of_heads)': 'of the kind BlockwiseHeads, and not Model: .*Medusa take heads',
+  'fd.Speculative(of_network)': 'of the kind EagleNetwork, and not Model',
+  'fd.Blockwise(of_heads[::-1])': 'of the kind dict, and not Heads',
+  'fd.Blockwise(of_heads, rule=fd.Exact)': r'rule=Exact is a class: .* such as Exact\(\)',
+  'fd.Blockwise(of_heads, rule="exact")': "rule='exact' is no rule: give one such as Exact",
+  'fd.Blockwise(of_heads, rule=None)': 'rule=None is no rule',
+  'fd.Medusa(of_heads, [[0]], rule=2)': 'rule=2 is no rule',
+  'fd.Speculative(of_model, rule=fd.Rejection)': 'rule=Rejection is a class',
+  'fd.Eagle(of_network, rule="exact")': "rule='exact' is no rule",
+  'fd.MinBlock(fd.Rejection(), 2)': r'MinBlock cannot be about Rejection\(.*: give a rule that matches',
+  'fd.MinBlock(2, fd.Exact())': 'MinBlock cannot be about 2',
+  'fd.Medusa(of_heads, [0, 1])': 'choice 0 is no path of ranks: give a list',
+  'fd.Medusa(of_heads, [["a"]])': 'no path of ranks',
+  'fd.Medusa(of_heads, [[0.5]])': 'no path of ranks',
+  'fd.Medusa(of_heads, [[True]])': 'no path of ranks',
+  'fd.Medusa(of_heads, 5)': '5 is no tree: give paths of ranks',
+  'fd.Medusa(of_heads, None)': 'None is no tree',
+  'fd.Topology.from_choices("mc")': "'mc' is no tree",
+  'fd.PromptLookup(pool="pool.safetensors")': "pool='pool.safetensors' is no pool of n-grams: give what load_pool",
+  'fd.Lookahead(pool="pool.safetensors")': 'is no pool of n-grams',
+  'fd.save_pool({}, "pool.safetensors")': 'pool={} is no pool of n-grams',
+  'fd.shortlist(model, of_heads, np.arange(9), 4)': 'target is a pair',
+  'fd.shortlist(of_model, "heads", np.arange(9), 4)': "drafter is a pair .* 'heads' was given",
+  'fd.save_draft("draft", model)': 'draft is a pair',
+  'fd.save_draft("draft", of_model)': 'LM is no draft network: give an EagleNetwork or a BlockNetwork',
+  'fd.load_draft(".", taps=3)': 'taps=3 is not possible: give the numbers of layers, such as',
+  'fd.load_draft(".", taps="deep")': "taps='deep' is not possible",
+}
+TRIED = """
+import json
+said = {}
+for call in json.loads(sys.argv[1]):
+  try:
+    said[call] = f'nothing, but {eval(call)}'
+  except fd.UserError as error:
+    said[call] = str(error)
+  except Exception as error:
+    said[call] = f'a traceback: {error!r}'
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope='module')
+def said(tmp_path_factory):
+  """What each slip is told."""
+  command = [sys.executable, '-c', f'import sys{GIVEN}{TRIED}', json.dumps(list(SLIPS))]
+  run = subprocess.run(command, cwd=tmp_path_factory.mktemp('empty'), capture_output=True, text=True, check=True)
+  return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize('call', SLIPS)
+def test_a_slip_is_a_sentence(said, call):
+  assert re.search(SLIPS[call], said[call]), said[call]
+
+
+def test_a_least_block_of_one_draws_where_its_rule_draws():
+  """It promises the law of its rule, so its text is that of the rule alone, and another one for each key."""
+  rules = Sampling(1.0), fd.MinBlock(Sampling(1.0), 1)
+  prompts, key = [[3, 4]] * 16, jax.random.key(0)
+  plain, least = (
+    fd.decode(HashLM(), {}, prompts, fd.Blockwise((HashHeads(), {}), 3, rule), max_len=6, key=key) for rule in rules
+  )
+  assert rules[1].promise == 'law' and (plain.tokens == least.tokens).all()
+  assert len({tuple(row) for row in least.tokens.tolist()}) > 8
