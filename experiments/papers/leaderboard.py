@@ -89,7 +89,10 @@ SOURCES = {
     Source('drafts-rnn.jsonl', 'drafts', DraftCell, of_draft, 'a bias that remembers, 12,000 steps, a base of 128'),
     Source('drafts-384.jsonl', 'drafts', DraftCell, of_draft, 'a base of 384'),
   ),
-  'faces32': (Source('faces32.jsonl', 'faces32', BlockwiseCell, of_blockwise),),
+  'faces32': (
+    Source('faces32-older.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads as in the paper'),
+    Source('faces32.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads that see more'),
+  ),
   'faces16': (Source('faces16.jsonl', 'faces16', BlockwiseCell, of_blockwise),),
 }
 COLUMNS = (

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
+from experiments.lab.against_plain import spaced
 from experiments.lab.conditions import Conditions
 from experiments.lab.model_text import without_heads
 from experiments.lab.packing import packed
@@ -96,7 +97,8 @@ class ImageMeasuring:
     table = self.experiment.table
     timed = {'greedy': fd.Greedy(), **{rule: strategies[rule] for rule in TIMED if rule in strategies}}
     functions = {name: functools.partial(_decode_one, model, params, strategy) for name, strategy in timed.items()}
-    return measure(functions, table.repeats, [(image[None],) for image in self.inputs[: table.timed]])
+    chosen = spaced(len(self.inputs), min(table.timed, len(self.inputs)))
+    return measure(functions, table.repeats, [(self.inputs[i][None],) for i in chosen])
 
   def _greedy(self, model: Any, params: Any, content: str) -> Decoded:
     """Greedy decoding, of the last model without doing it again: one with frozen heads is measured for several k."""
