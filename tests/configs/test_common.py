@@ -90,7 +90,7 @@ def test_a_config_becomes_nested_dataclasses():
     ({'inner': {'width': 'wide'}}, ["config.inner.width='wide'", 'a whole number']),
     ({'inner': {'width': True}}, ['config.inner.width=True', 'a whole number']),
     ({'inner': {'width': 3, 'norm': 'none'}}, ["config.inner.norm='none'", 'one of pre, post']),
-    ({'inner': 3}, ['config.inner=3', 'Inner']),
+    ({'inner': 3}, ['config.inner=3', 'give an object']),
     ({'inner': {'width': 3}, 'limit': 'no'}, ["config.limit='no'", 'a whole number or None']),
   ],
 )
