@@ -24,7 +24,7 @@ BASE = {'errors', 'extras', 'struct', 'products', 'packed', 'quantized', 'shardi
 ALLOWED = {
   'errors': set(),
   'extras': {'errors'},
-  'struct': set(),
+  'struct': {'errors'},
   'files': {'errors'},
   'gate': {'errors'},
   'fields': {'errors'},

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
 from fastdec import struct
-from fastdec.decoding.settings import is_whole
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import read_json, whole_folder
@@ -83,7 +83,9 @@ def load_draft(
       number than it reads.
   """
   folder = _found(pathlib.Path(path))
-  if taps is not None and not (isinstance(taps, Sequence) and all(is_whole(tap, 0, 'iu') for tap in taps)):
+  if taps is not None and not (
+    isinstance(taps, Sequence) and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
+  ):
     raise UserError(f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)')
   name, in_int8 = kept_in(dtype)
   config = read_json(folder / 'config.json')

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.fields import shown
 
 
 @struct.pytree
@@ -54,7 +53,7 @@ class NGramPool:
 def check_is_pool(pool: Any) -> None:
   """Raises UserError for anything else."""
   if not isinstance(pool, NGramPool):
-    raise UserError(f'pool={shown(pool)} is no pool of n-grams: give what load_pool or build_pool returns')
+    raise UserError(f'pool={pool!r} is no pool of n-grams: give what load_pool or build_pool returns')
 
 
 def build_pool(texts: Sequence[Any], model: Any = None, ngram: int = 5, guesses: int = 15) -> NGramPool:
