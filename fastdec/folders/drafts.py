@@ -84,7 +84,7 @@ def load_draft(
   """
   folder = _found(pathlib.Path(path))
   if taps is not None and not (
-    isinstance(taps, Sequence) and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
+    isinstance(taps, Sequence | np.ndarray) and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
   ):
     raise UserError(f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)')
   name, in_int8 = kept_in(dtype)
