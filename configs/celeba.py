@@ -104,7 +104,7 @@ def faces32():
   """Real faces as they are: 3,072 tokens an image, so fewer images a step, and fewer steps."""
   small = faces16()
   return {
-    'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False),
+    'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False, moved=1),
     'model': {**small['model'], 'size': 32, 'block_length': 96},
     'distill': {'images': 2400},  # what fine-tuning sees once
     'train': annealed(steps=4000, warmup=200, constant=2e-3, every=400),
@@ -131,7 +131,7 @@ def celeba():
   }  # fmt: skip
 
 
-def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=False, black_corners=True):
+def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=False, black_corners=True, moved=0):
   """Where the images are, and how many make a batch."""
   return {
     'kind': kind,
@@ -142,6 +142,7 @@ def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=Fal
     'side': side,  # pixels of the images that are written: 32, or 16, to which they are shrunk as they are read
     'mirrored': mirrored,  # every other training image is, drawn anew each time
     'black_corners': black_corners,  # of kind npz; False: without images that have one, as pictures that were turned
+    'moved': moved,  # intensities by which those of training images are moved at most, drawn anew each time
     'cache': 'out/data',  # prepared images; shared by all runs
     'own': '',  # folder of a finished experiments.distill by the base: heads, with the base or not, learn from that
   }

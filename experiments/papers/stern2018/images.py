@@ -37,11 +37,12 @@ class ImagesConfig:
   side: int = SIDE
   mirrored: bool = False
   black_corners: bool = True
+  moved: int = 0
   own: str = ''
 
   def __post_init__(self) -> None:
     at_least(1, 'data', rows=self.rows)
-    at_least(0, 'data', max_train=self.max_train)
+    at_least(0, 'data', max_train=self.max_train, moved=self.moved)
 
   @property
   def data(self) -> ImageData:
@@ -152,7 +153,7 @@ class Pictures:
     data = self.experiment.data
     if self.own is not None:
       return written_batches(self.own.source, self.own.written, rows or data.rows, seed)
-    return image_batches(self.images, 'train', rows or data.rows, seed, data.mirrored)
+    return image_batches(self.images, 'train', rows or data.rows, seed, data.mirrored, data.moved)
 
   def dev_batches(self) -> list[Any]:
     rows = min(self.experiment.data.rows, self.images.counts['dev'])

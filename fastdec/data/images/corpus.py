@@ -151,7 +151,9 @@ def open_images(data: ImageData, cache_dir: PathLike) -> Images:
   return Images(hashlib.sha256(content.encode()).hexdigest(), found)
 
 
-def image_batches(images: Images, split: str, rows: int, seed: int, mirrored: bool = False) -> grain.MapDataset:
+def image_batches(
+  images: Images, split: str, rows: int, seed: int, mirrored: bool = False, moved: int = 0
+) -> grain.MapDataset:
   """Training batches without end, by index; every epoch is a new shuffle, and an image comes once in each.
 
   A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, h * h * 3], the intensities of the
@@ -161,6 +163,8 @@ def image_batches(images: Images, split: str, rows: int, seed: int, mirrored: bo
   Args:
     rows: images in a batch.
     mirrored: left and right change places in every other image, drawn anew each time.
+    moved: every intensity goes up or down by at most this many, drawn anew each time, so that no background is exactly
+      constant.
 
   Raises:
     UserError: there is no such split, no rows, or more than the split has images.
@@ -173,6 +177,8 @@ def image_batches(images: Images, split: str, rows: int, seed: int, mirrored: bo
   data = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
   if mirrored:
     data = data.random_map(_perhaps_mirrored)
+  if moved:
+    data = data.random_map(functools.partial(_moved, moved))
   return data.batch(rows, drop_remainder=True).map(_batch)
 
 
@@ -193,6 +199,11 @@ def written_batches(
 
 def _perhaps_mirrored(image: Image, rng: np.random.Generator) -> Image:
   return image[:, ::-1] if rng.integers(2) else image
+
+
+def _moved(most: int, image: Image, rng: np.random.Generator) -> Image:
+  moved = image + rng.integers(-most, most, image.shape, endpoint=True)
+  return np.clip(moved, 0, 255).astype(np.uint8)
 
 
 def _batch(images: UInt8[np.ndarray, 'r h h 3']) -> Batch:
