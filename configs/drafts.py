@@ -201,6 +201,7 @@ def table(
     'rows': rows,
     'nodes': nodes,  # of the trees, the root included
     'gamma': 7,  # tokens of a chain: of the heads, the draft model and prompt lookup too
+    'short': (),  # tokens of further chains, such as (1, 3, 5), that are measured beside those of gamma
     'lookup': 3,  # the longest n-gram that prompt lookup looks for
     'batches': batches,  # texts at once
     'temperatures': temperatures,

@@ -7,7 +7,8 @@
 Trains the base (or takes that of --config.base), has it write the text that heads and drafts are trained on (or takes
 that of --config.data.own), trains them, each as experiments.train does, and measures chains and trees against plain
 decoding of the base in turn. In the workdir: base/, own/, heads/, rooted/, markov/, block/, block-2/, eagle/, model/
-(runs), results.jsonl (one line a cell), drafts.md, .csv and .png. Finished cells are skipped, an interrupted run goes
+(runs), results.jsonl (one line a cell), drafts.md, .csv and .png,
+and lengths.png where config.table.short asks for further chains. Finished cells are skipped, an interrupted run goes
 on where it was, several processes on one workdir share the work, and what failed is shown as failed (exit code 1)
 while the rest goes on.
 """
@@ -39,12 +40,16 @@ def main(words: list[str]) -> None:
     plans = [plan for group in page.groups() for plan in group.plans]
     drawn = tables.speed_table(found, plans), tables.acceptance_table(found), tables.published_table()
     picture = '\n![Tokens a call against training tokens](drafts.png)\n'
+    if any(cell.short for cell in found):
+      drawn += (tables.lengths_table(found),)
+      picture += '\n![Tokens a call against k](lengths.png)\n'
+      figure.lengths(found, page.workdir / 'lengths.png')
     write_text(page.workdir / 'drafts.md', '\n'.join(map(report.markdown, drawn)) + picture)
     write_text(page.workdir / 'drafts.csv', report.csv_text([flat(cell) for cell in found], field_names(DraftCell)))
     figure.learning(page.curves(), found, page.workdir / 'drafts.png')
     for table in drawn:
       page.console.print(report.markdown(table))  # too wide for a terminal's table
-    paths = f'{page.workdir}/drafts.md and .csv, the picture {page.workdir}/drafts.png'
+    paths = f'{page.workdir}/drafts.md and .csv, pictures in .png'
     page.console.print(f'\nThe tables are {paths}, every cell a line of {page.results}')
   page.end(outcome)
 

@@ -113,6 +113,7 @@ def known_tables() -> dict[str, Draw]:
     'cai2024.heads': of_calibration(cai2024.heads_table),
     'cai2024.trees': of_calibration(cai2024.widths_table),
     'drafts.speeds': of_cells(DraftCell, side_by_side),
+    'drafts.lengths': of_cells(DraftCell, drafts.lengths_table),
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
     'fu2024.speeds': of_cells(LookaheadCell, fu2024.speed_table),

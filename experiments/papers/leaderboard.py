@@ -73,7 +73,9 @@ def of_draft(cell: DraftCell) -> Score | None:
   """Of a drafter on a frozen base, one text at a time."""
   if cell.temperature or cell.batch != 1 or cell.tokens is None:
     return None
-  what = DRAFTERS[cell.drafter] + (f', a tree of {cell.tree} nodes' if cell.tree else ', a chain')
+  what = DRAFTERS[cell.drafter] + (
+    f', a tree of {cell.tree} nodes' if cell.tree else f', a chain{f" of {cell.short}" if cell.short else ""}'
+  )
   return _score(what, cell.tokens, cell.ms_per_token, cell.plain_ms_per_token, cell.same_as_plain, cell)
 
 

@@ -22,6 +22,7 @@ class DraftCell(AgainstPlain):
   tree: int  # nodes that are asked for, the root included; 0: a chain
   temperature: float
   batch: int
+  short: int = 0  # guesses of a chain that is shorter than the table's others; 0: it is as long
   nodes: int | None = None  # that the target scores a call; fewer than asked for where no other guess was ever right
   parameters: int | None = None  # of the drafter
   training_tokens: int | None = None  # of the target's side, that it was trained on
@@ -34,18 +35,25 @@ class DraftCell(AgainstPlain):
   all_texts: int | None = None  # that tokens and agreement are of
 
   def __post_init__(self) -> None:
-    if self.drafter not in DRAFTERS or (self.tree and self.drafter in CHAINS):
-      given = f"a cell cannot have drafter '{self.drafter}' and tree {self.tree}"
-      raise UserError(f'{given}: known are {", ".join(DRAFTERS)}, and {" and ".join(CHAINS)} draft no trees')
+    if self.drafter not in DRAFTERS or (self.tree and (self.short or self.drafter in CHAINS)):
+      given = f"a cell cannot have drafter '{self.drafter}', tree {self.tree} and short {self.short}"
+      known = f'known are {", ".join(DRAFTERS)}, and {" and ".join(CHAINS)} and short chains are no trees'
+      raise UserError(f'{given}: {known}')
 
   @property
-  def key(self) -> tuple[str, int, float, int]:
-    return self.drafter, self.tree, self.temperature, self.batch
+  def key(self) -> tuple[str, int, float, int, int]:
+    return self.drafter, self.tree, self.temperature, self.batch, self.short
+
+  @property
+  def is_whole_chain(self) -> bool:
+    """Whether it is the chain of a drafter that its trees are compared with."""
+    return not self.tree and not self.short
 
   @property
   def group(self) -> str:
     """The name of what is measured at once: all batch sizes."""
-    return f'{self.drafter}-{f"tree{self.tree}" if self.tree else "chain"}-t{self.temperature:g}'
+    shape = f'tree{self.tree}' if self.tree else f'chain{self.short or ""}'
+    return f'{self.drafter}-{shape}-t{self.temperature:g}'
 
   @property
   def name(self) -> str:

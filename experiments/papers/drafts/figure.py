@@ -1,10 +1,13 @@
-"""The picture of `experiments.drafts`: what a chain writes a call, against what its drafter has been trained on."""
+"""The pictures of `experiments.drafts`: what a chain writes a call, by its drafter's training, and by its length."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from experiments.lab.cells import latest
 from experiments.papers.drafts.cells import DRAFTERS, DraftCell
+from experiments.papers.drafts.tables import chains
+from experiments.papers.stern2018.cells import REGIMES
+from experiments.papers.stern2018.published import TABLE1
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
 
@@ -15,8 +18,12 @@ STYLES = {
   'heads': Style(GREEN, 's'),
   'rooted': Style(PURPLE, 'D'),
   'markov': Style(ORANGE, 'P'),
+  'model': Style(drawing.PUBLISHED, 'X'),
+  'lookup': Style(drawing.PUBLISHED, '*'),
 }
+PAPERS = {'distil': Style(SKY, 'o', '--'), 'finetune': Style(VERMILION, 'o', '--'), 'both': Style(GREEN, 'o', '--')}
 PANELS = {'dev': 'On own text of held-out sources', 'training': 'On own text of the training sources'}
+TRAINED = ('block', 'block-2', 'eagle', 'heads', 'rooted', 'markov')  # on own text
 Curves = Mapping[str, Mapping[str, Iterable[tuple[float, float]]]]
 
 
@@ -44,10 +51,26 @@ def learning(curves: Curves, cells: Iterable[DraftCell], path: Path) -> None:
   drawing.save(figure, path)
 
 
+def lengths(cells: Iterable[DraftCell], path: Path) -> None:
+  """Tokens a call against k as a PNG of 1800 x 900 pixels: our chains on the left, the paper's blocks on the right."""
+  figure, (left, right) = drawing.panels(2, sharex=True, sharey=True)
+  drawing.dress(left, 'Ours, a frozen base', 'tokens a call', 'k')
+  found = sorted(chains(cells), key=lambda cell: cell.nodes or 0)
+  for drafter in dict.fromkeys(cell.drafter for cell in found):
+    points = [(cell.nodes or 0, cell.tokens or 0.0) for cell in found if cell.drafter == drafter]
+    drawing.curve(left, points, STYLES[drafter], DRAFTERS[drafter])
+  drawing.dress(right, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)', 'tokens a call', 'k')
+  for regime, style in PAPERS.items():
+    blocks = sorted((k, block) for (k, *column), (_, block) in TABLE1.items() if column == [regime, 'exact'] and k > 1)
+    drawing.curve(right, blocks, style, REGIMES[regime])
+  drawing.legend(figure, 6)
+  drawing.save(figure, path)
+
+
 def _finished(cells: Iterable[DraftCell]) -> list[DraftCell]:
   """One cell of each drafter's chain at temperature 0."""
   found = {}
   for cell in latest(cells).values():
-    if cell.error is None and not cell.tree and cell.temperature == 0 and cell.drafter in STYLES:
+    if cell.error is None and cell.is_whole_chain and cell.temperature == 0 and cell.drafter in TRAINED:
       found[cell.drafter] = cell
   return list(found.values())

@@ -64,8 +64,8 @@ class DraftMeasuring:
 
   def cells(self, plans: Sequence[DraftCell]) -> Iterator[DraftCell]:
     """Measures cells of one drafter, tree and temperature: tokens are counted once for all batch sizes."""
-    drafter, tree, temperature, _ = plans[0].key
-    strategy = self._strategy(drafter, tree, temperature)
+    drafter, tree, temperature, _, short = plans[0].key
+    strategy = self._strategy(drafter, tree, temperature, short or self.table.gamma)
     common = self._trained(drafter) | self._counted(strategy, tree, temperature)
     for plan in plans:
       yield dataclasses.replace(plan, **common, **self._clocked(strategy, temperature, plan.batch))
@@ -114,16 +114,16 @@ class DraftMeasuring:
     batches = batches_of(prompts, batch, self.target.module.pad_id, key)
     return Comparison(self.target, strategy, plain, batches, self.table.max_len)
 
-  def _strategy(self, drafter: str, tree: int, temperature: float) -> Any:
-    k = self.table.gamma + 1
+  def _strategy(self, drafter: str, tree: int, temperature: float, gamma: int) -> Any:
+    k = gamma + 1
     if drafter == 'lookup':
       return fd.PromptLookup(self.table.lookup, k, temperature)
     draft = self._loaded(drafter)
     if drafter == 'model':
-      return fd.Speculative(tuple(draft), self.table.gamma, temperature)
+      return fd.Speculative(tuple(draft), gamma, temperature)
     if drafter == 'eagle':
       width, nodes = (WIDTH, tree) if tree else (1, None)
-      return fd.Eagle(draft, self.table.gamma, width, nodes, temperature=temperature)
+      return fd.Eagle(draft, gamma, width, nodes, temperature=temperature)
     if drafter not in HEADS:
       return fd.BlockDraft(draft, k, tree or None, temperature=temperature)
     rule = Sampling(temperature) if temperature else Exact()

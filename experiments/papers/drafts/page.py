@@ -51,13 +51,16 @@ class DraftsPage(Page[DraftCell]):
     return dataclasses.replace(found, vocab_size=self.experiment.table.base.vocab_size)  # which the text gives
 
   def groups(self) -> list[Group[DraftCell]]:
-    """Every drafter as a chain and as each tree, at each temperature; all batch sizes at once."""
+    """Every drafter as a chain, as shorter ones and as each tree, at each temperature; all batch sizes at once."""
     table, found = self.experiment.table, []
     for row in table.rows:
-      for tree in (0, *(() if row in CHAINS else table.nodes)):
+      shapes = [(0, short) for short in (0, *table.short)]
+      if row not in CHAINS:
+        shapes += [(tree, 0) for tree in table.nodes]
+      for tree, short in shapes:
         for temperature in table.temperatures:
-          plans = tuple(DraftCell(row, tree, temperature, batch) for batch in table.batches)
-          shape = f'a tree of {tree}' if tree else 'a chain'
+          plans = tuple(DraftCell(row, tree, temperature, batch, short) for batch in table.batches)
+          shape = f'a tree of {tree}' if tree else f'a chain of {short or table.gamma}'
           title = f'{DRAFTERS[row]}, {shape}, temperature {temperature:g}'
           found.append(Group(plans[0].group, title, plans, tuple(self._needs(row))))
     return found

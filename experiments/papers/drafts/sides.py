@@ -40,6 +40,7 @@ class TableConfig:
   rows: tuple[str, ...]
   nodes: tuple[int, ...]
   gamma: int
+  short: tuple[int, ...]
   lookup: int
   batches: tuple[int, ...]
   temperatures: tuple[float, ...]
@@ -60,6 +61,10 @@ class TableConfig:
       if row not in DRAFTERS:
         raise UserError(f'config.table.rows={self.rows} name {row!r}: known are {", ".join(DRAFTERS)}')
     at_least(self.gamma + 1, 'table', **{f'nodes[{i}]': value for i, value in enumerate(self.nodes)})
+    at_least(1, 'table', **{f'short[{i}]': value for i, value in enumerate(self.short)})
+    if len(set(self.short)) < len(self.short) or max(self.short, default=0) >= self.gamma:
+      given = f'config.table.short={self.short} is not possible: config.table.gamma={self.gamma}'
+      raise UserError(f'{given} is the longest chain, so give fewer guesses, each once')
     at_least(1, 'table', **{f'batches[{i}]': value for i, value in enumerate(self.batches)})
     at_least(1, 'table', **{n: getattr(self, n) for n in ('gamma', 'lookup', 'prompt', 'timed', 'calibrated')})
     at_least(1, 'table', repeats=self.repeats)

@@ -8,6 +8,7 @@ from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED
 from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.drafts import published
 from experiments.papers.drafts.cells import CHAINS, DRAFTERS, DraftCell
+from experiments.papers.stern2018 import published as stern2018
 
 NOTES = (
   'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training: tokens of the'
@@ -26,11 +27,13 @@ CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *MAC
 def _shape(cell: DraftCell) -> str:
   if cell.tree:
     return f'tree of {cell.tree}'
+  if cell.short:
+    return f'chain of {cell.short}'
   return 'chain' if cell.nodes is None else f'chain of {cell.nodes - 1}'
 
 
 def _order(cell: DraftCell) -> tuple:
-  return cell.temperature, cell.batch, list(DRAFTERS).index(cell.drafter), cell.tree
+  return cell.temperature, cell.batch, list(DRAFTERS).index(cell.drafter), cell.tree, -cell.short
 
 
 SPEEDS = Table(
@@ -101,7 +104,8 @@ def _plain(cells: Sequence[DraftCell]) -> list[Mapping[str, str]]:
 def below_their_chain(cells: Iterable[DraftCell]) -> tuple[list[str], int]:
   """Trees that write fewer tokens a call than the chain of as many nodes of the same drafter, at temperature 0; and how
   many pairs there are to compare."""
-  at_zero = {(cell.drafter, cell.tree): cell for cell in cells if cell.error is None and cell.temperature == 0}
+  known = [cell for cell in cells if cell.error is None and cell.temperature == 0 and not cell.short]
+  at_zero = {(cell.drafter, cell.tree): cell for cell in known}
   worse, pairs = [], 0
   for (drafter, tree), cell in sorted(at_zero.items()):
     chain = at_zero.get((drafter, 0))
@@ -138,7 +142,7 @@ def _trees_note(cells: Iterable[DraftCell]) -> list[str]:
 
 def acceptance_table(cells: Iterable[DraftCell]) -> Drawn:
   """The chains, place by place."""
-  found = [cell for cell in latest(cells).values() if cell.error is None and not cell.tree and cell.accepted]
+  found = [cell for cell in latest(cells).values() if cell.error is None and cell.is_whole_chain and cell.accepted]
   once = {(cell.drafter, cell.temperature): cell for cell in found}  # batch sizes are counted together
   places = max((len(cell.accepted or ()) for cell in found), default=0)
 
@@ -156,6 +160,44 @@ def acceptance_table(cells: Iterable[DraftCell]) -> Drawn:
     *map(at, range(places)),
   )
   return Table('Acceptance by position', columns, ACCEPTED_NOTES, sort=_order).of(once.values())
+
+
+def _papers(cell: DraftCell) -> str | None:
+  figures = stern2018.TABLE1.get((cell.nodes or 0, 'both', 'exact'))
+  return None if figures is None else f'{figures[1]:.2f}'
+
+
+LENGTHS = Table(
+  'Chains by their length',
+  (
+    Column('Drafter', lambda cell: DRAFTERS[cell.drafter], names_row=True),
+    Column('k', 'nodes', names_row=True),
+    Column('Tokens', 'tokens', '.2f'),
+    Column("The paper's Both", _papers, missing=''),
+    Column('Draft ms', 'draft_ms', '.2f'),
+    Column('Call ms', 'call_ms', '.2f'),
+    SPEED_UP,
+    SAME,
+  ),
+  (
+    'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature 0; speeds are over'
+    " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018, Table 1).",
+    SAME_NOTE,
+  ),
+  CONDITIONS,
+  sort=lambda cell: (list(DRAFTERS).index(cell.drafter), cell.nodes),
+)
+
+
+def lengths_table(cells: Iterable[DraftCell]) -> Drawn:
+  """What chains of one drafter write, short and long."""
+  return LENGTHS.of(chains(cells))
+
+
+def chains(cells: Iterable[DraftCell]) -> list[DraftCell]:
+  """Those of every length at temperature 0 and batch 1."""
+  found = [cell for cell in latest(cells).values() if cell.error is None and not cell.tree]
+  return [cell for cell in found if cell.temperature == 0 and cell.batch == 1]
 
 
 PUBLISHED = Table(

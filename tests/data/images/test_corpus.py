@@ -62,6 +62,20 @@ def test_smaller_images_are_the_same_shrunk(data: ImageData, images: Images, cac
   np.testing.assert_array_equal(batch['source'], shrink(target))
 
 
+def test_intensities_are_moved_by_one_at_most_anew_each_time(images: Images):
+  plain, moved = image_batches(images, 'train', 5, 0), image_batches(images, 'train', 5, 0, moved=1)
+  steps = []
+  for i in range(4):
+    there = plain[i]['target']
+    steps.append(moved[i]['target'] - there)
+    inside = (there > 0) & (there < 255)
+    assert set(np.unique(steps[i])) == {-1, 0, 1} and 0.25 < np.mean(steps[i][inside] == 0) < 0.42
+    assert moved[i]['target'].min() >= 0 and moved[i]['target'].max() <= 255
+    assert np.abs(moved[i]['source'].astype(int) - plain[i]['source']).max() <= 1  # it is made of what was moved
+  assert (steps[0] != steps[1]).any()
+  np.testing.assert_array_equal(moved[3]['target'], image_batches(images, 'train', 5, 0, moved=1)[3]['target'])
+
+
 def test_every_other_image_is_mirrored_anew_each_time(images: Images):
   plain = image_batches(images, 'train', 5, 0)
   mirrored = image_batches(images, 'train', 5, 0, mirrored=True)

@@ -107,7 +107,30 @@ def test_what_was_not_measured_is_named_below():
   assert '| Drafter | T | Tokens |' in report.markdown(tables.acceptance_table([]))
 
 
+def test_shorter_chains_have_cells_of_their_own(tmp_path):
+  settings = {'table.rows': ('eagle', 'lookup'), 'table.short': (1, 3), 'table.temperatures': (0.0,)}
+  page = DraftsPage(asked(**settings), tmp_path, None, {})
+  assert [group.name for group in page.groups()] == [
+    *('eagle-chain-t0', 'eagle-chain1-t0', 'eagle-chain3-t0', 'eagle-tree8-t0', 'eagle-tree16-t0', 'eagle-tree32-t0'),
+    *('lookup-chain-t0', 'lookup-chain1-t0', 'lookup-chain3-t0'),
+  ]
+  whole, short = (
+    DraftCell('eagle', 0, 0.0, 1, tokens=3.0, nodes=8),
+    DraftCell('eagle', 0, 0.0, 1, 1, tokens=1.9, nodes=2),
+  )
+  tree = DraftCell('eagle', 8, 0.0, 1, tokens=2.5, nodes=8)
+  assert tables.below_their_chain([short, tree]) == ([], 0)
+  assert tables.below_their_chain([whole, tree, short])[1] == 1
+  rows = report.markdown(tables.lengths_table([whole, tree, short])).splitlines()
+  shown = [tuple(map(str.strip, row.split('|')[1:5])) for row in rows if row.startswith('| EAGLE')]
+  assert shown == [('EAGLE', '2', '1.90', '1.88'), ('EAGLE', '8', '3.00', '4.69')]  # Both of the paper's Table 1
+  with pytest.raises(fd.UserError, match=r'short 3: .* short chains are no trees'):
+    DraftCell('eagle', 8, 0.0, 1, 3)
+
+
 @pytest.mark.parametrize('setting, message', [
+  ({'table.short': (7,)}, r'config.table.short=\(7,\) is not possible: config.table.gamma=7 is the longest chain'),
+  ({'table.short': (0,)}, r'config.table.short\[0\]=0 is not possible'),
   ({'table.rows': ('eagle', 'oracle')}, "config.table.rows=.* name 'oracle': known are heads, rooted"),
   ({'table.nodes': (4,)}, r'config.table.nodes\[0\]=4 is not possible: give 8 or more'),
   ({'table.gamma': 9, 'table.nodes': (16,)}, 'config.table.gamma=9 is not possible: config.table.eagle makes 7'),
