@@ -114,8 +114,8 @@ def weights_of(
     """As the scores lie: XLA's gradient of a softmax over five axes takes twice the time of one over four."""
     return x[:, :, 0] if r == 1 else jnp.broadcast_to(x, (*x.shape[:2], r, n, s)).reshape(*x.shape[:2], r * n, s)
 
-  queries = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
-  scores = jax.lax.dot_general(queries, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=wide)
+  scores = jnp.einsum('bngrp,bgsp->bgrns', q.reshape(b, n, g, r, p), k, preferred_element_type=wide)
+  scores = scores.reshape(b, g, r * n, s)
   scores *= p**-0.5 if scale is None else scale  # not the queries: half-precision ones would be rounded once more
   if bias is not None:
     scores += rows(bias.reshape(bias.shape[0], g, r, *bias.shape[2:])).astype(wide)
