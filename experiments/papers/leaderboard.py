@@ -89,6 +89,7 @@ SOURCES = {
     Source('drafts.jsonl', 'drafts', DraftCell, of_draft, 'a base of 128'),
     Source('drafts-long.jsonl', 'drafts', DraftCell, of_draft, '15,000 steps, a base of 128'),
     Source('drafts-rnn.jsonl', 'drafts', DraftCell, of_draft, 'a bias that remembers, 12,000 steps, a base of 128'),
+    Source('drafts-lengths.jsonl', 'multi30k', DraftCell, of_draft, '15,000 steps, a base of 128'),
     Source('drafts-384.jsonl', 'drafts', DraftCell, of_draft, 'a base of 384'),
   ),
   'faces32': (
