@@ -27,6 +27,7 @@ def main(words: list[str]) -> None:
 
   from experiments.lab import report
   from experiments.lab.cells import field_names, flat
+  from experiments.papers import lengths
   from experiments.papers.drafts import figure, tables
   from experiments.papers.drafts.cells import DraftCell
   from experiments.papers.drafts.page import DraftsPage
@@ -41,9 +42,9 @@ def main(words: list[str]) -> None:
     drawn = tables.speed_table(found, plans), tables.acceptance_table(found), tables.published_table()
     picture = '\n![Tokens a call against training tokens](drafts.png)\n'
     if any(cell.short for cell in found):
-      drawn += (tables.lengths_table(found),)
+      drawn += (lengths.table(found),)
       picture += '\n![Tokens a call against k](lengths.png)\n'
-      figure.lengths(found, page.workdir / 'lengths.png')
+      lengths.picture(found, page.workdir / 'lengths.png')
     write_text(page.workdir / 'drafts.md', '\n'.join(map(report.markdown, drawn)) + picture)
     write_text(page.workdir / 'drafts.csv', report.csv_text([flat(cell) for cell in found], field_names(DraftCell)))
     figure.learning(page.curves(), found, page.workdir / 'drafts.png')

@@ -70,7 +70,7 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the experiment's launcher uses."""
   from experiments.lab import precision
-  from experiments.papers import leaderboard
+  from experiments.papers import leaderboard, lengths
   from experiments.papers.cai2024 import tables as cai2024
   from experiments.papers.cai2024.cells import MedusaCell
   from experiments.papers.drafts import tables as drafts
@@ -113,7 +113,7 @@ def known_tables() -> dict[str, Draw]:
     'cai2024.heads': of_calibration(cai2024.heads_table),
     'cai2024.trees': of_calibration(cai2024.widths_table),
     'drafts.speeds': of_cells(DraftCell, side_by_side),
-    'drafts.lengths': of_cells(DraftCell, drafts.lengths_table),
+    'drafts.lengths': of_cells(DraftCell, lengths.table),
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
     'fu2024.speeds': of_cells(LookaheadCell, fu2024.speed_table),

@@ -8,7 +8,6 @@ from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED
 from experiments.lab.report import Column, Drawn, Table, text
 from experiments.papers.drafts import published
 from experiments.papers.drafts.cells import CHAINS, DRAFTERS, DraftCell
-from experiments.papers.stern2018 import published as stern2018
 
 NOTES = (
   'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training: tokens of the'
@@ -160,44 +159,6 @@ def acceptance_table(cells: Iterable[DraftCell]) -> Drawn:
     *map(at, range(places)),
   )
   return Table('Acceptance by position', columns, ACCEPTED_NOTES, sort=_order).of(once.values())
-
-
-def _papers(cell: DraftCell) -> str | None:
-  figures = stern2018.TABLE1.get((cell.nodes or 0, 'both', 'exact'))
-  return None if figures is None else f'{figures[1]:.2f}'
-
-
-LENGTHS = Table(
-  'Chains by their length',
-  (
-    Column('Drafter', lambda cell: DRAFTERS[cell.drafter], names_row=True),
-    Column('k', 'nodes', names_row=True),
-    Column('Tokens', 'tokens', '.2f'),
-    Column("The paper's Both", _papers, missing=''),
-    Column('Draft ms', 'draft_ms', '.2f'),
-    Column('Call ms', 'call_ms', '.2f'),
-    SPEED_UP,
-    SAME,
-  ),
-  (
-    'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature 0; speeds are over'
-    " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018, Table 1).",
-    SAME_NOTE,
-  ),
-  CONDITIONS,
-  sort=lambda cell: (list(DRAFTERS).index(cell.drafter), cell.nodes),
-)
-
-
-def lengths_table(cells: Iterable[DraftCell]) -> Drawn:
-  """What chains of one drafter write, short and long."""
-  return LENGTHS.of(chains(cells))
-
-
-def chains(cells: Iterable[DraftCell]) -> list[DraftCell]:
-  """Those of every length at temperature 0 and batch 1."""
-  found = [cell for cell in latest(cells).values() if cell.error is None and not cell.tree]
-  return [cell for cell in found if cell.temperature == 0 and cell.batch == 1]
 
 
 PUBLISHED = Table(

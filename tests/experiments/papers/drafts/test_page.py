@@ -8,6 +8,7 @@ import fastdec as fd
 from configs import drafts
 from experiments.lab import graph, report
 from experiments.lab.cells import latest, read
+from experiments.papers import lengths
 from experiments.papers.drafts import tables
 from experiments.papers.drafts.cells import DraftCell
 from experiments.papers.drafts.page import DraftsPage
@@ -121,7 +122,7 @@ def test_shorter_chains_have_cells_of_their_own(tmp_path):
   tree = DraftCell('eagle', 8, 0.0, 1, tokens=2.5, nodes=8)
   assert tables.below_their_chain([short, tree]) == ([], 0)
   assert tables.below_their_chain([whole, tree, short])[1] == 1
-  rows = report.markdown(tables.lengths_table([whole, tree, short])).splitlines()
+  rows = report.markdown(lengths.table([whole, tree, short])).splitlines()
   shown = [tuple(map(str.strip, row.split('|')[1:5])) for row in rows if row.startswith('| EAGLE')]
   assert shown == [('EAGLE', '2', '1.90', '1.88'), ('EAGLE', '8', '3.00', '4.69')]  # Both of the paper's Table 1
   with pytest.raises(fd.UserError, match=r'short 3: .* short chains are no trees'):
