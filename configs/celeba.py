@@ -105,7 +105,7 @@ def faces32():
   small = faces16()
   return {
     'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False, moved=1),
-    'model': {**small['model'], 'size': 32, 'block_length': 96},
+    'model': {**small['model'], 'size': 32, 'block_length': 96, 'forecast': True},
     'distill': {'images': 2400},  # what fine-tuning sees once
     'train': annealed(steps=4000, warmup=200, constant=2e-3, every=400),
     'freeze': annealed(steps=400, warmup=50, constant=1e-3, every=200),

@@ -13,25 +13,27 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int, Num, Shaped, UInt8
+from jaxtyping import Array, Bool, Float, Int, Num, Shaped, UInt8
 
 from fastdec import struct
 from fastdec.cache.memory import Memory, WithMemory
-from fastdec.cache.ring import LocalCache, ring_size
+from fastdec.cache.ring import LayerRing, LocalCache, ring_size
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import unrun
+from fastdec.models.forecast import Forecast, Surroundings, around_all, around_nodes
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
-from fastdec.sharding import Table
+from fastdec.sharding import Table, constrain
 
 INTENSITIES, CHANNELS = 256, 3
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
 PHASES = 6  # numbers that tell the channel, and the place within a source pixel
+TOLD = 2.0  # as the embedding of the token before is 1: how loud a forecast is
 SHARP = 24.0  # as GAIN, of self-attention that starts at neighbours: it looks at single tokens
 # Tokens that say most of the one to come, as rows down and intensities along: that of the pixel before, of the one
 # above, the channels between, ... (three intensities are a pixel)
@@ -57,6 +59,8 @@ class ImageTransformerConfig(StackConfig):
   block_length: int = 128  # of local attention: B
   # The signal tells channel and place within a source pixel too, and self-attention starts at neighbours; T2T's has not
   grid: bool = False
+  # Each input tells a linear forecast of the token to come as well (`models.forecast`)
+  forecast: bool = False
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -72,6 +76,16 @@ class ImageTransformerConfig(StackConfig):
       )
     if self.grid and self.d_model < 2 * PHASES + 4:
       raise UserError(f'grid=True with d_model={self.d_model} is not possible: give {2 * PHASES + 4} or more')
+    if self.forecast and not self.grid:
+      raise UserError('forecast=True with grid=False is not possible: its weights are of a place within a source pixel')
+    if self.forecast and self.block_length % (self.size * CHANNELS):
+      given = f'forecast=True with block_length={self.block_length}'
+      raise UserError(f'{given} is not possible: give a multiple of {self.size * CHANNELS}, a row of pixels')
+
+  @property
+  def surroundings(self) -> Surroundings:
+    """What lies around each place, for the forecast."""
+    return Surroundings.of(self.size, self.source_size)
 
 
 class Network(Stacks):
@@ -88,6 +102,8 @@ class Network(Stacks):
 
     self.source_embedding, self.target_embedding = table('source_embedding'), table('target_embedding')
     self.output = Dense((INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, room))
+    if self.config.forecast:
+      self.forecast = Forecast(self.config.size, self.config.source_size, d, self.config.dtype)
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
@@ -115,29 +131,69 @@ class Network(Stacks):
     x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (before, 0))).astype(c.dtype)
     return self.drop(x, train)
 
+  def foresee(
+    self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
+  ) -> Float[Array, 'b n d']:
+    """What is added to the embeddings: the forecast, as intensities are embedded, and what it is made of."""
+    c = self.config
+    forecast, read = self.forecast(around, places, pixels)
+    waves = as_waves(forecast, (c.d_model // 2 - PHASES) // 2)
+    told = jnp.pad(TOLD * c.d_model**0.5 * waves, ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1])))
+    return told.astype(c.dtype) + read
+
+  def decode_seeing(
+    self,
+    tokens: Int[Array, 'b n'],
+    positions: Int[Array, 'b n'],
+    sees: Sees,
+    memory: Memory,
+    cache: LocalCache,
+    mask: Bool[Array, 'b n s'],
+    taps: tuple[int, ...],
+  ) -> Any:
+    """`decode` over a cache, with what stands beside the embeddings."""
+    beside, last = None, ()
+    if self.config.forecast:
+      ring = cache.layers[-1].write(*(x[:, None, :, None] for x in (positions - 1, tokens)), cache.length)
+      assert isinstance(memory, PictureMemory)
+      around = around_nodes(self.config.surroundings, positions, ring.k[:, 0, :, 0], ring.v[:, 0, :, 0], mask)
+      pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)  # beams of a source lie together
+      beside, last = self.foresee(around, positions, pixels), (ring,)
+    hidden, states, layers = self.decode(tokens, positions, sees, memory.layers, cache, taps=taps, beside=beside)
+    return hidden, states, (*layers, *last)
+
   def unembed(self, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     return self.output(hidden).astype(np.promote_types(hidden.dtype, np.float32))
 
   def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
     """Teacher-forced states; see `ImageTransformer.features`."""
-    source = self.encode(*_flat(batch['source']), attend_to_all, train)
+    pixels, places = _flat(batch['source'])
+    source = self.encode(pixels, places, attend_to_all, train)
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     sees = Sees(functools.partial(attend_locally, block=self.config.block_length), attend_to_all)
     positions = jnp.arange(shifted.shape[1], dtype=jnp.int32)[None]
-    hidden, states, _ = self.decode(shifted, positions, sees, self.memory(source), train=train, taps=taps)
+    beside = None
+    if self.config.forecast:
+      beside = self.foresee(around_all(self.config.surroundings, batch['target']), positions, pixels)
+    memory = self.memory(source)
+    hidden, states, _ = self.decode(shifted, positions, sees, memory, train=train, taps=taps, beside=beside)
     self.output(hidden[:1, :1])  # in `init`, makes its parameters
     return Features(hidden, states, source)
 
 
-def ordered_intensities(d: int, room: int = 0) -> Float[np.ndarray, 'v d']:
+def ordered_intensities(d: int, room: int = 0) -> Float[Array, 'v d']:
   """Where embeddings and output start: sines and cosines of the intensity, of unit norm, with periods of 8 to 1,024, in
   the first half of the width, but for some room; the position signal has the other half. Near intensities are alike
   from the first step.
   """
-  waves = (d // 2 - room) // 2
-  angles = 2 * np.pi * np.arange(INTENSITIES)[:, None] / np.geomspace(8, 1024, waves)
-  values = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32) * waves**-0.5
-  return np.pad(values, ((0, 0), (0, d - 2 * waves)))
+  values = as_waves(np.arange(INTENSITIES, dtype=np.float32), (d // 2 - room) // 2)
+  return jnp.pad(values, ((0, 0), (0, d - values.shape[-1])))
+
+
+def as_waves(intensities: Float[Array | np.ndarray, '*b'], waves: int) -> Float[Array, '*b w']:
+  """Sines, then cosines, of intensities, which need not be whole numbers: `waves` of each, of unit norm together."""
+  angles = 2 * np.pi * intensities[..., None] / np.geomspace(8, 1024, waves).astype(np.float32)
+  return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1) * waves**-0.5
 
 
 def attend_to_all(q: Float[Array, 'b n h p'], kv: Any, **how: Any) -> Float[Array, 'b n h p']:
@@ -150,6 +206,14 @@ class Picture:
   """The encoder's output."""
 
   hidden: Float[Array, 'b s d']
+  pixels: Int[Array, 'b s']  # the small pictures themselves, which a forecast reads
+
+
+@struct.pytree
+class PictureMemory(Memory):
+  """The memory of a model that forecasts."""
+
+  pixels: Int[Array, 'b s']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +301,8 @@ class ImageTransformer:
       UserError: they are no such pictures.
     """
     self.check(inputs)
-    return Picture(self._call(params, *_flat(inputs), attend_to_all, False, method='encode'))
+    pixels, places = _flat(inputs)
+    return Picture(self._call(params, pixels, places, attend_to_all, False, method='encode'), pixels)
 
   def check(self, inputs: Any) -> None:
     """Raises UserError for what is not uint8[b, 8, 8, 3] (or the config's `source_size`)."""
@@ -261,8 +326,13 @@ class ImageTransformer:
     is_known = isinstance(slots, Capacity)
     size = ring_size(c.block_length, slots.nodes + slots.back) if is_known else max(slots, 2 * c.block_length)
     own = LocalCache.empty_ring(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
-    keys_values = self._call(params, memory.hidden, method='memory')
-    return WithMemory(own, Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool)))
+    seen = Memory(self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool))
+    if c.forecast:
+      # What the forecast looks up: keys are places, values the intensities there.
+      empty = constrain(jnp.zeros((rows, 1, size, 1), jnp.int32), 'data')
+      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(empty, empty)))
+      seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
+    return WithMemory(own, seen)
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, taps: tuple[int, ...] = ()
@@ -273,8 +343,8 @@ class ImageTransformer:
     mask = local_mask(nodes, own.length, own.slots, own.block)
     sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, sees, memory.layers, own)
-    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
+    args = (tokens, positions, sees, memory, own, mask, taps)
+    hidden, states, layers = self._call(params, *args, method='decode_seeing')
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:

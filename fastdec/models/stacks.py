@@ -267,8 +267,11 @@ class Stacks(nn.Module):
     cache: KVCache | None = None,
     train: bool = False,
     taps: tuple[int, ...] = (),
+    beside: Float[Array, 'b n d'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     x = self.embed(tokens, positions, 'target', train)
+    if beside is not None:  # what a model knows of these positions besides
+      x += beside
     states, entries = [x], []
     for i, layer in enumerate(self.decoder):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)
