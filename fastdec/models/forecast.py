@@ -1,0 +1,151 @@
+"""A linear forecast of each intensity from those around it: what predictive coding of images begins with.
+
+Attention finds neighbours, but must learn to add and subtract what it finds there: least squares on a few neighbours
+and the small picture say more of a face than an Image Transformer does that has seen each face once. So the network is
+told: each position's input has the forecast beside the token before, and the network learns what the forecast leaves.
+
+Around an intensity lie those of the pixels beside and above it, as far as they are written, of all channels, and the
+channels of its own pixel before it (`PIXELS`); and nine pixels of the small picture. All are taken as differences from
+that pixel of the small picture which covers the place: what lies outside the picture differs by nothing. The weights
+are of a channel, and of a place within a pixel of the small picture.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.models.layers import Dense
+
+CHANNELS = 3
+PIXELS = ((0, -1), (-1, 0), (0, -2), (-1, -1), (-1, 1), (-1, 2))  # as rows down and columns along
+SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
+UNIT = 16.0  # intensities: differences are told to the network in these
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+  """Where everything lies around each of size * size * 3 places; arrays of NumPy, made once for a size."""
+
+  index: Int[np.ndarray, 't a']  # the places around that are written before, by number; -1: outside
+  channel: Int[np.ndarray, 't a']  # of each
+  small: Int[np.ndarray, 't z']  # pixels of the small picture, all channels of each
+  phase: Int[np.ndarray, ' t']  # which weights
+
+  @classmethod
+  @functools.cache
+  def of(cls, size: int, source_size: int) -> 'Surroundings':
+    """Those of a picture of `size` pixels a side, with a small picture of `source_size`."""
+    place = np.arange(size * size * CHANNELS)
+    pixel, channel = place // CHANNELS, place % CHANNELS
+    row, column = pixel // size, pixel % size
+    index, channels = [], []
+    for down, along in PIXELS:
+      at_row, at_column = row + down, column + along
+      inside = (at_row >= 0) & (at_column >= 0) & (at_column < size)
+      for other in range(CHANNELS):
+        index.append(np.where(inside, (at_row * size + at_column) * CHANNELS + other, -1))
+        channels.append(np.full_like(place, other))
+    for other in range(CHANNELS - 1):  # of the pixel itself
+      index.append(np.where(other < channel, pixel * CHANNELS + other, -1))
+      channels.append(np.full_like(place, other))
+    ratio = size // source_size
+    small = []
+    for down, along in SMALL:
+      at_row, at_column = ((at // ratio + step).clip(0, source_size - 1) for at, step in ((row, down), (column, along)))
+      small += [(at_row * source_size + at_column) * CHANNELS + other for other in range(CHANNELS)]
+    phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
+    return cls(*(np.stack(x, axis=1).astype(np.int32) for x in (index, channels, small)), phase.astype(np.int32))
+
+  @property
+  def phases(self) -> int:
+    return int(self.phase.max()) + 1
+
+  @property
+  def width(self) -> int:
+    """Differences at each place."""
+    return self.index.shape[1] + self.small.shape[1]
+
+  def first_weights(self) -> Float[np.ndarray, 'phases width']:
+    """Weights to begin with: red as the mean of the pixels before and above; green and blue change as the channel before
+    them does."""
+    weights = np.zeros((self.phases, self.width), np.float32)
+    before, own = 0, len(PIXELS) * CHANNELS  # where the pixel before, and the own one, stand in `index`
+    red, green, blue = (weights[channel::CHANNELS] for channel in range(CHANNELS))
+    red[:, [before, before + CHANNELS]] = 0.5
+    for channel, rows in ((1, green), (2, blue)):
+      rows[:, [before + channel, own + channel - 1]] = 1
+      rows[:, before + channel - 1] = -1
+    return weights
+
+  def differences(
+    self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], small: Int[Array, 'b s']
+  ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n f']]:
+    """The small picture's intensity at each place, and how what lies around differs from it, in float32.
+
+    Args:
+      around: the intensities of the places `index`; what stands for those outside does not matter.
+      places: 0 to size * size * 3 - 1.
+      small: the small picture, all channels of a pixel together.
+    """
+    places = jnp.broadcast_to(places, around.shape[:2])
+    pixels = jnp.take_along_axis(small[:, None], jnp.asarray(self.small)[places], axis=2).astype(jnp.float32)
+    middle = SMALL.index((0, 0)) * CHANNELS
+    covering = pixels[..., middle : middle + CHANNELS]  # [b, n, c]
+    apart = around - jnp.take_along_axis(covering, jnp.asarray(self.channel)[places], axis=2)
+    written = jnp.where(jnp.asarray(self.index)[places] < 0, 0, apart)
+    others = pixels - jnp.tile(covering, len(SMALL))
+    own = jnp.take_along_axis(covering, (places % CHANNELS)[..., None], axis=2)[..., 0]
+    return own, jnp.concatenate([written, others], axis=-1)
+
+
+class Forecast(nn.Module):
+  """The forecast, and what the network is told of it."""
+
+  size: int
+  source_size: int
+  d_model: int
+  dtype: Any
+
+  def setup(self) -> None:
+    self.surroundings = Surroundings.of(self.size, self.source_size)
+    self.weights = self.param('weights', lambda _: jnp.asarray(self.surroundings.first_weights()))
+    self.read = Dense((self.d_model,), False, self.dtype)
+
+  def __call__(
+    self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], small: Int[Array, 'b s']
+  ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n d']]:
+    """The forecast intensities, in float32, and the differences as the network reads them; see `Surroundings`."""
+    own, differences = self.surroundings.differences(around, places, small)
+    weights = self.weights[jnp.asarray(self.surroundings.phase)[places]]
+    return own + (weights * differences).sum(-1), self.read(differences / UNIT)
+
+
+def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Array, 'b t a']:
+  """What lies around each of the first t places, whose tokens are known (training)."""
+  return tokens[:, jnp.asarray(surroundings.index[: tokens.shape[1]]).clip(0)]
+
+
+def around_nodes(
+  surroundings: Surroundings,
+  places: Int[Array, 'b n'],
+  written: Int[Array, 'b s'],
+  tokens: Int[Array, 'b s'],
+  sees: Bool[Array, 'b n s'],
+) -> Int[Array, 'b n a']:
+  """What lies around the places of nodes, found among the slots that each sees.
+
+  Args:
+    surroundings: of all places.
+    places: that the nodes predict.
+    written: the place of the token in each slot.
+    tokens: the token in each slot.
+    sees: which slots each node sees; of one place it sees at most one.
+  """
+  index = jnp.asarray(surroundings.index)[places]
+  is_there = (index[..., None] == written[:, None, None]) & sees[:, :, None]
+  return jnp.where(is_there, tokens[:, None, None], 0).sum(-1)
