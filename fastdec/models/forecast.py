@@ -121,8 +121,12 @@ class Forecast(nn.Module):
   ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n d']]:
     """The forecast intensities, in float32, and the differences as the network reads them; see `Surroundings`."""
     own, differences = self.surroundings.differences(around, places, small)
-    weights = self.weights[jnp.asarray(self.surroundings.phase)[places]]
-    return own + (weights * differences).sum(-1), self.read(differences / UNIT)
+    phase = jnp.asarray(self.surroundings.phase)[places]
+    # By the weights of all phases, of which one is taken: where they were looked up, one program of XLA's CPU backend
+    # (jax 0.10.2, batches of two, sines behind) mixed up the rows.
+    changes = jnp.einsum('bnf,pf->bnp', differences, self.weights, precision='highest')
+    change = jnp.where(phase[..., None] == jnp.arange(len(self.weights)), changes, 0).sum(-1)
+    return own + change, self.read(differences / UNIT)
 
 
 def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Array, 'b t a']:
