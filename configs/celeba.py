@@ -111,7 +111,13 @@ def faces32():
     'freeze': annealed(steps=400, warmup=50, constant=1e-3, every=200),
     'finetune': annealed(steps=1200, warmup=50, constant=7e-4, every=200, heads_rate=2.0),
     'heads': small['heads'],
-    'table': {**small['table'], 'taus': (1, 2, 4, 6, 8), 'images': 32, 'timed': 4},
+    'table': {
+      **small['table'],
+      'taus': (1, 2, 4, 6, 8),
+      'images': 32,
+      'timed': 4,
+      'forecast': (2, 4, 6, 8, 10, 16, 24),
+    },
   }
 
 
@@ -158,7 +164,7 @@ def annealed(**settings):
   return {**falling(**settings), 'label_smoothing': 0.0, 'b2': 0.98}
 
 
-def table(*, ks, taus, images, rows, timed, one_run=False):
+def table(*, ks, taus, images, rows, timed, one_run=False, forecast=()):
   """Which cells, on what."""
   return {
     'ks': ks,
@@ -169,5 +175,6 @@ def table(*, ks, taus, images, rows, timed, one_run=False):
     'rows': rows,  # images decoded at once
     'timed': timed,  # images timed one by one, evenly spaced
     'repeats': 3,
+    'forecast': forecast,  # block sizes that the base's linear forecast guesses (model.forecast=True), without heads
     'one_run': one_run,  # one run for the largest k, with its first heads, serves all ks; the paper trains one for each
   }

@@ -31,35 +31,33 @@ UNIT = 16.0  # intensities: differences are told to the network in these
 class Surroundings:
   """Where everything lies around each of size * size * 3 places; arrays of NumPy, made once for a size."""
 
-  index: Int[np.ndarray, 't a']  # the places around that are written before, by number; -1: outside
-  channel: Int[np.ndarray, 't a']  # of each
+  index: Int[np.ndarray, 't a']  # places written before: each of `PIXELS`, then the own one; -1: outside, or not yet
   small: Int[np.ndarray, 't z']  # pixels of the small picture, all channels of each
   phase: Int[np.ndarray, ' t']  # which weights
 
-  @classmethod
+  @staticmethod
   @functools.cache
-  def of(cls, size: int, source_size: int) -> 'Surroundings':
+  def of(size: int, source_size: int) -> 'Surroundings':
     """Those of a picture of `size` pixels a side, with a small picture of `source_size`."""
     place = np.arange(size * size * CHANNELS)
     pixel, channel = place // CHANNELS, place % CHANNELS
     row, column = pixel // size, pixel % size
-    index, channels = [], []
+    index = []
     for down, along in PIXELS:
       at_row, at_column = row + down, column + along
       inside = (at_row >= 0) & (at_column >= 0) & (at_column < size)
       for other in range(CHANNELS):
         index.append(np.where(inside, (at_row * size + at_column) * CHANNELS + other, -1))
-        channels.append(np.full_like(place, other))
     for other in range(CHANNELS - 1):  # of the pixel itself
       index.append(np.where(other < channel, pixel * CHANNELS + other, -1))
-      channels.append(np.full_like(place, other))
     ratio = size // source_size
     small = []
     for down, along in SMALL:
       at_row, at_column = ((at // ratio + step).clip(0, source_size - 1) for at, step in ((row, down), (column, along)))
       small += [(at_row * source_size + at_column) * CHANNELS + other for other in range(CHANNELS)]
     phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
-    return cls(*(np.stack(x, axis=1).astype(np.int32) for x in (index, channels, small)), phase.astype(np.int32))
+    joined = np.stack(index, axis=1), np.stack(small, axis=1)
+    return Surroundings(joined[0].astype(np.int32), joined[1].astype(np.int32), phase.astype(np.int32))
 
   @property
   def phases(self) -> int:
@@ -71,8 +69,9 @@ class Surroundings:
     return self.index.shape[1] + self.small.shape[1]
 
   def first_weights(self) -> Float[np.ndarray, 'phases width']:
-    """Weights to begin with: red as the mean of the pixels before and above; green and blue change as the channel before
-    them does."""
+    """Weights to begin with: red is the mean of the pixels before and above; green and blue change, from the pixel
+    before, as the channel before them does.
+    """
     weights = np.zeros((self.phases, self.width), np.float32)
     before, own = 0, len(PIXELS) * CHANNELS  # where the pixel before, and the own one, stand in `index`
     red, green, blue = (weights[channel::CHANNELS] for channel in range(CHANNELS))
@@ -96,7 +95,8 @@ class Surroundings:
     pixels = jnp.take_along_axis(small[:, None], jnp.asarray(self.small)[places], axis=2).astype(jnp.float32)
     middle = SMALL.index((0, 0)) * CHANNELS
     covering = pixels[..., middle : middle + CHANNELS]  # [b, n, c]
-    apart = around - jnp.take_along_axis(covering, jnp.asarray(self.channel)[places], axis=2)
+    own_pixel = covering[..., : CHANNELS - 1]
+    apart = around - jnp.concatenate([covering] * len(PIXELS) + [own_pixel], axis=-1)
     written = jnp.where(jnp.asarray(self.index)[places] < 0, 0, apart)
     others = pixels - jnp.tile(covering, len(SMALL))
     own = jnp.take_along_axis(covering, (places % CHANNELS)[..., None], axis=2)[..., 0]
@@ -137,8 +137,8 @@ def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Arr
 def around_nodes(
   surroundings: Surroundings,
   places: Int[Array, 'b n'],
-  written: Int[Array, 'b s'],
-  tokens: Int[Array, 'b s'],
+  written: Float[Array, 'b s'],
+  tokens: Float[Array, 'b s'],
   sees: Bool[Array, 'b n s'],
 ) -> Int[Array, 'b n a']:
   """What lies around the places of nodes, found among the slots that each sees.
@@ -146,10 +146,10 @@ def around_nodes(
   Args:
     surroundings: of all places.
     places: that the nodes predict.
-    written: the place of the token in each slot.
-    tokens: the token in each slot.
+    written: the place of the token in each slot, a whole number.
+    tokens: the token in each slot, a whole number.
     sees: which slots each node sees; of one place it sees at most one.
   """
   index = jnp.asarray(surroundings.index)[places]
   is_there = (index[..., None] == written[:, None, None]) & sees[:, :, None]
-  return jnp.where(is_there, tokens[:, None, None], 0).sum(-1)
+  return jnp.where(is_there, tokens[:, None, None], 0).sum(-1).astype(places.dtype)

@@ -22,8 +22,8 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.fresh import unrun
 from fastdec.models.forecast import Forecast, Surroundings, around_all, around_nodes
+from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
@@ -131,6 +131,9 @@ class Network(Stacks):
     x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (before, 0))).astype(c.dtype)
     return self.drop(x, train)
 
+  def forecast_at(self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']) -> Array:
+    return self.forecast(around, places, pixels)[0]
+
   def foresee(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
   ) -> Float[Array, 'b n d']:
@@ -154,7 +157,8 @@ class Network(Stacks):
     """`decode` over a cache, with what stands beside the embeddings."""
     beside, last = None, ()
     if self.config.forecast:
-      ring = cache.layers[-1].write(*(x[:, None, :, None] for x in (positions - 1, tokens)), cache.length)
+      written, there = (x[:, None, :, None].astype(jnp.float32) for x in (positions - 1, tokens))
+      ring = cache.layers[-1].write(written, there, cache.length)
       assert isinstance(memory, PictureMemory)
       around = around_nodes(self.config.surroundings, positions, ring.k[:, 0, :, 0], ring.v[:, 0, :, 0], mask)
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)  # beams of a source lie together
@@ -319,6 +323,26 @@ class ImageTransformer:
     """What rooted heads and drafts read of an intensity: how it is embedded as red, as a token says no channel."""
     return look_up(params['target_embedding'], tokens).astype(self.config.dtype)
 
+  @property
+  def forecasts(self) -> bool:
+    """Whether there is a `forecast`."""
+    return self.config.forecast
+
+  def forecast(
+    self, params: Params, memory: Picture, written: Int[Array, 'b t'], places: Int[Array, 'b n']
+  ) -> Float[Array, 'b n']:
+    """What is forecast at some places, in float32, where all before them are written.
+
+    Args:
+      params: the parameters.
+      memory: as `encode` makes it.
+      written: intensities from the first on.
+      places: 0 to `fixed_length` - 1.
+    """
+    index = jnp.asarray(self.config.surroundings.index)[places].clip(0)
+    around = jnp.take_along_axis(written[:, None], index, axis=2)
+    return self._call(params, around, places, memory.pixels, method='forecast_at')
+
   def init_cache(self, params: Params, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty ring over the small picture's keys and values."""
     c = self.config
@@ -328,8 +352,8 @@ class ImageTransformer:
     own = LocalCache.empty_ring(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
     seen = Memory(self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool))
     if c.forecast:
-      # What the forecast looks up: keys are places, values the intensities there.
-      empty = constrain(jnp.zeros((rows, 1, size, 1), jnp.int32), 'data')
+      # What the forecast looks up: keys are places, values the intensities there, whole numbers both.
+      empty = constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data')
       own = dataclasses.replace(own, layers=(*own.layers, LayerRing(empty, empty)))
       seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
     return WithMemory(own, seen)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.forecast import LinearForecast
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.jacobi import Jacobi
@@ -29,6 +30,7 @@ from fastdec.fields import known, shown
 
 STRATEGIES = (
   Greedy, Sample, Blockwise, BlockwiseTwoCalls, Medusa, Speculative, PromptLookup, Lookahead, Jacobi, Eagle, BlockDraft,
+  LinearForecast,
 )  # fmt: skip
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, Sampling)
 PARTS = {  # the field of a strategy that takes (module, params), and what these are

@@ -19,6 +19,7 @@ import numpy as np
 
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.forecast import LinearForecast
 from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
@@ -56,6 +57,8 @@ def member_of(strategy: Any) -> Member | None:
       return Member(('heads', _words(params), repr(strategy.rule), strategy.window), k - 1, True)
     case PromptLookup(ngram=ngram, k=k):
       return Member(('lookup', ngram), k - 1, True)
+    case LinearForecast(k=int(k)):
+      return Member(('forecast', repr(strategy.rule)), k - 1, True)
     case Speculative(gamma=gamma, adaptive=False, draft=Bound(module=draft)):
       return Member(('draft model', draft, repr(strategy.rule)), gamma, True)
     case Eagle(width=1, depth=depth, draft=Bound(module=draft)):

@@ -33,8 +33,15 @@ MODELS = {
   'transformer': TRANSFORMER,
   'fconv': FCONV,
   'image': ImageTransformer(ImageTransformerConfig(**STACKS, source_size=1, size=3, block_length=4, dtype='float64')),
+  'image that forecasts': ImageTransformer(
+    ImageTransformerConfig(
+      **{**STACKS, 'd_model': 16}, source_size=1, size=3, block_length=9, grid=True, forecast=True, dtype='float64'
+    )
+  ),
   'ensemble': fd.Ensemble((TRANSFORMER, FCONV)),
 }
+
+NOISE = {'image that forecasts': 0.015}  # a forecast is a sum of large numbers
 
 _rng = np.random.default_rng(0)
 SOURCES = _rng.integers(1, WORDS, (3, 5)).astype(np.int32)
@@ -89,7 +96,7 @@ def made(name: str) -> Case:
   members = model.models if isinstance(model, fd.Ensemble) else (model,)
   params = tuple(_random(member, seed) for seed, member in enumerate(members))
   params = params if isinstance(model, fd.Ensemble) else params[0]
-  return Case(model, params, _noisy(params))
+  return Case(model, params, _noisy(params, NOISE.get(name, 0.07)))
 
 
 def _random(model: Any, seed: int) -> Any:
@@ -98,6 +105,6 @@ def _random(model: Any, seed: int) -> Any:
   return jax.tree.map(lambda x: 3 * x.astype(jnp.float64) + rng.normal(scale=0.1, size=x.shape), fresh)
 
 
-def _noisy(params: Any) -> Any:
+def _noisy(params: Any, scale: float) -> Any:
   rng = np.random.default_rng(9)
-  return jax.tree.map(lambda x: x + rng.normal(scale=0.07, size=x.shape), params)
+  return jax.tree.map(lambda x: x + rng.normal(scale=scale, size=x.shape), params)

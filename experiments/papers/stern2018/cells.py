@@ -8,7 +8,14 @@ from typing import ClassVar
 from experiments.lab.cells import Cell
 from fastdec.errors import UserError
 
-REGIMES = {'regular': 'Regular', 'distil': 'Distillation', 'finetune': 'Fine tuning', 'both': 'Both'}
+FORECAST = 'forecast'  # without heads, on the base as it is: the linear forecast of an image model guesses
+REGIMES = {
+  'regular': 'Regular',
+  'distil': 'Distillation',
+  'finetune': 'Fine tuning',
+  'both': 'Both',
+  FORECAST: 'Forecast',
+}
 RULE = r'exact|(top|min|beam|tree|window)-[1-9]\d*|distance-(0|[1-9]\d*)'
 Key = tuple[int, str, str]
 

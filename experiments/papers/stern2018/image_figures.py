@@ -17,7 +17,7 @@ from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.entries import in_order
 from experiments.papers.stern2018.figures import COLOURS, style
-from experiments.papers.stern2018.image_tables import COLUMNS, distance
+from experiments.papers.stern2018.image_tables import COLUMNS, FORECASTS, distance
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import COLOURS as CALL_COLOURS
@@ -35,7 +35,7 @@ def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
   ours = {
     key: cell.mean_block_size
     for key, cell in latest(cells).items()
-    if key[1:] in COLUMNS and cell.error is None and cell.mean_block_size is not None
+    if key[1:] in COLUMNS | FORECASTS and cell.error is None and cell.mean_block_size is not None
   }
   figure, axes_of = drawing.panels(2, sharex=True, sharey=True)
   both = (ours, published.TABLE2)
@@ -51,7 +51,7 @@ def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
 
 def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
   drawing.dress(axes, title, drawing.BLOCKS, 'k')
-  for column, name in COLUMNS.items():
+  for column, name in (COLUMNS | FORECASTS).items():
     found = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
     drawing.curve(axes, found, style(*column), name)
   if not points:

@@ -13,8 +13,16 @@ from experiments.lab.against_plain import spaced
 from experiments.lab.conditions import Conditions
 from experiments.lab.model_text import without_heads
 from experiments.lab.packing import packed
-from experiments.papers.stern2018.cells import BlockwiseCell
-from experiments.papers.stern2018.images import DEV_IMAGES, TAU, ImageExperiment, Pictures, pictures_of, strategy_of
+from experiments.papers.stern2018.cells import FORECAST, BlockwiseCell
+from experiments.papers.stern2018.images import (
+  DEV_IMAGES,
+  TAU,
+  ImageExperiment,
+  Pictures,
+  forecast_of,
+  pictures_of,
+  strategy_of,
+)
 from experiments.papers.stern2018.text_measure import clock
 from fastdec import folders, gate
 from fastdec.data.images.corpus import shrink, written_batches
@@ -67,8 +75,11 @@ class ImageMeasuring:
     All rules but those with a window run in the same compiled programs, timed in turn with the same model's greedy.
     """
     content, (model, params) = folders.content(workdir), packed(*folders.load(workdir))
-    heads = None if k == 1 else packed(*folders.load_heads(workdir))
-    strategies = {} if heads is None else {rule: strategy_of(heads, k, rule) for rule in rules}
+    heads = None if k == 1 or regime == FORECAST else packed(*folders.load_heads(workdir))
+    if heads is not None:
+      strategies = {rule: strategy_of(heads, k, rule) for rule in rules}
+    else:
+      strategies = {rule: forecast_of(k, rule) for rule in rules} if regime == FORECAST else {}
     timings = self._timings(model, params, strategies)
     greedy = self._greedy(model, params, content)
     more: dict[str, str] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.papers.stern2018 import figures, image_figures
-from experiments.papers.stern2018.cells import BlockwiseCell
+from experiments.papers.stern2018.cells import FORECAST, BlockwiseCell
 from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.images import TAU, ImageExperiment
 from experiments.papers.stern2018.page import BlockwisePage, ModelCells
@@ -15,12 +15,14 @@ SHOWN = 8  # images of the paper's last page
 
 
 def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
-  """The cells of Table 2, then, for the largest k, those of the sweep."""
+  """The cells of Table 2 and of forecasts, then, for the largest k, those of the sweep."""
   table = experiment.table
   found = [ModelCells(1, 'regular', ('exact',), table.split)]
+  found += [ModelCells(k, FORECAST, FORECASTS, table.split) for k in table.forecast]
   found += [ModelCells(k, regime, COLUMNS, table.split) for regime in table.regimes for k in table.ks]
   if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
-    found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in table.regimes]
+    swept = [FORECAST] * (max(table.ks) in table.forecast) + list(table.regimes)
+    found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in swept]
   return found
 
 
@@ -35,6 +37,7 @@ def centred(tau: int) -> str:
 
 
 COLUMNS = ('exact', within(TAU), centred(TAU))  # the rules of Table 2
+FORECASTS = ('exact', within(TAU))  # a forecast has no likeliest window
 
 
 class ImagePage(BlockwisePage):

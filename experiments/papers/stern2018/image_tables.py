@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from experiments.lab.cells import latest
 from experiments.lab.report import Column, Drawn, Table
 from experiments.papers.stern2018 import published
-from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
+from experiments.papers.stern2018.cells import FORECAST, REGIMES, BlockwiseCell
 from experiments.papers.stern2018.entries import (
   CONDITIONS,
   ROUNDS_NOTE,
@@ -31,12 +31,17 @@ COLUMNS = {
   ('finetune', 'exact'): 'Fine tuning',
   ('finetune', 'distance-2'): 'Both',
 }
+FORECASTS = {(FORECAST, 'exact'): 'Forecast', (FORECAST, 'distance-2'): 'Forecast, within 2'}  # ours alone
 CENTRED = {('regular', 'window-2'): 'Approximate, centred', ('finetune', 'window-2'): 'Both, centred'}
 PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}  # for `entries.write`
 
 TABLE2_NOTE = (
   "Mean accepted block size; in parentheses or below, the paper's (CelebA, development set). Approximate and Both"
   ' accept intensities up to 2 away.'
+)
+FORECAST_NOTE = (
+  "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the intensities around; not in"
+  ' the paper.'
 )
 CENTRED_NOTE = 'Centred: a guess is the middle of the five intensities that are likeliest together; not in the paper.'
 HEADS_NOTE = (
@@ -56,7 +61,8 @@ TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
 
 def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Mean accepted block sizes by k, in the paper's columns."""
-  found = {key: cell for key, cell in latest(cells).items() if key[1:] in COLUMNS}
+  found = {key: cell for key, cell in latest(cells).items() if key[1:] in COLUMNS | FORECASTS}
+  ours = {column: name for column, name in FORECASTS.items() if any(key[1:] == column for key in found)}
 
   def block_sizes(name: str, column: tuple[str, str]) -> Column:
     def theirs(k: int) -> str:
@@ -65,8 +71,17 @@ def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
 
     return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column)))
 
-  columns = [Column('k', str, names_row=True), *(block_sizes(name, column) for column, name in COLUMNS.items())]
-  notes = (TABLE2_NOTE, *own_note(found.values()), *heads_note(found.values()), *one_run_note(found.values()))
+  columns = [
+    Column('k', str, names_row=True),
+    *(block_sizes(name, column) for column, name in (COLUMNS | ours).items()),
+  ]
+  notes = (
+    TABLE2_NOTE,
+    *[FORECAST_NOTE] * bool(ours),
+    *own_note(found.values()),
+    *heads_note(found.values()),
+    *one_run_note(found.values()),
+  )
   table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
   return table.of(sorted({k for k, _, _ in found}), cells=found.values())
 
@@ -87,7 +102,7 @@ def _to_greedy(cell: BlockwiseCell) -> float | str | None:
 
 def _name(cell: BlockwiseCell) -> str:
   """What the cell's column of Table 2 is called, or would be."""
-  return (COLUMNS | CENTRED).get(cell.key[1:], f'{REGIMES[cell.regime]}, {cell.rule}')
+  return (COLUMNS | CENTRED | FORECASTS).get(cell.key[1:], f'{REGIMES[cell.regime]}, {cell.rule}')
 
 
 BLOCK = Column('Block', 'mean_block_size', '.2f')
@@ -119,7 +134,8 @@ def quality_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Block size, speed-up and quality of every finished cell, except cells of other distances than Table 2's."""
   shown = in_order(cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2))
   centred = [CENTRED_NOTE] * any(cell.key[1:] in CENTRED for cell in shown)
-  notes = (*own_note(shown), *centred, *bicubic_note(shown), *QUALITY.notes)
+  forecast = [FORECAST_NOTE] * any(cell.regime == FORECAST for cell in shown)
+  notes = (*own_note(shown), *centred, *forecast, *bicubic_note(shown), *QUALITY.notes)
   return dataclasses.replace(QUALITY, notes=notes).of(shown)
 
 
@@ -141,7 +157,7 @@ def tau_table(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 def heads_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """How often each head is right, of every finished model with heads."""
-  shown = in_order(cell for cell in _finished(cells) if cell.k > 1 and cell.rule == 'exact')
+  shown = in_order(cell for cell in _finished(cells) if cell.head_accuracy and cell.rule == 'exact')
   return dataclasses.replace(HEADS, notes=(*own_note(shown), *HEADS.notes)).of(shown)
 
 

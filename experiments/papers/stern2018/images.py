@@ -70,6 +70,7 @@ class TableConfig:
   timed: int
   repeats: int
   one_run: bool
+  forecast: tuple[int, ...] = ()
 
   def __post_init__(self) -> None:
     for name in ('ks', 'regimes'):
@@ -78,6 +79,7 @@ class TableConfig:
     if unknown := set(self.regimes) - {'regular', 'finetune'}:
       raise UserError(f'config.table.regimes has {min(unknown)}: images have no teacher, give regular or finetune')
     at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
+    at_least(2, 'table', **{f'forecast[{i}]': k for i, k in enumerate(self.forecast)})
     at_least(0, 'table', images=self.images, **{f'taus[{i}]': tau for i, tau in enumerate(self.taus)})
     at_least(1, 'table', rows=self.rows, timed=self.timed, repeats=self.repeats)
 
@@ -107,6 +109,9 @@ class ImageExperiment(Experiment):
     if (small, large) != (SMALL, self.data.side):
       given = f'config.model makes {large} x {large} pixels of {small} x {small}'
       raise UserError(f'{given}: leave source_size out, and let size be data.side, {self.data.side}')
+    if self.table.forecast and not self.model.forecast:
+      given = f'config.table.forecast={self.table.forecast} with config.model.forecast=False'
+      raise UserError(f'{given} is not possible: give forecast=(), or train a base with model.forecast=True')
 
   @property
   def own(self) -> str:
@@ -168,6 +173,11 @@ class Pictures:
       raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.own is not None:
       check_own(pathlib.Path(self.experiment.own), folder, self.content, self.experiment.data.mirrored)
+
+
+def forecast_of(k: int, name: str) -> fd.LinearForecast:
+  """Blocks guessed by the base's linear forecast, accepted by the rule of this name."""
+  return fd.LinearForecast(k, rule_of(name))
 
 
 def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:

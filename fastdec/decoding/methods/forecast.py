@@ -1,0 +1,101 @@
+"""Drafting an image's intensities by the linear forecast that its model is told (`models.forecast`): nothing to train.
+
+Each guess is the forecast behind those before it, as a whole number. A guess costs some dozen multiplications; what the
+model adds to the forecast is what is guessed wrong.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fastdec import struct
+from fastdec.decoding.drafted_by import check_rule
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.models.api import Model
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Written:
+  """All intensities so far, the root's last, and the small picture."""
+
+  tokens: Int[Array, 'b t']
+  length: Int[Array, ' b']
+  memory: Any
+
+
+@struct.pytree
+class ForecastDrafter:
+  """Drafts a chain of k - 1 guesses; state: what is written."""
+
+  nodes: int = struct.static()
+
+  def init(self, target: Bound, prefill: Prefill) -> Written:
+    prompt = prefill.prompt  # the start token, and what was forced behind it
+    room = prefill.capacity.total + self.nodes
+    tokens = jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, room - prompt.tokens.shape[1] + 1)))
+    return _behind(
+      Written(tokens, prompt.length - 1, prefill.memory), prefill.root[:, None], jnp.ones_like(prompt.length)
+    )
+
+  def propose(self, target: Bound, state: Written, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Written]:
+    model, params = target
+    rows = jnp.arange(len(root))
+
+    def guess(i: Array, tokens: Array) -> Array:
+      place = state.length + i
+      forecast = model.forecast(params, state.memory, tokens, place.clip(0, model.fixed_length - 1)[:, None])[:, 0]
+      return tokens.at[rows, place].set(jnp.round(forecast).clip(0, model.vocab_size - 1).astype(tokens.dtype))
+
+    tokens = jax.lax.fori_loop(0, self.nodes - 1, guess, state.tokens)
+    index = state.length[:, None] - 1 + jnp.arange(self.nodes, dtype=jnp.int32)[None]
+    return Draft(jnp.take_along_axis(tokens, index, axis=1), Topology.chain(self.nodes)), state
+
+  def observe(self, target: Bound, state: Written, step: Step) -> Written:
+    index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes, dtype=jnp.int32)[None]
+    return _behind(state, jnp.take_along_axis(step.tokens, index, axis=1, mode='clip'), step.count)
+
+
+def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Written:
+  """With the first `count` of a block behind; what else the block has lies where the next one will be."""
+
+  def put(row: Array, new: Array, at: Array) -> Array:
+    return jax.lax.dynamic_update_slice(row, new, (at,))
+
+  tokens = jax.vmap(put)(state.tokens, block.astype(state.tokens.dtype), state.length)
+  return Written(tokens, state.length + count, state.memory)
+
+
+@struct.pytree
+class LinearForecast(LoopStrategy):
+  """Blocks guessed by an image model's linear forecast (an `ImageTransformer` with forecast=True). Lossless with the
+  default rule.
+
+  Args:
+    k: block size, the root's token included, at least 2.
+    rule: `Exact()` is lossless; `Distance`, `TopN`, `MinBlock` are not.
+  """
+
+  k: Whole = struct.static(default=10)
+  rule: Rule = Exact()
+
+  def __post_init__(self) -> None:
+    if not is_whole(self.k, 2, 'iu'):
+      raise UserError(f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()')
+    check_rule(self.rule)
+    struct.assign(self, k=int(self.k))
+
+  @property
+  def drafter(self) -> Drafter:
+    return ForecastDrafter(int(self.k))
+
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    if not getattr(model, 'forecasts', False):
+      raise UserError('this model makes no forecasts: give an image model with forecast=True, or another strategy')

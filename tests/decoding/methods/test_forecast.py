@@ -1,0 +1,75 @@
+"""Blocks guessed by an image model's linear forecast: greedy decoding's images, and the guesses one by one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from tests.models.test_forecast import CHANNELS, CONFIG, MODEL, PICTURES, PLACES, SIZE, forecast_by_definition
+from tests.models.test_forecast import in_float64 as in_float64  # for all tests here
+from tests.models.test_forecast import params as random_params
+
+EVERYTHING = fd.Distance(255)  # accepts any intensity
+
+
+def decoded(strategy, **more):
+  return fd.decode(MODEL, random_params(), PICTURES, strategy, **more)
+
+
+@functools.cache
+def fresh():
+  """Parameters as they start: the model's own choice is near the forecast."""
+  return jax.tree.map(lambda x: x.astype(jnp.float64), jax.jit(MODEL.init)(jax.random.key(0)))
+
+
+@pytest.mark.parametrize(('make', 'k'), [(random_params, 2), (random_params, 10), (fresh, 5)])
+def test_the_image_is_greedy_decoding_s(make, k):
+  there = make()
+  expected = fd.decode(MODEL, there, PICTURES, fd.Greedy())
+  out = fd.decode(MODEL, there, PICTURES, fd.LinearForecast(k))
+  np.testing.assert_array_equal(out.tokens, expected.tokens)
+
+
+def test_fresh_parameters_are_guessed_in_blocks():
+  assert fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6)).mean_block_size > 1.2
+
+
+def test_behind_what_is_forced_too():
+  """The first 7 intensities are given: the guesses build on them."""
+  prefix = np.asarray(decoded(fd.Greedy()).tokens)[:, :7]
+  forced = {'prefix': prefix, 'max_len': PLACES - 7}
+  expected = decoded(fd.Greedy(), **forced)
+  np.testing.assert_array_equal(decoded(fd.LinearForecast(4), **forced).tokens, expected.tokens)
+
+
+@pytest.mark.parametrize('k', [2, 4, 7])
+def test_guesses_are_the_forecast_behind_those_before_them(k):
+  """Accepted whatever they are, they stand in the image, k - 1 behind each token of the model's own."""
+  out = decoded(fd.LinearForecast(k, EVERYTHING))
+  assert (np.asarray(out.block_sizes)[:, :3] == k).all()
+  weights = np.asarray(random_params()['forecast']['weights'])
+  for tokens, picture in zip(np.asarray(out.tokens), PICTURES, strict=True):
+    image = tokens.reshape(SIZE, SIZE, CHANNELS)
+    for place in range(1, PLACES):
+      forecast = np.clip(forecast_by_definition(image, picture, place, weights), 0, 255)
+      if place % k:  # the others are the model's own
+        assert abs(tokens[place] - forecast) <= 0.5 + 1e-3
+
+
+def test_within_a_distance_blocks_are_no_shorter():
+  blocks = [fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, fd.Distance(tau))) for tau in (0, 2, 255)]
+  sizes = [out.mean_block_size for out in blocks]
+  assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+
+
+def test_mistakes():
+  with pytest.raises(fd.UserError, match='k=1 leaves no room'):
+    fd.LinearForecast(1)
+  plain = ImageTransformer(ImageTransformerConfig(**{**vars(CONFIG), 'forecast': False}))
+  there = jax.jit(plain.init)(jax.random.key(0))
+  with pytest.raises(fd.UserError, match='makes no forecasts'):
+    fd.decode(plain, there, PICTURES, fd.LinearForecast(4))

@@ -1,0 +1,166 @@
+"""The linear forecast that an image model may be told: by the definition, in plain loops; and over a cache."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.models.api import Capacity, Nodes, causal
+from fastdec.models.forecast import CHANNELS, PIXELS, SMALL, Forecast, Surroundings, around_all
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+
+SIZE, SOURCE, ROWS = 4, 2, 3
+PLACES = SIZE * SIZE * CHANNELS
+CONFIG = ImageTransformerConfig(
+  d_model=16,
+  d_ff=24,
+  heads=2,
+  encoder_layers=1,
+  decoder_layers=2,
+  dropout=0.0,
+  source_size=SOURCE,
+  size=SIZE,
+  block_length=SIZE * CHANNELS,
+  grid=True,
+  forecast=True,
+  dtype='float64',
+)
+MODEL = ImageTransformer(CONFIG)
+RNG = np.random.default_rng(0)
+PICTURES = RNG.integers(0, 256, (ROWS, SOURCE, SOURCE, CHANNELS)).astype(np.uint8)
+SOURCES = jnp.asarray(PICTURES)
+IMAGES = RNG.integers(0, 256, (ROWS, SIZE, SIZE, CHANNELS)).astype(np.int32)
+TOKENS = IMAGES.reshape(ROWS, PLACES)
+SURROUNDINGS = Surroundings.of(SIZE, SOURCE)
+WEIGHTS = RNG.normal(size=(SURROUNDINGS.phases, SURROUNDINGS.width)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def forecast_by_definition(image, picture, place, weights):
+  """What is forecast at one place of one image, by the words of the module's docstring."""
+  pixel, channel = divmod(place, CHANNELS)
+  row, column = divmod(pixel, SIZE)
+  ratio = SIZE // SOURCE
+  covering = picture[row // ratio, column // ratio].astype(float)
+  differences = []
+  for down, along in PIXELS:
+    at = row + down, column + along
+    is_inside = at[0] >= 0 and 0 <= at[1] < SIZE
+    differences += [image[at][other] - covering[other] if is_inside else 0 for other in range(CHANNELS)]
+  differences += [image[row, column][other] - covering[other] if other < channel else 0 for other in (0, 1)]
+  for down, along in SMALL:
+    near = picture[min(max(row // ratio + down, 0), SOURCE - 1), min(max(column // ratio + along, 0), SOURCE - 1)]
+    differences += [float(near[other]) - covering[other] for other in range(CHANNELS)]
+  phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
+  return covering[channel] + weights[phase] @ np.array(differences)
+
+
+def test_the_forecast_is_a_weighted_sum_of_the_differences_around():
+  module = Forecast(SIZE, SOURCE, 8, 'float32')
+  around, small = around_all(SURROUNDINGS, jnp.asarray(TOKENS)), jnp.asarray(PICTURES, jnp.int32).reshape(ROWS, -1)
+  places = jnp.arange(PLACES, dtype=jnp.int32)[None]
+  params = module.init(jax.random.key(0), around, places, small)['params']
+  forecast, _ = module.apply({'params': {**params, 'weights': WEIGHTS}}, around, places, small)
+  expected = [
+    [forecast_by_definition(image, picture, place, WEIGHTS) for place in range(PLACES)]
+    for image, picture in zip(IMAGES, PICTURES, strict=True)
+  ]
+  np.testing.assert_allclose(forecast, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_it_reads_nothing_that_is_not_written_yet():
+  assert (SURROUNDINGS.index < np.arange(PLACES)[:, None]).all()
+
+
+def test_at_first_red_is_the_mean_of_two_and_the_others_change_as_the_channel_before():
+  def forecast(place):
+    around, black = around_all(SURROUNDINGS, jnp.asarray(TOKENS[:1])), jnp.zeros((1, SOURCE**2 * CHANNELS), jnp.int32)
+    own, differences = SURROUNDINGS.differences(around, jnp.arange(PLACES, dtype=jnp.int32)[None], black)
+    return own[0, place] + differences[0, place] @ SURROUNDINGS.first_weights()[SURROUNDINGS.phase[place]]
+
+  pixel = IMAGES[0, 2, 1]
+  before, above = IMAGES[0, 2, 0], IMAGES[0, 1, 1]
+  first = (2 * SIZE + 1) * CHANNELS
+  assert forecast(first) == pytest.approx((before[0] + above[0]) / 2)
+  assert forecast(first + 1) == pytest.approx(before[1] + pixel[0] - before[0])
+  assert forecast(first + 2) == pytest.approx(before[2] + pixel[1] - before[1])
+
+
+@functools.cache
+def params():
+  """Not as they start, so that every weight counts."""
+  rng = np.random.default_rng(1)
+  fresh = jax.jit(MODEL.init)(jax.random.key(0))
+  return jax.tree.map(lambda x: x.astype(jnp.float64) + rng.normal(scale=0.02, size=x.shape), fresh)
+
+
+@functools.cache
+def expected():
+  """Hidden states of the images, all places at once."""
+  return np.asarray(jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(TOKENS)}))
+
+
+def test_it_changes_what_is_predicted():
+  there = params()
+  without = {**there, 'forecast': jax.tree.map(jnp.zeros_like, there['forecast'])}
+  hidden = jax.jit(MODEL.hidden)(without, {'source': SOURCES, 'target': jnp.asarray(TOKENS)})
+  assert np.abs(np.asarray(hidden) - expected()).max() > 0.1
+
+
+def test_over_a_cache_it_is_what_it_is_in_training():
+  """Rows that go on by different numbers of tokens, and round the ring."""
+  shifted = np.pad(TOKENS, ((0, 0), (1, 4)))
+  cache = MODEL.init_cache(params(), MODEL.encode(params(), SOURCES), ROWS, Capacity(PLACES + 4, 4))
+  step = jax.jit(lambda tokens, cache: MODEL.apply(params(), tokens, causal(4), cache))
+  done, rng = np.zeros(ROWS, np.int32), np.random.default_rng(2)
+  while (done + 4 <= PLACES).all():
+    tokens = np.stack([row[at : at + 4] for row, at in zip(shifted, done, strict=True)])
+    hidden, _, cache = step(jnp.asarray(tokens), cache)
+    for row, at in enumerate(done):
+      np.testing.assert_allclose(hidden[row], expected()[row, at : at + 4], rtol=1e-9, atol=1e-9)
+    count = rng.integers(1, 5, ROWS).astype(np.int32)
+    cache, done = cache.commit(None, jnp.asarray(count)), done + count
+
+
+def test_a_node_of_a_tree_sees_its_own_ancestors():
+  """Two children of one node, each with a child, behind 20 tokens: both paths as if they stood alone."""
+  begun, paths = 20, ((1, 3), (2, 4))
+  nodes = Nodes(
+    parents=np.array([-1, 0, 0, 1, 2], np.int32),
+    depths=np.array([0, 1, 1, 2, 2], np.int32),
+    mask=np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 1]], bool),
+  )
+  shifted = np.pad(TOKENS, ((0, 0), (1, 0)))
+  cache = MODEL.init_cache(params(), MODEL.encode(params(), SOURCES), ROWS, Capacity(PLACES, begun))
+  cache = MODEL.apply(params(), jnp.asarray(shifted[:, :begun]), causal(begun), cache)[2]
+  cache = cache.commit(None, jnp.full(ROWS, begun, jnp.int32))
+  tokens = np.concatenate([shifted[:, begun : begun + 1], RNG.integers(0, 256, (ROWS, 4))], axis=1).astype(np.int32)
+  hidden = MODEL.apply(params(), jnp.asarray(tokens), nodes, cache)[0]
+  for path in paths:
+    text = np.concatenate([shifted[:, 1 : begun + 1], tokens[:, path], np.zeros((ROWS, 1), np.int32)], axis=1)
+    alone = jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(text)})
+    np.testing.assert_allclose(hidden[:, (0, *path)], alone[:, begun : begun + 3], rtol=1e-9, atol=1e-9)
+
+
+def test_programs_of_one_and_of_several_images_agree():
+  """XLA's CPU backend once mixed up the rows of a batch here, where weights were looked up by phase."""
+  together = jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(TOKENS)})
+  for row in range(ROWS):
+    alone = MODEL.hidden(params(), {'source': SOURCES[row : row + 1], 'target': jnp.asarray(TOKENS[row : row + 1])})
+    np.testing.assert_allclose(together[row], alone[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'words'), [({'grid': False}, 'grid=False is not possible'), ({'block_length': 8}, 'a multiple of 12')]
+)
+def test_sizes_that_allow_no_forecast_are_named(settings, words):
+  with pytest.raises(fd.UserError, match=words):
+    ImageTransformerConfig(**{**vars(CONFIG), **settings})
