@@ -29,7 +29,8 @@ regime (the paper's columns)
   finetune   heads and base trained together; with acceptance within 2 intensities: Both
 
 Beside the paper's acceptance within 2 stands the same with each guess at the middle of the five intensities that are
-likeliest together (the rule window-2).
+likeliest together (the rule window-2); and, for a base whose inputs tell a forecast of each intensity (all scales but
+faces16 and celeba), blocks that this forecast guesses, without heads (table.forecast).
 """
 
 from configs.common import locked, parse_arg
@@ -46,6 +47,7 @@ SMALL = {  # dropout is for the paper's million steps
   'block_length': 96,  # a row of pixels: what lies above is in sight
   'dtype': 'float32',
 }
+TOLD = {'grid': True, 'forecast': True}  # what inputs tell besides, which the paper's do not
 
 
 def get_config(arg=''):
@@ -62,12 +64,12 @@ def tiny():
   """2,000 windows of four photographs."""
   return {
     'data': images('embedded', rows=2),
-    'model': {**SMALL, 'd_model': 64, 'd_ff': 256, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2},
+    'model': {**SMALL, **TOLD, 'd_model': 64, 'd_ff': 256, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2},
     'train': trained(steps=400, warmup=50, every=100, constant=0.15),
     'freeze': trained(steps=150, warmup=25, every=50, constant=0.1),
     'finetune': trained(steps=150, warmup=25, every=50, constant=0.05),
     'heads': heads(d_ff=128, p1_share=0.5, draw='all', dropout=0.0),
-    'table': table(ks=(2, 4), taus=(1, 2, 4), images=8, rows=8, timed=1),
+    'table': table(ks=(2, 4), taus=(1, 2, 4), images=8, rows=8, timed=1, forecast=(4, 10)),
   }
 
 
@@ -76,12 +78,12 @@ def smoke():
   return {
     **tiny(),
     'data': images('embedded', rows=2, max_train=20),
-    'model': {**SMALL, 'd_model': 16, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
+    'model': {**SMALL, **TOLD, 'd_model': 16, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
     'train': trained(steps=4, warmup=2, every=2),
     'freeze': trained(steps=2, warmup=2, every=2),
     'finetune': trained(steps=2, warmup=2, every=2),
     'heads': heads(d_ff=16, draw='all', dropout=0.0),
-    'table': table(ks=(2, 4), taus=(2, 8), images=2, rows=2, timed=1),
+    'table': table(ks=(2, 4), taus=(2, 8), images=2, rows=2, timed=1, forecast=(4,)),
   }
 
 
@@ -105,7 +107,7 @@ def faces32():
   small = faces16()
   return {
     'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False, moved=1),
-    'model': {**small['model'], 'size': 32, 'block_length': 96, 'forecast': True},
+    'model': {**small['model'], **TOLD, 'size': 32, 'block_length': 96},
     'distill': {'images': 2400},  # what fine-tuning sees once
     'train': annealed(steps=4000, warmup=200, constant=2e-3, every=400),
     'freeze': annealed(steps=400, warmup=50, constant=1e-3, every=200),

@@ -2,7 +2,8 @@
 
   python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2] [--output=large.png]
 
-The workdir is that of a finished image run (experiments.table2); a base without heads decodes greedily. A picture whose
+The workdir is that of a finished image run (experiments.table2). A base without heads guesses by its own forecast,
+or decodes greedily where it makes none. A picture whose
 sides are no multiples of 8 is continued at its edges, and cut again. Tiles do not know of each other: seams may show.
 """
 

@@ -64,13 +64,19 @@ def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:
   k = max(settings.ks)
   images = workdir / 'images'
   greedy = images / f'{settings.split}-k1-regular-exact.npz'
-  both = images / f'{settings.split}-k{k}-finetune-{within(TAU)}.npz'
-  if greedy.is_file() and both.is_file():
-    with np.load(greedy) as plain, np.load(both) as blockwise:
-      columns = [blockwise['input'], plain['output'], blockwise['output'], blockwise['original']]
-      titles = ('input', 'greedy', f'k = {k}, fine-tuned, within {TAU}', 'original')
-      rows = list(zip(*(column[:SHOWN] for column in columns), strict=True))
-      image_figures.sheet(rows, workdir / 'samples.png', titles)
-      image_figures.block_map(blockwise['output'][0], blockwise['block_sizes'][0], workdir / 'calls.png')
+  kinds = {'finetune': 'fine-tuned', FORECAST: 'by forecast'}
+  blockwise = {name: images / f'{settings.split}-k{k}-{regime}-{within(TAU)}.npz' for regime, name in kinds.items()}
+  blockwise = {name: path for name, path in blockwise.items() if path.is_file()}
+  if greedy.is_file() and blockwise:
+    with np.load(greedy) as plain:
+      columns = {'input': plain['input'], 'greedy': plain['output']}
+      last = plain['original']
+    for name, path in blockwise.items():
+      with np.load(path) as made:
+        columns[f'k = {k}, {name}, within {TAU}'] = made['output']
+        image_figures.block_map(made['output'][0], made['block_sizes'][0], workdir / 'calls.png')
+    columns['original'] = last
+    rows = list(zip(*(column[:SHOWN] for column in columns.values()), strict=True))
+    image_figures.sheet(rows, workdir / 'samples.png', tuple(columns))
     drawn += ['samples.png', 'calls.png']
   return drawn

@@ -10,7 +10,7 @@ import rich.progress as bars
 from jaxtyping import UInt8
 
 import fastdec as fd
-from experiments.papers.stern2018.images import pictures_of, rule_of, strategy_of
+from experiments.papers.stern2018.images import forecast_of, pictures_of, rule_of, strategy_of
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import Blocks, count_blocks
@@ -18,6 +18,7 @@ from fastdec.files import whole_file
 from fastdec.models.image_transformer import ImageTransformer
 
 SIDE = 8
+FORECAST = 16  # intensities of a block that a base without heads guesses, if it can
 Picture = UInt8[np.ndarray, 'height width 3']
 
 
@@ -83,7 +84,7 @@ def joined(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
 
 
 class Upscaler:
-  """A model of tiles with its heads, if it has any.
+  """A model of tiles with its heads, if it has any; else guesses are its own forecast, if it makes one.
 
   Args:
     workdir: of a finished image run.
@@ -100,8 +101,10 @@ class Upscaler:
     self.model, self.params = folder.model, folder.params()
     if not isinstance(self.model, ImageTransformer):
       raise UserError(f'{workdir} holds a {type(self.model).__name__}: give the workdir of an image run')
-    heads = (folder.heads, folder.head_params()) if folder.has_heads else None
-    self.strategy = fd.Greedy() if heads is None else strategy_of(heads, None, rule)
+    if folder.has_heads:
+      self.strategy = strategy_of((folder.heads, folder.head_params()), None, rule)
+    else:
+      self.strategy = forecast_of(FORECAST, rule) if self.model.forecasts else fd.Greedy()
     self.rows, self.seconds = rows, 0.0
     self.blocks: Blocks | None = None  # of the last picture
 

@@ -18,11 +18,12 @@ from tests.experiments.conftest import ROOT, run
 
 SETTINGS = {
   'data.max_train': 4,
-  'model.d_model': 8,
+  'model.d_model': 16,
   'model.d_ff': 8,
   'model.heads': 1,
   'heads.d_ff': 8,
   'table.ks': (2,),
+  'table.forecast': (2,),
   'table.taus': (9,),
   'table.images': 2,
   'table.repeats': 1,
@@ -42,6 +43,8 @@ def test_the_graph_of_table_2(tmp_path):
   assert {node.name: ' '.join(node.needs) for node in nodes} == {
     'base': '',
     'cells-k1-regular-dev': 'base',
+    'cells-k4-forecast-dev': 'base',  # nothing is trained
+    'sweep-k4-forecast-dev': 'base',
     'k4-regular': 'base',  # serves k = 2 too
     'cells-k2-regular-dev': 'k4-regular',
     'cells-k4-regular-dev': 'k4-regular',
@@ -58,10 +61,13 @@ def test_the_sweep_is_of_the_largest_k(tmp_path):
   experiment = images.ImageExperiment.of(celeba.get_config('scale=faces32'))
   groups = image_page.table2_cells(experiment)
   sweep = [group for group in groups if group.kind == 'sweep']
-  assert {(group.k, group.regime) for group in sweep} == {(10, 'regular'), (10, 'finetune')}
+  assert {(group.k, group.regime) for group in sweep} == {(10, 'forecast'), (10, 'regular'), (10, 'finetune')}
   assert all(group.rules == tuple(f'distance-{tau}' for tau in (1, 4, 6, 8)) for group in sweep)
   others = [group for group in groups if group.k > 1 and group not in sweep]
-  assert all(group.rules == ('exact', 'distance-2', 'window-2') for group in others)
+  for group in others:
+    centred = () if group.regime == 'forecast' else ('window-2',)  # a forecast has no likeliest window
+    assert group.rules == ('exact', 'distance-2', *centred)
+  assert [group.k for group in others if group.regime == 'forecast'] == [2, 4, 6, 8, 10, 16, 24]
 
 
 def test_all_rules_are_one_program():
@@ -104,6 +110,8 @@ def test_a_window_is_a_distance_with_other_guesses():
   ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: leave source_size out, and let size be data.side, 32'),
   ({'data.side': 16}, 'let size be data.side, 16'),
   ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
+  ({'table.forecast': (1,)}, r'config.table.forecast\[0\]=1'),
+  ({'model.forecast': False}, 'with config.model.forecast=False is not possible: give forecast=()'),
   ({'data.kind': 'jpeg'}, "config.data.kind='jpeg'"),
   ({'data.rows': 0}, 'config.data.rows=0'),
 ])  # fmt: skip
@@ -129,8 +137,11 @@ def test_a_table_with_all_that_belongs_to_it(table):
   found = cells.latest(cells.read(workdir / 'results.jsonl', BlockwiseCell))
   rules = ('exact', 'distance-2', 'window-2', 'distance-9')
   keys = {(1, 'regular', 'exact'), *((2, regime, rule) for regime in ('regular', 'finetune') for rule in rules)}
+  keys |= {(2, 'forecast', rule) for rule in rules if rule != 'window-2'}
   assert set(found) == keys and all(cell.error is None and cell.outputs == 2 for cell in found.values())
   frozen = found[2, 'regular', 'exact']
+  forecast = found[2, 'forecast', 'exact']
+  assert forecast.models == found[1, 'regular', 'exact'].models and forecast.same_as_greedy == 1 and forecast.speedup
   assert frozen.same_as_greedy == 1 and frozen.psnr == found[1, 'regular', 'exact'].psnr
   blocks = [found[2, 'finetune', rule].mean_block_size for rule in ('exact', 'distance-2', 'distance-9')]
   assert 1 <= blocks[0] <= blocks[1] <= blocks[2] <= 2
