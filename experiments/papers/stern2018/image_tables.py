@@ -157,7 +157,7 @@ def tau_table(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 def heads_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """How often each head is right, of every finished model with heads."""
-  shown = in_order(cell for cell in _finished(cells) if cell.head_accuracy and cell.rule == 'exact')
+  shown = in_order(cell for cell in _finished(cells) if cell.k > 1 and cell.regime != FORECAST and cell.rule == 'exact')
   return dataclasses.replace(HEADS, notes=(*own_note(shown), *HEADS.notes)).of(shown)
 
 
