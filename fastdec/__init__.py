@@ -6,7 +6,7 @@ from fastdec.decoding.beam.search import Beam
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
-from fastdec.decoding.methods.forecast import LinearForecast
+from fastdec.decoding.methods.forecast import LinearForecast, fit_forecast
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.jacobi import Jacobi
@@ -67,6 +67,7 @@ __all__ = [
   'build_pool',
   'decode',
   'decode_each',
+  'fit_forecast',
   'load',
   'load_draft',
   'load_heads',

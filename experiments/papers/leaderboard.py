@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from experiments.lab import cells
 from experiments.lab.report import Column, Drawn, Table
 from experiments.papers.drafts.cells import DRAFTERS, DraftCell
-from experiments.papers.stern2018.cells import FORECAST, REGIMES, BlockwiseCell
+from experiments.papers.stern2018.cells import REGIMES, UNTRAINED, BlockwiseCell
 
 
 class Score(NamedTuple):
@@ -59,7 +59,8 @@ def of_blockwise(cell: BlockwiseCell) -> Score | None:
   """Of heads with exact acceptance, in a chain or a tree."""
   if cell.k == 1 or cell.mean_block_size is None or not (cell.rule == 'exact' or cell.rule.startswith('tree-')):
     return None
-  kind = 'the linear forecast' if cell.regime == FORECAST else f'blockwise, {REGIMES[cell.regime].lower()}'
+  name = REGIMES[cell.regime].lower()
+  kind = f'linear {name}' if cell.regime in UNTRAINED else f'blockwise, {name}'
   what = f'{kind}, k = {cell.k}'
   if cell.rule != 'exact':
     what += f', a tree of {cell.rule.removeprefix("tree-")} nodes'

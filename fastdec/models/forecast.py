@@ -17,13 +17,14 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from fastdec.models.layers import Dense
 
 CHANNELS = 3
 PIXELS = ((0, -1), (-1, 0), (0, -2), (-1, -1), (-1, 1), (-1, 2))  # as rows down and columns along
 SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
+FITTED_AT_ONCE = 64  # images
 UNIT = 16.0  # intensities: differences are told to the network in these
 
 
@@ -101,6 +102,38 @@ class Surroundings:
     others = pixels - jnp.tile(covering, len(SMALL))
     own = jnp.take_along_axis(covering, (places % CHANNELS)[..., None], axis=2)[..., 0]
     return own, jnp.concatenate([written, others], axis=-1)
+
+
+def fitted(
+  surroundings: Surroundings, pictures: UInt8[np.ndarray, 'n s s 3'], images: UInt8[np.ndarray, 'n h h 3']
+) -> Float[np.ndarray, 'phases width']:
+  """The weights whose forecasts of these images have the least squared error, in float32."""
+  by_phase = np.argsort(surroundings.phase, kind='stable').reshape(surroundings.phases, -1)
+  squares = np.zeros((surroundings.phases, surroundings.width, surroundings.width))
+  products = np.zeros(squares.shape[:2])
+  for first in range(0, len(images), FITTED_AT_ONCE):
+    chunk = slice(first, first + FITTED_AT_ONCE)
+    square, product = _normal_equations(surroundings, by_phase, _flat(pictures[chunk]), _flat(images[chunk]))
+    squares += square
+    products += product
+  squares += np.eye(surroundings.width)  # what never differs has no weight
+  return np.linalg.solve(squares, products[..., None])[..., 0].astype(np.float32)
+
+
+def _normal_equations(
+  surroundings: Surroundings,
+  by_phase: Int[np.ndarray, 'p m'],
+  small: Int[Array, 'b s'],
+  tokens: Int[Array, 'b t'],
+) -> tuple[Float[Array, 'p f f'], Float[Array, 'p f']]:
+  places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+  own, differences = surroundings.differences(around_all(surroundings, tokens), places, small)
+  given, wanted = differences[:, by_phase], (tokens - own)[:, by_phase]
+  return jnp.einsum('bpmf,bpmg->pfg', given, given), jnp.einsum('bpmf,bpm->pf', given, wanted)
+
+
+def _flat(pictures: UInt8[np.ndarray, 'b h h 3']) -> Int[Array, 'b t']:
+  return jnp.asarray(pictures.reshape(len(pictures), -1), jnp.int32)
 
 
 class Forecast(nn.Module):

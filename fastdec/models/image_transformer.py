@@ -22,7 +22,7 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.forecast import Forecast, Surroundings, around_all, around_nodes
+from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_nodes, fitted
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
@@ -30,7 +30,7 @@ from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table, constrain
 
-INTENSITIES, CHANNELS = 256, 3
+INTENSITIES = 256
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
 PHASES = 6  # numbers that tell the channel, and the place within a source pixel
 TOLD = 2.0  # as the embedding of the token before is 1: how loud a forecast is
@@ -329,7 +329,12 @@ class ImageTransformer:
     return self.config.forecast
 
   def forecast(
-    self, params: Params, memory: Picture, written: Int[Array, 'b t'], places: Int[Array, 'b n']
+    self,
+    params: Params,
+    memory: Picture,
+    written: Int[Array, 'b t'],
+    places: Int[Array, 'b n'],
+    weights: Float[Array | np.ndarray, 'phases width'] | None = None,
   ) -> Float[Array, 'b n']:
     """What is forecast at some places, in float32, where all before them are written.
 
@@ -338,10 +343,19 @@ class ImageTransformer:
       memory: as `encode` makes it.
       written: intensities from the first on.
       places: 0 to `fixed_length` - 1.
+      weights: other ones than the model's, as `fit_forecast` gives them.
     """
+    if weights is not None:
+      params = {**params, 'forecast': {**params['forecast'], 'weights': weights}}
     index = jnp.asarray(self.config.surroundings.index)[places].clip(0)
     around = jnp.take_along_axis(written[:, None], index, axis=2)
     return self._call(params, around, places, memory.pixels, method='forecast_at')
+
+  def fit_forecast(
+    self, pictures: UInt8[np.ndarray, 'n s s 3'], images: UInt8[np.ndarray, 'n h h 3']
+  ) -> Float[np.ndarray, 'phases width']:
+    """Weights for `forecast` by least squares on images, such as this model's own."""
+    return fitted(self.config.surroundings, pictures, images)
 
   def init_cache(self, params: Params, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
     """An empty ring over the small picture's keys and values."""

@@ -47,10 +47,10 @@ def describe(strategy: Any) -> dict[str, Any]:
   """
   if type(strategy) not in STRATEGIES:
     raise UserError(f'{type(strategy).__name__} cannot be saved: of strategies, {_names(STRATEGIES)}')
-  if getattr(strategy, 'pool', None) is not None:
-    raise UserError(
-      f'{type(strategy).__name__} has a pool, which is not saved with it: leave it out, and give it again'
-    )
+  for name, what in (('pool', 'a pool, which is'), ('weights', 'weights of its own, which are')):
+    if getattr(strategy, name, None) is not None:
+      kind = type(strategy).__name__
+      raise UserError(f'{kind} has {what} not saved with it: leave {name} out, and give it again')
   return _described(strategy, leave_out=_part_field(type(strategy).__name__))
 
 

@@ -8,13 +8,16 @@ from typing import ClassVar
 from experiments.lab.cells import Cell
 from fastdec.errors import UserError
 
-FORECAST = 'forecast'  # without heads, on the base as it is: the linear forecast of an image model guesses
+# Without heads, on the base as it is: the linear forecast of an image model guesses, by the weights that the base
+# reads, or by others, fitted to what it writes.
+UNTRAINED = FORECAST, FITTED = 'forecast', 'fitted'
 REGIMES = {
   'regular': 'Regular',
   'distil': 'Distillation',
   'finetune': 'Fine tuning',
   'both': 'Both',
   FORECAST: 'Forecast',
+  FITTED: 'Forecast, fitted',
 }
 RULE = r'exact|(top|min|beam|tree|window)-[1-9]\d*|distance-(0|[1-9]\d*)'
 Key = tuple[int, str, str]

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from experiments.lab.cells import latest
 from experiments.papers.stern2018 import published
-from experiments.papers.stern2018.cells import FORECAST, REGIMES, BlockwiseCell, Key
+from experiments.papers.stern2018.cells import FITTED, FORECAST, REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.tables import TREE, columns
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
@@ -21,11 +21,12 @@ COLOURS = {
   'finetune': VERMILION,
   'both': GREEN,
   FORECAST: ORANGE,
+  FITTED: PURPLE,
 }  # a colour is a regime, ...
 RULES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), TREE: ('D', '-.'), 'distance-2': ('^', '--')}
 OTHER_RULE = ('P', '-.')  # ... a marker and a line are a rule
 TRANSLATION, IMAGES = ('both', 'exact'), ('finetune', 'distance-2')  # what Figure 4 is about
-BY_FORECAST = (FORECAST, 'distance-2')
+BY_FORECAST, BY_FITTED = ((regime, 'distance-2') for regime in (FORECAST, FITTED))
 
 
 def style(regime: str, rule: str) -> Style:
@@ -70,7 +71,12 @@ def speedups(cells: Iterable[BlockwiseCell], path: Path) -> None:
   Of the cells it shows translation distilled and fine-tuned, with exact acceptance, and images fine-tuned, or by
   forecast, with a distance of 2.
   """
-  ours: dict[tuple[str, str], dict[int, tuple[float, float]]] = {TRANSLATION: {}, IMAGES: {}, BY_FORECAST: {}}
+  ours: dict[tuple[str, str], dict[int, tuple[float, float]]] = {
+    TRANSLATION: {},
+    IMAGES: {},
+    BY_FORECAST: {},
+    BY_FITTED: {},
+  }
   for _, cell in sorted(latest(cells).items()):
     series = cell.regime, cell.rule
     if series in ours and cell.mean_block_size is not None and cell.speedup is not None:
@@ -82,6 +88,7 @@ def speedups(cells: Iterable[BlockwiseCell], path: Path) -> None:
     (ours[TRANSLATION], 'ours, translation', Style(GREEN, 'o', '-')),
     (ours[IMAGES], 'ours, images', Style(VERMILION, '^', '-')),
     (ours[BY_FORECAST], 'ours, images by forecast', Style(ORANGE, 'v', '-')),
+    (ours[BY_FITTED], 'ours, images by a fitted forecast', Style(SKY, 'P', '-')),
     (published.FIGURE4, 'Stern et al. 2018, translation', Style(drawing.PUBLISHED, 's', '--')),
     (published.FIGURE4_IMAGES, 'Stern et al. 2018, images, the peak', Style(PURPLE, 'D', '')),
   ):

@@ -13,7 +13,7 @@ from experiments.lab.against_plain import spaced
 from experiments.lab.conditions import Conditions
 from experiments.lab.model_text import without_heads
 from experiments.lab.packing import packed
-from experiments.papers.stern2018.cells import FORECAST, BlockwiseCell
+from experiments.papers.stern2018.cells import FITTED, UNTRAINED, BlockwiseCell
 from experiments.papers.stern2018.images import (
   DEV_IMAGES,
   TAU,
@@ -23,6 +23,7 @@ from experiments.papers.stern2018.images import (
   pictures_of,
   strategy_of,
 )
+from experiments.papers.stern2018.own_images import open_own
 from experiments.papers.stern2018.text_measure import clock
 from fastdec import folders, gate
 from fastdec.data.images.corpus import shrink, written_batches
@@ -75,11 +76,13 @@ class ImageMeasuring:
     All rules but those with a window run in the same compiled programs, timed in turn with the same model's greedy.
     """
     content, (model, params) = folders.content(workdir), packed(*folders.load(workdir))
-    heads = None if k == 1 or regime == FORECAST else packed(*folders.load_heads(workdir))
+    heads = None if k == 1 or regime in UNTRAINED else packed(*folders.load_heads(workdir))
+    strategies: dict[str, Any] = {}
     if heads is not None:
       strategies = {rule: strategy_of(heads, k, rule) for rule in rules}
-    else:
-      strategies = {rule: forecast_of(k, rule) for rule in rules} if regime == FORECAST else {}
+    elif regime in UNTRAINED:
+      weights = self._fitted if regime == FITTED else None
+      strategies = {rule: forecast_of(k, rule, weights) for rule in rules}
     timings = self._timings(model, params, strategies)
     greedy = self._greedy(model, params, content)
     more: dict[str, str] = {}
@@ -103,6 +106,12 @@ class ImageMeasuring:
   def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
     return f'k={cell.k} {cell.regime} {cell.rule}: mean block {cell.mean_block_size:.2f}, PSNR {cell.psnr:.2f} dB'
+
+  @functools.cached_property
+  def _fitted(self) -> np.ndarray:
+    """Weights of a forecast that are fitted to what the base wrote of small training images."""
+    own = open_own(pathlib.Path(self.experiment.own))
+    return fd.fit_forecast(self.material.model, own.source, own.written)
 
   def _timings(self, model: Any, params: Any, strategies: dict[str, Any]) -> dict[str, Any]:
     table = self.experiment.table

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.papers.stern2018 import figures, image_figures
-from experiments.papers.stern2018.cells import FORECAST, BlockwiseCell
+from experiments.papers.stern2018.cells import FITTED, FORECAST, BlockwiseCell
 from experiments.papers.stern2018.image_measure import ImageMeasuring
 from experiments.papers.stern2018.images import TAU, ImageExperiment
 from experiments.papers.stern2018.page import BlockwisePage, ModelCells
@@ -18,10 +18,11 @@ def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
   """The cells of Table 2 and of forecasts, then, for the largest k, those of the sweep."""
   table = experiment.table
   found = [ModelCells(1, 'regular', ('exact',), table.split)]
-  found += [ModelCells(k, FORECAST, FORECASTS, table.split) for k in table.forecast]
+  forecasts = [FORECAST, *[FITTED] * bool(experiment.own)] if table.forecast else []
+  found += [ModelCells(k, regime, FORECASTS, table.split) for regime in forecasts for k in table.forecast]
   found += [ModelCells(k, regime, COLUMNS, table.split) for regime in table.regimes for k in table.ks]
   if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
-    swept = [FORECAST] * (max(table.ks) in table.forecast) + list(table.regimes)
+    swept = forecasts * (max(table.ks) in table.forecast) + list(table.regimes)
     found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in swept]
   return found
 
@@ -64,7 +65,7 @@ def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:
   k = max(settings.ks)
   images = workdir / 'images'
   greedy = images / f'{settings.split}-k1-regular-exact.npz'
-  kinds = {'finetune': 'fine-tuned', FORECAST: 'by forecast'}
+  kinds = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
   blockwise = {name: images / f'{settings.split}-k{k}-{regime}-{within(TAU)}.npz' for regime, name in kinds.items()}
   blockwise = {name: path for name, path in blockwise.items() if path.is_file()}
   if greedy.is_file() and blockwise:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from experiments.lab.cells import latest
 from experiments.lab.report import Column, Drawn, Table
 from experiments.papers.stern2018 import published
-from experiments.papers.stern2018.cells import FORECAST, REGIMES, BlockwiseCell
+from experiments.papers.stern2018.cells import FITTED, FORECAST, REGIMES, UNTRAINED, BlockwiseCell
 from experiments.papers.stern2018.entries import (
   CONDITIONS,
   ROUNDS_NOTE,
@@ -31,7 +31,12 @@ COLUMNS = {
   ('finetune', 'exact'): 'Fine tuning',
   ('finetune', 'distance-2'): 'Both',
 }
-FORECASTS = {(FORECAST, 'exact'): 'Forecast', (FORECAST, 'distance-2'): 'Forecast, within 2'}  # ours alone
+FORECASTS = {  # ours alone
+  (FORECAST, 'exact'): 'Forecast',
+  (FORECAST, 'distance-2'): 'Forecast, within 2',
+  (FITTED, 'exact'): 'Fitted',
+  (FITTED, 'distance-2'): 'Fitted, within 2',
+}
 CENTRED = {('regular', 'window-2'): 'Approximate, centred', ('finetune', 'window-2'): 'Both, centred'}
 PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}  # for `entries.write`
 
@@ -40,8 +45,8 @@ TABLE2_NOTE = (
   ' accept intensities up to 2 away.'
 )
 FORECAST_NOTE = (
-  "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the intensities around; not in"
-  ' the paper.'
+  "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the intensities around; fitted:"
+  ' with weights by least squares on what the base writes of small training images. Not in the paper.'
 )
 CENTRED_NOTE = 'Centred: a guess is the middle of the five intensities that are likeliest together; not in the paper.'
 HEADS_NOTE = (
@@ -134,7 +139,7 @@ def quality_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Block size, speed-up and quality of every finished cell, except cells of other distances than Table 2's."""
   shown = in_order(cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2))
   centred = [CENTRED_NOTE] * any(cell.key[1:] in CENTRED for cell in shown)
-  forecast = [FORECAST_NOTE] * any(cell.regime == FORECAST for cell in shown)
+  forecast = [FORECAST_NOTE] * any(cell.regime in UNTRAINED for cell in shown)
   notes = (*own_note(shown), *centred, *forecast, *bicubic_note(shown), *QUALITY.notes)
   return dataclasses.replace(QUALITY, notes=notes).of(shown)
 
@@ -157,7 +162,8 @@ def tau_table(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 def heads_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """How often each head is right, of every finished model with heads."""
-  shown = in_order(cell for cell in _finished(cells) if cell.k > 1 and cell.regime != FORECAST and cell.rule == 'exact')
+  trained = [cell for cell in _finished(cells) if cell.k > 1 and cell.regime not in UNTRAINED]
+  shown = in_order(cell for cell in trained if cell.rule == 'exact')
   return dataclasses.replace(HEADS, notes=(*own_note(shown), *HEADS.notes)).of(shown)
 
 

@@ -175,9 +175,9 @@ class Pictures:
       check_own(pathlib.Path(self.experiment.own), folder, self.content, self.experiment.data.mirrored)
 
 
-def forecast_of(k: int, name: str) -> fd.LinearForecast:
-  """Blocks guessed by the base's linear forecast, accepted by the rule of this name."""
-  return fd.LinearForecast(k, rule_of(name))
+def forecast_of(k: int, name: str, weights: np.ndarray | None = None) -> fd.LinearForecast:
+  """Blocks guessed by the base's linear forecast, or by one of other weights, accepted by the rule of this name."""
+  return fd.LinearForecast(k, rule_of(name), weights)
 
 
 def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:

@@ -20,7 +20,7 @@ from experiments.lab.conditions import Conditions
 from experiments.lab.page import Group, Page
 from experiments.lab.run import Run
 from experiments.lab.settings import DISTILLED, TUNED, Experiment
-from experiments.papers.stern2018.cells import FORECAST, BlockwiseCell
+from experiments.papers.stern2018.cells import UNTRAINED, BlockwiseCell
 from fastdec import folders
 
 # Conditions of cells, and the settings of the table that they were when a cell was measured.
@@ -95,7 +95,7 @@ class BlockwisePage(Page[BlockwiseCell]):
 
   def run(self, k: int, regime: str) -> Run:
     """The training run whose model serves a k and a regime; a forecast is the base's own."""
-    if regime == FORECAST:
+    if regime in UNTRAINED:
       return self.run(1, 'regular')
     table = self.experiment.table
     if k > 1 and (table.one_run or (regime not in TUNED and self.experiment.heads_for(k).are_nested)):
@@ -185,7 +185,7 @@ class BlockwisePage(Page[BlockwiseCell]):
 
 def _chain(k: int, regime: str) -> list[tuple[int, str]]:
   """A run, after all runs that it comes from, as (k, regime)."""
-  if regime == FORECAST:
+  if regime in UNTRAINED:
     return [(1, 'regular')]
   base = _base_of(k, regime)
   return [*([] if base is None else _chain(*base)), (k, regime)]

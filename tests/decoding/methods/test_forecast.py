@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.models.forecast import around_all
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
-from tests.models.test_forecast import CHANNELS, CONFIG, MODEL, PICTURES, PLACES, SIZE, forecast_by_definition
+from tests.models.test_forecast import (
+  CHANNELS,
+  CONFIG,
+  MODEL,
+  PICTURES,
+  PLACES,
+  SIZE,
+  SURROUNDINGS,
+  forecast_by_definition,
+)
 from tests.models.test_forecast import in_float64 as in_float64  # for all tests here
 from tests.models.test_forecast import params as random_params
 
@@ -73,3 +83,33 @@ def test_mistakes():
   there = jax.jit(plain.init)(jax.random.key(0))
   with pytest.raises(fd.UserError, match='makes no forecasts'):
     fd.decode(plain, there, PICTURES, fd.LinearForecast(4))
+
+
+def test_weights_are_fitted_by_least_squares():
+  """As NumPy does it, for each channel and place within a source pixel alone."""
+  rng = np.random.default_rng(5)
+  images = rng.integers(0, 256, (400, SIZE, SIZE, CHANNELS)).astype(np.uint8)
+  pictures = rng.integers(0, 256, (400, *PICTURES.shape[1:])).astype(np.uint8)
+  around = around_all(SURROUNDINGS, jnp.asarray(images.reshape(400, -1), jnp.int32))
+  own, differences = SURROUNDINGS.differences(
+    around, jnp.arange(PLACES, dtype=jnp.int32)[None], jnp.asarray(pictures.reshape(400, -1), jnp.int32)
+  )
+  found = fd.fit_forecast(MODEL, pictures, images)
+  wanted = images.reshape(400, -1) - np.asarray(own)
+  for phase in range(SURROUNDINGS.phases):
+    there = SURROUNDINGS.phase == phase
+    x, y = np.asarray(differences)[:, there].reshape(-1, SURROUNDINGS.width), wanted[:, there].reshape(-1)
+    ridge = np.concatenate([x, np.eye(SURROUNDINGS.width)]), np.concatenate([y, np.zeros(SURROUNDINGS.width)])
+    np.testing.assert_allclose(found[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_fitted_weights_guess_and_write_the_same_image():
+  greedy = fd.decode(MODEL, random_params(), PICTURES, fd.Greedy())
+  images = np.asarray(greedy.tokens).reshape(-1, SIZE, SIZE, CHANNELS).astype(np.uint8)
+  weights = fd.fit_forecast(MODEL, PICTURES, images)
+  out = decoded(fd.LinearForecast(4, weights=weights))
+  np.testing.assert_array_equal(out.tokens, greedy.tokens)
+  everything = decoded(fd.LinearForecast(4, EVERYTHING, weights))
+  assert (np.asarray(everything.tokens) != np.asarray(decoded(fd.LinearForecast(4, EVERYTHING)).tokens)).any()
+  with pytest.raises(fd.UserError, match=r'outputs must be uint8\[3, 4, 4, 3\]'):
+    fd.fit_forecast(MODEL, PICTURES, images[:2])
