@@ -167,6 +167,14 @@ def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Arr
   return tokens[:, jnp.asarray(surroundings.index[: tokens.shape[1]]).clip(0)]
 
 
+def around_chain(
+  surroundings: Surroundings, places: Int[Array, 'b n'], tokens: Float[Array, 'b s']
+) -> Int[Array, 'b n a']:
+  """What lies around the places of a chain's nodes: the token of place p lies in slot p + 1 of the ring."""
+  index = jnp.asarray(surroundings.index)[places]
+  return jnp.take_along_axis(tokens[:, None], (index + 1) % tokens.shape[1], axis=2).astype(places.dtype)
+
+
 def around_nodes(
   surroundings: Surroundings,
   places: Int[Array, 'b n'],
@@ -174,7 +182,7 @@ def around_nodes(
   tokens: Float[Array, 'b s'],
   sees: Bool[Array, 'b n s'],
 ) -> Int[Array, 'b n a']:
-  """What lies around the places of nodes, found among the slots that each sees.
+  """What lies around the places of a tree's nodes, found among the slots that each sees.
 
   Args:
     surroundings: of all places.

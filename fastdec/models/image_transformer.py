@@ -22,7 +22,7 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_nodes, fitted
+from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_chain, around_nodes, fitted
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
@@ -152,15 +152,20 @@ class Network(Stacks):
     memory: Memory,
     cache: LocalCache,
     mask: Bool[Array, 'b n s'],
+    is_chain: bool,
     taps: tuple[int, ...],
   ) -> Any:
     """`decode` over a cache, with what stands beside the embeddings."""
     beside, last = None, ()
     if self.config.forecast:
-      written, there = (x[:, None, :, None].astype(jnp.float32) for x in (positions - 1, tokens))
-      ring = cache.layers[-1].write(written, there, cache.length)
+      place, token = (x[:, None, :, None].astype(jnp.float32) for x in (positions - 1, tokens))
+      ring = cache.layers[-1].write(place, token, cache.length)
       assert isinstance(memory, PictureMemory)
-      around = around_nodes(self.config.surroundings, positions, ring.k[:, 0, :, 0], ring.v[:, 0, :, 0], mask)
+      places, there = ring.k[:, 0, :, 0], ring.v[:, 0, :, 0]
+      if is_chain:
+        around = around_chain(self.config.surroundings, positions, there)
+      else:
+        around = around_nodes(self.config.surroundings, positions, places, there, mask)
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)  # beams of a source lie together
       beside, last = self.foresee(around, positions, pixels), (ring,)
     hidden, states, layers = self.decode(tokens, positions, sees, memory.layers, cache, taps=taps, beside=beside)
@@ -381,7 +386,7 @@ class ImageTransformer:
     mask = local_mask(nodes, own.length, own.slots, own.block)
     sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, sees, memory, own, mask, taps)
+    args = (tokens, positions, sees, memory, own, mask, nodes.is_chain, taps)
     hidden, states, layers = self._call(params, *args, method='decode_seeing')
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
