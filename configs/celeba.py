@@ -19,8 +19,8 @@ scale (2 cores: time for the whole of table2; what to expect)
   smoke      the same at toy size: every step runs, nothing is learnt; about a minute
   faces16    real faces in an npz, shrunk to 16 x 16 (--config.data.path=.../faces32.npz), heads that see more than the
              paper's, one run for all k: about two hours by one core, see docs/results/faces16.md
-  faces32    the same recipe for the faces as they are, without those that have a black corner, and a base that is told a
-             forecast: three hours and a half by one core, see docs/results/faces32.md
+  faces32    the same recipe for the faces as they are, without those that have a black corner, and a base that is told
+             a forecast: three hours and a half by one core, see docs/results/faces32.md
   celeba     the paper's: img2img_transformer_b3 on CelebA as TFDS has prepared it; not for a CPU. The paper: k = 10,
              fine-tuned, approximate: a mean accepted block size of 6.79
 
