@@ -78,7 +78,7 @@ def smoke():
   return {
     **tiny(),
     'data': images('embedded', rows=2, max_train=20),
-    'model': {**SMALL, **TOLD, 'd_model': 16, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
+    'model': {**SMALL, **TOLD, 'd_model': 32, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
     'train': trained(steps=4, warmup=2, every=2),
     'freeze': trained(steps=2, warmup=2, every=2),
     'finetune': trained(steps=2, warmup=2, every=2),

@@ -22,7 +22,7 @@ SETTINGS = {
   'data.side': 16,
   'data.mirrored': True,
   'model.size': 16,
-  'model.d_model': 16,
+  'model.d_model': 32,  # less has no waves to tell intensities apart
   'model.d_ff': 8,
   'model.heads': 1,
   'heads.d_ff': 8,

@@ -18,7 +18,7 @@ from tests.experiments.conftest import ROOT, run
 
 SETTINGS = {
   'data.max_train': 4,
-  'model.d_model': 16,
+  'model.d_model': 32,
   'model.d_ff': 8,
   'model.heads': 1,
   'heads.d_ff': 8,
@@ -106,7 +106,7 @@ def test_a_window_is_a_distance_with_other_guesses():
   ({'table.regimes': ('both',)}, 'regimes has both: images have no teacher'),
   ({'table.taus': (-1,)}, r'config.table.taus\[0\]=-1'),
   ({'model.block_length': 0}, 'block_length=0'),
-  ({'model.heads': 8}, 'a head compares rows and columns by 4 numbers'),
+  ({'model.heads': 16}, 'a head compares rows and columns by 4 numbers'),
   ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: leave source_size out, and let size be data.side, 32'),
   ({'data.side': 16}, 'let size be data.side, 16'),
   ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
