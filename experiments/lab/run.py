@@ -200,10 +200,15 @@ class Run(InWorkdir):
     return carry_out(job, batches, config, width, self.workdir, key, budget, devices, table)
 
   def _base(self, material: Material) -> Job:
-    model, start = self._start(self.base, material) if self.base else (material.model, None)
-    dev = material.dev_batches()
+    smoothing, dev = self.experiment.run(1, self.regime).label_smoothing, material.dev_batches()
+    if self.base:
+      model, start = self._start(self.base, material)
+      task = base_task(model, smoothing, start)
+    else:
+      model = material.model
+      task = dataclasses.replace(base_task(model, smoothing), init=material.init)
     return Job(
-      base_task(model, self.experiment.run(1, self.regime).label_smoothing, start),
+      task,
       lambda params: dev_loss(model, params, dev),
       lambda params: folders.save(self.result, model, params, material.tokenizer_path),
     )

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from jax.sharding import Mesh
+from jaxtyping import Array
 
 from configs.common import to_dataclass
 from fastdec.errors import UserError
@@ -167,6 +168,10 @@ class Material(Protocol):
   @property
   def content(self) -> str:
     """A hash of what people wrote or photographed, wherever it lies."""
+    ...
+
+  def init(self, key: Array) -> Params:
+    """What a base model begins with."""
     ...
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:

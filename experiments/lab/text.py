@@ -7,6 +7,8 @@ import os
 import pathlib
 from typing import Any, Literal, Self
 
+from jaxtyping import Array
+
 from experiments.lab.model_text import check_author, check_greedy, check_written, ids_of, key_of, record_of
 from experiments.lab.settings import Training, at_least
 from fastdec import folders
@@ -16,7 +18,7 @@ from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
-from fastdec.models.api import Model
+from fastdec.models.api import Model, Params
 from fastdec.tokenizers.sentencepiece import Tokenizer
 
 Split = Literal['train', 'dev']  # of what a model wrote
@@ -224,6 +226,10 @@ class Text:
     """Ids of what people wrote."""
     config = self.experiment.data
     return tokens_of(open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache)
+
+  def init(self, key: Array) -> Params:
+    """Fresh parameters."""
+    return self.model.init(key)
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     """Endless packed batches, reshuffled every epoch."""

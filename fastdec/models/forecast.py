@@ -4,8 +4,9 @@ Attention finds neighbours, but must learn to add and subtract what it finds the
 and the small picture say more of a face than an Image Transformer does that has seen each face once. So the network is
 told: each position's input has the forecast beside the token before, and the network learns what the forecast leaves.
 
-Around an intensity lie those of the pixels beside and above it, as far as they are written, of all channels, and the
-channels of its own pixel before it (`PIXELS`); and nine pixels of the small picture. All are taken as differences from
+Around an intensity lie those of the pixels near it (`near`), as far as they are written, of all channels, and the
+channels of its own pixel before it; and nine pixels of the small picture. As the nearest pixels are all that share a
+pixel of the small picture, which is their mean, the last of them is nearly known. All are taken as differences from
 that pixel of the small picture which covers the place: what lies outside the picture differs by nothing. The weights
 are of a channel, and of a place within a pixel of the small picture.
 """
@@ -17,22 +18,31 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
+from fastdec.models.api import Nodes
 from fastdec.models.layers import Dense
 
 CHANNELS = 3
-PIXELS = ((0, -1), (-1, 0), (0, -2), (-1, -1), (-1, 1), (-1, 2))  # as rows down and columns along
 SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
-FITTED_AT_ONCE = 64  # images
+FITTED_AT_ONCE = 32  # images
 UNIT = 16.0  # intensities: differences are told to the network in these
+
+
+def near(ratio: int) -> tuple[tuple[int, int], ...]:
+  """Pixels that may lie around one, as rows down and columns along: at most as far as two may lie apart that one pixel
+  of the small picture covers, `ratio` by `ratio` of them, or 2.
+  """
+  far = max(2, ratio - 1)
+  square = ((down, along) for down in range(-far, 1) for along in range(-far, far + 1))
+  return tuple(place for place in square if place < (0, 0))  # before it, in raster order
 
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
   """Where everything lies around each of size * size * 3 places; arrays of NumPy, made once for a size."""
 
-  index: Int[np.ndarray, 't a']  # places written before: each of `PIXELS`, then the own one; -1: outside, or not yet
+  index: Int[np.ndarray, 't a']  # places written before: each of `near`, then the own one; -1: outside, or not yet
   small: Int[np.ndarray, 't z']  # pixels of the small picture, all channels of each
   phase: Int[np.ndarray, ' t']  # which weights
 
@@ -43,22 +53,22 @@ class Surroundings:
     place = np.arange(size * size * CHANNELS)
     pixel, channel = place // CHANNELS, place % CHANNELS
     row, column = pixel // size, pixel % size
+    ratio = size // source_size
     index = []
-    for down, along in PIXELS:
+    for down, along in near(ratio):
       at_row, at_column = row + down, column + along
       inside = (at_row >= 0) & (at_column >= 0) & (at_column < size)
       for other in range(CHANNELS):
         index.append(np.where(inside, (at_row * size + at_column) * CHANNELS + other, -1))
     for other in range(CHANNELS - 1):  # of the pixel itself
       index.append(np.where(other < channel, pixel * CHANNELS + other, -1))
-    ratio = size // source_size
     small = []
     for down, along in SMALL:
       at_row, at_column = ((at // ratio + step).clip(0, source_size - 1) for at, step in ((row, down), (column, along)))
       small += [(at_row * source_size + at_column) * CHANNELS + other for other in range(CHANNELS)]
     phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
-    joined = np.stack(index, axis=1), np.stack(small, axis=1)
-    return Surroundings(joined[0].astype(np.int32), joined[1].astype(np.int32), phase.astype(np.int32))
+    joined = np.stack(index, axis=1), np.stack(small, axis=1), phase
+    return Surroundings(*(x.astype(np.int32) for x in joined))
 
   @property
   def phases(self) -> int:
@@ -69,18 +79,11 @@ class Surroundings:
     """Differences at each place."""
     return self.index.shape[1] + self.small.shape[1]
 
-  def first_weights(self) -> Float[np.ndarray, 'phases width']:
-    """Weights to begin with: red is the mean of the pixels before and above; green and blue change, from the pixel
-    before, as the channel before them does.
-    """
-    weights = np.zeros((self.phases, self.width), np.float32)
-    before, own = 0, len(PIXELS) * CHANNELS  # where the pixel before, and the own one, stand in `index`
-    red, green, blue = (weights[channel::CHANNELS] for channel in range(CHANNELS))
-    red[:, [before, before + CHANNELS]] = 0.5
-    for channel, rows in ((1, green), (2, blue)):
-      rows[:, [before + channel, own + channel - 1]] = 1
-      rows[:, before + channel - 1] = -1
-    return weights
+  @property
+  def reach(self) -> int:
+    """How many places before its own a forecast reads, at most."""
+    places = np.arange(len(self.index))[:, None]
+    return int((places - np.where(self.index < 0, places, self.index)).max())
 
   def differences(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], small: Int[Array, 'b s']
@@ -97,7 +100,9 @@ class Surroundings:
     middle = SMALL.index((0, 0)) * CHANNELS
     covering = pixels[..., middle : middle + CHANNELS]  # [b, n, c]
     own_pixel = covering[..., : CHANNELS - 1]
-    apart = around - jnp.concatenate([covering] * len(PIXELS) + [own_pixel], axis=-1)
+    apart = around.astype(jnp.float32) - jnp.concatenate(
+      [covering] * (around.shape[2] // CHANNELS) + [own_pixel], axis=-1
+    )
     written = jnp.where(jnp.asarray(self.index)[places] < 0, 0, apart)
     others = pixels - jnp.tile(covering, len(SMALL))
     own = jnp.take_along_axis(covering, (places % CHANNELS)[..., None], axis=2)[..., 0]
@@ -128,7 +133,7 @@ def _normal_equations(
 ) -> tuple[Float[Array, 'p f f'], Float[Array, 'p f']]:
   places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
   own, differences = surroundings.differences(around_all(surroundings, tokens), places, small)
-  given, wanted = differences[:, by_phase], (tokens - own)[:, by_phase]
+  given, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
   return jnp.einsum('bpmf,bpmg->pfg', given, given), jnp.einsum('bpmf,bpm->pf', given, wanted)
 
 
@@ -146,7 +151,9 @@ class Forecast(nn.Module):
 
   def setup(self) -> None:
     self.surroundings = Surroundings.of(self.size, self.source_size)
-    self.weights = self.param('weights', lambda _: jnp.asarray(self.surroundings.first_weights()))
+    shape = self.surroundings.phases, self.surroundings.width
+    # At first what covers the place is forecast. Better than that, to begin with: `fitted` to photographs.
+    self.weights = self.param('weights', lambda _: jnp.zeros(shape, jnp.float32))
     self.read = Dense((self.d_model,), False, self.dtype)
 
   def __call__(
@@ -158,7 +165,8 @@ class Forecast(nn.Module):
     # By the weights of all phases, of which one is taken: where they were looked up, one program of XLA's CPU backend
     # (jax 0.10.2, batches of two, sines behind) mixed up the rows.
     changes = jnp.einsum('bnf,pf->bnp', differences, self.weights, precision='highest')
-    change = jnp.where(phase[..., None] == jnp.arange(len(self.weights)), changes, 0).sum(-1)
+    is_own = phase[..., None] == jnp.arange(len(self.weights), dtype=phase.dtype)[None, None]
+    change = jnp.where(is_own, changes, 0).sum(-1)
     return own + change, self.read(differences / UNIT)
 
 
@@ -167,30 +175,27 @@ def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Arr
   return tokens[:, jnp.asarray(surroundings.index[: tokens.shape[1]]).clip(0)]
 
 
-def around_chain(
-  surroundings: Surroundings, places: Int[Array, 'b n'], tokens: Float[Array, 'b s']
-) -> Int[Array, 'b n a']:
-  """What lies around the places of a chain's nodes: the token of place p lies in slot p + 1 of the ring."""
-  index = jnp.asarray(surroundings.index)[places]
-  return jnp.take_along_axis(tokens[:, None], (index + 1) % tokens.shape[1], axis=2).astype(places.dtype)
-
-
 def around_nodes(
   surroundings: Surroundings,
-  places: Int[Array, 'b n'],
-  written: Float[Array, 'b s'],
-  tokens: Float[Array, 'b s'],
-  sees: Bool[Array, 'b n s'],
+  nodes: Nodes,
+  length: Int[Array, ' b'],
+  tokens: Int[Array, 'b n'],
+  ring: Float[Array, 'b s'],
 ) -> Int[Array, 'b n a']:
-  """What lies around the places of a tree's nodes, found among the slots that each sees.
+  """What lies around the places that nodes predict.
 
   Args:
     surroundings: of all places.
-    places: that the nodes predict.
-    written: the place of the token in each slot, a whole number.
-    tokens: the token in each slot, a whole number.
-    sees: which slots each node sees; of one place it sees at most one.
+    nodes: of a call.
+    length: of what is committed, the start token included: the node at position p holds the token of place p - 1.
+    tokens: the nodes'.
+    ring: the token at position p in slot p modulo s, a whole number; those of a chain's nodes are there already.
   """
-  index = jnp.asarray(surroundings.index)[places]
-  is_there = (index[..., None] == written[:, None, None]) & sees[:, :, None]
-  return jnp.where(is_there, tokens[:, None, None], 0).sum(-1).astype(places.dtype)
+  depths = jnp.broadcast_to(jnp.asarray(nodes.depths), tokens.shape)
+  positions = jnp.asarray(surroundings.index)[length[:, None] + depths] + 1  # of the tokens around
+  written = jnp.take_along_axis(ring[:, None], positions % ring.shape[1], axis=2).astype(tokens.dtype)
+  if nodes.is_chain:
+    return written
+  depth = positions - length[:, None, None]  # of the node that holds the token; negative: committed
+  is_there = (depth[..., None] == depths[:, None, None]) & jnp.asarray(nodes.mask)[..., None, :]
+  return jnp.where(depth < 0, written, jnp.where(is_there, tokens[:, None, None], 0).sum(-1, dtype=tokens.dtype))

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float, Int, Num, Shaped, UInt8
+from jaxtyping import Array, Float, Int, Num, Shaped, UInt8
 
 from fastdec import struct
 from fastdec.cache.memory import Memory, WithMemory
@@ -22,7 +22,7 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_chain, around_nodes, fitted
+from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_nodes, fitted
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
@@ -78,9 +78,6 @@ class ImageTransformerConfig(StackConfig):
       raise UserError(f'grid=True with d_model={self.d_model} is not possible: give {2 * PHASES + 4} or more')
     if self.forecast and not self.grid:
       raise UserError('forecast=True with grid=False is not possible: its weights are of a place within a source pixel')
-    if self.forecast and self.block_length % (self.size * CHANNELS):
-      given = f'forecast=True with block_length={self.block_length}'
-      raise UserError(f'{given} is not possible: give a multiple of {self.size * CHANNELS}, a row of pixels')
 
   @property
   def surroundings(self) -> Surroundings:
@@ -151,21 +148,16 @@ class Network(Stacks):
     sees: Sees,
     memory: Memory,
     cache: LocalCache,
-    mask: Bool[Array, 'b n s'],
-    is_chain: bool,
+    nodes: Nodes,
     taps: tuple[int, ...],
   ) -> Any:
     """`decode` over a cache, with what stands beside the embeddings."""
     beside, last = None, ()
     if self.config.forecast:
-      place, token = (x[:, None, :, None].astype(jnp.float32) for x in (positions - 1, tokens))
-      ring = cache.layers[-1].write(place, token, cache.length)
+      token = tokens[:, None, :, None].astype(jnp.float32)
+      ring = cache.layers[-1].write(token, token[..., :0], cache.length)
       assert isinstance(memory, PictureMemory)
-      places, there = ring.k[:, 0, :, 0], ring.v[:, 0, :, 0]
-      if is_chain:
-        around = around_chain(self.config.surroundings, positions, there)
-      else:
-        around = around_nodes(self.config.surroundings, positions, places, there, mask)
+      around = around_nodes(self.config.surroundings, nodes, cache.length, tokens, ring.k[:, 0, :, 0])
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)  # beams of a source lie together
       beside, last = self.foresee(around, positions, pixels), (ring,)
     hidden, states, layers = self.decode(tokens, positions, sees, memory.layers, cache, taps=taps, beside=beside)
@@ -201,7 +193,8 @@ def ordered_intensities(d: int, room: int = 0) -> Float[Array, 'v d']:
 
 def as_waves(intensities: Float[Array | np.ndarray, '*b'], waves: int) -> Float[Array, '*b w']:
   """Sines, then cosines, of intensities, which need not be whole numbers: `waves` of each, of unit norm together."""
-  angles = 2 * np.pi * intensities[..., None] / np.geomspace(8, 1024, waves).astype(np.float32)
+  periods = np.geomspace(8, 1024, waves).astype(np.float32).reshape(*(1,) * intensities.ndim, waves)
+  angles = 2 * np.pi * intensities[..., None] / periods
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1) * waves**-0.5
 
 
@@ -371,9 +364,10 @@ class ImageTransformer:
     own = LocalCache.empty_ring(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
     seen = Memory(self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool))
     if c.forecast:
-      # What the forecast looks up: keys are places, values the intensities there, whole numbers both.
-      empty = constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data')
-      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(empty, empty)))
+      # What the forecast looks up: keys are the intensities themselves; there are no values.
+      size = c.surroundings.reach + slots.nodes + slots.back if is_known else size
+      tokens = constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data')
+      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(tokens, tokens[..., :0])))
       seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
     return WithMemory(own, seen)
 
@@ -386,7 +380,7 @@ class ImageTransformer:
     mask = local_mask(nodes, own.length, own.slots, own.block)
     sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, sees, memory, own, mask, nodes.is_chain, taps)
+    args = (tokens, positions, sees, memory, own, nodes, taps)
     hidden, states, layers = self._call(params, *args, method='decode_seeing')
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 

@@ -9,7 +9,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.models.api import Capacity, Nodes, causal
-from fastdec.models.forecast import CHANNELS, PIXELS, SMALL, Forecast, Surroundings, around_all
+from fastdec.models.forecast import CHANNELS, SMALL, Forecast, Surroundings, around_all, near
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 
 SIZE, SOURCE, ROWS = 4, 2, 3
@@ -23,7 +23,7 @@ CONFIG = ImageTransformerConfig(
   dropout=0.0,
   source_size=SOURCE,
   size=SIZE,
-  block_length=SIZE * CHANNELS,
+  block_length=8,
   grid=True,
   forecast=True,
   dtype='float64',
@@ -51,14 +51,14 @@ def forecast_by_definition(image, picture, place, weights):
   ratio = SIZE // SOURCE
   covering = picture[row // ratio, column // ratio].astype(float)
   differences = []
-  for down, along in PIXELS:
+  for down, along in near(ratio):
     at = row + down, column + along
     is_inside = at[0] >= 0 and 0 <= at[1] < SIZE
     differences += [image[at][other] - covering[other] if is_inside else 0 for other in range(CHANNELS)]
   differences += [image[row, column][other] - covering[other] if other < channel else 0 for other in (0, 1)]
   for down, along in SMALL:
-    near = picture[min(max(row // ratio + down, 0), SOURCE - 1), min(max(column // ratio + along, 0), SOURCE - 1)]
-    differences += [float(near[other]) - covering[other] for other in range(CHANNELS)]
+    small = picture[min(max(row // ratio + down, 0), SOURCE - 1), min(max(column // ratio + along, 0), SOURCE - 1)]
+    differences += [float(small[other]) - covering[other] for other in range(CHANNELS)]
   phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
   return covering[channel] + weights[phase] @ np.array(differences)
 
@@ -80,18 +80,18 @@ def test_it_reads_nothing_that_is_not_written_yet():
   assert (SURROUNDINGS.index < np.arange(PLACES)[:, None]).all()
 
 
-def test_at_first_red_is_the_mean_of_two_and_the_others_change_as_the_channel_before():
-  def forecast(place):
-    around, black = around_all(SURROUNDINGS, jnp.asarray(TOKENS[:1])), jnp.zeros((1, SOURCE**2 * CHANNELS), jnp.int32)
-    own, differences = SURROUNDINGS.differences(around, jnp.arange(PLACES, dtype=jnp.int32)[None], black)
-    return own[0, place] + differences[0, place] @ SURROUNDINGS.first_weights()[SURROUNDINGS.phase[place]]
+def test_all_that_a_small_pixel_covers_is_near():
+  """The last of 4 x 4 has the other 15 around it."""
+  assert {(down, along) for down in range(-3, 1) for along in range(-3, 1)} - {(0, 0)} <= set(near(4))
+  assert near(2) == near(3)  # two pixels away, at least
+  assert all(place < (0, 0) for place in near(4))
 
-  pixel = IMAGES[0, 2, 1]
-  before, above = IMAGES[0, 2, 0], IMAGES[0, 1, 1]
-  first = (2 * SIZE + 1) * CHANNELS
-  assert forecast(first) == pytest.approx((before[0] + above[0]) / 2)
-  assert forecast(first + 1) == pytest.approx(before[1] + pixel[0] - before[0])
-  assert forecast(first + 2) == pytest.approx(before[2] + pixel[1] - before[1])
+
+def test_it_reaches_back_as_far_as_it_says():
+  """Over two rows and two pixels, to their red."""
+  assert SURROUNDINGS.reach == max(place - min(index[index >= 0], default=place)
+                                   for place, index in enumerate(SURROUNDINGS.index))  # fmt: skip
+  assert Surroundings.of(32, 8).reach == (3 * 32 + 3) * CHANNELS + 2
 
 
 @functools.cache
@@ -158,9 +158,6 @@ def test_programs_of_one_and_of_several_images_agree():
     np.testing.assert_allclose(together[row], alone[0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-  ('settings', 'words'), [({'grid': False}, 'grid=False is not possible'), ({'block_length': 8}, 'a multiple of 12')]
-)
-def test_sizes_that_allow_no_forecast_are_named(settings, words):
-  with pytest.raises(fd.UserError, match=words):
-    ImageTransformerConfig(**{**vars(CONFIG), **settings})
+def test_sizes_that_allow_no_forecast_are_named():
+  with pytest.raises(fd.UserError, match='grid=False is not possible'):
+    ImageTransformerConfig(**{**vars(CONFIG), 'grid': False})

@@ -7,7 +7,9 @@ import pathlib
 import re
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 import fastdec as fd
 from experiments.lab import record
@@ -15,12 +17,13 @@ from experiments.lab.settings import Experiment, Regime, at_least
 from experiments.papers.stern2018.own_images import OwnImages, check_own, key_of, open_own
 from fastdec import folders
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images, written_batches
-from fastdec.data.images.resizing import SIDE, SMALL
+from fastdec.data.images.resizing import SIDE, SMALL, shrink
 from fastdec.errors import UserError
-from fastdec.models.api import Model
+from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 
 DEV_IMAGES = 32  # what an evaluation during training looks at, at most
+FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fitted to
 TAU = 2  # the paper's
 
 
@@ -152,6 +155,15 @@ class Pictures:
   @property
   def content(self) -> str:
     return self.images.key[:16]
+
+  def init(self, key: Array) -> Params:
+    """Fresh parameters; a forecast's by least squares on training images."""
+    params = self.model.init(key)
+    if self.experiment.model.forecast:
+      images = self.images.array('train', min(FORECAST_IMAGES, self.images.counts['train']))
+      weights = fd.fit_forecast(self.model, shrink(images), images)
+      params['forecast']['weights'] = jnp.asarray(weights)
+    return params
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     seed = self.experiment.seed if seed is None else seed

@@ -59,7 +59,7 @@ def test_calls_go_on_with_the_decode_and_beyond_its_end(config, params):
 
 
 def test_a_call_reads_decoder_output_and_cache(config, params):
-  model, rows, (d, f) = ImageTransformer(config.model), 2, (16, 32)
+  model, rows, d, f = ImageTransformer(config.model), 2, config.model.d_model, config.model.d_ff
   attention, cross, feed_forward, norms = 4 * d * d, 2 * d * d, 2 * d * f + f + d, 4 * 2 * d
   cache = rows * 2 * d * (2 * BLOCK + 8 * 8 * 3)  # keys and values: the ring, the small picture
   others = rows * 4 + rows * 8 * 8 * 3  # lengths, the memory's mask
