@@ -23,8 +23,8 @@ HEADS = {
 }
 MODULES = {name: model for name, model in MODELS.items() if name != 'ensemble'} | HEADS
 MODULES |= {'transformed': Transformed(TRANSFORMER, BlockwiseHeads(k=2, d_model=8, d_ff=6, first='transformed'))}
-# Matrices that are no kernels: what positions add, and what a bias of low rank looks up.
-WIDE = ('source_positions', 'target_positions', 'encoder_bias', 'decoder_bias', 'before', 'slots')
+# Matrices that are no kernels: what positions add, what a bias of low rank looks up, and a forecast's.
+WIDE = ('source_positions', 'target_positions', 'encoder_bias', 'decoder_bias', 'before', 'slots', 'weights')
 
 
 def parts(tree):

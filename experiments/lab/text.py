@@ -229,7 +229,8 @@ class Text:
 
   def init(self, key: Array) -> Params:
     """Fresh parameters."""
-    return self.model.init(key)
+    model: Any = self.model  # loops do without `init`
+    return model.init(key)
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
     """Endless packed batches, reshuffled every epoch."""

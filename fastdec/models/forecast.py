@@ -164,10 +164,11 @@ class Forecast(nn.Module):
     phase = jnp.asarray(self.surroundings.phase)[places]
     # By the weights of all phases, of which one is taken: where they were looked up, one program of XLA's CPU backend
     # (jax 0.10.2, batches of two, sines behind) mixed up the rows.
-    changes = jnp.einsum('bnf,pf->bnp', differences, self.weights, precision='highest')
+    wide = np.promote_types(self.weights.dtype, np.float32)
+    changes = jnp.einsum('bnf,pf->bnp', differences.astype(wide), self.weights.astype(wide), precision='highest')
     is_own = phase[..., None] == jnp.arange(len(self.weights), dtype=phase.dtype)[None, None]
     change = jnp.where(is_own, changes, 0).sum(-1)
-    return own + change, self.read(differences / UNIT)
+    return own.astype(wide) + change, self.read(differences / UNIT)
 
 
 def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Array, 'b t a']:

@@ -155,7 +155,7 @@ class Network(Stacks):
     beside, last = None, ()
     if self.config.forecast:
       token = tokens[:, None, :, None].astype(jnp.float32)
-      ring = cache.layers[-1].write(token, token[..., :0], cache.length)
+      ring = cache.layers[-1].write(token, token, cache.length)
       assert isinstance(memory, PictureMemory)
       around = around_nodes(self.config.surroundings, nodes, cache.length, tokens, ring.k[:, 0, :, 0])
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)  # beams of a source lie together
@@ -266,7 +266,8 @@ class ImageTransformer:
     for i in range(c.decoder_layers):
       if c.grid:
         qkv: Any = params[f'decoder_{i}']['attention']['qkv']
-        qkv['kernel'] = qkv['kernel'].at[:2].set(_looking_back(i, c.heads, c.d_model))
+        queries_keys = jnp.asarray(_looking_back(i, c.heads, c.d_model), qkv['kernel'].dtype)
+        qkv['kernel'] = qkv['kernel'].at[:2].set(queries_keys)
       for name, start in _looking_across(c.heads, c.d_model).items():
         params[f'decoder_{i}']['cross'][name] |= start
     return params
@@ -364,10 +365,10 @@ class ImageTransformer:
     own = LocalCache.empty_ring(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
     seen = Memory(self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool))
     if c.forecast:
-      # What the forecast looks up: keys are the intensities themselves; there are no values.
+      # What the forecast looks up: keys, and values too, are the intensities themselves.
       size = c.surroundings.reach + slots.nodes + slots.back if is_known else size
-      tokens = constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data')
-      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(tokens, tokens[..., :0])))
+      intensities = [constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data') for _ in range(2)]
+      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(*intensities)))
       seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
     return WithMemory(own, seen)
 

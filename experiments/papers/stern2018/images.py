@@ -158,10 +158,11 @@ class Pictures:
 
   def init(self, key: Array) -> Params:
     """Fresh parameters; a forecast's by least squares on training images."""
-    params = self.model.init(key)
+    model: Any = self.model  # loops do without `init`
+    params = model.init(key)
     if self.experiment.model.forecast:
       images = self.images.array('train', min(FORECAST_IMAGES, self.images.counts['train']))
-      weights = fd.fit_forecast(self.model, shrink(images), images)
+      weights = fd.fit_forecast(model, shrink(images), images)
       params['forecast']['weights'] = jnp.asarray(weights)
     return params
 
