@@ -198,5 +198,6 @@ def around_nodes(
   if nodes.is_chain:
     return written
   depth = positions - length[:, None, None]  # of the node that holds the token; negative: committed
-  is_there = (depth[..., None] == depths[:, None, None]) & jnp.asarray(nodes.mask)[..., None, :]
+  sees = jnp.broadcast_to(jnp.asarray(nodes.mask), (*tokens.shape, nodes.n))
+  is_there = (depth[..., None] == depths[:, None, None]) & sees[:, :, None]
   return jnp.where(depth < 0, written, jnp.where(is_there, tokens[:, None, None], 0).sum(-1, dtype=tokens.dtype))

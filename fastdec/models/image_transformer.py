@@ -193,7 +193,7 @@ def ordered_intensities(d: int, room: int = 0) -> Float[Array, 'v d']:
 
 def as_waves(intensities: Float[Array | np.ndarray, '*b'], waves: int) -> Float[Array, '*b w']:
   """Sines, then cosines, of intensities, which need not be whole numbers: `waves` of each, of unit norm together."""
-  periods = np.geomspace(8, 1024, waves).astype(np.float32).reshape(*(1,) * intensities.ndim, waves)
+  periods = np.geomspace(8, 1024, waves).astype(intensities.dtype).reshape(*(1,) * intensities.ndim, waves)
   angles = 2 * np.pi * intensities[..., None] / periods
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1) * waves**-0.5
 
