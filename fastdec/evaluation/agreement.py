@@ -1,7 +1,7 @@
-"""Where texts part from plain greedy decoding's: at near ties, which rounding may turn, or by mistake.
+"""Where outputs part from plain greedy decoding's: at near ties, which rounding may turn, or by mistake.
 
 A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). So of two tokens that are
-as good as equal either may come out, and the texts differ from there on. Any other difference is a mistake.
+as good as equal either may come out, and the outputs differ from there on. Any other difference is a mistake.
 """
 
 from typing import Any
@@ -42,18 +42,18 @@ def partings(target: tuple[Any, Any], inputs: Any, ours: Decoded, plain: Decoded
   return np.where(has_ended | np.isinf(first) | np.isinf(second), np.inf, np.abs(first - second)).astype(np.float64)
 
 
-def check_partings(gaps: Float[np.ndarray, ' n'], texts: int, dtype: str) -> None:
+def check_partings(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> None:
   """Raises UserError where a parting is no near tie; in half precision nothing is asked.
 
   Args:
     gaps: of `partings`.
-    texts: of how many.
+    outputs: of how many.
     dtype: that the target computes in.
   """
   wrong = int((~(gaps < NEAR_TIE)).sum())
   if wrong and dtype in EXACT:
     raise UserError(
-      f"{wrong} of {texts} texts part from plain greedy decoding's where one token leads by up to {gaps.max():.2g} in"
-      f' logits, and rounding explains less than {NEAR_TIE:g}: report it, or on an accelerator set'
+      f"{wrong} of {outputs} outputs part from plain greedy decoding's where one token leads by up to {gaps.max():.2g}"
+      f' in logits, and rounding explains less than {NEAR_TIE:g}: report it, or on an accelerator set'
       ' JAX_DEFAULT_MATMUL_PRECISION=highest and run the same command again'
     )

@@ -1,4 +1,4 @@
-"""Where texts part from plain greedy decoding's: the gap at that place, by laws written down, and its judge."""
+"""Where outputs part from plain greedy decoding's: the gap at that place, by laws written down, and its judge."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def test_no_rounding_explains_a_row_of_another_length_or_a_token_that_is_impossi
 def test_only_near_ties_pass_and_half_precision_is_not_judged():
   check_partings(np.array([]), 8, 'float32')
   check_partings(np.array([2e-5, 9e-5]), 8, 'float32')
-  with pytest.raises(fd.UserError, match=r'1 of 8 texts part .* leads by up to 0.25 in logits'):
+  with pytest.raises(fd.UserError, match=r'1 of 8 outputs part .* leads by up to 0.25 in logits'):
     check_partings(np.array([2e-5, 0.25]), 8, 'float32')
-  with pytest.raises(fd.UserError, match='1 of 8 texts part'):
+  with pytest.raises(fd.UserError, match='1 of 8 outputs part'):
     check_partings(np.array([np.nan]), 8, 'float64')
   check_partings(np.array([0.25, np.inf]), 8, 'bfloat16')

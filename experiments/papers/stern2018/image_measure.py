@@ -29,6 +29,7 @@ from fastdec import folders, gate
 from fastdec.data.images.corpus import shrink, written_batches
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
+from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import measure
@@ -94,6 +95,8 @@ class ImageMeasuring:
         more |= {'heads_text': 'own'}
     for rule in rules:
       out = greedy if k == 1 else self._decode(model, params, strategies[rule])
+      if rule == 'exact':
+        self._check_same(model, params, out, greedy)
       self._save(f'{self.split}-k{k}-{regime}-{rule}', out)
       timing = timings['greedy'] if k == 1 else timings.get(rule)
       timed = {} if timing is None else clock(timing, timings['greedy'])
@@ -147,6 +150,14 @@ class ImageMeasuring:
       'psnr_to_greedy': psnr(made, plain),
       'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
     }
+
+  def _check_same(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
+    """Raises UserError where an image parts from greedy decoding's at what is no near tie."""
+    gaps = [np.zeros(0)]
+    for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):  # one by one: scoring takes memory
+      ours, plain = (jax.tree.map(lambda x, i=i: x[i : i + 1], one) for one in (out, greedy))
+      gaps.append(partings((model, params), self.inputs[i : i + 1], ours, plain))
+    check_partings(np.concatenate(gaps), len(self.inputs), self.experiment.model.dtype)
 
   def _bits(self, model: Any, params: Any) -> float:
     """Bits an intensity, of the originals."""

@@ -199,5 +199,5 @@ def test_a_cell_fails_whose_texts_part_where_there_is_no_near_tie(finished, monk
     return out if is_plain else dataclasses.replace(out, tokens=out.tokens.at[0, 1].set(7 + (out.tokens[0, 1] == 7)))
 
   monkeypatch.setattr(Comparison, '_decode', mistaken)
-  with pytest.raises(fd.UserError, match="1 of 2 texts part from plain greedy decoding's"):
+  with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):
     measuring.cell('unigram', 0.0, '1', 1, 2)
