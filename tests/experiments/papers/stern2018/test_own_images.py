@@ -1,9 +1,11 @@
 """What a base writes itself of the small training images, and heads that learn from it."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -126,6 +128,28 @@ def test_what_is_measured_says_what_heads_have_learnt_from_and_how_often_they_ar
     image_tables.OWN_NOTE in table([cell]).notes
     for table in (image_tables.table2, image_tables.quality_table, image_tables.heads_table)
   )
+
+
+def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_explains_it(made, tmp_path):
+  experiment = experiment_of(made / 'cache')
+  measuring = ImageMeasuring(experiment, experiment.open(), 'dev', tmp_path / 'images', {})
+  model, params = folders.load(made / 'base' / 'model')
+  greedy = jax.device_get(fd.decode(model, params, measuring.inputs, fd.Greedy()))
+  measuring._check_same(model, params, greedy, greedy)
+  wrong = np.array(greedy.tokens)
+  wrong[0, 5] = 255 - wrong[0, 5]
+  with pytest.raises(fd.UserError, match=r"1 of 1 outputs part from plain greedy decoding's"):
+    measuring._check_same(model, params, dataclasses.replace(greedy, tokens=wrong), greedy)
+
+
+def test_a_base_begins_with_the_forecast_of_its_photographs(made):
+  experiment = experiment_of(made / 'cache')
+  pictures = experiment.open()
+  images = pictures.images.array('train')
+  begun = pictures.init(jax.random.key(0))['forecast']['weights']
+  np.testing.assert_array_equal(begun, fd.fit_forecast(pictures.model, shrink(images), images))
+  plain = experiment_of(made / 'cache', **{'model.forecast': False, 'table.forecast': ()}).open()
+  assert 'forecast' not in plain.init(jax.random.key(0))
 
 
 def test_the_base_of_a_table_learns_from_photographs_and_its_heads_do_not(made):
