@@ -26,6 +26,7 @@ from fastdec.models.layers import Dense
 CHANNELS = 3
 SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
 FITTED_AT_ONCE = 32  # images
+MOVED = 2.0  # variance of what may be wrong with a written intensity: all of -2 to 2 alike, as acceptance within 2 leaves
 UNIT = 16.0  # intensities: differences are told to the network in these
 
 
@@ -112,7 +113,12 @@ class Surroundings:
 def fitted(
   surroundings: Surroundings, pictures: UInt8[np.ndarray, 'n s s 3'], images: UInt8[np.ndarray, 'n h h 3']
 ) -> Float[np.ndarray, 'phases width']:
-  """The weights whose forecasts of these images have the least squared error, in float32."""
+  """The weights whose forecasts of these images have the least squared error, in float32.
+
+  The error is that of images whose written intensities are off by a little (`MOVED`). Without that, large weights of
+  opposite signs look at fine differences, which blocks accepted within a distance do not keep, and enlarge what is
+  wrong with them from row to row.
+  """
   by_phase = np.argsort(surroundings.phase, kind='stable').reshape(surroundings.phases, -1)
   squares = np.zeros((surroundings.phases, surroundings.width, surroundings.width))
   products = np.zeros(squares.shape[:2])
@@ -121,7 +127,8 @@ def fitted(
     square, product = _normal_equations(surroundings, by_phase, _flat(pictures[chunk]), _flat(images[chunk]))
     squares += square
     products += product
-  squares += np.eye(surroundings.width)  # what never differs has no weight
+  written = np.arange(surroundings.width) < surroundings.index.shape[1]
+  squares += np.diag(np.where(written, MOVED * len(images) * by_phase.shape[1], 1))  # 1: what never differs has no weight
   return np.linalg.solve(squares, products[..., None])[..., 0].astype(np.float32)
 
 
