@@ -109,7 +109,7 @@ def faces32():
     'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False, moved=1),
     'model': {**small['model'], **TOLD, 'size': 32, 'block_length': 96},
     'distill': {'images': 2400},  # what fine-tuning sees once
-    'train': annealed(steps=4000, warmup=200, constant=2e-3, every=400),
+    'train': annealed(steps=4800, warmup=200, constant=2e-3, every=400),
     'freeze': annealed(steps=400, warmup=50, constant=1e-3, every=200),
     'finetune': annealed(steps=1200, warmup=50, constant=7e-4, every=200, heads_rate=2.0),
     'heads': small['heads'],

@@ -12,9 +12,13 @@ from experiments.papers.drafts.tables import CONDITIONS
 from experiments.papers.stern2018.cells import REGIMES
 from experiments.papers.stern2018.published import TABLE1
 from fastdec.evaluation import drawing
-from fastdec.evaluation.drawing import GREEN, SKY, VERMILION, Style
+from fastdec.evaluation.drawing import PUBLISHED, Style
 
-PAPERS = {'distil': Style(SKY, 'o', '--'), 'finetune': Style(VERMILION, 'o', '--'), 'both': Style(GREEN, 'o', '--')}
+PAPERS = {
+  'distil': Style(PUBLISHED, 'o', '--'),
+  'finetune': Style(PUBLISHED, '^', '--'),
+  'both': Style(PUBLISHED, 's', '--'),
+}
 
 
 def _papers(cell: DraftCell) -> str | None:

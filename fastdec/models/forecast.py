@@ -26,7 +26,7 @@ from fastdec.models.layers import Dense
 CHANNELS = 3
 SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
 FITTED_AT_ONCE = 32  # images
-MOVED = 2.0  # variance of what may be wrong with a written intensity: all of -2 to 2 alike, as acceptance within 2 leaves
+MOVED = 2.0  # variance of what is wrong with written intensities: all of -2 to 2 alike, as acceptance within 2 leaves
 UNIT = 16.0  # intensities: differences are told to the network in these
 
 
@@ -128,7 +128,8 @@ def fitted(
     squares += square
     products += product
   written = np.arange(surroundings.width) < surroundings.index.shape[1]
-  squares += np.diag(np.where(written, MOVED * len(images) * by_phase.shape[1], 1))  # 1: what never differs has no weight
+  counted = len(images) * by_phase.shape[1]  # intensities for each row of weights
+  squares += np.diag(np.where(written, MOVED * counted, 1))  # 1: what never differs has no weight
   return np.linalg.solve(squares, products[..., None])[..., 0].astype(np.float32)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.models.forecast import around_all
+from fastdec.models.forecast import MOVED, around_all
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from tests.models.test_forecast import (
   CHANNELS,
@@ -89,7 +89,8 @@ def test_mistakes():
 
 
 def test_weights_are_fitted_by_least_squares():
-  """As NumPy does it, for each channel and place within a source pixel alone."""
+  """As NumPy does it, for each channel and place within a source pixel alone: squares of MOVED are
+  added to what stands around and is written, as if each were off by so much, evenly and alone."""
   rng = np.random.default_rng(5)
   images = rng.integers(0, 256, (400, SIZE, SIZE, CHANNELS)).astype(np.uint8)
   pictures = rng.integers(0, 256, (400, *PICTURES.shape[1:])).astype(np.uint8)
@@ -99,10 +100,13 @@ def test_weights_are_fitted_by_least_squares():
   )
   found = fd.fit_forecast(MODEL, pictures, images)
   wanted = images.reshape(400, -1) - np.asarray(own)
+  written = SURROUNDINGS.index.shape[1]
   for phase in range(SURROUNDINGS.phases):
     there = SURROUNDINGS.phase == phase
     x, y = np.asarray(differences)[:, there].reshape(-1, SURROUNDINGS.width), wanted[:, there].reshape(-1)
-    ridge = np.concatenate([x, np.eye(SURROUNDINGS.width)]), np.concatenate([y, np.zeros(SURROUNDINGS.width)])
+    off = np.ones(SURROUNDINGS.width)
+    off[:written] = np.sqrt(MOVED * len(x))
+    ridge = np.concatenate([x, np.diag(off)]), np.concatenate([y, np.zeros(SURROUNDINGS.width)])
     np.testing.assert_allclose(found[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
 
 
