@@ -24,6 +24,7 @@ from fastdec.models.api import Nodes
 from fastdec.models.layers import Dense
 
 CHANNELS = 3
+BRIGHTEST = 255
 SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
 FITTED_AT_ONCE = 32  # images
 MOVED = 2.0  # variance of what is wrong with written intensities: all of -2 to 2 alike, as acceptance within 2 leaves
@@ -167,7 +168,8 @@ class Forecast(nn.Module):
   def __call__(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], small: Int[Array, 'b s']
   ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n d']]:
-    """The forecast intensities, in float32, and the differences as the network reads them; see `Surroundings`."""
+    """The forecast intensities, in float32 and within 0 and 255, and the differences as the network reads them; see
+    `Surroundings`."""
     own, differences = self.surroundings.differences(around, places, small)
     phase = jnp.asarray(self.surroundings.phase)[places]
     # By the weights of all phases, of which one is taken: where they were looked up, one program of XLA's CPU backend
@@ -176,7 +178,8 @@ class Forecast(nn.Module):
     changes = jnp.einsum('bnf,pf->bnp', differences.astype(wide), self.weights.astype(wide), precision='highest')
     is_own = phase[..., None] == jnp.arange(len(self.weights), dtype=phase.dtype)[None, None]
     change = jnp.where(is_own, changes, 0).sum(-1)
-    return own.astype(wide) + change, self.read(differences / UNIT)
+    # Beyond, the network has seen none: it would write what makes the next forecast worse.
+    return (own.astype(wide) + change).clip(0, BRIGHTEST), self.read(differences / UNIT)
 
 
 def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Array, 'b t a']:

@@ -56,7 +56,7 @@ class ForecastDrafter:
       place = state.length + i
       within = place.clip(0, model.fixed_length - 1)[:, None]
       forecast = model.forecast(params, state.memory, tokens, within, self.weights)[:, 0]
-      return tokens.at[rows, place].set(jnp.round(forecast).clip(0, model.vocab_size - 1).astype(tokens.dtype))
+      return tokens.at[rows, place].set(jnp.round(forecast).astype(tokens.dtype))
 
     tokens = jax.lax.fori_loop(0, self.nodes - 1, guess, state.tokens)
     index = state.length[:, None] - 1 + jnp.arange(self.nodes, dtype=jnp.int32)[None]
