@@ -98,8 +98,8 @@ SOURCES = {
     Source('faces32-older.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads as in the paper'),
     Source('faces32-unmoved.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads that see more'),
     Source('faces32-untold.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads that see more, intensities moved'),
-    Source('faces32-near.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'a base that is told a forecast of six pixels'),
-    Source('faces32.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'a base that is told a forecast of 24 pixels'),
+    Source('faces32-near.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'a base told a forecast of six pixels'),
+    Source('faces32.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'a base told a forecast of 24 pixels'),
   ),
   'faces16': (Source('faces16.jsonl', 'faces16', BlockwiseCell, of_blockwise),),
 }
