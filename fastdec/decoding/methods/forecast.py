@@ -2,7 +2,7 @@
 
 Each guess is the forecast behind those before it, as a whole number. A guess costs some dozen multiplications; what the
 model adds to the forecast is what is guessed wrong. Weights that are fitted to what the model itself writes
-(`fit_forecast`) are less often wrong: the model's own were to help with photographs.
+(`fit_forecast`) write smoother images and longer blocks within a distance; exact ones may be shorter (docs/results).
 """
 
 from typing import Any
