@@ -90,7 +90,7 @@ def test_mistakes():
 
 def test_weights_are_fitted_by_least_squares():
   """As NumPy does it, for each channel and place within a source pixel alone; the square of
-  each written intensity around counts MOVED more in every example, as if it were off by so much, whatever the others."""
+  each written intensity around counts MOVED more in every example, as if it were off by so much."""
   rng = np.random.default_rng(5)
   images = rng.integers(0, 256, (400, SIZE, SIZE, CHANNELS)).astype(np.uint8)
   pictures = rng.integers(0, 256, (400, *PICTURES.shape[1:])).astype(np.uint8)
