@@ -34,9 +34,9 @@ regime
 """
 
 from configs.common import locked, parse_arg
-from configs.speculative import captions, model, target_training
+from configs.speculative import captions, model, target, target_training
 from configs.speculative import training as base_training
-from configs.wmt14 import distill, falling, heads, mesh, run, text
+from configs.wmt14 import distill, heads, mesh, run, text
 
 ROWS = ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup')  # of the table, see `table`
 
@@ -104,17 +104,15 @@ def tiny(task):
 
 
 def multi30k(task):
-  """Real captions: steps of 1,024 tokens. The translator is that of 38 BLEU (docs/log.md): two hours on 2 cores."""
-  is_lm = task == 'lm'
-  base = model(task, width=128, layers=6 if is_lm else 4) | {'dropout': 0.1 if is_lm else 0.3}
+  """Real captions: steps of 1,024 tokens."""
   return {
     'data': captions(task),
     'train': training(steps=6000, warmup=200),
     'finetune': training(steps=2000, warmup=200, constant=1e-3),
     'table': table(
-      base=base,
-      base_run=target_training(task) if is_lm else falling(steps=8000, warmup=800, constant=3e-3, every=500, rows=64),
-      taps=(2, 4, 6) if is_lm else (1, 2, 3, 4),
+      base=target(task),
+      base_run=target_training(task),
+      taps=(2, 4, 6) if task == 'lm' else (1, 2, 3, 4),
       small=model(task, width=64, layers=1),
       small_run=base_training(steps=2400, constant=0.6),
       d_ff=512,

@@ -18,7 +18,7 @@ text
 """
 
 from configs.common import locked, parse_arg
-from configs.speculative import captions, model, target_training
+from configs.speculative import captions, model, target, target_training
 from configs.wmt14 import mesh, run, text
 
 
@@ -46,7 +46,7 @@ def multi30k():
   """The language model of configs/speculative.py; heads see their text twice, then as often with the model."""
   return {
     'data': captions('lm'),
-    'model': model('lm', width=128, layers=6),
+    'model': target('lm'),
     'train': target_training('lm'),
     'freeze': run(steps=1000, warmup=100, every=100, average=4, constant=0.2, rows=16),
     'finetune': run(steps=800, warmup=200, every=100, average=4, constant=0.05, rows=16, heads_rate=4.0),

@@ -22,7 +22,6 @@ from experiments.lab.progress import Progress
 from experiments.tools.accepted import counted
 from experiments.tools.generation import Generator
 from experiments.tools.generation_settings import Settings
-from experiments.tools.strategies import most_drafted
 from experiments.tools.tuned_file import figures_of, tuned_file
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
@@ -167,7 +166,7 @@ def write(console: Console, output: Output, generator: Generator, prompts: Seque
     output.sort()
     blocks = map(sum, itertools.zip_longest(*map(blocks_of, output.done().values()), fillvalue=0))
   console.print(f'{output.path} holds {len(prompts):,} outputs, {len(todo):,} of them new')
-  if count := counted(list(blocks), most_drafted(generator.strategy)):
+  if count := counted(list(blocks), generator.strategy.most_accepted):
     console.print(count)
   if todo:
     console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')

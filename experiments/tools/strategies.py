@@ -7,7 +7,6 @@ from experiments.tools.generation_settings import Settings
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.topology import Topology
 from fastdec.heads.block import BlockNetwork
 
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
@@ -48,18 +47,3 @@ def law_of(strategy: Any) -> dict[str, Any]:
   if not isinstance(sampling, Sampling):
     return {}
   return {'temperature': float(sampling.temperature), 'top_k': int(sampling.top_k), 'top_p': float(sampling.top_p)}
-
-
-def most_drafted(strategy: Any) -> int:
-  """Tokens below the root that one call can accept."""
-  if isinstance(strategy, fd.Eagle):
-    return int(strategy.depth)
-  if isinstance(strategy, fd.BlockDraft):
-    assert strategy.k is not None  # by its __post_init__
-    return int(strategy.k) - 1
-  if isinstance(strategy, fd.Medusa):
-    assert isinstance(strategy.choices, Topology)  # which Medusa makes of all others
-    return strategy.choices.max_depth
-  if isinstance(strategy, fd.Lookahead):
-    return int(strategy.ngram) - 1
-  return strategy.drafter.nodes - 1

@@ -10,7 +10,6 @@ import fastdec as fd
 from experiments.lab.show import COLOURS
 from experiments.tools.accepted import counted
 from experiments.tools.generation import Generator
-from experiments.tools.strategies import most_drafted
 from fastdec.evaluation.wallclock import measure
 
 
@@ -44,13 +43,13 @@ def worth(generator: Generator, sizes: list[int]) -> str:
   """What the blocks were worth, in a line or two."""
   if not sizes:
     return '1 token, which the prompt yielded: no call'
-  count = counted(np.bincount(sizes)[1:].tolist(), most_drafted(generator.strategy))
+  count = counted(np.bincount(sizes)[1:].tolist(), generator.strategy.most_accepted)
   return f'{sum(sizes) + 1} tokens, {len(sizes)} calls: {count}'
 
 
 def timed(generator: Generator, given: dict[str, Any], repeats: int) -> list[str]:
   """Tokens per second, and the ratio to one token a call, decoding in turn."""
-  plain, is_plain = generator.settings.plain, most_drafted(generator.strategy) == 0
+  plain, is_plain = generator.settings.plain, generator.strategy.most_accepted == 0
   strategies = {'this': generator.strategy} | ({} if is_plain else {'plain': plain})
 
   def decode(strategy):

@@ -75,6 +75,11 @@ class LoopStrategy:
     """The rule that the loop is given: `rule`, unless other settings have a part in it."""
     return self.rule
 
+  @property
+  def most_accepted(self) -> int:
+    """Tokens below the root that one call can accept: all of a chain, or as many as a tree is deep."""
+    return self.drafter.nodes - 1
+
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     return
 

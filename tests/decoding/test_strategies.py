@@ -27,7 +27,7 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import head_loss
-from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, VARIANTS, Kit
+from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, VARIANTS, Kit, hash_kit
 
 VOCAB, MAX_LEN, K = 13, 12, 10
 CONFIG = TransformerConfig(
@@ -261,6 +261,15 @@ def test_the_trained_model_is_worth_testing_on(family):
   for name in ('tree', 'medusa', *[name for name in HOMES if HOMES[name] == family]):
     drafted = fd.decode(model, params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=MAX_LEN)
     assert drafted.mean_block_size > 2, name
+
+
+MOST = {'greedy': 0, 'blockwise': 6, 'two-calls': 3, 'tree': 3, 'speculative': 3, 'lookup': 3, 'jacobi': 3}
+MOST |= {'lookahead': 2, 'eagle': 3, 'eagle, a chain': 4, 'block': 3, 'block, a chain': 3, 'block, a static tree': 3}
+
+
+@pytest.mark.parametrize('name', MOST)
+def test_a_call_can_accept_a_chain_or_as_many_as_a_tree_is_deep(name):
+  assert LOSSLESS[name](hash_kit()).most_accepted == MOST[name]
 
 
 @pytest.mark.parametrize('name, family', everywhere(['blockwise', 'tree']) + at_home(GROWN))

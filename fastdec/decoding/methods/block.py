@@ -86,6 +86,11 @@ class BlockDraft(DrawnDrafts):
     sampling = None if self.drafts_trees else self.sampling
     return BlockDrafter(Bound(*self.draft), self.k, self.choices, sampling)
 
+  @property
+  def most_accepted(self) -> int:
+    assert self.k is not None  # by __post_init__
+    return int(self.k) - 1
+
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     check_target(Bound(*self.draft), model)
 

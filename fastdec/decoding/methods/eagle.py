@@ -83,6 +83,10 @@ class Eagle(DrawnDrafts):
       return TreeDrafter(draft, self.depth, self.width, self.nodes)
     return ChainDrafter(draft, self.depth, self.sampling)
 
+  @property
+  def most_accepted(self) -> int:
+    return int(self.depth)
+
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     check_target(Bound(*self.draft), model)
 

@@ -171,6 +171,11 @@ class Medusa(LoopStrategy):
     assert isinstance(self.choices, Topology)  # by __post_init__
     return HeadsDrafter(Bound(*self.heads), self.choices) if self.choices.n > 1 else NoDraft()
 
+  @property
+  def most_accepted(self) -> int:
+    assert isinstance(self.choices, Topology)  # by __post_init__
+    return self.choices.max_depth
+
 
 def first_heads(heads: Bound, depth: int) -> Bound:
   """The heads that draft the first `depth` tokens below the root, without the others; as they are for depth 0.

@@ -91,6 +91,10 @@ class Lookahead(LawlessDrafts):
   def drafter(self) -> Drafter:
     return LookaheadDrafter(self.window, self.ngram, self.guesses, pool=self.pool)
 
+  @property
+  def most_accepted(self) -> int:
+    return int(self.ngram) - 1
+
 
 @struct.pytree
 class Ahead:
