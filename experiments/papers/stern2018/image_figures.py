@@ -33,7 +33,10 @@ PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: 
 
 
 def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
-  """Table 2 as a PNG of 1800 x 900 pixels, ours and the paper's: mean accepted block size against k."""
+  """Table 2 as a PNG of 1800 x 900 pixels, ours and the paper's: mean accepted block size against k.
+
+  The last point of each line has its figure beside it.
+  """
   ours = {
     key: cell.mean_block_size
     for key, cell in latest(cells).items()
@@ -47,7 +50,8 @@ def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
   for axes, points in zip(axes_of, both, strict=True):
-    place(axes, [Label(f'{block:.2f}', k, block, COLOURS[regime]) for (k, regime, _), block in points.items()])
+    last = {(regime, rule): (k, block) for (k, regime, rule), block in sorted(points.items())}
+    place(axes, [Label(f'{block:.2f}', k, block, COLOURS[regime]) for (regime, _), (k, block) in last.items()])
   drawing.save(figure, path)
 
 
@@ -55,7 +59,8 @@ def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
   drawing.dress(axes, title, drawing.BLOCKS, 'k')
   for column, name in (COLUMNS | FORECASTS).items():
     found = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
-    drawing.curve(axes, found, style(*column), name)
+    if found or column in COLUMNS:  # the paper's are named even where nothing is measured yet
+      drawing.curve(axes, found, style(*column), name)
   if not points:
     drawing.nothing_yet(axes)
 
