@@ -9,7 +9,7 @@ from experiments.lab.decoding import DistillConfig
 from experiments.lab.distillation import Distilling
 from experiments.lab.settings import HeadsConfig, RunConfig, at_least
 from experiments.lab.text import OnText, TextConfig
-from experiments.papers.drafts.cells import CHAINS, DRAFTERS
+from experiments.papers.drafts.cells import CHAINS, DRAFTERS, NETWORKS
 from experiments.papers.drafts.settings import (
   BlockConfig,
   BlockExperiment,
@@ -74,7 +74,11 @@ class TableConfig:
       raise UserError(f'config.table.temperatures={self.temperatures} is not possible: give 0, or 1e-6 to 1e6')
     if self.distill.beam != 1 or self.distill.samples:
       raise UserError('config.table.distill writes what the base itself does: give beam=1, and samples=0')
-    for name, depth in (('eagle', self.eagle.depth), ('block', self.block.depth)):
+    for row in self.rows:
+      if row not in NETWORKS:
+        continue
+      name = 'eagle' if row == 'eagle' else 'block'
+      depth = getattr(self, name).depth
       if self.gamma > depth:
         given = f'config.table.gamma={self.gamma} is not possible: config.table.{name} makes {depth} guesses'
         raise UserError(f'{given}, so give as many or fewer')

@@ -129,12 +129,20 @@ def test_shorter_chains_have_cells_of_their_own(tmp_path):
     DraftCell('eagle', 8, 0.0, 1, 3)
 
 
+LONG = {'table.gamma': 9, 'table.nodes': (16,)}
+
+
+def test_a_draft_that_is_not_asked_for_may_be_shorter():
+  assert asked(**LONG, **{'table.eagle.guesses': 9, 'table.rows': ('eagle',)}).table.gamma == 9
+
+
 @pytest.mark.parametrize('setting, message', [
   ({'table.short': (7,)}, r'config.table.short=\(7,\) is not possible: config.table.gamma=7 is the longest chain'),
   ({'table.short': (0,)}, r'config.table.short\[0\]=0 is not possible'),
   ({'table.rows': ('eagle', 'oracle')}, "config.table.rows=.* name 'oracle': known are heads, rooted"),
   ({'table.nodes': (4,)}, r'config.table.nodes\[0\]=4 is not possible: give 8 or more'),
-  ({'table.gamma': 9, 'table.nodes': (16,)}, 'config.table.gamma=9 is not possible: config.table.eagle makes 7'),
+  (LONG, 'config.table.gamma=9 is not possible: config.table.block makes 7'),
+  (LONG | {'table.rows': ('eagle',)}, 'config.table.gamma=9 is not possible: config.table.eagle makes 7'),
   ({'table.batches': (1, 1)}, 'config.table.batches=.* each once'),
   ({'table.temperatures': (-1.0,)}, 'config.table.temperatures=.* give 0'),
   ({'table.distill.beam': 4}, 'config.table.distill writes what the base itself does'),
