@@ -1,7 +1,9 @@
 """The leaderboard: only exact cells count, and a row stands there because it is better than all before."""
 
+from experiments.lab import cells
 from experiments.papers.drafts.cells import DraftCell
-from experiments.papers.leaderboard import Score, improvements, of_blockwise, of_draft
+from experiments.papers.leaderboard import Score, Source, improvements, of_blockwise, of_draft
+from experiments.papers.stern2018.cells import BlockwiseCell
 from tests.experiments.measured import CONDITIONS, a_cell
 
 WHEN = {**CONDITIONS, 'date': '2018-11-07', 'cpus': 2}
@@ -32,6 +34,18 @@ def test_only_what_is_exact_counts():
   )
   sampled, exact = (DraftCell('eagle', 0, t, 1, tokens=3.0, ms_per_token=0.2, conditions=WHEN) for t in (1.0, 0.0))
   assert of_draft(sampled) is None and of_draft(exact).tokens == 3.0
+
+
+def test_outputs_that_part_count_where_near_ties_were_looked_at(tmp_path):
+  cells.append(tmp_path / 'some.jsonl', a_cell(2, same_as_greedy=1.0, conditions=WHEN))
+  cells.append(tmp_path / 'some.jsonl', a_cell(4, same_as_greedy=0.9, conditions=WHEN))
+  counted = {
+    ties: [
+      score.same for score in Source('some.jsonl', 'faces32', BlockwiseCell, of_blockwise, ties=ties).scores(tmp_path)
+    ]
+    for ties in (False, True)
+  }
+  assert counted == {False: [1.0], True: [1.0, 0.9]}
 
 
 def test_milliseconds_are_those_of_a_token():
