@@ -13,6 +13,7 @@ from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import Capacity, Params, setting
 from fastdec.models.fresh import unrun
+from fastdec.models.layers import look_up
 from fastdec.models.taps import Features, check_taps
 
 
@@ -80,6 +81,10 @@ class EncoderDecoder:
     train = dropout_key is not None
     rngs = {'dropout': dropout_key} if train else {}
     return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
+
+  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
+    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
+    return look_up(params['embedding'], tokens)
 
   def source(self, memory: Source) -> Source:
     """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""

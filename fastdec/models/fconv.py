@@ -326,10 +326,6 @@ class FConv(EncoderDecoder):
     hidden, states, layers = self._call(params, tokens, positions, reads, method='decode', taps=taps)
     return hidden, states, WithMemory(ConvCache(layers, own.length), memory)
 
-  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
-    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
-    return look_up(params['embedding'], tokens)
-
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by a matrix of their own where the parameters have one, else by the embedding."""
     y = project(hidden, params['output'] if 'output' in params else params['embedding'])

@@ -154,10 +154,6 @@ class Transformer(EncoderDecoder):
     hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
-  def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
-    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
-    return look_up(params['embedding'], tokens)
-
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits by the embedding, or by a matrix of their own."""
     logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
