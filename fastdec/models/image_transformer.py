@@ -24,25 +24,15 @@ from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_nodes, fitted
 from fastdec.models.fresh import unrun
+from fastdec.models.image_start import INTENSITIES, LONGEST, as_waves, looking_across, looking_back, ordered_intensities
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table, constrain
 
-INTENSITIES = 256
-GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
 PHASES = 6  # numbers that tell the channel, and the place within a source pixel
 TOLD = 2.0  # as the embedding of the token before is 1: how loud a forecast is
-SHARP = 24.0  # as GAIN, of self-attention that starts at neighbours: it looks at single tokens
-# Tokens that say most of the one to come, as rows down and intensities along: that of the pixel before, of the one
-# above, the channels between, ... (three intensities are a pixel)
-NEIGHBOURS = (
-  *((0, -3), (-1, 0), (0, -2), (0, -4)),
-  *((-1, -1), (-1, 3), (-1, -3), (0, -6)),
-  *((-1, 1), (0, -5), (-1, -2), (-1, 2)),
-)
-LONGEST = 100.0  # wavelength of the position signal, over 2 pi: an image is no larger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,22 +172,6 @@ class Network(Stacks):
     return Features(hidden, states, source)
 
 
-def ordered_intensities(d: int, room: int = 0) -> Float[Array, 'v d']:
-  """Where embeddings and output start: sines and cosines of the intensity, of unit norm, with periods of 8 to 1,024, in
-  the first half of the width, but for some room; the position signal has the other half. Near intensities are alike
-  from the first step.
-  """
-  values = as_waves(np.arange(INTENSITIES, dtype=np.float32), (d // 2 - room) // 2)
-  return jnp.pad(values, ((0, 0), (0, d - values.shape[-1])))
-
-
-def as_waves(intensities: Float[Array | np.ndarray, '*b'], waves: int) -> Float[Array, '*b w']:
-  """Sines, then cosines, of intensities, which need not be whole numbers: `waves` of each, of unit norm together."""
-  periods = np.geomspace(8, 1024, waves).astype(intensities.dtype).reshape(*(1,) * intensities.ndim, waves)
-  angles = 2 * np.pi * intensities[..., None] / periods
-  return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1) * waves**-0.5
-
-
 def attend_to_all(q: Float[Array, 'b n h p'], kv: Any, **how: Any) -> Float[Array, 'b n h p']:
   """Attention without a mask: pictures are all of one size."""
   return attend(q, kv, jnp.ones((1, 1, kv.k.shape[2]), bool), **how)
@@ -266,9 +240,9 @@ class ImageTransformer:
     for i in range(c.decoder_layers):
       if c.grid:
         qkv: Any = params[f'decoder_{i}']['attention']['qkv']
-        queries_keys = jnp.asarray(_looking_back(i, c.heads, c.d_model), qkv['kernel'].dtype)
+        queries_keys = jnp.asarray(looking_back(i, c.heads, c.d_model), qkv['kernel'].dtype)
         qkv['kernel'] = qkv['kernel'].at[:2].set(queries_keys)
-      for name, start in _looking_across(c.heads, c.d_model).items():
+      for name, start in looking_across(c.heads, c.d_model).items():
         params[f'decoder_{i}']['cross'][name] |= start
     return params
 
@@ -388,47 +362,6 @@ class ImageTransformer:
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Logits of the 256 intensities."""
     return self._call(params, hidden, method='unembed')
-
-
-def _looking_across(h: int, d: int) -> dict[str, Any]:
-  """Where cross-attention starts: every head compares positions, so that a token looks at the source's pixel in its own
-  place, and adds what it finds there as it is. A model that must learn where to look learns it last.
-  """
-  p = d // h
-  identity = np.eye(d, dtype=np.float32)
-  waves = _waves(d, p)
-  places = np.stack([np.pad(identity[waves], ((0, p - len(waves)), (0, 0)))] * h)  # [h, p, d]
-  return {
-    'q': {'kernel': jnp.asarray(GAIN * places)},
-    'kv': {'kernel': jnp.asarray(np.stack([places, identity.reshape(h, p, d)]))},
-    'out': {'kernel': jnp.asarray(identity)},
-  }
-
-
-def _looking_back(layer: int, h: int, d: int) -> Float[np.ndarray, '2 h p d']:
-  """Where self-attention starts: each head of each layer at a neighbour of its own (`NEIGHBOURS`), by turning the
-  position signal. Queries and keys; what heads do with what they find is learnt.
-  """
-  places, identity = _waves(d, d // h), np.eye(d, dtype=np.float32)
-  each = len(places) // 4
-  scales = np.exp(-np.arange(d // 8) * np.log(LONGEST) / max(d // 8 - 1, 1))[:each]
-  queries, keys = np.zeros((h, d // h, d), np.float32), np.zeros((h, d // h, d), np.float32)
-  keys[:, : len(places)] = identity[places]
-  for head in range(h):
-    down, along = NEIGHBOURS[(layer * h + head) % len(NEIGHBOURS)]
-    for axis, offset in enumerate((down, along + 1)):  # the input in a place is the token before it
-      turn, at = scales * offset, slice(2 * each * axis, 2 * each * (axis + 1))
-      sine, cosine = np.split(identity[places[at]], 2)
-      cos, sin = np.cos(turn)[:, None], np.sin(turn)[:, None]
-      queries[head, at] = SHARP * np.concatenate([cos * sine + sin * cosine, cos * cosine - sin * sine])
-  return np.stack([queries, keys])
-
-
-def _waves(d: int, p: int) -> Int[np.ndarray, ' w']:
-  """Where the position signal has the shortest waves that p numbers have room for: sines and cosines of the row, then
-  of the column."""
-  each = np.arange(max(1, min(p // 4, d // 8)))
-  return np.concatenate([d // 2 + part * (d // 8) + each for part in range(4)])
 
 
 def _flat(pictures: UInt8[Array, 'b height width c']) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:

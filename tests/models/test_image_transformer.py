@@ -17,14 +17,8 @@ from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
 from fastdec.models.attention import attend, attend_locally
-from fastdec.models.image_transformer import (
-  NEIGHBOURS,
-  PHASES,
-  ImageTransformer,
-  ImageTransformerConfig,
-  Network,
-  ordered_intensities,
-)
+from fastdec.models.image_start import NEIGHBOURS, ordered_intensities
+from fastdec.models.image_transformer import PHASES, ImageTransformer, ImageTransformerConfig, Network
 
 BLOCK, LENGTH, ROWS = 4, 48, 3
 CONFIG = ImageTransformerConfig(
