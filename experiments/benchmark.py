@@ -16,7 +16,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('speed', 'image_speed', 'lm_speed', 'draft_speed', 'products')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)
 
 

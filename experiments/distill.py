@@ -13,7 +13,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('wmt14', 'celeba')
 TEACHER = flags.DEFINE_string('teacher', None, 'folder of the finished run that writes', required=True)
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for what it writes', required=True)
 BUDGET = cli.budget_flag()

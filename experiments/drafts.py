@@ -17,7 +17,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('drafts')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its runs', required=True)
 BUDGET = cli.budget_flag()
 

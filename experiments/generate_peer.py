@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('generate_peer')
 MODEL = flags.DEFINE_string('model', None, 'Hugging Face folder of a decoder-only model (else: random weights)')
 DRAFT = flags.DEFINE_string('draft', None, 'Hugging Face folder of a smaller model that drafts for --model')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)

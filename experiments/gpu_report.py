@@ -24,7 +24,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('gpu_report')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the report', required=True)
 BUDGET = cli.budget_flag()
 

@@ -15,7 +15,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('lookahead')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its run', required=True)
 BUDGET = cli.budget_flag()
 

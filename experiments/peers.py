@@ -20,7 +20,7 @@ from absl import flags
 from experiments.lab import cli
 from experiments.speed import ctranslate2_model
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('wmt14')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
 CORES = cli.cores_flag()
 SETTINGS = [(compute_type, threads) for threads in (1, 2) for compute_type in ('float32', 'int8')]

@@ -14,7 +14,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('speed')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)
 SEARCHES = [(1, 1), (4, 1), (1, 32), (4, 8)]  # beams, sentences at once
 SETTINGS = [('float32', 1), ('float32', 2), ('int8', 1)]  # of the peer: its type of numbers, threads

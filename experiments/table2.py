@@ -13,7 +13,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('celeba')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the table and its runs', required=True)
 BUDGET = cli.budget_flag()
 

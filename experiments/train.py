@@ -16,7 +16,7 @@ from absl import flags
 
 from experiments.lab import cli
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('wmt14', 'celeba', 'drafts')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the run', required=True)
 BUDGET = cli.budget_flag()
 CONNECT = cli.process_flags()

@@ -1,6 +1,6 @@
 """Command-line manners of every launcher: one `--config`, mistakes answered in a sentence, Ctrl-C in a line.
 
-  CONFIG = cli.config_flag()
+  CONFIG = cli.config_flag('wmt14')
   WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
 
   def main(words: list[str]) -> None: ...   # heavy imports belong here: a mistyped flag is answered at once
@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 
+import configs
 from configs.common import known
 from fastdec import extras
 from fastdec.errors import UserError, UserNote
@@ -32,10 +33,15 @@ from fastdec.errors import UserError, UserNote
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
 
-def config_flag() -> flags.FlagHolder:
-  """Defines `--config=page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its leaves."""
+def config_flag(*pages: str) -> flags.FlagHolder:
+  """Defines `--config=page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its leaves.
+
+  Args:
+    pages: those in configs/ that the launcher takes, such as 'wmt14'. Pages from elsewhere, a user's own, it takes too.
+  """
   holder = config_flags.DEFINE_config_file('config', None, 'config file; its choices follow after a colon')
   flags.mark_flag_as_required('config')
+  flags.register_validator('config', lambda _: _check_page(pages))
   return holder
 
 
@@ -195,6 +201,19 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
     return UserError(f'--{name} is missing: {flags.FLAGS[name].help}')
   reason = re.sub(r'^invalid literal for int.*', 'give a whole number', reason)
   return UserError(f'--{name}={value} is not possible: {reason}')
+
+
+def _check_page(pages: Sequence[str]) -> bool:
+  """True, as absl asks for.
+
+  Raises:
+    UserError: the config is another page in configs/ than these.
+  """
+  path = Path((_config_argument(sys.argv) or '').split(':')[0])  # of no argument the folder that this runs in
+  if path.resolve().parent == Path(configs.__path__[0]).resolve() and path.stem not in pages:
+    wanted = ' or '.join(f'configs/{page}.py' for page in pages)
+    raise UserError(f'{path} is a page of another command: give {wanted}')
+  return True
 
 
 def _unknown_key(argv: list[str]) -> UserError | None:

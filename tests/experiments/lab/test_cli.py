@@ -1,6 +1,7 @@
 """Command-line manners: a mistake is one sentence and exit code 2, a bug keeps its traceback, Ctrl-C is one line."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from experiments.lab import cli
 from fastdec.errors import UserError
 
 ROOT = Path(__file__).parents[3]
+PAGES = (ROOT / 'configs').glob('*.py')
+LAUNCHERS = '\n'.join(path.read_text() for path in (ROOT / 'experiments').glob('*.py'))
 
 LAUNCHER = '''
 """Does nothing, well."""
@@ -21,7 +24,7 @@ from absl import flags
 from experiments.lab import cli
 from fastdec.errors import UserError, UserNote
 
-CONFIG = cli.config_flag()
+CONFIG = cli.config_flag('wmt14')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
 DO = flags.DEFINE_string('do', '', 'what to do')
 
@@ -92,6 +95,7 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
     (['--config=page.py', '--config.name.dd=3'], ['--config.name.dd', "config.name is the value 'x'"]),
     (['--config=page.py', '--config.model.d=three'], ['--config.model.d=three']),
     (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
+    ([f'--config={ROOT}/configs/celeba.py'], ['celeba.py is a page of another command: give configs/wmt14.py']),
     (['--config=empty.py'], ["'empty.py'", 'get_config']),
     (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
     (['--config=page.py', 'word'], ["'word'", 'known are', '--workdir']),
@@ -104,6 +108,12 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(folder, args, words):
   code, out, err = launch(folder, '--workdir=w', *args)
   assert (code, out, err.count('\n')) == (2, '', 1)
   assert all(word in err for word in words), err
+
+
+def test_launchers_take_pages_that_are_there():
+  named = [re.findall(r"'(\w+)'", line) for line in re.findall(r'config_flag\((.*)\)', LAUNCHERS)]
+  assert len(named) > 15 and all(named)
+  assert {page for pages in named for page in pages} == {path.stem for path in PAGES} - {'__init__', 'common'}
 
 
 def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(folder):
