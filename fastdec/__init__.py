@@ -15,10 +15,11 @@ from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
-from fastdec.decoding.pool import decode_each
+from fastdec.decoding.pool import decode_all, decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
@@ -57,6 +58,7 @@ __all__ = [
   'PromptLookup',
   'Rejection',
   'Sample',
+  'Sampling',
   'Speculative',
   'TopN',
   'Topology',
@@ -66,6 +68,7 @@ __all__ = [
   'UserNote',
   'build_pool',
   'decode',
+  'decode_all',
   'decode_each',
   'fit_forecast',
   'load',

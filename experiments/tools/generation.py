@@ -16,7 +16,7 @@ from experiments.tools.strategies import law_of, strategy_of
 from experiments.tools.tuned_file import tuned_file
 from fastdec import folders
 from fastdec.decoding.inputs import check_ids, checked
-from fastdec.decoding.methods.speculative import check_draft
+from fastdec.decoding.methods.speculative import check_draft_model
 from fastdec.decoding.protocol import promise_of
 from fastdec.errors import UserError
 from fastdec.folders import Folder
@@ -63,7 +63,7 @@ class Language:
       check_same_ids(language.tokenizer, draft.tokenizer, settings)
       longest = max(map(language.ids, prompts), key=len)
       max_len, prompt, _ = checked(language.model, [longest], None, None, settings.max_len, None)
-      check_draft(language.model, draft.model, prompt, max_len)
+      check_draft_model(language.model, draft.model, prompt, max_len)
     if language.pool is not None:
       language.pool.check(language.model.vocab_size)
     if settings.heads_folder is not None:

@@ -75,6 +75,13 @@ def stream(
   """
   check_streams(strategy)
   max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
+  return _stream(model, params, strategy, prompt, keys, max_len)
+
+
+def _stream(
+  model: Model, params: Params, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
+) -> Iterator[list[list[int]]]:
+  """See `stream`, which has checked all; this part runs once it is iterated."""
   mesh = mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):

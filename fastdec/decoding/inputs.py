@@ -63,6 +63,8 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int
   empty, nothing = np.zeros(b, bool), (model.pad_id, *model.eos_ids)
   if forced and is_text and any(first in nothing for first in inputs[:, 0].tolist()):
     empty = np.isin(inputs, nothing).all(1)
+  if forced and prefix is None and lengths is not None:
+    raise UserError('prompt_lengths are of prefixes, and there are none: pad sources with the pad id, or give lists')
   source = inputs if forced else None
   length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
   limit = None if max_len is None else np.full(b, max_len, np.int32)

@@ -166,6 +166,11 @@ class Step:
   tokens: Int[Array, 'b t']  # all that is emitted so far, valid before `length`
   length: Int[Array, ' b']
 
+  def block(self, n: int) -> Int[Array, 'b n']:
+    """The tokens of this call, `count` of them; what stands behind them says nothing."""
+    places = (self.length - self.count)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
+    return jnp.take_along_axis(self.tokens, places, axis=1, mode='clip')
+
   def on_path(self, tree: Any) -> Any:
     """The entries at the nodes of `path` of arrays [b, n, ...]: [b, m, ...]."""
 

@@ -74,6 +74,11 @@ def given(keys: Array | None) -> Array:
   return keys
 
 
+def folded(keys: Array | None, use: int | Int[Array, '']) -> Array:
+  """The keys of one of their uses, [b]; without keys, a UserError."""
+  return jax.vmap(jax.random.fold_in, (0, None))(given(keys), use)
+
+
 def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *n']:
   """A token from each law, with the key of its row."""
   return jax.vmap(jax.random.categorical)(given(keys), log_law).astype(jnp.int32)

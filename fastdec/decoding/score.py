@@ -61,8 +61,9 @@ def score(
   whole = np.full(b, t) if own_lengths is None else own_lengths
   ended = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
   lengths = ended if target_lengths is None else numbers_of('target_lengths', target_lengths, f'{b} numbers')
-  if lengths.shape != (b,) or lengths.dtype.kind not in 'iu' or (lengths < 0).any() or (lengths > t).any():
-    raise UserError(f'target_lengths must be {b} numbers from 0 to {t}, not {lengths.tolist()}')
+  if lengths.shape != (b,) or lengths.dtype.kind not in 'iu' or (lengths < 0).any() or (lengths > whole).any():
+    most = t if (whole == t).all() else "their target's own length"
+    raise UserError(f'target_lengths must be {b} numbers from 0 to {most}, not {lengths.tolist()}')
   mesh = mesh_of(params)
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
   with using(mesh):

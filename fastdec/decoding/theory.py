@@ -68,7 +68,7 @@ def best_gamma(alpha: Number, c: Number) -> int:
 def _check(alpha: Number, gamma: Number, c: Number = 0.0) -> None:
   if not 0 <= alpha <= 1:
     raise UserError(f'alpha={alpha} is no probability of acceptance: give 0 to 1')
-  if gamma != int(gamma) or gamma < 0:
+  if not (np.isfinite(gamma) and gamma == int(gamma) and gamma >= 0):
     raise UserError(f'gamma={gamma} is no number of drafted tokens: give 0, 1, 2, ...')
   if not 0 <= c < float('inf'):
     raise UserError(f'c={c} is no ratio of costs: give 0 or more')

@@ -38,9 +38,7 @@ class Topology:
   max_depth: int
 
   @classmethod
-  def from_parents(
-    cls, parents: Any, ranks: Any = None, acceptable: Any = None, max_depth: int | None = None
-  ) -> 'Topology':
+  def from_parents(cls, parents: Any, ranks: Any = None, acceptable: Any = None) -> 'Topology':
     """The tree (or one tree a row) given by each node's parent; node 0 is the root.
 
     Args:
@@ -49,7 +47,6 @@ class Topology:
       ranks: the same shape; None: siblings are numbered from 0 in their order. Those of a static tree must differ: two
         siblings of one rank are one token twice, and a rule that draws would choose the luckier of the two.
       acceptable: bool, the same shape; None: all true. The root always is.
-      max_depth: a bound on the depth where parents are data (None: n - 1); static trees know theirs.
 
     Raises:
       UserError: static parents that are no tree, or static siblings of one rank.
@@ -62,8 +59,7 @@ class Topology:
     rows = (1,) * (parents.ndim - 1)
     adjacent = xp.arange(n, dtype=np.int32).reshape(*rows, 1, n) == parents[..., None]  # [i, j]: j is i's parent
     mask = adjacent | xp.eye(n, dtype=bool).reshape(*rows, n, n)
-    longest = n - 1 if max_depth is None else max_depth
-    for _ in range(max(longest - 1, 0).bit_length()):  # paths double in length each time, from 1
+    for _ in range(max(n - 2, 0).bit_length()):  # paths double in length each time, from 1
       steps = mask.astype(np.float32)  # products of floats are an order of magnitude faster than those of integers
       mask = steps @ steps > 0
     depths = mask.sum(-1, dtype=np.int32) - 1
@@ -75,7 +71,7 @@ class Topology:
     acceptable = np.asarray(acceptable, bool) if isinstance(acceptable, list | tuple) else acceptable
     if acceptable.shape[-1:] != (n,):
       raise UserError(f'acceptable has shape {list(acceptable.shape)}: give one for each of the {n} nodes')
-    return cls(parents, ranks, depths, mask, acceptable, deepest if max_depth is None else max_depth)
+    return cls(parents, ranks, depths, mask, acceptable, deepest)
 
   @classmethod
   def chain(cls, n: int) -> 'Topology':

@@ -271,6 +271,16 @@ class Model(Protocol):
     ...
 
 
+def check_special_ids(config: Any) -> None:
+  """Raises UserError where a config's ids of a meaning of their own are no ids of its vocabulary."""
+  for name in ('eos_ids', 'suppressed_ids'):
+    if not isinstance(getattr(config, name), tuple):
+      raise UserError(f'{name}={getattr(config, name)} is not possible: give a tuple, such as (1,)')
+  for name, ids in (('pad_id', (config.pad_id,)), ('suppressed_ids', config.suppressed_ids)):
+    if any(not 0 <= one < config.vocab_size for one in ids):
+      raise UserError(f'{name}={getattr(config, name)} is not possible: give ids from 0 to {config.vocab_size - 1}')
+
+
 def setting(name: str) -> Any:
   """A value of a model that its config says."""
   return property(lambda model: getattr(model.config, name))

@@ -20,7 +20,7 @@ from fastdec.cache.conv import ConvCache, LayerConv
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Nodes, Params, setting
+from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setting
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
@@ -70,6 +70,7 @@ class FConvConfig:
   dtype: str = 'float32'  # of the computation; parameters are float32 until cast
 
   def __post_init__(self) -> None:
+    check_special_ids(self)
     for name in ('encoder_layers', 'decoder_layers'):
       layers = getattr(self, name)
       if not layers:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Nodes, Params, setting
+from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setting
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
@@ -80,6 +80,7 @@ class LMConfig:
     for name in ('vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width'):
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    check_special_ids(self)
     if not 0 <= self.dropout < 1:
       raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
     if self.head_width is None and self.d_model % self.heads:

@@ -57,6 +57,7 @@ class NGram:
     Raises:
       UserError: ids that the vocabulary does not have, or no words at all.
     """
+    sentences = [sentence for sentence in sentences if len(sentence)]
     words = np.concatenate([np.zeros(0, np.int32), *sentences])
     if not words.size or words.min() < 0 or words.max() >= self.vocab_size or not 0 <= first < self.vocab_size:
       given = f'{words.size} words' if not words.size else f'ids from {words.min()} to {words.max()}, {first} first'

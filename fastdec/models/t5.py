@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
-from fastdec.models.api import Nodes, Params
+from fastdec.models.api import Nodes, Params, check_special_ids
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, look_up, project
@@ -51,6 +51,7 @@ class T5Config(StackConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    check_special_ids(self)
     if self.dtype == 'float16':  # its feed-forward layers exceed 65,504
       raise UserError("dtype='float16' is not possible for T5, whose values leave its range: give bfloat16 or float32")
     self._check_sizes('max_distance')

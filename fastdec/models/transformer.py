@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
-from fastdec.models.api import Nodes, Params, setting
+from fastdec.models.api import Nodes, Params, check_special_ids, setting
 from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import look_up, project, sinusoids
@@ -44,6 +44,7 @@ class TransformerConfig(StackConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    check_special_ids(self)
     self._check_choices({'positions': ('sinusoidal', 'learned')})
     self._check_sizes('max_positions', *(['source_vocab_size'] if self.source_vocab_size is not None else []))
     if self.of_decoder is not self:

@@ -197,9 +197,12 @@ def head_accuracy(
 ) -> tuple[float, ...]:
   """Top-1 accuracy of p1 .. pk over `batches` (0..1): entry i is about the token i positions after p1's."""
   found = jax.device_get([_heads_batch(model, heads, params, head_params, batch) for batch in batches])
-  count = heads.offsets[-1] + 1
-  per_head = [[{name: x[offset] for name, x in metrics.items()} for metrics in found] for offset in range(count)]
-  return tuple(_over_tokens(metrics)['accuracy'] for metrics in per_head)
+
+  def accuracy(offset: int) -> float:
+    of_head = [{name: values[offset] for name, values in metrics.items()} for metrics in found]
+    return _over_tokens(of_head)['accuracy']
+
+  return tuple(map(accuracy, range(heads.offsets[-1] + 1)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

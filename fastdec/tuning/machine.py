@@ -24,7 +24,9 @@ class Machine:
 
 def here() -> Machine:
   """This process's."""
-  return Machine(processor(), len(os.sched_getaffinity(0)), jax.devices()[0].device_kind)
+  # Only Linux says which of them a process may use.
+  cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+  return Machine(processor(), cpus, jax.devices()[0].device_kind)
 
 
 def processor() -> str:

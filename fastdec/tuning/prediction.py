@@ -15,6 +15,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fastdec.decoding.methods.block import BlockDraft
@@ -23,9 +24,11 @@ from fastdec.decoding.methods.forecast import LinearForecast
 from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
 
+MARKS = 8  # numbers of a drafter that are compared
 STEPWISE = (Speculative, Eagle)  # strategies whose chains cost a call of the drafter for each token
 
 
@@ -52,31 +55,46 @@ class Ran:
 
 def member_of(strategy: Any) -> Member | None:
   """The family of a strategy; None for those that have no sizes."""
+
+  def chain(drafted: int, *settings: Hashable) -> Member:
+    return Member((*kind, *settings), drafted, True)
+
+  def tree(nodes: int, *settings: Hashable) -> Member:
+    return Member((*kind, *settings), nodes, False)
+
+  if not isinstance(strategy, LoopStrategy):
+    return None
+  kind = type(strategy), repr(strategy.effective_rule)
   match strategy:
-    case Blockwise(k=int(k), heads=Bound(params=params)):
-      return Member(('heads', _words(params), repr(strategy.rule), strategy.window), k - 1, True)
-    case PromptLookup(ngram=ngram, k=k):
-      return Member(('lookup', ngram), k - 1, True)
-    case LinearForecast(k=int(k)):
-      return Member(('forecast', repr(strategy.rule)), k - 1, True)
-    case Speculative(gamma=gamma, adaptive=False, draft=Bound(module=draft)):
-      return Member(('draft model', draft, repr(strategy.rule)), gamma, True)
-    case Eagle(width=1, depth=depth, draft=Bound(module=draft)):
-      return Member(('eagle', draft, repr(strategy.rule)), depth, True)
-    case Eagle(width=width, depth=depth, nodes=int(nodes), draft=Bound(module=draft)):
-      return Member(('eagle', draft, width, depth), nodes, False)
-    case BlockDraft(choices=None, k=int(k), draft=Bound(module=draft)):
-      return Member(('block', draft, repr(strategy.rule)), k - 1, True)
-    case BlockDraft(choices=int(nodes), draft=Bound(module=draft)):
-      return Member(('block', draft, strategy.k), nodes, False)
-    case Medusa(choices=Topology() as tree, heads=Bound(params=params)):
-      return Member(('tree', _words(params), repr(strategy.rule)), tree.n, False)
+    case Blockwise(k=int(k), heads=Bound(params=params), window=window):
+      return chain(k - 1, _marks(params), window)
+    case PromptLookup(ngram=ngram, k=k, pool=pool):
+      return chain(k - 1, ngram, id(pool))
+    case LinearForecast(k=int(k), weights=weights):
+      return chain(k - 1, _marks(weights))
+    case Speculative(gamma=gamma, adaptive=False, draft=Bound(module=draft, params=params)):
+      return chain(gamma, draft, _marks(params))
+    case Eagle(width=1, depth=depth, draft=Bound(module=draft, params=params)):
+      return chain(depth, draft, _marks(params))
+    case Eagle(width=width, depth=depth, nodes=int(nodes), draft=Bound(module=draft, params=params)):
+      return tree(nodes, draft, _marks(params), width, depth)
+    case BlockDraft(choices=None, k=int(k), draft=Bound(module=draft, params=params)):
+      return chain(k - 1, draft, _marks(params))
+    case BlockDraft(choices=int(nodes), k=k, draft=Bound(module=draft, params=params)):
+      return tree(nodes, draft, _marks(params), k)
+    case Medusa(choices=Topology() as choices, heads=Bound(params=params)):
+      return tree(choices.n, _marks(params))
   return None
 
 
-def _words(params: Any) -> int | None:
-  """Of heads that guess among few words (`fd.shortlist`), how many."""
-  return len(params['ids']) if 'ids' in params else None
+def _marks(params: Any) -> Hashable:
+  """What tells two drafters of one kind and size apart: how many words they guess among (`fd.shortlist`), and a few of
+  their numbers, those that they keep where later heads are cut away."""
+  leaves = jax.tree.leaves(params)
+  if not leaves:
+    return None
+  words = len(params['ids']) if isinstance(params, Mapping) and 'ids' in params else None
+  return words, np.asarray(leaves[0].ravel()[:MARKS]).tobytes()
 
 
 def predicted(

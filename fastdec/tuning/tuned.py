@@ -96,15 +96,18 @@ class Tuned:
       The file.
 
     Raises:
-      UserError: a strategy that is not one of fastdec's, or a file that cannot be written.
+      UserError: a strategy that is not one of fastdec's, a draft model whose folder is not given, or a file that
+        cannot be written.
     """
     folder = folders.open(model)
     file = folder.path / NAME if file is None else pathlib.Path(file)
     description = describe(self.strategy)
     kind, place = part_kind(description), None
+    if kind == 'model' and part is None:
+      raise UserError('this strategy drafts with a model of its own: give its folder as part')
     if kind is not None:
       there = model if part is None else part
-      own = part is None or folders.open(part).path == folder.path if kind == 'heads' else False
+      own = kind == 'heads' and (part is None or folders.open(part).path == folder.path)
       place = {'folder': None if own else str(pathlib.Path(there).resolve()), 'content': _content(kind, there)}
     figures = dataclasses.asdict(dataclasses.replace(self, strategy=None))
     del figures['strategy']

@@ -23,8 +23,7 @@ def call_seconds(
   most = max(nodes)
   widths = [*(width for width in WIDTHS if width < most), most]
   widest = Drafted(FreeDraft(Topology.chain(most)), rule)
-  key = None if batch.keys is None else batch.keys
-  state = texts(target, widest, batch.inputs, max_len, key, 0)
+  state = texts(target, widest, batch.inputs, max_len, batch.keys, 0)
   calls = {width: wide_calls(target, Drafted(FreeDraft(Topology.chain(width)), rule), state, width) for width in widths}
   for run in calls.values():
     jax.block_until_ready(run(1))

@@ -10,6 +10,7 @@ import fastdec as fd
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.pool import decode_each
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashHeads, HashLM
 
@@ -109,7 +110,8 @@ def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa
     (lambda: decode(strategy='greedy'), 'is no strategy: give'),
     (lambda: decode_each(MODEL, {}, [[3]], 'greedy'), 'is no strategy: give'),
     (lambda: decode(strategy=fd.Exact()), 'is no strategy: give'),
-    (lambda: next(fd.stream(MODEL, {}, [[3]], fd.Beam(2))), 'Beam knows its tokens at the end alone'),
+    (lambda: fd.stream(MODEL, {}, [[3]], fd.Beam(2)), 'Beam knows its tokens at the end alone'),
+    (lambda: decode(model=ENDLESS, prompt_lengths=[2]), 'of prefixes, and there are none'),
     (lambda: decode([[99]], model=ENDLESS), 'ids from 99 to 99, and the model knows 0 to 12'),
     (lambda: decode([[3.0, 4.0]], model=ENDLESS), 'must be integer ids'),
     (lambda: decode(PICTURES, model=ENDLESS), 'must be integer ids'),
@@ -165,6 +167,7 @@ BOUND = (MODEL, {})
     (lambda: fd.Beam(unknown_id=3, unknown_penalty='1'), "unknown_penalty='1' is not possible"),
     (lambda: fd.Beam(unknown_id=-1), 'unknown_id=-1 is not possible'),
     (lambda: fd.Beam(max_len=('1', 2)), 'max_len=.* is not possible'),
+    (lambda: LMConfig(eos_ids=[1]), r'eos_ids=\[1\] is not possible: give a tuple'),
   ],
 )
 def test_mistakes_of_a_setting(make, words):

@@ -80,6 +80,7 @@ def test_what_is_never_emitted_is_impossible():
     (np.zeros(4, int), {}, 'shape'),
     (np.ones((2, 2), int), {'target_lengths': [1, 3]}, '2 numbers from 0 to 2'),
     (np.ones((2, 2), int), {'target_lengths': [1.0, 2.0]}, '2 numbers from 0 to 2'),
+    ([[3, 4], [5]], {'target_lengths': [2, 2]}, "2 numbers from 0 to their target's own length"),
     (np.ones((2, 2), int), {'target_lengths': ['a', 'b']}, 'target_lengths must be 2 numbers, not list'),
   ],
 )

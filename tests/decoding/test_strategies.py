@@ -267,6 +267,11 @@ MOST = {'greedy': 0, 'blockwise': 6, 'two-calls': 3, 'tree': 3, 'speculative': 3
 MOST |= {'lookahead': 2, 'eagle': 3, 'eagle, a chain': 4, 'block': 3, 'block, a chain': 3, 'block, a static tree': 3}
 
 
+def test_a_static_tree_is_as_deep_as_it_is_whatever_block_the_draft_makes():
+  strategy = fd.BlockDraft(hash_kit().network('block'), k=4, choices=[[0], [1]])
+  assert strategy.most_accepted == 1
+
+
 @pytest.mark.parametrize('name', MOST)
 def test_a_call_can_accept_a_chain_or_as_many_as_a_tree_is_deep(name):
   assert LOSSLESS[name](hash_kit()).most_accepted == MOST[name]

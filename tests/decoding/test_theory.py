@@ -70,6 +70,8 @@ def test_best_gamma_is_the_argmax(alpha, c):
     (lambda: fd.theory.expected_tokens(float('nan'), 3), 'alpha=nan'),
     (lambda: fd.theory.speedup(0.5, -1, 0), 'gamma=-1'),
     (lambda: fd.theory.speedup(0.5, 1.5, 0), 'gamma=1.5'),
+    (lambda: fd.theory.speedup(0.5, float('inf'), 0), 'gamma=inf'),
+    (lambda: fd.theory.speedup(0.5, float('nan'), 0), 'gamma=nan'),
     (lambda: fd.theory.operations(0.5, 1, -0.1), 'c=-0.1'),
     (lambda: fd.theory.best_gamma(0.5, 0), 'no best gamma'),
     (lambda: fd.theory.best_gamma(1, 0.5), 'no best gamma'),

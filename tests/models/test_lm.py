@@ -162,6 +162,8 @@ def test_a_folder_keeps_it(tmp_path):
     ({'windows': (3,)}, 'one number for each of the 6 layers'),
     ({'layers': 0}, 'layers=0'),
     ({'dropout': 1.0}, 'dropout=1.0'),
+    ({'pad_id': -1}, 'pad_id=-1 is not possible: give ids from 0 to 31999'),
+    ({'suppressed_ids': (0, 99999)}, r'suppressed_ids=\(0, 99999\) is not possible'),
   ],
 )
 def test_wrong_sizes_are_refused(wrong, message):

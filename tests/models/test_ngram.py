@@ -82,6 +82,14 @@ def test_it_drafts_for_another_model():
   assert (np.asarray(sampled.lengths) >= 1).all()
 
 
+def test_empty_sentences_count_for_nothing():
+  model = NGram(6, successors=3)
+  some = model.count([np.array([3, 4]), np.array([3])], first=2)
+  with_empty = model.count([np.array([], int), np.array([3, 4]), np.array([], int), np.array([3])], first=2)
+  for name, values in some.items():
+    np.testing.assert_array_equal(with_empty[name], values)
+
+
 @pytest.mark.parametrize('sentences, first, message', [
   ([], 0, 'there are 0 words to count'),
   ([np.array([1, 4])], 0, 'ids from 1 to 4, 0 first to count'),

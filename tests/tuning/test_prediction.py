@@ -6,6 +6,7 @@ import pytest
 import fastdec as fd
 from fastdec.tuning import prediction
 from fastdec.tuning.prediction import Member, Ran
+from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import hash_kit
 
 WIDE = {1: 2.0, 4: 2.6, 8: 3.4}  # seconds: 1.8 + 0.2 n
@@ -69,11 +70,20 @@ def test_strategies_that_differ_in_one_size_are_a_family():
   assert three.family == six.family and (three.size, six.size) == (2, 5)
   assert prediction.member_of(fd.Blockwise(heads, 3, fd.TopN(2))).family != three.family
   assert prediction.member_of(fd.Blockwise(heads, 3, window=2)).family != three.family
-  assert prediction.member_of(fd.PromptLookup(2, 4)) == Member(('lookup', 2), 3, True)
+  assert prediction.member_of(fd.BlockwiseTwoCalls(heads, 3)).family != three.family
   short = heads[0], {**heads[1], 'ids': np.arange(5)}
   assert prediction.member_of(fd.Blockwise(short, 3)).family != three.family
+  others = heads[0], {**heads[1], 'b1': np.arange(3)}
+  assert prediction.member_of(fd.Blockwise(others, 3)).family != three.family
+  lookups = [
+    fd.PromptLookup(),
+    fd.PromptLookup(temperature=1.0),
+    fd.PromptLookup(pool=fd.build_pool([[2, 3, 4, 5, 6]], HashLM())),
+  ]
+  assert len({prediction.member_of(one).family for one in lookups}) == 3
   draft = kit.network('eagle')
-  assert prediction.member_of(fd.Eagle(draft, 3, 2, 6)) == Member(('eagle', draft[0], 2, 3), 6, False)
+  trees = [prediction.member_of(fd.Eagle(draft, 3, 2, nodes)) for nodes in (6, 7)]
+  assert trees[0].family == trees[1].family and [(one.size, one.is_chain) for one in trees] == [(6, False), (7, False)]
   assert prediction.member_of(fd.BlockDraft(kit.network('block'), choices=6)).size == 6
   assert prediction.member_of(fd.Medusa(heads, [[0], [1]])).size == 3
   assert prediction.member_of(fd.Speculative(kit.draft, 3, adaptive=True)) is None

@@ -305,6 +305,15 @@ def test_a_folder_of_heads_elsewhere_is_remembered(run, tmp_path):
     fd.load_tuned(place / 'model', file=file)
 
 
+def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
+  place, figures = run
+  drafted = dataclasses.replace(figures, strategy=fd.Speculative(fd.load(place / 'other'), gamma=2))
+  with pytest.raises(fd.UserError, match='drafts with a model of its own: give its folder as part'):
+    drafted.save(place / 'model', file=tmp_path / 'mine.json')
+  file = drafted.save(place / 'model', place / 'other', tmp_path / 'mine.json')
+  assert fd.load_tuned(place / 'model', file=file).strategy.gamma == 2
+
+
 def test_heads_are_prepared_as_the_caller_says(run):
   place, figures = run
   figures.save(place / 'model')

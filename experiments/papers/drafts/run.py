@@ -23,13 +23,14 @@ from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.folders.drafts import draft_content, load_draft, save_draft
 from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.shortlist import most_frequent
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Params
 from fastdec.sharding import Table, partition_of
 from fastdec.struct import Bound
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import draft_accuracy
-from fastdec.training.drafts.start import begin, frequent
+from fastdec.training.drafts.start import begin
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 
 SAMPLE = 16  # batches of the training text that a draft is looked at on, beside those of the dev set
@@ -71,7 +72,7 @@ class DraftRun(InWorkdir):
     batches = material.train_batches(config.rows, seed_of(experiment.seed, f'{experiment.kind}-{experiment.regime}'))
     ids = None
     if module.words is not None:
-      ids = frequent(words_of(material), module.vocab_size, module.words)
+      ids = most_frequent(target.module, words_of(material), module.words)
     key = jax.random.key(experiment.seed)
     draft = Bound(module, self._begun(module, target, jax.random.fold_in(key, 1), ids))
     dev = material.own_dev_batches() if experiment.data.own else material.dev_batches()

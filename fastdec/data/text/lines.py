@@ -109,8 +109,8 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
       for place in pair:
         found[place] = found.get(place) or _recall(place, memory) or _scan(place)
       if found[pair[0]].lines != found[pair[1]].lines:
-        counts = ' and '.join(f'{place} has {found[place].lines} lines' for place in pair)
-        raise UserError(f'{counts}: give files whose lines translate each other, one by one')
+        both = ' and '.join(f'{place} has {found[place].lines} lines' for place in pair)
+        raise UserError(f'{both}: give files whose lines translate each other, one by one')
       counts[split] += found[pair[0]].lines
       digest.update(f'{split} {found[pair[0]].digest} {found[pair[1]].digest}\n'.encode())
   for place, scan in found.items():

@@ -29,6 +29,8 @@ from fastdec.models.api import Capacity, Model, causal, suppress
 from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
+ENDLESS = 2**30  # tokens: no text is longer, and the number is an int32
+
 
 @struct.pytree
 class BeamState:
@@ -248,6 +250,6 @@ def _is_line(setting: Any) -> bool:
 
 
 def _on_line(line: tuple[Any, Any], source: Any) -> Any:
-  """a * source + b, cut to int32; on the host as on the device."""
+  """a * source + b, cut to a whole number; on the host as on the device."""
   a, b = line
-  return (a * source.astype(a.dtype) + b).astype(np.int32)
+  return (a * source.astype(a.dtype) + b).clip(max=ENDLESS).astype(np.int32)

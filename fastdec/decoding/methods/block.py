@@ -88,6 +88,8 @@ class BlockDraft(DrawnDrafts):
 
   @property
   def most_accepted(self) -> int:
+    if isinstance(self.choices, Topology):
+      return self.choices.max_depth
     assert self.k is not None  # by __post_init__
     return int(self.k) - 1
 

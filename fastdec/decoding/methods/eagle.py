@@ -19,7 +19,7 @@ from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import argmax, draw, given
+from fastdec.decoding.sampling import argmax, draw, folded
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.heads.draft import check_target
@@ -178,7 +178,7 @@ class ChainDrafter(_EagleDrafter):
       if q is None or self.sampling is None:
         return tokens.at[:, i + 1].set(module.ids(params, argmax(logits))), None
       log_q = self.sampling.law(module.in_target_words(params, logits))
-      drawn = draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q)
+      drawn = draw(folded(keys, i), log_q)
       return tokens.at[:, i + 1].set(drawn), q.at[:, i + 1].set(jnp.exp(log_q))
 
     def one(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, DraftCache]) -> Any:

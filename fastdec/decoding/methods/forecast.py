@@ -63,8 +63,7 @@ class ForecastDrafter:
     return Draft(jnp.take_along_axis(tokens, index, axis=1), Topology.chain(self.nodes)), state
 
   def observe(self, target: Bound, state: Written, step: Step) -> Written:
-    index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes, dtype=jnp.int32)[None]
-    return _behind(state, jnp.take_along_axis(step.tokens, index, axis=1, mode='clip'), step.count)
+    return _behind(state, step.block(self.nodes), step.count)
 
 
 def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Written:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.growing import named
-from fastdec.decoding.sampling import best, centred, draw, given
+from fastdec.decoding.sampling import best, centred, draw, folded
 from fastdec.decoding.topology import Topology
 
 Carry = PyTree[Array]
@@ -122,7 +122,7 @@ def sample(
   for i in range(lattice.scores.shape[1]):
     corrected_b1m, carry = lattice.corrected(i, tokens_bn[:, -1:], carry)
     log_q_b1m = law(corrected_b1m)
-    drawn_b1 = draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q_b1m)
+    drawn_b1 = draw(folded(keys, i), log_q_b1m)
     token_b1 = named(lattice.ids_of(i), drawn_b1[..., None])[..., 0].astype(root.dtype)
     tokens_bn = jnp.concatenate([tokens_bn, token_b1], axis=1)
     laws.append(jnp.exp(log_q_b1m))

@@ -191,9 +191,7 @@ class LookaheadDrafter:
     window = step.draft.tokens[:, :ahead].reshape(b, self.rows, w)
     grams, learnt = jnp.concatenate([window, said[:, None]], axis=1), jnp.full(b, w, jnp.int32)
 
-    place = (step.length - step.count)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
-    block = jnp.take_along_axis(step.tokens, place, axis=1, mode='clip')
-    text = jnp.concatenate([state.recent, block], axis=1)
+    text = jnp.concatenate([state.recent, step.block(n)], axis=1)
     recent = jnp.take_along_axis(text, step.count[:, None] + jnp.arange(n - 1, dtype=jnp.int32)[None], axis=1)
     new_grams = grams
     if self.reads_text:

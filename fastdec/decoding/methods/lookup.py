@@ -66,9 +66,7 @@ class LookupDrafter:
     return Draft(tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)), state
 
   def observe(self, target: Bound, state: Text, step: Step) -> Text:
-    index = step.length[:, None] - step.count[:, None] + jnp.arange(self.nodes, dtype=jnp.int32)[None]
-    block = jnp.take_along_axis(step.tokens, index, axis=1, mode='clip')
-    return _appended(state, block, step.count)
+    return _appended(state, step.block(self.nodes), step.count)
 
 
 def _or_from_pool(

@@ -14,7 +14,7 @@ from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import argmax, draw, given
+from fastdec.decoding.sampling import argmax, draw, folded
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
@@ -62,7 +62,7 @@ class Speculative(DrawnDrafts):
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     draft, _ = self.draft
-    check_draft(model, draft, prompt, max_len)
+    check_draft_model(model, draft, prompt, max_len)
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
     draft, _ = self.draft
@@ -82,7 +82,7 @@ def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
   )
 
 
-def check_draft(target: Model, draft: Model, prompt: Prompt, max_len: int) -> None:
+def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int) -> None:
   """Raises UserError where the draft model cannot read what the target reads."""
   if target.start_id is None and draft.start_id is not None:
     raise UserError('the draft model has an encoder, and the target has none: give a decoder-only draft model')
@@ -219,4 +219,4 @@ class ModelDrafter:
     if self.sampling is None:
       return argmax(logits), None
     log_q = self.sampling.law(logits)
-    return draw(jax.vmap(jax.random.fold_in, (0, None))(given(keys), i), log_q), jnp.exp(log_q)
+    return draw(folded(keys, i), log_q), jnp.exp(log_q)

@@ -54,7 +54,7 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
     UserError: neither a known name nor a file, or a file that holds no tree.
   """
   published = PUBLISHED.get(str(name))
-  if published is None and os.path.exists(name):
+  if published is None and os.path.exists(str(name)):
     return _read(pathlib.Path(name))
   if published is None:
     known = ', '.join(PUBLISHED)

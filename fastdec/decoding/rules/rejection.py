@@ -18,7 +18,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise, Rule, promise_of
 from fastdec.decoding.rules.matching import Exact, at_parent
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import draw, given
+from fastdec.decoding.sampling import draw, folded
 from fastdec.decoding.settings import SMALLEST, real
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
@@ -164,7 +164,7 @@ def laws(
   if draft.probabilities is None:
     raise UserError(
       'Rejection and BlockVerification need the law that drafts were drawn from, and these come without: '
-      'use them in Speculative, or another rule here'
+      'use them where a model or a draft network drafts, and fd.Sampling(temperature) to sample here'
     )
   q_bnv = jnp.where(acceptable[..., None], draft.probabilities, 0).astype(p_bnv.dtype)
   return p_bnv, jnp.pad(q_bnv[:, 1:], ((0, 0), (0, 1), (0, 0)))
@@ -177,13 +177,9 @@ def _of_next(law: Float[Array, 'b n v'], tokens: Int[Array, 'b n']) -> Float[Arr
 
 def _uniform(keys: Array | None, like: Float[Array, 'b g']) -> Float[Array, 'b g']:
   """Numbers from 0 to below 1."""
-  return jax.vmap(lambda key: jax.random.uniform(key, like.shape[1:], like.dtype))(_fold(keys, 0))
+  return jax.vmap(lambda key: jax.random.uniform(key, like.shape[1:], like.dtype))(folded(keys, 0))
 
 
 def _bonus(keys: Array | None, rest: Float[Array, 'b v'], p: Float[Array, 'b v']) -> Int[Array, ' b']:
   """A draw from norm(rest); from p where rounding has left nothing, which p == q can."""
-  return draw(_fold(keys, 1), jnp.log(jnp.where(rest.sum(-1, keepdims=True) > 0, rest, p)))
-
-
-def _fold(keys: Array | None, use: int) -> Array:
-  return jax.vmap(jax.random.fold_in, (0, None))(given(keys), use)
+  return draw(folded(keys, 1), jnp.log(jnp.where(rest.sum(-1, keepdims=True) > 0, rest, p)))

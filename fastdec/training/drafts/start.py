@@ -74,9 +74,3 @@ def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
 def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
   leaves = jax.tree.leaves_with_path(params)
   return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
-
-
-def frequent(tokens: Int[np.ndarray, ' n'], vocab_size: int, words: int) -> Int[np.ndarray, ' w']:
-  """The ids of the most frequent words of a text, in ascending order; of equally frequent ones the lower ids."""
-  counts = np.bincount(tokens, minlength=vocab_size)
-  return np.sort(np.argsort(-counts, kind='stable')[:words]).astype(np.int32)

@@ -118,6 +118,13 @@ def test_one_beam_is_greedy(model):
     np.testing.assert_array_equal(getattr(greedy, name), getattr(beam, name), err_msg=name)
 
 
+def test_a_line_may_be_as_long_as_it_likes_in_a_pool_too():
+  beam = Beam(2, max_len=(0, 3e9))
+  whole = fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=6)
+  rows = [prompt[:length] for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
+  np.testing.assert_array_equal(fd.decode_all(MODEL, {}, rows, beam, rows=2, max_len=6).tokens, whole.tokens)
+
+
 def test_an_unknown_id_is_a_token():
   with pytest.raises(fd.UserError, match='the model knows 0 to 8'):
     fd.decode(MODEL, {}, PROMPTS, Beam(2, unknown_id=9, unknown_penalty=1.0), LENGTHS)
