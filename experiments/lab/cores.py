@@ -9,10 +9,9 @@ import os
 from importlib import metadata
 from pathlib import Path
 
+from experiments.lab.packing import WIDE
 from fastdec import folders
 from fastdec.errors import UserError
-
-WIDE = 512  # models as wide and wider have products that are worth a second core
 
 
 def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:

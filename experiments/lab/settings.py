@@ -306,6 +306,13 @@ def check_anchors(anchors: int, draw: str) -> None:
     raise UserError(f'{given}: a sample of places is for all heads at once, give draw=all, or anchors=0')
 
 
+def each_once(part: str, **values: tuple[Any, ...]) -> None:
+  """Raises UserError, naming config.<part>.<name>, where a list is empty or has an entry twice."""
+  for name, value in values.items():
+    if not value or len(set(value)) < len(value):
+      raise UserError(f'config.{part}.{name}={value} is not possible: give one or more, each once')
+
+
 def at_least(least: int, part: str, **values: int) -> None:
   """Raises UserError, naming config.<part>.<name>, where a value is less than that."""
   for name, value in values.items():

@@ -149,7 +149,14 @@ def _network(
     has_confidence=has_confidence,
     confidence_sees_guess=sees_guess,
   )
-  inner = {
+  return network, params | _params(network, layers, tensors)
+
+
+def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:
+  """The tensors under our names, those of the vocabulary aside."""
+  d, rank, taps = layers.d_model, network.markov, network.taps
+  params: dict[str, Any] = {}
+  inner: dict[str, Any] = {
     'make_features': {'fuse': dense(tensors, 'fc', d, len(taps) * d), 'fused_norm': norm(tensors, 'hidden_norm', d)},
     'tower': {f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.') for i in range(layers.layers)},
     'norm': norm(tensors, 'norm', d),
@@ -158,12 +165,12 @@ def _network(
   markov = f'{head}markov_head'
   if rank:
     params['before'] = shaped(tensors, f'{markov}.markov_w1.weight', layers.vocab_size, rank)
-    params['after'] = shaped(tensors, f'{markov}.markov_w2.weight', words or layers.vocab_size, rank)
+    params['after'] = shaped(tensors, f'{markov}.markov_w2.weight', network.words or layers.vocab_size, rank)
   if rank and network.markov_kind == 'gated':
     inner['gate'] = dense(tensors, f'{markov}.gate_proj', rank, d + rank, has_bias=True)
   if rank and network.markov_kind == 'rnn':
     inner['joint'] = dense(tensors, f'{markov}.joint_proj', 3 * rank, 2 * rank + d, has_bias=True)
-  if has_confidence:
-    seen = d + rank if sees_guess else d
+  if network.has_confidence:
+    seen = d + rank if network.confidence_sees_guess else d
     inner['confidence'] = dense(tensors, f'{head}confidence_head.proj', 1, seen, has_bias=True)
-  return network, params | {'network': inner}
+  return params | {'network': inner}

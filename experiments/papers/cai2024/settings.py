@@ -5,7 +5,7 @@ import pathlib
 from typing import Any, Literal
 
 from experiments.lab.captions import CaptionTraining
-from experiments.lab.settings import HeadsTraining, RunConfig, at_least, check_anchors
+from experiments.lab.settings import HeadsTraining, RunConfig, at_least, check_anchors, each_once
 from experiments.lab.text import OnModelText
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.rules.typical import Typical
@@ -58,8 +58,7 @@ class MeasureConfig:
   repeats: int
 
   def __post_init__(self) -> None:
-    if not self.batches or len(set(self.batches)) < len(self.batches):
-      raise UserError(f'config.measure.batches={self.batches} is not possible: give one or more, each once')
+    each_once('measure', batches=self.batches)
     at_least(1, 'measure', **{f'batches[{i}]': value for i, value in enumerate(self.batches)})
     at_least(2, 'measure', nodes=self.nodes, most=self.most, max_len=self.max_len)
     names = ('prompt', 'calibrated', 'timed', 'repeats')

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from configs.common import to_dataclass
 from experiments.lab.decoding import DistillConfig
 from experiments.lab.distillation import Distilling
-from experiments.lab.settings import HeadsConfig, RunConfig, at_least
+from experiments.lab.settings import HeadsConfig, RunConfig, at_least, each_once
 from experiments.lab.text import OnText, TextConfig
 from experiments.papers.drafts.cells import CHAINS, DRAFTERS, NETWORKS
 from experiments.papers.drafts.settings import (
@@ -53,10 +53,7 @@ class TableConfig:
   repeats: int
 
   def __post_init__(self) -> None:
-    for name in ('rows', 'nodes', 'batches', 'temperatures'):
-      given = getattr(self, name)
-      if not given or len(set(given)) < len(given):
-        raise UserError(f'config.table.{name}={given} is not possible: give one or more, each once')
+    each_once('table', rows=self.rows, nodes=self.nodes, batches=self.batches, temperatures=self.temperatures)
     for row in self.rows:
       if row not in DRAFTERS:
         raise UserError(f'config.table.rows={self.rows} name {row!r}: known are {", ".join(DRAFTERS)}')

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from configs.common import to_dataclass
 from experiments.lab.captions import Captions, CaptionTraining, prompts_of
 from experiments.lab.decoding import padded_sources
-from experiments.lab.settings import RunConfig, at_least
+from experiments.lab.settings import RunConfig, at_least, each_once
 from experiments.lab.text import Text, TextConfig
 from experiments.lab.translation import TranslationTraining
 from experiments.papers.fu2024.code import LANGUAGE, write_passages
@@ -38,8 +38,7 @@ class MeasureConfig:
   def __post_init__(self) -> None:
     for name, least in (('windows', 1), ('ngrams', 3), ('guesses', 1), ('batches', 1)):
       given = getattr(self, name)
-      if not given or len(set(given)) < len(given):
-        raise UserError(f'config.measure.{name}={given} is not possible: give one or more, each once')
+      each_once('measure', **{name: given})
       at_least(least, 'measure', **{f'{name}[{i}]': value for i, value in enumerate(given)})
     at_least(1, 'measure', prompt=self.prompt, timed=self.timed, max_len=self.max_len)
     at_least(0, 'measure', sentences=self.sentences, repeats=self.repeats)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from configs.common import known, to_dataclass
-from experiments.lab.settings import at_least
+from experiments.lab.settings import at_least, each_once
 from fastdec.errors import UserError
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -49,7 +49,7 @@ class Growth:
     for name in self.models:
       if name not in KINDS:
         raise UserError(f"config.growth.models={self.models} has '{name}', which is no model: {known(KINDS)}")
-    _each_once('growth', models=self.models, lengths=self.lengths, batches=self.batches)
+    each_once('growth', models=self.models, lengths=self.lengths, batches=self.batches)
     _all_at_least_one('growth', lengths=self.lengths, batches=self.batches)
     at_least(1, 'growth', source=self.source, steps=self.steps, rounds=self.rounds)
 
@@ -86,7 +86,7 @@ class Encoder:
   rounds: int
 
   def __post_init__(self) -> None:
-    _each_once('encoder', batches=self.batches)
+    each_once('encoder', batches=self.batches)
     _all_at_least_one('encoder', batches=self.batches)
     at_least(1, 'encoder', source=self.source, rounds=self.rounds)
 
@@ -135,12 +135,6 @@ class IncrementalExperiment:
     kind, config = KINDS[name], self.layout.model if part == 'layout' else getattr(self.models, name)
     config = dataclasses.replace(config, dtype=dtype, eos_ids=(), **kind.deeper(config) if is_deeper else {})
     return kind.model(config)
-
-
-def _each_once(part: str, **values: tuple[Any, ...]) -> None:
-  for name, value in values.items():
-    if not value or len(set(value)) < len(value):
-      raise UserError(f'config.{part}.{name}={value} is not possible: give one or more, each once')
 
 
 def _all_at_least_one(part: str, **values: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Int
 
 from configs.common import to_dataclass
 from experiments.lab.decoding import padded_sources
-from experiments.lab.settings import ModelSettings, RunConfig, at_least
+from experiments.lab.settings import ModelSettings, RunConfig, at_least, each_once
 from experiments.lab.text import OnText, Text, TextConfig
 from experiments.lab.translation import TranslationTraining
 from fastdec.errors import UserError
@@ -37,10 +37,7 @@ class MeasureConfig:
   repeats: int
 
   def __post_init__(self) -> None:
-    for name in ('gammas', 'batches', 'temperatures'):
-      given = getattr(self, name)
-      if not given or len(set(given)) < len(given):
-        raise UserError(f'config.measure.{name}={given} is not possible: give one or more, each once')
+    each_once('measure', gammas=self.gammas, batches=self.batches, temperatures=self.temperatures)
     for name in ('gammas', 'batches'):
       at_least(1, 'measure', **{f'{name}[{i}]': value for i, value in enumerate(getattr(self, name))})
     names = ('ngram_gamma', 'lookup', 'prompt', 'timed', 'max_len', 'repeats')

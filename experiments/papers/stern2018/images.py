@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 import fastdec as fd
 from experiments.lab import record
-from experiments.lab.settings import Experiment, Regime, at_least
+from experiments.lab.settings import Experiment, Regime, at_least, each_once
 from experiments.papers.stern2018.own_images import OwnImages, check_own, key_of, open_own
 from fastdec import folders
 from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images, written_batches
@@ -76,9 +76,7 @@ class TableConfig:
   forecast: tuple[int, ...] = ()
 
   def __post_init__(self) -> None:
-    for name in ('ks', 'regimes'):
-      if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
-        raise UserError(f'config.table.{name}={getattr(self, name)} is not possible: give one or more, each once')
+    each_once('table', ks=self.ks, regimes=self.regimes)
     if unknown := set(self.regimes) - {'regular', 'finetune'}:
       raise UserError(f'config.table.regimes has {min(unknown)}: images have no teacher, give regular or finetune')
     at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there

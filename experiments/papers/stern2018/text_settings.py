@@ -4,7 +4,7 @@ import dataclasses
 
 from experiments.lab.decoding import DistillConfig, rule_of, tree_nodes
 from experiments.lab.distillation import Distilling
-from experiments.lab.settings import DISTILLED, Experiment, Regime, RunConfig, at_least
+from experiments.lab.settings import DISTILLED, Experiment, Regime, RunConfig, at_least, each_once
 from experiments.lab.text import OnModelText, TextConfig
 from fastdec import folders
 from fastdec.errors import UserError
@@ -29,9 +29,7 @@ class TableConfig:
   one_run: bool
 
   def __post_init__(self) -> None:
-    for name in ('ks', 'regimes', 'rules'):
-      if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
-        raise UserError(f'config.table.{name}={getattr(self, name)} is not possible: give one or more, each once')
+    each_once('table', ks=self.ks, regimes=self.regimes, rules=self.rules)
     at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
     at_least(1, 'table', max_len=self.max_len, rows=self.rows, timed=self.timed, repeats=self.repeats)
     at_least(0, 'table', sentences=self.sentences)
