@@ -36,7 +36,7 @@ def main(_: list[str]) -> None:
   from experiments.papers.cai2024 import tables
   from experiments.tools import generation
   from experiments.tools.generation_settings import Settings
-  from experiments.tools.lines import read_lines
+  from experiments.tools.lines import read_prompts
   from fastdec.errors import UserError
   from fastdec.evaluation import tree_calibration, tree_figure
   from fastdec.struct import Bound
@@ -45,7 +45,7 @@ def main(_: list[str]) -> None:
   if output.suffix != '.json':
     raise UserError(f'--output={output} is to be a JSON file: give a name such as tree.json')
   heads_folder = HEADS.value or MODEL.value
-  prompts = read_lines(pathlib.Path(PROMPTS.value))
+  prompts = read_prompts(pathlib.Path(PROMPTS.value))
   settings = Settings(MODEL.value, heads=heads_folder, max_len=MAX_LEN.value)
   language = generation.Language.of(settings, prompts)
   folder, heads_there = language.opened[MODEL.value], language.opened[heads_folder]

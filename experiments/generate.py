@@ -77,7 +77,7 @@ def main(_: list[str]) -> None:
   from experiments.lab.console import plain_console
   from experiments.tools import generation, prompt_file, self_check, streaming, tuned_file
   from experiments.tools.generation_settings import Settings
-  from experiments.tools.lines import read_lines
+  from experiments.tools.lines import read_prompts
 
   _check()
   settings = Settings(
@@ -94,7 +94,7 @@ def main(_: list[str]) -> None:
     streaming.show(console, generator, PROMPT.value, REPEATS.value)
     return
   assert PROMPTS.value is not None and OUTPUT.value is not None  # by `_check`
-  prompts = read_lines(pathlib.Path(PROMPTS.value))
+  prompts = read_prompts(pathlib.Path(PROMPTS.value))
   language = generation.Language.of(settings, prompts)
   output = prompt_file.Output.of(pathlib.Path(OUTPUT.value), settings, prompts, language.opened)
   generator = language.load()

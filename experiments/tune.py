@@ -67,7 +67,7 @@ def main(_: list[str]) -> None:
   from experiments.tools import tuning
   from experiments.tools.candidates import Sizes
   from experiments.tools.generation_settings import Settings
-  from experiments.tools.lines import read_lines
+  from experiments.tools.lines import read_prompts
 
   budget = cli.seconds(BUDGET.value)
   assert budget is not None  # by its default
@@ -79,7 +79,7 @@ def main(_: list[str]) -> None:
   sizes, rows = Sizes(_numbers('gammas', 1), _numbers('nodes', 2)), _rows()
   cores.settle(MODEL.value, max(rows), CORES.value)
   asked = tuning.Asked(settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), rows)
-  prompts = read_lines(pathlib.Path(PROMPTS.value))
+  prompts = read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
   tuning.tune(plain_console(), asked, prompts, budget, output)
 

@@ -15,7 +15,7 @@ from fastdec.errors import UserError
 
 
 def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
-  """Leaves this process so many cores: to be called before anything may ask JAX for a device, later it is in vain.
+  """Restricts this process to so many cores. Call it before JAX makes its backend; later it has no effect.
 
   Args:
     folder: of the model that will be decoded with, of which nothing but the config is read.

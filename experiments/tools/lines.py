@@ -3,6 +3,28 @@
 import pathlib
 
 from fastdec.errors import UserError
+from fastdec.files import parse_json
+
+
+def read_prompts(path: pathlib.Path) -> list[str]:
+  """The prompts of a file: its lines, or of a .jsonl file, whose prompts may have several lines, each "prompt".
+
+  Raises:
+    UserError: as `read_lines`, or a line that has no prompt.
+  """
+  lines = read_lines(path)
+  if path.suffix != '.jsonl':
+    return lines
+  found = []
+  for i, line in enumerate(lines, 1):
+    try:
+      prompt = parse_json(line)['prompt']
+    except (ValueError, KeyError, TypeError):
+      prompt = None
+    if not isinstance(prompt, str) or not prompt.strip():
+      raise UserError(f'line {i} of {path} has no prompt: give {{"prompt": "..."}} on each line, or a .txt file')
+    found.append(prompt)
+  return found
 
 
 def read_lines(path: pathlib.Path, what: str = 'a prompt') -> list[str]:

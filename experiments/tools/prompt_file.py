@@ -55,23 +55,13 @@ class Output:
     for name in ('model', 'draft', 'heads', 'medusa'):
       if record[name] is not None:
         record[name] = opened[record[name]].content
-    if settings.draft_head is None:  # younger than the first files
-      del record['draft_head'], record['nodes']
-    else:
+    if settings.draft_head is not None:
       record['draft_head'] = draft_content(settings.draft_head)
-    if not settings.lookahead:  # younger than these
-      del record['lookahead']
-    if settings.strategy is None:  # younger still
-      del record['strategy']
-    else:
+    if settings.strategy is not None:
       tuned = read_json(pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME))
       dtype = figures_of(tuned).get('dtype')
       record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part'), *([dtype] if dtype else [])]))
-    if settings.dtype is None:  # younger than these too
-      del record['dtype']
-    if settings.pool is None:  # the youngest
-      del record['pool']
-    else:
+    if settings.pool is not None:
       record['pool'] = hashlib.sha256(pathlib.Path(settings.pool).read_bytes()).hexdigest()[:16]
     if settings.choices is not None:
       record['choices'] = _hash(repr(sorted(fd.medusa_choices(settings.choices))))

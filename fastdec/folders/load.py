@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,7 +33,10 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   if not path.is_dir() and path.with_name(f'{path.name}.old').is_dir():
     raise UserError(f'{path} was being replaced when something stopped it: {path}.old is what was there, rename it')
   if not path.is_dir():
-    raise UserError(f'{path} is not a folder: give a model folder or the workdir of a finished training run')
+    wanted = 'give a model folder or the workdir of a finished training run'
+    if re.fullmatch(r'[\w.-]+/[\w.-]+', str(path)):
+      wanted += f', or download the model of this name first: hf download {path} --local-dir={path.name}'
+    raise UserError(f'{path} is not a folder: {wanted}')
   if (path / 'model' / 'config.json').is_file():
     path = path / 'model'  # of a finished run
   kept = kept_in(dtype)

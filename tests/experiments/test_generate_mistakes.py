@@ -16,6 +16,7 @@ MISTAKES = {
   'no output': (['--prompts={files}/lines'], 'belong together'),
   'empty prompt': (['--prompt= '], 'the prompt is empty'),
   'unknown folder': (['--prompt=a', '--model={files}/nowhere'], 'is not a folder'),
+  "a model's name": (['--prompt=a', '--model=Qwen/Qwen2-0.5B'], 'hf download Qwen/Qwen2-0.5B --local-dir=Qwen2-0.5B'),
   'unknown draft': (['--prompt=a', '--draft={files}/nowhere'], 'is not a folder'),
   'unknown heads': (['--prompt=a', '--heads={files}/nowhere'], 'is not a folder'),
   'two drafters': (['--prompt=a', '--draft={model}', '--lookup'], '--draft and --lookup each say how to draft'),
