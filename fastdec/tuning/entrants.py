@@ -152,9 +152,10 @@ def _shown(name: str, plain: str, member: Member, entrants: Mapping[str, Entrant
   rounds = race.seconds[name].keys() & race.seconds[plain].keys()
   batches = sorted({number % race.batches for number in rounds})
   ours = [entrants[name].texts[i] for i in batches]
-  steps, plain_steps = (float(np.mean([entrants[one].steps[i] for i in batches])) for one in (name, plain))
-  later, called = (sum(int(np.sum(x)) for x in of) for of in ([o.lengths - 1 for o in ours], [o.calls for o in ours]))
   together = jax.tree.map(lambda *parts: np.concatenate(parts), *ours)
+  later, called = int(np.sum(together.lengths - 1)), int(np.sum(together.calls))
+  steps = float(np.mean([entrants[name].steps[i] for i in batches]))
+  plain_steps = float(np.mean([entrants[plain].steps[i] for i in batches]))
   return Ran(
     seconds=race.seconds_per_batch(name, plain),
     steps=max(steps, 1.0),

@@ -61,19 +61,13 @@ class CacheMeasuring:
       for (way, length), timing in measure(functions, config.rounds).items()
     }
     shortest = min(plan.length for plan in plans)
-    return [
-      self._filled(
-        plan,
-        **speeds({way: time for (way, length), time in per_token.items() if length == plan.length}, 'device'),
-        to_shortest={
-          way: 1 / time.speedup_over(per_token[way, shortest])
-          for (way, length), time in per_token.items() if length == plan.length
-        },
-        steps=min(config.steps, plan.length),
-        **agreements[plan.length],
-      )
-      for plan in plans
-    ]  # fmt: skip
+    cells = []
+    for plan in plans:
+      steps, agreed = min(config.steps, plan.length), agreements[plan.length]
+      times = {way: time for (way, length), time in per_token.items() if length == plan.length}
+      to_shortest = {way: 1 / time.speedup_over(per_token[way, shortest]) for way, time in times.items()}
+      cells.append(self._filled(plan, **speeds(times, 'device'), to_shortest=to_shortest, steps=steps, **agreed))
+    return cells
 
   def layout(self, plans: Plans) -> list[SavingCell]:
     """A row of FasterTransformer's tables: whole outputs of beam search, from the host and on the device."""
