@@ -380,7 +380,7 @@ def too_many_choices():
     (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=0), 'give at least 1'),
     (lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()), 'source of 1025 tokens exceeds'),
     (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1025), 'exceed the model'),
-    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7), 'from 0 to 0'),
+    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7), 'of prefixes, and there are none'),
     (lambda p, s: fd.decode(MODEL, p, s[0], fd.Greedy()), r'shape \[rows, tokens\], not int32\[8\]'),
     (lambda p, s: fd.decode(MODEL, p, s * 1.0, fd.Greedy()), 'must be integer ids'),
     (lambda p, s: fd.decode(MODEL, p, s[:, :0], fd.Greedy()), 'nothing to decode'),
