@@ -45,7 +45,7 @@ def _rules() -> None:
   from fastdec import folders
   from fastdec.errors import UserError
 
-  if CONFIG.value.get('task') not in kinds.KINDS:
+  if 'table' not in CONFIG.value:
     raise UserError('this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype')
   kind, experiment = kinds.KINDS[CONFIG.value.task], kinds.experiment_of(CONFIG.value)
   workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split

@@ -116,7 +116,7 @@ def test_mistakes_are_one_sentence(table, launch, base, words, message):
 
 
 def test_a_config_of_something_else(launch, tmp_path):
-  words = (f'--config={ROOT}/configs/products.py:scale=smoke', f'--workdir={tmp_path}')
+  words = (f'--config={ROOT}/configs/speculative.py:scale=smoke,task=translation', f'--workdir={tmp_path}')
   ended = launch('evaluate', *words, '--dtype=int8')
   assert ended.code == 2 and 'give configs/wmt14.py, configs/celeba.py' in ended.err
   ended = launch('evaluate', *words)
