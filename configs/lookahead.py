@@ -12,7 +12,7 @@
 
 scale
   smoke      toy sizes: every step runs, nothing is learnt; a few minutes, which are compiling
-  multi30k   the base of configs/drafts.py: two hours of training on 2 cores (captions: half an hour); of task=code a
+  multi30k   the base of configs/drafts.py: an hour of training on 2 cores (captions: half an hour); of task=code a
              model of four layers over this repository's source files: 300 steps of 4,096 tokens, 5 minutes
 
 task
