@@ -6,8 +6,9 @@
   python -m experiments.train   --config=configs/drafts.py:scale=smoke,kind=eagle --config.base=out/base \\
     --config.data.own=out/own --workdir=out/eagle
 
-The draft is in out/eagle/draft; heads are in out/heads/model, with the base. The base is any run of
-experiments.train: its sizes are read from its folder, and --config.data is what it was trained on.
+The draft is in out/eagle/draft; heads are in out/heads/model, with the base. The base is a run of experiments.train, or
+the target of experiments.speculative (task=lm): its sizes are read from its folder, and --config.data is what it was
+trained on.
 
   python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation --workdir=out/drafts-smoke
 
