@@ -167,7 +167,7 @@ class Step:
   length: Int[Array, ' b']
 
   def block(self, n: int) -> Int[Array, 'b n']:
-    """The tokens of this call, `count` of them; what stands behind them says nothing."""
+    """The tokens that this call emitted: the first `count` of each row; those behind them have no meaning."""
     places = (self.length - self.count)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
     return jnp.take_along_axis(self.tokens, places, axis=1, mode='clip')
 

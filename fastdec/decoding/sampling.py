@@ -75,7 +75,7 @@ def given(keys: Array | None) -> Array:
 
 
 def folded(keys: Array | None, use: int | Int[Array, '']) -> Array:
-  """The keys of one of their uses, [b]; without keys, a UserError."""
+  """A key for each row, [b], for the draw numbered `use`; a UserError where there are no keys."""
   return jax.vmap(jax.random.fold_in, (0, None))(given(keys), use)
 
 

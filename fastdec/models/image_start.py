@@ -1,4 +1,4 @@
-"""Where an Image Transformer starts to learn: what it would learn last is there from the first step.
+"""The parameters that an Image Transformer starts with: what it would learn last is there from the first step.
 
 Intensities that are near are alike; self-attention looks at neighbours, cross-attention at the source pixel in its own
 place. A position is told by waves in the second half of the width, an intensity by waves in the first.
