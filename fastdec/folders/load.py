@@ -34,7 +34,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     raise UserError(f'{path} was being replaced when something stopped it: {path}.old is what was there, rename it')
   if not path.is_dir():
     wanted = 'give a model folder or the workdir of a finished training run'
-    if re.fullmatch(r'[\w.-]+/[\w.-]+', str(path)):
+    if re.fullmatch(r'[\w.-]+/[\w.-]+', str(path)) and not path.parent.is_dir():
       wanted += f', or download the model of this name first: hf download {path} --local-dir={path.name}'
     raise UserError(f'{path} is not a folder: {wanted}')
   if (path / 'model' / 'config.json').is_file():

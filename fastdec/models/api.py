@@ -272,7 +272,7 @@ class Model(Protocol):
 
 
 def check_special_ids(config: Any) -> None:
-  """Raises UserError where a config's pad id or a suppressed id is outside its vocabulary, or ids are not in a tuple."""
+  """Raises UserError where a config's pad id or a suppressed id is outside its vocabulary, or ids are no tuple."""
   for name in ('eos_ids', 'suppressed_ids'):
     if not isinstance(getattr(config, name), tuple):
       raise UserError(f'{name}={getattr(config, name)} is not possible: give a tuple, such as (1,)')

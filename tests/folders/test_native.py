@@ -221,7 +221,7 @@ def test_a_folder_that_is_not_whole_is_refused(folder, spoil, message):
 
 
 def test_no_folder_and_an_unfinished_run(tmp_path):
-  with pytest.raises(fd.UserError, match='is not a folder'):
+  with pytest.raises(fd.UserError, match='is not a folder: .*finished training run$'):
     fd.load(tmp_path / 'nowhere')
   with pytest.raises(fd.UserError, match=r'no config\.json: give the workdir'):
     fd.load(tmp_path)
