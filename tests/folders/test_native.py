@@ -220,9 +220,11 @@ def test_a_folder_that_is_not_whole_is_refused(folder, spoil, message):
     fd.load(folder)
 
 
-def test_no_folder_and_an_unfinished_run(tmp_path):
-  with pytest.raises(fd.UserError, match='is not a folder: .*finished training run$'):
-    fd.load(tmp_path / 'nowhere')
+def test_no_folder_and_an_unfinished_run(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'out').mkdir()
+  with pytest.raises(fd.UserError, match=r'is not a folder: .*finished training run$'):
+    fd.load('out/nowhere')  # a mistyped workdir is no name of a model to download
   with pytest.raises(fd.UserError, match=r'no config\.json: give the workdir'):
     fd.load(tmp_path)
 
