@@ -1,4 +1,5 @@
-"""Blockwise parallel decoding for super-resolution: Stern, Shazeer, Uszkoreit 2018, Tables 2 and 3, Figure 4 (CelebA).
+"""Blockwise parallel decoding for super-resolution: Stern, Shazeer, Uszkoreit 2018, Tables 2 and 3,
+Figure 4 (CelebA).
 
   python -m experiments.table2      --config=configs/celeba.py:scale=tiny --workdir=out/images
   python -m experiments.human_eval  --workdir=out/images --serve
@@ -9,10 +10,12 @@
 Heads that learn from what the base itself writes, which is what exact acceptance asks of them:
 
   python -m experiments.train   --config=configs/celeba.py:scale=tiny --workdir=out/face/base
-  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/face/base --workdir=out/face-own
+  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/face/base
+  --workdir=out/face-own
   python -m experiments.table2  --config=configs/celeba.py:scale=tiny --config.data.own=out/face-own --workdir=out/face
 
-8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a quarter of them.
+8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a
+quarter of them.
 
 scale (2 cores: time for the whole of table2; what to expect)
   tiny       windows of photographs that come with scikit-image; about ten minutes
@@ -28,9 +31,10 @@ regime (the paper's columns)
   regular    heads on the frozen base; with acceptance within 2 intensities: Approximate
   finetune   heads and base trained together; with acceptance within 2 intensities: Both
 
-Beside the paper's acceptance within 2 stands the same with each guess at the middle of the five intensities that are
-likeliest together (the rule window-2); and, for a base whose inputs tell a forecast of each intensity (all scales but
-faces16 and celeba), blocks that this forecast guesses, without heads (table.forecast).
+Beside the paper's acceptance within 2 stands the same with each guess at the middle of the five
+intensities that are likeliest together (the rule window-2); and, for a base whose inputs tell a
+forecast of each intensity (all scales but faces16 and celeba), blocks that this forecast guesses,
+without heads (table.forecast).
 """
 
 from configs.common import locked, parse_arg
@@ -56,7 +60,8 @@ def get_config(arg=''):
   choice = parse_arg(arg, scale=tuple(scales), k=1, regime=REGIMES)
   config = scales[choice.scale]()
   chosen = {'scale': choice.scale, 'k': choice.k, 'regime': choice.regime}
-  written = {'images': 0} | config.pop('distill', {})  # that a base writes in experiments.distill; 0: of all
+  # that a base writes in experiments.distill; 0: of all
+  written = {'images': 0} | config.pop('distill', {})
   return locked(task='images', **chosen, base='', seed=0, mesh=mesh(), distill=written, **config)
 
 
@@ -64,7 +69,15 @@ def tiny():
   """2,000 windows of four photographs."""
   return {
     'data': images('embedded', rows=2),
-    'model': {**SMALL, **TOLD, 'd_model': 64, 'd_ff': 256, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2},
+    'model': {
+      **SMALL,
+      **TOLD,
+      'd_model': 64,
+      'd_ff': 256,
+      'heads': 2,
+      'encoder_layers': 1,
+      'decoder_layers': 2,
+    },
     'train': trained(steps=400, warmup=50, every=100, constant=0.15),
     'freeze': trained(steps=150, warmup=25, every=50, constant=0.1),
     'finetune': trained(steps=150, warmup=25, every=50, constant=0.05),
@@ -78,7 +91,15 @@ def smoke():
   return {
     **tiny(),
     'data': images('embedded', rows=2, max_train=20),
-    'model': {**SMALL, **TOLD, 'd_model': 32, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1},
+    'model': {
+      **SMALL,
+      **TOLD,
+      'd_model': 32,
+      'd_ff': 32,
+      'heads': 2,
+      'encoder_layers': 1,
+      'decoder_layers': 1,
+    },
     'train': trained(steps=4, warmup=2, every=2),
     'freeze': trained(steps=2, warmup=2, every=2),
     'finetune': trained(steps=2, warmup=2, every=2),
@@ -88,7 +109,8 @@ def smoke():
 
 
 def faces16():
-  """The same faces at 16 x 16: 768 tokens an image, a quarter of the cost, so that two cores train a model of them."""
+  """The same faces at 16 x 16: 768 tokens an image, a quarter of the cost, so that two cores train
+  a model of them."""
   sizes = {'size': 16, 'block_length': 48, 'grid': True, 'd_model': 128, 'd_ff': 512, 'heads': 4}
   layers = {'encoder_layers': 1, 'decoder_layers': 3}
   return {
@@ -97,8 +119,19 @@ def faces16():
     'train': annealed(steps=5000, warmup=200, constant=2e-3, every=500),
     'freeze': annealed(steps=600, warmup=50, constant=1e-3, every=200),
     'finetune': annealed(steps=3000, warmup=50, constant=7e-4, every=500, heads_rate=2.0),
-    'heads': heads(d_ff=256, p1_share=0.5, draw='all', decay=0.9, dropout=0.0, anchors=128, rooted=True, markov=64),
-    'table': table(ks=(2, 4, 6, 8, 10), taus=tuple(range(9)), images=64, rows=32, timed=2, one_run=True),
+    'heads': heads(
+      d_ff=256,
+      p1_share=0.5,
+      draw='all',
+      decay=0.9,
+      dropout=0.0,
+      anchors=128,
+      rooted=True,
+      markov=64,
+    ),
+    'table': table(
+      ks=(2, 4, 6, 8, 10), taus=tuple(range(9)), images=64, rows=32, timed=2, one_run=True
+    ),
   }
 
 
@@ -106,7 +139,9 @@ def faces32():
   """Real faces as they are: 3,072 tokens an image, so fewer images a step, and fewer steps."""
   small = faces16()
   return {
-    'data': images('npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False, moved=1),
+    'data': images(
+      'npz', path='data/faces32/faces32.npz', rows=2, mirrored=True, black_corners=False, moved=1
+    ),
     'model': {**small['model'], **TOLD, 'size': 32, 'block_length': 96},
     'distill': {'images': 2400},  # what fine-tuning sees once
     'train': annealed(steps=4800, warmup=200, constant=2e-3, every=400),
@@ -139,7 +174,18 @@ def celeba():
   }  # fmt: skip
 
 
-def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=False, black_corners=True, moved=0):
+def images(
+  kind,
+  *,
+  path='',
+  folder='',
+  rows,
+  max_train=0,
+  side=32,
+  mirrored=False,
+  black_corners=True,
+  moved=0,
+):
   """Where the images are, and how many make a batch."""
   return {
     'kind': kind,
@@ -147,17 +193,23 @@ def images(kind, *, path='', folder='', rows, max_train=0, side=32, mirrored=Fal
     'folder': folder,  # of kind tfds: its data_dir
     'rows': rows,
     'max_train': max_train,  # 0: all
-    'side': side,  # pixels of the images that are written: 32, or 16, to which they are shrunk as they are read
+    # pixels of the images that are written: 32, or 16, to which they are shrunk as they are read
+    'side': side,
     'mirrored': mirrored,  # every other training image is, drawn anew each time
-    'black_corners': black_corners,  # of kind npz; False: without images that have one, as pictures that were turned
-    'moved': moved,  # intensities by which those of training images are moved at most, drawn anew each time
+    # of kind npz; False: without images that have one, as pictures that were turned
+    'black_corners': black_corners,
+    # intensities by which those of training images are moved at most, drawn anew each time
+    'moved': moved,
     'cache': 'out/data',  # prepared images; shared by all runs
-    'own': '',  # folder of a finished experiments.distill by the base: heads, with the base or not, learn from that
+    # folder of a finished experiments.distill by the base: heads, with the base or not, learn from
+    # that
+    'own': '',
   }
 
 
 def trained(**settings):
-  """One training run; see `configs/wmt14.py`. Images have no label smoothing, and T2T gives Adam another b2."""
+  """One training run; see `configs/wmt14.py`. Images have no label smoothing, and T2T gives Adam
+  another b2."""
   return {**run(**settings), 'label_smoothing': 0.0, 'b2': 0.98}
 
 
@@ -171,12 +223,15 @@ def table(*, ks, taus, images, rows, timed, one_run=False, forecast=()):
   return {
     'ks': ks,
     'regimes': REGIMES,
-    'taus': taus,  # acceptance within this many intensities, for the largest k; the table's own 2 is always there
+    # acceptance within this many intensities, for the largest k; the table's own 2 is always there
+    'taus': taus,
     'split': 'dev',
     'images': images,  # 0: all
     'rows': rows,  # images decoded at once
     'timed': timed,  # images timed one by one, evenly spaced
     'repeats': 3,
-    'forecast': forecast,  # block sizes that the base's linear forecast guesses (model.forecast=True), without heads
-    'one_run': one_run,  # one run for the largest k, with its first heads, serves all ks; the paper trains one for each
+    # block sizes that the base's linear forecast guesses (model.forecast=True), without heads
+    'forecast': forecast,
+    # one run for the largest k, with its first heads, serves all ks; the paper trains one for each
+    'one_run': one_run,
   }

@@ -1,7 +1,8 @@
 """What every config needs: strict arguments, locked leaves, and the way down to frozen dataclasses.
 
-A config's `get_config(arg)` chooses the structure with `parse_arg`, dotted flags set the leaves, and the launcher turns
-each part into the dataclass of the library that it describes with `to_dataclass`. No ConfigDict goes further down.
+A config's `get_config(arg)` chooses the structure with `parse_arg`, dotted flags set the leaves,
+and the launcher turns each part into the dataclass of the library that it describes with
+`to_dataclass`. No ConfigDict goes further down.
 """
 
 from collections.abc import Mapping
@@ -17,27 +18,35 @@ Scalar = bool | int | float | str
 
 
 def parse_arg(arg: str, **defaults: Scalar | tuple[str, ...]) -> Any:
-  """The part of `--config=file.py:arg` after the colon: 'scale=tiny,k=8,smoke', typed by the defaults.
+  """The part of `--config=file.py:arg` after the colon: 'scale=tiny,k=8,smoke', typed by the
+  defaults.
 
-  A bare word sets a bool to True. A default that is a tuple lists the values allowed, the first being the default.
-  Returns a ConfigDict.
+  A bare word sets a bool to True. A default that is a tuple lists the values allowed, the first
+  being the default. Returns a ConfigDict.
 
   >>> parse_arg('k=8,smoke', k=4, smoke=False, scale=('tiny', 'wmt14')).to_dict()
   {'k': 8, 'scale': 'tiny', 'smoke': True}
 
   Raises:
-    UserError: a key that is not among the defaults or comes twice, or a value of another type than its default.
+    UserError: a key that is not among the defaults or comes twice, or a value of another type than
+      its default.
   """
-  values = {key: default[0] if isinstance(default, tuple) else default for key, default in defaults.items()}
+  values = {
+    key: default[0] if isinstance(default, tuple) else default for key, default in defaults.items()
+  }
   given = set()
   for item in filter(None, (item.strip() for item in arg.split(','))):
     key, equals, text = (part.strip() for part in item.partition('='))
     if key not in defaults:
-      raise UserError(f"the config's argument has no key '{key}': {known(defaults)} (given: '{arg}')")
+      raise UserError(
+        f"the config's argument has no key '{key}': {known(defaults)} (given: '{arg}')"
+      )
     if key in given:
       raise UserError(f"the config's argument sets '{key}' twice: give it once (given: '{arg}')")
     if not equals and not isinstance(defaults[key], bool):
-      raise UserError(f"the config's key '{key}' needs a value: write {key}={values[key]}, for example")
+      raise UserError(
+        f"the config's key '{key}' needs a value: write {key}={values[key]}, for example"
+      )
     given.add(key)
     values[key] = parse_value(key, text if equals else 'true', defaults[key])
   return locked(**values)
@@ -56,7 +65,9 @@ def parse_value(key: str, text: str, default: Scalar | tuple[str, ...]) -> Scala
   try:
     return type(default)(text)
   except ValueError:
-    raise UserError(f'{key}={text} is not possible: give {a_value(type(default))}, such as {default}') from None
+    raise UserError(
+      f'{key}={text} is not possible: give {a_value(type(default))}, such as {default}'
+    ) from None
 
 
 def locked(**fields: Any) -> ConfigDict:
@@ -65,7 +76,8 @@ def locked(**fields: Any) -> ConfigDict:
 
 
 def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str = 'config') -> T:
-  """The frozen dataclass that a part of a config describes (see `fields.read`); `path` is where it stands in all."""
+  """The frozen dataclass that a part of a config describes (see `fields.read`); `path` is where it
+  stands in all."""
   return read(cls, _plain(config), path)
 
 

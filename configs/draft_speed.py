@@ -1,7 +1,9 @@
-"""What drafting costs: one draft proposed and its outcome observed, against a greedy call, at transformer_base sizes.
+"""What drafting costs: one draft proposed and its outcome observed, against a greedy call, at
+transformer_base sizes.
 
   python -m experiments.benchmark --config=configs/draft_speed.py --workdir=out/draft-speed
-  python -m experiments.benchmark --config=configs/draft_speed.py:scale=smoke --workdir=out/draft-speed-smoke
+  python -m experiments.benchmark --config=configs/draft_speed.py:scale=smoke
+  --workdir=out/draft-speed-smoke
 
 Random weights: how often drafts are right does not matter here. Ratios are what to quote.
 """

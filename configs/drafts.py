@@ -1,18 +1,22 @@
-"""Drafters for a finished base: heads, EAGLE's autoregressive network, and the one-pass one of a block (fastdec/heads).
+"""Drafters for a finished base: heads, EAGLE's autoregressive network, and the one-pass one of a
+block (fastdec/heads).
 
   python -m experiments.train   --config=configs/wmt14.py:scale=smoke --workdir=out/base
-  python -m experiments.distill --config=configs/wmt14.py:scale=smoke --config.distill.beam=1 --teacher=out/base \\
+  python -m experiments.distill --config=configs/wmt14.py:scale=smoke --config.distill.beam=1
+  --teacher=out/base \\
     --workdir=out/own
   python -m experiments.train   --config=configs/drafts.py:scale=smoke,kind=eagle --config.base=out/base \\
     --config.data.own=out/own --workdir=out/eagle
 
-The draft is in out/eagle/draft; heads are in out/heads/model, with the base. The base is a run of experiments.train, or
-the target of experiments.speculative (task=lm): its sizes are read from its folder, and --config.data is what it was
-trained on.
+The draft is in out/eagle/draft; heads are in out/heads/model, with the base. The base is a run of
+experiments.train, or the target of experiments.speculative (task=lm): its sizes are read from its
+folder, and --config.data is what it was trained on.
 
-  python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation --workdir=out/drafts-smoke
+  python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation
+  --workdir=out/drafts-smoke
 
-makes the table of all kinds side by side, heads, a draft model and prompt lookup among them, on one base: that of
+makes the table of all kinds side by side, heads, a draft model and prompt lookup among them, on one
+base: that of
 --config.base, or one that it trains (`table` below).
 
 scale
@@ -39,17 +43,23 @@ from configs.speculative import captions, model, target, target_training
 from configs.speculative import training as base_training
 from configs.wmt14 import distill, heads, mesh, run, text
 
-ROWS = ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup')  # of the table, see `table`
+# of the table, see `table`
+ROWS = ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup')
 
 
 def get_config(arg=''):
   """The config of a draft of this kind, on a base for this task, at this scale."""
   scales = {'smoke': smoke, 'tiny': tiny, 'multi30k': multi30k}
   regimes, tasks = ('regular', 'both'), ('translation', 'lm')
-  choice = parse_arg(arg, scale=tuple(scales), task=tasks, kind=('eagle', 'block', 'heads'), regime=regimes)
+  choice = parse_arg(
+    arg, scale=tuple(scales), task=tasks, kind=('eagle', 'block', 'heads'), regime=regimes
+  )
   config = scales[choice.scale](choice.task)
   drafters = {
-    'heads': {'k': 8, 'heads': config['table']['heads'] | {'rooted': True, 'markov': 64, 'p1_share': 0.5}},
+    'heads': {
+      'k': 8,
+      'heads': config['table']['heads'] | {'rooted': True, 'markov': 64, 'p1_share': 0.5},
+    },
     'eagle': {'draft': eagle(), 'loss': {'passes': 4, **loss()}, 'p1_share': 0.5},
     'block': {'draft': block(), 'loss': loss(), 'p1_share': 0.5},
   }
@@ -125,7 +135,15 @@ def multi30k(task):
 def training(*, steps, warmup, constant=2e-3):
   """Adam with b2 = .98, up to a peak rate and down to 0."""
   every = max(steps // 20, 1)
-  settings = run(steps=steps, warmup=warmup, every=every, schedule='linear', constant=constant, rows=16, span=0.05)
+  settings = run(
+    steps=steps,
+    warmup=warmup,
+    every=every,
+    schedule='linear',
+    constant=constant,
+    rows=16,
+    span=0.05,
+  )
   return settings | {'b2': 0.98}
 
 
@@ -152,15 +170,18 @@ def network(taps=()):
     'taps': taps,  # the base's layers whose states are read; (): the state that it predicts by
     'words': 0,  # of a draft vocabulary, the most frequent ones of the training text; 0: all
     'dropout': 0.0,
-    'init': 'target',  # the layers begin as the base's last ones; or 'fresh'; or a folder: all of a trained draft's
+    # the layers begin as the base's last ones; or 'fresh'; or a folder: all of a trained draft's
+    'init': 'target',
     'entry': 'joined',  # eagle: or 'beside' (EAGLE-3)
   }
 
 
 def loss():
-  """What is learnt at a place: the tokens that the base wrote behind it (ce), or its law (kl, tv)."""
+  """What is learnt at a place: the tokens that the base wrote behind it (ce), or its law (kl,
+  tv)."""
   return {
-    'anchors': 16,  # places of each row of a batch that guesses are learnt at, drawn anew in each step; 0: all
+    # places of each row of a batch that guesses are learnt at, drawn anew in each step; 0: all
+    'anchors': 16,
     'ce': 1.0,
     'kl': 0.0,
     'tv': 0.0,
@@ -187,26 +208,31 @@ def table(
   max_len,
   repeats=5,
 ):
-  """The table of `experiments.drafts`: what stands beside the drafts, and what is measured, on how much."""
+  """The table of `experiments.drafts`: what stands beside the drafts, and what is measured, on how
+  much."""
   return {
     'base': base,  # the model, where --config.base names none; it is trained by base_run
     'base_run': base_run,
     'small': small,  # the draft model, which is trained as people wrote by small_run
     'small_run': small_run,
-    'heads': heads(d_ff=d_ff, draw='all', decay=0.9, dropout=0.0, anchors=16),  # trained as the drafts are (`train`)
+    # trained as the drafts are (`train`)
+    'heads': heads(d_ff=d_ff, draw='all', decay=0.9, dropout=0.0, anchors=16),
     'eagle': eagle(),
     'block': block(taps),
-    'distill': distill(max_len=written, shard_size=1000) | {'beam': 1},  # own text, where data.own names none
+    # own text, where data.own names none
+    'distill': distill(max_len=written, shard_size=1000) | {'beam': 1},
     'rows': rows,
     'nodes': nodes,  # of the trees, the root included
     'gamma': 7,  # tokens of a chain: of the heads, the draft model and prompt lookup too
-    'short': (),  # tokens of further chains, such as (1, 3, 5), that are measured beside those of gamma
+    # tokens of further chains, such as (1, 3, 5), that are measured beside those of gamma
+    'short': (),
     'lookup': 3,  # the longest n-gram that prompt lookup looks for
     'batches': batches,  # texts at once
     'temperatures': temperatures,
     'prompt': 4,  # tokens of a caption, if the task is lm
     'split': 'test',
-    'sentences': sentences,  # of the split, evenly spaced: for tokens a call, acceptance and agreement; 0: all
+    # of the split, evenly spaced: for tokens a call, acceptance and agreement; 0: all
+    'sentences': sentences,
     'timed': timed,  # of them, evenly spaced: for wall clock
     'calibrated': calibrated,  # of the dev set: for the trees of heads
     'max_len': max_len,

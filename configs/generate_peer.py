@@ -1,7 +1,9 @@
-"""Against Hugging Face's generate: a Llama-style model of 110 million weights and a draft model of 11 million.
+"""Against Hugging Face's generate: a Llama-style model of 110 million weights and a draft model of
+11 million.
 
-  python -m experiments.generate_peer --config=configs/generate_peer.py:scale=110m --workdir=out/peer
-  python -m experiments.generate_peer --config=configs/generate_peer.py:scale=smoke --workdir=out/peer-smoke
+  python -m experiments.generate_peer --config=configs/generate_peer.py:scale=110m
+  --workdir=out/peer python -m experiments.generate_peer
+  --config=configs/generate_peer.py:scale=smoke --workdir=out/peer-smoke
 
 Minutes on 2 cores. Needs `fastdec[benchmark]`. With
 --model=folder [--draft=folder] the sizes here are not read.
@@ -16,7 +18,11 @@ def get_config(arg=''):
   choice = parse_arg(arg, scale=('110m', 'smoke'))
   smoke = choice.scale == 'smoke'
   model = lm_speed.SIZES[choice.scale]
-  draft = {'d_model': 16, 'd_ff': 32, 'layers': 1} if smoke else {'d_model': 256, 'd_ff': 688, 'layers': 4, 'heads': 4}
+  draft = (
+    {'d_model': 16, 'd_ff': 32, 'layers': 1}
+    if smoke
+    else {'d_model': 256, 'd_ff': 688, 'layers': 4, 'heads': 4}
+  )
   return locked(
     model=model,
     draft=model | draft,

@@ -1,24 +1,33 @@
-"""What one NVIDIA GPU shows of fastdec, in ten minutes at a time: `experiments.gpu_report`, which has this page as its
-default.
+"""What one NVIDIA GPU shows of fastdec, in ten minutes at a time: `experiments.gpu_report`, which
+has this page as its default.
 
-  python -m experiments.gpu_report --workdir=out/gpu --budget=540s [--config.data.folder=data/multi30k]
-  python -m experiments.gpu_report --config=configs/gpu_report.py:scale=smoke --workdir=out/gpu-smoke
+  python -m experiments.gpu_report --workdir=out/gpu --budget=540s
+  [--config.data.folder=data/multi30k] python -m experiments.gpu_report
+  --config=configs/gpu_report.py:scale=smoke --workdir=out/gpu-smoke
 
 scale
   paper   the models' real shapes with random weights; for a GPU. 7b needs 13.5 GB of weights in bfloat16; a smaller
           device shows it as failed and goes on
   smoke   toy models, to see that all parts run; a few minutes on one core of a CPU
 
-Parts, in their order: parity of float32 with the CPU; exact strategies against greedy decoding; what calls cost
-against their width (configs/lm_speed.py); incremental decoding and FasterTransformer's rows (configs/incremental.py);
-and, where data.folder is given, Table 1 trained on it (configs/wmt14.py:scale=multi30k). `seconds` says how much of
-the budget must be left for a piece of a part to begin: guesses for one GPU, most of which is compiling.
+Parts, in their order: parity of float32 with the CPU; exact strategies against greedy decoding;
+what calls cost against their width (configs/lm_speed.py); incremental decoding and
+FasterTransformer's rows (configs/incremental.py); and, where data.folder is given, Table 1 trained
+on it (configs/wmt14.py:scale=multi30k). `seconds` says how much of the budget must be left for a
+piece of a part to begin: guesses for one GPU, most of which is compiling.
 """
 
 from configs import incremental, wmt14
 from configs.common import locked, parse_arg
 
-FILES = {'kind': 'files', 'train': 'train', 'dev': 'val', 'test': 'test_2016_flickr', 'suffix': '.gz'}  # Multi30k's
+# Multi30k's
+FILES = {
+  'kind': 'files',
+  'train': 'train',
+  'dev': 'val',
+  'test': 'test_2016_flickr',
+  'suffix': '.gz',
+}
 
 
 def get_config(arg=''):
@@ -35,7 +44,11 @@ def paper():
   return {
     'parity': sizes(words=8000, width=256, layers=4, rows=4, tokens=64),
     'exact': sizes(models=('lm', 'transformer'), words=16, width=64, layers=2, rows=8, tokens=64),
-    'widths': {'shapes': ('1b', '7b', '110m'), 'dtypes': ('bfloat16', 'int8'), 'widths': (1, 2, 4, 8, 16, 32, 64)},
+    'widths': {
+      'shapes': ('1b', '7b', '110m'),
+      'dtypes': ('bfloat16', 'int8'),
+      'widths': (1, 2, 4, 8, 16, 32, 64),
+    },
     'incremental': incremental.get_config('scale=paper').to_dict(),
     'table1': wmt14.get_config('scale=multi30k').to_dict(),
     'seconds': {
@@ -65,7 +78,9 @@ def smoke():
   }
 
 
-def sizes(*, models=('lm', 'transformer', 'fconv', 't5', 'image'), words, width, layers, rows, tokens):
+def sizes(
+  *, models=('lm', 'transformer', 'fconv', 't5', 'image'), words, width, layers, rows, tokens
+):
   """Random models of one size; few words let random drafts be right now and then."""
   return {
     'models': models,

@@ -1,9 +1,11 @@
-"""What incremental decoding saves: time per token against length, without a cache, with one driven from the host, and
-with the whole loop on the device; the latter two in the layout of FasterTransformer's tables.
+"""What incremental decoding saves: time per token against length, without a cache, with one driven
+from the host, and with the whole loop on the device; the latter two in the layout of
+FasterTransformer's tables.
 
-  python -m experiments.incremental --config=configs/incremental.py:scale=small --workdir=out/incremental [--budget=9m]
-  python -m experiments.incremental --config=configs/incremental.py:scale=smoke --workdir=out/incremental-smoke
-  python -m experiments.incremental --config=configs/incremental.py:scale=paper --workdir=out/incremental-gpu
+  python -m experiments.incremental --config=configs/incremental.py:scale=small
+  --workdir=out/incremental [--budget=9m] python -m experiments.incremental
+  --config=configs/incremental.py:scale=smoke --workdir=out/incremental-smoke python -m
+  experiments.incremental --config=configs/incremental.py:scale=paper --workdir=out/incremental-gpu
 
 scale
   smoke   toy models, to see that all runs; seconds
@@ -12,8 +14,9 @@ scale
   paper   transformer_base and fconv_wmt_en_ro; FasterTransformer's sizes and all its rows; for a GPU, where
           JAX_DEFAULT_MATMUL_PRECISION=highest makes float32 what it was on a T4
 
-Random weights and no end token: every output has as many tokens as asked for. Expected: (a) without a cache time per
-token grows with length, (b) and (c) are nearly flat; FConv's is the same at 512 as at 32 tokens (ratio under 1.1).
+Random weights and no end token: every output has as many tokens as asked for. Expected: (a) without
+a cache time per token grows with length, (b) and (c) are nearly flat; FConv's is the same at 512 as
+at 32 tokens (ratio under 1.1).
 """
 
 from configs.common import locked, parse_arg
@@ -34,7 +37,9 @@ def smoke():
       'fconv': fconv(words=60, width=16, encoder=1, decoder=1),
     },
     'growth': growth(lengths=(4, 8), batches=(1, 2), steps=4, rounds=1),
-    'layout': layout(transformer(words=60, width=16, heads=2, layers=1), ((1, 4), (2, 4)), ((1, 4),), rounds=1),
+    'layout': layout(
+      transformer(words=60, width=16, heads=2, layers=1), ((1, 4), (2, 4)), ((1, 4),), rounds=1
+    ),
     'encoder': encoder(source=8, batches=(1, 2), rounds=1),
   }
 
@@ -44,7 +49,8 @@ def small():
   return {
     'models': {
       'transformer': transformer(words=8000, width=256, heads=4, layers=3),
-      'fconv': fconv(words=8000, width=256, encoder=4, decoder=3),  # the layers of fconv_iwslt_de_en
+      # the layers of fconv_iwslt_de_en
+      'fconv': fconv(words=8000, width=256, encoder=4, decoder=3),
     },
     'growth': growth(lengths=(32, 64, 128, 256, 512), batches=(1, 32), steps=4, rounds=3),
     'layout': layout(
@@ -99,13 +105,16 @@ def growth(*, lengths, batches, steps, rounds):
     'lengths': lengths,  # tokens; each its own program
     'batches': batches,
     'source': 16,  # tokens
-    'steps': steps,  # without a cache a step's time grows with the length: at most this many of each length are timed
+    # without a cache a step's time grows with the length: at most this many of each length are
+    # timed
+    'steps': steps,
     'rounds': rounds,
   }
 
 
 def layout(model, float32, bfloat16, *, rounds):
-  """FasterTransformer's tables: (sentences, tokens) of each row, by dtype; a source has as many tokens."""
+  """FasterTransformer's tables: (sentences, tokens) of each row, by dtype; a source has as many
+  tokens."""
   return {'model': model, 'beams': 4, 'float32': float32, 'bfloat16': bfloat16, 'rounds': rounds}
 
 

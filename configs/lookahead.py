@@ -1,27 +1,33 @@
-"""Lookahead decoding (Fu et al. 2024): no draft and no training; what window, n-grams, guesses and pool bring.
+"""Lookahead decoding (Fu et al. 2024): no draft and no training; what window, n-grams, guesses and
+pool bring.
 
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm --workdir=out/lookahead-smoke
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=lm \\
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm
+  --workdir=out/lookahead-smoke python -m experiments.lookahead
+  --config=configs/lookahead.py:scale=multi30k,task=lm \\
     --config.data.folder=path/to/multi30k --workdir=out/lookahead-lm [--budget=25m]
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code --workdir=out/lookahead-code
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=translation \\
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code
+  --workdir=out/lookahead-code python -m experiments.lookahead
+  --config=configs/lookahead.py:scale=multi30k,task=translation \\
     --config.data.folder=path/to/multi30k --config.base=out/base --workdir=out/lookahead-translation
 
---config.base names a finished run on the same text, whose model is measured as it is; without it one is trained.
+--config.base names a finished run on the same text, whose model is measured as it is; without it
+one is trained.
 --config.measure.repeats=0 counts tokens and takes no times, for a machine that has other work.
 
 scale
   smoke      toy sizes: every step runs, nothing is learnt; a few minutes, which are compiling
   multi30k   the base of configs/drafts.py: an hour of training on 2 cores (captions: half an hour); of task=code a
-             model of four layers over this repository's source files: 300 steps of 4,096 tokens, 5 minutes
+             model of four layers over this repository's source files: 300 steps of 4,096 tokens, 5
+             minutes
 
 task
   lm           English captions, from their first tokens
   translation  en-de by an encoder-decoder Transformer
   code         text that repeats itself: this repository's source files, twenty lines a passage
 
-The paper (A100, Llama-2 7B, batch 1): 1.5 times as fast as greedy decoding on MT-Bench, more than 2 times on code, at
-W = G = 15 and N = 5. A call there costs little more when it is 120 tokens wide; on a CPU it does.
+The paper (A100, Llama-2 7B, batch 1): 1.5 times as fast as greedy decoding on MT-Bench, more than 2
+times on code, at W = G = 15 and N = 5. A call there costs little more when it is 120 tokens wide;
+on a CPU it does.
 """
 
 from configs import drafts
@@ -47,7 +53,9 @@ def smoke(task):
     'data': code(vocab_size=400, rows=2, row_length=768, max_train=400) if task == 'code' else data,
     'model': model(model_of(task), width=32, layers=2),
     'train': run(steps=4, warmup=2, every=2),
-    'measure': measure(**sizes, batches=(1, 2), prompt=4, sentences=8, timed=2, max_len=12, repeats=1),
+    'measure': measure(
+      **sizes, batches=(1, 2), prompt=4, sentences=8, timed=2, max_len=12, repeats=1
+    ),
   }
 
 
@@ -78,13 +86,17 @@ def model_of(task):
 
 def code(**sizes):
   """This repository's source files, which are written into the workdir."""
-  return text('files', train='train', dev='dev', test='test', **sizes) | {'source': 'code', 'target': 'code'}
+  return text('files', train='train', dev='dev', test='test', **sizes) | {
+    'source': 'code',
+    'target': 'code',
+  }
 
 
 def measure(*, windows, ngrams, guesses, batches, prompt, sentences, timed, max_len, repeats):
   """What is measured, and on how much."""
   return {
-    'windows': windows,  # columns; the first of each with the first of the others, then the others one at a time
+    # columns; the first of each with the first of the others, then the others one at a time
+    'windows': windows,
     'ngrams': ngrams,  # tokens, the key included
     'guesses': guesses,  # n-grams verified a call
     'batches': batches,  # texts at once; the sweep is at the first

@@ -1,14 +1,17 @@
-"""Medusa (Cai et al. 2024): heads on a language model of captions, frozen or trained together with it, and trees.
+"""Medusa (Cai et al. 2024): heads on a language model of captions, frozen or trained together with
+it, and trees.
 
   python -m experiments.medusa --config=configs/medusa.py:scale=smoke --workdir=out/medusa-smoke
-  python -m experiments.medusa --config=configs/medusa.py:scale=multi30k --config.data.folder=path/to/multi30k \\
+  python -m experiments.medusa --config=configs/medusa.py:scale=multi30k
+  --config.data.folder=path/to/multi30k \\
     --workdir=out/medusa [--budget=25m]
 
 scale (2 cores: time for training and for measuring)
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt; a minute
   multi30k   English captions from data/multi30k (--config.data.folder=...): the target of configs/speculative.py
-             (scale=multi30k,task=lm: its run may be copied here as target/), half an hour; heads 5 to 10 minutes;
-             measuring about 20. `taskset -c 0` before the command makes these small models faster
+             (scale=multi30k,task=lm: its run may be copied here as target/), half an hour; heads 5
+             to 10 minutes; measuring about 20. `taskset -c 0` before the command makes these small
+             models faster
 
 text
   own        heads are trained on what the target itself writes after the first tokens of the training captions: what
@@ -38,20 +41,27 @@ def smoke():
     'freeze': run(steps=4, warmup=2, every=2),
     'finetune': run(steps=4, warmup=2, every=2),
     'heads': heads(),
-    'measure': measure(nodes=8, most=12, batches=(1,), calibrated=16, timed=2, max_len=12, repeats=1),
+    'measure': measure(
+      nodes=8, most=12, batches=(1,), calibrated=16, timed=2, max_len=12, repeats=1
+    ),
   }
 
 
 def multi30k():
-  """The language model of configs/speculative.py; heads see their text twice, then as often with the model."""
+  """The language model of configs/speculative.py; heads see their text twice, then as often with
+  the model."""
   return {
     'data': captions('lm'),
     'model': target('lm'),
     'train': target_training('lm'),
     'freeze': run(steps=1000, warmup=100, every=100, average=4, constant=0.2, rows=16),
-    'finetune': run(steps=800, warmup=200, every=100, average=4, constant=0.05, rows=16, heads_rate=4.0),
+    'finetune': run(
+      steps=800, warmup=200, every=100, average=4, constant=0.05, rows=16, heads_rate=4.0
+    ),
     'heads': heads(),
-    'measure': measure(nodes=32, most=64, batches=(1, 8, 32), calibrated=1000, timed=32, max_len=60, repeats=3),
+    'measure': measure(
+      nodes=32, most=64, batches=(1, 8, 32), calibrated=1000, timed=32, max_len=60, repeats=3
+    ),
   }
 
 
@@ -62,11 +72,14 @@ def heads():
     'layers': 1,  # residual blocks a head
     'own_projection': True,  # false: all share the model's
     'rooted': False,  # heads read the embedding of the root too (Ankner et al. 2024)
-    'markov': 0,  # rank of a bias from the token guessed before, that puts each head's words in order; 0: none
+    # rank of a bias from the token guessed before, that puts each head's words in order; 0: none
+    'markov': 0,
     'draw': 'all',  # heads a minibatch
-    'anchors': 0,  # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
+    # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
+    'anchors': 0,
     'decay': 0.8,  # each later head's loss counts this many times the one before
-    'p1_share': 0.6,  # of the loss, for the model's own, where heads train together with it: 1 to 0.2 (1 + 0.8 + ...)
+    # of the loss, for the model's own, where heads train together with it: 1 to 0.2 (1 + 0.8 + ...)
+    'p1_share': 0.6,
   }
 
 

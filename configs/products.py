@@ -1,17 +1,21 @@
-"""What a product of a few rows with a kernel costs, by type, rows and form: what `models.layers.product` chooses by.
+"""What a product of a few rows with a kernel costs, by type, rows and form: what
+`models.layers.product` chooses by.
 
   python -m experiments.benchmark --config=configs/products.py --workdir=out/products
-  python -m experiments.benchmark --config=configs/products.py:scale=smoke --workdir=out/products-smoke
+  python -m experiments.benchmark --config=configs/products.py:scale=smoke
+  --workdir=out/products-smoke
 
-Expected on 2 cores: ten minutes. Run it on a new kind of machine: where 'to the fastest' is far above 1, another form
-than the chosen one is faster there. Beside them stand panels, which `fd.pack` lays kernels out in before decoding.
+Expected on 2 cores: ten minutes. Run it on a new kind of machine: where 'to the fastest' is far
+above 1, another form than the chosen one is faster there. Beside them stand panels, which `fd.pack`
+lays kernels out in before decoding.
 """
 
 from configs.common import locked, parse_arg
 
 
 def get_config(arg=''):
-  """scale=base has the kernels of transformer_base, [*outputs, inputs]; smoke is small, to see it runs."""
+  """scale=base has the kernels of transformer_base, [*outputs, inputs]; smoke is small, to see it
+  runs."""
   choice = parse_arg(arg, scale=('base', 'smoke'))
   is_base = choice.scale == 'base'
   base = ((512, 512), (3, 8, 64, 512), (2048, 512), (512, 2048), (32000, 512))

@@ -1,7 +1,9 @@
-"""Speculative decoding, theory against practice (Leviathan et al. 2022, Tables 2 and 3): one target, two draft models.
+"""Speculative decoding, theory against practice (Leviathan et al. 2022, Tables 2 and 3): one
+target, two draft models.
 
-  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=lm --workdir=out/spec-smoke
-  python -m experiments.speculative --config=configs/speculative.py:scale=multi30k,task=translation \\
+  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=lm
+  --workdir=out/spec-smoke python -m experiments.speculative
+  --config=configs/speculative.py:scale=multi30k,task=translation \\
     --config.data.folder=path/to/multi30k --workdir=out/spec-multi30k [--budget=25m]
   python -m experiments.speculative --config=configs/speculative.py:scale=multi30k,task=lm \\
     --config.data.folder=path/to/multi30k --workdir=out/spec-lm
@@ -9,11 +11,12 @@
 scale (2 cores: time for training and for measuring)
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt; a minute
   multi30k   Multi30k from data/multi30k (--config.data.folder=...): the target under an hour (captions: half an hour),
-             drafts of 2 layers and of 1, about 6 minutes each; measuring about 30 minutes. These models are so small
-             that a second core only costs: with `taskset -c 0` before the command a call takes two thirds of the time,
-             and ratios are steadier (train first, measure then: the same command goes on). The language model of
-             docs/results learnt five times as many captions, those of folder/captions.en.gz
-             (--config.data.train=captions); Multi30k's 29,000 alone it sees twenty times
+             drafts of 2 layers and of 1, about 6 minutes each; measuring about 30 minutes. These
+             models are so small that a second core only costs: with `taskset -c 0` before the
+             command a call takes two thirds of the time, and ratios are steadier (train first,
+             measure then: the same command goes on). The language model of docs/results learnt five
+             times as many captions, those of folder/captions.en.gz (--config.data.train=captions);
+             Multi30k's 29,000 alone it sees twenty times
 
 task
   translation  en-de by an encoder-decoder Transformer; a draft model has an encoder of its own
@@ -51,9 +54,17 @@ def multi30k(task):
   return {
     'data': captions(task),
     'target': {'model': target(task), 'train': target_training(task)},
-    'large': {'model': model(task, width=96, layers=2), 'train': training(steps=1400, constant=0.6)},
-    'small': {'model': model(task, width=64, layers=1), 'train': training(steps=2400, constant=0.6)},
-    'measure': measure(gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5),
+    'large': {
+      'model': model(task, width=96, layers=2),
+      'train': training(steps=1400, constant=0.6),
+    },
+    'small': {
+      'model': model(task, width=64, layers=1),
+      'train': training(steps=2400, constant=0.6),
+    },
+    'measure': measure(
+      gammas=(3, 5, 7), batches=(1, 8, 32), sentences=200, timed=32, max_len=80, repeats=5
+    ),
   }
 
 
@@ -74,13 +85,18 @@ def captions(task):
 
 
 def target(task):
-  """The target, which the experiments of drafts, Medusa and lookahead measure too; a translator is Table 1's."""
+  """The target, which the experiments of drafts, Medusa and lookahead measure too; a translator is
+  Table 1's."""
   return model(task, width=128, layers=6) if task == 'lm' else multi30k_translation()['model']
 
 
 def target_training(task):
   """The target's run, whose rate falls to 0."""
-  return falling(steps=4000, warmup=400, constant=3e-3, every=500) if task == 'lm' else multi30k_translation()['train']
+  return (
+    falling(steps=4000, warmup=400, constant=3e-3, every=500)
+    if task == 'lm'
+    else multi30k_translation()['train']
+  )
 
 
 def training(*, steps, constant):
@@ -89,21 +105,29 @@ def training(*, steps, constant):
 
 
 def model(task, *, width, layers):
-  """A model of `layers` layers, an encoder's and the decoder's; the feed-forward part has four times the width, a gated
-  one eight thirds."""
+  """A model of `layers` layers, an encoder's and the decoder's; the feed-forward part has four
+  times the width, a gated one eight thirds."""
   heads = max(2, width // 32)
   if task == 'lm':
     sizes = {'d_model': width, 'd_ff': width // 3 * 8, 'heads': heads, 'layers': layers}
     return {**sizes, 'suppressed_ids': (0,), 'dropout': 0.1}
-  sizes = {'d_model': width, 'd_ff': 4 * width, 'heads': heads, 'encoder_layers': layers, 'decoder_layers': layers}
+  sizes = {
+    'd_model': width,
+    'd_ff': 4 * width,
+    'heads': heads,
+    'encoder_layers': layers,
+    'decoder_layers': layers,
+  }
   return TRANSFORMER | sizes
 
 
 def measure(*, gammas, batches, sentences, timed, max_len, repeats):
   """What is measured, and on how much."""
   return {
-    'gammas': gammas,  # drafted tokens a call, one sentence at a time; the adapted gamma is at most the largest
-    'batches': batches,  # sentences at once; the first takes all gammas, the others the one that was the fastest
+    # drafted tokens a call, one sentence at a time; the adapted gamma is at most the largest
+    'gammas': gammas,
+    # sentences at once; the first takes all gammas, the others the one that was the fastest
+    'batches': batches,
     'temperatures': (0.0, 1.0),
     'ngram_gamma': gammas[0],  # of the unigram and bigram drafts
     'lookup': 3,  # the longest n-gram that prompt lookup looks for

@@ -1,4 +1,5 @@
-"""Launchers: `python -m experiments.<name> --config=configs/<page>.py:<choices> --workdir=<folder>`."""
+"""Launchers: `python -m experiments.<name> --config=configs/<page>.py:<choices>
+--workdir=<folder>`."""
 
 import sys
 
@@ -6,7 +7,8 @@ from fastdec import extras
 from fastdec.errors import UserError
 
 try:
-  with extras.explained():  # what every launcher imports before `cli.run` can turn a mistake into a sentence
+  # what every launcher imports before `cli.run` can turn a mistake into a sentence
+  with extras.explained():
     import absl  # noqa: F401
     import ml_collections  # noqa: F401
     import rich  # noqa: F401

@@ -1,13 +1,14 @@
 """Draws where a translation looked: a model's cross-attention, cut where its calls were.
 
-  python -m experiments.attention --model=out/quickstart/k8-finetune --text="A man is riding a bicycle."
+  python -m experiments.attention --model=out/quickstart/k8-finetune --text="A man is riding a
+  bicycle."
   python -m experiments.attention --model=... --text=... --layer=2 --out=heads.png     one layer, its heads side by side
   python -m experiments.attention --model=... --text=... --k=1                         one token a call
   python -m experiments.attention --model=... --text=... --heads=folder --rule=top-2   heads of another folder
 
-Each panel is a layer, the mean over its heads. Source tokens are across, written tokens down; a line stands wherever a
-call of the model ended, so that what lies between two lines was written at once. Heads that are in the model's folder
-draft unless --k=1 says otherwise.
+Each panel is a layer, the mean over its heads. Source tokens are across, written tokens down; a
+line stands wherever a call of the model ended, so that what lies between two lines was written at
+once. Heads that are in the model's folder draft unless --k=1 says otherwise.
 """
 
 from typing import Any
@@ -16,14 +17,20 @@ from absl import flags
 
 from experiments.lab import cli
 
-MODEL = flags.DEFINE_string('model', None, 'folder of a translation model, or of a finished run', required=True)
+MODEL = flags.DEFINE_string(
+  'model', None, 'folder of a translation model, or of a finished run', required=True
+)
 TEXT = flags.DEFINE_string('text', None, 'the sentence to translate', required=True)
 OUT = flags.DEFINE_string('out', 'attention.png', 'the picture, a PNG')
-HEADS = flags.DEFINE_string('heads', None, "folder of prediction heads that draft, instead of the model's own")
+HEADS = flags.DEFINE_string(
+  'heads', None, "folder of prediction heads that draft, instead of the model's own"
+)
 K = flags.DEFINE_integer('k', None, 'tokens a call has at most (all heads)', lower_bound=1)
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
 LAYER = flags.DEFINE_integer('layer', None, 'draws the heads of this layer, from 1', lower_bound=1)
-MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of the output', lower_bound=1, upper_bound=100)
+MAX_LEN = flags.DEFINE_integer(
+  'max_len', 64, 'the most tokens of the output', lower_bound=1, upper_bound=100
+)
 
 
 def main(_: list[str]) -> None:
@@ -44,7 +51,9 @@ def main(_: list[str]) -> None:
   source = np.array(generator.ids(TEXT.value), np.int32)
   decoded = fd.decode(model, params, source[None], strategy, max_len=MAX_LEN.value).checked()
   written = np.asarray(decoded.tokens[0, : decoded.lengths[0]])
-  weights = np.asarray(cross_attention(model, params, jnp.asarray(source), jnp.asarray(written)), np.float32)
+  weights = np.asarray(
+    cross_attention(model, params, jnp.asarray(source), jnp.asarray(written)), np.float32
+  )
   weights, names = _panels(weights)
   tokenizer = generator.tokenizer
   pieces = tokenizer.pieces(written.tolist())
@@ -53,7 +62,9 @@ def main(_: list[str]) -> None:
   sizes = np.asarray(decoded.block_sizes[0]).tolist()
   picture = attention_figure.figure(weights, names, source_pieces, pieces, sizes, title)
   drawing.save(picture, out)
-  print(f'{generator.tokenizer.decode(written.tolist())}\n{_worth(decoded)}; the picture is in {out}')
+  print(
+    f'{generator.tokenizer.decode(written.tolist())}\n{_worth(decoded)}; the picture is in {out}'
+  )
 
 
 def _language() -> Any:
@@ -78,7 +89,10 @@ def _language() -> Any:
   own = MODEL.value if folder.has_heads else None
   heads = own if HEADS.value is None else HEADS.value
   if heads is None and (K.value or 1) > 1:
-    raise UserError(f'--k={K.value} needs heads, and {MODEL.value} has none: give --heads=folder, or a run with k >= 2')
+    raise UserError(
+      f'--k={K.value} needs heads, and {MODEL.value} has none: give --heads=folder,'
+      ' or a run with k >= 2'
+    )
   if heads is None or K.value == 1:
     decoding.strategy_of(None, RULE.value)
     heads = None
@@ -87,12 +101,15 @@ def _language() -> Any:
   language = generation.Language.of(settings, [TEXT.value])
   count = len(language.ids(TEXT.value))
   if count > MOST:
-    raise UserError(f'the text has {count} tokens, and a picture has room for {MOST}: give a shorter sentence')
+    raise UserError(
+      f'the text has {count} tokens, and a picture has room for {MOST}: give a shorter sentence'
+    )
   return language
 
 
 def _check_layer(generator: Any) -> None:
-  """Raises UserError where the decoder has no such layer; found by tracing, before anything is compiled."""
+  """Raises UserError where the decoder has no such layer; found by tracing, before anything is
+  compiled."""
   import jax
   import jax.numpy as jnp
 
@@ -101,9 +118,14 @@ def _check_layer(generator: Any) -> None:
 
   if LAYER.value is not None:
     ids = jnp.zeros(1, jnp.int32)
-    layers = jax.eval_shape(lambda: cross_attention(generator.model, generator.params, ids, ids)).shape[0]
+    layers = jax.eval_shape(
+      lambda: cross_attention(generator.model, generator.params, ids, ids)
+    ).shape[0]
     if LAYER.value > layers:
-      raise UserError(f'--layer={LAYER.value} is not possible: the decoder has {layers} layers, so give 1 to {layers}')
+      raise UserError(
+        f'--layer={LAYER.value} is not possible: the decoder has {layers} layers, so'
+        f' give 1 to {layers}'
+      )
 
 
 def _panels(weights: Any) -> tuple[Any, list[str]]:
@@ -122,18 +144,28 @@ def _with_rule(strategy: Any) -> Any:
   import fastdec as fd
   from experiments.lab.decoding import rule_of
 
-  return dataclasses.replace(strategy, rule=rule_of(RULE.value)) if isinstance(strategy, fd.Blockwise) else strategy
+  return (
+    dataclasses.replace(strategy, rule=rule_of(RULE.value))
+    if isinstance(strategy, fd.Blockwise)
+    else strategy
+  )
 
 
 def _name(strategy: Any) -> str:
   import fastdec as fd
 
-  return f'blockwise, k = {strategy.k}, {RULE.value}' if isinstance(strategy, fd.Blockwise) else 'greedy'
+  return (
+    f'blockwise, k = {strategy.k}, {RULE.value}' if isinstance(strategy, fd.Blockwise) else 'greedy'
+  )
 
 
 def _worth(decoded: Any) -> str:
   """Tokens per call, if any call was needed."""
-  return f'{decoded.mean_block_size:.2f} tokens per call' if int(decoded.calls[0]) else '1 token, without a call'
+  return (
+    f'{decoded.mean_block_size:.2f} tokens per call'
+    if int(decoded.calls[0])
+    else ('1 token, without a call')
+  )
 
 
 if __name__ == '__main__':

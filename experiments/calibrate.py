@@ -1,15 +1,17 @@
-"""Finds the tree that suits a model's own prediction heads, Medusa's or Stern's, on text that they were not trained on.
+"""Finds the tree that suits a model's own prediction heads, Medusa's or Stern's, on text that they
+were not trained on.
 
-  python -m experiments.calibrate --model=folder --prompts=lines.txt --output=tree.json [--heads=folder] [--nodes=64]
-  python -m experiments.generate --model=folder --prompt="A man in" --medusa=folder --choices=tree.json
+  python -m experiments.calibrate --model=folder --prompts=lines.txt --output=tree.json
+  [--heads=folder] [--nodes=64] python -m experiments.generate --model=folder --prompt="A man in"
+  --medusa=folder --choices=tree.json
 
-The model goes on from each prompt greedily (or translates it), and it is counted how often each guess of each head is
-what the model writes next. The tree grows by the guess that is right most often, and has as many nodes as write the
-most tokens a second on this machine: a call is timed for 1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is
-timed, and the tree has --nodes nodes.
+The model goes on from each prompt greedily (or translates it), and it is counted how often each
+guess of each head is what the model writes next. The tree grows by the guess that is right most
+often, and has as many nodes as write the most tokens a second on this machine: a call is timed for
+1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is timed, and the tree has --nodes nodes.
 
-Writes tree.json, its "choices" and what was counted, and tree.png, the tree with the share of calls that accept each
-node.
+Writes tree.json, its "choices" and what was counted, and tree.png, the tree with the share of calls
+that accept each node.
 """
 
 from absl import flags
@@ -17,7 +19,9 @@ from absl import flags
 from experiments.lab import cli
 
 MODEL = flags.DEFINE_string('model', None, 'folder of a model, or of a finished run', required=True)
-HEADS = flags.DEFINE_string('heads', None, "folder of prediction heads (none: the model's own folder)")
+HEADS = flags.DEFINE_string(
+  'heads', None, "folder of prediction heads (none: the model's own folder)"
+)
 PROMPTS = flags.DEFINE_string('prompts', None, 'file with a prompt on each line', required=True)
 OUTPUT = flags.DEFINE_string('output', None, 'file for the tree, such as tree.json', required=True)
 NODES = flags.DEFINE_integer('nodes', 64, 'of the tree at most, the root included', lower_bound=2)
@@ -49,18 +53,25 @@ def main(_: list[str]) -> None:
   settings = Settings(MODEL.value, heads=heads_folder, max_len=MAX_LEN.value)
   language = generation.Language.of(settings, prompts)
   folder, heads_there = language.opened[MODEL.value], language.opened[heads_folder]
-  heads, target = Bound(heads_there.heads, heads_there.head_params()), Bound(folder.model, folder.params())
+  heads, target = (
+    Bound(heads_there.heads, heads_there.head_params()),
+    Bound(folder.model, folder.params()),
+  )
   ids = [language.ids(prompt) for prompt in prompts]
   console = plain_console()
   with Progress(len(ids), 'prompt') as progress:
-    found = tree_calibration.calibrate(target, heads, ids, NODES.value, MAX_LEN.value, ROWS.value, progress.add)
+    found = tree_calibration.calibrate(
+      target, heads, ids, NODES.value, MAX_LEN.value, ROWS.value, progress.add
+    )
   if REPEATS.value:
     longest = max(ids, key=len)
     found = tree_calibration.timed(found, target, heads, longest, MAX_LEN.value, REPEATS.value)
   tree = found.chosen
   dataclasses.replace(found, tree=tree).save(output, model=MODEL.value, heads=heads_folder)
   picture = output.with_suffix('.png')
-  tree_figure.draw(tree, f'{found.nodes} nodes, {found.tokens[found.nodes]:.2f} tokens a call', picture)
+  tree_figure.draw(
+    tree, f'{found.nodes} nodes, {found.tokens[found.nodes]:.2f} tokens a call', picture
+  )
   for table in (tables.heads_table(found), tables.widths_table(found)):
     console.print(report.terminal(table))
   console.print(f'\nThe tree is {output}, its picture {picture}')

@@ -1,12 +1,13 @@
-"""Rewrites the training text as a teacher translates it: sequence-level distillation (Stern et al. 2018, sec. 6.2); or
-the training images as the base writes them.
+"""Rewrites the training text as a teacher translates it: sequence-level distillation (Stern et al.
+2018, sec. 6.2); or the training images as the base writes them.
 
-  python -m experiments.distill --config=configs/wmt14.py:scale=tiny --teacher=out/teacher --workdir=out/distil
-  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/images/base --workdir=out/own
+  python -m experiments.distill --config=configs/wmt14.py:scale=tiny --teacher=out/teacher
+  --workdir=out/distil python -m experiments.distill --config=configs/celeba.py:scale=tiny
+  --teacher=out/images/base --workdir=out/own
 
-The result is workdir/train.en and workdir/train.de (as the config names the languages), of images workdir/images.npz,
-whole when there is a config.json. Killed or out of budget, the same command goes on; several processes may share the
-work.
+The result is workdir/train.en and workdir/train.de (as the config names the languages), of images
+workdir/images.npz, whole when there is a config.json. Killed or out of budget, the same command
+goes on; several processes may share the work.
 """
 
 from absl import flags
@@ -14,7 +15,9 @@ from absl import flags
 from experiments.lab import cli
 
 CONFIG = cli.config_flag('wmt14', 'celeba')
-TEACHER = flags.DEFINE_string('teacher', None, 'folder of the finished run that writes', required=True)
+TEACHER = flags.DEFINE_string(
+  'teacher', None, 'folder of the finished run that writes', required=True
+)
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for what it writes', required=True)
 BUDGET = cli.budget_flag()
 CONNECT = cli.process_flags()
@@ -35,7 +38,9 @@ def main(words: list[str]) -> None:
     is_whole = image_distillation.write(ImageExperiment.of(CONFIG.value), teacher, workdir, budget)
     summary = own_images.summary
   else:
-    is_whole = distillation.distill(TranslationExperiment.of(CONFIG.value), teacher, workdir, budget)
+    is_whole = distillation.distill(
+      TranslationExperiment.of(CONFIG.value), teacher, workdir, budget
+    )
     summary = distillation.summary
   if is_whole:
     print(summary(workdir))

@@ -1,19 +1,21 @@
-"""Evaluates one finished run: BLEU (of images PSNR, SSIM), mean accepted block size, wall clock, head accuracy, for
-every rule of the table.
+"""Evaluates one finished run: BLEU (of images PSNR, SSIM), mean accepted block size, wall clock,
+head accuracy, for every rule of the table.
 
   python -m experiments.evaluate --config=configs/wmt14.py:k=8,regime=finetune --workdir=out/k8
   python -m experiments.evaluate --config=configs/celeba.py:scale=tiny,k=4     --workdir=out/k4
 
-Cells are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones are skipped.
+Cells are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones
+are skipped.
 
-  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base --dtype=float32,bfloat16,int8
-  python -m experiments.evaluate --config=configs/celeba.py:scale=tiny --workdir=out/images/base --dtype=int8
-  python -m experiments.evaluate --config=configs/speculative.py:scale=multi30k,task=lm --dtype=int8 \\
+  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base
+  --dtype=float32,bfloat16,int8 python -m experiments.evaluate --config=configs/celeba.py:scale=tiny
+  --workdir=out/images/base --dtype=int8 python -m experiments.evaluate
+  --config=configs/speculative.py:scale=multi30k,task=lm --dtype=int8 \\
     --workdir=out/spec-lm/target
 
-With --dtype the model itself is measured in these types of numbers, and in float32: BLEU, nats a token of what people
-wrote (of images bits an intensity), and how much of its greedy output is float32's. These cells are in
-workdir/types.jsonl.
+With --dtype the model itself is measured in these types of numbers, and in float32: BLEU, nats a
+token of what people wrote (of images bits an intensity), and how much of its greedy output is
+float32's. These cells are in workdir/types.jsonl.
 """
 
 from absl import flags
@@ -22,7 +24,9 @@ from experiments.lab import cli
 
 CONFIG = cli.config_flag('wmt14', 'celeba', 'speculative')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
-DTYPE = flags.DEFINE_list('dtype', None, 'compares the model in these types: float32, bfloat16, int8')
+DTYPE = flags.DEFINE_list(
+  'dtype', None, 'compares the model in these types: float32, bfloat16, int8'
+)
 
 
 def main(words: list[str]) -> None:
@@ -46,12 +50,16 @@ def _rules() -> None:
   from fastdec.errors import UserError
 
   if 'table' not in CONFIG.value:
-    raise UserError('this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype')
+    raise UserError(
+      'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'
+    )
   kind, experiment = kinds.KINDS[CONFIG.value.task], kinds.experiment_of(CONFIG.value)
   workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split
   run = Run(experiment, experiment.k, experiment.regime, None, workdir)
   if not run.is_finished:
-    raise UserError(f'{workdir} holds no finished run: train it first, by experiments.train with the same config')
+    raise UserError(
+      f'{workdir} holds no finished run: train it first, by experiments.train with the same config'
+    )
   run.check()
   results, model = workdir / 'results.jsonl', folders.content(workdir)
 
@@ -62,7 +70,9 @@ def _rules() -> None:
   measuring = kind.measuring(experiment, workdir, cli.conditions())
   measuring.check(current(), results)
   done = {cell.rule for cell in current()}
-  rules = [rule for rule in (kind.rules(experiment) if run.k > 1 else ('exact',)) if rule not in done]
+  rules = [
+    rule for rule in (kind.rules(experiment) if run.k > 1 else ('exact',)) if rule not in done
+  ]
   for cell in measuring.cells(workdir, run.k, run.regime, rules) if rules else ():
     cells.append(results, cell)
   for table in (make(current()) for make in kind.tables):

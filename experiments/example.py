@@ -1,11 +1,13 @@
-"""The worked example of Stern et al. 2018 (section 7.4): which tokens each call of the model accepted.
+"""The worked example of Stern et al. 2018 (section 7.4): which tokens each call of the model
+accepted.
 
   python -m experiments.example --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k
-  python -m experiments.example --config=configs/wmt14.py:scale=tiny,k=4,regime=finetune --workdir=... "A sentence."
+  python -m experiments.example --config=configs/wmt14.py:scale=tiny,k=4,regime=finetune
+  --workdir=... "A sentence."
 
-Translates the sentence, or else the longer half's sentence of the test set that needs the fewest calls for its
-length. Without k in the config it is the table's largest k and last regime; the model is trained before if need be.
-Writes example.txt and example.png.
+Translates the sentence, or else the longer half's sentence of the test set that needs the fewest
+calls for its length. Without k in the config it is the table's largest k and last regime; the model
+is trained before if need be. Writes example.txt and example.png.
 """
 
 from absl import flags
@@ -25,14 +27,20 @@ def main(words: list[str]) -> None:
   from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = (
+    text_settings.TranslationExperiment.of(CONFIG.value),
+    pathlib.Path(WORKDIR.value),
+  )
   if len(words) > 1:
     raise UserError(f'there are {len(words)} sentences, and one makes an example: put it in quotes')
   ks, regimes = experiment.table.ks, experiment.table.regimes
   k, regime = (experiment.k, experiment.regime) if experiment.k > 1 else (max(ks), regimes[-1])
   if k not in ks or regime not in regimes:
     here = f'k in {ks} and regime in {regimes}'
-    raise UserError(f'the table has no cell k={k}, regime={regime}: give {here}, or change the table by --config.table')
+    raise UserError(
+      f'the table has no cell k={k}, regime={regime}: give {here}, or change the'
+      ' table by --config.table'
+    )
   asked = [text_page.ModelCells(k, regime, (), 'test')]
   page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
   outcome = page.fill()
@@ -42,7 +50,9 @@ def main(words: list[str]) -> None:
   text = example.as_text(source, blocks)
   write_text(workdir / 'example.txt', text)
   example.picture(source, blocks, workdir / 'example.png')
-  page.console.print(f'{text}\nIt is in {workdir}/example.txt, as a picture in {workdir}/example.png')
+  page.console.print(
+    f'{text}\nIt is in {workdir}/example.txt, as a picture in {workdir}/example.png'
+  )
 
 
 if __name__ == '__main__':

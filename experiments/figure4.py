@@ -1,9 +1,11 @@
-"""Figure 4 of Stern et al. 2018: wall-clock speed-up against mean accepted block size, on the test set.
+"""Figure 4 of Stern et al. 2018: wall-clock speed-up against mean accepted block size, on the test
+set.
 
-  python -m experiments.figure4 --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k [--budget=1h]
+  python -m experiments.figure4 --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k
+  [--budget=1h]
 
-Shares its workdir, runs and cells with Tables 1 and 4: trains and measures what is missing, and writes figure4.png and
-figure4.csv.
+Shares its workdir, runs and cells with Tables 1 and 4: trains and measures what is missing, and
+writes figure4.png and figure4.csv.
 """
 
 from absl import flags
@@ -22,7 +24,10 @@ def main(words: list[str]) -> None:
   from fastdec.files import write_text
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = (
+    text_settings.TranslationExperiment.of(CONFIG.value),
+    pathlib.Path(WORKDIR.value),
+  )
   asked = text_page.figure4_cells(experiment)
   page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
   outcome, found = page.fill(), page.cells()

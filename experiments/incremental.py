@@ -1,11 +1,14 @@
-"""What incremental decoding saves: without a cache, with one driven from the host, with the whole loop on the device.
+"""What incremental decoding saves: without a cache, with one driven from the host, with the whole
+loop on the device.
 
-  python -m experiments.incremental --config=configs/incremental.py:scale=small --workdir=out/incremental [--budget=9m]
+  python -m experiments.incremental --config=configs/incremental.py:scale=small
+  --workdir=out/incremental [--budget=9m]
 
-Measures time per token against length, FasterTransformer's tables (Decoder against Decoding), what a step launches and
-the encoder alone, all with random weights. In the workdir: results.jsonl (one line a cell), incremental.md, .csv, .png.
-Finished cells are skipped, an interrupted run goes on where it was, and what failed is shown as failed (exit code 1)
-while the rest goes on. An idle machine is asked for: rounds run in turn, but times are the machine's.
+Measures time per token against length, FasterTransformer's tables (Decoder against Decoding), what
+a step launches and the encoder alone, all with random weights. In the workdir: results.jsonl (one
+line a cell), incremental.md, .csv, .png. Finished cells are skipped, an interrupted run goes on
+where it was, and what failed is shown as failed (exit code 1) while the rest goes on. An idle
+machine is asked for: rounds run in turn, but times are the machine's.
 """
 
 from absl import flags
@@ -42,7 +45,9 @@ def main(words: list[str]) -> None:
     rows = [flat(cell) for cell in latest(found).values()]
     write_text(workdir / 'incremental.csv', report.csv_text(rows))
     page.console.print('\n'.join(drawn))
-    page.console.print(f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}')
+    page.console.print(
+      f'The tables are {workdir}/incremental.md and .csv, every cell a line of {page.results}'
+    )
   page.end(outcome)
 
 

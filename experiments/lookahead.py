@@ -1,13 +1,16 @@
-"""Lookahead decoding (Fu et al. 2024): its sizes swept, its pool taken apart, beside Jacobi and prompt lookup.
+"""Lookahead decoding (Fu et al. 2024): its sizes swept, its pool taken apart, beside Jacobi and
+prompt lookup.
 
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm --workdir=out/lookahead-smoke
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code --workdir=out/lookahead-code
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm
+  --workdir=out/lookahead-smoke python -m experiments.lookahead
+  --config=configs/lookahead.py:scale=multi30k,task=code --workdir=out/lookahead-code
 
-Trains one small model, if it is missing (or takes that of --config.base), and measures every size and pool against
-plain greedy decoding in turn; with --config.measure.repeats=0 it counts tokens and times nothing, and the same command
-with more repeats adds the times. In the workdir: model/ (a run), results.jsonl (one line a cell), lookahead.md, .png;
-of task=code also code/, the source files of this repository as passages. Finished cells are skipped, an interrupted run
-goes on where it was, several processes on one workdir share the work, and what failed is shown as failed (exit code 1)
+Trains one small model, if it is missing (or takes that of --config.base), and measures every size
+and pool against plain greedy decoding in turn; with --config.measure.repeats=0 it counts tokens and
+times nothing, and the same command with more repeats adds the times. In the workdir: model/ (a
+run), results.jsonl (one line a cell), lookahead.md, .png; of task=code also code/, the source files
+of this repository as passages. Finished cells are skipped, an interrupted run goes on where it was,
+several processes on one workdir share the work, and what failed is shown as failed (exit code 1)
 while the rest goes on.
 """
 

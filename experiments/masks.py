@@ -1,4 +1,5 @@
-"""Draws who sees what in one call of a model: the picture of docs/masks.md, made by the code that decodes.
+"""Draws who sees what in one call of a model: the picture of docs/masks.md, made by the code that
+decodes.
 
 python -m experiments.masks --out=docs/figures/masks.png
 """

@@ -1,14 +1,18 @@
-"""A peer to compare with: the same trained model in CTranslate2, a decoding engine in C++ (its greedy search).
+"""A peer to compare with: the same trained model in CTranslate2, a decoding engine in C++ (its
+greedy search).
 
-  python -m experiments.peers --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k/k10-finetune
+  python -m experiments.peers --config=configs/wmt14.py:scale=multi30k
+  --workdir=out/multi30k/k10-finetune
 
-Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count those with the
-tokens of our greedy decoding: in float32 all of them, except at near ties. Then single sentences are timed in turn, by
-as many cores as single texts are decoded with (`--cores`), among them what `experiments.tune` has found for the model.
-Prints a table, and appends its rows with all conditions to workdir/peers.jsonl.
+Token ids in, token ids out, on both sides. All sentences of the table are decoded first, to count
+those with the tokens of our greedy decoding: in float32 all of them, except at near ties. Then
+single sentences are timed in turn, by as many cores as single texts are decoded with (`--cores`),
+among them what `experiments.tune` has found for the model. Prints a table, and appends its rows
+with all conditions to workdir/peers.jsonl.
 
-Run it once as it is and once with CT2_USE_MKL=0 in the environment, which CTranslate2 reads when it is imported: which
-of its two float32 libraries is the faster depends on the processor. The value is among the conditions.
+Run it once as it is and once with CT2_USE_MKL=0 in the environment, which CTranslate2 reads when it
+is imported: which of its two float32 libraries is the faster depends on the processor. The value is
+among the conditions.
 """
 
 import pathlib
@@ -46,7 +50,9 @@ def main(words: list[str]) -> None:
   _check(model, experiment.model_over(model.vocab_size), workdir)
   heads = (folder.heads, folder.head_params()) if folder.has_heads else None
   text = Text(experiment, folder.tokenizer, workdir)
-  measuring = text_measure.TranslationMeasuring(experiment, text, experiment.table.split, cli.conditions())
+  measuring = text_measure.TranslationMeasuring(
+    experiment, text, experiment.table.split, cli.conditions()
+  )
   ours = None if heads is None else packed(*heads)
   variants = [*_ours(*packed(model, params), ours, measuring), *_tuned(folder, measuring)]
   variants += _theirs(model, params, measuring)
@@ -64,19 +70,31 @@ def main(words: list[str]) -> None:
 
 
 def _check(model: Any, expected: Any, workdir: pathlib.Path) -> None:
-  """Raises UserError for what CTranslate2 cannot run, and for a model that the config does not describe."""
+  """Raises UserError for what CTranslate2 cannot run, and for a model that the config does not
+  describe."""
   from fastdec.errors import UserError
   from fastdec.heads.transformed import Transformed
   from fastdec.models.transformer import Transformer
 
   if isinstance(model, Transformed):
-    raise UserError(f"{workdir} has a learned p1, which CTranslate2 cannot run: give a run of heads.first='identity'")
+    raise UserError(
+      f'{workdir} has a learned p1, which CTranslate2 cannot run: give a run of'
+      " heads.first='identity'"
+    )
   if not isinstance(model, Transformer):
-    raise UserError(f'{workdir} holds a {type(model).__name__}, which CTranslate2 cannot run: give a Transformer')
+    raise UserError(
+      f'{workdir} holds a {type(model).__name__}, which CTranslate2 cannot run: give a Transformer'
+    )
   if model.config.norm != 'pre':
-    raise UserError(f"{workdir} has norm='post', and only pre-norm runs in CTranslate2 here: give a run of norm='pre'")
+    raise UserError(
+      f"{workdir} has norm='post', and only pre-norm runs in CTranslate2 here: give a"
+      " run of norm='pre'"
+    )
   if model != expected:
-    raise UserError(f'{workdir} holds a model of other settings than --config: give the config that it was trained by')
+    raise UserError(
+      f'{workdir} holds a model of other settings than --config: give the config that'
+      ' it was trained by'
+    )
 
 
 def _names(engine: str, compute_type: str, threads: int | None) -> dict[str, Any]:
@@ -90,11 +108,14 @@ def _ours(model: Any, params: Any, heads: Any, measuring: Any) -> list[Any]:
   strategies: dict[str, Any] = {'fastdec, greedy': fd.Greedy()}
   if heads:
     strategies[f'fastdec, blockwise k = {heads[0].k}'] = fd.Blockwise(heads)
-  return [_our_variant(model, params, name, strategy, measuring) for name, strategy in strategies.items()]
+  return [
+    _our_variant(model, params, name, strategy, measuring) for name, strategy in strategies.items()
+  ]
 
 
 def _tuned(folder: Any, measuring: Any) -> list[Any]:
-  """What `experiments.tune` has found for the model, in its type; nothing where it was not asked."""
+  """What `experiments.tune` has found for the model, in its type; nothing where it was not
+  asked."""
   import fastdec as fd
   from experiments.lab.packing import packed
   from fastdec import folders
@@ -105,7 +126,9 @@ def _tuned(folder: Any, measuring: Any) -> list[Any]:
   tuned = fd.load_tuned(folder.path, prepare=packed)
   again = folders.open(folder.path, tuned.dtype)
   name = f'fastdec, as tuned: {tuned.name}'
-  return [_our_variant(*packed(again.model, again.params()), name, tuned.strategy, measuring, tuned.dtype)]
+  return [
+    _our_variant(*packed(again.model, again.params()), name, tuned.strategy, measuring, tuned.dtype)
+  ]
 
 
 def _our_variant(
@@ -120,14 +143,21 @@ def _our_variant(
   table = measuring.experiment.table
 
   def rows_of(out: Any) -> list[Ids]:
-    return [row[:length].tolist() for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)]
+    return [
+      row[:length].tolist() for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)
+    ]
 
   def decode(source: Any) -> Ids:
     return rows_of(fd.decode(model, params, source, strategy, max_len=table.max_len))[0]
 
   def write() -> list[Written]:
     tokenizer, tokens = measuring.text.tokenizer, measuring.tokens
-    return list(map(Written, rows_of(translate(model, params, tokenizer, tokens, strategy, table.max_len, table.rows))))
+    return list(
+      map(
+        Written,
+        rows_of(translate(model, params, tokenizer, tokens, strategy, table.max_len, table.rows)),
+      )
+    )
 
   return Variant(_names(name, compute_type or model.config.dtype, None), decode, write)
 
@@ -138,7 +168,11 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Any]:
 
   import ctranslate2
 
-  settings = [(compute_type, threads) for compute_type, threads in SETTINGS if threads <= len(os.sched_getaffinity(0))]
+  settings = [
+    (compute_type, threads)
+    for compute_type, threads in SETTINGS
+    if threads <= len(os.sched_getaffinity(0))
+  ]
   with tempfile.TemporaryDirectory() as folder:
     ctranslate2_model.write(folder, model, params)
     translators = [
@@ -151,7 +185,9 @@ def _theirs(model: Any, params: Any, measuring: Any) -> list[Any]:
   ]
 
 
-def _their_variant(model: Any, compute_type: str, threads: int, translator: Any, measuring: Any) -> Any:
+def _their_variant(
+  model: Any, compute_type: str, threads: int, translator: Any, measuring: Any
+) -> Any:
   from experiments.speed.variants import Variant, Written
 
   table, source = measuring.experiment.table, measuring.tokens.source
@@ -179,13 +215,20 @@ def _their_variant(model: Any, compute_type: str, threads: int, translator: Any,
 
 
 def _measure(variants: Sequence[Any], measuring: Any) -> list[dict[str, Any]]:
-  """One row a variant; ratios are to CTranslate2's fastest in float32, above 1 where that is the faster."""
+  """One row a variant; ratios are to CTranslate2's fastest in float32, above 1 where that is the
+  faster."""
   from experiments.speed.variants import compare
 
   sentences = measuring.timed
   compared = compare(variants, measuring.experiment.table.repeats, sentences)
-  tokens = [sum(len(variant.decode(*one)) for one in sentences) / len(sentences) for variant in variants]
-  peers = [i for i, one in enumerate(variants) if one.names == _names('CTranslate2', 'float32', one.names['threads'])]
+  tokens = [
+    sum(len(variant.decode(*one)) for one in sentences) / len(sentences) for variant in variants
+  ]
+  peers = [
+    i
+    for i, one in enumerate(variants)
+    if one.names == _names('CTranslate2', 'float32', one.names['threads'])
+  ]
   best = min(peers, key=lambda i: compared[i].timing.median / tokens[i])
   rows = []
   for one, count in zip(compared, tokens, strict=True):
@@ -194,7 +237,9 @@ def _measure(variants: Sequence[Any], measuring: Any) -> list[dict[str, Any]]:
       'ms_per_sentence': one.timing.milliseconds,
       'ms_per_token': one.timing.milliseconds / count,
       'to_peer': tokens[best] / count / one.timing.speedup_over(compared[best].timing),
-      'spread': [tokens[best] / count * ratio for ratio in compared[best].timing.speedups_over(one.timing)],
+      'spread': [
+        tokens[best] / count * ratio for ratio in compared[best].timing.speedups_over(one.timing)
+      ],
       'tokens_per_sentence': count,
     }
     rows.append({**one.variant.names, **figures})
@@ -204,8 +249,16 @@ def _measure(variants: Sequence[Any], measuring: Any) -> list[dict[str, Any]]:
 def _conditions(measuring: Any, workdir: pathlib.Path, version: str) -> dict[str, Any]:
   import os
 
-  own = {'workdir': str(workdir), 'ctranslate2': version, 'CT2_USE_MKL': os.environ.get('CT2_USE_MKL')}
-  return measuring.conditions | {'sentences': len(measuring.tokens), 'split': measuring.experiment.table.split} | own
+  own = {
+    'workdir': str(workdir),
+    'ctranslate2': version,
+    'CT2_USE_MKL': os.environ.get('CT2_USE_MKL'),
+  }
+  return (
+    measuring.conditions
+    | {'sentences': len(measuring.tokens), 'split': measuring.experiment.table.split}
+    | own
+  )
 
 
 if __name__ == '__main__':

@@ -1,11 +1,14 @@
-"""Counts the n-grams of texts into a pool, a file of guesses for lookahead and prompt lookup (`fd.build_pool`).
+"""Counts the n-grams of texts into a pool, a file of guesses for lookahead and prompt lookup
+(`fd.build_pool`).
 
   python -m experiments.pool --model=folder --texts=corpus.txt --output=pool.safetensors
-  python -m experiments.pool --model=folder --texts=out.jsonl,corpus.txt --output=pool.safetensors --ngram=4
-  python -m experiments.generate --model=folder --lookahead --pool=pool.safetensors --prompt="A man in"
+  python -m experiments.pool --model=folder --texts=out.jsonl,corpus.txt --output=pool.safetensors
+  --ngram=4 python -m experiments.generate --model=folder --lookahead --pool=pool.safetensors
+  --prompt="A man in"
 
-A text file has a text on each line. A file that ends in .jsonl is what experiments.generate has written: its outputs
-are counted. The ids are those of the model's tokenizer, so the pool is for models that have the same.
+A text file has a text on each line. A file that ends in .jsonl is what experiments.generate has
+written: its outputs are counted. The ids are those of the model's tokenizer, so the pool is for
+models that have the same.
 """
 
 from absl import flags
@@ -13,10 +16,16 @@ from absl import flags
 from experiments.lab import cli
 
 MODEL = flags.DEFINE_string('model', None, 'folder of a model, or of a finished run', required=True)
-TEXTS = flags.DEFINE_list('texts', None, 'files with a text on each line, or of experiments.generate', required=True)
+TEXTS = flags.DEFINE_list(
+  'texts', None, 'files with a text on each line, or of experiments.generate', required=True
+)
 OUTPUT = flags.DEFINE_string('output', None, 'file for the pool', required=True)
-NGRAM = flags.DEFINE_integer('ngram', 5, 'tokens of an n-gram, the first of which is its key', lower_bound=2)
-GUESSES = flags.DEFINE_integer('guesses', 15, 'n-grams to keep of each key, the most frequent', lower_bound=1)
+NGRAM = flags.DEFINE_integer(
+  'ngram', 5, 'tokens of an n-gram, the first of which is its key', lower_bound=2
+)
+GUESSES = flags.DEFINE_integer(
+  'guesses', 15, 'n-grams to keep of each key, the most frequent', lower_bound=1
+)
 
 
 def main(_: list[str]) -> None:

@@ -1,16 +1,18 @@
-"""Draws the tables of docs/results anew, from the JSON lines that lie beside the pages: `make results`.
+"""Draws the tables of docs/results anew, from the JSON lines that lie beside the pages: `make
+results`.
 
   python -m experiments.results [--folder=docs/results]
 
-A page names a table and its lines, and the table stands between two comments; all other text is written by hand:
+A page names a table and its lines, and the table stands between two comments; all other text is
+written by hand:
 
   <!-- table: stern2018.table1 from multi30k.jsonl -->
   ...
   <!-- end -->
 
-The lines are those that launchers append to a workdir's results.jsonl (or speed.jsonl, ...). After a new measurement,
-copy the workdir's file over the one here, and draw. Lines that say "recovered" were read back from tables that had been
-pasted: their figures have the printed precision.
+The lines are those that launchers append to a workdir's results.jsonl (or speed.jsonl, ...). After
+a new measurement, copy the workdir's file over the one here, and draw. Lines that say "recovered"
+were read back from tables that had been pasted: their figures have the printed precision.
 """
 
 import pathlib
@@ -24,10 +26,43 @@ from experiments.lab import cli
 
 FOLDER = flags.DEFINE_string('folder', 'docs/results', 'folder with the pages and their lines')
 MARKED = re.compile(r'(<!-- table: (\S+) from (\S+) -->\n).*?(<!-- end -->)', re.DOTALL)
-SPEED_CONDITIONS = ('config', 'seed', 'platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
+SPEED_CONDITIONS = (
+  'config',
+  'seed',
+  'platform',
+  'device',
+  'devices',
+  'processor',
+  'cpus',
+  'jax',
+  'commit',
+)
 PEER_CONDITIONS = (
-  *('config', 'dtype', 'batch', 'seed', 'platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit'),
-  *('prompt', 'tokens', 'gamma', 'ngram', 'prompts', 'timed', 'rounds', 'transformers', 'torch', 'torch_threads'),
+  *(
+    'config',
+    'dtype',
+    'batch',
+    'seed',
+    'platform',
+    'device',
+    'devices',
+    'processor',
+    'cpus',
+    'jax',
+    'commit',
+  ),
+  *(
+    'prompt',
+    'tokens',
+    'gamma',
+    'ngram',
+    'prompts',
+    'timed',
+    'rounds',
+    'transformers',
+    'torch',
+    'torch_threads',
+  ),
 )
 Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
 
@@ -61,14 +96,17 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
     if name not in tables:
       raise UserError(f"{page} asks for the table '{name}': known are {', '.join(tables)}")
     if not (page.parent / lines).exists():
-      raise UserError(f'{page} draws {name} from {lines}, which is not beside it: copy it there from the workdir')
+      raise UserError(
+        f'{page} draws {name} from {lines}, which is not beside it: copy it there from the workdir'
+      )
     return f'{begin}\n{tables[name](page.parent / lines).strip()}\n\n{end}'
 
   return MARKED.sub(draw, page.read_text())
 
 
 def known_tables() -> dict[str, Draw]:
-  """The tables by the names that pages have for them; each is drawn by the code that the experiment's launcher uses."""
+  """The tables by the names that pages have for them; each is drawn by the code that the
+  experiment's launcher uses."""
   from experiments.lab import precision
   from experiments.papers import leaderboard, lengths
   from experiments.papers.cai2024 import tables as cai2024
@@ -128,8 +166,11 @@ def known_tables() -> dict[str, Draw]:
   }
 
 
-def of_cells(kind: type, make: Callable[..., Any], is_shown: Callable[[Any], bool] = lambda cell: True) -> Draw:
-  """Draws the table, or the tables, that `make` has of those cells in a file that are to be shown."""
+def of_cells(
+  kind: type, make: Callable[..., Any], is_shown: Callable[[Any], bool] = lambda cell: True
+) -> Draw:
+  """Draws the table, or the tables, that `make` has of those cells in a file that are to be
+  shown."""
   from experiments.lab import cells
 
   def draw(lines: pathlib.Path) -> str:
@@ -155,7 +196,9 @@ def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[
 
   def draw(lines: pathlib.Path) -> str:
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    conditions = '; '.join(f'{name} {", ".join(dict.fromkeys(str(row[name]) for row in rows))}' for name in names)
+    conditions = '; '.join(
+      f'{name} {", ".join(dict.fromkeys(str(row[name]) for row in rows))}' for name in names
+    )
     return f'{make(rows)}\n\n{folded(f"Conditions: {conditions}.")}'
 
   return draw

@@ -2,9 +2,9 @@
 
   python -m experiments.search_speed --config=configs/speed.py --workdir=out/search
 
-Random weights, no end token: every sentence has as many tokens as `config.calls`. Times are of whole calls, encoder
-included, as milliseconds a step. Run it once as it is and once with CT2_USE_MKL=0 in the environment (see
-experiments/peers.py).
+Random weights, no end token: every sentence has as many tokens as `config.calls`. Times are of
+whole calls, encoder included, as milliseconds a step. Run it once as it is and once with
+CT2_USE_MKL=0 in the environment (see experiments/peers.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,8 @@ from experiments.lab import cli
 CONFIG = cli.config_flag('speed')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the results', required=True)
 SEARCHES = [(1, 1), (4, 1), (1, 32), (4, 8)]  # beams, sentences at once
-SETTINGS = [('float32', 1), ('float32', 2), ('int8', 1)]  # of the peer: its type of numbers, threads
+# of the peer: its type of numbers, threads
+SETTINGS = [('float32', 1), ('float32', 2), ('int8', 1)]
 
 
 def main(words: list[str]) -> None:
@@ -35,7 +36,11 @@ def main(words: list[str]) -> None:
   workdir = pathlib.Path(WORKDIR.value)
   workdir.mkdir(parents=True, exist_ok=True)
   rows = _measure(config)
-  own = {'ctranslate2': version, 'CT2_USE_MKL': os.environ.get('CT2_USE_MKL'), 'rounds': config.rounds}
+  own = {
+    'ctranslate2': version,
+    'CT2_USE_MKL': os.environ.get('CT2_USE_MKL'),
+    'rounds': config.rounds,
+  }
   conditions = cli.conditions() | {'dtype': 'float32', 'seed': config.seed} | own
   columns = (
     Column('search', 'search'),
@@ -49,7 +54,8 @@ def main(words: list[str]) -> None:
 
 
 def _measure(config: Any) -> list[dict[str, Any]]:
-  """One row a search and engine; ratios are to the peer's fastest in float32, above 1 where that is the faster."""
+  """One row a search and engine; ratios are to the peer's fastest in float32, above 1 where that is
+  the faster."""
   import dataclasses
   import tempfile
 
@@ -63,7 +69,9 @@ def _measure(config: Any) -> list[dict[str, Any]]:
   model = Transformer(dataclasses.replace(config.model, dtype='float32', eos_ids=()))
   params = jax.jit(model.init)(jax.random.key(config.seed))
   with tempfile.TemporaryDirectory() as folder:
-    ctranslate2_model.write(folder, Transformer(dataclasses.replace(config.model, dtype='float32')), params)
+    ctranslate2_model.write(
+      folder, Transformer(dataclasses.replace(config.model, dtype='float32')), params
+    )
     translators = [
       ctranslate2.Translator(folder, device='cpu', compute_type=name, intra_threads=threads)
       for name, threads in SETTINGS
@@ -73,7 +81,9 @@ def _measure(config: Any) -> list[dict[str, Any]]:
   for beams, batch in SEARCHES:
     compared = compare(_variants(model, params, translators, beams, batch, config), config.rounds)
     timings = {one.variant.names['engine']: one.timing for one in compared}
-    float32 = [timing for engine, timing in timings.items() if engine.startswith('CTranslate2, float32')]
+    float32 = [
+      timing for engine, timing in timings.items() if engine.startswith('CTranslate2, float32')
+    ]
     best = min(float32, key=lambda timing: timing.median)
     for engine, timing in timings.items():
       rows.append({
@@ -88,7 +98,9 @@ def _measure(config: Any) -> list[dict[str, Any]]:
   return rows
 
 
-def _variants(model: Any, params: Any, translators: Sequence[Any], beams: int, batch: int, config: Any) -> list[Any]:
+def _variants(
+  model: Any, params: Any, translators: Sequence[Any], beams: int, batch: int, config: Any
+) -> list[Any]:
   """Our search, and each translator's, over the same random sentences."""
   import numpy as np
 
@@ -98,7 +110,11 @@ def _variants(model: Any, params: Any, translators: Sequence[Any], beams: int, b
   source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (batch, config.source))
   pieces = [[str(token) for token in row] for row in source.tolist()]
   strategy = fd.Greedy() if beams == 1 else fd.Beam(beams)
-  options = {'beam_size': beams, 'min_decoding_length': config.calls, 'max_decoding_length': config.calls}
+  options = {
+    'beam_size': beams,
+    'min_decoding_length': config.calls,
+    'max_decoding_length': config.calls,
+  }
 
   def theirs(translator: Any) -> Callable[[], tuple[()]]:
     def decode() -> tuple[()]:

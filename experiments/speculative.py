@@ -1,12 +1,13 @@
-"""Speculative decoding, theory against practice: Tables 2 and 3 of Leviathan et al. 2022, beside our own figures.
+"""Speculative decoding, theory against practice: Tables 2 and 3 of Leviathan et al. 2022, beside
+our own figures.
 
-  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=translation --workdir=out/spec
-  [--budget=540s]
+  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=translation
+  --workdir=out/spec [--budget=540s]
 
-Trains a target and two draft models where they are missing, then measures. In the workdir: target/, large/, small/ (one
-run each), results.jsonl (one line a cell), speculative.md, .png. Finished cells are skipped, an interrupted run goes on
-where it was, several processes on one workdir share the work, and what failed is shown as failed (exit code 1) while
-the rest goes on.
+Trains a target and two draft models where they are missing, then measures. In the workdir: target/,
+large/, small/ (one run each), results.jsonl (one line a cell), speculative.md, .png. Finished cells
+are skipped, an interrupted run goes on where it was, several processes on one workdir share the
+work, and what failed is shown as failed (exit code 1) while the rest goes on.
 """
 
 from absl import flags

@@ -1,10 +1,13 @@
-"""Table 1 of Stern et al. 2018: trains what is missing, measures what is missing, writes the table and the picture.
+"""Table 1 of Stern et al. 2018: trains what is missing, measures what is missing, writes the table
+and the picture.
 
-  python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart [--budget=540s]
+  python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
+  [--budget=540s]
 
-In the workdir: the runs (see papers/stern2018/page.py), results.jsonl (one line a cell), table1.md, .csv, .png.
-Finished cells are skipped, an interrupted run goes on where it was, several processes on one workdir share the work,
-and what failed is shown as failed (exit code 1) while the rest goes on.
+In the workdir: the runs (see papers/stern2018/page.py), results.jsonl (one line a cell), table1.md,
+.csv, .png. Finished cells are skipped, an interrupted run goes on where it was, several processes
+on one workdir share the work, and what failed is shown as failed (exit code 1) while the rest goes
+on.
 """
 
 from absl import flags
@@ -20,10 +23,21 @@ def main(words: list[str]) -> None:
   import pathlib
 
   from experiments.lab import report
-  from experiments.papers.stern2018 import entries, figures, kinds, published, show, text_page, text_settings
+  from experiments.papers.stern2018 import (
+    entries,
+    figures,
+    kinds,
+    published,
+    show,
+    text_page,
+    text_settings,
+  )
 
   budget = cli.seconds(BUDGET.value)
-  experiment, workdir = text_settings.TranslationExperiment.of(CONFIG.value), pathlib.Path(WORKDIR.value)
+  experiment, workdir = (
+    text_settings.TranslationExperiment.of(CONFIG.value),
+    pathlib.Path(WORKDIR.value),
+  )
   asked = text_page.table1_cells(experiment)
   page = text_page.TranslationPage(experiment, workdir, budget, cli.conditions(), asked)
   outcome, found = page.fill(), page.cells()

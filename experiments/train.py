@@ -1,14 +1,18 @@
-"""Trains one run: a base model (k = 1), or, on a finished base, prediction heads for block size k or a draft network.
+"""Trains one run: a base model (k = 1), or, on a finished base, prediction heads for block size k
+or a draft network.
 
   python -m experiments.train --config=configs/wmt14.py:scale=tiny --workdir=out/base
-  python -m experiments.train --config=configs/wmt14.py:k=8,regime=regular --config.base=out/base --workdir=out/k8
-  python -m experiments.train --config=configs/wmt14.py:regime=distil --config.base=out/base \\
+  python -m experiments.train --config=configs/wmt14.py:k=8,regime=regular --config.base=out/base
+  --workdir=out/k8 python -m experiments.train --config=configs/wmt14.py:regime=distil
+  --config.base=out/base \\
     --config.data.distilled=out/distilled --workdir=out/base-distil
-  python -m experiments.train --config=configs/drafts.py:scale=tiny,kind=eagle --config.base=out/base \\
+  python -m experiments.train --config=configs/drafts.py:scale=tiny,kind=eagle
+  --config.base=out/base \\
     --config.data.own=out/own --workdir=out/eagle
 
-Killed or out of budget, it goes on where it was; the result is workdir/model, of a draft network workdir/draft. On
-several devices: --config.mesh.data=8; from several processes, each started with --coordinator=host:port --processes=2
+Killed or out of budget, it goes on where it was; the result is workdir/model, of a draft network
+workdir/draft. On several devices: --config.mesh.data=8; from several processes, each started with
+--coordinator=host:port --processes=2
 --process=0 (1).
 """
 

@@ -5,8 +5,9 @@
   cat lines.txt | python -m experiments.translate --workdir=...
   python -m experiments.translate --workdir=out/quickstart/base --beam=4 --nbest=2 "a sentence"
 
-With --beam it searches instead, and prints each hypothesis behind its score. --strategy=tuned translates by what
-experiments.tune found fastest for the model: in the type of numbers and as many at once as it found.
+With --beam it searches instead, and prints each hypothesis behind its score. --strategy=tuned
+translates by what experiments.tune found fastest for the model: in the type of numbers and as many
+at once as it found.
 """
 
 import itertools
@@ -21,13 +22,21 @@ from experiments.lab import cli
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished run', required=True)
 INPUT = flags.DEFINE_string('input', None, 'file with a sentence on each line')
 RULE = flags.DEFINE_string('rule', 'exact', 'exact, top-N or min-N')
-STRATEGY = flags.DEFINE_string('strategy', None, "'tuned': what experiments.tune has found; or a file that it wrote")
-DTYPE = flags.DEFINE_string('dtype', None, "float32, bfloat16, int8, ...: of model and heads (none: the model's own)")
+STRATEGY = flags.DEFINE_string(
+  'strategy', None, "'tuned': what experiments.tune has found; or a file that it wrote"
+)
+DTYPE = flags.DEFINE_string(
+  'dtype', None, "float32, bfloat16, int8, ...: of model and heads (none: the model's own)"
+)
 BEAM = flags.DEFINE_integer('beam', None, 'searches with this many beams instead', lower_bound=1)
 LENGTH_PENALTY = flags.DEFINE_float('length_penalty', 0.6, "GNMT's alpha, of --beam")
-NBEST = flags.DEFINE_integer('nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1)
+NBEST = flags.DEFINE_integer(
+  'nbest', 1, 'hypotheses of each sentence, at most --beam', lower_bound=1
+)
 MAX_LEN = flags.DEFINE_integer('max_len', 100, 'the most tokens of a sentence', lower_bound=1)
-ROWS = flags.DEFINE_integer('rows', None, 'sentences decoded at once (none: as tuned, or 16)', lower_bound=1)
+ROWS = flags.DEFINE_integer(
+  'rows', None, 'sentences decoded at once (none: as tuned, or 16)', lower_bound=1
+)
 CORES = cli.cores_flag()
 PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 
@@ -70,7 +79,9 @@ def _search() -> Any:
       raise fd.UserError(f'--nbest={NBEST.value} needs a search: give --beam={NBEST.value} or more')
     return None
   if RULE.value != 'exact':
-    raise fd.UserError(f'--rule={RULE.value} is about blocks, and --beam={BEAM.value} writes none: give one of them')
+    raise fd.UserError(
+      f'--rule={RULE.value} is about blocks, and --beam={BEAM.value} writes none: give one of them'
+    )
   return fd.Beam(BEAM.value, length_penalty=LENGTH_PENALTY.value, n_best=NBEST.value)
 
 
@@ -85,12 +96,18 @@ def _tuned() -> Any:
     return None
   if RULE.value != 'exact' or BEAM.value is not None:
     other = f'--beam={BEAM.value}' if BEAM.value is not None else f'--rule={RULE.value}'
-    raise fd.UserError(f'--strategy={STRATEGY.value} and {other} each say how to decode: give one of them')
+    raise fd.UserError(
+      f'--strategy={STRATEGY.value} and {other} each say how to decode: give one of them'
+    )
   if DTYPE.value is not None:
-    raise fd.UserError(f'--strategy={STRATEGY.value} has its own type of numbers: leave out --dtype={DTYPE.value}')
+    raise fd.UserError(
+      f'--strategy={STRATEGY.value} has its own type of numbers: leave out --dtype={DTYPE.value}'
+    )
   tuned = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value), prepare=packed)
   if law_of(tuned.strategy):
-    raise fd.UserError(f'--strategy={STRATEGY.value} samples, and translations are not drawn: tune at temperature 0')
+    raise fd.UserError(
+      f'--strategy={STRATEGY.value} samples, and translations are not drawn: tune at temperature 0'
+    )
   return tuned
 
 
@@ -101,13 +118,17 @@ def _lines(words: list[str]) -> list[str]:
   if words and INPUT.value is not None:
     raise UserError('there are sentences on the command line and --input: give one of them')
   if not words and INPUT.value is None and (sys.stdin is None or sys.stdin.isatty()):
-    raise UserError('there is nothing to translate: give sentences, --input=FILE, or lines on standard input')
+    raise UserError(
+      'there is nothing to translate: give sentences, --input=FILE, or lines on standard input'
+    )
   name = 'the command line' if words else 'standard input' if INPUT.value is None else INPUT.value
   try:
     if words:
       data = '\n'.join(word.replace('\n', ' ') for word in words).encode(errors='surrogateescape')
     else:
-      data = sys.stdin.buffer.read() if INPUT.value is None else pathlib.Path(INPUT.value).read_bytes()
+      data = (
+        sys.stdin.buffer.read() if INPUT.value is None else pathlib.Path(INPUT.value).read_bytes()
+      )
     text = data.decode()
   except OSError as error:
     raise UserError(f'cannot read {name} ({error.strerror}): give a text file') from None

@@ -1,33 +1,38 @@
-"""Finds the fastest way to decode here: on this machine, with this model, for prompts such as these.
+"""Finds the fastest way to decode here: on this machine, with this model, for prompts such as
+these.
 
   python -m experiments.tune --model=folder --prompts=lines.txt
-  python -m experiments.tune --model=folder --prompts=lines.txt --draft-head=folder --heads=folder --draft=smaller
-  python -m experiments.generate --model=folder --prompt="A man in" --strategy=tuned
+  python -m experiments.tune --model=folder --prompts=lines.txt --draft-head=folder --heads=folder
+  --draft=smaller python -m experiments.generate --model=folder --prompt="A man in" --strategy=tuned
 
-Greedy decoding, prompt lookup, lookahead and whatever the given drafters can do, in several sizes, decode the same
-prompts in turn; who falls behind is dropped. Within --budget the fastest is found that keeps --promise:
+Greedy decoding, prompt lookup, lookahead and whatever the given drafters can do, in several sizes,
+decode the same prompts in turn; who falls behind is dropped. Within --budget the fastest is found
+that keeps --promise:
 
   exact     the output is the model's own greedy output (the default)
   law       tokens have the law of sampling at --temperature (the default where that is above 0)
   relaxed   anything goes: top-n and typical acceptance of heads take part too
 
-Greedy decoding (above temperature 0, sampling) takes part and is kept unless something is faster beyond noise. Printed
-for each candidate: tokens a call; milliseconds a call and a token, prompts included; what was predicted of it (in
-parentheses, by how much that was off); tokens a second; how many times as fast as greedy decoding, with the interval
-that holds 95 % of 1000 samples of the prompts; and how many texts equal greedy decoding's.
+Greedy decoding (above temperature 0, sampling) takes part and is kept unless something is faster
+beyond noise. Printed for each candidate: tokens a call; milliseconds a call and a token, prompts
+included; what was predicted of it (in parentheses, by how much that was off); tokens a second; how
+many times as fast as greedy decoding, with the interval that holds 95 % of 1000 samples of the
+prompts; and how many texts equal greedy decoding's.
 
-The choice is written beside the model, tuned.json (--output names another file), where --strategy=tuned of
-experiments.generate and experiments.translate, and fd.load_tuned, find it.
+The choice is written beside the model, tuned.json (--output names another file), where
+--strategy=tuned of experiments.generate and experiments.translate, and fd.load_tuned, find it.
 
---dtypes=float32,int8 has types of numbers in the same race, drafters in the same type as the model (all: float32, int8,
-and bfloat16 where the machine has units for it); without it the model's own type is the only one. In another type it is
-another model: what is promised, and "same %", is about the greedy output of the type that is chosen, and how many of
-its texts are those of the first type has a column. --batches=1,8 tries several numbers of prompts decoded at once,
-where the one with the most tokens a second wins; the first of both is what all are compared with.
+--dtypes=float32,int8 has types of numbers in the same race, drafters in the same type as the model
+(all: float32, int8, and bfloat16 where the machine has units for it); without it the model's own
+type is the only one. In another type it is another model: what is promised, and "same %", is about
+the greedy output of the type that is chosen, and how many of its texts are those of the first type
+has a column. --batches=1,8 tries several numbers of prompts decoded at once, where the one with the
+most tokens a second wins; the first of both is what all are compared with.
 
---heads takes any prediction heads, as a chain and as trees that are fitted to the prompts (or that --choices says).
---draft-head takes EAGLE, MTP, DFlash, DSpark and our own draft networks. --gammas and --nodes say which lengths of
-drafts, and which sizes of trees, are tried.
+--heads takes any prediction heads, as a chain and as trees that are fitted to the prompts (or that
+--choices says).
+--draft-head takes EAGLE, MTP, DFlash, DSpark and our own draft networks. --gammas and --nodes say
+which lengths of drafts, and which sizes of trees, are tried.
 """
 
 from absl import flags
@@ -41,22 +46,38 @@ LOOKUP = flags.DEFINE_bool('lookup', True, 'tries drafts copied from the text so
 LOOKAHEAD = flags.DEFINE_bool('lookahead', True, 'tries n-grams that the model has guessed before')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads')
 MEDUSA = flags.DEFINE_string('medusa', None, 'the same as --heads')
-DRAFT_HEAD = flags.DEFINE_string('draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours')
-CHOICES = flags.DEFINE_string('choices', None, 'the tree of --heads: a published name, or a JSON file')
+DRAFT_HEAD = flags.DEFINE_string(
+  'draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours'
+)
+CHOICES = flags.DEFINE_string(
+  'choices', None, 'the tree of --heads: a published name, or a JSON file'
+)
 GAMMAS = flags.DEFINE_list('gammas', None, 'tokens drafted a call in a row, such as 2,4,8')
 NODES = flags.DEFINE_list('nodes', None, 'nodes of trees, the root included, such as 8,16,32')
-PROMISE = flags.DEFINE_enum('promise', None, ['exact', 'law', 'relaxed'], 'what the output must keep')
-TEMPERATURE = flags.DEFINE_float('temperature', 0.0, '0: the most likely tokens; else samples', lower_bound=0)
-TOP_K = flags.DEFINE_integer('top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0)
+PROMISE = flags.DEFINE_enum(
+  'promise', None, ['exact', 'law', 'relaxed'], 'what the output must keep'
+)
+TEMPERATURE = flags.DEFINE_float(
+  'temperature', 0.0, '0: the most likely tokens; else samples', lower_bound=0
+)
+TOP_K = flags.DEFINE_integer(
+  'top_k', 0, 'samples among the k most likely tokens (0: all)', lower_bound=0
+)
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
 MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
 ROWS = flags.DEFINE_integer('rows', None, 'prompts decoded at once (none: 1)', lower_bound=1)
-BATCHES = flags.DEFINE_list('batches', None, 'several numbers of prompts decoded at once, such as 1,8')
-DTYPES = flags.DEFINE_list('dtypes', None, "types of numbers, such as float32,int8, or all (none: the model's own)")
+BATCHES = flags.DEFINE_list(
+  'batches', None, 'several numbers of prompts decoded at once, such as 1,8'
+)
+DTYPES = flags.DEFINE_list(
+  'dtypes', None, "types of numbers, such as float32,int8, or all (none: the model's own)"
+)
 SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 BUDGET = flags.DEFINE_string('budget', '2m', 'time for all of it, such as 90s or 5m')
 CORES = cli.cores_flag()
-OUTPUT = flags.DEFINE_string('output', None, "file to write (none: tuned.json in the model's folder)")
+OUTPUT = flags.DEFINE_string(
+  'output', None, "file to write (none: tuned.json in the model's folder)"
+)
 
 
 def main(_: list[str]) -> None:
@@ -75,10 +96,14 @@ def main(_: list[str]) -> None:
     MODEL.value, temperature=TEMPERATURE.value, top_k=TOP_K.value, top_p=TOP_P.value, max_len=MAX_LEN.value,
     seed=SEED.value,
   )  # fmt: skip
-  drafters = tuning.Drafters(DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value, LOOKAHEAD.value)
+  drafters = tuning.Drafters(
+    DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value, LOOKAHEAD.value
+  )
   sizes, rows = Sizes(_numbers('gammas', 1), _numbers('nodes', 2)), _rows()
   cores.settle(MODEL.value, max(rows), CORES.value)
-  asked = tuning.Asked(settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), rows)
+  asked = tuning.Asked(
+    settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), rows
+  )
   prompts = read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
   tuning.tune(plain_console(), asked, prompts, budget, output)
@@ -113,7 +138,10 @@ def _numbers(name: str, least: int) -> list[int] | None:
   if given is None:
     return None
   if not given or not all(word.isdecimal() and least <= int(word) < 1000 for word in given):
-    raise UserError(f'--{name}={",".join(given)} is not possible: give whole numbers from {least} to 999, such as 4,8')
+    raise UserError(
+      f'--{name}={",".join(given)} is not possible: give whole numbers from {least}'
+      ' to 999, such as 4,8'
+    )
   return [int(word) for word in given]
 
 

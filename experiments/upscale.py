@@ -1,10 +1,13 @@
-"""Upscales a picture, by tiles of 8 x 8 pixels that become 32 x 32 or what the model makes of them, each on its own.
+"""Upscales a picture, by tiles of 8 x 8 pixels that become 32 x 32 or what the model makes of them,
+each on its own.
 
-  python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2] [--output=large.png]
+  python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2]
+  [--output=large.png]
 
-The workdir is that of a finished image run (experiments.table2). A base without heads guesses by its own forecast,
-or decodes greedily where it makes none. A picture whose
-sides are no multiples of 8 is continued at its edges, and cut again. Tiles do not know of each other: seams may show.
+The workdir is that of a finished image run (experiments.table2). A base without heads guesses by
+its own forecast, or decodes greedily where it makes none. A picture whose
+sides are no multiples of 8 is continued at its edges, and cut again. Tiles do not know of each
+other: seams may show.
 """
 
 from absl import flags
@@ -12,10 +15,16 @@ from absl import flags
 from experiments.lab import cli
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a finished image run', required=True)
-RULE = flags.DEFINE_string('rule', 'distance-2', 'when a guess is accepted: exact, distance-N, window-N, min-N')
-OUTPUT = flags.DEFINE_string('output', None, 'the PNG to write (default: <picture>-x4.png beside it, or x2, ...)')
+RULE = flags.DEFINE_string(
+  'rule', 'distance-2', 'when a guess is accepted: exact, distance-N, window-N, min-N'
+)
+OUTPUT = flags.DEFINE_string(
+  'output', None, 'the PNG to write (default: <picture>-x4.png beside it, or x2, ...)'
+)
 ROWS = flags.DEFINE_integer('rows', 16, 'tiles decoded at once', lower_bound=1)
-MOST = flags.DEFINE_integer('most_tiles', 1024, 'refuse pictures of more tiles than this', lower_bound=1)
+MOST = flags.DEFINE_integer(
+  'most_tiles', 1024, 'refuse pictures of more tiles than this', lower_bound=1
+)
 
 
 def main(words: list[str]) -> None:
@@ -25,7 +34,10 @@ def main(words: list[str]) -> None:
   from fastdec.errors import UserError
 
   if len(words) != 1:
-    raise UserError(f'{len(words)} pictures were named: give one, as in experiments.upscale --workdir=... photo.png')
+    raise UserError(
+      f'{len(words)} pictures were named: give one, as in experiments.upscale'
+      ' --workdir=... photo.png'
+    )
   source = pathlib.Path(words[0])
   if OUTPUT.value:
     tiles.check_output(pathlib.Path(OUTPUT.value), source)

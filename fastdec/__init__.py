@@ -1,4 +1,5 @@
-"""fastdec: autoregressive models that write several tokens per call. Everything public is named here."""
+"""fastdec: autoregressive models that write several tokens per call. Everything public is named
+here."""
 
 from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty

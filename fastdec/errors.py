@@ -1,4 +1,5 @@
-"""The one error for a user's mistake: a sentence that says what was given, what is allowed, what to do."""
+"""The one error for a user's mistake: a sentence that says what was given, what is allowed, what to
+do."""
 
 
 class UserError(ValueError):
@@ -6,4 +7,5 @@ class UserError(ValueError):
 
 
 class UserNote(UserWarning):
-  """What a user should know and need not mend: a sentence, as `UserError`. Launchers print its message alone."""
+  """What a user should know and need not mend: a sentence, as `UserError`. Launchers print its
+  message alone."""

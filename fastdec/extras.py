@@ -1,7 +1,8 @@
 """What decoding does not need, and how a user gets it.
 
-`pip install fastdec` installs what decoding needs. The other packages come by extras, such as `fastdec[train]`, which
-pyproject.toml lists. A file that imports such a package says so, and a user who lacks it reads what to install:
+`pip install fastdec` installs what decoding needs. The other packages come by extras, such as
+`fastdec[train]`, which pyproject.toml lists. A file that imports such a package says so, and a user
+who lacks it reads what to install:
 
   with extras.explained():
     import optax
@@ -42,7 +43,8 @@ def explained() -> Iterator[None]:
   """Turns an import that fails within into the sentence that says which extra brings the package.
 
   Raises:
-    UserError: a module of EXTRA_OF is not installed. Other missing modules raise what they always do.
+    UserError: a module of EXTRA_OF is not installed. Other missing modules raise what they always
+      do.
   """
   try:
     yield
@@ -52,4 +54,6 @@ def explained() -> Iterator[None]:
       raise
     wanted = f"'.[{EXTRA_OF[module]}]'"
     remedy = f"pip install 'fastdec[{EXTRA_OF[module]}]', or in a checkout pip install -e {wanted}"
-    raise UserError(f'{module} is not installed: run {remedy} (the extra all brings everything)') from None
+    raise UserError(
+      f'{module} is not installed: run {remedy} (the extra all brings everything)'
+    ) from None

@@ -1,4 +1,5 @@
-"""Values of JSON and of configs by their kinds: what a dataclass's annotations say, checked, each mistake by its name.
+"""Values of JSON and of configs by their kinds: what a dataclass's annotations say, checked, each
+mistake by its name.
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -34,17 +35,21 @@ Positive = Annotated[float, Between(1e-30, 1e30)]
 Share = Annotated[float, Between(0, 1)]
 
 
-def read(cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ignores: bool = False) -> T:
+def read(
+  cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ignores: bool = False
+) -> T:
   """The dataclass that a mapping describes; nested mappings become the nested dataclasses.
 
   Args:
-    cls: its fields hold plain values only: bool, int, float, str, None, dict, a Literal, a tuple, such a dataclass
-      (which may have been read before), or one of these with a range (`Between`).
-    where: where the mapping stands, for messages; `mark` is what comes between it and a field's name.
+    cls: its fields hold plain values only: bool, int, float, str, None, dict, a Literal, a tuple,
+      such a dataclass (which may have been read before), or one of these with a range (`Between`).
+    where: where the mapping stands, for messages; `mark` is what comes between it and a field's
+      name.
     ignores: whether names that are no fields are left aside. Otherwise they are refused.
 
   Raises:
-    UserError: a name that is no field, a field that is needed and not there, or a value of another kind.
+    UserError: a name that is no field, a field that is needed and not there, or a value of another
+      kind.
   """
   described: Any = cls
   fields = {field.name: field for field in dataclasses.fields(described)}
@@ -60,7 +65,8 @@ def read(cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ig
 
 
 def value_of(hint: Any, value: Any, path: str) -> Any:
-  """`value` as its annotation wants it: a mapping becomes a dataclass, a list a tuple, a whole number a float.
+  """`value` as its annotation wants it: a mapping becomes a dataclass, a list a tuple, a whole
+  number a float.
 
   Raises:
     UserError: it is of another kind, or out of its range.
@@ -93,7 +99,10 @@ def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
     kinds = kinds[:1] * len(values)
   if len(kinds) != len(values):
     raise UserError(f'{path}={shown(list(values))} is not possible: give {len(kinds)} values')
-  return tuple(value_of(kind, value, f'{path}[{i}]') for i, (kind, value) in enumerate(zip(kinds, values, strict=True)))
+  return tuple(
+    value_of(kind, value, f'{path}[{i}]')
+    for i, (kind, value) in enumerate(zip(kinds, values, strict=True))
+  )
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Between, ...]]:
@@ -109,7 +118,8 @@ def _is_union(hint: Any) -> bool:
 
 
 def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
-  """Whether a number is finite and in its ranges. No float is so large as some whole numbers: those are out too."""
+  """Whether a number is finite and in its ranges. No float is so large as some whole numbers: those
+  are out too."""
   if type(value) is float and not math.isfinite(value):
     return False
   if type(value) is int and abs(value) >= 2**63:
@@ -118,7 +128,8 @@ def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-  """Whether a mapping's fields are all among a dataclass's: it is that one of several which is meant."""
+  """Whether a mapping's fields are all among a dataclass's: it is that one of several which is
+  meant."""
   if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
     return False
   return set(value) <= {field.name for field in dataclasses.fields(kind)}

@@ -29,7 +29,9 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
     os.replace(partial, path)
     _sync(path.parent)  # where the new name is
   except OSError as error:
-    raise UserError(f'cannot write {path} ({error.strerror or error}): make room, or give another folder') from error
+    raise UserError(
+      f'cannot write {path} ({error.strerror or error}): make room, or give another folder'
+    ) from error
   finally:
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
@@ -37,8 +39,9 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A new folder to fill, under a temporary name until all in it is on the disk; then it takes the place of one that is
-  there. Nothing is lost on the way: what was there is `path`, or `path`.old, until the new one is `path`.
+  """A new folder to fill, under a temporary name until all in it is on the disk; then it takes the
+  place of one that is there. Nothing is lost on the way: what was there is `path`, or `path`.old,
+  until the new one is `path`.
 
   Raises:
     UserError: it cannot be written; what was there before stays.
@@ -61,7 +64,9 @@ def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   except OSError as error:
     if old.is_dir() and not path.exists():
       old.rename(path)
-    raise UserError(f'cannot write {path} ({error.strerror or error}): make room, or name another folder') from error
+    raise UserError(
+      f'cannot write {path} ({error.strerror or error}): make room, or name another folder'
+    ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 
@@ -88,11 +93,13 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
-  """Holds the lock of a file until the end of the block, or of the process: the system lets go when it is killed.
+  """Holds the lock of a file until the end of the block, or of the process: the system lets go when
+  it is killed.
 
   Args:
     path: the lock; it is made, with its folder, and stays.
-    wait: until another process lets go of it. Without, the block is entered at once with False if one has it.
+    wait: until another process lets go of it. Without, the block is entered at once with False if
+      one has it.
 
   Raises:
     UserError: the file cannot be made.
@@ -101,7 +108,9 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, 'a')  # noqa: SIM115
   except OSError as error:
-    raise UserError(f'cannot write {path} ({error.strerror}): make room, or give another folder') from None
+    raise UserError(
+      f'cannot write {path} ({error.strerror}): make room, or give another folder'
+    ) from None
   with file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,11 +1,14 @@
-"""One gate for the whole machine: processes at work pass it, and whoever takes a wall clock shuts it for a while.
+"""One gate for the whole machine: processes at work pass it, and whoever takes a wall clock shuts
+it for a while.
 
-Two processes that compute at once slow each other down, and not evenly: a ratio that is timed beside a training is that
-of another machine. So all processes of a user meet at two locks, of which the system lets go when a process dies:
+Two processes that compute at once slow each other down, and not evenly: a ratio that is timed
+beside a training is that of another machine. So all processes of a user meet at two locks, of which
+the system lets go when a process dies:
 
   room   held shared by every process at work (it trains, or decodes a table), and alone by the one that times
   door   passed by whoever comes into the room; the one that times holds it from the moment it asks. So nobody
-         comes in before it, and those at work, who look at the door after each step, make room and wait there
+         comes in before it, and those at work, who look at the door after each step, make room and
+         wait there
 
   with gate.at_work(budget):
     for batch in batches:
@@ -14,8 +17,8 @@ of another machine. So all processes of a user meet at two locks, of which the s
   with gate.alone():
     ...                            # take times
 
-Where no lock can be made, there is a note, and everything goes on without one. Of several processes that compute
-together, the first alone holds the room: the others wait for it anyway.
+Where no lock can be made, there is a note, and everything goes on without one. Of several processes
+that compute together, the first alone holds the room: the others wait for it anyway.
 """
 
 import contextlib
@@ -37,7 +40,10 @@ from fastdec.errors import UserError
 POLL = 0.1  # seconds between two looks at a lock that another process holds
 SILENT = 1.0  # seconds that are waited without a word
 TIMING = 'Waiting: another process on this machine takes times, and wants it for itself for a while'
-WORKING = 'Waiting until other processes on this machine make room, so that times are taken while nothing else computes'
+WORKING = (
+  'Waiting until other processes on this machine make room, so that times are taken while'
+  ' nothing else computes'
+)
 Item = TypeVar('Item')
 
 
@@ -59,7 +65,8 @@ class Gate:
 
   @contextlib.contextmanager
   def at_work(self, budget: float | None = None) -> Iterator[None]:
-    """In this block the process computes, and calls `pass_by` every now and then. A block within a block is the same.
+    """In this block the process computes, and calls `pass_by` every now and then. A block within a
+    block is the same.
 
     Args:
       budget: seconds after which nothing is waited for: work goes on, and `alone` raises OutOfTime.
@@ -77,7 +84,8 @@ class Gate:
       self._is_working, self._deadline = False, math.inf
 
   def pass_by(self, arrays: Any = None) -> None:
-    """Makes room for a process that asks to be alone, and waits for it; takes a microsecond where none does.
+    """Makes room for a process that asks to be alone, and waits for it; takes a microsecond where
+    none does.
 
     Args:
       arrays: what the device may still be at; it is waited for before room is made.
@@ -102,7 +110,9 @@ class Gate:
     self._leave()
     try:
       if not (self._wait(door, fcntl.LOCK_EX, TIMING) and self._wait(room, fcntl.LOCK_EX, WORKING)):
-        raise OutOfTime('the budget ended before other processes on this machine made room to take times')
+        raise OutOfTime(
+          'the budget ended before other processes on this machine made room to take times'
+        )
       self._is_alone = True
       yield
     finally:
@@ -187,12 +197,16 @@ def _opened(folder: pathlib.Path) -> tuple[IO[str], IO[str]] | None:
   """The locks of door and room, free; None where the machine has none."""
   try:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    door, room = (open(folder / name, 'a') for name in ('door.lock', 'room.lock'))  # noqa: SIM115 (kept for good)
+    # kept for good
+    door, room = (open(folder / name, 'a') for name in ('door.lock', 'room.lock'))  # noqa: SIM115
     if _taken(room, fcntl.LOCK_SH):
       fcntl.flock(room, fcntl.LOCK_UN)
     return door, room
   except OSError as error:
-    _say(f'Note: no lock can be made in {folder} ({error.strerror}), so times may be taken while something else runs')
+    _say(
+      f'Note: no lock can be made in {folder} ({error.strerror}), so times may be taken while'
+      ' something else runs'
+    )
     return None
 
 
@@ -206,8 +220,8 @@ def _taken(lock: IO[str], kind: int) -> bool:
 
 
 def _stopped(lock: IO[str]) -> str:
-  """Words about those who hold a lock and are stopped (by Ctrl-Z or SIGSTOP), so that they never make room; where the
-  system does not tell, none."""
+  """Words about those who hold a lock and are stopped (by Ctrl-Z or SIGSTOP), so that they never
+  make room; where the system does not tell, none."""
   place = os.fstat(lock.fileno())
   file = f'{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}'
   try:
@@ -221,7 +235,11 @@ def _stopped(lock: IO[str]) -> str:
         stopped.append(pid)
   if not stopped:
     return ''
-  return f'. Stopped, and keeping their place: {", ".join(stopped)}; kill -CONT {" ".join(stopped)} lets them make room'
+  return (
+    f'. Stopped, and keeping their place: {", ".join(stopped)}; kill -CONT'
+    f' {" ".join(stopped)}'
+    ' lets them make room'
+  )
 
 
 def _say(text: str) -> None:

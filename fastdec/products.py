@@ -1,8 +1,9 @@
 """Which of a module's parameters are kernels, that products are made with: it says so itself.
 
-A module (a model, heads, a draft network) has `products`, regexes of their paths, beside its `partition`. All that they
-name is multiplied by `project` or `project_each` of `models.layers`, or looked up by `look_up`, and so may lie in int8
-(`fastdec.quantized`) or in panels too (`fastdec.packed`). What takes kernels apart, as heads do, knows both forms.
+A module (a model, heads, a draft network) has `products`, regexes of their paths, beside its
+`partition`. All that they name is multiplied by `project` or `project_each` of `models.layers`, or
+looked up by `look_up`, and so may lie in int8 (`fastdec.quantized`) or in panels too
+(`fastdec.packed`). What takes kernels apart, as heads do, knows both forms.
 """
 
 import re
@@ -17,11 +18,12 @@ KERNELS = r'(^|/)kernel$'  # what a linear layer multiplies with, in the house's
 
 
 def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any:
-  """The parameters, with what `convert` makes of each kernel in its place: of one in int8, of its whole numbers. What
-  stands in the tree twice stays one array.
+  """The parameters, with what `convert` makes of each kernel in its place: of one in int8, of its
+  whole numbers. What stands in the tree twice stays one array.
 
   Raises:
-    UserError: the module does not say which are kernels, or none of these parameters is one of them.
+    UserError: the module does not say which are kernels, or none of these parameters is one of
+      them.
   """
   is_kernel, done = kernels_of(module), {}
 
@@ -36,7 +38,10 @@ def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any
   made = jax.tree.map_with_path(converted, params)
   if not done:
     name = type(module).__name__
-    raise UserError(f'none of these parameters is a kernel of {name}: give a module together with its own parameters')
+    raise UserError(
+      f'none of these parameters is a kernel of {name}: give a module together with'
+      ' its own parameters'
+    )
   return made
 
 
@@ -59,7 +64,9 @@ def products_of(module: Any) -> tuple[str, ...]:
   regexes = getattr(module, 'products', ())
   if not regexes:
     raise UserError(
-      f'{type(module).__name__} names no products, so its parameters are neither packed nor put into int8: decode with'
-      ' it as it is, or, if its kernels are multiplied by layers.project, give it `products`, regexes of their paths'
+      f'{type(module).__name__} names no products, so its parameters are neither packed nor put'
+      ' into int8: decode with'
+      ' it as it is, or, if its kernels are multiplied by layers.project, give it `products`,'
+      ' regexes of their paths'
     )
   return regexes

@@ -1,11 +1,13 @@
-"""Parameters in int8: whole numbers from -127 to 127, and one float32 scale for each output of a product.
+"""Parameters in int8: whole numbers from -127 to 127, and one float32 scale for each output of a
+product.
 
   params = fd.quantize(model, params)          # or fd.load(path, dtype='int8')
 
-A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with: the inputs become int8
-too as they come, with a scale for each row, and the sum is one of whole numbers. So the product of a row does not
-depend on which rows are multiplied with it. Which parameters are kernels a module says itself: `products`, regexes of
-their paths, beside its `partition`. Everything else stays as it is: norms, biases, positions.
+A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with:
+the inputs become int8 too as they come, with a scale for each row, and the sum is one of whole
+numbers. So the product of a row does not depend on which rows are multiplied with it. Which
+parameters are kernels a module says itself: `products`, regexes of their paths, beside its
+`partition`. Everything else stays as it is: norms, biases, positions.
 """
 
 from typing import Any
@@ -26,7 +28,8 @@ LARGEST = 127  # not -128: the range is the same on both sides
 
 @struct.pytree
 class Quantized:
-  """A kernel in int8: values * scale, up to rounding. It has the kernel's shape, and is cut along outputs alone.
+  """A kernel in int8: values * scale, up to rounding. It has the kernel's shape, and is cut along
+  outputs alone.
 
   In packed parameters the values have their copy in panels.
   """
@@ -52,8 +55,11 @@ class Quantized:
     return values.astype(self.scale.dtype) * self.scale[ids][..., None]
 
 
-def whole(x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32) -> tuple[Int8[Array, '*f d'], Float[Array, '*f']]:
-  """(values, scale): each row over its own scale, max |x| / 127, rounded; a row of zeros has the scale 0.
+def whole(
+  x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32
+) -> tuple[Int8[Array, '*f d'], Float[Array, '*f']]:
+  """(values, scale): each row over its own scale, max |x| / 127, rounded; a row of zeros has the
+  scale 0.
 
   Args:
     x: a kernel, or the rows that are multiplied with one.
@@ -78,7 +84,8 @@ def quantized_kernel(kernel: Float[Array, '*f d']) -> Quantized:
 
 
 def lying(leaf: Any, sharding: NamedSharding) -> Any:
-  """How a parameter lies, given how it would lie as one array; of a kernel in int8, the scales along its outputs."""
+  """How a parameter lies, given how it would lie as one array; of a kernel in int8, the scales
+  along its outputs."""
   if not isinstance(leaf, Quantized):
     return sharding
   of_scale = NamedSharding(sharding.mesh, P(*sharding.spec[: leaf.ndim - 1]))
@@ -93,7 +100,8 @@ def quantize(module: Any, params: Any) -> Any:
     params: in any floating type; they are not changed.
 
   Raises:
-    UserError: they are in int8 already, packed, or not this module's; or the module does not say which are kernels.
+    UserError: they are in int8 already, packed, or not this module's; or the module does not say
+      which are kernels.
   """
   if is_packed(params):
     raise UserError('these parameters are packed: give those that they were packed from')

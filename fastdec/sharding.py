@@ -1,14 +1,16 @@
-"""Where arrays lie on a mesh of devices: rows of a batch along its axis 'data', parameters along its axis 'model'.
+"""Where arrays lie on a mesh of devices: rows of a batch along its axis 'data', parameters along
+its axis 'model'.
 
   mesh = make_mesh(MeshConfig(data=4, model=2))
   params = place(params, mesh, model.partition(mesh.shape['model']))
   out = fd.decode(model, params, inputs, strategy)   # on all eight devices
 
-Place the parameters, and the rest follows: decoding finds the mesh by them, lays its rows along 'data', and the cache
-is born along both axes (`constrain`). A table says how parameters lie: rows (regex, PartitionSpec), the first regex
-found in a parameter's path deciding; what none matches is on every device. Each model and each kind of heads has its
-own table (`partition`, beside its parameters). Optimizer states have their parameters' paths within theirs, so the same
-table places a whole training state.
+Place the parameters, and the rest follows: decoding finds the mesh by them, lays its rows along
+'data', and the cache is born along both axes (`constrain`). A table says how parameters lie: rows
+(regex, PartitionSpec), the first regex found in a parameter's path deciding; what none matches is
+on every device. Each model and each kind of heads has its own table (`partition`, beside its
+parameters). Optimizer states have their parameters' paths within theirs, so the same table places a
+whole training state.
 """
 
 import contextlib
@@ -47,7 +49,9 @@ class MeshConfig:
   def __post_init__(self) -> None:
     for name in AXES:
       if getattr(self, name) < 1:
-        raise UserError(f'mesh.{name}={getattr(self, name)} is not possible: give 1 or more devices')
+        raise UserError(
+          f'mesh.{name}={getattr(self, name)} is not possible: give 1 or more devices'
+        )
 
 
 def make_mesh(config: MeshConfig) -> Mesh:
@@ -59,7 +63,8 @@ def make_mesh(config: MeshConfig) -> Mesh:
   wanted, there = config.data * config.model, jax.device_count()
   if wanted > there or (wanted < there and jax.process_count() > 1):
     raise UserError(
-      f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there are {there}:'
+      f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there'
+      f' are {there}:'
       f' give two numbers whose product is {there}'
     )
   shape = (config.data, config.model)
@@ -75,7 +80,8 @@ def partition_of(module: Any, devices: int) -> Table:
 
 
 def under(name: str, table: Table) -> Table:
-  """The same table for parameters that are one part of a tree: those whose path has `name/` in it."""
+  """The same table for parameters that are one part of a tree: those whose path has `name/` in
+  it."""
   return tuple((within(name, regex), spec) for regex, spec in table)
 
 
@@ -87,7 +93,9 @@ def within(name: str, regex: str) -> str:
 def check_axes(mesh: Mesh) -> None:
   """Raises UserError for a mesh whose axes are not 'data' and 'model'."""
   if mesh.axis_names != AXES:
-    raise UserError(f'the parameters lie on a mesh with axes {mesh.axis_names}: make it by make_mesh')
+    raise UserError(
+      f'the parameters lie on a mesh with axes {mesh.axis_names}: make it by make_mesh'
+    )
 
 
 def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
@@ -103,16 +111,23 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   """For each leaf of the tree, of which only the shape is looked at, how it lies on the mesh.
 
   Raises:
-    UserError: a row of the table matches nothing, or a leaf cannot be divided as it says, or is packed.
+    UserError: a row of the table matches nothing, or a leaf cannot be divided as it says, or is
+      packed.
   """
   if is_packed(tree):
-    raise UserError('packed parameters are not placed on a mesh: place those that they were packed from')
-  leaves, structure = jax.tree.flatten_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, Quantized))
+    raise UserError(
+      'packed parameters are not placed on a mesh: place those that they were packed from'
+    )
+  leaves, structure = jax.tree.flatten_with_path(
+    tree, is_leaf=lambda leaf: isinstance(leaf, Quantized)
+  )
   names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
   for regex, spec in table:
     if not any(re.search(regex, name) for name in names):
       shown = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
-      raise UserError(f"the table's row ('{regex}', {spec}) matches no parameter: there are {shown}")
+      raise UserError(
+        f"the table's row ('{regex}', {spec}) matches no parameter: there are {shown}"
+      )
   shardings = []
   for name, (_, leaf) in zip(names, leaves, strict=True):
     spec = next((spec for regex, spec in table if re.search(regex, name)), P())
@@ -136,16 +151,19 @@ def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
 
 
 def check_rows(rows: int, data: int, parts: int = 1) -> None:
-  """Raises UserError where a batch cannot be divided into `parts` parts, each over `data` devices."""
+  """Raises UserError where a batch cannot be divided into `parts` parts, each over `data`
+  devices."""
   if rows % (data * parts):
     of_parts = f', {parts} parts of a batch' if parts > 1 else ''
     raise UserError(
-      f'{rows} rows cannot be divided over mesh.data={data} devices{of_parts}: give a multiple of {data * parts} rows'
+      f'{rows} rows cannot be divided over mesh.data={data} devices{of_parts}: give a multiple of'
+      f' {data * parts} rows'
     )
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:
-  """The mesh that the arrays of a tree have been placed on; None where they have not (or are being traced).
+  """The mesh that the arrays of a tree have been placed on; None where they have not (or are being
+  traced).
 
   Raises:
     UserError: a mesh with other axes.
@@ -164,17 +182,22 @@ def using(mesh: Mesh | None) -> contextlib.AbstractContextManager:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """Inside jit: x, each dimension along the named axis of the mesh in use where it divides; x itself without one."""
+  """Inside jit: x, each dimension along the named axis of the mesh in use where it divides; x
+  itself without one."""
   sizes = _sizes()
-  spec = [axis if axis in sizes and n % sizes[axis] == 0 else None for n, axis in zip(x.shape, axes, strict=False)]
+  spec = [
+    axis if axis in sizes and n % sizes[axis] == 0 else None
+    for n, axis in zip(x.shape, axes, strict=False)
+  ]
   return jax.lax.with_sharding_constraint(x, P(*spec)) if any(spec) else x
 
 
 def by_rows(f: Callable[..., T]) -> Callable[..., T]:
-  """f, a function of arrays with rows first to such arrays, with each device along 'data' seeing its own rows alone.
+  """f, a function of arrays with rows first to such arrays, with each device along 'data' seeing
+  its own rows alone.
 
-  For functions whose rows are independent in a way that the compiler does not find out: rows picked by number, sorts.
-  It would send all rows to all devices.
+  For functions whose rows are independent in a way that the compiler does not find out: rows picked
+  by number, sorts. It would send all rows to all devices.
   """
 
   def mapped(*args: Any) -> T:
@@ -189,23 +212,32 @@ def by_rows(f: Callable[..., T]) -> Callable[..., T]:
 def _sizes() -> dict[str, int]:
   """The axes of the mesh in use that the compiler divides work along."""
   mesh = jax.sharding.get_abstract_mesh()
-  return {name: mesh.shape[name] for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AUTO}
+  return {
+    name: mesh.shape[name]
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    if kind == AUTO
+  }
 
 
 def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> None:
   if len(spec) > len(shape):
-    raise UserError(f'{name} has shape {list(shape)}, too few axes to lie as {spec}: mend the table')
+    raise UserError(
+      f'{name} has shape {list(shape)}, too few axes to lie as {spec}: mend the table'
+    )
   for size, axis in zip(shape, spec, strict=False):
     if axis is not None and size % mesh.shape[axis]:
       raise UserError(
-        f'{name} has shape {list(shape)}, and {size} cannot be divided over mesh.{axis}={mesh.shape[axis]}'
+        f'{name} has shape {list(shape)}, and {size} cannot be divided over'
+        f' mesh.{axis}={mesh.shape[axis]}'
         f' devices: give a divisor of {size}, mesh.{axis}=1, or a table that leaves it whole'
       )
 
 
 def _put(leaf: Any, sharding: NamedSharding) -> Array:
   if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+    return jax.random.wrap_key_data(
+      _put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf)
+    )
   if sharding.is_fully_addressable:
     return jax.device_put(leaf, sharding)
   host = np.asarray(leaf)

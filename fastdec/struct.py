@@ -1,8 +1,9 @@
 """Frozen dataclasses that are JAX pytrees.
 
-Two things differ from `flax.struct`: fields marked `static()` go into the tree's structure (they must be hashable),
-and unflattening bypasses `__init__`, because JAX rebuilds trees from things that are no arrays (specs, None, tracers of
-another rank), which a checked constructor would refuse. So `Cls(...)` and `dataclasses.replace` stay checked.
+Two things differ from `flax.struct`: fields marked `static()` go into the tree's structure (they
+must be hashable), and unflattening bypasses `__init__`, because JAX rebuilds trees from things that
+are no arrays (specs, None, tracers of another rank), which a checked constructor would refuse. So
+`Cls(...)` and `dataclasses.replace` stay checked.
 """
 
 import dataclasses
@@ -19,7 +20,8 @@ T = TypeVar('T')
 
 
 def static(**kwargs: Any) -> Any:
-  """A dataclass field that belongs to the tree's structure: hashable, part of the key of a compiled program."""
+  """A dataclass field that belongs to the tree's structure: hashable, part of the key of a compiled
+  program."""
   return dataclasses.field(metadata={'static': True}, **kwargs)
 
 
@@ -35,7 +37,8 @@ def pytree(cls: type[T]) -> type[T]:
   Scaled(x=3.0, by=3)
   """
   cls = dataclasses.dataclass(frozen=True)(cls)
-  fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]  it is one
+  # pyright: ignore[reportArgumentType]  it is one
+  fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)
   leaves = tuple(f.name for f in fields if not f.metadata.get('static'))
   statics = tuple(f.name for f in fields if f.metadata.get('static'))
 
@@ -45,7 +48,8 @@ def pytree(cls: type[T]) -> type[T]:
 
   children_of, statics_of = _getter(leaves), _getter(statics)
 
-  def flatten(tree: Any) -> tuple[Any, Any]:  # called for every node of parameters, whenever a program is started
+  # called for every node of parameters, whenever a program is started
+  def flatten(tree: Any) -> tuple[Any, Any]:
     return children_of(tree), statics_of(tree)
 
   def unflatten(aux: Any, children: Any) -> Any:
@@ -69,7 +73,8 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
 
 
 def assign(instance: Any, **values: Any) -> None:
-  """Sets fields of a frozen dataclass: for its own `__post_init__`, which normalises what was given."""
+  """Sets fields of a frozen dataclass: for its own `__post_init__`, which normalises what was
+  given."""
   for name, value in values.items():
     object.__setattr__(instance, name, value)
 
@@ -87,14 +92,21 @@ def bound(given: Any, name: str) -> 'Bound':
   if isinstance(given, Bound):
     return given
   if not (isinstance(given, tuple | list) and len(given) == 2):
-    what = repr(given) if isinstance(given, str | os.PathLike) else f'a value of the kind {type(given).__name__}'
-    raise UserError(f'{name} is a pair (module, params), as loading returns it, and {what} was given: give both')
+    what = (
+      repr(given)
+      if isinstance(given, str | os.PathLike)
+      else (f'a value of the kind {type(given).__name__}')
+    )
+    raise UserError(
+      f'{name} is a pair (module, params), as loading returns it, and {what} was given: give both'
+    )
   return Bound(*given)
 
 
 @pytree
 class Bound:
-  """A static module (a model, or heads) with its parameters: what jit can take whole. Unpacks as (module, params)."""
+  """A static module (a model, or heads) with its parameters: what jit can take whole. Unpacks as
+  (module, params)."""
 
   module: Any = static()
   params: Any

@@ -1,11 +1,15 @@
-"""XLA's flags for tests, which compile much and compute little; JAX reads them when it starts, so import this first."""
+"""XLA's flags for tests, which compile much and compute little; JAX reads them when it starts, so
+import this first."""
 
 import importlib.metadata
 
-FLAGS = ['--xla_backend_optimization_level=0']  # without LLVM's optimisations the suite takes 40 % less time
-# XLA ends the process at a flag that it does not know: what may go again is given to the releases that have it.
+# without LLVM's optimisations the suite takes 40 % less time
+FLAGS = ['--xla_backend_optimization_level=0']
+# XLA ends the process at a flag that it does not know: what may go again is given to the releases
+# that have it.
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
-  FLAGS.append('--xla_cpu_use_fusion_emitters=false')  # the CPU backend's new emitters of loops double compile times
+  # the CPU backend's new emitters of loops double compile times
+  FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 
 
 def xla_flags(*more: str) -> str:

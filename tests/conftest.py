@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.compiling import xla_flags
 
-os.environ.setdefault('XLA_FLAGS', xla_flags())  # read by JAX when it starts; flags that are set already are kept
+# read by JAX when it starts; flags that are set already are kept
+os.environ.setdefault('XLA_FLAGS', xla_flags())
 
 import flax.linen as nn
 import hypothesis
@@ -18,7 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# A test that takes times waits for no other process of the machine, and holds none up (`fastdec.gate`).
+# A test that takes times waits for no other process of the machine, and holds none up
+# (`fastdec.gate`).
 _runtime = tempfile.TemporaryDirectory(prefix='fastdec-tests-')
 os.environ['XDG_RUNTIME_DIR'] = _runtime.name
 
@@ -27,9 +29,9 @@ jax.config.update('jax_compilation_cache_dir', str(ROOT / '.cache' / 'jax'))
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
-# The tests in which JAX promotes nothing in silence (a mixture of types, or of arrays of different ranks, is an error
-# unless it is written out) and in which a warning is an error. The others follow as they are mended; those that run
-# optax cannot, whose moments promote a float by a count.
+# The tests in which JAX promotes nothing in silence (a mixture of types, or of arrays of different
+# ranks, is an error unless it is written out) and in which a warning is an error. The others follow
+# as they are mended; those that run optax cannot, whose moments promote a float by a count.
 STRICT = (
   'cache/',
   'configs/',
@@ -66,7 +68,9 @@ STRICT = (
 
 
 def _is_strict(file):
-  return file.is_relative_to(ROOT / 'tests') and file.relative_to(ROOT / 'tests').as_posix().startswith(STRICT)
+  return file.is_relative_to(ROOT / 'tests') and file.relative_to(
+    ROOT / 'tests'
+  ).as_posix().startswith(STRICT)
 
 
 def pytest_collection_modifyitems(items):
@@ -76,8 +80,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-  """While JAX traces, Python looks for garbage again and again among all objects that it has: what is imported by now
-  stays to the end and is left out of that, and it looks less often."""
+  """While JAX traces, Python looks for garbage again and again among all objects that it has: what
+  is imported by now stays to the end and is left out of that, and it looks less often."""
   gc.collect()
   gc.freeze()
   gc.set_threshold(50_000)
@@ -108,18 +112,21 @@ def _promoting(function):
 for _norm in (nn.LayerNorm, nn.RMSNorm):
   _norm.__call__ = _promoting(_norm.__call__)
 
-# The first example of a property compiles, so examples have no deadline; the same examples every time.
+# The first example of a property compiles, so examples have no deadline; the same examples every
+# time.
 hypothesis.settings.register_profile('fastdec', deadline=None, derandomize=True)
 hypothesis.settings.load_profile('fastdec')
 
 
-# A job in the background ignores Ctrl-C, and what it starts would too: the tests of Ctrl-C could not be passed there.
+# A job in the background ignores Ctrl-C, and what it starts would too: the tests of Ctrl-C could
+# not be passed there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope='module', autouse=True)
 def _forget_programs():
-  """Each compiled program takes memory maps, of which a process may have 65,530; beyond that LLVM crashes."""
+  """Each compiled program takes memory maps, of which a process may have 65,530; beyond that LLVM
+  crashes."""
   yield
   jax.clear_caches()
   gc.collect()
@@ -127,7 +134,8 @@ def _forget_programs():
 
 @pytest.fixture(scope='session')
 def shared() -> Path:
-  """The folder with real data and with cases computed by other people's code, beside the repository."""
+  """The folder with real data and with cases computed by other people's code, beside the
+  repository."""
   folder = ROOT.parent / 'shared'
   if not folder.is_dir():
     pytest.skip(f'no reference data at {folder}')

@@ -41,7 +41,9 @@ from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task
 from tests.training.fakes import pairs
 
-MODEL = Transformer(TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1))
+MODEL = Transformer(
+  TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+)
 HEADS3 = BlockwiseHeads(k=3, d_model=16, d_ff=16)
 TABLE, HEADS3_TABLE = MODEL.partition(2), HEADS3.partition(2)
 MESHES = {'8 x 1': MeshConfig(8, 1), '4 x 2': MeshConfig(4, 2)}
@@ -57,7 +59,9 @@ def decoding(params, head_params, cases):
     placed, placed_heads = place(params, mesh, TABLE), place(head_params, mesh, HEADS3_TABLE)
     if kind not in alone:
       alone[kind] = translated(kind, params, head_params)
-    found[f'{kind} on {name}'] = np.allclose(alone[kind], translated(kind, placed, placed_heads), rtol=1e-5)
+    found[f'{kind} on {name}'] = np.allclose(
+      alone[kind], translated(kind, placed, placed_heads), rtol=1e-5
+    )
   return found
 
 
@@ -70,23 +74,37 @@ def translated(kind, params, head_params):
   strategies = {
     'greedy': fd.Greedy(), 'blockwise': fd.Blockwise((HEADS3, head_params)), 'beam': fd.Beam(2), 'sample': fd.Sample()
   }  # fmt: skip
-  return fd.decode(MODEL, params, SOURCES, strategies[kind], max_len=10, key=jax.random.key(1)).tokens
+  return fd.decode(
+    MODEL, params, SOURCES, strategies[kind], max_len=10, key=jax.random.key(1)
+  ).tokens
 
 
 def images():
   """Whether blockwise decoding of images on a mesh, with rings in parts, is that of one device."""
-  sizes = dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, block_length=6)
+  sizes = dict(
+    d_model=16,
+    d_ff=32,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    source_size=2,
+    size=4,
+    block_length=6,
+  )
   model = ImageTransformer(ImageTransformerConfig(**sizes))
   params, head_params = model.init(jax.random.key(0)), HEADS3.init(jax.random.key(1))
   small = np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3)).astype(np.uint8)
-  made = lambda params, head_params: fd.decode(model, params, small, fd.Blockwise((HEADS3, head_params))).tokens
+  made = lambda params, head_params: (
+    fd.decode(model, params, small, fd.Blockwise((HEADS3, head_params))).tokens
+  )
   mesh = make_mesh(MESHES['4 x 2'])
   placed = made(place(params, mesh, model.partition(2)), place(head_params, mesh, HEADS3_TABLE))
   return {'images on 4 x 2': bool((made(params, head_params) == placed).all())}
 
 
 def compiled(params, cases):
-  """How the cache lies after `init` and after a compiled step, and what a step sends between devices."""
+  """How the cache lies after `init` and after a compiled step, and what a step sends between
+  devices."""
   found = {}
   for name, kind, strategy in cases:
     mesh = make_mesh(MESHES[name])
@@ -100,7 +118,9 @@ def compiled(params, cases):
     after = step.output_shardings.cache.own.layers[0]
     shardings = [x.sharding for x in (before.k, before.v, memory.layers[0].k)] + [after.k, after.v]
     specs = [str(sharding.spec) for sharding in shardings]
-    sent = re.findall(r'(all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\(', step.as_text())
+    sent = re.findall(
+      r'(all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\(', step.as_text()
+    )
     found[f'{kind} on {name}'] = {'specs': sorted(set(specs)), 'sent': sorted(set(sent))}
   return found
 
@@ -127,7 +147,10 @@ def core(params, head_params):
   return {
     'decoding': decoding(params, head_params, [('4 x 2', 'greedy')]),
     'compiled': compiled(params, [('4 x 2', 'greedy', fd.Greedy())]),
-    'losses': {'1': losses(base, None, ()), '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TABLE)},
+    'losses': {
+      '1': losses(base, None, ()),
+      '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TABLE),
+    },
     'packing': packing(params),
   }
 
@@ -144,7 +167,11 @@ def packing(params):
 def rest(params, head_params):
   others = [('4 x 2', kind) for kind in ('beam', 'blockwise', 'sample', 'score', 'data set')]
   heads = finetuned_heads_task(MODEL, HEADS3, params, draw='all')
-  sure = base_task(Transformer(dataclasses.replace(MODEL.config, dropout=0, attention_dropout=0, activation_dropout=0)))
+  sure = base_task(
+    Transformer(
+      dataclasses.replace(MODEL.config, dropout=0, attention_dropout=0, activation_dropout=0)
+    )
+  )
   data, both = make_mesh(MESHES['8 x 1']), make_mesh(MESHES['4 x 2'])
   return {
     'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]) | images(),
@@ -159,14 +186,19 @@ def rest(params, head_params):
 
 
 def drafts():
-  """The losses of draft networks: one trained on a model that stays, at a sample of places, and one with its model; and
-  whether each, and heads with a bias, decode on 4 x 2 devices what they do on one."""
+  """The losses of draft networks: one trained on a model that stays, at a sample of places, and one
+  with its model; and whether each, and heads with a bias, decode on 4 x 2 devices what they do on
+  one."""
   target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
   same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
   eagle, block = EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)
   tasks = {
-    eagle: frozen_draft_task(target, Bound(eagle, eagle.init(jax.random.key(1))), DraftLoss(passes=2, anchors=4)),
-    block: finetuned_draft_task(target, Bound(block, block.init(jax.random.key(1))), DraftLoss(kl=0.5), 0.5, 0.1),
+    eagle: frozen_draft_task(
+      target, Bound(eagle, eagle.init(jax.random.key(1))), DraftLoss(passes=2, anchors=4)
+    ),
+    block: finetuned_draft_task(
+      target, Bound(block, block.init(jax.random.key(1))), DraftLoss(kl=0.5), 0.5, 0.1
+    ),
   }
   found = {}
   for module, task in tasks.items():
@@ -174,11 +206,15 @@ def drafts():
     found[type(module).__name__] = {'1': losses(task, None, ()), '4 x 2': losses(task, mesh, table)}
   biased = BlockwiseHeads(k=4, d_model=16, d_ff=16, rooted=True, markov=2, words=30)
   modules = (eagle, block, biased)
-  return {'losses': found, 'decoding': {type(module).__name__: drafted(target, module, mesh) for module in modules}}
+  return {
+    'losses': found,
+    'decoding': {type(module).__name__: drafted(target, module, mesh) for module in modules},
+  }
 
 
 def drafted(target, module, mesh):
-  """Whether a draft, or heads, write the same texts by the same blocks on a mesh; with `TopN`, by wrong guesses too."""
+  """Whether a draft, or heads, write the same texts by the same blocks on a mesh; with `TopN`, by
+  wrong guesses too."""
   params = module.init(jax.random.key(3))
   if 'after' in params:  # a fresh bias does nothing
     params['after'] += jax.random.normal(jax.random.key(4), params['after'].shape)
@@ -192,15 +228,24 @@ def drafted(target, module, mesh):
   placed = place(target.params, mesh, TABLE), made(place(params, mesh, module.partition(2)))
   there = fd.decode(target.module, placed[0], SOURCES, placed[1], max_len=10)
   assert alone.mean_block_size > 1.1
-  return bool((alone.tokens == there.tokens).all() and (alone.block_sizes == there.block_sizes).all())
+  return bool(
+    (alone.tokens == there.tokens).all() and (alone.block_sizes == there.block_sizes).all()
+  )
 
 
 def families():
-  """Whether language models, T5 and FConv decode on 4 x 2 devices what they do on one; the shapes there."""
+  """Whether language models, T5 and FConv decode on 4 x 2 devices what they do on one; the shapes
+  there."""
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
-  grouped = LM(LMConfig(**sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False))
+  grouped = LM(
+    LMConfig(
+      **sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False
+    )
+  )
   one_key = LM(LMConfig(**sizes, layers=1, key_heads=1))
-  gated = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False))
+  gated = T5(
+    T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False)
+  )
   layers = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3), (12, 2)))
   gates = FConv(FConvConfig(vocab_size=32, d_embed=16, d_out=16, **layers))
   mesh = make_mesh(MESHES['4 x 2'])
@@ -213,9 +258,12 @@ def families():
   speculative = [fd.Speculative((one_key, params), gamma=3) for params in key_params]
   own, shared = MedusaHeads(depth=2, d_model=16, vocab_size=32), MedusaHeads(depth=2, d_model=16)
   heads = {
-    module: twice(module, jax.tree.map(lambda x: x + 0.1, module.init(jax.random.key(3)))) for module in (own, shared)
+    module: twice(module, jax.tree.map(lambda x: x + 0.1, module.init(jax.random.key(3))))
+    for module in (own, shared)
   }
-  tree = lambda module: [fd.Medusa((module, params), [[0], [1], [0, 0]]) for params in heads[module]]
+  tree = lambda module: [
+    fd.Medusa((module, params), [[0], [1], [0, 0]]) for params in heads[module]
+  ]
   pool = fd.build_pool(list(SOURCES), ngram=3)
   cases = {
     'grouped heads': (grouped, grouped_params, [fd.Greedy()] * 2),
@@ -233,8 +281,12 @@ def families():
   tokens = {}
   for name, (model, params, strategies) in cases.items():
     both = zip(params, strategies, strict=True)
-    alone, placed = (fd.decode(model, values, SOURCES, strategy, max_len=10) for values, strategy in both)
-    tokens[name] = bool((alone.tokens == placed.tokens).all() and (alone.block_sizes == placed.block_sizes).all())
+    alone, placed = (
+      fd.decode(model, values, SOURCES, strategy, max_len=10) for values, strategy in both
+    )
+    tokens[name] = bool(
+      (alone.tokens == placed.tokens).all() and (alone.block_sizes == placed.block_sizes).all()
+    )
   states = {}
   for name, model, params in (
     ('lm', grouped, grouped_params),
@@ -242,7 +294,9 @@ def families():
     ('fconv', gates, fconv_params),
   ):
     alone, placed = (tapped(model, values) for values in params)
-    states[name] = all(np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(alone, placed, strict=True))
+    states[name] = all(
+      np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(alone, placed, strict=True)
+    )
   parts = {
     name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(placed)) if part}
     for name, (_, placed) in {
@@ -256,11 +310,21 @@ def families():
 def tapped(model, params):
   """States of every layer, as a draft learns from them."""
   target, ones = SOURCES[:, :4], np.ones((8, 4), np.int32)
-  batch = {'target': target, 'target_segment': ones, 'target_position': ones * np.arange(4, dtype=np.int32)}
+  batch = {
+    'target': target,
+    'target_segment': ones,
+    'target_position': ones * np.arange(4, dtype=np.int32),
+  }
   if model.start_id is not None:
     source, ones = SOURCES, np.ones((8, 6), np.int32)
-    batch |= {'source': source, 'source_segment': ones, 'source_position': ones * np.arange(6, dtype=np.int32)}
-  features = jax.jit(lambda params, batch: model.features(params, batch, tuple(range(model.layers + 1))))
+    batch |= {
+      'source': source,
+      'source_segment': ones,
+      'source_position': ones * np.arange(6, dtype=np.int32),
+    }
+  features = jax.jit(
+    lambda params, batch: model.features(params, batch, tuple(range(model.layers + 1)))
+  )
   mesh = mesh_of(params)
   with using(mesh):
     return features(params, place_rows(batch, mesh)).taps
@@ -274,22 +338,32 @@ def part_of(leaf):
 
 
 def continuing():
-  """The largest difference in parameters between a run that changes its mesh half way, and one that does not."""
+  """The largest difference in parameters between a run that changes its mesh half way, and one that
+  does not."""
 
   def run(workdir, steps, mesh):
     config = LoopConfig(steps, checkpoint_every=2)
     data = grain.MapDataset.range(10).map(lambda i: pairs(i, rows=8)).repeat()
-    return train(base_task(MODEL), data, OPTIMIZER, config, workdir, jax.random.key(3), None, None, mesh, TABLE)
+    return train(
+      base_task(MODEL), data, OPTIMIZER, config, workdir, jax.random.key(3), None, None, mesh, TABLE
+    )
 
   with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
     whole = run(one, 4, None)
     run(two, 2, make_mesh(MESHES['4 x 2']))
     changed = run(two, 4, None)
-  apart = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), whole.params, changed.params)
+  apart = jax.tree.map(
+    lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), whole.params, changed.params
+  )
   return max(jax.tree.leaves(apart))
 
 
 if __name__ == '__main__':
   models = lambda: (MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1)))
-  parts = {'core': lambda: core(*models()), 'rest': lambda: rest(*models()), 'families': families, 'drafts': drafts}
+  parts = {
+    'core': lambda: core(*models()),
+    'rest': lambda: rest(*models()),
+    'families': families,
+    'drafts': drafts,
+  }
   print(json.dumps(parts[sys.argv[1]]()))

@@ -9,7 +9,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted([ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')])
-SOURCES = [path for room in ('fastdec', 'experiments', 'configs', 'tests') for path in (ROOT / room).rglob('*.py')]
+SOURCES = [
+  path
+  for room in ('fastdec', 'experiments', 'configs', 'tests')
+  for path in (ROOT / room).rglob('*.py')
+]
 DECISIONS = ROOT / 'docs' / 'decisions'
 LABELS = ('decided', 'because', 'costs', 'would change', 'superseded')
 
@@ -47,7 +51,9 @@ def test_source_files_that_are_named_exist(page: pathlib.Path) -> None:
   """A name may leave out the folders at the beginning: methods/greedy.py."""
   there = ['/' + name(path) for path in SOURCES]
   named = sorted(set(SOURCE.findall(page.read_text())))
-  assert [path for path in named if not any(full.endswith('/' + path.lstrip('/')) for full in there)] == []
+  assert [
+    path for path in named if not any(full.endswith('/' + path.lstrip('/')) for full in there)
+  ] == []
 
 
 def test_decisions_are_numbered_and_say_what_is_known_in_labelled_lines() -> None:
@@ -59,7 +65,9 @@ def test_decisions_are_numbered_and_say_what_is_known_in_labelled_lines() -> Non
       title, _, body = part.partition('\n')
       assert title.startswith(f'{number}. '), f'{page.name}: {title}'
       labels = re.findall(r'^- \*\*(.*?):\*\*', body, re.MULTILINE)
-      assert labels and labels == [label for label in LABELS if label in labels], f'{page.name}: {title}'
+      assert labels and labels == [label for label in LABELS if label in labels], (
+        f'{page.name}: {title}'
+      )
 
 
 def test_the_index_of_decisions_has_every_decision_once() -> None:
@@ -67,13 +75,17 @@ def test_the_index_of_decisions_has_every_decision_once() -> None:
   listed = re.findall(r'^(\d+)\. \[(.*)\]\((\w+\.md)#', index, re.MULTILINE)
   there = []
   for page in DECISIONS.glob('*.md'):
-    there += [(*title.split('. ', 1), page.name) for title in re.findall(r'^## (\d+\. .*)$', page.read_text(), re.M)]
+    there += [
+      (*title.split('. ', 1), page.name)
+      for title in re.findall(r'^## (\d+\. .*)$', page.read_text(), re.M)
+    ]
   assert sorted(listed) == sorted(there)
 
 
 @pytest.mark.slow
 def test_the_code_about_meshes_runs() -> None:
-  """In a process of its own: it asks for eight virtual devices, and their number is fixed when JAX starts."""
+  """In a process of its own: it asks for eight virtual devices, and their number is fixed when JAX
+  starts."""
   blocks = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'scale.md').read_text(), re.DOTALL)
   command = [sys.executable, '-c', '\n'.join(blocks)]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

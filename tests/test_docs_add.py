@@ -1,4 +1,5 @@
-"""The pages that say how to add something: their code runs, and they stay short enough to be read."""
+"""The pages that say how to add something: their code runs, and they stay short enough to be
+read."""
 
 import re
 from pathlib import Path
@@ -18,7 +19,8 @@ def test_the_code_of_a_page_runs_in_order(page):
   names = {'__name__': page.stem}
   for block in blocks:
     before = text[: text.index(block)].count('\n')
-    exec(compile('\n' * before + block, str(page), 'exec'), names)  # an error names the line of the page
+    # an error names the line of the page
+    exec(compile('\n' * before + block, str(page), 'exec'), names)
 
 
 @pytest.mark.parametrize('page', PAGES, ids=[page.stem for page in PAGES])

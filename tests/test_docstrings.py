@@ -12,9 +12,14 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
 def examples():
-  """Every docstring with an example, found in the source: the checker of array types hides functions from doctest."""
+  """Every docstring with an example, found in the source: the checker of array types hides
+  functions from doctest."""
   found = []
-  files = (file for folder in ('fastdec', 'experiments', 'configs') for file in (ROOT / folder).rglob('*.py'))
+  files = (
+    file
+    for folder in ('fastdec', 'experiments', 'configs')
+    for file in (ROOT / folder).rglob('*.py')
+  )
   for path in sorted(files):
     module = '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
     for node in ast.walk(ast.parse(path.read_text())):

@@ -29,13 +29,17 @@ def run_without(module: str, code: str) -> subprocess.CompletedProcess:
 
 
 def test_a_missing_module_is_explained():
-  explanation = r"optax is not installed: run pip install 'fastdec\[train\]', or in a checkout pip install -e"
+  explanation = (
+    r"optax is not installed: run pip install 'fastdec\[train\]', or in a checkout pip"
+    r' install -e'
+  )
   with pytest.raises(UserError, match=explanation), extras.explained():
     raise ModuleNotFoundError("No module named 'optax.losses'", name='optax.losses')
 
 
 @pytest.mark.parametrize(
-  'error', [ModuleNotFoundError('a bug', name='fastdec.nothing'), ImportError('another'), KeyError(1)]
+  'error',
+  [ModuleNotFoundError('a bug', name='fastdec.nothing'), ImportError('another'), KeyError(1)],
 )
 def test_other_errors_stay_what_they_are(error):
   with pytest.raises(type(error)) as raised, extras.explained():
@@ -51,13 +55,24 @@ def test_other_errors_stay_what_they_are(error):
     ('matplotlib', 'masks', 'evaluate'),
   ],
 )
-def test_a_command_says_which_extra_it_lacks_and_shows_no_traceback(tmp_path, missing, command, extra):
+def test_a_command_says_which_extra_it_lacks_and_shows_no_traceback(
+  tmp_path, missing, command, extra
+):
   arguments = {
-    'train': ['--config=configs/wmt14.py:scale=smoke', f'--workdir={tmp_path}/run', f'--config.data.cache={tmp_path}'],
+    'train': [
+      '--config=configs/wmt14.py:scale=smoke',
+      f'--workdir={tmp_path}/run',
+      f'--config.data.cache={tmp_path}',
+    ],
     'masks': [f'--out={tmp_path}/masks.png'],
   }[command]
-  code = f'sys.argv = {["", *arguments]!r}\nrunpy.run_module("experiments.{command}", run_name="__main__")'
+  code = (
+    f'sys.argv = {["", *arguments]!r}\nrunpy.run_module("experiments.{command}",'
+    ' run_name="__main__")'
+  )
   ended = run_without(missing, code)
   assert ended.returncode == 2, ended.stderr
-  assert f"{missing} is not installed: run pip install 'fastdec[{extra}]'" in ' '.join(ended.stderr.split())
+  assert f"{missing} is not installed: run pip install 'fastdec[{extra}]'" in ' '.join(
+    ended.stderr.split()
+  )
   assert 'Traceback' not in ended.stderr

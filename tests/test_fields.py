@@ -1,4 +1,5 @@
-"""Values of JSON and of configs are of the kinds that a dataclass says, or named (tests/configs/test_common.py too)."""
+"""Values of JSON and of configs are of the kinds that a dataclass says, or named
+(tests/configs/test_common.py too)."""
 
 import dataclasses
 from typing import Literal
@@ -23,7 +24,14 @@ class Said:
 
 
 def test_values_of_the_right_kinds_are_read_and_other_names_are_left_aside():
-  given = {'size': 8, 'epsilon': 1, 'ends': [2, 3], 'pairs': [[1, 2]], 'rope': {'a': None}, 'more': object()}
+  given = {
+    'size': 8,
+    'epsilon': 1,
+    'ends': [2, 3],
+    'pairs': [[1, 2]],
+    'rope': {'a': None},
+    'more': object(),
+  }
   said = read(Said, given, 'config.json', ': ', ignores=True)
   assert said == Said(8, epsilon=1.0, ends=(2, 3), pairs=((1, 2),), rope={'a': None})
   assert type(said.epsilon) is float
@@ -45,14 +53,23 @@ for _ in range(10**5):
     ('size', 2**31, 'size=2147483648'),
     ('size', HUGE, 'size=10000'),
     ('layers', 10**9, 'layers=1000000000 is not possible: give a whole number from 1 to 9999'),
-    ('epsilon', '1e-5', r"epsilon='1e-5' is not possible: give a number from 1e-30 to 1e\+30 or None"),
+    (
+      'epsilon',
+      '1e-5',
+      r"epsilon='1e-5' is not possible: give a number from 1e-30 to 1e\+30 or"
+      r' None',
+    ),
     ('epsilon', float('nan'), 'epsilon=nan'),
     ('epsilon', float('inf'), 'epsilon=inf'),
     ('epsilon', HUGE, 'epsilon='),
     ('epsilon', True, 'epsilon=True'),
     ('flag', 1, 'flag=1 is not possible: give true or false'),
     ('flag', None, 'flag=None'),
-    ('ends', '2', "ends='2' is not possible: give a whole number from 0 to 2147483647 or a list or None"),
+    (
+      'ends',
+      '2',
+      "ends='2' is not possible: give a whole number from 0 to 2147483647 or a list or None",
+    ),
     ('ends', -1, 'ends=-1'),
     ('ends', [2, '3'], r"ends\[1\]='3'"),
     ('ends', DEEP, r'ends\[0\]=what is nested too deep'),
@@ -69,5 +86,9 @@ def test_a_value_of_another_kind_is_named_with_what_is_allowed(name, value, word
 
 
 def test_a_field_that_is_needed_is_named():
-  with pytest.raises(UserError, match=r"^config lacks the field 'size': set it to a whole number from 1"):
+  with pytest.raises(
+    UserError,
+    match=r"^config lacks the field 'size': set it to a whole number"
+    r' from 1',
+  ):
     read(Said, {}, 'config')

@@ -7,12 +7,23 @@ import shutil
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.files import locked, parse_json, read_json, whole_file, whole_folder, write_json, write_text
+from fastdec.files import (
+  locked,
+  parse_json,
+  read_json,
+  whole_file,
+  whole_folder,
+  write_json,
+  write_text,
+)
 
 
 @pytest.mark.parametrize(
   ('failure', 'raised'),
-  [(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), UserError), (KeyboardInterrupt(), KeyboardInterrupt)],
+  [
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), UserError),
+    (KeyboardInterrupt(), KeyboardInterrupt),
+  ],
 )
 def test_what_stops_writing_leaves_the_old_file_and_no_other(tmp_path, failure, raised):
   (tmp_path / 'file').write_bytes(b'old')
@@ -28,7 +39,9 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path):
     with whole_file(tmp_path / 'deep' / 'file') as file:
       file.write(content)
       assert not (tmp_path / 'deep' / 'file').exists() or content == b'new'
-  assert [(file.name, file.read_bytes()) for file in (tmp_path / 'deep').iterdir()] == [('file', b'new')]
+  assert [(file.name, file.read_bytes()) for file in (tmp_path / 'deep').iterdir()] == [
+    ('file', b'new')
+  ]
 
 
 def fill(path, content):
@@ -44,7 +57,8 @@ def content(path):
 
 @pytest.fixture
 def watched(monkeypatch):
-  """Calls a function before and after every step by which a folder could be lost; notes what is done."""
+  """Calls a function before and after every step by which a folder could be lost; notes what is
+  done."""
   done, watch = [], []
 
   def watching(module, name, told):
@@ -85,10 +99,16 @@ def test_what_is_renamed_is_on_the_disk_and_then_its_new_name_is(tmp_path, watch
   done, _ = watched
   with whole_file(tmp_path / 'file') as file:
     inode = os.fstat(file.fileno()).st_ino
-  assert done[0] == ('fsync', inode) and done[1][0] == 'replace' and done[2:] == [('fsync', tmp_path.stat().st_ino)]
+  assert (
+    done[0] == ('fsync', inode)
+    and done[1][0] == 'replace'
+    and done[2:] == [('fsync', tmp_path.stat().st_ino)]
+  )
   done.clear()
   fill(tmp_path / 'model', 'new')
-  inodes = [path.stat().st_ino for path in (tmp_path / 'model' / 'deep' / 'file', tmp_path / 'model')]
+  inodes = [
+    path.stat().st_ino for path in (tmp_path / 'model' / 'deep' / 'file', tmp_path / 'model')
+  ]
   renamed = done.index(('rename', 'model.partial'))
   assert all(('fsync', inode) in done[:renamed] for inode in inodes)
   assert ('fsync', tmp_path.stat().st_ino) in done[renamed:]
@@ -103,11 +123,16 @@ def killed_between_the_renames(tmp_path):
 
 def test_writing_again_after_a_kill_loses_nothing_whether_it_works_or_not(tmp_path):
   killed_between_the_renames(tmp_path)
-  with pytest.raises(UserError, match=r'No space left on device\): make room'), whole_folder(tmp_path / 'model'):
+  with (
+    pytest.raises(UserError, match=r'No space left on device\): make room'),
+    whole_folder(tmp_path / 'model'),
+  ):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
   assert content(tmp_path / 'model') == 'old'
   fill(tmp_path / 'model', 'newer')
-  assert content(tmp_path / 'model') == 'newer' and [path.name for path in tmp_path.iterdir()] == ['model']
+  assert content(tmp_path / 'model') == 'newer' and [path.name for path in tmp_path.iterdir()] == [
+    'model'
+  ]
 
 
 def test_text_and_json_are_written_whole_and_read_back(tmp_path):

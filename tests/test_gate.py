@@ -21,7 +21,8 @@ def _quick(monkeypatch):
 
 @pytest.fixture
 def gates(tmp_path):
-  """Three processes' views of one machine; the system tells them apart, as each has opened the locks itself."""
+  """Three processes' views of one machine; the system tells them apart, as each has opened the
+  locks itself."""
   return [Gate(tmp_path / 'gate') for _ in range(3)]
 
 
@@ -180,7 +181,11 @@ def test_without_a_place_for_locks_there_is_a_note_and_work_goes_on(tmp_path, ca
 
 def test_the_locks_are_in_a_folder_of_the_user(tmp_path, monkeypatch):
   monkeypatch.setattr(gate.tempfile, 'tempdir', str(tmp_path / 'tmp'))
-  for runtime, place in ((str(tmp_path), tmp_path), ('', tmp_path / 'tmp'), (str(tmp_path / 'no'), tmp_path / 'tmp')):
+  for runtime, place in (
+    (str(tmp_path), tmp_path),
+    ('', tmp_path / 'tmp'),
+    (str(tmp_path / 'no'), tmp_path / 'tmp'),
+  ):
     monkeypatch.setenv('XDG_RUNTIME_DIR', runtime)
     assert gate.users_folder() == place / f'fastdec-{os.getuid()}'
 
@@ -194,7 +199,9 @@ def test_who_is_stopped_and_keeps_the_room_is_named(tmp_path, capsys):
       print('inside', flush=True)
       time.sleep(60)
   """
-  with subprocess.Popen([sys.executable, '-c', textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as worker:
+  with subprocess.Popen(
+    [sys.executable, '-c', textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+  ) as worker:
     try:
       assert worker.stdout is not None
       assert worker.stdout.readline() == 'inside\n'
@@ -202,6 +209,9 @@ def test_who_is_stopped_and_keeps_the_room_is_named(tmp_path, capsys):
       own = Gate(tmp_path / 'gate')
       with own.at_work(budget=1.5), pytest.raises(OutOfTime), own.alone():
         pass
-      assert f'Stopped, and keeping their place: {worker.pid}; kill -CONT {worker.pid}' in capsys.readouterr().err
+      assert (
+        f'Stopped, and keeping their place: {worker.pid}; kill -CONT {worker.pid}'
+        in capsys.readouterr().err
+      )
     finally:
       worker.kill()

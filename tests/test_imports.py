@@ -51,7 +51,8 @@ DECODING_NEEDS = (
 
 
 def imports(file: Path) -> Iterator[str]:
-  """Full names of what a file imports, wherever in it: `from fastdec.cache import kv` is fastdec.cache.kv."""
+  """Full names of what a file imports, wherever in it: `from fastdec.cache import kv` is
+  fastdec.cache.kv."""
   for node in ast.walk(ast.parse(file.read_text(), file)):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
@@ -77,10 +78,13 @@ def test_a_part_imports_only_what_is_below_it(part):
       top = name.split('.')[0]
       assert top not in ('experiments', 'configs', 'tests'), f'{file} imports {name}'
       if top == 'fastdec':
-        assert any(f'{name}.'.startswith(f'{prefix}.') for prefix in allowed), f'{file} imports {name}'
+        assert any(f'{name}.'.startswith(f'{prefix}.') for prefix in allowed), (
+          f'{file} imports {name}'
+        )
 
 
-# What `pip install fastdec` brings, and the part of it that the core needs: the rest reads folders and texts.
+# What `pip install fastdec` brings, and the part of it that the core needs: the rest reads folders
+# and texts.
 INSTALLED = {'flax', 'jax', 'jaxtyping', 'numpy', 'safetensors', 'tokenizers'}
 NEEDED = INSTALLED - {'safetensors', 'tokenizers'}
 
@@ -104,19 +108,24 @@ def test_what_is_imported_is_installed_or_has_an_extra():
 
 @pytest.mark.parametrize('part', PARTS)
 def test_a_missing_extra_is_explained_wherever_the_library_imports_it(part):
-  """Either by `extras.explained`, or by a sentence of the file's own; of experiments `cli.run` explains it."""
+  """Either by `extras.explained`, or by a sentence of the file's own; of experiments `cli.run`
+  explains it."""
   for file in files_of(part):
     tree = ast.parse(file.read_text(), file)
     told = set()
     for node in ast.walk(tree):
       if isinstance(node, ast.With) and ast.unparse(node.items[0]) == 'extras.explained()':
         told.update(ast.walk(node))
-      if isinstance(node, ast.Try) and any(ast.unparse(handler.type) == 'ImportError' for handler in node.handlers):
+      if isinstance(node, ast.Try) and any(
+        ast.unparse(handler.type) == 'ImportError' for handler in node.handlers
+      ):
         told.update(ast.walk(node))
     for node in ast.walk(tree):
       if isinstance(node, ast.Import | ast.ImportFrom) and node not in told:
         name = node.names[0].name if isinstance(node, ast.Import) else node.module
-        assert name.split('.')[0] not in EXTRA_OF, f'{file} imports {name}: write it under extras.explained()'
+        assert name.split('.')[0] not in EXTRA_OF, (
+          f'{file} imports {name}: write it under extras.explained()'
+        )
 
 
 def test_every_extra_brings_what_it_is_said_to():
@@ -126,7 +135,9 @@ def test_every_extra_brings_what_it_is_said_to():
   for module, extra in EXTRA_OF.items():
     brought = {distribution(requirement) for requirement in project['optional-dependencies'][extra]}
     provided = {distribution(name) for name in of_module.get(module, ())}
-    assert not provided or brought & provided, f'{extra} does not bring {module}, which is in {provided}'
+    assert not provided or brought & provided, (
+      f'{extra} does not bring {module}, which is in {provided}'
+    )
   brought = {distribution(requirement) for requirement in project['dependencies']}
   assert brought == INSTALLED
 
@@ -134,29 +145,42 @@ def test_every_extra_brings_what_it_is_said_to():
 def test_the_library_itself_loads_none_of_the_extras():
   """Beside what flax loads."""
   loaded = 'sorted({name.split(".")[0] for name in sys.modules})'
-  code = f'import json, sys, flax; before = {loaded}; import fastdec; print(json.dumps([before, {loaded}]))'
-  printed = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+  code = (
+    f'import json, sys, flax; before = {loaded}; import fastdec; print(json.dumps([before,'
+    f' {loaded}]))'
+  )
+  printed = subprocess.run(
+    [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
+  ).stdout
   before, after = map(set, json.loads(printed))
   assert not (after - before) & (set(EXTRA_OF) | {'safetensors', 'tokenizers'})
 
 
 def test_configs_know_nothing_of_the_library_but_its_errors_and_how_values_are_read():
   for file in sorted((ROOT / 'configs').rglob('*.py')):
-    allowed = ('fastdec.errors.UserError', *(('fastdec.fields.',) if file.name == 'common.py' else ()))
+    allowed = (
+      'fastdec.errors.UserError',
+      *(('fastdec.fields.',) if file.name == 'common.py' else ()),
+    )
     for name in imports(file):
       assert not name.startswith('fastdec.') or name.startswith(allowed), f'{file} imports {name}'
 
 
-PAPERS = sorted(path.name for path in (ROOT / 'experiments' / 'papers').iterdir() if not path.name.startswith('_'))
+PAPERS = sorted(
+  path.name for path in (ROOT / 'experiments' / 'papers').iterdir() if not path.name.startswith('_')
+)
 
 
 def experiments_files(folder: str) -> list[Path]:
   return sorted((ROOT / 'experiments' / folder).rglob('*.py'))
 
 
-@pytest.mark.parametrize('room', ['lab', 'speed', 'tools', *(f'papers/{paper}' for paper in PAPERS)])
+@pytest.mark.parametrize(
+  'room', ['lab', 'speed', 'tools', *(f'papers/{paper}' for paper in PAPERS)]
+)
 def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
-  """Commands know papers, speed and tools, these know the lab, the lab knows fastdec; no paper knows another."""
+  """Commands know papers, speed and tools, these know the lab, the lab knows fastdec; no paper
+  knows another."""
   own = f'experiments.{room.replace("/", ".")}'
   for file in experiments_files(room):
     for name in imports(file):
@@ -178,9 +202,14 @@ def test_the_menu_of_commands_is_commands_and_nothing_else():
 
 
 def test_flags_are_read_by_commands_alone():
-  """A notebook can train and measure: below the launchers and their manners nothing knows of a command line."""
-  below = [file for file in (ROOT / 'experiments').rglob('*.py') if file.parent != ROOT / 'experiments']
+  """A notebook can train and measure: below the launchers and their manners nothing knows of a
+  command line."""
+  below = [
+    file for file in (ROOT / 'experiments').rglob('*.py') if file.parent != ROOT / 'experiments'
+  ]
   for file in below:
     if file.name != 'cli.py':
       assert 'absl' not in {name.split('.')[0] for name in imports(file)}, f'{file} imports absl'
-      assert 'experiments.lab.cli' not in set(imports(file)), f'{file} imports the manners of launchers'
+      assert 'experiments.lab.cli' not in set(imports(file)), (
+        f'{file} imports the manners of launchers'
+      )

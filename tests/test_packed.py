@@ -29,7 +29,14 @@ from tests.decoding import models_table
 
 MODEL = Transformer(
   TransformerConfig(
-    vocab_size=70, d_model=16, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, eos_ids=(), dtype='float64'
+    vocab_size=70,
+    d_model=16,
+    d_ff=64,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    eos_ids=(),
+    dtype='float64',
   )
 )
 HEADS = BlockwiseHeads(k=4, d_model=16, d_ff=64)
@@ -63,7 +70,10 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
 def test_a_product_in_int8_is_that_of_the_kernel_bit_for_bit(outputs, rows):
   draw = np.random.default_rng(0)
   x = jnp.asarray(draw.standard_normal((rows, 24)))
-  values, scale = jnp.asarray(draw.integers(-127, 128, (*outputs, 24), np.int8)), jnp.asarray(draw.random(outputs))
+  values, scale = (
+    jnp.asarray(draw.integers(-127, 128, (*outputs, 24), np.int8)),
+    jnp.asarray(draw.random(outputs)),
+  )
   expected = project(x, Quantized(values, scale))
   np.testing.assert_array_equal(project(x, Quantized(packed(values, 2 * WIDTH), scale)), expected)
 
@@ -117,7 +127,8 @@ def test_outputs_of_a_panel(shape, dtype, width):
 
 
 def test_kernels_in_half_precision_are_read_as_they_lie():
-  """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are wider, read."""
+  """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are
+  wider, read."""
   kernel = jnp.ones((70, 24))
   wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
   found = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
@@ -139,7 +150,9 @@ def test_panels_are_what_few_rows_read():
 
 def test_embeddings_are_rows_of_the_kernel():
   table = jnp.arange(140.0).reshape(70, 2)
-  np.testing.assert_array_equal(look_up(packed(table), jnp.array([[3], [69]])), table[jnp.array([[3], [69]])])
+  np.testing.assert_array_equal(
+    look_up(packed(table), jnp.array([[3], [69]])), table[jnp.array([[3], [69]])]
+  )
 
 
 def test_kernels_of_at_least_a_panel_are_packed_and_nothing_is_copied(made):
@@ -152,7 +165,8 @@ def test_kernels_of_at_least_a_panel_are_packed_and_nothing_is_copied(made):
       assert isinstance(leaf, Packed) and leaf.kernel is before[name], name
     else:
       assert leaf is before[name], name
-  assert sum(isinstance(leaf, Packed) for leaf in after.values()) == 3  # the embedding, and w1 of both sides
+  # the embedding, and w1 of both sides
+  assert sum(isinstance(leaf, Packed) for leaf in after.values()) == 3
 
 
 @pytest.mark.parametrize('of_heads', [False, True])
@@ -176,13 +190,18 @@ def test_packed_heads_guess_the_same(layout, dtype):
   params = fd.quantize(heads, params) if dtype == 'int8' else params
   by_panels = fd.pack(heads, params)
   assert is_packed(by_panels['w1']) and is_packed(by_panels['w2'])
-  np.testing.assert_allclose(heads.all(by_panels, hidden), heads.all(params, hidden), rtol=0, atol=1e-5)
+  np.testing.assert_allclose(
+    heads.all(by_panels, hidden), heads.all(params, hidden), rtol=0, atol=1e-5
+  )
   for index in (0, 4):
     expected = heads.one(params, hidden, jnp.int32(index))
-    np.testing.assert_allclose(heads.one(by_panels, hidden, jnp.int32(index)), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+      heads.one(by_panels, hidden, jnp.int32(index)), expected, rtol=0, atol=1e-5
+    )
 
 
-@pytest.mark.parametrize('name', [name for name in models_table.MODELS if name != 'ensemble'])  # its members are here
+# its members are here
+@pytest.mark.parametrize('name', [name for name in models_table.MODELS if name != 'ensemble'])
 def test_every_kind_of_model_writes_the_same(name, monkeypatch):
   """By panels of four outputs, as these models are small."""
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
@@ -196,10 +215,15 @@ def test_every_kind_of_model_writes_the_same(name, monkeypatch):
 @pytest.mark.parametrize('kind', ['markov', 'medusa', 'eagle', 'block'])
 def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
-  layers = StackConfig(d_model=16, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, dtype='float64')
+  layers = StackConfig(
+    d_model=16, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, dtype='float64'
+  )
   sizes = {'layers': layers, 'vocab_size': 70, 'd_target': 16}
   module, strategy = {
-    'markov': (BlockwiseHeads(k=4, d_model=16, d_ff=8, rooted=True, markov=4, words=70), fd.Blockwise),
+    'markov': (
+      BlockwiseHeads(k=4, d_model=16, d_ff=8, rooted=True, markov=4, words=70),
+      fd.Blockwise,
+    ),
     'medusa': (MedusaHeads(depth=3, d_model=16, vocab_size=70), fd.Blockwise),
     'eagle': (EagleNetwork(**sizes), functools.partial(fd.Eagle, depth=3)),
     'block': (BlockNetwork(**sizes, k=4, markov=4), fd.BlockDraft),
@@ -208,7 +232,8 @@ def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
   by_panels = fd.pack(module, params)
   assert is_packed(by_panels)
   out, expected = (
-    fd.decode(MODEL, made[0], SOURCES, strategy((module, one)), max_len=8) for one in (by_panels, params)
+    fd.decode(MODEL, made[0], SOURCES, strategy((module, one)), max_len=8)
+    for one in (by_panels, params)
   )
   np.testing.assert_array_equal(out.tokens, expected.tokens)
   np.testing.assert_array_equal(out.block_sizes, expected.block_sizes)
@@ -223,18 +248,25 @@ def test_no_rows_have_no_product(shape):
 def test_what_was_packed_is_had_back(made):
   params, _ = made
   back = unpacked(fd.pack(MODEL, params))
-  assert not is_packed(back) and all(map(operator.is_, jax.tree.leaves(back), jax.tree.leaves(params)))
+  assert not is_packed(back) and all(
+    map(operator.is_, jax.tree.leaves(back), jax.tree.leaves(params))
+  )
 
 
 def test_a_packed_model_in_int8_writes_the_same():
   """128 outputs make a panel: here w1 of both sides, and the embedding."""
   model = Transformer(dataclasses.replace(MODEL.config, vocab_size=150, d_ff=128, dtype='float32'))
-  params = fd.quantize(model, jax.tree.map(lambda x: x.astype('float32'), model.init(jax.random.key(0))))
+  params = fd.quantize(
+    model, jax.tree.map(lambda x: x.astype('float32'), model.init(jax.random.key(0)))
+  )
   packed_params = fd.pack(model, params)
   leaves = jax.tree.leaves(packed_params, is_leaf=lambda leaf: isinstance(leaf, Packed))
   assert sum(isinstance(leaf, Packed) for leaf in leaves) == 3
   assert packed_params['embedding'].values.kernel is params['embedding'].values
-  for strategy in (fd.Greedy(), fd.Blockwise((HEADS, fd.quantize(HEADS, HEADS.init(jax.random.key(1)))))):
+  for strategy in (
+    fd.Greedy(),
+    fd.Blockwise((HEADS, fd.quantize(HEADS, HEADS.init(jax.random.key(1))))),
+  ):
     expected = fd.decode(model, params, SOURCES, strategy, max_len=12)
     out = fd.decode(model, packed_params, SOURCES, strategy, max_len=12)
     np.testing.assert_array_equal(out.tokens, expected.tokens)

@@ -22,9 +22,22 @@ HEADS = {
   'medusa': MedusaHeads(depth=2, d_model=8, vocab_size=6, output_bias=True, markov=2, words=6),
 }
 MODULES = {name: model for name, model in MODELS.items() if name != 'ensemble'} | HEADS
-MODULES |= {'transformed': Transformed(TRANSFORMER, BlockwiseHeads(k=2, d_model=8, d_ff=6, first='transformed'))}
-# Matrices that are no kernels: what positions add, what a bias of low rank looks up, and a forecast's.
-WIDE = ('source_positions', 'target_positions', 'encoder_bias', 'decoder_bias', 'before', 'slots', 'weights')
+MODULES |= {
+  'transformed': Transformed(
+    TRANSFORMER, BlockwiseHeads(k=2, d_model=8, d_ff=6, first='transformed')
+  )
+}
+# Matrices that are no kernels: what positions add, what a bias of low rank looks up, and a
+# forecast's.
+WIDE = (
+  'source_positions',
+  'target_positions',
+  'encoder_bias',
+  'decoder_bias',
+  'before',
+  'slots',
+  'weights',
+)
 
 
 def parts(tree):
@@ -40,7 +53,9 @@ def fresh(name):
 
 def filled(module):
   """Parameters in the module's shapes; no initialiser is compiled."""
-  return jax.tree.map(lambda leaf: jnp.ones(leaf.shape, jnp.float32), jax.eval_shape(module.init, jax.random.key(0)))
+  return jax.tree.map(
+    lambda leaf: jnp.ones(leaf.shape, jnp.float32), jax.eval_shape(module.init, jax.random.key(0))
+  )
 
 
 def check_matrices(params, made):
@@ -82,13 +97,20 @@ def test_a_kernel_is_its_values_times_a_scale_for_each_output():
   made = quantized(jnp.array([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [1e-3, 0.0, 0.0]]))
   np.testing.assert_array_equal(made.values, [[64, -127, 32], [0, 0, 0], [127, 0, 0]])
   np.testing.assert_allclose(made.scale, [2 / 127, 0, 1e-3 / 127], rtol=1e-6)
-  np.testing.assert_allclose(made.rows(jnp.array([2, 0])), [[1e-3, 0, 0], [64 * 2 / 127, -2, 32 * 2 / 127]], rtol=1e-6)
+  np.testing.assert_allclose(
+    made.rows(jnp.array([2, 0])), [[1e-3, 0, 0], [64 * 2 / 127, -2, 32 * 2 / 127]], rtol=1e-6
+  )
 
 
 def test_a_large_model_is_about_a_quarter_as_large():
-  model = dataclasses.replace(TRANSFORMER, config=dataclasses.replace(TRANSFORMER.config, d_model=128, d_ff=512))
+  model = dataclasses.replace(
+    TRANSFORMER, config=dataclasses.replace(TRANSFORMER.config, d_model=128, d_ff=512)
+  )
   params = filled(model)
-  before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, fd.quantize(model, params)))
+  before, after = (
+    sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    for tree in (params, fd.quantize(model, params))
+  )
   assert 0.25 < after / before < 0.28
 
 

@@ -1,4 +1,5 @@
-"""Meshes: eight virtual devices give what one gives, the cache is born in parts, and mistakes are named."""
+"""Meshes: eight virtual devices give what one gives, the cache is born in parts, and mistakes are
+named."""
 
 import dataclasses
 import json
@@ -40,20 +41,25 @@ from fastdec.training.drafts.start import layers_like
 from fastdec.training.optimizer import OptimizerConfig
 
 ROOT = Path(__file__).parent.parent
-CONFIG = TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+CONFIG = TransformerConfig(
+  vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1
+)
 MODEL = Transformer(CONFIG)
 TABLE = MODEL.partition(2)
 
 
 def on_eight_devices(part):
-  """What `tests.on_eight_devices` finds, in a process of its own: the number of devices is fixed when JAX starts."""
+  """What `tests.on_eight_devices` finds, in a process of its own: the number of devices is fixed
+  when JAX starts."""
   cached = {
     'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
     'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
   }
   command = [sys.executable, '-m', 'tests.on_eight_devices', part]
-  done = subprocess.run(command, cwd=ROOT, env=os.environ | cached, capture_output=True, text=True, check=False)
+  done = subprocess.run(
+    command, cwd=ROOT, env=os.environ | cached, capture_output=True, text=True, check=False
+  )
   assert done.returncode == 0, done.stderr[-3000:]
   return json.loads(done.stdout.splitlines()[-1])
 
@@ -153,11 +159,22 @@ def test_each_of_two_devices_has_half_of_a_language_models_matrices(families):
 @pytest.mark.slow
 def test_each_of_two_devices_has_half_of_t5s_matrices(families):
   attention = {'attention/qkv/kernel': [3, 2, 4, 16], 'attention/out/kernel': [16, 8]}
-  cross = {'cross/q/kernel': [2, 4, 16], 'cross/kv/kernel': [2, 2, 4, 16], 'cross/out/kernel': [16, 8]}
+  cross = {
+    'cross/q/kernel': [2, 4, 16],
+    'cross/kv/kernel': [2, 2, 4, 16],
+    'cross/out/kernel': [16, 8],
+  }
   feed_forward = {'feed_forward/gate_w1/kernel': [2, 12, 16], 'feed_forward/w2/kernel': [16, 12]}
   stacks = {'encoder_0': attention | feed_forward, 'decoder_0': attention | cross | feed_forward}
-  expected = {f'{stack}/{name}': shape for stack, layer in stacks.items() for name, shape in layer.items()}
-  expected |= {'embedding': [16, 16], 'lm_head': [16, 16], 'encoder_bias': [32, 2], 'decoder_bias': [32, 2]}
+  expected = {
+    f'{stack}/{name}': shape for stack, layer in stacks.items() for name, shape in layer.items()
+  }
+  expected |= {
+    'embedding': [16, 16],
+    'lm_head': [16, 16],
+    'encoder_bias': [32, 2],
+    'decoder_bias': [32, 2],
+  }
   assert families['parts']['t5'] == expected
 
 
@@ -176,7 +193,9 @@ def test_each_of_two_devices_has_half_of_the_gated_channels(families):
 @pytest.mark.slow
 def test_each_of_two_devices_has_half_of_medusas_matrices(families):
   head = {'block_0/kernel': [8, 16], 'block_0/bias': [8], 'projection/kernel': [16, 16]}
-  assert families['parts']['medusa'] == {f'head_{i}/{name}': shape for i in range(2) for name, shape in head.items()}
+  assert families['parts']['medusa'] == {
+    f'head_{i}/{name}': shape for i in range(2) for name, shape in head.items()
+  }
 
 
 @pytest.fixture(scope='module')
@@ -191,7 +210,10 @@ def params():
 
 def specs(tree):
   """Only those that split something."""
-  named = {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in jax.tree.leaves_with_path(tree)}
+  named = {
+    jax.tree_util.keystr(path, simple=True, separator='/'): x
+    for path, x in jax.tree.leaves_with_path(tree)
+  }
   return {name: x.sharding.spec for name, x in named.items() if any(x.sharding.spec)}
 
 
@@ -219,10 +241,18 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
 def test_a_kernel_in_int8_lies_as_it_would_and_its_scales_along_its_outputs(mesh, params):
   found = specs(place(fd.quantize(MODEL, params), mesh, TABLE))
   assert found == specs(fd.quantize(MODEL, place(params, mesh, TABLE)))
-  of_kernels = {name: spec for name, spec in specs(place(params, mesh, TABLE)).items() if not name.endswith('bias')}
-  assert {name.removesuffix('/values'): spec for name, spec in found.items() if name.endswith('/values')} == of_kernels
+  of_kernels = {
+    name: spec
+    for name, spec in specs(place(params, mesh, TABLE)).items()
+    if not name.endswith('bias')
+  }
+  assert {
+    name.removesuffix('/values'): spec for name, spec in found.items() if name.endswith('/values')
+  } == of_kernels
   assert found['decoder_0/attention/qkv/kernel/scale'] == P(None, 'model')  # [3, heads, width]
-  assert found['embedding/scale'] == P('model') and 'decoder_0/feed_forward/w2/kernel/scale' not in found
+  assert (
+    found['embedding/scale'] == P('model') and 'decoder_0/feed_forward/w2/kernel/scale' not in found
+  )
 
 
 def test_every_matrix_of_words_is_split_by_words(mesh):
@@ -238,17 +268,27 @@ def test_directions_lie_as_their_kernels_and_lengths_whole(mesh, family):
     'fconv': (FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes)), 'conv'),
     'transformer': (MODEL, 'feed_forward/w2'),
   }[family]
-  state = OptimizerConfig(d_model=16, weight_norm=True).build().init(jax.tree.map(jnp.asarray, shapes(model)))
+  state = (
+    OptimizerConfig(d_model=16, weight_norm=True)
+    .build()
+    .init(jax.tree.map(jnp.asarray, shapes(model)))
+  )
   found = specs(place(state, mesh, model.partition(2)))
-  assert [spec for name, spec in found.items() if name.endswith(f'decoder_0/{kernel}/kernel')] == [P(None, 'model')] * 3
-  assert not any(name.endswith('/length') for name in found)  # of directions also Adam's two moments
+  assert [spec for name, spec in found.items() if name.endswith(f'decoder_0/{kernel}/kernel')] == [
+    P(None, 'model')
+  ] * 3
+  # of directions also Adam's two moments
+  assert not any(name.endswith('/length') for name in found)
 
 
 def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
   model = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1))
   found = specs(place(shapes(model), mesh, model.partition(2)))
-  assert found['decoder_0/feed_forward/w1/kernel'] == found['embedding'] == P('model') and 'lm_head' not in found
+  assert (
+    found['decoder_0/feed_forward/w1/kernel'] == found['embedding'] == P('model')
+    and 'lm_head' not in found
+  )
   model = LM(LMConfig(**sizes, layers=1))
   found = specs(place(shapes(model), mesh, model.partition(2)))
   assert found == {
@@ -263,7 +303,9 @@ def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
 
 def shapes(model):
   """Parameters of zeros, which take no compiling."""
-  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0)))
+  return jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0))
+  )
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
@@ -289,19 +331,25 @@ def test_a_markov_bias_lies_by_words(mesh, module):
   assert found['before'] == found['after'] == P('model')
 
 
-@pytest.mark.parametrize('own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own'])
+@pytest.mark.parametrize(
+  'own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own']
+)
 def test_medusa_heads_lie_by_their_outputs(mesh, own):
   heads = MedusaHeads(depth=2, d_model=16, layers=2, **own)
   found = specs(place(shapes(heads), mesh, heads.partition(2)))
   parts = ('block_0', 'block_1', *(['projection'] if own else []))
-  names = {f'head_{i}/{part}/{name}' for i in range(2) for part in parts for name in ('kernel', 'bias')}
+  names = {
+    f'head_{i}/{part}/{name}' for i in range(2) for part in parts for name in ('kernel', 'bias')
+  }
   assert found == dict.fromkeys(names, P('model'))
 
 
 def test_key_heads_that_cannot_be_divided_stay_whole(mesh):
   model = LM(LMConfig(vocab_size=32, d_model=16, d_ff=24, heads=4, key_heads=2, layers=1))
   split, whole = (specs(place(shapes(model), mesh, model.partition(devices))) for devices in (2, 4))
-  assert split == whole | {'layer_0/kv/kernel': P(None, 'model')} and 'layer_0/kv/kernel' not in whole
+  assert (
+    split == whole | {'layer_0/kv/kernel': P(None, 'model')} and 'layer_0/kv/kernel' not in whole
+  )
 
 
 def test_a_model_of_models_has_the_tables_of_its_parts(mesh):
@@ -317,7 +365,9 @@ def test_a_model_of_models_has_the_tables_of_its_parts(mesh):
   heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, first='transformed')
   tree = {'model': shapes(plain), 'heads': shapes(heads)}
   found = specs(place(tree, mesh, Transformed(plain, heads).partition(2)))
-  assert found == {f'model/{name}': spec for name, spec in alone.items()} | {'heads/w2': P(None, None, 'model')}
+  assert found == {f'model/{name}': spec for name, spec in alone.items()} | {
+    'heads/w2': P(None, None, 'model')
+  }
 
 
 def test_a_model_that_does_not_say_lies_whole_on_every_device():
@@ -341,21 +391,30 @@ def test_without_a_mesh_nothing_is_constrained():
 
 
 def test_a_dimension_that_does_not_divide_stays_whole():
-  shape = jax.sharding.AbstractMesh((4, 2), ('data', 'model'), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  shape = jax.sharding.AbstractMesh(
+    (4, 2), ('data', 'model'), axis_types=(jax.sharding.AxisType.Auto,) * 2
+  )
   with jax.sharding.use_abstract_mesh(shape):
     jaxpr = str(jax.make_jaxpr(lambda x: constrain(x, 'data', 'model'))(jnp.zeros((8, 3))))
   assert "P('data', None)" in jaxpr.replace('PartitionSpec', 'P')
 
 
-EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'model'))  # nothing is put there
+# nothing is put there
+EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'model'))
 
 
 @pytest.mark.parametrize(
   ('mistake', 'words'),
   [
     (lambda params: MeshConfig(data=0), 'mesh.data=0 is not possible: give 1 or more'),
-    (lambda params: make_mesh(MeshConfig(data=50, model=2)), 'asks for 100 devices, and there are 1'),
-    (lambda params: place(params, EIGHT, ((r'nothing$', P('model')),)), 'matches no parameter: there are decoder_0/'),
+    (
+      lambda params: make_mesh(MeshConfig(data=50, model=2)),
+      'asks for 100 devices, and there are 1',
+    ),
+    (
+      lambda params: place(params, EIGHT, ((r'nothing$', P('model')),)),
+      'matches no parameter: there are decoder_0/',
+    ),
     (
       lambda params: place({'embedding': jnp.zeros((31, 16))}, EIGHT, TABLE[:1]),
       r'embedding has shape \[31, 16\], and 31 cannot be divided over mesh.model=2 devices',
@@ -369,10 +428,18 @@ EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'm
       r'1 cannot be divided over mesh.model=2 devices: .* or a table that leaves it whole',
     ),
     (lambda params: place({'b': jnp.zeros(4)}, EIGHT, (('b', P(None, 'model')),)), 'too few axes'),
-    (lambda params: check_rows(6, 4), '6 rows cannot be divided over mesh.data=4 devices: give a multiple of 4'),
-    (lambda params: check_rows(12, 4, 2), '12 rows .* 2 parts of a batch: give a multiple of 8 rows'),
     (
-      lambda params: mesh_of(jax.device_put(jnp.zeros(2), jax.NamedSharding(jax.make_mesh((1,), ('x',)), P()))),
+      lambda params: check_rows(6, 4),
+      '6 rows cannot be divided over mesh.data=4 devices: give a multiple of 4',
+    ),
+    (
+      lambda params: check_rows(12, 4, 2),
+      '12 rows .* 2 parts of a batch: give a multiple of 8 rows',
+    ),
+    (
+      lambda params: mesh_of(
+        jax.device_put(jnp.zeros(2), jax.NamedSharding(jax.make_mesh((1,), ('x',)), P()))
+      ),
       'axes .*x.*: make it by make_mesh',
     ),
   ],

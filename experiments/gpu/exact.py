@@ -1,4 +1,5 @@
-"""Whether every exact strategy writes what greedy decoding writes, token for token, on random models in float32."""
+"""Whether every exact strategy writes what greedy decoding writes, token for token, on random
+models in float32."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -101,7 +102,9 @@ class ExactPage(RandomPage[ExactCell]):
     self._greedy: dict[str, tuple[Case, Decoded]] = {}
 
   def groups(self) -> list[Group[ExactCell]]:
-    plans = [ExactCell(model, name) for model in self.experiment.exact.models for name in STRATEGIES]
+    plans = [
+      ExactCell(model, name) for model in self.experiment.exact.models for name in STRATEGIES
+    ]
     return [Group(plan.name, f'exact: {plan.model}, {plan.strategy}', (plan,)) for plan in plans]
 
   def models_of(self, plan: ExactCell) -> str:
@@ -132,14 +135,17 @@ class ExactPage(RandomPage[ExactCell]):
   def greedy(self, model: str) -> tuple[Case, Decoded]:
     """A random model, and what it writes greedily; decoded once for all strategies."""
     if model not in self._greedy:
-      case = case_of(model, self.experiment.exact, self.experiment.seed)  # pyright: ignore[reportArgumentType]
+      # pyright: ignore[reportArgumentType]
+      case = case_of(model, self.experiment.exact, self.experiment.seed)
       self._greedy[model] = case, self.decode(case, fd.Greedy())
     return self._greedy[model]
 
   def decode(self, case: Case, strategy: Strategy) -> Decoded:
     """The texts of a strategy."""
     tokens = self.experiment.exact.tokens
-    return jax.device_get(fd.decode(case.model, case.params, case.inputs, strategy, max_len=tokens).checked())
+    return jax.device_get(
+      fd.decode(case.model, case.params, case.inputs, strategy, max_len=tokens).checked()
+    )
 
   def summary(self, cell: ExactCell) -> str:
     return f'{cell.model}, {cell.strategy}: {cell.same:.1%} of texts are those of greedy decoding'
@@ -156,7 +162,8 @@ EXACT = Table(
     Column('at gaps up to', 'largest_gap', '.1e'),
     Column('Tokens a call', 'tokens_per_call', '.2f'),
   ),
-  ('Random weights over few words, so that drafts are right now and then. Texts may part only where two tokens are'
+  ('Random weights over few words, so that drafts are right now and then. Texts may part only where'
+   ' two tokens are'
    ' within 1e-4 in logits; a strategy that parts elsewhere has failed.',),
 )  # fmt: skip
 

@@ -13,7 +13,8 @@ from fastdec.errors import UserError
 from fastdec.files import write_json
 from fastdec.training.checkpoint import check_workdir
 
-VARIABLES = ('XLA_PYTHON_CLIENT_', 'XLA_FLAGS', 'JAX_', 'CUDA_VISIBLE_DEVICES')  # how those begin that matter
+# how those begin that matter
+VARIABLES = ('XLA_PYTHON_CLIENT_', 'XLA_FLAGS', 'JAX_', 'CUDA_VISIBLE_DEVICES')
 
 
 def claim(workdir: pathlib.Path, settings: ReportSettings) -> None:

@@ -16,7 +16,8 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 
 HEADS = 2
 WINDOW = 8  # positions that the first layer of the language model sees, so that its cache is a ring
-GAIN = 3.0  # on what `init` draws, for varied texts; convolutions, which have no norm, would explode
+# on what `init` draws, for varied texts; convolutions, which have no norm, would explode
+GAIN = 3.0
 NOISE = 0.1  # with which no parameter stays at a neutral value
 
 
@@ -55,7 +56,11 @@ def model_of(kind: Kind, sizes: Sizes) -> Any:
   convolutions = ((d, 3),) * layers
   if kind == 'lm':
     windows = (WINDOW, *(0,) * (layers - 1))
-    return LM(LMConfig(**text, d_model=d, d_ff=2 * d, layers=layers, heads=HEADS, key_heads=1, windows=windows))
+    return LM(
+      LMConfig(
+        **text, d_model=d, d_ff=2 * d, layers=layers, heads=HEADS, key_heads=1, windows=windows
+      )
+    )
   if kind == 'transformer':
     return Transformer(TransformerConfig(**text, **stacks))
   if kind == 'fconv':

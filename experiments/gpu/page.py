@@ -1,4 +1,5 @@
-"""What the report's own pages have in common: random weights, so nothing is trained, and a group is a node."""
+"""What the report's own pages have in common: random weights, so nothing is trained, and a group is
+a node."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Whether float32 on the accelerator is float32 on the CPU: logits along one text, and what both write greedily."""
+"""Whether float32 on the accelerator is float32 on the CPU: logits along one text, and what both
+write greedily."""
 
 import contextlib
 import dataclasses
@@ -75,7 +76,8 @@ class ParityPage(RandomPage[ParityCell]):
     (plan,) = missing
     first, second = sides()
     with first.used():
-      case = case_of(plan.model, self.experiment.parity, self.experiment.seed)  # pyright: ignore[reportArgumentType]
+      # pyright: ignore[reportArgumentType]
+      case = case_of(plan.model, self.experiment.parity, self.experiment.seed)
     tokens = None if case.model.fixed_length else self.experiment.parity.tokens
     text, other = written(case, first, tokens), written(case, second, tokens)
     logits, others = (logits_along(case, side, text) for side in (first, second))
@@ -94,11 +96,15 @@ class ParityPage(RandomPage[ParityCell]):
     return [dataclasses.replace(plan, **figures, models=models, conditions=self.conditions)]
 
   def summary(self, cell: ParityCell) -> str:
-    return f'{cell.model}: logits differ by at most {cell.largest_difference:.1e}, {cell.same_tokens:.1%} same tokens'
+    return (
+      f'{cell.model}: logits differ by at most {cell.largest_difference:.1e},'
+      f' {cell.same_tokens:.1%} same tokens'
+    )
 
 
 def sides() -> tuple[Side, Side]:
-  """The CPU and the accelerator, both in highest precision; on a CPU alone, its highest and its default precision.
+  """The CPU and the accelerator, both in highest precision; on a CPU alone, its highest and its
+  default precision.
 
   Raises:
     UserError: JAX was told not to see the CPU.
@@ -118,7 +124,9 @@ def written(case: Case, side: Side, tokens: int | None) -> Decoded:
   """What a side writes greedily."""
   with side.used():
     params = jax.device_put(case.params, side.device)
-    return jax.device_get(fd.decode(case.model, params, case.inputs, fd.Greedy(), max_len=tokens).checked())
+    return jax.device_get(
+      fd.decode(case.model, params, case.inputs, fd.Greedy(), max_len=tokens).checked()
+    )
 
 
 def logits_along(case: Case, side: Side, text: Decoded) -> np.ndarray:
@@ -145,7 +153,8 @@ PARITY = Table(
     Column('Rows that part', lambda cell: f'{cell.parted} of {cell.rows}'),
     Column('at gaps up to', 'largest_gap', '.1e'),
   ),
-  ('Logits are teacher-forced along what the first of the two writes. A gap is how far the two tokens are apart in'
+  ('Logits are teacher-forced along what the first of the two writes. A gap is how far the two'
+   ' tokens are apart in'
    ' logits where a row parts: rounding explains less than 1e-4.',),
 )  # fmt: skip
 
@@ -154,6 +163,8 @@ def tables(cells: Sequence[ParityCell]) -> list[Drawn]:
   """The table; a note says where there was no accelerator."""
   alone = any((cell.sides or ('', ''))[1].startswith('CPU') for cell in cells)
   notes = (
-    ['The only device is the CPU: its default precision of products is compared with the highest.'] if alone else []
+    ['The only device is the CPU: its default precision of products is compared with the highest.']
+    if alone
+    else []
   )
   return [PARITY.of(cells, notes=notes)]

@@ -1,4 +1,5 @@
-"""The parts of the report, for who has ten minutes once: what is quick and says most comes first."""
+"""The parts of the report, for who has ten minutes once: what is quick and says most comes
+first."""
 
 import contextlib
 import pathlib
@@ -41,7 +42,11 @@ class Part(NamedTuple):
 
   def fill(self) -> Outcome:
     """Measures what is missing, as far as the budget allows."""
-    chosen = contextlib.nullcontext() if self.precision is None else jax.default_matmul_precision(self.precision)
+    chosen = (
+      contextlib.nullcontext()
+      if self.precision is None
+      else jax.default_matmul_precision(self.precision)
+    )
     with chosen:
       return self.page.fill()
 
@@ -59,28 +64,34 @@ def parts_of(
   parts = [
     Part(
       'Parity',
-      'Random models of every kind in float32, on the accelerator and on the CPU, matrix products in full precision.',
+      'Random models of every kind in float32, on the accelerator and on the CPU, matrix products'
+      ' in full precision.',
       parity.ParityPage(settings, workdir / 'parity', budget, exactly),
       parity.tables,
     ),
     Part(
       'Exact strategies',
-      'Every strategy that promises the text of greedy decoding, against greedy decoding; float32, full precision.',
+      'Every strategy that promises the text of greedy decoding, against greedy decoding; float32,'
+      ' full precision.',
       exact.ExactPage(settings, workdir / 'exact', budget, exactly),
       exact.tables,
       HIGHEST,
     ),
     Part(
       'What a call costs',
-      'Language models of real shapes with random weights, batch 1: milliseconds of a call against its width, beside'
-      ' the time that reading the weights takes. `experiments.benchmark --config=configs/lm_speed.py` is the same.',
+      'Language models of real shapes with random weights, batch 1: milliseconds of a call against'
+      ' its width, beside'
+      ' the time that reading the weights takes. `experiments.benchmark'
+      ' --config=configs/lm_speed.py` is the same.',
       widths.WidthsPage(settings, workdir / 'widths', budget, conditions),
       widths.tables,
     ),
     Part(
       'Incremental decoding',
-      'What a step launches, the encoder alone, time against length with and without a cache, and the rows of'
-      " FasterTransformer's tables, float32 in full precision. `experiments.incremental` with this scale of"
+      'What a step launches, the encoder alone, time against length with and without a cache, and'
+      ' the rows of'
+      " FasterTransformer's tables, float32 in full precision. `experiments.incremental` with this"
+      ' scale of'
       ' configs/incremental.py goes on in the same folder, and draws its picture.',
       IncrementalPage(settings.incremental, workdir / 'incremental', budget, exactly),
       incremental_tables.tables,

@@ -8,10 +8,14 @@ from experiments.lab import report
 from experiments.lab.graph import Outcome
 from fastdec.files import write_text
 
-WITHOUT_TEXT = "Table 1 trains on text of yours: give `--config.data.folder=` the folder of Multi30k's files."
+WITHOUT_TEXT = (
+  "Table 1 trains on text of yours: give `--config.data.folder=` the folder of Multi30k's files."
+)
 
 
-def fill(parts: Sequence[Part], machine: Sequence[str], file: pathlib.Path, has_text: bool) -> dict[str, Outcome]:
+def fill(
+  parts: Sequence[Part], machine: Sequence[str], file: pathlib.Path, has_text: bool
+) -> dict[str, Outcome]:
   """Has every part measured, in turn, and the page written anew after each: what is there is shown.
 
   Args:
@@ -33,13 +37,22 @@ def fill(parts: Sequence[Part], machine: Sequence[str], file: pathlib.Path, has_
   return outcomes
 
 
-def text(machine: Sequence[str], parts: Sequence[Part], outcomes: Mapping[str, Outcome], has_text: bool) -> str:
+def text(
+  machine: Sequence[str], parts: Sequence[Part], outcomes: Mapping[str, Outcome], has_text: bool
+) -> str:
   """The whole page; `outcomes` are of those parts that had their turn."""
-  written = ['# What fastdec does on this machine', '\n'.join(machine), '## What is here', summary(parts, outcomes)]
+  written = [
+    '# What fastdec does on this machine',
+    '\n'.join(machine),
+    '## What is here',
+    summary(parts, outcomes),
+  ]
   for number, part in enumerate(parts, start=1):
     written += [f'## {number}. {part.title}', part.says]
     tables = part.drawn()
-    written += [heading_below(report.markdown(table)).strip() for table in tables] or ['Nothing was measured yet.']
+    written += [heading_below(report.markdown(table)).strip() for table in tables] or [
+      'Nothing was measured yet.'
+    ]
     written += missing(part, outcomes.get(part.title))
   if not has_text:
     written.append(WITHOUT_TEXT)

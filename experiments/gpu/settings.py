@@ -1,4 +1,5 @@
-"""What `experiments.gpu_report` means: sizes of random models, shapes to time, and the settings of two other pages."""
+"""What `experiments.gpu_report` means: sizes of random models, shapes to time, and the settings of
+two other pages."""
 
 import dataclasses
 from typing import Any, Literal, Self
@@ -48,7 +49,8 @@ class Widths:
   def speed(self, shape: str, dtype: str, seed: int) -> SpeedConfig:
     """What is timed of one shape in one type."""
     config = to_dataclass(SpeedConfig, lm_speed.get_config(f'scale={shape}'))
-    return dataclasses.replace(config, dtypes=(dtype,), widths=self.widths, packed=False, seed=seed)  # that is for CPUs
+    # that is for CPUs
+    return dataclasses.replace(config, dtypes=(dtype,), widths=self.widths, packed=False, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What a call of a language model costs against its width, by shape and type of numbers: `experiments.speed.lm`."""
+"""What a call of a language model costs against its width, by shape and type of numbers:
+`experiments.speed.lm`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from fastdec.models.lm import LM
 
 @dataclasses.dataclass(frozen=True)
 class WidthCell(Cell):
-  """Greedy, a chain or a tree, on one shape in one type: the figures of a row of `measure_speed`."""
+  """Greedy, a chain or a tree, on one shape in one type: the figures of a row of
+  `measure_speed`."""
 
   shape: str
   dtype: str
@@ -80,27 +82,33 @@ class WidthsPage(RandomPage[WidthCell]):
 
   def summary(self, cell: WidthCell) -> str:
     return (
-      f'{cell.variant}: {cell.ms_per_call:.2f} ms, {cell.to_greedy:.2f} of greedy, {cell.to_floor:.2f} of the floor'
+      f'{cell.variant}: {cell.ms_per_call:.2f} ms, {cell.to_greedy:.2f} of greedy,'
+      f' {cell.to_floor:.2f} of the floor'
     )
 
 
 def check_memory(config: SpeedConfig, plan: WidthCell) -> None:
-  """Raises UserError where the weights alone are more than JAX may use of the device, as far as it says how much."""
+  """Raises UserError where the weights alone are more than JAX may use of the device, as far as it
+  says how much."""
   limit = (jax.devices()[0].memory_stats() or {}).get('bytes_limit')
   shapes = jax.eval_shape(LM(config.model).init, jax.random.key(0))
   wanted = sum(leaf.size for leaf in jax.tree.leaves(shapes)) * jax.numpy.dtype(plan.dtype).itemsize
   if limit is not None and wanted > limit:
     raise UserError(
-      f'{plan.shape} in {plan.dtype} has {wanted / 1e9:.1f} GB of weights, and JAX may use {limit / 1e9:.1f} GB of this'
-      ' device: XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets it use more, or leave the shape out by --config.widths.shapes'
+      f'{plan.shape} in {plan.dtype} has {wanted / 1e9:.1f} GB of weights, and JAX may use'
+      f' {limit / 1e9:.1f} GB of this'
+      ' device: XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets it use more, or leave the shape out by'
+      ' --config.widths.shapes'
     )
 
 
 def tables(cells: Sequence[WidthCell]) -> list[Drawn]:
   """One a shape; of a group that failed as a whole one line is left."""
   notes = (
-    'The floor is the time to read once what a call must read, at the bandwidth that matrix-vector products reach in'
-    ' the same process; the share of the bandwidth is its inverse. A tree runs through the same loop as the chain of'
+    'The floor is the time to read once what a call must read, at the bandwidth that matrix-vector'
+    ' products reach in'
+    ' the same process; the share of the bandwidth is its inverse. A tree runs through the same'
+    ' loop as the chain of'
     ' as many nodes. The model alone is its part of a call; the loop adds the rest.',
   )
   drawn = []

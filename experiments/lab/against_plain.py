@@ -1,4 +1,5 @@
-"""Compares a strategy with plain decoding: the texts of both, and their wall clock in turn, batch by batch."""
+"""Compares a strategy with plain decoding: the texts of both, and their wall clock in turn, batch
+by batch."""
 
 import dataclasses
 import functools
@@ -19,7 +20,8 @@ from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
 Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, with their key
-MORE = 3  # a second program decodes this many times more texts: the difference is free of what starting costs
+# a second program decodes this many times more texts: the difference is free of what starting costs
+MORE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,13 +82,14 @@ class Comparison:
   def clock(
     self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
   ) -> dict[str, Timing]:
-    """Times whole texts, texts without their prompts, and single calls in turn, so that the machine treats all alike.
+    """Times whole texts, texts without their prompts, and single calls in turn, so that the machine
+    treats all alike.
 
     Args:
       rounds: how many times each is timed.
       calls: by name, a function of how many calls to make, and how many calls a text takes.
-      few: texts that the shorter program of a pair decodes. More than 1 for small models, whose first calls find cold
-        caches.
+      few: texts that the shorter program of a pair decodes. More than 1 for small models, whose
+        first calls find cold caches.
     """
     functions, repeats = {}, {', few': few, ', many': MORE * few}
     for name, one in (('plain', self.plain), ('ours', self.strategy)):
@@ -101,7 +104,8 @@ class Comparison:
     return measure(functions, rounds, self.batches)
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
-    """The ratios of a cell. They are of times for one token, because the two sides' texts may differ in length."""
+    """The ratios of a cell. They are of times for one token, because the two sides' texts may
+    differ in length."""
     ours, theirs = (
       Timing(tuple(s * len(self.batches) / counts.tokens for s in clock[name].seconds), 0.0)
       for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
@@ -125,12 +129,15 @@ class Comparison:
   def _calls_alone(self, clock: Mapping[str, Timing]) -> float | None:
     """The ratio of the times that calls take for a token; None if the timer cannot resolve them."""
     ours, theirs = (
-      net(clock, f'{name} calls') / counts.later for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
+      net(clock, f'{name} calls') / counts.later
+      for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
     )
     return float(np.median(theirs / ours)) if min(ours.min(), theirs.min()) > 0 else None
 
   def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
-    return fd.decode(self.target.module, self.target.params, prompts, strategy, max_len=self.max_len, key=key)
+    return fd.decode(
+      self.target.module, self.target.params, prompts, strategy, max_len=self.max_len, key=key
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +154,27 @@ class Counts:
   @classmethod
   def of(cls, texts: list[Decoded]) -> 'Counts':
     lengths = sum(int(one.lengths.sum()) for one in texts)
-    count, steps = sum(len(one.lengths) for one in texts), sum(int(one.calls.max()) for one in texts)
-    calls, drafts = (sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls'))
+    count, steps = (
+      sum(len(one.lengths) for one in texts),
+      sum(int(one.calls.max()) for one in texts),
+    )
+    calls, drafts = (
+      sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls')
+    )
     later = lengths - count
-    return cls(count, lengths, later, max(round(steps / len(texts)), 1), later / max(steps, 1), drafts / max(calls, 1))
+    return cls(
+      count,
+      lengths,
+      later,
+      max(round(steps / len(texts)), 1),
+      later / max(steps, 1),
+      drafts / max(calls, 1),
+    )
 
 
 def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
-  """What is counted over all texts: tokens a call of a row and, at temperature 0, agreement with greedy decoding.
+  """What is counted over all texts: tokens a call of a row and, at temperature 0, agreement with
+  greedy decoding.
 
   Args:
     whole: over all of them.
@@ -165,17 +185,22 @@ def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
   """
   texts = joined(whole.ours)
   if not int(texts.calls.sum()):
-    raise UserError('the model ends every text after one token, so nothing is drafted: train it for longer')
+    raise UserError(
+      'the model ends every text after one token, so nothing is drafted: train it for longer'
+    )
   agreement = {} if dtype is None else whole.agreement(dtype)
   return {'tokens': texts.mean_block_size, 'all_texts': len(texts.lengths), **agreement}
 
 
 def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
-  """Seconds that the calls of a few texts take, round by round, without what starting the program takes."""
+  """Seconds that the calls of a few texts take, round by round, without what starting the program
+  takes."""
   return np.subtract(clock[f'{name}, many'].seconds, clock[f'{name}, few'].seconds)
 
 
-def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int) -> float | None:
+def cost(
+  clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int
+) -> float | None:
   """Cost of one call in units of a plain call; None if the timer cannot resolve a plain call.
 
   Args:
@@ -188,9 +213,11 @@ def cost(clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_c
 
 
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
-  """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a batch are left out.
+  """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a
+  batch are left out.
 
-  A batch is as wide as its own prompts ask for: a translator's encoder would work on the padding of longer ones too.
+  A batch is as wide as its own prompts ask for: a translator's encoder would work on the padding of
+  longer ones too.
   """
   lengths = lengths_of(prompts, pad_id)
   order = np.argsort(lengths, kind='stable')
@@ -205,7 +232,8 @@ def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batche
 
 
 def lengths_of(prompts: np.ndarray, pad_id: int) -> np.ndarray:
-  """Tokens of each prompt [n, s] before its padding. A prompt may begin with the id that pads, as captions do."""
+  """Tokens of each prompt [n, s] before its padding. A prompt may begin with the id that pads, as
+  captions do."""
   return prompts.shape[1] - (prompts[:, ::-1] != pad_id).argmax(1)
 
 

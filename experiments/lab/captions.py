@@ -1,5 +1,5 @@
-"""Sentences for a decoder-only language model, and its training. A prompt is BOS followed by the first n tokens of a
-sentence."""
+"""Sentences for a decoder-only language model, and its training. A prompt is BOS followed by the
+first n tokens of a sentence."""
 
 import dataclasses
 
@@ -41,9 +41,12 @@ def prompts_of(text: Captions, split: str, n: int) -> Int[np.ndarray, 'n s']:
 
 
 def beginnings_of(text: Captions, tokens: Ragged, n: int, where: str) -> Int[np.ndarray, 'n s']:
-  """BOS and the first n tokens of every sentence that has more than n, its end being one; `where` they are from."""
+  """BOS and the first n tokens of every sentence that has more than n, its end being one; `where`
+  they are from."""
   first = text.model.config.bos_id
   found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
   if not found:
-    raise UserError(f'config.measure.prompt={n} tokens are too long, no sentence of {where} has more: give fewer')
+    raise UserError(
+      f'config.measure.prompt={n} tokens are too long, no sentence of {where} has more: give fewer'
+    )
   return np.array(found, np.int32)

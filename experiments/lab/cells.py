@@ -1,7 +1,8 @@
 """Cells as JSON lines: one measurement a line, finished or failed, with all its conditions.
 
-A cell is what an experiment measures at once: one model with one rule, one strategy against plain decoding, ... Each
-paper has its own kind (papers/<name>/cells.py); all kinds are appended, read and compared by what stands here.
+A cell is what an experiment measures at once: one model with one rule, one strategy against plain
+decoding, ... Each paper has its own kind (papers/<name>/cells.py); all kinds are appended, read and
+compared by what stands here.
 """
 
 import dataclasses
@@ -18,13 +19,17 @@ from fastdec.files import parse_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-  """One measurement. Subclasses add what it is (positional fields) and its figures; None is what was not measured."""
+  """One measurement. Subclasses add what it is (positional fields) and its figures; None is what
+  was not measured."""
 
-  models: str | None = None  # a hash of all models and heads that were measured; see `folders.content`
+  # a hash of all models and heads that were measured; see `folders.content`
+  models: str | None = None
   error: str | None = None  # why there are no figures
-  conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # device, dtype, seed, commit, ...
+  # device, dtype, seed, commit, ...
+  conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  older_names: ClassVar[Mapping[str, str]] = {}  # of fields, in files written before they were renamed
+  # of fields, in files written before they were renamed
+  older_names: ClassVar[Mapping[str, str]] = {}
 
   @property
   def key(self) -> Hashable:
@@ -33,7 +38,8 @@ class Cell:
 
   @property
   def place(self) -> Hashable:
-    """The key, and what else tells cells apart in one file: the split, where several are measured."""
+    """The key, and what else tells cells apart in one file: the split, where several are
+    measured."""
     return self.key
 
   @property
@@ -44,16 +50,20 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgainstPlain(Cell):
-  """A strategy compared with plain decoding (token by token, at the same temperature) of the same prompts."""
+  """A strategy compared with plain decoding (token by token, at the same temperature) of the same
+  prompts."""
 
-  tokens_per_call: float | None = None  # target calls of plain decoding divided by those of this strategy, per batch
+  # target calls of plain decoding divided by those of this strategy, per batch
+  tokens_per_call: float | None = None
   speedup: float | None = None  # whole texts, encoder and prompt included
   speedup_calls: float | None = None  # without the prompt
-  spread: tuple[float, float] | None = None  # the least and the largest `speedup` of rounds side by side
+  # the least and the largest `speedup` of rounds side by side
+  spread: tuple[float, float] | None = None
   ms_per_token: float | None = None
   plain_ms_per_token: float | None = None
   same_as_plain: float | None = None  # share of texts, at temperature 0
-  parted: int | None = None  # texts that are not the same, at temperature 0: all at near ties, see `partings`
+  # texts that are not the same, at temperature 0: all at near ties, see `partings`
+  parted: int | None = None
   largest_gap: float | None = None  # between the logits of two tokens where such a text parts
   texts: int | None = None
 
@@ -72,7 +82,8 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   with open(path, 'a+b', buffering=0) as file:
     file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-    is_cut = file.read(1) not in (b'', b'\n')  # by a write that was killed: the new line must not join its fragment
+    # by a write that was killed: the new line must not join its fragment
+    is_cut = file.read(1) not in (b'', b'\n')
     file.write(('\n' * is_cut + line).encode())
     os.fsync(file.fileno())
 
@@ -111,7 +122,8 @@ def row_of(cell: Cell) -> dict[str, Any]:
 
 
 def flat(cell: Cell) -> dict[str, Any]:
-  """`row_of` for a line of a CSV file: the entries of a mapping become columns, such as milliseconds_host."""
+  """`row_of` for a line of a CSV file: the entries of a mapping become columns, such as
+  milliseconds_host."""
   row = {}
   for name, value in row_of(cell).items():
     if isinstance(value, dict):
@@ -122,22 +134,30 @@ def flat(cell: Cell) -> dict[str, Any]:
 
 
 def field_names(kind: type[Cell]) -> list[str]:
-  """The fields of a kind without `conditions`: first what a cell is and its own figures, then the common ones."""
+  """The fields of a kind without `conditions`: first what a cell is and its own figures, then the
+  common ones."""
   fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
   return [field.name for field in fields if field.name != 'conditions']
 
 
 def conditions_note(cells: Iterable[Cell], names: Sequence[str]) -> list[str]:
-  """One note with the conditions (or fields) of these names; all values where cells differ. Empty without cells."""
+  """One note with the conditions (or fields) of these names; all values where cells differ. Empty
+  without cells."""
   rows = [flat(cell) for cell in cells if cell.error is None]
-  values = {name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None) for name in names}
+  values = {
+    name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None)
+    for name in names
+  }
   note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
   return [f'Conditions: {note}.'] if note else []
 
 
 def repetition_note(cells: Iterable[AgainstPlain]) -> list[str]:
-  """One note that says how much greedy texts repeat, from the lowest share of a model to the highest."""
-  found = (cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None)
+  """One note that says how much greedy texts repeat, from the lowest share of a model to the
+  highest."""
+  found = (
+    cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None
+  )
   shares = [share for share in found if share is not None]
   if not shares:
     return []

@@ -1,4 +1,5 @@
-"""Command-line manners of every launcher: one `--config`, mistakes answered in a sentence, Ctrl-C in a line.
+"""Command-line manners of every launcher: one `--config`, mistakes answered in a sentence, Ctrl-C
+in a line.
 
   CONFIG = cli.config_flag('wmt14')
   WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
@@ -8,9 +9,10 @@
   if __name__ == '__main__':
     cli.run(main)
 
-Exit codes: 0 done, or as much of it as the budget allowed, which the last line says then ('Out of budget: ...'); 1
-some of it failed; 2 a mistake of the user (a sentence on stderr, no traceback); 130 Ctrl-C; 141 when whoever reads the
-output has stopped (`| head`). A bug keeps its traceback. A `UserNote`, which is a warning, is a sentence on stderr too.
+Exit codes: 0 done, or as much of it as the budget allowed, which the last line says then ('Out of
+budget: ...'); 1 some of it failed; 2 a mistake of the user (a sentence on stderr, no traceback);
+130 Ctrl-C; 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback. A
+`UserNote`, which is a warning, is a sentence on stderr too.
 """
 
 import os
@@ -34,31 +36,45 @@ flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags define
 
 
 def config_flag(*pages: str) -> flags.FlagHolder:
-  """Defines `--config=page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its leaves.
+  """Defines `--config=page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its
+  leaves.
 
   Args:
-    pages: those in configs/ that the launcher takes, such as 'wmt14'. Pages from elsewhere, a user's own, it takes too.
+    pages: those in configs/ that the launcher takes, such as 'wmt14'. Pages from elsewhere, a
+      user's own, it takes too.
   """
-  holder = config_flags.DEFINE_config_file('config', None, 'config file; its choices follow after a colon')
+  holder = config_flags.DEFINE_config_file(
+    'config', None, 'config file; its choices follow after a colon'
+  )
   flags.mark_flag_as_required('config')
   flags.register_validator('config', lambda _: _check_page(pages))
   return holder
 
 
 def budget_flag() -> flags.FlagHolder:
-  """Defines `--budget=540s` (or 9m, 1.5h): when to stop cleanly, to be continued by the same command."""
-  return flags.DEFINE_string('budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h')
+  """Defines `--budget=540s` (or 9m, 1.5h): when to stop cleanly, to be continued by the same
+  command."""
+  return flags.DEFINE_string(
+    'budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h'
+  )
 
 
 def cores_flag() -> flags.FlagHolder:
   """Defines `--cores=2`: how many cores to decode with; see `experiments.lab.cores`."""
-  return flags.DEFINE_integer('cores', None, 'cores to decode with (none: what suits the model)', lower_bound=1)
+  return flags.DEFINE_integer(
+    'cores', None, 'cores to decode with (none: what suits the model)', lower_bound=1
+  )
 
 
 def process_flags() -> Callable[[], None]:
-  """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this process one of them."""
-  coordinator = flags.DEFINE_string('coordinator', None, 'of several processes: host:port where process 0 listens')
-  processes = flags.DEFINE_integer('processes', 1, 'how many processes work together, started with the same flags')
+  """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this
+  process one of them."""
+  coordinator = flags.DEFINE_string(
+    'coordinator', None, 'of several processes: host:port where process 0 listens'
+  )
+  processes = flags.DEFINE_integer(
+    'processes', 1, 'how many processes work together, started with the same flags'
+  )
   process = flags.DEFINE_integer('process', 0, 'which of them this is, from 0')
 
   def connect() -> None:
@@ -78,7 +94,9 @@ def seconds(text: str | None) -> float | None:
     return None
   match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
   if match is None:
-    raise UserError(f'--budget={text} is no time: give seconds, or a number with s, m or h, such as 540s')
+    raise UserError(
+      f'--budget={text} is no time: give seconds, or a number with s, m or h, such as 540s'
+    )
   return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
 
 
@@ -105,13 +123,15 @@ def run(main: Callable[[list[str]], None], words: bool = False, config: str | No
 
   Args:
     main: what the launcher does.
-    words: whether the launcher takes words beside its flags; where it does not, a word is a mistake.
+    words: whether the launcher takes words beside its flags; where it does not, a word is a
+      mistake.
     config: the page of a launcher that has only one; it need not be given as `--config`, then.
   """
 
   def parse(argv: list[str]) -> list[str]:
     if config is not None and _config_argument(argv) is None:
-      argv.insert(1, f'--config={config}')  # into sys.argv itself, where ml_collections looks for the leaves
+      # into sys.argv itself, where ml_collections looks for the leaves
+      argv.insert(1, f'--config={config}')
     rest = _parse(argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
@@ -132,7 +152,8 @@ def run(main: Callable[[list[str]], None], words: bool = False, config: str | No
     _say('Interrupted.')
     sys.exit(130)
   except (BrokenPipeError, SystemExit) as error:
-    if not any(isinstance(cause, BrokenPipeError) for cause in _chain(error)):  # Rich makes a SystemExit of it
+    # Rich makes a SystemExit of it
+    if not any(isinstance(cause, BrokenPipeError) for cause in _chain(error)):
       raise
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its end
     sys.exit(141)
@@ -140,7 +161,8 @@ def run(main: Callable[[list[str]], None], words: bool = False, config: str | No
 
 def conditions() -> dict[str, Any]:
   """What the figures of this command depend on: its config, the machine and the commit."""
-  from experiments.lab.conditions import here  # not above: a mistyped flag is answered before JAX is loaded
+  # not above: a mistyped flag is answered before JAX is loaded
+  from experiments.lab.conditions import here
 
   return here(config_string())
 
@@ -167,7 +189,9 @@ def _parse(argv: list[str]) -> list[str]:
   """`flags.FLAGS(argv)`, with every mistake of the user as a UserError."""
   path = _config_argument(argv)
   if path is not None and not Path(path.split(':')[0]).is_file():
-    raise UserError(f"there is no config file '{path}': give the path of one, such as configs/wmt14.py")
+    raise UserError(
+      f"there is no config file '{path}': give the path of one, such as configs/wmt14.py"
+    )
   try:
     rest = flags.FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
@@ -176,7 +200,8 @@ def _parse(argv: list[str]) -> list[str]:
     raise _mistake(error, argv) or error from None
   except SystemExit:  # absl ends --help with 1, as if it were a failure
     sys.exit(0)
-  if flags.FLAGS['verbosity'].using_default_value:  # absl would show what JAX and Orbax log for their developers
+  # absl would show what JAX and Orbax log for their developers
+  if flags.FLAGS['verbosity'].using_default_value:
     flags.FLAGS.verbosity = logging.WARNING
   return rest
 
@@ -209,7 +234,8 @@ def _check_page(pages: Sequence[str]) -> bool:
   Raises:
     UserError: the config is another page in configs/ than these.
   """
-  path = Path((_config_argument(sys.argv) or '').split(':')[0])  # of no argument the folder that this runs in
+  # of no argument the folder that this runs in
+  path = Path((_config_argument(sys.argv) or '').split(':')[0])
   if path.resolve().parent == Path(configs.__path__[0]).resolve() and path.stem not in pages:
     wanted = ' or '.join(f'configs/{page}.py' for page in pages)
     raise UserError(f'{path} is a page of another command: give {wanted}')
@@ -226,9 +252,13 @@ def _unknown_key(argv: list[str]) -> UserError | None:
     part, path = config, 'config'
     for name in key.split('.'):
       if not isinstance(part, ConfigDict):
-        return UserError(f'--config.{key} is not possible: {path} is the value {part!r} and has no parts')
+        return UserError(
+          f'--config.{key} is not possible: {path} is the value {part!r} and has no parts'
+        )
       if name not in part:
-        return UserError(f"--config.{key} is not possible: {path} has no key '{name}', {known(part)}")
+        return UserError(
+          f"--config.{key} is not possible: {path} has no key '{name}', {known(part)}"
+        )
       part, path = part[name], f'{path}.{name}'
   return None
 

@@ -1,4 +1,5 @@
-"""What a measurement depends on beside the code that is measured: goes into every line of results."""
+"""What a measurement depends on beside the code that is measured: goes into every line of
+results."""
 
 import datetime
 import os
@@ -17,7 +18,8 @@ def here(config: str = '') -> Conditions:
   """The conditions of this process: machine, versions, commit and day.
 
   Args:
-    config: the settings in a word, such as 'configs/wmt14.py:k=8'; launchers give `cli.config_string()`.
+    config: the settings in a word, such as 'configs/wmt14.py:k=8'; launchers give
+      `cli.config_string()`.
   """
   device, flags = jax.devices()[0], os.environ.get('XLA_FLAGS')
   return {
@@ -35,7 +37,8 @@ def here(config: str = '') -> Conditions:
 
 
 def _commit() -> str:
-  """The commit of this checkout, '-dirty' where tracked files differ from it, 'unknown' outside git."""
+  """The commit of this checkout, '-dirty' where tracked files differ from it, 'unknown' outside
+  git."""
   folder = str(Path(__file__).parent)
   command = ['git', '-C', folder, 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
   try:

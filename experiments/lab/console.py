@@ -4,5 +4,6 @@ from rich.console import Console
 
 
 def plain_console() -> Console:
-  """Prints text as it is: no markup, emoji or guessed colours in it, and no breaks in long lines."""
+  """Prints text as it is: no markup, emoji or guessed colours in it, and no breaks in long
+  lines."""
   return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -1,8 +1,9 @@
 """How many of the machine's cores a command decodes with.
 
-A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core, it gives half of
-each product to it, which sleeps between two products and has to be woken: one core decodes single texts as fast, or
-faster (docs/decisions/measuring.md). The backend asks once how many cores there are, when it is made.
+A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core,
+it gives half of each product to it, which sleeps between two products and has to be woken: one core
+decodes single texts as fast, or faster (docs/decisions/measuring.md). The backend asks once how
+many cores there are, when it is made.
 """
 
 import os
@@ -15,7 +16,8 @@ from fastdec.errors import UserError
 
 
 def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
-  """Restricts this process to so many cores. Call it before JAX makes its backend; later it has no effect.
+  """Restricts this process to so many cores. Call it before JAX makes its backend; later it has no
+  effect.
 
   Args:
     folder: of the model that will be decoded with, of which nothing but the config is read.
@@ -42,7 +44,8 @@ def _core() -> int:
 
 
 def _has_accelerator() -> bool:
-  """Whether JAX would look for one: nothing can be asked of JAX itself before it makes its backends."""
+  """Whether JAX would look for one: nothing can be asked of JAX itself before it makes its
+  backends."""
   if os.environ.get('JAX_PLATFORMS') == 'cpu':
     return False
   return bool(metadata.entry_points(group='jax_plugins'))

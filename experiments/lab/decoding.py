@@ -23,7 +23,8 @@ class Output:
   tokens: np.ndarray
   lengths: np.ndarray
   block_sizes: np.ndarray
-  hypotheses: list[list[tuple[float, str]]] | None = None  # of beam search: scores and lines, best first
+  # of beam search: scores and lines, best first
+  hypotheses: list[list[tuple[float, str]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,45 +46,70 @@ class DistillConfig:
   def __post_init__(self) -> None:
     for name in ('beam', 'n_best', 'min_len', 'shard_size', 'rows'):
       if getattr(self, name) < 1:
-        raise UserError(f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more')
+        raise UserError(
+          f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more'
+        )
     if self.samples < 0 or (self.samples and self.beam > 1):
       given = f'config.distill.samples={self.samples} with beam={self.beam} is not possible'
-      raise UserError(f'{given}: give 0 to search, or 1 or more with beam=1 to draw as many outputs')
+      raise UserError(
+        f'{given}: give 0 to search, or 1 or more with beam=1 to draw as many outputs'
+      )
     if not 0 <= self.seed < 2**32:
-      raise UserError(f'config.distill.seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
+      raise UserError(
+        f'config.distill.seed={self.seed} is not possible: give a whole number from 0'
+        f' to {2**32 - 1}'
+      )
     if self.samples:
       fd.Sample(self.temperature)
     if self.n_best > self.beam:
-      raise UserError(f'config.distill.n_best={self.n_best} is not possible: beam={self.beam} is the most')
+      raise UserError(
+        f'config.distill.n_best={self.n_best} is not possible: beam={self.beam} is the most'
+      )
     if len(self.max_len) != 2 or min(self.max_len) < 0 or self.max_len == (0, 0):
-      raise UserError(f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a * source + b tokens')
+      raise UserError(
+        f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a *'
+        ' source + b tokens'
+      )
 
   @property
   def strategy(self) -> fd.Beam | fd.Greedy | fd.Sample:
-    """The search that this describes; with one beam, what the model writes itself, at its best or at random."""
+    """The search that this describes; with one beam, what the model writes itself, at its best or
+    at random."""
     if self.samples:
       return fd.Sample(self.temperature)
     if self.beam == 1:
       return fd.Greedy()
-    return fd.Beam(self.beam, self.length_penalty, n_best=self.n_best, min_len=self.min_len, max_len=self.max_len)
+    return fd.Beam(
+      self.beam, self.length_penalty, n_best=self.n_best, min_len=self.min_len, max_len=self.max_len
+    )
 
 
 def rule_of(name: str) -> fd.MinBlock:
-  """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
+  """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled
+  program."""
   match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
   if match is None:
-    raise UserError(f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2 (in tables also tree-N)')
-  top, size = {'top': (int(match[2] or 1), 1), 'min': (1, int(match[2] or 1)), None: (1, 1)}[match[1]]
+    raise UserError(
+      f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2 (in'
+      ' tables also tree-N)'
+    )
+  top, size = {'top': (int(match[2] or 1), 1), 'min': (1, int(match[2] or 1)), None: (1, 1)}[
+    match[1]
+  ]
   return fd.MinBlock(fd.TopN(top), size)
 
 
 def tree_nodes(name: str) -> int | None:
-  """The nodes of the tree that a rule such as 'tree-32' names, the root included; None for the rules of `rule_of`."""
+  """The nodes of the tree that a rule such as 'tree-32' names, the root included; None for the
+  rules of `rule_of`."""
   if not name.startswith('tree'):
     return None
   match = re.fullmatch(r'tree-([1-9]\d{0,2})', name)
   if match is None or match[1] == '1':
-    raise UserError(f'the rule {name} names no tree: give tree-N of 2 to 999 nodes, the root included, such as tree-32')
+    raise UserError(
+      f'the rule {name} names no tree: give tree-N of 2 to 999 nodes, the root'
+      ' included, such as tree-32'
+    )
   return int(match[1])
 
 
@@ -91,22 +117,33 @@ def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:
   """Blockwise decoding with all the heads there are; without any (None), greedy."""
   if heads is None:
     if rule != 'exact':
-      raise UserError(f'the rule {rule} needs heads, and this is a base model: give exact, or a run with k >= 2')
+      raise UserError(
+        f'the rule {rule} needs heads, and this is a base model: give exact, or a run with k >= 2'
+      )
     return fd.Greedy()
   return fd.Blockwise(heads, rule=rule_of(rule))
 
 
 def translate(
-  model: Any, params: Any, tokenizer: Tokenizer, tokens: TokenPairs, strategy: Any, max_len: int, rows: int
+  model: Any,
+  params: Any,
+  tokenizer: Tokenizer,
+  tokens: TokenPairs,
+  strategy: Any,
+  max_len: int,
+  rows: int,
 ) -> Output:
   """Decodes all sources, `rows` at once.
 
   Raises:
-    UserError: a source is longer than the model's positions; nothing is decoded then. Or logits are not finite.
+    UserError: a source is longer than the model's positions; nothing is decoded then. Or logits are
+      not finite.
   """
   check_sources(tokens, model.max_positions)
   sources = [tokens.source[i] for i in range(len(tokens))]
-  out = in_order(gate.passing(decode_each(model, params, sources, strategy, max_len, rows))).checked()
+  out = in_order(
+    gate.passing(decode_each(model, params, sources, strategy, max_len, rows))
+  ).checked()
   lines = [tokenizer.decode(row.tolist()) for row in out.tokens]
   hypotheses = None
   if out.nbest_tokens is not None and out.nbest_scores is not None:
@@ -136,7 +173,8 @@ def padded_width(tokens: TokenPairs, limit: int | None) -> int:
 
 
 def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray, 'n s']:
-  """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is too long."""
+  """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is
+  too long."""
   check_sources(tokens, model.max_positions, which)
   found = np.full((len(tokens), padded_width(tokens, model.max_positions)), model.pad_id, np.int32)
   for i in range(len(tokens)):

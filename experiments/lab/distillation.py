@@ -1,13 +1,14 @@
-"""Sequence-level distillation: the training sources, as a teacher translates them (Kim and Rush 2016); or other lines
-of the source language (`sources`).
+"""Sequence-level distillation: the training sources, as a teacher translates them (Kim and Rush
+2016); or other lines of the source language (`sources`).
 
   workdir/parts/           shards of outputs, and what they were asked to be
   workdir/                 the text and its ids, as `model_text` has them; a source comes once for each of its outputs;
                            the records also have counts
 
-A training source that the teacher has no words for, or that is too long for training, keeps the translation it had;
-other lines have none, and are left out. What the model writes without a search is its own text, and has that of the dev
-sources beside it: what is learnt from the one is watched on the other.
+A training source that the teacher has no words for, or that is too long for training, keeps the
+translation it had; other lines have none, and are left out. What the model writes without a search
+is its own text, and has that of the dev sources beside it: what is learnt from the one is watched
+on the other.
 """
 
 import dataclasses
@@ -44,7 +45,9 @@ class Distilling(OnText):
   distill: DistillConfig
 
 
-def distill(experiment: Distilling, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None) -> bool:
+def distill(
+  experiment: Distilling, teacher: pathlib.Path, workdir: pathlib.Path, budget: float | None = None
+) -> bool:
   """Has the teacher translate the sources, or goes on; true when the text is whole.
 
   Args:
@@ -54,21 +57,26 @@ def distill(experiment: Distilling, teacher: pathlib.Path, workdir: pathlib.Path
     budget: seconds after which no further shard is begun; at least one is.
 
   Raises:
-    UserError: a teacher that is not finished or has another vocabulary, sources that cannot be read, a workdir of
-      something else, a full disk.
+    UserError: a teacher that is not finished or has another vocabulary, sources that cannot be
+      read, a workdir of something else, a full disk.
   """
   start = time.monotonic()
   model, params = folders.load(teacher)
   tokenizer = folders.load_tokenizer(teacher)
   train, dev = _sources(experiment)
   if getattr(tokenizer, 'model_proto', None) != Text.of(experiment).tokenizer.model_proto:
-    raise UserError(f'{teacher} has another vocabulary than this config means: give a teacher trained on the same text')
+    raise UserError(
+      f'{teacher} has another vocabulary than this config means: give a teacher'
+      ' trained on the same text'
+    )
   parts = workdir / 'parts'
   there = record_of(workdir) or record_of(parts)
   record = {'teacher': author_of(model, params, tokenizer), 'text': train.key}
   record |= {'distill': asked(experiment.distill, there)}
   _check(workdir, record)
-  if _is_whole(experiment.data, workdir, 'train') and (dev is None or _has_dev(experiment.data, workdir, record, dev)):
+  if _is_whole(experiment.data, workdir, 'train') and (
+    dev is None or _has_dev(experiment.data, workdir, record, dev)
+  ):
     return True
   check_workdir(parts, record)
   with locked(parts / 'lock'):
@@ -97,8 +105,8 @@ def summary(workdir: pathlib.Path) -> str:
 
 
 def asked(settings: DistillConfig, there: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings as a record has them; those younger than the first records, or the record `there`, are left out while
-  they change nothing. The files of the sources are known by what is in them."""
+  """The settings as a record has them; those younger than the first records, or the record `there`,
+  are left out while they change nothing. The files of the sources are known by what is in them."""
   found = json.loads(json.dumps(dataclasses.asdict(settings)))
   if 'min_len' not in there.get('distill', found) and settings.min_len == 1:
     del found['min_len']
@@ -116,7 +124,8 @@ def _sources(experiment: Distilling) -> tuple[Sources, Sources | None]:
   """What is rewritten, and what is held out beside it, if that is."""
   data, settings = experiment.data, experiment.distill
   files = listed(settings.sources)
-  others = sources.of_files(files, data.cache, data.row_length) if files else None  # mistakes show first
+  # mistakes show first
+  others = sources.of_files(files, data.cache, data.row_length) if files else None
   text = open_text(data.data, data.cache)
   dev = sources.of_dev(text, data.row_length) if settings.beam == 1 else None
   return others or sources.of_training(text, data.row_length), dev
@@ -157,9 +166,17 @@ def _save(
         source_file.write(source.encode() + b'\n')
         target_file.write(target.encode() + b'\n')
       counts['lines'] += len(written)
-      chunks.append((Ragged.of([one.source_ids for one in written]), Ragged.of([one.target_ids for one in written])))
+      chunks.append(
+        (
+          Ragged.of([one.source_ids for one in written]),
+          Ragged.of([one.target_ids for one in written]),
+        )
+      )
     if not counts['lines']:
-      raise UserError(f'the teacher has written nothing for all {counts["sources"]} {split} sources: train it longer')
+      raise UserError(
+        f'the teacher has written nothing for all {counts["sources"]} {split}'
+        ' sources: train it longer'
+      )
   source_ids, target_ids = map(Ragged.joined, zip(*chunks, strict=True))
   lines = open_text(data.lines_of(workdir, split), data.cache)
   ids = save_ids(workdir, TokenPairs(source_ids, target_ids), tokenizer, lines.key, split)
@@ -167,17 +184,24 @@ def _save(
 
 
 def _written(given: list[Source], records: list[Any], tokenizer: Tokenizer) -> Iterator[_Written]:
-  """The lines of a shard. What a person wrote has no ids, nor has a shard from before they were kept."""
+  """The lines of a shard. What a person wrote has no ids, nor has a shard from before they were
+  kept."""
   for (source, translation), outputs in zip(given, records, strict=True):
     source_ids = [*tokenizer.encode(source), EOS_ID]
     kept = [] if translation is None else [normalise(translation)]
     for output in outputs or kept:
-      line, ids = (output, [*tokenizer.encode(output), EOS_ID]) if isinstance(output, str) else output
+      line, ids = (
+        (output, [*tokenizer.encode(output), EOS_ID]) if isinstance(output, str) else output
+      )
       yield _Written(normalise(source), line, source_ids, ids)
 
 
 def _write_dev(
-  data: TextConfig, workdir: pathlib.Path, dev: Sources, translator: Translator, record: dict[str, Any]
+  data: TextConfig,
+  workdir: pathlib.Path,
+  dev: Sources,
+  translator: Translator,
+  record: dict[str, Any],
 ) -> None:
   """Writes what the model writes for the dev sources: so few that they are no work to share."""
   given = dev.at(range(dev.count))
@@ -196,7 +220,8 @@ def _write_train(
   start: float,
   budget: float | None,
 ) -> bool:
-  """Writes what the model writes for the sources, with whoever is at it too; false where the budget ends first."""
+  """Writes what the model writes for the sources, with whoever is at it too; false where the budget
+  ends first."""
   parts = workdir / 'parts'
   shards = Shards(parts, experiment.distill.shard_size, train.count)
 
@@ -222,13 +247,17 @@ def _check(workdir: pathlib.Path, record: dict[str, Any]) -> None:
 
 def _is_whole(data: TextConfig, workdir: pathlib.Path, split: str) -> bool:
   """Whether the text of a split is there."""
-  return bool(record_of(workdir, split)) and all(file.exists() for file in _files(data, workdir, split))
+  return bool(record_of(workdir, split)) and all(
+    file.exists() for file in _files(data, workdir, split)
+  )
 
 
 def _has_dev(data: TextConfig, workdir: pathlib.Path, record: dict[str, Any], dev: Sources) -> bool:
   """Whether the text of the dev set is there, written of these sources in this way."""
   there, wanted = record_of(workdir, 'dev'), {**record, 'text': dev.key}
-  return _is_whole(data, workdir, 'dev') and all(there.get(name) == value for name, value in wanted.items())
+  return _is_whole(data, workdir, 'dev') and all(
+    there.get(name) == value for name, value in wanted.items()
+  )
 
 
 def _files(data: TextConfig, workdir: pathlib.Path, split: str) -> list[pathlib.Path]:

@@ -1,8 +1,8 @@
 """A graph of work that several processes share: every node is done once, by whoever comes first.
 
-A process claims a node by a lock file, which dies with it; who finds a node taken does another one, or waits. What is
-done is seen on the disk, so the same command goes on where everything was interrupted. A node that fails takes those
-that need it along, and no others.
+A process claims a node by a lock file, which dies with it; who finds a node taken does another one,
+or waits. What is done is seen on the disk, so the same command goes on where everything was
+interrupted. A node that fails takes those that need it along, and no others.
 """
 
 import contextlib
@@ -32,7 +32,8 @@ class Node:
     needs: names of the nodes that come before.
     is_done: whether the result is on the disk.
     work: makes it, or goes on; it takes the seconds that are left, None for as long as it takes.
-    is_shared: whether `work` may run in several processes at once: they join in when there is nothing else to do.
+    is_shared: whether `work` may run in several processes at once: they join in when there is
+      nothing else to do.
     seconds: of the budget that must be left for the work to begin.
   """
 
@@ -50,8 +51,10 @@ class Outcome:
   """What has come of the nodes.
 
   Attributes:
-    failed: why nodes failed, by name; 'base: no space left' for a node that needs the base, which failed.
-    is_complete: whether all others are done; else the budget ended before, or was too short for them to begin.
+    failed: why nodes failed, by name; 'base: no space left' for a node that needs the base, which
+      failed.
+    is_complete: whether all others are done; else the budget ended before, or was too short for
+      them to begin.
   """
 
   failed: Mapping[str, str]
@@ -88,7 +91,11 @@ class Worker:
   """
 
   def __init__(
-    self, nodes: Sequence[Node], workdir: pathlib.Path, budget: Budget, console: rich.console.Console
+    self,
+    nodes: Sequence[Node],
+    workdir: pathlib.Path,
+    budget: Budget,
+    console: rich.console.Console,
   ) -> None:
     self.nodes, self.workdir, self.budget, self.console = nodes, workdir, budget, console
     self._reasons: dict[str, str] = {}  # of nodes that failed here
@@ -115,7 +122,9 @@ class Worker:
 
   def _missing(self) -> dict[str, Node]:
     """Unfinished nodes on which some final node (one that no other node needs) depends."""
-    wanted = {node.name for node in self.nodes} - {need for node in self.nodes for need in node.needs}
+    wanted = {node.name for node in self.nodes} - {
+      need for node in self.nodes for need in node.needs
+    }
     found = []
     for node in reversed(self.nodes):
       if node.name in wanted and not node.is_done():
@@ -124,7 +133,8 @@ class Worker:
     return {node.name: node for node in reversed(found)}
 
   def _failed(self, missing: Mapping[str, Node]) -> dict[str, str]:
-    """Why missing nodes cannot be done; failures of nodes that another process has done since are forgotten."""
+    """Why missing nodes cannot be done; failures of nodes that another process has done since are
+    forgotten."""
     causes = {name: name for name in self._reasons if name in missing}
     for node in missing.values():
       for need in node.needs:

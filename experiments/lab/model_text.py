@@ -1,4 +1,5 @@
-"""Text that a model has written and another is trained on: lines to read, and beside them the ids as they were written.
+"""Text that a model has written and another is trained on: lines to read, and beside them the ids
+as they were written.
 
   folder/train.<source>, train.<target>   lines that translate each other
   folder/train.npy                        their ids (see `TokenPairs`)
@@ -6,9 +7,9 @@
                                           itself: what is held out, to watch heads and drafts on
   folder/config.json                      written last: what made them; under 'ids', which lines the ids are of
 
-A line that is decoded and encoded again may have other ids than the model wrote (one line in forty, of small models),
-and heads are to guess what it writes. So the ids are trained on, where they are of these lines and this tokenizer; else
-the lines.
+A line that is decoded and encoded again may have other ids than the model wrote (one line in forty,
+of small models), and heads are to guess what it writes. So the ids are trained on, where they are
+of these lines and this tokenizer; else the lines.
 """
 
 import hashlib
@@ -27,7 +28,11 @@ from fastdec.models.api import Model, Params
 from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
 
 RECORDS = {'train': 'config.json', 'dev': 'dev.json'}
-WRITE_OWN = 'write it by experiments.distill --teacher=BASE --config.distill.beam=1, BASE being the folder of the base'
+WRITE_OWN = (
+  'write it by experiments.distill --teacher=BASE --config.distill.beam=1, BASE being'
+  ' the'
+  ' folder of the base'
+)
 
 
 def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
@@ -43,14 +48,17 @@ def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
     return {}
   except (OSError, ValueError) as error:
     reason = ' '.join(str(error).split())
-    raise UserError(f'{path} cannot be read ({reason}): remove {folder}, and let it be made again') from None
+    raise UserError(
+      f'{path} cannot be read ({reason}): remove {folder}, and let it be made again'
+    ) from None
   if not isinstance(record, dict):
     raise UserError(f'{path} is no JSON object: remove {folder}, and let it be made again')
   return record
 
 
 def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:
-  """A hash of what a model writes by: its settings, its parameters, its pieces (None: it writes images)."""
+  """A hash of what a model writes by: its settings, its parameters, its pieces (None: it writes
+  images)."""
   pieces = b'' if tokenizer is None else tokenizer.model_proto
   digest = hashlib.sha256(repr(model).encode() + pieces)
   for path, leaf in jax.tree.leaves_with_path(params):
@@ -70,23 +78,29 @@ def check_written(folder: pathlib.Path) -> None:
 
 
 def check_greedy(folder: pathlib.Path) -> None:
-  """Raises UserError where a folder has no finished text that a model has written without a search."""
+  """Raises UserError where a folder has no finished text that a model has written without a
+  search."""
   check_written(folder)
   record = record_of(folder)
-  beam = record['distill'].get('beam') if 'distill' in record else 1  # a language model goes on greedily
+  # a language model goes on greedily
+  beam = record['distill'].get('beam') if 'distill' in record else 1
   if beam != 1:
-    raise UserError(f'the text in {folder} was written by a search with beam={beam}, not greedily: {WRITE_OWN}')
+    raise UserError(
+      f'the text in {folder} was written by a search with beam={beam}, not greedily: {WRITE_OWN}'
+    )
 
 
 def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer) -> None:
-  """Raises UserError where the text in a folder was not written by the run in `base`, its heads aside."""
+  """Raises UserError where the text in a folder was not written by the run in `base`, its heads
+  aside."""
   model, params = without_heads(*folders.load(base))
   if record_of(folder).get('teacher') != author_of(model, params, tokenizer):
     raise UserError(f'the text in {folder} was written by another model than {base}: {WRITE_OWN}')
 
 
 def ended(ids: list[int]) -> list[int]:
-  """The ids of an output up to its end, which is added where the output was cut; without padding."""
+  """The ids of an output up to its end, which is added where the output was cut; without
+  padding."""
   written = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
   return [*(token for token in written if token != PAD_ID), EOS_ID]
 
@@ -104,8 +118,11 @@ def save_ids(
   return {'tokenizer': _sha256(tokenizer.model_proto), 'lines': lines, 'content': _content(pairs)}
 
 
-def ids_of(folder: pathlib.Path, tokenizer: Tokenizer, lines: str, split: str = 'train') -> TokenPairs | None:
-  """The ids of lines with this key, mapped into memory; None where they are another tokenizer's, or of other lines."""
+def ids_of(
+  folder: pathlib.Path, tokenizer: Tokenizer, lines: str, split: str = 'train'
+) -> TokenPairs | None:
+  """The ids of lines with this key, mapped into memory; None where they are another tokenizer's, or
+  of other lines."""
   said = _said(folder, lines, split)
   if said.get('tokenizer') != _sha256(tokenizer.model_proto):
     return None
@@ -114,7 +131,8 @@ def ids_of(folder: pathlib.Path, tokenizer: Tokenizer, lines: str, split: str = 
 
 
 def key_of(folder: pathlib.Path, lines: str, split: str = 'train') -> str:
-  """A hash of what there is to train on: the lines, by their key, and the ids where these are theirs."""
+  """A hash of what there is to train on: the lines, by their key, and the ids where these are
+  theirs."""
   content = _said(folder, lines, split).get('content')
   return lines[:16] if content is None else _sha256(f'{lines} {content}'.encode())
 

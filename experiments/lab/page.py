@@ -1,8 +1,8 @@
 """A page: the training runs of an experiment in a workdir, and the cells that are measured on them.
 
-In the workdir: a folder for each run, results.jsonl (one line a cell), and what the launcher makes of it. Finished
-cells are skipped, an interrupted run goes on, several processes share the work, and what failed is a cell with its
-reason.
+In the workdir: a folder for each run, results.jsonl (one line a cell), and what the launcher makes
+of it. Finished cells are skipped, an interrupted run goes on, several processes share the work, and
+what failed is a cell with its reason.
 """
 
 import contextlib
@@ -47,8 +47,8 @@ class Group(Generic[Kind]):
     name: of the node, its lock and its log.
     title: for the console.
     plans: the cells without figures.
-    needs: the names of runs, other nodes and other groups that come before. A group whose cells are missing is wanted
-      even if only finished groups need it.
+    needs: the names of runs, other nodes and other groups that come before. A group whose cells are
+      missing is wanted even if only finished groups need it.
   """
 
   name: str
@@ -58,7 +58,8 @@ class Group(Generic[Kind]):
 
 
 class Page(Generic[Kind]):
-  """Subclasses state runs, groups, and how a group is measured; what all pages do with them stands here.
+  """Subclasses state runs, groups, and how a group is measured; what all pages do with them stands
+  here.
 
   Args:
     experiment: the settings.
@@ -68,15 +69,19 @@ class Page(Generic[Kind]):
   """
 
   kind: type[Kind]
-  shares_programs = False  # whether the cells of several groups are measured by the same compiled programs
+  # whether the cells of several groups are measured by the same compiled programs
+  shares_programs = False
 
-  def __init__(self, experiment: Any, workdir: pathlib.Path, budget: float | None, conditions: Conditions) -> None:
+  def __init__(
+    self, experiment: Any, workdir: pathlib.Path, budget: float | None, conditions: Conditions
+  ) -> None:
     self.experiment, self.workdir, self.budget = experiment, workdir, graph.Budget(budget)
     self.conditions = conditions
     self.console = plain_console()
     self.results = workdir / 'results.jsonl'
     self.has_measured = False  # whether there are cells from this process
-    self.paces: Mapping[str, float] = {}  # by the first word of a node's name: see `graph.Node.seconds`
+    # by the first word of a node's name: see `graph.Node.seconds`
+    self.paces: Mapping[str, float] = {}
     self._materials: dict[tuple[str, str], Any] = {}
 
   # --- what a page states
@@ -90,7 +95,8 @@ class Page(Generic[Kind]):
     raise NotImplementedError
 
   def nodes(self) -> list[graph.Node]:
-    """The graph: trainings, what else comes before the cells, and `group_nodes`; each node after what it needs."""
+    """The graph: trainings, what else comes before the cells, and `group_nodes`; each node after
+    what it needs."""
     raise NotImplementedError
 
   def models_of(self, plan: Kind) -> str | None:
@@ -106,7 +112,8 @@ class Page(Generic[Kind]):
     raise NotImplementedError
 
   def check_cells(self, done: Sequence[Kind]) -> None:
-    """Raises UserError if finished cells were measured on something else than `experiment.asked` says."""
+    """Raises UserError if finished cells were measured on something else than `experiment.asked`
+    says."""
     for cell in done:
       for name, asked in self.experiment.asked.items():
         there = cell.conditions.get(name)
@@ -126,7 +133,8 @@ class Page(Generic[Kind]):
     """Does what is missing; what went wrong becomes a cell with an error.
 
     Raises:
-      UserError: before any work, for results or runs of another config, and for text that cannot be used.
+      UserError: before any work, for results or runs of another config, and for text that cannot be
+        used.
     """
     self.check()
     outcome = graph.Worker(self.paced_nodes(), self.workdir, self.budget, self.console).run()
@@ -140,7 +148,8 @@ class Page(Generic[Kind]):
     return outcome
 
   def end(self, outcome: graph.Outcome) -> NoReturn:
-    """Ends the process: by 1 if something failed, else by 0; the last line says so where the budget ended first."""
+    """Ends the process: by 1 if something failed, else by 0; the last line says so where the budget
+    ended first."""
     if not outcome.is_complete:
       self.console.print(f'Out of budget: the same command goes on in {self.workdir}')
     sys.exit(1 if outcome.failed else 0)
@@ -155,7 +164,8 @@ class Page(Generic[Kind]):
     return [plan for plan in group.plans if plan.key not in done]
 
   def material(self, experiment: Opens[Opened]) -> Opened:
-    """What an experiment trains on. It is opened once, so that batches packed by the check are not packed again."""
+    """What an experiment trains on. It is opened once, so that batches packed by the check are not
+    packed again."""
     key = repr(experiment), experiment.distilled_key()
     if key not in self._materials:
       self._materials[key] = experiment.open()
@@ -173,12 +183,20 @@ class Page(Generic[Kind]):
     def train(budget: float | None) -> None:
       run.train(budget, self.material(run.experiment))
 
-    return graph.Node(run.workdir.name, f'training {title}', tuple(needs), is_done or (lambda: run.is_current), train)
+    return graph.Node(
+      run.workdir.name,
+      f'training {title}',
+      tuple(needs),
+      is_done or (lambda: run.is_current),
+      train,
+    )
 
   def paced_nodes(self) -> list[graph.Node]:
     """The nodes, each with the seconds that must be left for it to begin."""
     pace = self.paces.get
-    return [dataclasses.replace(node, seconds=pace(node.name.split('-')[0], 0.0)) for node in self.nodes()]
+    return [
+      dataclasses.replace(node, seconds=pace(node.name.split('-')[0], 0.0)) for node in self.nodes()
+    ]
 
   def group_nodes(self) -> list[graph.Node]:
     """The nodes of all groups."""

@@ -1,8 +1,9 @@
-"""What a type of numbers costs in quality: one model in float32, bfloat16 and int8, on the same texts or pictures.
+"""What a type of numbers costs in quality: one model in float32, bfloat16 and int8, on the same
+texts or pictures.
 
-Greedy outputs of each type are compared with float32's: how many are the same from end to end, and how many of the
-tokens that float32 wrote are the type's choice too where it has read what float32 wrote before. What people wrote is
-scored token by token, given all before it.
+Greedy outputs of each type are compared with float32's: how many are the same from end to end, and
+how many of the tokens that float32 wrote are the type's choice too where it has read what float32
+wrote before. What people wrote is scored token by token, given all before it.
 """
 
 import dataclasses
@@ -41,7 +42,8 @@ class TypeCell(Cell):
   nll: float | None = None  # of what people wrote, in nats a token
   bits_per_dimension: float | None = None  # of original pictures
   same_texts: float | None = None  # share of greedy outputs that are float32's
-  same_tokens: float | None = None  # share of float32's greedy tokens that this type chooses there too
+  # share of float32's greedy tokens that this type chooses there too
+  same_tokens: float | None = None
 
   @property
   def key(self) -> tuple[Any, ...]:
@@ -82,15 +84,28 @@ class Sample:
 def check_types(names: Sequence[str]) -> None:
   """Raises UserError where a type is unknown or named twice, or there is none."""
   if not names or len(set(names)) < len(names) or not set(names) <= set(TYPES):
-    raise UserError(f'--dtype={",".join(names)} is not possible: give one or more of {", ".join(TYPES)}, each once')
+    raise UserError(
+      f'--dtype={",".join(names)} is not possible: give one or more of'
+      f' {", ".join(TYPES)}, each once'
+    )
 
 
 def cells_of(
-  folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], done: Iterable[TypeCell], conditions: Conditions
+  folder: pathlib.Path,
+  sample: Sample,
+  dtypes: Sequence[str],
+  done: Iterable[TypeCell],
+  conditions: Conditions,
 ) -> Iterator[TypeCell]:
-  """A cell for each type that is not among those that are done, and first float32's, which the others need."""
+  """A cell for each type that is not among those that are done, and first float32's, which the
+  others need."""
   plan = TypeCell(
-    _kind(folder), PLAIN, sample.split, len(sample.inputs), sample.max_len, models=folders.content(folder)
+    _kind(folder),
+    PLAIN,
+    sample.split,
+    len(sample.inputs),
+    sample.max_len,
+    models=folders.content(folder),
   )
   known = {(cell.key, cell.models) for cell in done if cell.error is None}
   plans = [dataclasses.replace(plan, dtype=dtype) for dtype in dict.fromkeys((PLAIN, *dtypes))]
@@ -106,7 +121,9 @@ def cells_of(
     yield dataclasses.replace(one, **quality, conditions=conditions | own)
 
 
-def _quality(model: Any, params: Any, sample: Sample, plain: Decoded, out: Decoded) -> dict[str, Any]:
+def _quality(
+  model: Any, params: Any, sample: Sample, plain: Decoded, out: Decoded
+) -> dict[str, Any]:
   """The figures of a cell, given float32's outputs and the type's own."""
 
   def scores(inputs: np.ndarray, targets: np.ndarray, lengths: np.ndarray) -> Any:
@@ -115,7 +132,9 @@ def _quality(model: Any, params: Any, sample: Sample, plain: Decoded, out: Decod
   forced = _in_batches(scores, sample.scored, sample.before, sample.targets, sample.lengths)
   again = _in_batches(scores, sample.scored, sample.inputs, plain.tokens, plain.lengths)
   nats = float(-forced.total.sum() / forced.lengths.sum())
-  likely = {'bits_per_dimension': nats / np.log(2)} if model.fixed_length is not None else {'nll': nats}
+  likely = (
+    {'bits_per_dimension': nats / np.log(2)} if model.fixed_length is not None else {'nll': nats}
+  )
   return {
     **({} if sample.bleu is None else sample.bleu(out)),
     **likely,
@@ -132,11 +151,14 @@ def _greedy(model: Any, params: Any, sample: Sample) -> Decoded:
 
 
 def _in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
-  """`run` over all rows, so many at once; the last batch is filled with the first rows, which then go again."""
+  """`run` over all rows, so many at once; the last batch is filled with the first rows, which then
+  go again."""
   n = len(arrays[0])
   rows = min(rows, n)
   batches = np.resize(np.arange(n), (-(-n // rows), rows))
-  parts = [jax.device_get(run(*(array[chosen] for array in arrays))) for chosen in gate.passing(batches)]
+  parts = [
+    jax.device_get(run(*(array[chosen] for array in arrays))) for chosen in gate.passing(batches)
+  ]
   return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
 
 
@@ -169,8 +191,10 @@ TABLE = Table(
     Column('Same tokens %', 'same_tokens', '.2f', scale=100),
   ),
   (
-    'Same: greedy outputs that are those of float32, from end to end. Same tokens: of the tokens that float32'
-    ' wrote, those that are the choice of the type too, given what float32 wrote before. In int8 products are of whole'
+    'Same: greedy outputs that are those of float32, from end to end. Same tokens: of the tokens'
+    ' that float32'
+    ' wrote, those that are the choice of the type too, given what float32 wrote before. In int8'
+    ' products are of whole'
     ' numbers, and what is between them is in the type that the model was trained in.',
   ),
   (

@@ -1,8 +1,9 @@
-"""What a run's workdir says it was asked to be: `config.json`, and what may differ from it when the run goes on.
+"""What a run's workdir says it was asked to be: `config.json`, and what may differ from it when the
+run goes on.
 
-What decides the result must stay as it is. The text and the images are named by their content, so that they may move;
-how a batch is divided to save memory decides nothing; and until a run has finished it may be given more steps, or other
-checkpoints to average.
+What decides the result must stay as it is. The text and the images are named by their content, so
+that they may move; how a batch is divided to save memory decides nothing; and until a run has
+finished it may be given more steps, or other checkpoints to average.
 """
 
 import json
@@ -37,9 +38,14 @@ def part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def check(workdir: pathlib.Path, wanted: Mapping[str, Any], is_finished: bool) -> None:
-  """Raises UserError where the workdir is no folder, or the run there was asked to be something else."""
+  """Raises UserError where the workdir is no folder, or the run there was asked to be something
+  else."""
   there = read(workdir)
-  check_workdir(workdir, decisive(wanted, there, is_finished), lambda record: decisive(record, wanted, is_finished))
+  check_workdir(
+    workdir,
+    decisive(wanted, there, is_finished),
+    lambda record: decisive(record, wanted, is_finished),
+  )
 
 
 def claim(workdir: pathlib.Path, wanted: Mapping[str, Any]) -> None:
@@ -59,11 +65,15 @@ def claim(workdir: pathlib.Path, wanted: Mapping[str, Any]) -> None:
     raise failure or UserError(f'another process cannot train in {workdir}: see what it says')
 
 
-def decisive(record: Mapping[str, Any], other: Mapping[str, Any], is_finished: bool) -> dict[str, Any]:
-  """What of a record has to be the same in another one; content that only one of the two knows need not be."""
+def decisive(
+  record: Mapping[str, Any], other: Mapping[str, Any], is_finished: bool
+) -> dict[str, Any]:
+  """What of a record has to be the same in another one; content that only one of the two knows need
+  not be."""
   training, data = dict(part(record, 'training')), dict(part(record, 'data'))
   free = MEMORY if is_finished else (*MEMORY, *UNTIL_FINISHED)
-  if not is_finished and training.get('schedule') not in ENDING:  # where the rate does not know the end
+  # where the rate does not know the end
+  if not is_finished and training.get('schedule') not in ENDING:
     free = (*free, 'steps')
   for name in free:
     training.pop(name, None)

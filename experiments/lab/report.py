@@ -1,10 +1,11 @@
 """Tables: columns are declared, and drawn from cells as Markdown and for the terminal; rows as CSV.
 
-  SPEEDS = Table('Speeds', (Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', unit='×')))
-  markdown(SPEEDS.of(cells))
+  SPEEDS = Table('Speeds', (Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f',
+  unit='×'))) markdown(SPEEDS.of(cells))
 
-A row is a cell, or, where several cells share a line, whatever the columns find their cells by. A figure that was not
-measured is a dash. A cell that failed says why in the first column that asks for a figure of it.
+A row is a cell, or, where several cells share a line, whatever the columns find their cells by. A
+figure that was not measured is a dash. A cell that failed says why in the first column that asks
+for a figure of it.
 """
 
 import csv
@@ -21,11 +22,14 @@ import rich.text
 from experiments.lab.cells import conditions_note
 
 MISSING = '–'
-UNBROKEN = 14  # characters: the terminal's columns are wide enough for figures, but not for the reasons of failures
+# characters: the terminal's columns are wide enough for figures, but not for the reasons of
+# failures
+UNBROKEN = 14
 
 
 class Entry(NamedTuple):
-  """Our figure, and what stands beside it in parentheses: the paper's, a spread, or nothing ('')."""
+  """Our figure, and what stands beside it in parentheses: the paper's, a spread, or nothing
+  ('')."""
 
   ours: str
   beside: str = ''
@@ -37,12 +41,15 @@ class Column:
 
   Attributes:
     heading: what stands above it.
-    field: the name of a field, or a function of the cell. Text is shown as it is, None as `missing`.
+    field: the name of a field, or a function of the cell. Text is shown as it is, None as
+      `missing`.
     form: how a number is formatted, such as '.2f'.
     unit: what follows the number, such as '×'.
     scale: what the number is multiplied by; 100 for per cent.
-    beside: a function of the row that says what stands beside the figure, even if there is no figure.
-    cell: a function of the row that finds the cell, or None if there is none. By default the row is the cell.
+    beside: a function of the row that says what stands beside the figure, even if there is no
+      figure.
+    cell: a function of the row that finds the cell, or None if there is none. By default the row is
+      the cell.
     names_row: whether the column says what the row is, which is known even if the cell failed.
     missing: what stands where there is no figure.
   """
@@ -115,7 +122,9 @@ class Table:
     given = list(rows)
     shown = given if self.sort is None else sorted(given, key=self.sort)
     texts = [*map(self._published, above), *map(self._entries, shown), *map(self._published, below)]
-    conditions = conditions_note(given if cells is None else cells, self.conditions) if self.conditions else ()
+    conditions = (
+      conditions_note(given if cells is None else cells, self.conditions) if self.conditions else ()
+    )
     header = tuple(column.heading for column in self.columns)
     return Drawn(self.title, header, tuple(texts), (*self.notes, *notes, *conditions))
 
@@ -149,19 +158,26 @@ def markdown(table: Drawn) -> str:
   title = [f'## {table.title}\n'] if table.title else []
   body = [line(' '.join(filter(None, entry)) for entry in row) for row in table.rows]
   notes = [f'{note}\n' for note in table.notes]
-  return '\n'.join([*title, line(table.header), line(['---'] * len(table.header)), *body, '', *notes])
+  return '\n'.join(
+    [*title, line(table.header), line(['---'] * len(table.header)), *body, '', *notes]
+  )
 
 
 def terminal(table: Drawn) -> rich.console.Group:
-  """The table for `rich.print`, as narrow as 80 columns: what stands beside a figure is dim, and below it."""
+  """The table for `rich.print`, as narrow as 80 columns: what stands beside a figure is dim, and
+  below it."""
   drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
-  rows = [[(_tight(ours), _tight(beside).strip('()')) for ours, beside in row] for row in table.rows]
+  rows = [
+    [(_tight(ours), _tight(beside).strip('()')) for ours, beside in row] for row in table.rows
+  ]
   for index, heading in enumerate(table.header):
     texts = [*heading.split(), *(text for row in rows for text in row[index])]
     drawn.add_column(heading, min_width=max(len(text) for text in texts if len(text) <= UNBROKEN))
   for row in rows:
     drawn.add_row(*(_two_lines(ours, beside) for ours, beside in row))
-  return rich.console.Group(f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim'))
+  return rich.console.Group(
+    f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim')
+  )
 
 
 def _tight(figures: str) -> str:
@@ -186,7 +202,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
 
 
 def between(ratios: Sequence[float] | None) -> str:
-  """What stands beside a median of rounds: the least and the largest; '' in lines from before these were kept."""
+  """What stands beside a median of rounds: the least and the largest; '' in lines from before these
+  were kept."""
   return '' if not ratios else f'({ratios[0]:.2f} .. {ratios[1]:.2f})'
 
 

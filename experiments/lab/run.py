@@ -10,7 +10,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from experiments.lab import record
-from experiments.lab.settings import DISTILLED, TUNED, HeadsTraining, Material, RunConfig, Training, seed_of
+from experiments.lab.settings import (
+  DISTILLED,
+  TUNED,
+  HeadsTraining,
+  Material,
+  RunConfig,
+  Training,
+  seed_of,
+)
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -26,7 +34,8 @@ from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What a run brings to the training loop: its task, its evaluation, and how the result is saved."""
+  """What a run brings to the training loop: its task, its evaluation, and how the result is
+  saved."""
 
   task: Task
   evaluate: Callable[[Params], dict[str, float]]
@@ -44,9 +53,12 @@ def carry_out(
   devices: Mesh | None,
   table: Table,
 ) -> bool:
-  """Trains in a workdir that the run has claimed, or goes on; True when it is finished and the result is saved."""
+  """Trains in a workdir that the run has claimed, or goes on; True when it is finished and the
+  result is saved."""
   loop, optimizer = config.loop(), config.optimizer(d_model)
-  trained = train(job.task, batches, optimizer, loop, workdir, key, job.evaluate, budget, devices, table)
+  trained = train(
+    job.task, batches, optimizer, loop, workdir, key, job.evaluate, budget, devices, table
+  )
   if trained.is_finished:
     params = average_checkpoints(workdir, loop.kept)
     if is_first():
@@ -71,8 +83,8 @@ class InWorkdir:
     raise NotImplementedError
 
   def _inputs(self) -> tuple[dict[str, str], str]:
-    """What decides the result beside the settings: the hashes of the base and of what a draft begins at, if there are
-    such, as {'base': ..., 'init': ...}; and that of the text.
+    """What decides the result beside the settings: the hashes of the base and of what a draft
+    begins at, if there are such, as {'base': ..., 'init': ...}; and that of the text.
 
     Raises:
       UserError: they are not there.
@@ -84,12 +96,16 @@ class InWorkdir:
     raise NotImplementedError
 
   def _record(
-    self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
+    self,
+    there: Mapping[str, Any],
+    base: Mapping[str, Any],
+    distilled: str,
+    content: str | None = None,
   ) -> dict[str, Any]:
     """The settings written to `workdir/config.json`, and the content of the data where it is known.
 
-    Fields absent from the existing record `there` are left out while they have their default, so that older records
-    still compare equal.
+    Fields absent from the existing record `there` are left out while they have their default, so
+    that older records still compare equal.
     """
     raise NotImplementedError
 
@@ -108,14 +124,16 @@ class InWorkdir:
     return self.is_finished
 
   def check(self) -> None:
-    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever its base and text."""
+    """Raises UserError where the workdir is no folder, or holds a run of another config, whatever
+    its base and text."""
     there = record.read(self.workdir)
     distilled = record.part(there, 'data').get('distilled', '')
     base = {name: there[name] for name in ('base', 'init') if name in there}
     record.check(self.workdir, self._record(there, base, distilled), self.is_finished)
 
   def check_inputs(self) -> None:
-    """Raises UserError where the run there was trained on another base or other text than there is now."""
+    """Raises UserError where the run there was trained on another base or other text than there is
+    now."""
     there, (base, distilled) = record.read(self.workdir), self._inputs()
     if not there:
       return
@@ -128,7 +146,10 @@ class InWorkdir:
     elif record.part(there, 'data').get('distilled', '') != distilled:
       what = f'text than {named_text}'
     if what is not None:
-      raise UserError(f'{self.workdir} was trained on another {what} is now: remove it, and let it be trained again')
+      raise UserError(
+        f'{self.workdir} was trained on another {what} is now: remove it, and let it'
+        ' be trained again'
+      )
 
   def claim(self, content: str) -> None:
     """Begins the run's record, or finds it there, whose data has this content.
@@ -145,11 +166,13 @@ class Run(InWorkdir):
   """One training run.
 
   Attributes:
-    experiment: the settings; `distilled` is set for the regimes that train on a teacher's translations.
+    experiment: the settings; `distilled` is set for the regimes that train on a teacher's
+      translations.
     k: 1 for a base model, 2 or more for heads.
     regime: a column of Table 1 ('regular', 'distil', 'finetune', 'both').
-    base: the workdir of the finished run that this one starts from; None for a base from scratch. Heads that are
-      trained together with the base may start from a run with frozen heads for the same k, or nested ones for more.
+    base: the workdir of the finished run that this one starts from; None for a base from scratch.
+      Heads that are trained together with the base may start from a run with frozen heads for the
+      same k, or nested ones for more.
     workdir: of this run; it gets `model/` at the end.
   """
 
@@ -161,13 +184,21 @@ class Run(InWorkdir):
 
   def __post_init__(self) -> None:
     if self.k == 1 and self.regime in TUNED:
-      raise UserError(f'k=1 has no heads to train with regime={self.regime}: give regime=regular or distil, or k >= 2')
+      raise UserError(
+        f'k=1 has no heads to train with regime={self.regime}: give regime=regular or'
+        ' distil, or k >= 2'
+      )
 
   @property
   def data_seed(self) -> int:
-    """Draws the order of the batches: a stage that follows another one does not see them in the same order."""
+    """Draws the order of the batches: a stage that follows another one does not see them in the
+    same order."""
     is_plain = (self.k, self.regime) == (1, 'regular')
-    return self.experiment.seed if is_plain else seed_of(self.experiment.seed, f'k{self.k}-{self.regime}')
+    return (
+      self.experiment.seed
+      if is_plain
+      else seed_of(self.experiment.seed, f'k{self.k}-{self.regime}')
+    )
 
   @property
   def result(self) -> pathlib.Path:
@@ -184,9 +215,15 @@ class Run(InWorkdir):
     distils, distilled = self.regime in DISTILLED, self.experiment.distilled
     if distils != bool(distilled):
       wanted = 'name it by' if distils else 'leave out'
-      raise UserError(f'regime={self.regime} with distilled text {distilled!r}: {wanted} --config.data.distilled=...')
+      raise UserError(
+        f'regime={self.regime} with distilled text {distilled!r}: {wanted}'
+        ' --config.data.distilled=...'
+      )
     if self.experiment.own and self.k == 1:
-      raise UserError(f'data.own={self.experiment.own!r} is for heads: leave out --config.data.own=..., or give k >= 2')
+      raise UserError(
+        f'data.own={self.experiment.own!r} is for heads: leave out'
+        ' --config.data.own=..., or give k >= 2'
+      )
     if self.base is None and (self.k > 1 or distils):
       what = f'heads for k={self.k}' if self.k > 1 else f'regime={self.regime}'
       raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
@@ -254,7 +291,9 @@ class Run(InWorkdir):
   @property
   def _with_heads(self) -> HeadsTraining:
     """The settings of a run for k > 1."""
-    assert isinstance(self.experiment, HeadsTraining), f'{type(self.experiment).__name__} has no heads to train'
+    assert isinstance(self.experiment, HeadsTraining), (
+      f'{type(self.experiment).__name__} has no heads to train'
+    )
     return self.experiment
 
   def _start(self, base: pathlib.Path, material: Material) -> tuple[Model, Params]:
@@ -264,32 +303,49 @@ class Run(InWorkdir):
     if isinstance(model, Transformed):
       model, params = model.model, params['model']
     if model != material.model:
-      raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
+      raise UserError(
+        f'{base} holds another model than this config means: give the base run of the same config'
+      )
     material.check_base(base)
     return model, params
 
   def _inputs(self) -> tuple[dict[str, str], str]:
-    return {} if self.base is None else {'base': folders.content(self.base)}, self.experiment.distilled_key()
+    return {} if self.base is None else {
+      'base': folders.content(self.base)
+    }, self.experiment.distilled_key()
 
   def _names_of_inputs(self) -> tuple[str, str]:
     return str(self.base), self.experiment.own or self.experiment.distilled
 
   def _record(
-    self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
+    self,
+    there: Mapping[str, Any],
+    base: Mapping[str, Any],
+    distilled: str,
+    content: str | None = None,
   ) -> dict[str, Any]:
     experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
     heads = {'heads': self._with_heads.heads} if self.k > 1 else {}
     data = experiment.recorded_data(distilled)
-    parts = {**heads, 'data': data, 'model': experiment.model, 'training': experiment.run(self.k, self.regime)}
+    parts = {
+      **heads,
+      'data': data,
+      'model': experiment.model,
+      'training': experiment.run(self.k, self.regime),
+    }
     named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
-    plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
+    plain = {
+      name: fields_of(part, record.part(there, name) if there else None)
+      for name, part in parts.items()
+    }
     if content is not None:
       plain['data']['content'] = content
     return {**named, 'seed': experiment.seed, **plain, **base}
 
 
 def fields_of(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
-  """The fields of a dataclass, without those younger than the record `there` that have their default."""
+  """The fields of a dataclass, without those younger than the record `there` that have their
+  default."""
   defaults = {field.name: field.default for field in dataclasses.fields(part)}
   found = {}
   for name, value in dataclasses.asdict(part).items():
@@ -299,13 +355,19 @@ def fields_of(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:
-  """The parameters of the base's heads (the first of them if it has more than wanted); None if it has no heads."""
+  """The parameters of the base's heads (the first of them if it has more than wanted); None if it
+  has no heads."""
   folder = folders.open(base)
   if not folder.has_heads:
     return None
   heads, params = folder.heads, folder.head_params(as_stored=True)
   if heads == wanted:
     return params
-  if not (heads.are_nested and dataclasses.replace(heads, k=wanted.k) == wanted and heads.k > wanted.k):
-    raise UserError(f'{base} has {heads}, and this config means {wanted}: give the base run, or one with these heads')
+  if not (
+    heads.are_nested and dataclasses.replace(heads, k=wanted.k) == wanted and heads.k > wanted.k
+  ):
+    raise UserError(
+      f'{base} has {heads}, and this config means {wanted}: give the base run, or one'
+      ' with these heads'
+    )
   return heads.drafting(params, wanted.depth)[1]

@@ -1,4 +1,5 @@
-"""What a training run told TensorBoard: the numbers of its evaluations, and how long its steps took."""
+"""What a training run told TensorBoard: the numbers of its evaluations, and how long its steps
+took."""
 
 import itertools
 import pathlib
@@ -17,7 +18,8 @@ TAIL = 4  # bytes of the checksum behind it
 
 
 def evaluations(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
-  """By step: what `experiments.train` found out about the parameters after it, by names that have '_' for a blank.
+  """By step: what `experiments.train` found out about the parameters after it, by names that have
+  '_' for a blank.
 
   Empty where there is nothing to read.
   """
@@ -30,7 +32,8 @@ def evaluations(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
 
 
 def seconds_a_step(workdir: pathlib.Path) -> float | None:
-  """The median over the intervals between two lines of the log, whatever lay between two calls; None without any."""
+  """The median over the intervals between two lines of the log, whatever lay between two calls;
+  None without any."""
   times = {}
   for event in _events(workdir):
     if any(value.tag == 'train/loss' for value in event.summary.value):
@@ -41,7 +44,8 @@ def seconds_a_step(workdir: pathlib.Path) -> float | None:
 
 
 def _events(workdir: pathlib.Path) -> Iterator[Any]:
-  """All events, those of a later call behind an earlier one's; a record that was cut short ends its file."""
+  """All events, those of a later call behind an earlier one's; a record that was cut short ends its
+  file."""
   messages: Any = event_pb2
   for path in sorted((workdir / 'tb').glob('events.*')):
     data, place = path.read_bytes(), 0

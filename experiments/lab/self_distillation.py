@@ -1,5 +1,5 @@
-"""Self-distillation (Cai et al. 2024, section 2.3.2): what a language model itself writes after the beginnings of the
-training text, or of other text, as text to train heads and drafts on.
+"""Self-distillation (Cai et al. 2024, section 2.3.2): what a language model itself writes after the
+beginnings of the training text, or of other text, as text to train heads and drafts on.
 
   folder/   the text and its ids, as `model_text` has them: a line for each beginning, in the same order, as source and
             target; the records say which model wrote it, after how many tokens
@@ -34,7 +34,9 @@ SHARD_SIZE = 2000  # beginnings between two points to resume from
 Prompts = Int[np.ndarray, 'n s']
 
 
-def wanted(model: pathlib.Path, prompt: int, max_len: int, files: str = '', cache: str = '') -> dict[str, object]:
+def wanted(
+  model: pathlib.Path, prompt: int, max_len: int, files: str = '', cache: str = ''
+) -> dict[str, object]:
   """What the text depends on, the training text's beginnings aside.
 
   Args:
@@ -54,7 +56,9 @@ def is_written(folder: pathlib.Path, record: dict[str, object], split: str = 'tr
   """Whether the folder holds this text of a split, whole."""
   with contextlib.suppress(UserError):  # what cannot be read is written again
     there = record_of(folder, split)
-    return all(there.get(name) == record.get(name) for name in ('model', 'prompt', 'max_len', 'sources'))
+    return all(
+      there.get(name) == record.get(name) for name in ('model', 'prompt', 'max_len', 'sources')
+    )
   return False
 
 
@@ -68,9 +72,11 @@ def write(
   files: str = '',
   budget: float | None = None,
 ) -> bool:
-  """Has the model in a workdir go on greedily from the first `prompt` tokens of each line; true when all is written.
+  """Has the model in a workdir go on greedily from the first `prompt` tokens of each line; true
+  when all is written.
 
-  A beginning that comes more than once is gone on from once, and stays as often as it came. The dev set comes first.
+  A beginning that comes more than once is gone on from once, and stays as often as it came. The dev
+  set comes first.
 
   Args:
     text: the training text, and the dev set's.
@@ -90,7 +96,11 @@ def write(
   shards = Shards(writer.parts(), SHARD_SIZE, len(prompts))
   with Progress(len(prompts), 'beginning') as progress:
     if not make_all(
-      shards, lambda span: writer.continued(prompts[span.start : span.stop], progress), progress, start, budget
+      shards,
+      lambda span: writer.continued(prompts[span.start : span.stop], progress),
+      progress,
+      start,
+      budget,
     ):
       return False
   made = [ids for shard in range(len(shards)) for ids in shards.read(shard) or ()]
@@ -111,7 +121,12 @@ class _Writer:
   """The language model at work."""
 
   def __init__(
-    self, folder: pathlib.Path, model: pathlib.Path, data: TextConfig, max_len: int, record: dict[str, object]
+    self,
+    folder: pathlib.Path,
+    model: pathlib.Path,
+    data: TextConfig,
+    max_len: int,
+    record: dict[str, object],
   ) -> None:
     self._folder, self._data, self._max_len, self._record = folder, data, max_len, record
     self._model, self._params = fd.load(model)
@@ -133,14 +148,18 @@ class _Writer:
     ):
       decoded = finished.decoded.checked()
       for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):
-        written = [token for token in tokens[: int(length)].tolist() if token not in self._model.eos_ids]
+        written = [
+          token for token in tokens[: int(length)].tolist() if token not in self._model.eos_ids
+        ]
         ids[i] = ended([*prompts[i][1:].tolist(), *written])
       progress.add(len(finished.indices))
     return ids
 
   def save(self, split: Split, ids: list[list[int]]) -> None:
     """Writes a split's lines and ids, then the record that says they are whole."""
-    files = [self._folder / f'{split}.{language}' for language in (self._data.source, self._data.target)]
+    files = [
+      self._folder / f'{split}.{language}' for language in (self._data.source, self._data.target)
+    ]
     whole = '\n'.join(map(self._tokenizer.decode, ids)) + '\n'
     for file in files:
       write_text(file, whole)

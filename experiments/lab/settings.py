@@ -1,4 +1,5 @@
-"""What the pages of the paper share: settings of runs and heads, and what a training run asks of an experiment."""
+"""What the pages of the paper share: settings of runs and heads, and what a training run asks of an
+experiment."""
 
 import dataclasses
 import hashlib
@@ -78,18 +79,26 @@ class HeadsConfig:
     at_least(0, 'heads', markov=self.markov)
     check_anchors(self.anchors, self.draw)
     if not 0 < self.decay <= 1:
-      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or less, above 0')
+      raise UserError(
+        f'config.heads.decay={self.decay} is not possible: give 1 for equal weights,'
+        ' or less, above 0'
+      )
     if not 0 <= self.p1_share < 1:
-      raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal shares, or below 1')
+      raise UserError(
+        f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal'
+        ' shares, or below 1'
+      )
     if not 0 <= self.dropout < 1:
-      raise UserError(f'config.heads.dropout={self.dropout} is not possible: give 0 for none, or below 1')
+      raise UserError(
+        f'config.heads.dropout={self.dropout} is not possible: give 0 for none, or below 1'
+      )
 
   @property
   def conditions(self) -> dict[str, str]:
     """What heads see that the paper's do not, as a condition of what is measured with them."""
-    seen = ['the root'] * self.rooted + [f'the token guessed before, by a bias of rank {self.markov}'] * bool(
-      self.markov
-    )
+    seen = ['the root'] * self.rooted + [
+      f'the token guessed before, by a bias of rank {self.markov}'
+    ] * bool(self.markov)
     return {'heads_see': ' and '.join(seen)} if seen else {}
 
 
@@ -175,7 +184,8 @@ class Material(Protocol):
     ...
 
   def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
-    """Endless batches, by index; 0 rows: as many as the config says; None: shuffled by the experiment's seed."""
+    """Endless batches, by index; 0 rows: as many as the config says; None: shuffled by the
+    experiment's seed."""
     ...
 
   def dev_batches(self) -> list[Any]:
@@ -189,7 +199,8 @@ class Material(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-  """A base model and how it is trained: what `Run` asks for. Subclasses say which data and which model."""
+  """A base model and how it is trained: what `Run` asks for. Subclasses say which data and which
+  model."""
 
   seed: int
   mesh: MeshConfig
@@ -203,15 +214,24 @@ class Training:
 
   @classmethod
   def of(cls, config: Any) -> Self:
-    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any
+    work."""
     return to_dataclass(cls, config)
 
   def __post_init__(self) -> None:
     if not 0 <= self.seed < 2**32:
-      raise UserError(f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}')
+      raise UserError(
+        f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}'
+      )
     for name in self.runs:
       run: RunConfig = getattr(self, name)
-      at_least(1, name, **{part: getattr(run, part) for part in ('steps', 'warmup', 'every', 'average', 'accumulate')})
+      at_least(
+        1,
+        name,
+        **{
+          part: getattr(run, part) for part in ('steps', 'warmup', 'every', 'average', 'accumulate')
+        },
+      )
       at_least(0, name, rows=run.rows)
       check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
       run.optimizer(self.model.d_model)
@@ -289,7 +309,11 @@ class Experiment(HeadsTraining):
     names = ('d_ff', 'layout', 'first', 'dropout', 'rooted', 'markov')
     same = {name: getattr(heads, name) for name in names}
     return BlockwiseHeads(
-      k=k, d_model=self.model.d_model, d_embed=d_embed if heads.rooted else None, words=words, **same
+      k=k,
+      d_model=self.model.d_model,
+      d_embed=d_embed if heads.rooted else None,
+      words=words,
+      **same,
     )
 
 
@@ -303,7 +327,9 @@ def check_anchors(anchors: int, draw: str) -> None:
   at_least(0, 'heads', anchors=anchors)
   if anchors and draw != 'all':
     given = f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible'
-    raise UserError(f'{given}: a sample of places is for all heads at once, give draw=all, or anchors=0')
+    raise UserError(
+      f'{given}: a sample of places is for all heads at once, give draw=all, or anchors=0'
+    )
 
 
 def each_once(part: str, **values: tuple[Any, ...]) -> None:

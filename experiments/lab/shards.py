@@ -1,4 +1,5 @@
-"""A long list made shard by shard, by as many processes as like, each shard once; killed at any moment, it goes on.
+"""A long list made shard by shard, by as many processes as like, each shard once; killed at any
+moment, it goes on.
 
 folder/00012.jsonl   the records of shard 12, one a line as JSON; the last line says that they are whole
 folder/00012.lock    locked by the process that makes it; the system lets go of it when that process dies
@@ -29,7 +30,9 @@ class Shards:
   folder: pathlib.Path
   size: int
   total: int
-  _whole: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+  _whole: dict[int, tuple[int, ...]] = dataclasses.field(
+    default_factory=dict, repr=False, compare=False
+  )
 
   def __len__(self) -> int:
     return -(-self.total // self.size)
@@ -43,7 +46,8 @@ class Shards:
     return self._path(shard).exists()
 
   def is_whole(self, shard: int) -> bool:
-    """Whether the records of a shard can be read; a file that has been read is not read again while it is the same."""
+    """Whether the records of a shard can be read; a file that has been read is not read again while
+    it is the same."""
     try:
       status = os.stat(self._path(shard))
     except OSError:
@@ -66,7 +70,8 @@ class Shards:
       return None
 
   def write(self, shard: int, records: Sequence[Any]) -> None:
-    """Puts a claimed shard on the disk, whole, and takes away what a process that was killed has left of it.
+    """Puts a claimed shard on the disk, whole, and takes away what a process that was killed has
+    left of it.
 
     Raises:
       UserError: it cannot be written.
@@ -90,7 +95,11 @@ def _end(content: bytes, records: int) -> dict[str, int]:
 
 
 def make_all(
-  shards: Shards, make: Callable[[range], Sequence[Any]], progress: Progress, start: float, budget: float | None
+  shards: Shards,
+  make: Callable[[range], Sequence[Any]],
+  progress: Progress,
+  start: float,
+  budget: float | None,
 ) -> bool:
   """Makes the shards that no other process makes; false where the budget ends first.
 

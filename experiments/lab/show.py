@@ -11,7 +11,8 @@ COLOURS = ('cyan', 'yellow')
 
 
 def blocks_of(tokenizer: Any, tokens: Sequence[int], block_sizes: Sequence[int]) -> list[str]:
-  """The text of each block; the first is the token that came with the prompt. Joined, they are the sentence.
+  """The text of each block; the first is the token that came with the prompt. Joined, they are the
+  sentence.
 
   >>> import types
   >>> pieces = ['Once', ' upon', ' a', ' time', ',', ' in']

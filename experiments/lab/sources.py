@@ -1,4 +1,5 @@
-"""What a model rewrites: the sources of a split, or lines of the source language from files of their own."""
+"""What a model rewrites: the sources of a split, or lines of the source language from files of
+their own."""
 
 import functools
 import hashlib
@@ -8,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fastdec.data.text.corpus import Corpus, TextData, open_text
 
-Source = tuple[str, str | None]  # a line, and the translation that it keeps where the model has none
+# a line, and the translation that it keeps where the model has none
+Source = tuple[str, str | None]
 
 
 class Sources:
-  """Lines by their places, a few in memory at a time: reading goes on from where the last ones were.
+  """Lines by their places, a few in memory at a time: reading goes on from where the last ones
+  were.
 
   Attributes:
     key: a hash of them all, and of how long a line may be.
@@ -43,7 +46,9 @@ def of_training(text: Corpus, row_length: int) -> Sources:
 
 def of_dev(text: Corpus, row_length: int) -> Sources | None:
   """The sources of the dev set, without their translations; None where there is no such set."""
-  return Sources(functools.partial(alone, (text,), 'dev'), row_length) if 'dev' in text.counts else None
+  return (
+    Sources(functools.partial(alone, (text,), 'dev'), row_length) if 'dev' in text.counts else None
+  )
 
 
 def of_files(paths: Sequence[str], cache: str, row_length: int) -> Sources:

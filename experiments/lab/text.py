@@ -9,7 +9,14 @@ from typing import Any, Literal, Self
 
 from jaxtyping import Array
 
-from experiments.lab.model_text import check_author, check_greedy, check_written, ids_of, key_of, record_of
+from experiments.lab.model_text import (
+  check_author,
+  check_greedy,
+  check_written,
+  ids_of,
+  key_of,
+  record_of,
+)
 from experiments.lab.settings import Training, at_least
 from fastdec import folders
 from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
@@ -57,23 +64,33 @@ class TextConfig:
     if self.kind == 'embedded':
       return TextData('embedded', max_train=max_train)
     if self.kind == 'tfds':
-      return TextData('tfds', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
+      return TextData(
+        'tfds', folder=self.folder, source=self.source, target=self.target, max_train=max_train
+      )
     folder = pathlib.Path(self.folder)
     if not self.folder or not folder.is_dir():
-      raise UserError(f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=...")
+      raise UserError(
+        f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=..."
+      )
     if self.kind == 'archives':
-      return TextData('archives', folder=self.folder, source=self.source, target=self.target, max_train=max_train)
-    train, dev, test = (self._files(folder / stem, self.suffix) for stem in (self.train, self.dev, self.test))
+      return TextData(
+        'archives', folder=self.folder, source=self.source, target=self.target, max_train=max_train
+      )
+    train, dev, test = (
+      self._files(folder / stem, self.suffix) for stem in (self.train, self.dev, self.test)
+    )
     return TextData('files', train=train, dev=dev, test=test, max_train=max_train)
 
   @property
   def written(self) -> tuple[pathlib.Path, ...]:
-    """The folders of what a model wrote (experiments.distill), where that is trained on: the base, or a teacher."""
+    """The folders of what a model wrote (experiments.distill), where that is trained on: the base,
+    or a teacher."""
     return tuple(map(pathlib.Path, listed(self.own or self.distilled)))
 
   @property
   def training(self) -> tuple[TextData, ...]:
-    """Where the lines to train on are: those of each folder that a model wrote, or of `data`, or both."""
+    """Where the lines to train on are: those of each folder that a model wrote, or of `data`, or
+    both."""
     written = tuple(self.lines_of(folder, 'train') for folder in self.written)
     return written if written and not self.mixed else (*written, self.data)
 
@@ -130,7 +147,8 @@ class OnModelText(OnText):
 
 @functools.lru_cache
 def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
-  """The key of the text to train on, kept while its files are these: to open the text takes a while."""
+  """The key of the text to train on, kept while its files are these: to open the text takes a
+  while."""
   keys = []
   for folder in data.written:
     keys.append(key_of(folder, open_text(data.lines_of(folder, 'train'), data.cache).key))
@@ -146,7 +164,9 @@ class Text:
   experiment: OnText
   tokenizer: Tokenizer
   tokenizer_path: pathlib.Path
-  _batches: dict[tuple[str, int, int], Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+  _batches: dict[tuple[str, int, int], Any] = dataclasses.field(
+    default_factory=dict, repr=False, compare=False
+  )
 
   @classmethod
   def of(cls, experiment: OnText) -> Self:
@@ -172,7 +192,8 @@ class Text:
     return self.experiment.model_over(self.tokenizer.vocab_size)
 
   def check_base(self, folder: pathlib.Path) -> None:
-    """Raises UserError where the model of a run has other pieces than this text: then it was trained on other text."""
+    """Raises UserError where the model of a run has other pieces than this text: then it was
+    trained on other text."""
     if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
       remedy = 'give a run of the same config, on the same text'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
@@ -187,7 +208,8 @@ class Text:
     return pairs
 
   def tokens(self, split: str, max_length: int | None = None) -> TokenPairs:
-    """Ids of a split, computed once; of several texts, each pair of a later one that no earlier one has."""
+    """Ids of a split, computed once; of several texts, each pair of a later one that no earlier one
+    has."""
     config = self.experiment.data
     if split == 'train' and config.written:
       parts = [self._written(folder, 'train', max_length) for folder in config.written]
@@ -196,25 +218,31 @@ class Text:
       if len(parts) == 1:
         return parts[0]
       pieces = hashlib.sha256(self.tokenizer.model_proto).hexdigest()
-      return union_of(parts, self.experiment.distilled_key(), pieces, max_length, cache_dir=config.cache)
+      return union_of(
+        parts, self.experiment.distilled_key(), pieces, max_length, cache_dir=config.cache
+      )
     return self._people(split, max_length)
 
   def own_dev(self) -> TokenPairs:
-    """Ids of what the model itself writes for the dev sources; it lies beside the (first) text that is trained on.
+    """Ids of what the model itself writes for the dev sources; it lies beside the (first) text that
+    is trained on.
 
     Raises:
       UserError: there is none: the text is people's, or from before it was written.
     """
     folders = self.experiment.data.written
     if not folders:
-      raise UserError("the text is people's, which has no own text of the dev set: name a model's, by data.own")
+      raise UserError(
+        "the text is people's, which has no own text of the dev set: name a model's, by data.own"
+      )
     if not record_of(folders[0], 'dev'):
       remedy = 'give its command again (with distill.beam=1), which adds that'
       raise UserError(f'{folders[0]} has no text of the dev set: {remedy}')
     return self._written(folders[0], 'dev', None)
 
   def _written(self, folder: pathlib.Path, split: Split, max_length: int | None) -> TokenPairs:
-    """Ids of what a model wrote: as it wrote them, where they are of these lines and this tokenizer."""
+    """Ids of what a model wrote: as it wrote them, where they are of these lines and this
+    tokenizer."""
     config = self.experiment.data
     text = open_text(config.lines_of(folder, split), config.cache)
     ids = ids_of(folder, self.tokenizer, text.key, split)
@@ -225,7 +253,9 @@ class Text:
   def _people(self, split: str, max_length: int | None) -> TokenPairs:
     """Ids of what people wrote."""
     config = self.experiment.data
-    return tokens_of(open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache)
+    return tokens_of(
+      open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache
+    )
 
   def init(self, key: Array) -> Params:
     """Fresh parameters."""
@@ -240,19 +270,26 @@ class Text:
   def dev_batches(self) -> list[Any]:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
     config = self.experiment.data
-    return _first(self._packed('dev', config.rows, self.experiment.seed), self.tokens('dev', config.row_length), config)
+    return _first(
+      self._packed('dev', config.rows, self.experiment.seed),
+      self.tokens('dev', config.row_length),
+      config,
+    )
 
   def own_dev_batches(self) -> list[Any]:
     """As many batches of `own_dev`: what heads and drafts are watched on that train on own text."""
     return self.batches_of(self.own_dev())
 
   def batches_of(self, pairs: TokenPairs) -> list[Any]:
-    """As many batches of other pairs, without those that are too long to train on; none where all are."""
+    """As many batches of other pairs, without those that are too long to train on; none where all
+    are."""
     config = self.experiment.data
     pairs = pairs.at_most(config.row_length)
     if not len(pairs):
       return []
-    return _first(packed_batches(pairs, config.rows, config.row_length, self.experiment.seed), pairs, config)
+    return _first(
+      packed_batches(pairs, config.rows, config.row_length, self.experiment.seed), pairs, config
+    )
 
   def _packed(self, split: str, rows: int, seed: int) -> Any:
     """Batches of a split; packing takes a while, so each kind of them is kept."""

@@ -1,4 +1,5 @@
-"""A model that rewrites sources as its settings say: by a search, greedily, or drawing several outputs."""
+"""A model that rewrites sources as its settings say: by a search, greedily, or drawing several
+outputs."""
 
 from typing import Any
 
@@ -21,14 +22,18 @@ Outputs = list[tuple[str, list[int]]]  # lines and their ids, best first
 class Translator:
   """The teacher at work."""
 
-  def __init__(self, settings: DistillConfig, row_length: int, model: Any, params: Any, tokenizer: Tokenizer) -> None:
+  def __init__(
+    self, settings: DistillConfig, row_length: int, model: Any, params: Any, tokenizer: Tokenizer
+  ) -> None:
     self._settings, self._model, self._params, self.tokenizer = settings, model, params, tokenizer
     positions = model.max_positions or np.inf
     self._longest = min(row_length, positions)  # longer pairs are left out of training
     a, b = settings.max_len
     self._max_len = max(int(min(a * self._longest + b, positions)), 1)
 
-  def outputs(self, given: list[Source], first: int, split: str, progress: Progress) -> list[Outputs | None]:
+  def outputs(
+    self, given: list[Source], first: int, split: str, progress: Progress
+  ) -> list[Outputs | None]:
     """For each source what it is translated to, best first; None where that is too long.
 
     Args:
@@ -45,9 +50,13 @@ class Translator:
     for draw in range(draws):
       inputs, key = [ids[i] for i in short], self._key(split, first, draw)
       for finished in gate.passing(
-        decode_each(self._model, self._params, inputs, settings.strategy, self._max_len, settings.rows, key)
+        decode_each(
+          self._model, self._params, inputs, settings.strategy, self._max_len, settings.rows, key
+        )
       ):
-        for index, hypotheses in zip(finished.indices, _hypotheses(finished.decoded.checked()), strict=True):
+        for index, hypotheses in zip(
+          finished.indices, _hypotheses(finished.decoded.checked()), strict=True
+        ):
           found[index] += hypotheses
         if draw == draws - 1:
           progress.add(len(finished.indices))

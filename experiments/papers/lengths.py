@@ -39,8 +39,10 @@ LENGTHS = Table(
     SAME,
   ),
   (
-    'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature 0; speeds are over'
-    " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018, Table 1).",
+    'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature'
+    ' 0; speeds are over'
+    " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018,"
+    ' Table 1).',
     SAME_NOTE,
   ),
   CONDITIONS,
@@ -60,16 +62,23 @@ def chains(cells: Iterable[DraftCell]) -> list[DraftCell]:
 
 
 def picture(cells: Iterable[DraftCell], path: Path) -> None:
-  """Tokens a call against k as a PNG of 1800 x 900 pixels: our chains on the left, the paper's blocks on the right."""
+  """Tokens a call against k as a PNG of 1800 x 900 pixels: our chains on the left, the paper's
+  blocks on the right."""
   figure, (left, right) = drawing.panels(2, sharex=True, sharey=True)
   drawing.dress(left, 'Ours, a frozen base', 'tokens a call', 'k')
   found = sorted(chains(cells), key=lambda cell: cell.nodes or 0)
   for drafter in dict.fromkeys(cell.drafter for cell in found):
     points = [(cell.nodes or 0, cell.tokens or 0.0) for cell in found if cell.drafter == drafter]
     drawing.curve(left, points, STYLES[drafter], DRAFTERS[drafter])
-  drawing.dress(right, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)', 'tokens a call', 'k')
+  drawing.dress(
+    right, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)', 'tokens a call', 'k'
+  )
   for regime, style in PAPERS.items():
-    blocks = sorted((k, block) for (k, *column), (_, block) in TABLE1.items() if column == [regime, 'exact'] and k > 1)
+    blocks = sorted(
+      (k, block)
+      for (k, *column), (_, block) in TABLE1.items()
+      if column == [regime, 'exact'] and k > 1
+    )
     drawing.curve(right, blocks, style, REGIMES[regime])
   drawing.legend(figure, 6)
   drawing.save(figure, path)

@@ -13,7 +13,8 @@ from fastdec.heads.transformed import Transformed
 
 
 def run_of(config: Any, workdir: pathlib.Path) -> Run | DraftRun:
-  """The run of a locked ConfigDict: of heads, a draft network or a base; mistakes in it are UserErrors."""
+  """The run of a locked ConfigDict: of heads, a draft network or a base; mistakes in it are
+  UserErrors."""
   if 'kind' in config:
     return _run_on_base(drafts.experiment_of(config), workdir)
   experiment = kinds.experiment_of(config)
@@ -21,7 +22,9 @@ def run_of(config: Any, workdir: pathlib.Path) -> Run | DraftRun:
   return Run(experiment, experiment.k, experiment.regime, base, workdir)
 
 
-def _run_on_base(experiment: drafts.HeadsExperiment | drafts.DraftExperiment, workdir: pathlib.Path) -> Run | DraftRun:
+def _run_on_base(
+  experiment: drafts.HeadsExperiment | drafts.DraftExperiment, workdir: pathlib.Path
+) -> Run | DraftRun:
   if isinstance(experiment, drafts.DraftExperiment):
     return DraftRun(experiment, workdir)
   if not experiment.base:

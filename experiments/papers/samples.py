@@ -1,4 +1,5 @@
-"""What the model of a config is tried on in several types of numbers: `experiments.lab.precision`."""
+"""What the model of a config is tried on in several types of numbers:
+`experiments.lab.precision`."""
 
 import pathlib
 from typing import Any
@@ -28,7 +29,8 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
   """The sample of a locked ConfigDict, for the run in a folder.
 
   Raises:
-    UserError: a mistake in the config, or a config of something else; the run was trained on other text.
+    UserError: a mistake in the config, or a config of something else; the run was trained on other
+      text.
   """
   task = config.get('task')
   if task == 'translation' and 'target' not in config:
@@ -38,7 +40,8 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
   if task == 'lm' and 'target' in config:
     return _captions(experiment_of(config), folder)
   raise UserError(
-    'types of numbers are compared on the text or pictures of a config: give configs/wmt14.py, configs/celeba.py, or'
+    'types of numbers are compared on the text or pictures of a config: give configs/wmt14.py,'
+    ' configs/celeba.py, or'
     ' for a language model configs/speculative.py:task=lm'
   )
 
@@ -57,7 +60,14 @@ def _translations(experiment: Any, folder: pathlib.Path) -> Sample:
 
   sources = padded_sources(tokens, text.model, f'of the {table.split} set')
   return Sample(
-    table.split, sources, sources, *padded_targets(tokens.target), table.max_len, table.rows, table.rows, bleu
+    table.split,
+    sources,
+    sources,
+    *padded_targets(tokens.target),
+    table.max_len,
+    table.rows,
+    table.rows,
+    bleu,
   )
 
 
@@ -67,7 +77,16 @@ def _pictures(experiment: Any) -> Sample:
   originals = experiment.open().images.array(table.split, table.images or None)
   inputs, intensities = shrink(originals), originals.reshape(len(originals), -1).astype(np.int32)
   lengths = np.full(len(originals), intensities.shape[1])
-  return Sample(table.split, inputs, inputs, intensities, lengths, intensities.shape[1], table.rows, SCORED_PICTURES)
+  return Sample(
+    table.split,
+    inputs,
+    inputs,
+    intensities,
+    lengths,
+    intensities.shape[1],
+    table.rows,
+    SCORED_PICTURES,
+  )
 
 
 def _captions(experiment: Any, folder: pathlib.Path) -> Sample:
@@ -78,4 +97,6 @@ def _captions(experiment: Any, folder: pathlib.Path) -> Sample:
   chosen = spaced(len(prompts), min(measure.sentences or len(prompts), len(prompts)))
   targets, lengths = padded_targets(text.tokens(measure.split).target)
   first = np.full((len(targets), 1), experiment.first_id(folders.open(folder).model), np.int32)
-  return Sample(measure.split, prompts[chosen], first, targets, lengths, measure.max_len, CAPTIONS, CAPTIONS)
+  return Sample(
+    measure.split, prompts[chosen], first, targets, lengths, measure.max_len, CAPTIONS, CAPTIONS
+  )

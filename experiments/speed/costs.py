@@ -1,4 +1,5 @@
-"""What calls cost, from their timings: against greedy's call, and against the time to read what a call must read."""
+"""What calls cost, from their timings: against greedy's call, and against the time to read what a
+call must read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,8 +18,8 @@ Row = dict[str, Any]
 
 
 def rounds(row: Any) -> str:
-  """Beside a ratio of times, of a row or of a cell: the least and the largest of rounds; '' in lines from before these
-  were kept."""
+  """Beside a ratio of times, of a row or of a cell: the least and the largest of rounds; '' in
+  lines from before these were kept."""
   return between(row.get('spread') if isinstance(row, Mapping) else row.spread)
 
 
@@ -44,7 +45,8 @@ PEERS = (
 
 
 def check_at_least(least: int, config: Any, *names: str) -> None:
-  """Raises UserError where a field, or an entry of a field that is a tuple, is below `least`, or a tuple is empty."""
+  """Raises UserError where a field, or an entry of a field that is a tuple, is below `least`, or a
+  tuple is empty."""
   for name in names:
     value = getattr(config, name)
     if not value and isinstance(value, tuple):
@@ -54,11 +56,14 @@ def check_at_least(least: int, config: Any, *names: str) -> None:
 
 
 def measured(variants: Mapping[str, Calls], rounds: int, projection: str) -> list[Row]:
-  """One row a variant, 'greedy' among them: milliseconds a call, the ratio to greedy's call, and to the floor."""
+  """One row a variant, 'greedy' among them: milliseconds a call, the ratio to greedy's call, and to
+  the floor."""
   return figures(measure(variants, rounds), variants, projection)
 
 
-def figures(timings: Mapping[str, Timing], variants: Mapping[str, Calls], projection: str) -> list[Row]:
+def figures(
+  timings: Mapping[str, Timing], variants: Mapping[str, Calls], projection: str
+) -> list[Row]:
   """The rows of `measured`, from timings that there are already."""
   sizes = {name: variant.bytes(projection) for name, variant in variants.items()}
   bandwidth = _bandwidth(sizes['greedy'])
@@ -80,14 +85,19 @@ def figures(timings: Mapping[str, Timing], variants: Mapping[str, Calls], projec
 
 
 def _bandwidth(size: int) -> float:
-  """Bytes a second that matrix-vector products read from a matrix of about `size` bytes: the fastest of seven runs."""
+  """Bytes a second that matrix-vector products read from a matrix of about `size` bytes: the
+  fastest of seven runs."""
   matrix = jnp.ones((-(-min(size, LARGEST) // 4096), 1024), jnp.float32)
 
   @jax.jit
   def products(matrix: Any) -> Any:
-    return jax.lax.fori_loop(0, READS, lambda _, vector: vector + 1e-30 * (matrix @ vector).sum(), matrix[0])
+    return jax.lax.fori_loop(
+      0, READS, lambda _, vector: vector + 1e-30 * (matrix @ vector).sum(), matrix[0]
+    )
 
-  return READS * matrix.nbytes / measure({'products': lambda: products(matrix)}, 7)['products'].spread[0]
+  return (
+    READS * matrix.nbytes / measure({'products': lambda: products(matrix)}, 7)['products'].spread[0]
+  )
 
 
 def calls_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 from fastdec import extras
 from fastdec.models.layers import sinusoids
 
-ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}  # ours, and CTranslate2's names
+# ours, and CTranslate2's names
+ACTIVATIONS = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}
 
 
 def version() -> str:
@@ -31,9 +32,16 @@ def write(folder: str, model: Any, params: Any) -> None:
   spec = specs.TransformerSpec.from_config(layers, config.heads, activation=activation)
   spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = params['embedding']
   spec.decoder.projection.weight = params['embedding']
-  for side, part, positions in (('encoder', spec.encoder, 'source'), ('decoder', spec.decoder, 'target')):
+  for side, part, positions in (
+    ('encoder', spec.encoder, 'source'),
+    ('decoder', spec.decoder, 'target'),
+  ):
     signal = params.get(f'{positions}_positions')
-    table = np.asarray(sinusoids(jnp.arange(config.max_positions), config.d_model)) if signal is None else signal
+    table = (
+      np.asarray(sinusoids(jnp.arange(config.max_positions), config.d_model))
+      if signal is None
+      else signal
+    )
     part.position_encodings.encodings = table
     _fill(part.layer_norm, params[f'{side}_norm'])
     for i, layer in enumerate(part.layer):
@@ -43,14 +51,17 @@ def write(folder: str, model: Any, params: Any) -> None:
   spec.register_target_vocabulary(names)
   spec.config.layer_norm_epsilon = config.norm_epsilon
   spec.config.bos_token = spec.config.decoder_start_token = names[config.start_id]
-  spec.config.eos_token, spec.config.unk_token = names[config.eos_ids[0]], names[-1]  # no piece is ever unknown
+  # no piece is ever unknown
+  spec.config.eos_token, spec.config.unk_token = names[config.eos_ids[0]], names[-1]
   spec.validate()
   spec.optimize()  # the three embeddings become one
   spec.save(folder)
 
 
 def _fill_layer(layer: Any, params: Mapping[str, Any]) -> None:
-  attentions: list[tuple[Any, str, tuple[str, ...]]] = [(layer.self_attention, 'attention', ('qkv', 'out'))]
+  attentions: list[tuple[Any, str, tuple[str, ...]]] = [
+    (layer.self_attention, 'attention', ('qkv', 'out'))
+  ]
   if 'cross' in params:
     attentions.append((layer.attention, 'cross', ('q', 'kv', 'out')))
   for spec, name, projections in attentions:
@@ -64,6 +75,12 @@ def _fill_layer(layer: Any, params: Mapping[str, Any]) -> None:
 
 def _fill(spec: Any, params: Mapping[str, Any]) -> None:
   """A projection, or a norm."""
-  names = {'kernel': 'weight', 'bias': 'bias'} if 'kernel' in params else {'scale': 'gamma', 'bias': 'beta'}
+  names = (
+    {'kernel': 'weight', 'bias': 'bias'}
+    if 'kernel' in params
+    else {'scale': 'gamma', 'bias': 'beta'}
+  )
   for name, value in params.items():
-    setattr(spec, names[name], value.reshape(-1, value.shape[-1]) if name == 'kernel' else value.ravel())
+    setattr(
+      spec, names[name], value.reshape(-1, value.shape[-1]) if name == 'kernel' else value.ravel()
+    )

@@ -1,4 +1,5 @@
-"""What drafting costs: `experiments.benchmark` with configs/draft_speed.py. Parameters are packed as in launchers."""
+"""What drafting costs: `experiments.benchmark` with configs/draft_speed.py. Parameters are packed
+as in launchers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +56,9 @@ class SpeedConfig:
   def __post_init__(self) -> None:
     check_at_least(1, self, 'guesses', 'words', 'markov', 'source', 'calls', 'rounds', 'batch')
     if max(self.words, default=1) > self.model.vocab_size:
-      raise UserError(f'words={self.words} is not possible: the model has {self.model.vocab_size} words')
+      raise UserError(
+        f'words={self.words} is not possible: the model has {self.model.vocab_size} words'
+      )
 
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -86,10 +89,14 @@ def strategies(config: SpeedConfig, model: Any, dtype: str) -> dict[str, Any]:
   return found
 
 
-def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _measure_dtype(
+  config: SpeedConfig, dtype: str, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(*packed(model, random_params(model, config.seed, dtype)))
-  source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
+  source = np.random.default_rng(config.seed).integers(
+    2, model.vocab_size, (config.batch, config.source), np.int32
+  )
   max_len = config.calls + config.nodes
   functions: dict[str, Callable[..., Any]] = {
     'greedy': Calls.after_prompt(target, NoDraft(), source, max_len, config.calls)

@@ -1,4 +1,5 @@
-"""Hugging Face's transformers on PyTorch, which generates text from the folders that we load: a peer."""
+"""Hugging Face's transformers on PyTorch, which generates text from the folders that we load: a
+peer."""
 
 import contextlib
 import copy
@@ -10,12 +11,17 @@ from fastdec.models.lm import LMConfig
 
 
 def versions() -> dict[str, Any]:
-  """The versions of the installed packages and the number of their threads; UserError where one is missing."""
+  """The versions of the installed packages and the number of their threads; UserError where one is
+  missing."""
   with extras.explained():
     import torch
     import transformers
   threads = torch.get_num_threads()
-  return {'transformers': transformers.__version__, 'torch': torch.__version__, 'torch_threads': threads}
+  return {
+    'transformers': transformers.__version__,
+    'torch': torch.__version__,
+    'torch_threads': threads,
+  }
 
 
 def write(folder: str, sizes: LMConfig, seed: int) -> None:
@@ -39,7 +45,8 @@ def write(folder: str, sizes: LMConfig, seed: int) -> None:
 
 
 def load(folder: str, dtype: str) -> Any:
-  """The folder's model. What its generation_config.json says is forgotten: no token ends a text or is suppressed."""
+  """The folder's model. What its generation_config.json says is forgotten: no token ends a text or
+  is suppressed."""
   import torch
   import transformers
 
@@ -64,7 +71,8 @@ def drafting(model: Any, gamma: int) -> Any:
 
 
 def generate(model: Any, prompt: Any, tokens: int, **options: Any) -> list[int]:
-  """The `tokens` most likely tokens after one prompt [1, t], one by one or as `options` of `generate` speed it up."""
+  """The `tokens` most likely tokens after one prompt [1, t], one by one or as `options` of
+  `generate` speed it up."""
   import torch
 
   ids = torch.from_numpy(prompt).long()

@@ -1,4 +1,5 @@
-"""What a call of the Image Transformer and a whole image cost: `experiments.benchmark` with configs/image_speed.py."""
+"""What a call of the Image Transformer and a whole image cost: `experiments.benchmark` with
+configs/image_speed.py."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,14 +42,19 @@ class SpeedConfig:
   seed: int
 
   def __post_init__(self) -> None:
-    check_at_least(1, self, 'widths', 'ks', 'heads_d_ff', 'sides', 'batches', 'mean_blocks', 'calls', 'rounds')
+    check_at_least(
+      1, self, 'widths', 'ks', 'heads_d_ff', 'sides', 'batches', 'mean_blocks', 'calls', 'rounds'
+    )
     check_at_least(0, self, 'decodes')
 
 
 class AllSlots(ImageTransformer):
-  """The same model with a slot for every position: what a plain key/value cache costs under the same local mask."""
+  """The same model with a slot for every position: what a plain key/value cache costs under the
+  same local mask."""
 
-  def init_cache(self, params: Any, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
+  def init_cache(
+    self, params: Any, memory: Picture, rows: int, slots: int | Capacity
+  ) -> WithMemory:
     return super().init_cache(params, memory, rows, int(slots))
 
 
@@ -56,14 +62,19 @@ CACHES = {'ring': ImageTransformer, 'all slots': AllSlots}
 
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
-  """Rows of three kinds, named by 'table': 'calls', 'length' (both: one call) and 'images' (one image)."""
+  """Rows of three kinds, named by 'table': 'calls', 'length' (both: one call) and 'images' (one
+  image)."""
   return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
 
 
 def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[Row]:
-  config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=computing_in(dtype)))
+  config = dataclasses.replace(
+    config, model=dataclasses.replace(config.model, dtype=computing_in(dtype))
+  )
   params = random_params(ImageTransformer(config.model), config.seed, dtype)
-  strategies = {'greedy': fd.Greedy()} | {f'k = {k}': fd.Blockwise(_heads(config, k, dtype)) for k in config.ks}
+  strategies = {'greedy': fd.Greedy()} | {
+    f'k = {k}': fd.Blockwise(_heads(config, k, dtype)) for k in config.ks
+  }
   rows = []
   for batch in config.batches:
     say(f'{dtype}, batch {batch}: calls')
@@ -89,22 +100,31 @@ def _inputs(config: SpeedConfig, batch: int) -> np.ndarray:
   return np.random.default_rng(config.seed).integers(0, 256, (batch, side, side, 3), np.uint8)
 
 
-def _ready(config: SpeedConfig, model: ImageTransformer, params: Any, drafter: Any, batch: int) -> Calls:
+def _ready(
+  config: SpeedConfig, model: ImageTransformer, params: Any, drafter: Any, batch: int
+) -> Calls:
   inputs = _inputs(config, batch)
   return Calls.after_prompt(Bound(model, params), drafter, inputs, model.fixed_length, config.calls)
 
 
-def _calls(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int) -> list[Row]:
+def _calls(
+  config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int
+) -> list[Row]:
   """One row a variant: a call in a decode of the full size."""
   drafters = {name: strategy.drafter for name, strategy in strategies.items()}
   drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   model = ImageTransformer(config.model)
-  variants = {name: _ready(config, model, params, drafter, batch) for name, drafter in drafters.items()}
+  variants = {
+    name: _ready(config, model, params, drafter, batch) for name, drafter in drafters.items()
+  }
   return measured(variants, config.rounds, 'output')
 
 
-def _lengths(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int) -> Iterator[Row]:
-  """One row a side, cache and strategy (greedy and the largest k): a call in a decode of that side's length."""
+def _lengths(
+  config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int
+) -> Iterator[Row]:
+  """One row a side, cache and strategy (greedy and the largest k): a call in a decode of that
+  side's length."""
   for name in ('greedy', f'k = {max(config.ks)}'):
     drafter, functions = strategies[name].drafter, {}
     for cache, kind in CACHES.items():
@@ -128,9 +148,12 @@ def _lengths(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], ba
 
 
 def _calculated(config: SpeedConfig, calls: Sequence[Row], batch: int) -> Iterator[Row]:
-  """An image's time as calls times milliseconds a call, every row of the batch having the same mean block."""
+  """An image's time as calls times milliseconds a call, every row of the batch having the same mean
+  block."""
   tokens = ImageTransformer(config.model).fixed_length - 1  # the first comes with the prompt
-  blocks = {'greedy': (1.0,)} | {f'k = {k}': [x for x in config.mean_blocks if x <= k] for k in config.ks}
+  blocks = {'greedy': (1.0,)} | {
+    f'k = {k}': [x for x in config.mean_blocks if x <= k] for k in config.ks
+  }
   for row in calls:
     for block in blocks.get(row['variant'], ()):
       yield {
@@ -142,8 +165,11 @@ def _calculated(config: SpeedConfig, calls: Sequence[Row], batch: int) -> Iterat
       }
 
 
-def _decoded(config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int) -> Iterator[Row]:
-  """An image's time, measured: encoder, prompt and all calls, with the blocks that random weights give."""
+def _decoded(
+  config: SpeedConfig, params: Any, strategies: Mapping[str, Any], batch: int
+) -> Iterator[Row]:
+  """An image's time, measured: encoder, prompt and all calls, with the blocks that random weights
+  give."""
   if not config.decodes:
     return
   model, inputs = model_of(config.model), _inputs(config, batch)
@@ -187,12 +213,17 @@ IMAGES = (
   Column('to greedy', 'to_greedy', '.2f', beside=rounds),
   Column('how', 'how'),
 )
-HOW = "calculated: calls at this mean block times a call's time; measured: a whole decode, random weights"
+HOW = (
+  "calculated: calls at this mean block times a call's time; measured: a whole decode, random"
+  ' weights'
+)
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
   """The three tables."""
-  calls, lengths, images = ([row for row in rows if row['table'] == name] for name in ('calls', 'length', 'images'))
+  calls, lengths, images = (
+    [row for row in rows if row['table'] == name] for name in ('calls', 'length', 'images')
+  )
   return '\n\n'.join([
     'A call:', calls_table(calls),
     "A call against the image's length:", table(lengths, LENGTHS),

@@ -28,7 +28,8 @@ from fastdec.quantized import quantized_kernel
 from fastdec.struct import Bound
 
 Row = dict[str, Any]
-TREE, TREE_WIDTHS = 'mc_sim_7b_63', range(16, 65)  # with fewer nodes it is a chain; it has 64 in all
+# with fewer nodes it is a chain; it has 64 in all
+TREE, TREE_WIDTHS = 'mc_sim_7b_63', range(16, 65)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ class SpeedConfig:
 
 @struct.pytree
 class ModelAlone:
-  """The model's part of a call: nodes in, the most likely token after each out, which the next call reads.
+  """The model's part of a call: nodes in, the most likely token after each out, which the next call
+  reads.
 
   There is no draft, no rule and no output; the cache keeps the root while it has room.
   """
@@ -75,18 +77,22 @@ class ModelAlone:
     tokens, cache = state
     hidden, _, cache = target.module.apply(target.params, tokens, self.topology.nodes, cache)
     has_room = cache.length + self.topology.n < cache.slots
-    return argmax(target.module.unembed(target.params, hidden)), cache.commit(None, has_room.astype(jnp.int32))
+    return argmax(target.module.unembed(target.params, hidden)), cache.commit(
+      None, has_room.astype(jnp.int32)
+    )
 
 
 def model_alone(calls: Calls, topology: Topology) -> Calls:
-  """The model's part of `calls`, alone, from what they have after the prompt; its state is (tokens [b, n], cache)."""
+  """The model's part of `calls`, alone, from what they have after the prompt; its state is (tokens
+  [b, n], cache)."""
   tokens = jnp.tile(calls.state.root[:, None], topology.n)
   cache = jax.tree.map(jnp.copy, calls.state.cache)  # the calls' own is overwritten in place
   return Calls(calls.target, ModelAlone(topology), (tokens, cache), calls.calls)
 
 
 def random_lm(model: LM, seed: int, dtype: str) -> Any:
-  """Random matrices, scales of one, no biases; each tensor is made in `dtype`, so that no other copy is ever there.
+  """Random matrices, scales of one, no biases; each tensor is made in `dtype`, so that no other
+  copy is ever there.
 
   In int8 they are those of float32, quantized one by one.
   """
@@ -100,10 +106,14 @@ def random_lm(model: LM, seed: int, dtype: str) -> Any:
     if path[-1].key in ('scale', 'bias'):
       return jnp.full(shape, path[-1].key == 'scale', wide)
     matrix = _matrix(key, shape, wide)
-    is_quantized = dtype == 'int8' and is_kernel(jax.tree_util.keystr(path, simple=True, separator='/'))
+    is_quantized = dtype == 'int8' and is_kernel(
+      jax.tree_util.keystr(path, simple=True, separator='/')
+    )
     return quantized_kernel(matrix) if is_quantized else matrix
 
-  return tree.unflatten(made(path, leaf.shape, key) for (path, leaf), key in zip(leaves, keys, strict=True))
+  return tree.unflatten(
+    made(path, leaf.shape, key) for (path, leaf), key in zip(leaves, keys, strict=True)
+  )
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
@@ -112,14 +122,17 @@ def _matrix(key: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
-  """One row a dtype and draft: those of `costs.measured`, the ratio to a chain of as many nodes, the share of the
-  bandwidth, and what the loop adds."""
+  """One row a dtype and draft: those of `costs.measured`, the ratio to a chain of as many nodes,
+  the share of the bandwidth, and what the loop adds."""
   return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
 
 
 def drafts_of(widths: Sequence[int]) -> dict[str, Topology]:
-  """What is timed, by the names of rows: greedy, a chain of each width, and a tree where there is one of that size."""
-  drafts = {'greedy': Topology.chain(1)} | {f'width {n}': Topology.chain(n) for n in widths if n > 1}
+  """What is timed, by the names of rows: greedy, a chain of each width, and a tree where there is
+  one of that size."""
+  drafts = {'greedy': Topology.chain(1)} | {
+    f'width {n}': Topology.chain(n) for n in widths if n > 1
+  }
   for n in widths:
     if n in TREE_WIDTHS:
       drafts[f'tree {n}'] = Topology.from_choices(medusa_choices(TREE)[: n - 1])
@@ -133,13 +146,16 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
   packed = Bound(model, pack(model, target.params)) if few else target
   drafts = drafts_of(config.widths)
   say(f'{dtype}: compiling and timing {len(drafts)} drafts')
-  prompts = np.random.default_rng(config.seed).integers(0, model.vocab_size, (config.batch, config.prompt), np.int32)
+  prompts = np.random.default_rng(config.seed).integers(
+    0, model.vocab_size, (config.batch, config.prompt), np.int32
+  )
   max_len = config.calls + max(config.widths) + 1
 
   def drafter(topology):
     return FreeDraft(topology) if topology.n > 1 else NoDraft()
 
-  # The prompt is read once, with room for the widest: none of these drafters has a state of its own.
+  # The prompt is read once, with room for the widest: none of these drafters has a state of its
+  # own.
   widest = Topology.chain(max(one.n for one in drafts.values()))
   begun = Calls.after_prompt(target, drafter(widest), prompts, max_len, config.calls)
   loops, bare = {}, {}
@@ -148,20 +164,31 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
     if config.batch * topology.n <= few:
       forms[f'{name}, packed'] = packed
     for form, bound in forms.items():
-      loops[form] = Calls(bound, Drafted(drafter(topology)), jax.tree.map(jnp.copy, begun.state), config.calls)
+      loops[form] = Calls(
+        bound, Drafted(drafter(topology)), jax.tree.map(jnp.copy, begun.state), config.calls
+      )
       bare[f'bare {form}'] = model_alone(loops[form], topology)
   timings = measure(loops | bare, config.rounds)
   rows = figures(timings, loops, 'embedding' if config.model.tied else 'output')
   return [
-    {'dtype': dtype, 'batch': config.batch, **row, **_beside(row['variant'], row['to_floor'], timings, config)}
+    {
+      'dtype': dtype,
+      'batch': config.batch,
+      **row,
+      **_beside(row['variant'], row['to_floor'], timings, config),
+    }
     for row in rows
   ]
 
 
-def _beside(variant: str, to_floor: float, timings: Mapping[str, Timing], config: SpeedConfig) -> Row:
-  """The ratio to a chain, the share of the bandwidth that a call reaches, and by how much it exceeds the bare one,
-  round by round."""
-  own, bare, chain = (timings[name] for name in (variant, f'bare {variant}', variant.replace('tree', 'width')))
+def _beside(
+  variant: str, to_floor: float, timings: Mapping[str, Timing], config: SpeedConfig
+) -> Row:
+  """The ratio to a chain, the share of the bandwidth that a call reaches, and by how much it
+  exceeds the bare one, round by round."""
+  own, bare, chain = (
+    timings[name] for name in (variant, f'bare {variant}', variant.replace('tree', 'width'))
+  )
   pairs = list(zip(own.seconds, bare.seconds, strict=True))
   return {
     'to_chain': 1 / own.speedup_over(chain),

@@ -1,4 +1,5 @@
-"""The same decoding on both sides, one prompt at a time: `experiments.generate_peer` times them in turn."""
+"""The same decoding on both sides, one prompt at a time: `experiments.generate_peer` times them in
+turn."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,8 @@ class PeerConfig:
 
 
 def load(folders: Mapping[str, str], dtype: str) -> dict[str, tuple[LM, Any]]:
-  """Our models by role, 'model' and perhaps 'draft', with their parameters; no token ends a text or is suppressed.
+  """Our models by role, 'model' and perhaps 'draft', with their parameters; no token ends a text or
+  is suppressed.
 
   Raises:
     UserError: a model that is not decoder-only, or a draft model of another vocabulary.
@@ -46,16 +48,22 @@ def load(folders: Mapping[str, str], dtype: str) -> dict[str, tuple[LM, Any]]:
   for role, folder in folders.items():
     model, params = fd.load(folder, dtype)
     if not isinstance(model, LM):
-      raise fd.UserError(f'{folder} holds a {type(model).__name__}: give a decoder-only model, such as a Llama')
+      raise fd.UserError(
+        f'{folder} holds a {type(model).__name__}: give a decoder-only model, such as a Llama'
+      )
     loaded[role] = LM(dataclasses.replace(model.config, eos_ids=(), suppressed_ids=())), params
   words = [model.vocab_size for model, _ in loaded.values()]
   if len(set(words)) > 1:
     sizes = f'the model has {words[0]} tokens and the draft model {words[1]}'
-    raise fd.UserError(f'{sizes}, and transformers drafts for the same vocabulary only: give another draft model')
+    raise fd.UserError(
+      f'{sizes}, and transformers drafts for the same vocabulary only: give another draft model'
+    )
   return loaded
 
 
-def ours(loaded: Mapping[str, tuple[LM, Any]], prompts: Prompts, config: PeerConfig) -> list[Variant]:
+def ours(
+  loaded: Mapping[str, tuple[LM, Any]], prompts: Prompts, config: PeerConfig
+) -> list[Variant]:
   """Greedy first, then what speeds it up."""
   target = loaded['model']
   strategies: dict[str, Any] = {'greedy': fd.Greedy()}
@@ -63,10 +71,14 @@ def ours(loaded: Mapping[str, tuple[LM, Any]], prompts: Prompts, config: PeerCon
     strategies['draft model'] = fd.Speculative(loaded['draft'], config.gamma)
   strategies['draft = target'] = fd.Speculative(target, config.gamma)
   strategies['prompt lookup'] = fd.PromptLookup(config.ngram, config.gamma + 1)
-  return [_our_variant(target, name, strategy, prompts, config) for name, strategy in strategies.items()]
+  return [
+    _our_variant(target, name, strategy, prompts, config) for name, strategy in strategies.items()
+  ]
 
 
-def _our_variant(target: tuple[Any, Any], name: str, strategy: Any, prompts: Prompts, config: PeerConfig) -> Variant:
+def _our_variant(
+  target: tuple[Any, Any], name: str, strategy: Any, prompts: Prompts, config: PeerConfig
+) -> Variant:
   def decoded(prompt: np.ndarray) -> fd.Decoded:
     return fd.decode(*target, prompt, strategy, max_len=config.tokens)
 
@@ -77,7 +89,11 @@ def _our_variant(target: tuple[Any, Any], name: str, strategy: Any, prompts: Pro
     texts = []
     for out in (decoded(prompt).checked() for prompt in prompts):
       reads_prompt = isinstance(strategy, fd.Speculative)  # the draft model does so too
-      texts.append(Written(out.tokens[0].tolist(), 1 + int(out.calls[0]), int(out.draft_calls[0]) + reads_prompt))
+      texts.append(
+        Written(
+          out.tokens[0].tolist(), 1 + int(out.calls[0]), int(out.draft_calls[0]) + reads_prompt
+        )
+      )
     return texts
 
   return Variant({'engine': OURS, 'strategy': name}, ids, write)
@@ -88,16 +104,25 @@ def theirs(folders: Mapping[str, str], prompts: Prompts, config: PeerConfig) -> 
   models = {role: huggingface_peer.load(folder, config.dtype) for role, folder in folders.items()}
   options: dict[str, dict[str, Any]] = {'greedy': {}}
   if 'draft' in models:
-    options['draft model'] = {'assistant_model': huggingface_peer.drafting(models['draft'], config.gamma)}
-  options['draft = target'] = {'assistant_model': huggingface_peer.drafting(models['model'], config.gamma)}
+    options['draft model'] = {
+      'assistant_model': huggingface_peer.drafting(models['draft'], config.gamma)
+    }
+  options['draft = target'] = {
+    'assistant_model': huggingface_peer.drafting(models['model'], config.gamma)
+  }
   options['prompt lookup'] = {
     'prompt_lookup_num_tokens': config.gamma,
     'max_matching_ngram_size': config.ngram,
   }
-  return [_their_variant(models['model'], name, chosen, prompts, config) for name, chosen in options.items()]
+  return [
+    _their_variant(models['model'], name, chosen, prompts, config)
+    for name, chosen in options.items()
+  ]
 
 
-def _their_variant(model: Any, name: str, options: Mapping[str, Any], prompts: Prompts, config: PeerConfig) -> Variant:
+def _their_variant(
+  model: Any, name: str, options: Mapping[str, Any], prompts: Prompts, config: PeerConfig
+) -> Variant:
   draft = [options['assistant_model']] if 'assistant_model' in options else []
 
   def decode(prompt: np.ndarray) -> list[int]:

@@ -1,4 +1,5 @@
-"""What a product costs in each form that it may have: `experiments.benchmark` with configs/products.py."""
+"""What a product costs in each form that it may have: `experiments.benchmark` with
+configs/products.py."""
 
 import dataclasses
 import functools
@@ -40,17 +41,24 @@ class SpeedConfig:
         raise UserError(f'dtypes={self.dtypes} is not possible: give some of {", ".join(DTYPES)}')
     for kernel in self.kernels:
       if len(kernel) < 2 or min(kernel) < 1:
-        raise UserError(f'a kernel of {kernel} is not possible: give the sizes of its outputs, and last of its inputs')
+        raise UserError(
+          f'a kernel of {kernel} is not possible: give the sizes of its outputs, and'
+          ' last of its inputs'
+        )
 
 
 def rows_first(x: Any, kernel: Any, wide: Any) -> Any:
   """x @ kernel^T."""
-  return jax.lax.dot_general(x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide)
+  return jax.lax.dot_general(
+    x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide
+  )
 
 
 def kernel_first(x: Any, kernel: Any, wide: Any) -> Any:
   """(kernel @ x^T)^T."""
-  y = jax.lax.dot_general(kernel, x, (((kernel.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide)
+  y = jax.lax.dot_general(
+    kernel, x, (((kernel.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide
+  )
   return jnp.moveaxis(y, -1, 0)
 
 
@@ -59,13 +67,20 @@ def axis_first(x: Any, kernel: Any, wide: Any) -> Any:
   return kernel_first(x, kernel[None], wide)[:, 0]
 
 
-FORMS: dict[str, Form] = {'rows first': rows_first, 'kernel first': kernel_first, 'axis first': axis_first}
+FORMS: dict[str, Form] = {
+  'rows first': rows_first,
+  'kernel first': kernel_first,
+  'axis first': axis_first,
+}
 COLUMNS = (
   Column('dtype', 'dtype'),
   Column('kernel', 'kernel'),
   Column('rows', 'rows'),
   *(Column(f'{name}, µs', name, '.0f') for name in FORMS),
-  *(Column(f'twice, {name}, µs', lambda row, name=name: row.get(f'twice, {name}'), '.0f') for name in FORMS),
+  *(
+    Column(f'twice, {name}, µs', lambda row, name=name: row.get(f'twice, {name}'), '.0f')
+    for name in FORMS
+  ),
   Column('chosen, µs', 'chosen', '.0f'),
   Column('to the fastest', 'to_fastest', '.2f'),
   Column('panels, µs', lambda row: row.get('panels'), '.0f'),
@@ -78,9 +93,9 @@ def twice(form: Form, x: Any, kernel: Any, wide: Any) -> Any:
 
 
 def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[Row]:
-  """One row a type, kernel and number of rows: microseconds a product in each form, the call that starts it included,
-  and the time of the chosen form over that of the fastest; panels beside, which kernels must be laid out in before, in
-  the types that have them."""
+  """One row a type, kernel and number of rows: microseconds a product in each form, the call that
+  starts it included, and the time of the chosen form over that of the fastest; panels beside, which
+  kernels must be laid out in before, in the types that have them."""
   rows = []
   for dtype in config.dtypes:
     for axes in config.kernels:
@@ -98,11 +113,18 @@ def _measure(config: SpeedConfig, dtype: str, axes: tuple[int, ...], count: int)
   functions = {name: _repeated(form, x, kernel, config.calls) for name, form in forms.items()}
   width = width_of(kernel)
   if width is not None:
-    functions['panels'] = _repeated(panel_product, x, packed(kernel, width), config.calls)  # as `fd.pack` makes them
+    # as `fd.pack` makes them
+    functions['panels'] = _repeated(panel_product, x, packed(kernel, width), config.calls)
   timings = measure(functions, config.rounds)
   fastest = {name: 1e6 * timing.spread[0] / config.calls for name, timing in timings.items()}
   ratio = fastest['chosen'] / min(fastest[name] for name in forms)
-  return {'dtype': dtype, 'kernel': ' x '.join(map(str, axes)), 'rows': count, **fastest, 'to_fastest': ratio}
+  return {
+    'dtype': dtype,
+    'kernel': ' x '.join(map(str, axes)),
+    'rows': count,
+    **fastest,
+    'to_fastest': ratio,
+  }
 
 
 def _repeated(form: Form, x: Any, kernel: Any, calls: int) -> Callable[[], Any]:

@@ -49,7 +49,10 @@ class SpeedConfig:
   def __post_init__(self) -> None:
     check_at_least(1, self, 'widths', 'heads_d_ff', 'source', 'calls', 'rounds', 'batch')
     if self.peer and isinstance(self.model, FConvConfig):
-      raise UserError('peer=True is not possible for an FConv, which CTranslate2 does not know: time a Transformer')
+      raise UserError(
+        'peer=True is not possible for an FConv, which CTranslate2 does not know:'
+        ' time a Transformer'
+      )
     if self.peer:
       ctranslate2_model.version()
 
@@ -59,17 +62,23 @@ def measure_speed(config: SpeedConfig, say: Callable[[str], None]) -> list[dict[
   return [row for dtype in config.dtypes for row in _measure_dtype(config, dtype, say)]
 
 
-def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _measure_dtype(
+  config: SpeedConfig, dtype: str, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
   model = model_of(dataclasses.replace(config.model, dtype=computing_in(dtype), eos_ids=()))
   target = Bound(model, random_params(model, config.seed, dtype))
   drafters: dict[str, Drafter] = {'greedy': NoDraft()}
   drafters |= {f'width {n}': FreeDraft(Topology.chain(n)) for n in config.widths if n > 1}
   for layout in ('separate', 'paper'):
-    heads = BlockwiseHeads(k=config.k, d_model=config.model.d_model, d_ff=config.heads_d_ff, layout=layout)
+    heads = BlockwiseHeads(
+      k=config.k, d_model=config.model.d_model, d_ff=config.heads_d_ff, layout=layout
+    )
     bound = Bound(heads, random_params(heads, config.seed + 1, dtype))
     drafters[f'k = {config.k}, {layout} heads'] = HeadsDrafter(bound, Topology.chain(config.k))
   say(f'{dtype}: compiling and timing {len(drafters)} variants')
-  source = np.random.default_rng(config.seed).integers(2, model.vocab_size, (config.batch, config.source), np.int32)
+  source = np.random.default_rng(config.seed).integers(
+    2, model.vocab_size, (config.batch, config.source), np.int32
+  )
   # One max_len for all, so that all caches have about the same slots.
   max_len = config.calls + max(config.widths, default=1) + 1
   is_packed = config.packed and rows_by_panels(dtype) > 0
@@ -80,7 +89,9 @@ def _measure_dtype(config: SpeedConfig, dtype: str, say: Callable[[str], None]) 
     if is_packed:
       if isinstance(drafter, HeadsDrafter):
         drafter = dataclasses.replace(drafter, heads=_packed(drafter.heads))
-      variants[f'{name}, packed'] = Calls.after_prompt(packed, drafter, source, max_len, config.calls)
+      variants[f'{name}, packed'] = Calls.after_prompt(
+        packed, drafter, source, max_len, config.calls
+      )
   peers = _peers(config, dtype, source) if config.peer else {}
   theirs = {name: peer.text for name, peer in peers.items()}
   theirs |= {f'{name}, begun': peer.begun for name, peer in peers.items()}
@@ -95,14 +106,16 @@ def _packed(bound: Bound) -> Bound:
 
 
 class _Peer(NamedTuple):
-  """Two functions of CTranslate2: one writes `calls` tokens after the first, one the first alone."""
+  """Two functions of CTranslate2: one writes `calls` tokens after the first, one the first
+  alone."""
 
   text: Callable[[], Any]
   begun: Callable[[], Any]
 
 
 def _peers(config: SpeedConfig, dtype: str, source: np.ndarray) -> dict[str, _Peer]:
-  """CTranslate2 with a model of the same sizes, by 1 thread and by all cores; nothing in types that it has not here."""
+  """CTranslate2 with a model of the same sizes, by 1 thread and by all cores; nothing in types that
+  it has not here."""
   import ctranslate2
 
   if dtype not in ctranslate2.get_supported_compute_types('cpu'):
@@ -118,7 +131,9 @@ def _peers(config: SpeedConfig, dtype: str, source: np.ndarray) -> dict[str, _Pe
   with tempfile.TemporaryDirectory() as folder:
     ctranslate2_model.write(folder, model, random_params(model, config.seed, 'float32'))
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
-      translator = ctranslate2.Translator(folder, device='cpu', compute_type=dtype, intra_threads=threads)
+      translator = ctranslate2.Translator(
+        folder, device='cpu', compute_type=dtype, intra_threads=threads
+      )
       name = f'CTranslate2 {ctranslate2_model.version()}, threads: {threads}'
       found[name] = _Peer(function(translator, config.calls + 1), function(translator, 1))
   return found
@@ -127,7 +142,10 @@ def _peers(config: SpeedConfig, dtype: str, source: np.ndarray) -> dict[str, _Pe
 def _peer_row(name: str, timings: Mapping[str, Timing], calls: int) -> Row:
   """A peer's step: what a text takes longer than its first token, over the tokens after that."""
   greedy = timings['greedy'].seconds
-  steps = [text - begun for text, begun in zip(timings[name].seconds, timings[f'{name}, begun'].seconds, strict=True)]
+  steps = [
+    text - begun
+    for text, begun in zip(timings[name].seconds, timings[f'{name}, begun'].seconds, strict=True)
+  ]
   ratios = [step / ours for step, ours in zip(steps, greedy, strict=True)]
   return {
     'variant': name,

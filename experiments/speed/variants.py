@@ -1,7 +1,8 @@
-"""Ways to decode, ours and other engines', compared: they write the same texts, are timed in turn, and become rows.
+"""Ways to decode, ours and other engines', compared: they write the same texts, are timed in turn,
+and become rows.
 
-An engine that is compared with is a module of its own (`ctranslate2_model`, `huggingface_peer`) that imports its
-package only when it is used.
+An engine that is compared with is a module of its own (`ctranslate2_model`, `huggingface_peer`)
+that imports its package only when it is used.
 """
 
 import dataclasses
@@ -21,7 +22,8 @@ Row = dict[str, Any]
 
 
 class Written(NamedTuple):
-  """A text, and the calls that it took, with those that read the prompt; 0 where calls are not counted."""
+  """A text, and the calls that it took, with those that read the prompt; 0 where calls are not
+  counted."""
 
   ids: list[int]
   target_calls: int = 0
@@ -35,8 +37,10 @@ class Variant:
   Attributes:
     names: what tells it from the others: columns of the table, such as engine and type of numbers.
     decode: what is timed; takes one of the inputs.
-    write: decodes all that is compared; its texts should be the first variant's. None: nothing is compared.
-    spins: its threads spin on for milliseconds after a call (OpenMP's do), which the next call would pay for.
+    write: decodes all that is compared; its texts should be the first variant's. None: nothing is
+      compared.
+    spins: its threads spin on for milliseconds after a call (OpenMP's do), which the next call
+      would pay for.
   """
 
   names: Mapping[str, Any]
@@ -59,8 +63,11 @@ class Compared:
   same: float | None
 
 
-def compare(variants: Sequence[Variant], rounds: int, inputs: Sequence[tuple] = ((),)) -> list[Compared]:
-  """Has every variant write its texts, then times all of them in turn; see `wallclock.measure` for the inputs."""
+def compare(
+  variants: Sequence[Variant], rounds: int, inputs: Sequence[tuple] = ((),)
+) -> list[Compared]:
+  """Has every variant write its texts, then times all of them in turn; see `wallclock.measure` for
+  the inputs."""
   with gate.at_work():
     texts = [variant.write() if variant.write else () for variant in variants]
     rests = {variant.name: REST for variant in variants if variant.spins}
@@ -74,10 +81,14 @@ def compare(variants: Sequence[Variant], rounds: int, inputs: Sequence[tuple] = 
 
 
 def publish(
-  rows: Sequence[Row], conditions: Row, tables: str, lines: pathlib.Path, page: pathlib.Path | None = None
+  rows: Sequence[Row],
+  conditions: Row,
+  tables: str,
+  lines: pathlib.Path,
+  page: pathlib.Path | None = None,
 ) -> None:
-  """Appends the rows, each a JSON line with all conditions, to `lines`; prints the tables with the conditions below,
-  and writes them to `page` too."""
+  """Appends the rows, each a JSON line with all conditions, to `lines`; prints the tables with the
+  conditions below, and writes them to `page` too."""
   for row in rows:
     append_row(lines, row | conditions)
   text = f'{tables}\n\n{"; ".join(f"{name} {value}" for name, value in conditions.items())}\n'

@@ -15,9 +15,11 @@ def accepted_shares(histogram: Sequence[int], most: int) -> list[float]:
 
 
 def counted(histogram: Sequence[int], most: int) -> str:
-  """Tokens per call and, where drafts are made, the share of calls that accepted one at each place; '' without calls.
+  """Tokens per call and, where drafts are made, the share of calls that accepted one at each place;
+  '' without calls.
 
-  The call that ends a text counts like the others, though what an end or max_len cuts off might have been accepted.
+  The call that ends a text counts like the others, though what an end or max_len cuts off might
+  have been accepted.
   """
   if not sum(histogram):
     return ''

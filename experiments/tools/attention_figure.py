@@ -1,4 +1,5 @@
-"""The picture of cross-attention: written tokens against source tokens, cut where the model's calls were."""
+"""The picture of cross-attention: written tokens against source tokens, cut where the model's calls
+were."""
 
 import itertools
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ def figure(
 ) -> Figure:
   """A panel for each matrix, in one scale of greys: source tokens across, written tokens down.
 
-  A line stands wherever a call of the model ended; a call has a colour, and its number at the right.
+  A line stands wherever a call of the model ended; a call has a colour, and its number at the
+  right.
 
   Args:
     weights: each row sums to 1.
@@ -41,7 +43,9 @@ def figure(
   across, down = (max(map(len, pieces)) * LETTER for pieces in (written, source))
   width = columns * (CELL * len(source) + 0.3) + across + 1.7  # the calls' names and the scale
   height = rows * (CELL * len(written) + 0.35) + down + 0.7
-  made = Figure(figsize=(max(width, 5.5), height), dpi=120, layout=ConstrainedLayoutEngine(wspace=0.03))
+  made = Figure(
+    figsize=(max(width, 5.5), height), dpi=120, layout=ConstrainedLayoutEngine(wspace=0.03)
+  )
   panels = made.subplots(rows, columns, squeeze=False).ravel()
   for axes in panels[len(names) :]:
     axes.axis('off')
@@ -56,7 +60,9 @@ def figure(
       axes.axhline(end - 0.5, color=VERMILION, linewidth=0.9)
     if i % columns == columns - 1 or i == len(names) - 1:
       _name_calls(axes, sizes)
-  made.colorbar(shades, ax=panels.tolist(), shrink=0.6, aspect=30, pad=0.02).ax.tick_params(labelsize=SMALL)
+  made.colorbar(shades, ax=panels.tolist(), shrink=0.6, aspect=30, pad=0.02).ax.tick_params(
+    labelsize=SMALL
+  )
   made.suptitle(title, fontsize=10, parse_math=False)
   return made
 
@@ -68,7 +74,8 @@ def _name_source(axes: Axes, source: Sequence[str]) -> None:
 def _name_written(axes: Axes, written: Sequence[str], sizes: Sequence[int]) -> None:
   axes.set_yticks(range(len(written)), written, fontsize=SMALL, parse_math=False)
   blocks = np.repeat(np.arange(len(sizes)), sizes).tolist()
-  for label, block in zip(axes.get_yticklabels(), blocks, strict=False):  # inner panels have no labels
+  # inner panels have no labels
+  for label, block in zip(axes.get_yticklabels(), blocks, strict=False):
     label.set_color(_colour(block))
 
 
@@ -84,5 +91,6 @@ def _name_calls(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def _colour(block: int) -> str:
-  """The colour of a block, a dark one so that small letters can be read; what came with the prompt is black."""
+  """The colour of a block, a dark one so that small letters can be read; what came with the prompt
+  is black."""
   return COLOURS[(block - 1) % 3] if block else 'black'

@@ -16,9 +16,11 @@ from fastdec.models.stacks import Attend
 def cross_attention(
   model: Model, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
 ) -> Float[Array, 'layers h t s']:
-  """How much each written token took from each source token, in each layer and head of the decoder: rows sum to 1.
+  """How much each written token took from each source token, in each layer and head of the decoder:
+  rows sum to 1.
 
-  One call over the whole output, given its beginning; row i belongs to the query that wrote token i.
+  One call over the whole output, given its beginning; row i belongs to the query that wrote token
+  i.
 
   Args:
     model: an encoder-decoder over text.
@@ -38,16 +40,21 @@ def check_translates(model: Model, name: str = 'the model') -> None:
   if model.start_id is None:
     raise UserError(f'{name} is decoder-only and looks at no source: give a model that translates')
   if model.fixed_length is not None:
-    raise UserError(f'{name} makes images, and its source has no tokens to name: give a model that translates')
+    raise UserError(
+      f'{name} makes images, and its source has no tokens to name: give a model that translates'
+    )
 
 
 def keeping(kept: list[Array]) -> Attend:
-  """What a model's `apply` takes as `across`: `attention.attend` that also appends its weights [b, h, n, s] to a list.
+  """What a model's `apply` takes as `across`: `attention.attend` that also appends its weights [b,
+  h, n, s] to a list.
 
   Weights kept under jit are to be returned from the same jit.
   """
 
-  def attend(q: Array, kv: Any, mask: Array, drop: Any = lambda weights: weights, **how: Any) -> Array:
+  def attend(
+    q: Array, kv: Any, mask: Array, drop: Any = lambda weights: weights, **how: Any
+  ) -> Array:
     weights = weights_of(q, kv.k, mask, **how)
     b, g, r, n, s = weights.shape
     kept.append(weights.reshape(b, g * r, n, s))
@@ -60,7 +67,8 @@ def keeping(kept: list[Array]) -> Attend:
 def _cross_attention(
   model: Any, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
 ) -> Float[Array, 'layers h t s']:
-  """`model` is one whose `apply` takes `across`, as those that translate do and the protocol does not ask."""
+  """`model` is one whose `apply` takes `across`, as those that translate do and the protocol does
+  not ask."""
   (t,), kept = tokens.shape, []
   fed = jnp.pad(tokens, (1, 0), constant_values=model.start_id)[None, :-1]
   cache = model.init_cache(params, model.encode(params, inputs[None]), 1, t)

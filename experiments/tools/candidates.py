@@ -1,7 +1,8 @@
 """What `experiments.tune` tries: strategies of several sizes, made of the drafters that there are.
 
-Of each family the longest draft comes first and the shortest next: where time is short, all families are tried before
-any in detail, and what is predicted of the sizes between rests on both (`fastdec.tuning.prediction`).
+Of each family the longest draft comes first and the shortest next: where time is short, all
+families are tried before any in detail, and what is predicted of the sizes between rests on both
+(`fastdec.tuning.prediction`).
 """
 
 import dataclasses
@@ -18,7 +19,8 @@ from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.heads.block import BlockNetwork
 from fastdec.struct import Bound
 
-DRAFTED = (8, 1, 4, 2, 6, 3)  # tokens drafted a call in a row, by a draft model or an autoregressive network
+# tokens drafted a call in a row, by a draft model or an autoregressive network
+DRAFTED = (8, 1, 4, 2, 6, 3)
 COPIED = (9, 2, 4)  # by lookup
 AUTHORS = (15, 5, 15)  # window, n-gram and guesses of lookahead: calls of 120 tokens
 AHEAD = ((5, 4, 4), (2, 3, 2))  # calls of 27 and of 8 tokens
@@ -57,11 +59,14 @@ def in_turn(families: Sequence[Family]) -> dict[str, Candidate]:
 def of_lookup(settings: Settings, sizes: Sizes) -> list[Family]:
   """Drafts copied from the text so far."""
   gammas = COPIED if sizes.gammas is None else sizes.gammas
-  return [{f'lookup gamma={n}': Candidate(fd.PromptLookup(k=n + 1, **_law(settings))) for n in gammas}]
+  return [
+    {f'lookup gamma={n}': Candidate(fd.PromptLookup(k=n + 1, **_law(settings))) for n in gammas}
+  ]
 
 
 def of_lookahead(settings: Settings) -> list[Family]:
-  """N-grams that the model has guessed before: the authors' sizes on a GPU, and sizes whose calls a CPU can bear."""
+  """N-grams that the model has guessed before: the authors' sizes on a GPU, and sizes whose calls a
+  CPU can bear."""
   sizes = AHEAD if jax.default_backend() == 'cpu' else (AUTHORS, *AHEAD)
   found = {}
   for window, ngram, guesses in sizes:
@@ -74,7 +79,9 @@ def of_draft(settings: Settings, sizes: Sizes, draft: Any) -> list[Family]:
   """A smaller model drafts."""
   gammas = DRAFTED if sizes.gammas is None else sizes.gammas
   chains = {
-    f'draft gamma={n}': Candidate(fd.Speculative(draft, n, same_ids=True, **_law(settings)), settings.draft)
+    f'draft gamma={n}': Candidate(
+      fd.Speculative(draft, n, same_ids=True, **_law(settings)), settings.draft
+    )
     for n in gammas
   }
   return [chains]
@@ -95,7 +102,9 @@ def of_network(settings: Settings, sizes: Sizes, network: Any) -> list[Family]:
       chains[f'draft head gamma={n}'] = fd.Eagle(network, n, **_law(settings))
     for n, depth in itertools.product(nodes, LEVELS):
       if n > depth:
-        trees[f'draft head gamma={depth} nodes={n}'] = fd.Eagle(network, depth, WIDTH, n, **_law(settings))
+        trees[f'draft head gamma={depth} nodes={n}'] = fd.Eagle(
+          network, depth, WIDTH, n, **_law(settings)
+        )
   return [_of_part(family, settings.draft_head) for family in (chains, trees)]
 
 
@@ -113,26 +122,34 @@ def of_heads(
   chains, trees, relaxed = {}, {}, {}
   for n in _from_longest(sizes.gammas or DRAFTED, most, with_most=sizes.gammas is None):
     chains[f'heads gamma={n}'] = fd.Blockwise(heads, n + 1, rule)
-  for n in _from_longest([n - 1 for n in sizes.nodes or TREES], len(tree), with_most=sizes.nodes is None):
+  for n in _from_longest(
+    [n - 1 for n in sizes.nodes or TREES], len(tree), with_most=sizes.nodes is None
+  ):
     trees[f'heads nodes={n + 1}'] = fd.Medusa(heads, [list(path) for path in tree[:n]], rule)
   if is_relaxed and not settings.temperature:
     for n in (2, 3):
       relaxed[f'heads gamma={most} top-{n}'] = fd.Blockwise(heads, rule=fd.TopN(n))
   if is_relaxed and tree:
     typical = fd.Typical(temperature=settings.temperature or 1.0)
-    relaxed['heads typical'] = fd.Medusa(heads, [list(path) for path in tree[: max(TREES) - 1]], typical)
+    relaxed['heads typical'] = fd.Medusa(
+      heads, [list(path) for path in tree[: max(TREES) - 1]], typical
+    )
   return [_of_part(family, settings.heads) for family in (chains, trees, relaxed)]
 
 
-def tree_of(target: Bound, heads: Any, prompts: Sequence[Sequence[int]], max_len: int, nodes: int) -> list[list[int]]:
-  """Paths of ranks in the order in which they pay for these heads, on what the model writes; [] if none ever does."""
+def tree_of(
+  target: Bound, heads: Any, prompts: Sequence[Sequence[int]], max_len: int, nodes: int
+) -> list[list[int]]:
+  """Paths of ranks in the order in which they pay for these heads, on what the model writes; [] if
+  none ever does."""
   some = list(prompts)[:CALIBRATED]
   found = calibrate(target, Bound(*heads), some, nodes, max_len, min(16, len(some)))
   return [list(path) for path in found.tree.choices]
 
 
 def whole_tree(choices: str) -> list[list[int]]:
-  """--choices in an order of which every beginning is a tree: its own where that is one, else by depth."""
+  """--choices in an order of which every beginning is a tree: its own where that is one, else by
+  depth."""
   paths = fd.medusa_choices(choices)
   known: set[tuple[int, ...]] = {()}
   for path in paths:

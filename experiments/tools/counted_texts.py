@@ -1,4 +1,5 @@
-"""The texts that n-grams or words are counted in: lines of a file, or what `experiments.generate` has written."""
+"""The texts that n-grams or words are counted in: lines of a file, or what `experiments.generate`
+has written."""
 
 import pathlib
 from collections.abc import Sequence
@@ -19,7 +20,11 @@ def texts_of(files: Sequence[pathlib.Path]) -> list[str]:
   found = []
   for file in files:
     lines = read_lines(file, 'a text')
-    found += [_output(file, i, line) for i, line in enumerate(lines, 1)] if file.suffix == '.jsonl' else lines
+    found += (
+      [_output(file, i, line) for i, line in enumerate(lines, 1)]
+      if file.suffix == '.jsonl'
+      else lines
+    )
   return found
 
 
@@ -30,5 +35,8 @@ def _output(file: pathlib.Path, number: int, line: str) -> str:
   except (ValueError, KeyError, TypeError):
     text = None
   if not isinstance(text, str):
-    raise UserError(f'line {number} of {file} is no output of experiments.generate: give its --output, or a .txt file')
+    raise UserError(
+      f'line {number} of {file} is no output of experiments.generate: give its'
+      ' --output, or a .txt file'
+    )
   return text

@@ -48,8 +48,9 @@ class Language:
     """What configs and tokenizers say, the prompts being all right for it.
 
     Raises:
-      UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long; a draft model that
-        reads text otherwise, or not as far; heads of another model, or a tree that they cannot fill.
+      UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long;
+        a draft model that reads text otherwise, or not as far; heads of another model, or a tree
+        that they cannot fill.
     """
     target = folders.open(settings.model, settings.dtype)
     opened = {settings.model: target}
@@ -83,10 +84,13 @@ class Language:
 
   @functools.cached_property
   def tuned(self) -> fd.Tuned | None:
-    """What was tuned for the model, its heads or draft read; None where the settings do not ask for it."""
+    """What was tuned for the model, its heads or draft read; None where the settings do not ask for
+    it."""
     if self.settings.strategy is None:
       return None
-    return fd.load_tuned(self.settings.model, file=tuned_file(self.settings.strategy), prepare=packed)
+    return fd.load_tuned(
+      self.settings.model, file=tuned_file(self.settings.strategy), prepare=packed
+    )
 
   @functools.cached_property
   def pool(self) -> fd.NGramPool | None:
@@ -94,7 +98,8 @@ class Language:
     return None if self.settings.pool is None else fd.load_pool(self.settings.pool)
 
   def drafter(self) -> tuple[Any, Any, Any]:
-    """The draft model, the heads and the draft network that the settings name, as (module, params); None for others."""
+    """The draft model, the heads and the draft network that the settings name, as (module, params);
+    None for others."""
     settings, (draft, heads, network) = self.settings, (None, None, None)
     if settings.draft is not None:
       folder = self.opened[settings.draft]
@@ -108,18 +113,21 @@ class Language:
     return draft, heads, network
 
   def check(self, prompts: Sequence[str]) -> None:
-    """Raises UserError, naming the first, where prompts are empty, too long, or hold what the model does not know."""
+    """Raises UserError, naming the first, where prompts are empty, too long, or hold what the model
+    does not know."""
     limit = self.model.max_positions
     for i, prompt in enumerate(prompts):
       ids = self.ids(prompt)
       name = 'the prompt' if len(prompts) == 1 else f'prompt {i + 1}'
       if not prompt.strip() or not ids:
         raise UserError(f'{name} is empty: give some text to go on from')
-      after = 1 if self.is_translator else len(ids)  # positions of the decoder before the first token
+      # positions of the decoder before the first token
+      after = 1 if self.is_translator else len(ids)
       if limit is not None and max(len(ids), after + self.settings.max_len - 1) > limit:
         given = f'{name} has {len(ids)} tokens'
         raise UserError(
-          f"{given}, which with --max_len={self.settings.max_len} exceeds the model's {limit} positions: "
+          f"{given}, which with --max_len={self.settings.max_len} exceeds the model's {limit}"
+          ' positions: '
           'shorten it, or lower --max_len'
         )
       check_ids(f"{name}'s tokens", np.array([ids]), source_words(self.model))
@@ -161,12 +169,14 @@ class Generator(Language):
 
 
 def check_heads(model: Any, heads: Any, settings: Settings) -> None:
-  """Raises UserError where heads, whose parameters are unread, cannot draft for the model what is asked for."""
+  """Raises UserError where heads, whose parameters are unread, cannot draft for the model what is
+  asked for."""
   trunk = model.model if isinstance(model, Transformed) else model
   hidden, root = jnp.zeros((1, trunk.config.d_model)), jnp.zeros(1, jnp.int32)
 
   def drafted(trunk_params: Any, head_params: Any) -> Any:
-    strategy = strategy_of(settings, None, (heads, head_params))  # in here, because it cuts the heads that it needs
+    # in here, because it cuts the heads that it needs
+    strategy = strategy_of(settings, None, (heads, head_params))
     return strategy.drafter.propose(Bound(trunk, trunk_params), hidden, root, None)[0].tokens
 
   key = jax.random.key(0)
@@ -177,11 +187,15 @@ def check_same_ids(tokenizer: Any, other: Any, settings: Settings) -> None:
   """Raises UserError where the ids that both tokenizers have do not all mean the same."""
   sources = [one.source.words for one in (tokenizer, other) if hasattr(one, 'source')]
   if len(sources) == 2 and sources[0] != sources[1]:
-    raise UserError(f'{settings.draft} reads other source words than {settings.model}: give one with its dictionaries')
+    raise UserError(
+      f'{settings.draft} reads other source words than {settings.model}: give one'
+      ' with its dictionaries'
+    )
   for token in range(min(tokenizer.vocab_size, other.vocab_size)):
     here, there = (one.decode([token]) for one in (tokenizer, other))
     if here != there and {here, there} != {'', UNKNOWN}:
       raise UserError(
-        f'{settings.draft} has {other.vocab_size} tokens and {settings.model} {tokenizer.vocab_size}, of which number'
+        f'{settings.draft} has {other.vocab_size} tokens and {settings.model}'
+        f' {tokenizer.vocab_size}, of which number'
         f' {token} is {there!r} and {here!r}: give a draft model with the same tokenizer'
       )

@@ -1,4 +1,5 @@
-"""What generated text depends on: the flags of `experiments.generate`, checked against each other."""
+"""What generated text depends on: the flags of `experiments.generate`, checked against each
+other."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +12,8 @@ from fastdec.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What the text depends on, prompts and folders' contents aside; fields are the flags of `experiments.generate`."""
+  """What the text depends on, prompts and folders' contents aside; fields are the flags of
+  `experiments.generate`."""
 
   model: str
   draft: str | None = None
@@ -33,38 +35,71 @@ class Settings:
   pool: str | None = None
 
   def __post_init__(self) -> None:
-    drafters = {'draft': self.draft, 'lookup': self.lookup or None, 'heads': self.heads, 'medusa': self.medusa}
-    drafters |= {'draft-head': self.draft_head, 'strategy': self.strategy, 'lookahead': self.lookahead or None}
+    drafters = {
+      'draft': self.draft,
+      'lookup': self.lookup or None,
+      'heads': self.heads,
+      'medusa': self.medusa,
+    }
+    drafters |= {
+      'draft-head': self.draft_head,
+      'strategy': self.strategy,
+      'lookahead': self.lookahead or None,
+    }
     given = [f'--{name}' for name, value in drafters.items() if value is not None]
     if len(given) > 1:
       raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
     if self.choices is not None and self.medusa is None:
-      raise UserError(f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too')
-    if self.nodes is not None and self.draft_head is None:
-      raise UserError(f'--nodes={self.nodes} is about the tree of a draft network: give --draft-head=folder too')
-    if self.pool is not None and not (self.lookup or self.lookahead):
-      raise UserError(f'--pool={self.pool} has guesses for text that is drafted from: give --lookahead or --lookup too')
-    if self.gamma is not None and self.lookahead:
-      raise UserError(f'--gamma={self.gamma} is about a chain, and --lookahead guesses n-grams: leave it out')
-    if self.gamma is not None and self.medusa is not None:
-      raise UserError(f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead')
-    if self.strategy is not None and (self.gamma is not None or self.temperature or self.top_k or self.top_p != 1):
       raise UserError(
-        f'--strategy={self.strategy} has its own --gamma, --temperature, --top_k and --top_p: leave them out'
+        f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too'
+      )
+    if self.nodes is not None and self.draft_head is None:
+      raise UserError(
+        f'--nodes={self.nodes} is about the tree of a draft network: give --draft-head=folder too'
+      )
+    if self.pool is not None and not (self.lookup or self.lookahead):
+      raise UserError(
+        f'--pool={self.pool} has guesses for text that is drafted from: give'
+        ' --lookahead or --lookup too'
+      )
+    if self.gamma is not None and self.lookahead:
+      raise UserError(
+        f'--gamma={self.gamma} is about a chain, and --lookahead guesses n-grams: leave it out'
+      )
+    if self.gamma is not None and self.medusa is not None:
+      raise UserError(
+        f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead'
+      )
+    if self.strategy is not None and (
+      self.gamma is not None or self.temperature or self.top_k or self.top_p != 1
+    ):
+      raise UserError(
+        f'--strategy={self.strategy} has its own --gamma, --temperature, --top_k and --top_p: leave'
+        ' them out'
       )
     if self.strategy is not None and self.dtype is not None:
-      raise UserError(f'--strategy={self.strategy} has its own type of numbers: leave out --dtype={self.dtype}')
+      raise UserError(
+        f'--strategy={self.strategy} has its own type of numbers: leave out --dtype={self.dtype}'
+      )
     if self.gamma is not None and not given:
-      raise UserError(f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or another drafter too')
+      raise UserError(
+        f'--gamma={self.gamma} is about drafts: give --draft=folder, --lookup or'
+        ' another drafter too'
+      )
     if self.temperature != 0:
       _ = self.sampling  # refuses laws that are none
     if not self.samples and (self.top_k, self.top_p) != (0, 1.0):
-      remedy = 'give --temperature=1 too' if self.medusa is None else '--medusa does not sample, so leave them out'
+      remedy = (
+        'give --temperature=1 too'
+        if self.medusa is None
+        else ('--medusa does not sample, so leave them out')
+      )
       raise UserError(f'--top_k={self.top_k} and --top_p={self.top_p} are about sampling: {remedy}')
 
   @property
   def samples(self) -> bool:
-    """Whether tokens are drawn. Medusa's are not: at a temperature above 0 it accepts what is typical."""
+    """Whether tokens are drawn. Medusa's are not: at a temperature above 0 it accepts what is
+    typical."""
     return self.temperature != 0 and self.medusa is None
 
   @property
@@ -90,4 +125,7 @@ class Settings:
     """What to say at the end of text that is not the model's own."""
     if self.temperature == 0 or self.samples:
       return []
-    return [f'not lossless: drafts were accepted where typical at temperature {self.temperature:g} (Typical)']
+    return [
+      f'not lossless: drafts were accepted where typical at temperature {self.temperature:g}'
+      ' (Typical)'
+    ]

@@ -7,7 +7,8 @@ from fastdec.files import parse_json
 
 
 def read_prompts(path: pathlib.Path) -> list[str]:
-  """The prompts of a file: its lines, or of a .jsonl file, whose prompts may have several lines, each "prompt".
+  """The prompts of a file: its lines, or of a .jsonl file, whose prompts may have several lines,
+  each "prompt".
 
   Raises:
     UserError: as `read_lines`, or a line that has no prompt.
@@ -22,7 +23,9 @@ def read_prompts(path: pathlib.Path) -> list[str]:
     except (ValueError, KeyError, TypeError):
       prompt = None
     if not isinstance(prompt, str) or not prompt.strip():
-      raise UserError(f'line {i} of {path} has no prompt: give {{"prompt": "..."}} on each line, or a .txt file')
+      raise UserError(
+        f'line {i} of {path} has no prompt: give {{"prompt": "..."}} on each line, or a .txt file'
+      )
     found.append(prompt)
   return found
 
@@ -37,7 +40,9 @@ def read_lines(path: pathlib.Path, what: str = 'a prompt') -> list[str]:
     data = path.read_bytes()
     text = data.decode()
   except OSError as error:
-    raise UserError(f'cannot read {path} ({error.strerror}): give a text file with {what} on each line') from None
+    raise UserError(
+      f'cannot read {path} ({error.strerror}): give a text file with {what} on each line'
+    ) from None
   except UnicodeDecodeError as error:
     line = data[: error.start].count(b'\n') + 1
     raise UserError(f'line {line} of {path} is not UTF-8: convert the text') from None

@@ -1,4 +1,5 @@
-"""The picture of masks: a square for each token and each slot of the cache, filled where the token sees it."""
+"""The picture of masks: a square for each token and each slot of the cache, filled where the token
+sees it."""
 
 from collections.abc import Sequence
 
@@ -20,15 +21,29 @@ COLUMNS = 4
 def figure(masks: Sequence[Mask]) -> Figure:
   """A panel for each, and what its colours mean in the last."""
   rows = len(masks) // COLUMNS + 1
-  made = Figure(figsize=(13, 2.7 * rows), dpi=100, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.08))
+  made = Figure(
+    figsize=(13, 2.7 * rows), dpi=100, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.08)
+  )
   panels = made.subplots(rows, COLUMNS).ravel()
   for axes, mask in zip(panels, masks, strict=False):
     _draw(axes, mask)
   for axes in panels[len(masks) :]:
     axes.axis('off')
-  meanings = [Patch(color=COMMITTED), Patch(color=NODE), Patch(color=HIDDEN), Line2D([], [], color='black')]
-  names = ['sees it, committed before', 'sees it, written by this call', 'does not see it', 'a block begins']
-  panels[-1].legend(meanings, names, loc='center', frameon=False, title='a row is a token, a column a slot')
+  meanings = [
+    Patch(color=COMMITTED),
+    Patch(color=NODE),
+    Patch(color=HIDDEN),
+    Line2D([], [], color='black'),
+  ]
+  names = [
+    'sees it, committed before',
+    'sees it, written by this call',
+    'does not see it',
+    'a block begins',
+  ]
+  panels[-1].legend(
+    meanings, names, loc='center', frameon=False, title='a row is a token, a column a slot'
+  )
   return made
 
 

@@ -1,4 +1,5 @@
-"""What a token sees in one call of a model, kind by kind, worked out by the functions that decode with it."""
+"""What a token sees in one call of a model, kind by kind, worked out by the functions that decode
+with it."""
 
 import dataclasses
 
@@ -19,8 +20,10 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 
 TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0]]).nodes
 TREE_NAMES = ('root', 'a', 'b', 'aa', 'ab', 'ba')
-LAWS = (((0.7, 0.3), (0.9, 0.1)), ((0.5, 0.5), (0.6, 0.4)), ((0.5, 0.5), (0.5, 0.5)))  # behind the nodes of frontiers
-BLOCK, WINDOW, WIDTH = 3, 4, 3  # of local attention, of the sliding window, of the convolution's kernel
+# behind the nodes of frontiers
+LAWS = (((0.7, 0.3), (0.9, 0.1)), ((0.5, 0.5), (0.6, 0.4)), ((0.5, 0.5), (0.5, 0.5)))
+# of local attention, of the sliding window, of the convolution's kernel
+BLOCK, WINDOW, WIDTH = 3, 4, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +40,30 @@ class Mask:
 
 def every_mask() -> list[Mask]:
   """One of each kind."""
-  return [_prompt(), _chain(), _padding(), _tree(), _window(), _local(), _convolution(), _lookahead(), *_drafts()]
+  return [
+    _prompt(),
+    _chain(),
+    _padding(),
+    _tree(),
+    _window(),
+    _local(),
+    _convolution(),
+    _lookahead(),
+    *_drafts(),
+  ]
 
 
 def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
   """The mask over a cache in which the nodes stand behind `length` committed positions."""
   slots = sees.shape[-1]
   empty = ('',) * (slots - length - len(rows))
-  return Mask(title, np.asarray(sees[0]), rows, (*_positions(0, length), *rows, *empty), np.arange(slots) < length)
+  return Mask(
+    title,
+    np.asarray(sees[0]),
+    rows,
+    (*_positions(0, length), *rows, *empty),
+    np.arange(slots) < length,
+  )
 
 
 def _prompt() -> Mask:
@@ -59,7 +78,9 @@ def _chain() -> Mask:
 
 def _padding() -> Mask:
   """The memory's mask, by an encoder of no size worth mentioning."""
-  model = Transformer(TransformerConfig(vocab_size=4, d_model=2, d_ff=1, heads=1, encoder_layers=1, decoder_layers=1))
+  model = Transformer(
+    TransformerConfig(vocab_size=4, d_model=2, d_ff=1, heads=1, encoder_layers=1, decoder_layers=1)
+  )
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), jax.eval_shape(model.init, jax.random.key(0)))
   ids = np.where(np.arange(8) < np.array([[8], [3], [5], [6]]), 2, model.pad_id)
   sees = np.asarray(model.encode(params, jnp.asarray(ids, jnp.int32)).mask)
@@ -73,7 +94,9 @@ def _tree() -> Mask:
 
 def _window() -> Mask:
   length, slots = jnp.array([5]), 11
-  sees = attention.node_mask(TREE, length, slots) & attention.node_window(TREE, length, slots, WINDOW)
+  sees = attention.node_mask(TREE, length, slots) & attention.node_window(
+    TREE, length, slots, WINDOW
+  )
   return _over_slots(f'sliding window of {WINDOW}: tree after 5', sees, TREE_NAMES, 5)
 
 
@@ -91,16 +114,24 @@ def _local() -> Mask:
 
 
 def _convolution() -> Mask:
-  """Not a mask but the slots that are read; those of `cache.conv`, where only the last ones are kept."""
+  """Not a mask but the slots that are read; those of `cache.conv`, where only the last ones are
+  kept."""
   n, past = len(TREE_NAMES), WIDTH - 1
   sees = np.zeros((n, past + n), bool)
   np.put_along_axis(sees, np.asarray(convolution.reads(TREE, WIDTH)), True, axis=1)
   columns = (*_positions(3 - past, 3), *TREE_NAMES)
-  return Mask(f'convolution of width {WIDTH}: tree after 3', sees, TREE_NAMES, columns, np.arange(past + n) < past)
+  return Mask(
+    f'convolution of width {WIDTH}: tree after 3',
+    sees,
+    TREE_NAMES,
+    columns,
+    np.arange(past + n) < past,
+  )
 
 
 def _lookahead() -> Mask:
-  """A window of 2 rows and 3 columns, and the guesses b c and b d: the second b is never accepted."""
+  """A window of 2 rows and 3 columns, and the guesses b c and b d: the second b is never
+  accepted."""
   chains, known = jnp.array([[[1, 2], [1, 3]]]), jnp.ones((1, 2), bool)
   nodes = LookaheadDrafter(window=3, ngram=3, guesses=2).tree_of(merge(chains, known)).nodes
   names = ('root', '0,1', '0,2', '1,0', '1,1', '1,2', 'b', 'bc', '(b)', 'bd')
@@ -119,20 +150,27 @@ def _eagle_chain() -> Mask:
 
 
 def _eagle_tree() -> Mask:
-  """One frontier is read after another. A name is that of the parent, and how likely the node was among siblings."""
+  """One frontier is read after another. A name is that of the parent, and how likely the node was
+  among siblings."""
   width, nodes, length, slots = 2, 8, jnp.array([4]), 10
   tree = growing.start(jnp.log(jnp.array([[0.6, 0.4]])), width, nodes)
   before, names, rows = [''], [], []
   for level in range(3):
-    before = [before[i] + 'ab'[rank] for i, rank in zip(tree.origin[0], tree.tokens[0], strict=True)]
+    before = [
+      before[i] + 'ab'[rank] for i, rank in zip(tree.origin[0], tree.tokens[0], strict=True)
+    ]
     names += before
     rows.append(frontier_mask(tree.sees, length, slots))
     tree = growing.advance(tree, jnp.log(jnp.array([LAWS[level]])))
-  return _over_slots('EAGLE: a tree that grows, after 4', jnp.concatenate(rows, axis=1), tuple(names), 4)
+  return _over_slots(
+    'EAGLE: a tree that grows, after 4', jnp.concatenate(rows, axis=1), tuple(names), 4
+  )
 
 
 def _block() -> Mask:
-  return _over_slots('a block of 5 after 4', block_mask(jnp.array([4]), 4, 10), ('root', '?', '?', '?'), 4)
+  return _over_slots(
+    'a block of 5 after 4', block_mask(jnp.array([4]), 4, 10), ('root', '?', '?', '?'), 4
+  )
 
 
 def _positions(start: int, end: int) -> tuple[str, ...]:

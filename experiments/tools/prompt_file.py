@@ -36,15 +36,23 @@ LOGGED = 30  # seconds between lines for those who have no bar
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """A file of JSON lines that grows by whole lines, and beside it the settings that it was made with."""
+  """A file of JSON lines that grows by whole lines, and beside it the settings that it was made
+  with."""
 
   path: pathlib.Path
   record: dict[str, Any]
   total: int
 
   @classmethod
-  def of(cls, path: pathlib.Path, settings: Settings, prompts: Sequence[str], opened: Mapping[str, Folder]) -> 'Output':
-    """The file that these settings and prompts make; `opened` has the folders that the settings name.
+  def of(
+    cls,
+    path: pathlib.Path,
+    settings: Settings,
+    prompts: Sequence[str],
+    opened: Mapping[str, Folder],
+  ) -> 'Output':
+    """The file that these settings and prompts make; `opened` has the folders that the settings
+    name.
 
     Raises:
       UserError: the file is there, of other settings or of none.
@@ -58,9 +66,13 @@ class Output:
     if settings.draft_head is not None:
       record['draft_head'] = draft_content(settings.draft_head)
     if settings.strategy is not None:
-      tuned = read_json(pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME))
+      tuned = read_json(
+        pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME)
+      )
       dtype = figures_of(tuned).get('dtype')
-      record['strategy'] = _hash(json.dumps([tuned.get('strategy'), tuned.get('part'), *([dtype] if dtype else [])]))
+      record['strategy'] = _hash(
+        json.dumps([tuned.get('strategy'), tuned.get('part'), *([dtype] if dtype else [])])
+      )
     if settings.pool is not None:
       record['pool'] = hashlib.sha256(pathlib.Path(settings.pool).read_bytes()).hexdigest()[:16]
     if settings.choices is not None:
@@ -75,17 +87,22 @@ class Output:
 
   @contextlib.contextmanager
   def open(self) -> Iterator[IO[bytes]]:
-    """The file to add to, for this process alone, its settings on the disk, a line that was cut short taken away."""
+    """The file to add to, for this process alone, its settings on the disk, a line that was cut
+    short taken away."""
     try:
       self.path.parent.mkdir(parents=True, exist_ok=True)
       file = open(self.path, 'a+b', buffering=0)  # noqa: SIM115
     except OSError as error:
-      raise UserError(f'cannot write {self.path} ({error.strerror}): give another --output') from None
+      raise UserError(
+        f'cannot write {self.path} ({error.strerror}): give another --output'
+      ) from None
     with file:
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
-        raise UserError(f'another process writes {self.path}: wait for it, or give another --output') from None
+        raise UserError(
+          f'another process writes {self.path}: wait for it, or give another --output'
+        ) from None
       self._check()  # again: another process may have been here
       write_json(self.settings_path, self.record)
       file.truncate(len(self._whole_lines()))
@@ -100,7 +117,9 @@ class Output:
       except (ValueError, KeyError, TypeError):
         index = None
       if not isinstance(index, int) or not 0 <= index < self.total or index in found:
-        raise UserError(f'line {i + 1} of {self.path} is damaged: take it out to have it made again')
+        raise UserError(
+          f'line {i + 1} of {self.path} is damaged: take it out to have it made again'
+        )
       found[index] = line
     return found
 
@@ -123,24 +142,41 @@ class Output:
     except (OSError, ValueError):
       before = None
     if not isinstance(before, dict):
-      raise UserError(f'{self.path} is there, without its settings beside it: give another --output')
+      raise UserError(
+        f'{self.path} is there, without its settings beside it: give another --output'
+      )
     changed = [name for name in self.record | before if before.get(name) != self.record.get(name)]
     if changed:
-      raise UserError(f'{self.path} was made with other settings ({", ".join(changed)}): give another --output')
+      raise UserError(
+        f'{self.path} was made with other settings ({", ".join(changed)}): give another --output'
+      )
 
 
-def write(console: Console, output: Output, generator: Generator, prompts: Sequence[str], rows: int) -> None:
-  """Generates what is missing, sorted by length, `rows` prompts at once; a prompt draws the same whenever it comes."""
+def write(
+  console: Console, output: Output, generator: Generator, prompts: Sequence[str], rows: int
+) -> None:
+  """Generates what is missing, sorted by length, `rows` prompts at once; a prompt draws the same
+  whenever it comes."""
   with output.open() as file, Progress(len(prompts), 'prompt') as progress:
     done = output.done()
     todo = [index for index in range(len(prompts)) if index not in done]
     progress.reset(len(done))
     sources = [np.array(generator.ids(prompts[index]), np.int32) for index in todo]
-    keys = row_keys(jax.random.key(generator.settings.seed), len(prompts))[np.array(todo, int)] if todo else None
+    keys = (
+      row_keys(jax.random.key(generator.settings.seed), len(prompts))[np.array(todo, int)]
+      if todo
+      else None
+    )
     since = logged = time.monotonic()
     tokens = 0
     for finished in decode_each(
-      generator.model, generator.params, sources, generator.strategy, generator.settings.max_len, rows, keys
+      generator.model,
+      generator.params,
+      sources,
+      generator.strategy,
+      generator.settings.max_len,
+      rows,
+      keys,
     ):
       ends = [
         (todo[int(i)], jax.tree.map(lambda x, row=row: x[row], finished.decoded.checked()))
@@ -171,7 +207,13 @@ def _hash(text: str) -> str:
 def _line(generator: Generator, index: int, prompt: str, decoded: Any) -> bytes:
   ids = decoded.tokens[: int(decoded.lengths)].tolist()
   blocks = np.bincount(decoded.block_sizes[: int(decoded.calls)], minlength=1)[1:].tolist()
-  record = {'index': index, 'prompt': prompt, 'text': generator.text(prompt, ids), 'tokens': len(ids), 'blocks': blocks}
+  record = {
+    'index': index,
+    'prompt': prompt,
+    'text': generator.text(prompt, ids),
+    'tokens': len(ids),
+    'blocks': blocks,
+  }
   return json.dumps(record, ensure_ascii=False).encode() + b'\n'
 
 
@@ -191,4 +233,6 @@ def _append(output: Output, file: IO[bytes], lines: bytes) -> None:
       lines = lines[file.write(lines) :]
     os.fsync(file.fileno())
   except OSError as error:
-    raise UserError(f'cannot write {output.path} ({error.strerror}): make room, and give the same command') from None
+    raise UserError(
+      f'cannot write {output.path} ({error.strerror}): make room, and give the same command'
+    ) from None

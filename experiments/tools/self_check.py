@@ -1,4 +1,5 @@
-"""Whether a draft network fits its model, before it drafts: how many of its first guesses are what the model writes."""
+"""Whether a draft network fits its model, before it drafts: how many of its first guesses are what
+the model writes."""
 
 import math
 
@@ -11,7 +12,8 @@ from fastdec.evaluation.draft_check import TOKENS, check_draft
 
 
 def say(console: Console, generator: Generator, prompt: str) -> None:
-  """Prints how often the draft network is right behind this prompt; a warning names the causes where that is seldom."""
+  """Prints how often the draft network is right behind this prompt; a warning names the causes
+  where that is seldom."""
   strategy = generator.strategy
   if not isinstance(strategy, fd.Eagle | fd.BlockDraft):
     return  # nothing to check

@@ -11,18 +11,23 @@ from fastdec.heads.block import BlockNetwork
 
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
 TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
-GUESSED, WIDTH = 7, 8  # in a row by an autoregressive draft network; children of each node, where it drafts a tree
+# in a row by an autoregressive draft network; children of each node, where it drafts a tree
+GUESSED, WIDTH = 7, 8
 
 
 def strategy_of(
   settings: Settings, draft: Any, heads: Any, network: Any = None, pool: fd.NGramPool | None = None
 ) -> Any:
-  """How to decode; draft model, heads, draft network and pool as they were loaded, None where there are none."""
+  """How to decode; draft model, heads, draft network and pool as they were loaded, None where there
+  are none."""
   law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
   if draft is not None:
-    return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)  # `check_same_ids`
+    # `check_same_ids`
+    return fd.Speculative(draft=draft, gamma=settings.gamma or DRAFTED, same_ids=True, **law)
   if network is not None and isinstance(network[0], BlockNetwork):
-    return fd.BlockDraft(network, None if settings.gamma is None else settings.gamma + 1, settings.nodes, **law)
+    return fd.BlockDraft(
+      network, None if settings.gamma is None else settings.gamma + 1, settings.nodes, **law
+    )
   if network is not None:
     width = 1 if settings.nodes is None else WIDTH
     return fd.Eagle(network, settings.gamma or GUESSED, width, settings.nodes, **law)
@@ -32,8 +37,16 @@ def strategy_of(
     return fd.Lookahead(pool=pool, **law, **({} if pool is None else {'ngram': pool.ngram}))
   if settings.medusa is not None:
     whole = fd.medusa_choices(TREE)
-    choices = [path for path in whole if len(path) <= heads[0].depth] if settings.choices is None else settings.choices
-    return fd.Medusa(heads, choices, fd.Typical(temperature=settings.temperature) if settings.temperature else Exact())
+    choices = (
+      [path for path in whole if len(path) <= heads[0].depth]
+      if settings.choices is None
+      else settings.choices
+    )
+    return fd.Medusa(
+      heads,
+      choices,
+      fd.Typical(temperature=settings.temperature) if settings.temperature else Exact(),
+    )
   if heads is not None:
     rule = settings.sampling if settings.temperature else Exact()
     return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
@@ -46,4 +59,8 @@ def law_of(strategy: Any) -> dict[str, Any]:
   sampling = rule.sampling if isinstance(rule, Warped) else rule
   if not isinstance(sampling, Sampling):
     return {}
-  return {'temperature': float(sampling.temperature), 'top_k': int(sampling.top_k), 'top_p': float(sampling.top_p)}
+  return {
+    'temperature': float(sampling.temperature),
+    'top_k': int(sampling.top_k),
+    'top_p': float(sampling.top_p),
+  }

@@ -15,7 +15,10 @@ from fastdec.evaluation.wallclock import measure
 
 def show(console: Console, generator: Generator, prompt: str, repeats: int) -> None:
   """Streams what follows the prompt, and sums up; with 0 repeats nothing is timed."""
-  given = {'inputs': np.array([generator.ids(prompt)], np.int32), 'max_len': generator.settings.max_len}
+  given = {
+    'inputs': np.array([generator.ids(prompt)], np.int32),
+    'max_len': generator.settings.max_len,
+  }
   given['key'] = jax.random.key(generator.settings.seed)
   sizes = stream(console, generator, prompt, given)
   speeds = timed(generator, given, repeats) if repeats else []
@@ -24,7 +27,8 @@ def show(console: Console, generator: Generator, prompt: str, repeats: int) -> N
 
 
 def stream(console: Console, generator: Generator, prompt: str, given: dict[str, Any]) -> list[int]:
-  """Prints the text as it is accepted. Returns the block sizes, the first token's, which no call emitted, aside."""
+  """Prints the text as it is accepted. Returns the block sizes, the first token's, which no call
+  emitted, aside."""
   reader, sizes = generator.reader(prompt), []
   blocks = fd.stream(generator.model, generator.params, strategy=generator.strategy, **given)
   try:
@@ -64,6 +68,10 @@ def timed(generator: Generator, given: dict[str, Any], repeats: int) -> list[str
   line = f'{speeds["this"]:.1f} tokens per second'
   if not is_plain:
     ratio = times['this'].speedup_over(times['plain']) * lengths['this'] / lengths['plain']
-    line += f', {ratio:.2f} times {generator.settings.plain_name} ({speeds["plain"]:.1f} tokens per second)'
+    line += (
+      f', {ratio:.2f} times {generator.settings.plain_name} ({speeds["plain"]:.1f} tokens'
+      ' per'
+      ' second)'
+    )
   device = jax.devices()[0].device_kind
   return [f'{line}; {device}, one prompt, compiled, median of {repeats}']

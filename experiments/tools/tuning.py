@@ -1,4 +1,5 @@
-"""`experiments.tune` without its flags: drafters are loaded and checked, candidates made, tuned, shown and saved."""
+"""`experiments.tune` without its flags: drafters are loaded and checked, candidates made, tuned,
+shown and saved."""
 
 import dataclasses
 import math
@@ -20,7 +21,8 @@ from fastdec.errors import UserError
 from fastdec.struct import Bound
 from fastdec.tuning.machine import computes_bfloat16
 
-MOST_PROMPTS = 128  # for each row decoded at once: more than are timed, of which some may be too long
+# for each row decoded at once: more than are timed, of which some may be too long
+MOST_PROMPTS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,9 @@ class Drafters:
 
   def __post_init__(self) -> None:
     if self.choices is not None and self.heads is None:
-      raise UserError(f'--choices={self.choices} is about a tree of drafts: give --heads=folder too')
+      raise UserError(
+        f'--choices={self.choices} is about a tree of drafts: give --heads=folder too'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +51,22 @@ class Asked:
   drafters: Drafters
   sizes: Sizes
   promise: str | None
-  dtypes: tuple[str | None, ...] = (None,)  # as of `fd.load`; the first is what the others are compared with
+  # as of `fd.load`; the first is what the others are compared with
+  dtypes: tuple[str | None, ...] = (None,)
   rows: tuple[int, ...] = (1,)  # prompts decoded at once
 
   def __post_init__(self) -> None:
     if self.promise == 'exact' and self.settings.samples:
-      raise UserError(f'--temperature={self.settings.temperature:g} samples, which is never exact: give --promise=law')
+      raise UserError(
+        f'--temperature={self.settings.temperature:g} samples, which is never exact:'
+        ' give --promise=law'
+      )
     if self.promise == 'law' and not self.settings.samples:
       raise UserError('--promise=law is about sampling: give --temperature too, or --promise=exact')
     if len(set(self.dtypes)) < len(self.dtypes):
-      raise UserError(f'--dtypes={",".join(map(str, self.dtypes))} has a type twice: give each once')
+      raise UserError(
+        f'--dtypes={",".join(map(str, self.dtypes))} has a type twice: give each once'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +81,9 @@ class InType:
     return {name: one.strategy for name, one in self.candidates.items()}
 
 
-def tune(console: Console, asked: Asked, prompts: Sequence[str], budget: float, output: pathlib.Path | None) -> None:
+def tune(
+  console: Console, asked: Asked, prompts: Sequence[str], budget: float, output: pathlib.Path | None
+) -> None:
   """Tunes, prints what was found, and writes it."""
   together = math.lcm(*asked.rows)
   prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * together))]
@@ -96,19 +108,23 @@ def tune(console: Console, asked: Asked, prompts: Sequence[str], budget: float, 
     budget=max(budget - (time.perf_counter() - begun), 1e-3),
     said=lambda line: console.print(line, style='dim'),
   )
-  chosen = (one.part for one in types[tuned.dtype].candidates.values() if one.strategy is tuned.strategy)
+  chosen = (
+    one.part for one in types[tuned.dtype].candidates.values() if one.strategy is tuned.strategy
+  )
   file = tuned.save(asked.settings.model, next(chosen, None), output)
   console.print(f'\n{tuned}\n\n{tuned.why}')
   in_type = '' if tuned.dtype is None else f' in {tuned.dtype}'
   console.print(
-    f'{tuned.prompts} prompts, {tuned.rows} at once{in_type}, at most {tuned.max_len} tokens; {tuned.seconds:.0f} s, of'
+    f'{tuned.prompts} prompts, {tuned.rows} at once{in_type}, at most {tuned.max_len} tokens;'
+    f' {tuned.seconds:.0f} s, of'
     f' which {tuned.compile_seconds:.0f} s were compiling; {tuned.machine}'
   )
   console.print(f'Written to {file}; use it by --strategy={"tuned" if output is None else file}')
 
 
 def types_of(names: Sequence[str] | None) -> tuple[str | None, ...]:
-  """The types of numbers to try: those that are named, or of 'all' those that this machine has units for."""
+  """The types of numbers to try: those that are named, or of 'all' those that this machine has
+  units for."""
   if names is None:
     return (None,)
   if list(names) == ['all']:
@@ -119,20 +135,33 @@ def types_of(names: Sequence[str] | None) -> tuple[str | None, ...]:
 
 
 def _in_type(
-  console: Console, asked: Asked, dtype: str | None, prompts: Sequence[str], trees: list[list[list[int]]]
+  console: Console,
+  asked: Asked,
+  dtype: str | None,
+  prompts: Sequence[str],
+  trees: list[list[list[int]]],
 ) -> InType:
   """The model and all candidates in a type; `trees` gets the heads' tree, or has it."""
   asked = dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, dtype=dtype))
   languages = {name: Language.of(settings, prompts) for name, settings in _settings(asked).items()}
   language = languages['']
   folder = language.opened[asked.settings.model]
-  target, ids = Bound(*packed(folder.model, folder.params())), [language.ids(prompt) for prompt in prompts]
-  return InType(target, candidates.in_turn(_families(console, asked, languages, target, ids, trees)))
+  target, ids = (
+    Bound(*packed(folder.model, folder.params())),
+    [language.ids(prompt) for prompt in prompts],
+  )
+  return InType(
+    target, candidates.in_turn(_families(console, asked, languages, target, ids, trees))
+  )
 
 
 def _settings(asked: Asked) -> dict[str, Settings]:
   """The settings of each drafter that is given, by its name; '' of none."""
-  folders = {'draft': asked.drafters.draft, 'heads': asked.drafters.heads, 'draft_head': asked.drafters.draft_head}
+  folders = {
+    'draft': asked.drafters.draft,
+    'heads': asked.drafters.heads,
+    'draft_head': asked.drafters.draft_head,
+  }
   given = {name: folder for name, folder in folders.items() if folder is not None}
   return {'': asked.settings} | {
     name: dataclasses.replace(asked.settings, **{name: folder}) for name, folder in given.items()
@@ -163,7 +192,9 @@ def _families(
         console.print(f'fitting a tree to {language.settings.heads}', style='dim')
         most = max(sizes.nodes or candidates.TREES)
         trees.append(candidates.tree_of(target, heads, ids, asked.settings.max_len, most))
-      families += candidates.of_heads(language.settings, sizes, heads, trees[0], asked.promise == 'relaxed')
+      families += candidates.of_heads(
+        language.settings, sizes, heads, trees[0], asked.promise == 'relaxed'
+      )
   if asked.drafters.lookup:
     families += candidates.of_lookup(asked.settings, sizes)
   if asked.drafters.lookahead:

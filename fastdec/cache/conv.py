@@ -1,15 +1,18 @@
-"""Convolution cache: what a causal convolution reads of the past, so its size does not grow with the text.
+"""Convolution cache: what a causal convolution reads of the past, so its size does not grow with
+the text.
 
-A convolution of width w reads a position's own input and the w - 1 before it. So each layer keeps its last w - 1
-committed inputs, oldest first, and from `write` to `commit` those of the call's n nodes behind them:
+A convolution of width w reads a position's own input and the w - 1 before it. So each layer keeps
+its last w - 1 committed inputs, oldest first, and from `write` to `commit` those of the call's n
+nodes behind them:
 
     w = 3, nodes root, a, b, aa as in `models.api.Nodes`
     slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps what stood in slots 3 and 5
 
-Before the first token there are zeros, the padding of training. Nothing is overwritten before `commit`, so any path of
-nodes can be kept and the others forgotten; fairseq's buffer (`LinearizedConvolution`) takes one step at a time. The
-cache of a draft model takes back tokens that were committed, up to `Capacity.back`: it keeps as many inputs more before
-the w - 1, and moves them to the right by as many as are taken back.
+Before the first token there are zeros, the padding of training. Nothing is overwritten before
+`commit`, so any path of nodes can be kept and the others forgotten; fairseq's buffer
+(`LinearizedConvolution`) takes one step at a time. The cache of a draft model takes back tokens
+that were committed, up to `Capacity.back`: it keeps as many inputs more before the w - 1, and moves
+them to the right by as many as are taken back.
 """
 
 import dataclasses
@@ -25,11 +28,13 @@ from fastdec.sharding import constrain
 
 @struct.pytree
 class LayerConv:
-  """Inputs of one convolution: `past` committed ones, then those of the nodes written last, if any."""
+  """Inputs of one convolution: `past` committed ones, then those of the nodes written last, if
+  any."""
 
   inputs: Float[Array, 'b s c']
   width: int = struct.static()  # w, of the convolution
-  back: int = struct.static()  # committed inputs that no convolution reads, unless newer ones are taken back
+  # committed inputs that no convolution reads, unless newer ones are taken back
+  back: int = struct.static()
 
   @property
   def past(self) -> int:
@@ -38,16 +43,22 @@ class LayerConv:
   def write(self, x: Float[Array, 'b n c']) -> 'LayerConv':
     """Puts the inputs of n nodes behind the committed ones."""
     committed = self.inputs[:, : self.past]
-    return dataclasses.replace(self, inputs=jnp.concatenate([committed, x.astype(committed.dtype)], axis=1))
+    return dataclasses.replace(
+      self, inputs=jnp.concatenate([committed, x.astype(committed.dtype)], axis=1)
+    )
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
     """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
-    slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]  # among committed inputs and path
-    slots = jnp.maximum(slots, 0)  # what came before, where tokens are taken back, is forgotten, and not read again
+    # among committed inputs and path
+    slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]
+    # what came before, where tokens are taken back, is forgotten, and not read again
+    slots = jnp.maximum(slots, 0)
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)
       slots = jnp.where(slots < self.past, slots, self.past + node)
-    return dataclasses.replace(self, inputs=jnp.take_along_axis(self.inputs, slots[:, :, None], axis=1))
+    return dataclasses.replace(
+      self, inputs=jnp.take_along_axis(self.inputs, slots[:, :, None], axis=1)
+    )
 
 
 @struct.pytree
@@ -58,7 +69,9 @@ class ConvCache:
   length: Int[Array, ' b']
 
   @classmethod
-  def empty(cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike, back: int = 0) -> 'ConvCache':
+  def empty(
+    cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike, back: int = 0
+  ) -> 'ConvCache':
     """A cache without tokens.
 
     Args:
@@ -79,8 +92,10 @@ class ConvCache:
     """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
 
     Args:
-      path: node indices from the root down, or None for a chain, whose nodes already stand in order.
-      count: nodes to keep in each row; 0 leaves a row as it was, a negative count takes tokens back, at most `back`.
+      path: node indices from the root down, or None for a chain, whose nodes already stand in
+        order.
+      count: nodes to keep in each row; 0 leaves a row as it was, a negative count takes tokens
+        back, at most `back`.
     """
     return ConvCache(tuple(layer.commit(path, count) for layer in self.layers), self.length + count)
 
@@ -90,4 +105,6 @@ class ConvCache:
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'ConvCache':
     """See `KVCache.take`."""
-    return self.gather((rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1))
+    return self.gather(
+      (rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1)
+    )

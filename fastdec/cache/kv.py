@@ -1,11 +1,13 @@
 """Key/value cache: one entry per layer, one length per row, rollback by length.
 
-Rows are left-aligned. Slots at and after a row's length are garbage that every mask hides, so that `write` may put n
-nodes there, and `commit` keeps a path of them by moving the length: for a chain nothing is copied. The layers stay a
-tuple: one stacked array would be copied whole at every step of a `lax.while_loop`.
+Rows are left-aligned. Slots at and after a row's length are garbage that every mask hides, so that
+`write` may put n nodes there, and `commit` keeps a path of them by moving the length: for a chain
+nothing is copied. The layers stay a tuple: one stacked array would be copied whole at every step of
+a `lax.while_loop`.
 
-A writer must leave room: `lax.dynamic_update_slice` clamps its start, so that n entries at a slot later than slots - n
-would silently overwrite committed ones. Build the cache with slots >= padded prompt + max_len + n.
+A writer must leave room: `lax.dynamic_update_slice` clamps its start, so that n entries at a slot
+later than slots - n would silently overwrite committed ones. Build the cache with slots >= padded
+prompt + max_len + n.
 """
 
 import dataclasses
@@ -27,7 +29,9 @@ class LayerKV:
   k: Float[Array, 'b g s p']
   v: Float[Array, 'b g s p']
 
-  def write(self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']) -> 'LayerKV':
+  def write(
+    self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']
+  ) -> 'LayerKV':
     """Puts n new entries at slots start..start+n-1 of each row."""
     return LayerKV(_put(self.k, k, start), _put(self.v, v, start))
 
@@ -48,10 +52,13 @@ class KVCache:
   length: Int[Array, ' b']
 
   @classmethod
-  def empty(cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike) -> 'KVCache':
+  def empty(
+    cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike
+  ) -> 'KVCache':
     """An empty cache of `layers` times [rows, heads, slots, width].
 
-    `slots` is an integer, or the `models.api.Capacity` that the loop hands to a model's `init_cache`.
+    `slots` is an integer, or the `models.api.Capacity` that the loop hands to a model's
+    `init_cache`.
 
     On a mesh (`fastdec.sharding`) it is born in parts: rows along 'data', heads along 'model'.
     """
@@ -71,7 +78,8 @@ class KVCache:
     """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
 
     Args:
-      path: node indices from the root down, or None for a chain, whose nodes already stand in order.
+      path: node indices from the root down, or None for a chain, whose nodes already stand in
+        order.
       count: nodes to keep in each row; 0 leaves a row as it was.
     """
     layers = self.layers
@@ -85,7 +93,9 @@ class KVCache:
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'KVCache':
     """The cache of these rows alone, where a row is `beams` rows here."""
-    return self.gather((rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1))
+    return self.gather(
+      (rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1)
+    )
 
 
 def _put(

@@ -1,8 +1,9 @@
 """Loops on the device that carry caches, which are written where they lie.
 
-XLA's CPU backend reads the cache of one row as [g, s, p] where the call is on one token. If the loop carries
-[1, g, s, p], the write is made for both shapes, each from a copy of its own, and both are copied once more: four copies
-of every cache a step. So such loops carry [g, s, p]. Calls on more tokens read [1, g, s, p], and are left alone.
+XLA's CPU backend reads the cache of one row as [g, s, p] where the call is on one token. If the
+loop carries [1, g, s, p], the write is made for both shapes, each from a copy of its own, and both
+are copied once more: four copies of every cache a step. So such loops carry [g, s, p]. Calls on
+more tokens read [1, g, s, p], and are left alone.
 """
 
 from collections.abc import Callable
@@ -15,15 +16,21 @@ T = TypeVar('T')
 AXES = 4  # of a cache's entries
 
 
-def while_loop(condition: Callable[[T], Bool[Array, '']], step: Callable[[T], T], state: T, nodes: int) -> T:
+def while_loop(
+  condition: Callable[[T], Bool[Array, '']], step: Callable[[T], T], state: T, nodes: int
+) -> T:
   """`jax.lax.while_loop`, in whose step a model is called on `nodes` tokens of each row."""
   if nodes > 1:
     return jax.lax.while_loop(condition, step, state)
   bare, dressed = _without_rows(state)
-  return dressed(jax.lax.while_loop(lambda x: condition(dressed(x)), lambda x: _bare(step(dressed(x))), bare))
+  return dressed(
+    jax.lax.while_loop(lambda x: condition(dressed(x)), lambda x: _bare(step(dressed(x))), bare)
+  )
 
 
-def fori_loop(first: int | Array, end: int | Array, step: Callable[[Any, T], T], state: T, nodes: int) -> T:
+def fori_loop(
+  first: int | Array, end: int | Array, step: Callable[[Any, T], T], state: T, nodes: int
+) -> T:
   """`jax.lax.fori_loop`, in whose step a model is called on `nodes` tokens of each row."""
   if nodes > 1:
     return jax.lax.fori_loop(first, end, step, state)
@@ -32,12 +39,15 @@ def fori_loop(first: int | Array, end: int | Array, step: Callable[[Any, T], T],
 
 
 def _without_rows(state: T) -> tuple[list[Array], Callable[[list[Array]], T]]:
-  """The arrays of a state, those that may be caches of one row without its axis; and what gives them the axis back."""
+  """The arrays of a state, those that may be caches of one row without its axis; and what gives
+  them the axis back."""
   arrays, shape = jax.tree.flatten(state)
   had = [_is_one_row(x) for x in arrays]
 
   def dressed(bare: list[Array]) -> T:
-    return jax.tree.unflatten(shape, [x[None] if axis else x for x, axis in zip(bare, had, strict=True)])
+    return jax.tree.unflatten(
+      shape, [x[None] if axis else x for x, axis in zip(bare, had, strict=True)]
+    )
 
   return _bare(state), dressed
 

@@ -1,4 +1,5 @@
-"""Encoder memory: the keys and values of cross-attention, computed once per source and constant from then on."""
+"""Encoder memory: the keys and values of cross-attention, computed once per source and constant
+from then on."""
 
 from typing import Any
 
@@ -21,8 +22,8 @@ class Memory:
 class WithMemory:
   """A decoder's own cache beside the memory it reads.
 
-  The own cache may have several rows, the beams of a source, for each row of memory; they lie together. `commit` and
-  `gather` act on the own cache and leave the memory alone.
+  The own cache may have several rows, the beams of a source, for each row of memory; they lie
+  together. `commit` and `gather` act on the own cache and leave the memory alone.
   """
 
   own: Any

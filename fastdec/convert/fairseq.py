@@ -1,7 +1,8 @@
-"""fairseq's FConv and Transformer from their state dicts and dictionaries: what both families share.
+"""fairseq's FConv and Transformer from their state dicts and dictionaries: what both families
+share.
 
-Sizes are read off the shapes; what is in no shape comes from the options that a checkpoint keeps beside its state dict,
-or is fairseq's default. Every target begins with </s>, and never has a pad.
+Sizes are read off the shapes; what is in no shape comes from the options that a checkpoint keeps
+beside its state dict, or is fairseq's default. Every target begins with </s>, and never has a pad.
 """
 
 import pathlib
@@ -17,7 +18,8 @@ from fastdec.folders.tensors import are_equal, fit, shaped
 from fastdec.models.api import Params
 
 SOURCE, TARGET = 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'
-FAMILIES = {'encoder.convolutions.': fairseq_fconv, 'encoder.layers.': fairseq_transformer}  # by how names begin
+# by how names begin
+FAMILIES = {'encoder.convolutions.': fairseq_fconv, 'encoder.layers.': fairseq_transformer}
 UNSUPPORTED = {  # tensors' names
   r'adaptive_softmax': 'an adaptive softmax',
   r'quant_noise|\.centroids|\.assignments': 'quantization',
@@ -31,7 +33,9 @@ REFUSED = (  # options that change what is computed, and leave no trace in the s
 )  # fmt: skip
 
 
-def load(file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int | None = None) -> tuple[Any, Params]:
+def load(
+  file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int | None = None
+) -> tuple[Any, Params]:
   """The model of a checkpoint, and its parameters.
 
   Args:
@@ -41,14 +45,20 @@ def load(file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int
     heads: attention heads of a Transformer whose options the file does not have.
 
   Raises:
-    UserError: a model that is not supported, tensors that are missing, unknown or of other shapes, other dictionaries,
-      no number of heads.
+    UserError: a model that is not supported, tensors that are missing, unknown or of other shapes,
+      other dictionaries, no number of heads.
   """
   tensors = state_dict.load(file)
   _check_supported(tensors)
-  begins = [family for beginning, family in FAMILIES.items() if any(name.startswith(beginning) for name in tensors)]
+  begins = [
+    family
+    for beginning, family in FAMILIES.items()
+    if any(name.startswith(beginning) for name in tensors)
+  ]
   if len(begins) != 1:
-    raise UserError(f'{file} has neither encoder.convolutions nor encoder.layers: {tensors.advice} of fairseq')
+    raise UserError(
+      f'{file} has neither encoder.convolutions nor encoder.layers: {tensors.advice} of fairseq'
+    )
   embeddings = _embeddings(tensors, words, is_joined)
   model, params = begins[0].read(tensors, embeddings, heads)
   tensors.check()
@@ -59,10 +69,15 @@ def load(file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int
 def _check_supported(tensors: StateDict) -> None:
   for pattern, what in UNSUPPORTED.items():
     if found := next((name for name in tensors if re.search(pattern, name)), None):
-      raise UserError(f'{tensors.where} has {what} ({found}), which is not supported: give a model without it')
+      raise UserError(
+        f'{tensors.where} has {what} ({found}), which is not supported: give a model without it'
+      )
   for name in REFUSED:
     if value := tensors.options.get(name):
-      raise UserError(f'{tensors.where} was trained with {name}={value}, which is not supported: give another model')
+      raise UserError(
+        f'{tensors.where} was trained with {name}={value}, which is not supported:'
+        ' give another model'
+      )
 
 
 def _embeddings(tensors: StateDict, words: tuple[int, int], is_joined: bool) -> Params:
@@ -71,7 +86,8 @@ def _embeddings(tensors: StateDict, words: tuple[int, int], is_joined: bool) -> 
     rows = tensors.sizes(name, 'words, width')[0]
     if rows != count:
       raise UserError(
-        f'the {side} dictionary has {count} words, the 4 special ones included, and {name} has {rows}:'
+        f'the {side} dictionary has {count} words, the 4 special ones included, and {name} has'
+        f' {rows}:'
         ' give the dictionaries that the model was trained with'
       )
   target = tensors[TARGET]

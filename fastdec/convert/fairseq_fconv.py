@@ -1,8 +1,10 @@
-"""fairseq's FConv: layer widths and kernels are read off the shapes, and weight normalisation is folded.
+"""fairseq's FConv: layer widths and kernels are read off the shapes, and weight normalisation is
+folded.
 
-A normalised weight is stored as its direction v and lengths g: weight = g v / ||v||, the norm over all axes on which g
-has size 1. That is one length an output, but in the decoder's convolutions before December 2017 (decoder.version below
-2) one a frame: g's shape says which. What a model made ready for generation has is the weight itself.
+A normalised weight is stored as its direction v and lengths g: weight = g v / ||v||, the norm over
+all axes on which g has size 1. That is one length an output, but in the decoder's convolutions
+before December 2017 (decoder.version below 2) one a frame: g's shape says which. What a model made
+ready for generation has is the weight itself.
 """
 
 import re
@@ -16,7 +18,8 @@ from fastdec.folders.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig, Layers, with_inputs
 
-DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')  # (channels, width, residual from this many layers before)
+# (channels, width, residual from this many layers before)
+DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')
 
 
 def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FConv, Params]:
@@ -27,16 +30,22 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
     heads: an FConv has one head: None is what is allowed.
   """
   if heads is not None:
-    raise UserError(f'{tensors.where} is an FConv, of one attention head: leave out --heads={heads}')
+    raise UserError(
+      f'{tensors.where} is an FConv, of one attention head: leave out --heads={heads}'
+    )
   words, d = embeddings['embedding'].shape
   layers = {side: _layers(tensors, side) for side in ('encoder', 'decoder')}
   positions = {side: tensors.positions(side, d) for side in layers}
   least = min(len(table) for table in positions.values())
-  output = _dense(tensors, 'decoder.fc3', words, tensors.sizes(_stored(tensors, 'decoder.fc3'), 'words, width')[1])
+  output = _dense(
+    tensors, 'decoder.fc3', words, tensors.sizes(_stored(tensors, 'decoder.fc3'), 'words, width')[1]
+  )
   is_tied = np.array_equal(output['kernel'], embeddings['embedding'])
   config = FConvConfig(
     vocab_size=words,
-    source_vocab_size=len(embeddings['source_embedding']) if 'source_embedding' in embeddings else None,
+    source_vocab_size=len(embeddings['source_embedding'])
+    if 'source_embedding' in embeddings
+    else None,
     d_embed=d,
     d_out=output['kernel'].shape[1],
     encoder_layers=layers['encoder'],
@@ -49,7 +58,11 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
     start_id=END,
     suppressed_ids=(PAD,),
   )
-  params = {**embeddings, 'output_bias': output['bias'], **({} if is_tied else {'output': output['kernel']})}
+  params = {
+    **embeddings,
+    'output_bias': output['bias'],
+    **({} if is_tied else {'output': output['kernel']}),
+  }
   for side, ours in (('encoder', 'source_positions'), ('decoder', 'target_positions')):
     params[ours] = positions[side][:least]
     params[f'{side}_enter'] = _dense(tensors, f'{side}.fc1', layers[side][0][0], d)
@@ -64,13 +77,23 @@ def _layers(tensors: StateDict, side: str) -> Layers:
   """(channels, kernel width) of each convolution; where one between is missing, its tensors are."""
   said = tensors.options.get(f'{side}_layers')
   if isinstance(said, str) and DEEPER.search(said):
-    raise UserError(f'{tensors.where} has residuals over several layers ({side}_layers={said}): give another model')
+    raise UserError(
+      f'{tensors.where} has residuals over several layers ({side}_layers={said}):'
+      ' give another model'
+    )
   found = [re.match(rf'{side}\.convolutions\.(\d+)\.', name) for name in tensors]
-  names = [f'{side}.convolutions.{i}' for i in range(max((int(match[1]) for match in found if match), default=0) + 1)]
-  shapes = [tensors.sizes(_stored(tensors, name), 'kernel width, inputs, outputs') for name in names]
+  names = [
+    f'{side}.convolutions.{i}'
+    for i in range(max((int(match[1]) for match in found if match), default=0) + 1)
+  ]
+  shapes = [
+    tensors.sizes(_stored(tensors, name), 'kernel width, inputs, outputs') for name in names
+  ]
   for name, (_, _, outputs) in zip(names, shapes, strict=True):
     if outputs % 2:
-      raise UserError(f'{name} has {outputs} outputs, and a gated layer has an even number: {tensors.advice}')
+      raise UserError(
+        f'{name} has {outputs} outputs, and a gated layer has an even number: {tensors.advice}'
+      )
   return tuple((outputs // 2, width) for width, _, outputs in shapes)
 
 
@@ -88,9 +111,13 @@ def _layer(tensors: StateDict, side: str, i: int, sizes: tuple[int, int, int], d
 
 
 def _dense(tensors: StateDict, name: str, *shape: int) -> Params:
-  """A linear layer [outputs, inputs], or a convolution [kernel width, inputs, outputs], by what it multiplies with."""
+  """A linear layer [outputs, inputs], or a convolution [kernel width, inputs, outputs], by what it
+  multiplies with."""
   outputs = shape[0] if len(shape) == 2 else shape[-1]
-  return {'kernel': _weight(tensors, name, *shape), 'bias': shaped(tensors, f'{name}.bias', outputs)}
+  return {
+    'kernel': _weight(tensors, name, *shape),
+    'bias': shaped(tensors, f'{name}.bias', outputs),
+  }
 
 
 def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '...']:

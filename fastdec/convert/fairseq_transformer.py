@@ -1,7 +1,9 @@
-"""fairseq's Transformer: post-norm, or pre-norm with a norm after the last layer; attention with biases.
+"""fairseq's Transformer: post-norm, or pre-norm with a norm after the last layer; attention with
+biases.
 
-Names differ with fairseq's age: one in_proj_weight for queries, keys and values or three; layer_norms.0 or
-self_attn_layer_norm; decoder.embed_out or decoder.output_projection.weight, which may also be left out.
+Names differ with fairseq's age: one in_proj_weight for queries, keys and values or three;
+layer_norms.0 or self_attn_layer_norm; decoder.embed_out or decoder.output_projection.weight, which
+may also be left out.
 """
 
 import re
@@ -18,7 +20,8 @@ from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 POSITIONS = 1024  # fairseq's default of its two limits
-ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_accurate': 'gelu', 'gelu_fast': 'gelu'}  # ours by theirs
+# ours by theirs
+ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_accurate': 'gelu', 'gelu_fast': 'gelu'}
 OUTPUTS = ('decoder.output_projection.weight', 'decoder.embed_out')
 NORMS = {  # by their number in old names
   'encoder': ('self_attn_layer_norm', 'final_layer_norm'),
@@ -58,7 +61,9 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
   activation = options.get('activation_fn') or 'relu'
   if activation not in ACTIVATIONS:
     known = ', '.join(ACTIVATIONS)
-    raise UserError(f'activation_fn={activation!r} of {tensors.where} is not supported: known are {known}')
+    raise UserError(
+      f'activation_fn={activation!r} of {tensors.where} is not supported: known are {known}'
+    )
   heads_of = {side: _heads(tensors, side, heads) for side in NORMS}
   d_ff = {side: tensors.sizes(f'{side}.layers.0.fc1.weight', 'width, width')[0] for side in NORMS}
   return TransformerConfig(
@@ -92,12 +97,17 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
 def _heads(tensors: StateDict, side: str, given: int | None) -> int:
   said = tensors.options.get(f'{side}_attention_heads')
   if said is not None and given is not None and said != given:
-    raise UserError(f'{tensors.where} was trained with {side}_attention_heads={said}: leave out --heads={given}')
+    raise UserError(
+      f'{tensors.where} was trained with {side}_attention_heads={said}: leave out --heads={given}'
+    )
   if said is not None:
     return said
   if given is not None:
     return given
-  raise UserError(f'{tensors.where} does not say how many attention heads there are: give --heads (mostly 8 or 16)')
+  raise UserError(
+    f'{tensors.where} does not say how many attention heads there are: give --heads'
+    ' (mostly 8 or 16)'
+  )
 
 
 def _depth(tensors: StateDict, side: str) -> int:
@@ -110,20 +120,24 @@ def _norm_place(tensors: StateDict) -> str:
   """'pre' where a norm ends both sides, 'post' where none does.
 
   Raises:
-    UserError: norms that come first without one at the end (fairseq before 2018), or other norms on the two sides.
+    UserError: norms that come first without one at the end (fairseq before 2018), or other norms on
+      the two sides.
   """
   for side in NORMS:
     comes_first = tensors.options.get(f'{side}_normalize_before')
     if comes_first is not None and bool(comes_first) != (f'{side}.layer_norm.weight' in tensors):
-      what = f'{side}_normalize_before={comes_first} with{"out" * bool(comes_first)} {side}.layer_norm.weight'
+      what = (
+        f'{side}_normalize_before={comes_first} with{"out" * bool(comes_first)}'
+        f' {side}.layer_norm.weight'
+      )
       raise UserError(f'{tensors.where} has {what}, which is not supported: give another model')
   last = [f'{side}.layer_norm.weight' in tensors for side in NORMS]
   return 'pre' if any(last) else 'post'  # where one lacks its norm, that is missing
 
 
 def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']]:
-  """Learned ones from PAD + 1 on, or as many as fairseq's options let the longest text have; the same number for both
-  sides."""
+  """Learned ones from PAD + 1 on, or as many as fairseq's options let the longest text have; the
+  same number for both sides."""
   tables = {}
   for side, ours, option in (
     ('encoder', 'source_positions', 'max_source_positions'),
@@ -132,7 +146,9 @@ def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']
     if f'{side}.embed_positions.weight' in tensors:
       tables[ours] = tensors.positions(side, d)
     else:
-      waves = sinusoids(jnp.asarray(PAD + 1 + np.arange(tensors.options.get(option) or POSITIONS)), d)
+      waves = sinusoids(
+        jnp.asarray(PAD + 1 + np.arange(tensors.options.get(option) or POSITIONS)), d
+      )
       tables[ours] = np.pad(waves, ((0, 0), (0, d % 2)))
   least = min(len(table) for table in tables.values())
   return {name: table[:least] for name, table in tables.items()}
@@ -143,7 +159,10 @@ def _layer(tensors: StateDict, side: str, i: int, d: int, d_ff: int) -> Params:
 
   def dense(name: str, outputs: int, inputs: int) -> Params:
     weight, bias = f'{prefix}{name}.weight', f'{prefix}{name}.bias'
-    return {'kernel': shaped(tensors, weight, outputs, inputs), 'bias': shaped(tensors, bias, outputs)}
+    return {
+      'kernel': shaped(tensors, weight, outputs, inputs),
+      'bias': shaped(tensors, bias, outputs),
+    }
 
   def norm(index: int) -> Params:
     old, new = f'{prefix}layer_norms.{index}', f'{prefix}{NORMS[side][index]}'
@@ -158,7 +177,11 @@ def _layer(tensors: StateDict, side: str, i: int, d: int, d_ff: int) -> Params:
   }
   if side == 'decoder':
     cross = _projections(tensors, f'{prefix}encoder_attn.', d)
-    layer['cross'] = {'q': cross[0], 'kv': _joined(cross[1:]), 'out': dense('encoder_attn.out_proj', d, d)}
+    layer['cross'] = {
+      'q': cross[0],
+      'kv': _joined(cross[1:]),
+      'out': dense('encoder_attn.out_proj', d, d),
+    }
     layer['around_cross'] = norm(1)
   return layer
 
@@ -170,7 +193,10 @@ def _norm(tensors: StateDict, name: str, d: int) -> Params:
 def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
   """The kernels or biases of queries, keys and values."""
   if f'{prefix}in_proj_weight' in tensors:
-    kernel, bias = shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d), shaped(tensors, f'{prefix}in_proj_bias', 3 * d)
+    kernel, bias = (
+      shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d),
+      shaped(tensors, f'{prefix}in_proj_bias', 3 * d),
+    )
     thirds = zip(np.split(np.asarray(kernel), 3), np.split(np.asarray(bias), 3), strict=True)
     return [{'kernel': kernel, 'bias': bias} for kernel, bias in thirds]
 

@@ -1,4 +1,5 @@
-"""A fairseq state dict from its file: .safetensors, or .pt where PyTorch is installed. No code in a file is run."""
+"""A fairseq state dict from its file: .safetensors, or .pt where PyTorch is installed. No code in a
+file is run."""
 
 import argparse
 import pathlib
@@ -15,16 +16,21 @@ from fastdec.folders.tensors import Tensors, files_in, shaped
 PICKLES = ('.pt', '.pth', '.bin')
 PAD, END = 1, 2  # in every dictionary
 # What fairseq makes itself, and what once told its versions apart: the shapes say the same.
-DERIVED = re.compile(r'(^|\.)(version|_float_tensor|_linearized_weight|_future_mask)$|\.embed_positions\.weights$')
+DERIVED = re.compile(
+  r'(^|\.)(version|_float_tensor|_linearized_weight|_future_mask)$|\.embed_positions\.weights$'
+)
 
 
 class StateDict(Tensors):
-  """The tensors of a state dict in float32, and the options of training by fairseq's names, where the file has them."""
+  """The tensors of a state dict in float32, and the options of training by fairseq's names, where
+  the file has them."""
 
   origin = 'the rest of the state dict'
   advice = 'give the whole state dict of a plain FConv or Transformer'
 
-  def __init__(self, file: pathlib.Path, loaded: Mapping[str, np.ndarray] | None = None, options: Any = None):
+  def __init__(
+    self, file: pathlib.Path, loaded: Mapping[str, np.ndarray] | None = None, options: Any = None
+  ):
     files = files_in(file.parent, file.name) if loaded is None else dict.fromkeys(loaded, file.name)
     super().__init__(file.parent, files)
     self.where, self.options = file, options or {}
@@ -32,7 +38,10 @@ class StateDict(Tensors):
     self.asked |= {name for name in files if DERIVED.search(name)}
     for name in files:
       if 0 in (shape := self.shape(name)):
-        raise UserError(f'{name} of {file} is of shape {list(shape)}, and no width can be 0: save the state dict again')
+        raise UserError(
+          f'{name} of {file} is of shape {list(shape)}, and no width can be 0: save'
+          ' the state dict again'
+        )
 
   def __getitem__(self, name: str) -> np.ndarray:
     return np.asarray(super().__getitem__(name)[...], np.float32)
@@ -55,11 +64,15 @@ class StateDict(Tensors):
       self.check()
     shape = self.shape(name)
     if len(shape) != axes.count(',') + 1:
-      raise UserError(f'{name} of {self.where} is of shape {list(shape)}, and must be of shape [{axes}]: {self.advice}')
+      raise UserError(
+        f'{name} of {self.where} is of shape {list(shape)}, and must be of shape'
+        f' [{axes}]: {self.advice}'
+      )
     return shape
 
   def positions(self, side: str, width: int) -> Float[np.ndarray, 't d']:
-    """The learned positions of 'encoder' or 'decoder'. fairseq counts from PAD + 1 on: the rows before mean nothing."""
+    """The learned positions of 'encoder' or 'decoder'. fairseq counts from PAD + 1 on: the rows
+    before mean nothing."""
     rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
     return np.asarray(shaped(self, name, rows, width))[PAD + 1 :]
 
@@ -68,7 +81,8 @@ def load(file: pathlib.Path) -> StateDict:
   """The state dict of a file, of a checkpoint or alone.
 
   Raises:
-    UserError: no such file, one of another kind, corrupt, or with more in it than tensors and options.
+    UserError: no such file, one of another kind, corrupt, or with more in it than tensors and
+      options.
   """
   if not file.is_file():
     raise UserError(f'{file} is no file: give a .safetensors or .pt file with a fairseq state dict')
@@ -80,39 +94,59 @@ def load(file: pathlib.Path) -> StateDict:
 
 
 def _unpickled(file: pathlib.Path) -> StateDict:
-  """By PyTorch's own reader of weights alone, which knows tensors, numbers, strings and containers of them.
+  """By PyTorch's own reader of weights alone, which knows tensors, numbers, strings and containers
+  of them.
 
   fairseq's options are an argparse.Namespace, a class with no behaviour of its own.
   """
   try:
     import torch
   except ImportError:
-    raise UserError(f'{file} needs PyTorch: install it, or, where it is, {_by_hand(file)}') from None
+    raise UserError(
+      f'{file} needs PyTorch: install it, or, where it is, {_by_hand(file)}'
+    ) from None
   if not hasattr(torch.serialization, 'safe_globals'):
-    raise UserError(f'{file} needs PyTorch 2.5 or newer, not {torch.__version__}: upgrade it, or {_by_hand(file)}')
+    raise UserError(
+      f'{file} needs PyTorch 2.5 or newer, not {torch.__version__}: upgrade it, or {_by_hand(file)}'
+    )
   try:
     with torch.serialization.safe_globals([argparse.Namespace]):
       content = torch.load(file, map_location='cpu', weights_only=True)
   except Exception as error:  # what PyTorch raises depends on the file
     refused = re.search(r'GLOBAL ([\w.]+)', str(error))
     if refused is None:
-      raise UserError(f'{file} is corrupt, or no PyTorch checkpoint ({type(error).__name__}): copy it again') from None
+      raise UserError(
+        f'{file} is corrupt, or no PyTorch checkpoint ({type(error).__name__}): copy it again'
+      ) from None
     reason = f'{file} has {refused[1]} in it, more than tensors and options, and is not unpickled'
     raise UserError(f'{reason}: {_by_hand(file)}') from None
   content = content if isinstance(content, Mapping) else {}
   tensors = content.get('model', content)
-  if not isinstance(tensors, Mapping) or not tensors or not all(map(torch.is_tensor, tensors.values())):
-    raise UserError(f"{file} holds no state dict, alone or as its 'model': give a fairseq checkpoint")
+  if (
+    not isinstance(tensors, Mapping)
+    or not tensors
+    or not all(map(torch.is_tensor, tensors.values()))
+  ):
+    raise UserError(
+      f"{file} holds no state dict, alone or as its 'model': give a fairseq checkpoint"
+    )
   loaded = {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
   return StateDict(file, loaded, _options(content))
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, Any]:
-  """fairseq's options by their flat names: older checkpoints have them as 'args', newer ones as 'cfg'."""
+  """fairseq's options by their flat names: older checkpoints have them as 'args', newer ones as
+  'cfg'."""
   found = content.get('args')
   if found is None and isinstance(content.get('cfg'), Mapping):
     found = content['cfg'].get('model')
-  return _flat(vars(found) if isinstance(found, argparse.Namespace) else found if isinstance(found, Mapping) else {})
+  return _flat(
+    vars(found)
+    if isinstance(found, argparse.Namespace)
+    else found
+    if isinstance(found, Mapping)
+    else {}
+  )
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,5 +162,12 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_hand(file: pathlib.Path) -> str:
   content = f"torch.load('{file}', map_location='cpu', weights_only=False)['model']"
-  command = f"s.save_file({{k: v.clone() for k, v in {content}.items()}}, '{file.with_suffix('.safetensors')}')"
-  return f'if you trust it, save its state dict by python -c "import torch, safetensors.torch as s; {command}"'
+  command = (
+    f's.save_file({{k: v.clone() for k, v in {content}.items()}},'
+    f" '{file.with_suffix('.safetensors')}')"
+  )
+  return (
+    f'if you trust it, save its state dict by python -c "import torch, safetensors.torch as'
+    ' s;'
+    f' {command}"'
+  )

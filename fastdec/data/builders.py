@@ -1,4 +1,5 @@
-"""TFDS sets: our images, prepared once as array records and read back without TensorFlow, and sets that TFDS prepared.
+"""TFDS sets: our images, prepared once as array records and read back without TensorFlow, and sets
+that TFDS prepared.
 
 Preparation is safe to kill, and safe to run twice at once.
 """
@@ -35,7 +36,8 @@ class RowBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   VERSION = tfds.core.Version('1.0.0')
   FEATURES: ClassVar[dict[str, Any]]
-  code_path = None  # else TFDS looks beside it for checksums of downloads, by a package it does not require
+  # else TFDS looks beside it for checksums of downloads, by a package it does not require
+  code_path = None
 
   def __init__(self, splits: Mapping[str, ReadRows], data_dir: PathLike):
     self._splits = splits
@@ -56,7 +58,9 @@ class RowBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 class ImageBuilder(RowBuilder, skip_registration=True):
   """Images of 32 x 32 pixels."""
 
-  FEATURES: ClassVar = {'image': tfds.features.Tensor(shape=(32, 32, 3), dtype=np.uint8, encoding='zlib')}
+  FEATURES: ClassVar = {
+    'image': tfds.features.Tensor(shape=(32, 32, 3), dtype=np.uint8, encoding='zlib')
+  }
 
 
 class NpzImages(ImageBuilder, skip_registration=True):
@@ -67,8 +71,11 @@ class EmbeddedImages(ImageBuilder, skip_registration=True):
   """Windows of the photographs that come with scikit-image."""
 
 
-def prepared(builder_class: type[RowBuilder], splits: Mapping[str, ReadRows], folder: pathlib.Path) -> RowBuilder:
-  """The builder with its set on disk; TFDS writes to a folder named incomplete, and renames it at the end.
+def prepared(
+  builder_class: type[RowBuilder], splits: Mapping[str, ReadRows], folder: pathlib.Path
+) -> RowBuilder:
+  """The builder with its set on disk; TFDS writes to a folder named incomplete, and renames it at
+  the end.
 
   Raises:
     UserError: the folder cannot be written.
@@ -88,14 +95,17 @@ def prepared(builder_class: type[RowBuilder], splits: Mapping[str, ReadRows], fo
           builder.download_and_prepare(file_format='array_record')
   except OSError as error:
     reason = error.strerror or error
-    raise UserError(f'cannot keep prepared data in {folder} ({reason}): make room, or give another folder') from error
+    raise UserError(
+      f'cannot keep prepared data in {folder} ({reason}): make room, or give another folder'
+    ) from error
   return builder
 
 
 def from_tfds(
   name: str, folder: str, splits: Mapping[str, str], remedy: str = ''
 ) -> tuple[str, pathlib.Path, dict[str, Any]]:
-  """What TFDS prepared under a folder ('': its own): a hash of what it is, where, and each split's data source.
+  """What TFDS prepared under a folder ('': its own): a hash of what it is, where, and each split's
+  data source.
 
   Args:
     splits: our names, and those of TFDS.
@@ -107,12 +117,17 @@ def from_tfds(
   builder: Any = tfds.builder(name, data_dir=folder or None, file_format='array_record')
   try:
     rows = {split: builder.as_data_source(named) for split, named in splits.items()}
-  except (KeyError, ValueError, NotImplementedError, AssertionError) as error:  # what TFDS says of what is not there
+  # what TFDS says of what is not there
+  except (KeyError, ValueError, NotImplementedError, AssertionError) as error:
     root = folder or builder.data_path.parents[name.count('/') + 1]
     command = f'tfds build {name} --file_format=array_record --data_dir={root}'
     given = f'{name} is not prepared as array records in {root}'
-    raise UserError(f"{given}: run `pip install 'fastdec[prepare]'` and `{command}`{remedy}") from error
-  digest = hashlib.sha256(f'{builder.info.full_name} {[len(source) for source in rows.values()]}'.encode())
+    raise UserError(
+      f"{given}: run `pip install 'fastdec[prepare]'` and `{command}`{remedy}"
+    ) from error
+  digest = hashlib.sha256(
+    f'{builder.info.full_name} {[len(source) for source in rows.values()]}'.encode()
+  )
   for file in sorted(pathlib.Path(builder.data_path).glob('*')):  # none, where the data is mocked
     digest.update(f'{file.name} {file.stat().st_size}\n'.encode())
   return digest.hexdigest(), pathlib.Path(builder.data_path), rows

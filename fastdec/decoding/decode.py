@@ -1,4 +1,5 @@
-"""`decode` and `stream`: check what was given, compile once for many lengths (`decoding.inputs`), run the loop."""
+"""`decode` and `stream`: check what was given, compile once for many lengths (`decoding.inputs`),
+run the loop."""
 
 import functools
 from collections.abc import Iterator
@@ -32,23 +33,28 @@ def decode(
 
   Args:
     model: the target (protocol: `fastdec.models.api`).
-    params: its parameters; placed on a mesh by `fastdec.sharding.place`, they have the rows decoded along its 'data'.
-    inputs: encoder-decoder: source ids int[b, s], padded with the pad id (a row of nothing but padding and end tokens
-      is empty, and decodes to an end token); decoder-only: prompt ids int[b, t], right-padded. Lists of rows of
-      different lengths will do, unpadded.
+    params: its parameters; placed on a mesh by `fastdec.sharding.place`, they have the rows decoded
+      along its 'data'.
+    inputs: encoder-decoder: source ids int[b, s], padded with the pad id (a row of nothing but
+      padding and end tokens is empty, and decodes to an end token); decoder-only: prompt ids int[b,
+      t], right-padded. Lists of rows of different lengths will do, unpadded.
     strategy: `Greedy()`, `Blockwise(heads)`, ...
-    prompt_lengths: int[b], where padded prompts (or prefixes) differ in length; None: whole rows, as they came.
-    prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the output.
-    max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else 64).
+    prompt_lengths: int[b], where padded prompts (or prefixes) differ in length; None: whole rows,
+      as they came.
+    prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the
+      output.
+    max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else
+      64).
     key: for strategies that sample: one key, split by row, or one key a row [b].
 
   Raises:
-    UserError: for inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that cannot be
-      divided over the mesh.
+    UserError: for inputs of another shape, prompts beyond the model's positions, max_len < 1, rows
+      that cannot be divided over the mesh.
   """
   max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
   room = room_of(model, max_len)
-  mesh = None if jax.device_count() == 1 else mesh_of(params)  # a look at each leaf would be felt in a short text
+  # a look at each leaf would be felt in a short text
+  mesh = None if jax.device_count() == 1 else mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
     decoded = _decode(model, strategy, params, prompt, keys, room)
@@ -65,13 +71,16 @@ def stream(
   max_len: Whole | None = None,
   key: Any = None,
 ) -> Iterator[list[list[int]]]:
-  """Decodes as `decode`, yielding after the prompt and after every call what each row has emitted since.
+  """Decodes as `decode`, yielding after the prompt and after every call what each row has emitted
+  since.
 
-  Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row yields [].
+  Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row
+  yields [].
 
   Raises:
-    UserError: as `decode`; a strategy that ranks whole outputs, as `Beam` does; logits of a row that are NaN or
-      infinite, which `decode` says in `Decoded.finite`: what they chose is not yielded.
+    UserError: as `decode`; a strategy that ranks whole outputs, as `Beam` does; logits of a row
+      that are NaN or infinite, which `decode` says in `Decoded.finite`: what they chose is not
+      yielded.
   """
   check_streams(strategy)
   max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
@@ -88,7 +97,9 @@ def _stream(
     state, is_over = start(Bound(model, params), strategy, prompt, keys, room_of(model, max_len))
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
-    tokens, length, over, finite = jax.device_get((state.tokens, state.length, is_over, state.finite))
+    tokens, length, over, finite = jax.device_get(
+      (state.tokens, state.length, is_over, state.finite)
+    )
     check_finite(finite)
     yield [row[before:now].tolist() for row, before, now in zip(tokens, seen, length, strict=True)]
     if over:
@@ -99,7 +110,13 @@ def _stream(
 
 
 def _prepared(
-  model: Model, inputs: Any, strategy: Strategy, lengths: Any, prefix: Any, max_len: Whole | None, key: Any
+  model: Model,
+  inputs: Any,
+  strategy: Strategy,
+  lengths: Any,
+  prefix: Any,
+  max_len: Whole | None,
+  key: Any,
 ) -> tuple[int, Prompt, Array | None]:
   """max_len, the padded prompt and one key a row, all that was given being right; see `decode`."""
   check_strategy(strategy)
@@ -120,7 +137,9 @@ def _decode(
   target = Bound(model, params)
   state = strategy.init(target, prompt, max_len, keys)
   nodes = nodes_of(strategy)
-  state = while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), state, nodes)
+  state = while_loop(
+    lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), state, nodes
+  )
   return strategy.result(state)
 
 
@@ -135,6 +154,7 @@ def start(
 
 @functools.partial(jax.jit, donate_argnames='state')
 def step(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
-  """Makes one more call, overwriting `state`. Returns the new state, and whether all rows are done."""
+  """Makes one more call, overwriting `state`. Returns the new state, and whether all rows are
+  done."""
   state = strategy.step(target, state)
   return state, strategy.done(state).all()

@@ -27,6 +27,8 @@ def drafted_by(given: Any, name: str, wanted: type) -> Bound:
 def check_rule(rule: Any) -> None:
   """Raises UserError for what is no rule."""
   if isinstance(rule, type):
-    raise UserError(f'rule={rule.__name__} is a class: give a rule of that kind, such as {rule.__name__}()')
+    raise UserError(
+      f'rule={rule.__name__} is a class: give a rule of that kind, such as {rule.__name__}()'
+    )
   if not isinstance(rule, Rule):
     raise UserError(f'rule={rule!r} is no rule: give one such as Exact() or TopN(2)')

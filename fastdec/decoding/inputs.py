@@ -1,7 +1,8 @@
 """What was given to decode, checked before anything is compiled, and made into a `Prompt`.
 
-A program is compiled for shapes, so there are few of these: `padded` prompts have one of few widths (`width_of`), and
-the loop has room for one of few numbers of tokens (`room_of`), while how many a row may emit is data.
+A program is compiled for shapes, so there are few of these: `padded` prompts have one of few widths
+(`width_of`), and the loop has room for one of few numbers of tokens (`room_of`), while how many a
+row may emit is data.
 """
 
 import functools
@@ -18,9 +19,13 @@ from fastdec.errors import UserError
 from fastdec.models.api import Model, source_words
 
 DEFAULT_MAX_LEN = 64
-IDS, PICTURES = 'integer ids of shape [rows, tokens]', 'pictures of shape [rows, height, width, channels]'
+IDS, PICTURES = (
+  'integer ids of shape [rows, tokens]',
+  ('pictures of shape [rows, height, width, channels]'),
+)
 LEAST_WIDTH = 16
-DOUBLED_TO = 512  # widths double up to here; beyond, where each token of padding costs more, there are four an octave
+# widths double up to here; beyond, where each token of padding costs more, there are four an octave
+DOUBLED_TO = 512
 
 
 def checked(
@@ -35,10 +40,13 @@ def checked(
   return max_len, prompt, None if key is None else row_keys(key, prompt.tokens.shape[0])
 
 
-def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int | None = None) -> Prompt:
+def prompt_of(
+  model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int | None = None
+) -> Prompt:
   """The encoder's inputs and the decoder's first tokens; see `decode` for the arguments and errors.
 
-  Each call of NumPy counts: between two texts of a few milliseconds all that it touches leaves the processor's caches.
+  Each call of NumPy counts: between two texts of a few milliseconds all that it touches leaves the
+  processor's caches.
   """
   forced = model.start_id is not None
   is_text = not forced or model.fixed_length is None  # pictures have a shape of their own
@@ -48,7 +56,10 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int
   else:
     inputs = numbers_of('inputs', inputs, PICTURES)
   if not inputs.ndim or not inputs.size:
-    raise UserError(f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least one row and column')
+    raise UserError(
+      f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least'
+      ' one row and column'
+    )
   b, tokens = inputs.shape[0], inputs
   if not forced and prefix is not None:
     raise UserError('a decoder-only model takes no prefix: put it at the end of the prompt')
@@ -64,7 +75,10 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int
   if forced and is_text and any(first in nothing for first in inputs[:, 0].tolist()):
     empty = np.isin(inputs, nothing).all(1)
   if forced and prefix is None and lengths is not None:
-    raise UserError('prompt_lengths are of prefixes, and there are none: pad sources with the pad id, or give lists')
+    raise UserError(
+      'prompt_lengths are of prefixes, and there are none: pad sources with the pad'
+      ' id, or give lists'
+    )
   source = inputs if forced else None
   length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
   limit = None if max_len is None else np.full(b, max_len, np.int32)
@@ -111,7 +125,9 @@ def numbers_of(name: str, given: Any, wanted: str) -> np.ndarray:
     array = np.asarray(None)
   if array.dtype.kind not in 'biuf':
     kind = type(given).__name__
-    raise UserError(f'{name} must be {wanted}, not {kind}' + (': use the tokenizer' if wanted == IDS else ''))
+    raise UserError(
+      f'{name} must be {wanted}, not {kind}' + (': use the tokenizer' if wanted == IDS else '')
+    )
   return array if array.size else array.astype(np.int32)
 
 
@@ -123,21 +139,31 @@ def _lengths_of(
     return np.full(rows, width, np.int32)
   own = np.full(rows, width) if own is None else own
   lengths = own if given is None else numbers_of('prompt_lengths', given, f'{rows} numbers')
-  if lengths.shape != (rows,) or lengths.dtype.kind not in 'iu' or (lengths < least).any() or (lengths > own).any():
+  if (
+    lengths.shape != (rows,)
+    or lengths.dtype.kind not in 'iu'
+    or (lengths < least).any()
+    or (lengths > own).any()
+  ):
     if given is None:
       raise UserError(f'prompt {int(own.argmin())} is empty: give at least one token')
     most = width if (own == width).all() else "their prompt's own length"
-    raise UserError(f'prompt_lengths must be {rows} numbers from {least} to {most}, not {lengths.tolist()}')
+    raise UserError(
+      f'prompt_lengths must be {rows} numbers from {least} to {most}, not {lengths.tolist()}'
+    )
   return lengths.astype(np.int32)
 
 
 def check_ids(name: str, ids: np.ndarray, words: int) -> None:
-  """Ids that the vocabulary does not have would be clamped in silence, and decode to plausible text."""
+  """Ids that the vocabulary does not have would be clamped in silence, and decode to plausible
+  text."""
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
     raise UserError(f'{name} must be {IDS}, not {ids.dtype}{list(ids.shape)}')
   if ids.size and not 0 <= ids.min() <= ids.max() < words:
     span = f'{ids.min()} to {ids.max()}'
-    raise UserError(f'{name} have ids from {span}, and the model knows 0 to {words - 1}: use its tokenizer')
+    raise UserError(
+      f'{name} have ids from {span}, and the model knows 0 to {words - 1}: use its tokenizer'
+    )
 
 
 def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
@@ -147,10 +173,15 @@ def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
     return
   s = 0 if prompt.inputs is None or prompt.inputs.ndim != 2 else prompt.inputs.shape[1]
   if s > limit:
-    raise UserError(f"a source of {s} tokens exceeds the model's {limit} positions: shorten or split it")
+    raise UserError(
+      f"a source of {s} tokens exceeds the model's {limit} positions: shorten or split it"
+    )
   t = int(prompt.length.max())
   if t + max_len - 1 > limit:  # the last token is never fed back
-    raise UserError(f"a prompt of {t} tokens and max_len={max_len} exceed the model's {limit} positions: lower max_len")
+    raise UserError(
+      f"a prompt of {t} tokens and max_len={max_len} exceed the model's {limit}"
+      ' positions: lower max_len'
+    )
 
 
 def row_keys(key: Any, rows: int) -> Array:
@@ -161,13 +192,15 @@ def row_keys(key: Any, rows: int) -> Array:
   except (AttributeError, TypeError, ValueError):
     raise UserError(f'key={key!r} is no random key: give jax.random.key(0), for example') from None
   if key.shape not in ((), (rows,)):
-    raise UserError(f'key has shape {list(key.shape)}: give one key, or one for each of the {rows} rows')
+    raise UserError(
+      f'key has shape {list(key.shape)}: give one key, or one for each of the {rows} rows'
+    )
   return key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
 
 
 def padded(model: Model, prompt: Prompt) -> Prompt:
-  """The prompt and its source at widths of few, within the model's positions. A start token alone stays alone, and
-  pictures stay as they are."""
+  """The prompt and its source at widths of few, within the model's positions. A start token alone
+  stays alone, and pictures stay as they are."""
   if model.fixed_length is not None:
     return prompt
   inputs = None if prompt.inputs is None else _wide(model, prompt.inputs)
@@ -202,8 +235,9 @@ def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
 
 
 def room_of(model: Model, max_len: int) -> int:
-  """For how many tokens a loop makes room where a row may emit `max_len`: for so many where all outputs of the model
-  have one length, else 16, 32, 48, ..., 128, 160, 192, 224, 256, 320, ...: each slot costs time at every call."""
+  """For how many tokens a loop makes room where a row may emit `max_len`: for so many where all
+  outputs of the model have one length, else 16, 32, 48, ..., 128, 160, 192, 224, 256, 320, ...:
+  each slot costs time at every call."""
   return max_len if model.fixed_length is not None else _room_of(max_len)
 
 

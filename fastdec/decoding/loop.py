@@ -1,8 +1,9 @@
 """The one loop: propose -> score -> accept -> commit -> observe.
 
-`init` runs the prompt, `step` is one call of the target; `decode` wraps them in `lax.while_loop` until all is done.
-Rows are independent: each has its own lengths, and a finished one freezes. What is drafted and what is accepted is the
-business of the drafter and the rule: there is no `if` for them here.
+`init` runs the prompt, `step` is one call of the target; `decode` wraps them in `lax.while_loop`
+until all is done. Rows are independent: each has its own lengths, and a finished one freezes. What
+is drafted and what is accepted is the business of the drafter and the rule: there is no `if` for
+them here.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ from fastdec.struct import Bound
 class DecodeState:
   """What one iteration hands to the next.
 
-  While a row runs, cache.length == prompt + length - 1: the root is emitted, and not yet in the cache.
+  While a row runs, cache.length == prompt + length - 1: the root is emitted, and not yet in the
+  cache.
   """
 
   tokens: Int[Array, 'b t']  # emitted so far, valid before `length`, pad id after
@@ -41,27 +43,34 @@ class DecodeState:
   keys: Array | None  # one a row
 
 
-def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None) -> DecodeState:
+def init(
+  target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None
+) -> DecodeState:
   """Runs the prompt: the state before the first call.
 
-  The inputs are encoded and the prompt is scored, both once. The prompt's last position yields the first token, chosen
-  as every later bonus will be. It is the first root: emitted, and not yet in the cache.
+  The inputs are encoded and the prompt is scored, both once. The prompt's last position yields the
+  first token, chosen as every later bonus will be. It is the first root: emitted, and not yet in
+  the cache.
 
   Args:
     target: the model and its parameters.
     drafter: guesses tokens. Only `drafter.nodes` and `drafter.init` are used here.
     rule: chooses the first token, as the bonus of a draft that is the root alone.
     prompt: b rows of t tokens, right-padded, of at least one token each.
-    max_len: room for this many tokens a row, its end token included; a static int of at least 1. A row may have a lower
-      limit of its own, as data: `prompt.limit`.
-    keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None where neither does.
+    max_len: room for this many tokens a row, its end token included; a static int of at least 1. A
+      row may have a lower limit of its own, as data: `prompt.limit`.
+    keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None
+      where neither does.
 
   Returns:
-    The state in which every row has emitted one token. Done are the rows whose first token is an end token, the empty
-    rows (they emit the first of the model's end tokens, or padding if it has none), and the rows whose limit is 1.
+    The state in which every row has emitted one token. Done are the rows whose first token is an
+    end token, the empty
+    rows (they emit the first of the model's end tokens, or padding if it has none), and the rows
+    whose limit is 1.
 
   Raises:
-    UserError: while the program is traced, where the drafter or the rule cannot work with this target or without keys.
+    UserError: while the program is traced, where the drafter or the rule cannot work with this
+      target or without keys.
   """
   model, params = target
   b, t = prompt.tokens.shape
@@ -75,7 +84,9 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]
   logits = _logits(target, take_node(hidden, prompt.length - 1)[:, None])
   nothing_drafted = Draft(last, Topology.chain(1))
-  root = rule(_fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)).bonus
+  root = rule(
+    _fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)
+  ).bonus
   root = jnp.where(prompt.empty, (*model.eos_ids, model.pad_id)[0], root)
 
   prefill = Prefill(prompt, memory, hidden, taps, root, capacity)
@@ -100,17 +111,19 @@ def init(target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: i
 def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> DecodeState:
   """One call of the target for all rows: propose, score, accept, commit, observe.
 
-  Rows are independent. A finished row takes part in the call, because shapes are static, and is not changed by it: its
-  tokens, length, root, counts and the length of its cache stay. What its cache holds beyond that length, and what the
-  drafter remembers of it, no longer matters.
+  Rows are independent. A finished row takes part in the call, because shapes are static, and is not
+  changed by it: its tokens, length, root, counts and the length of its cache stay. What its cache
+  holds beyond that length, and what the drafter remembers of it, no longer matters.
 
   Args:
     target, drafter, rule: those that `init` was given.
     state: b rows, from `init` or from the step before.
 
   Returns:
-    The state after the call. A running row has emitted from 1 to m tokens more, m = topology.max_depth + 1: the drafts
-    that were accepted and the bonus. The bonus is left out where the last accepted draft ends the row, which an end
+    The state after the call. A running row has emitted from 1 to m tokens more, m =
+    topology.max_depth + 1: the drafts
+    that were accepted and the bonus. The bonus is left out where the last accepted draft ends the
+    row, which an end
     token does and the token that meets the row's limit.
 
   Raises:
@@ -129,20 +142,25 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   logits = _logits(target, hidden)
 
   # Accept: the rule names the last node of a path, and the bonus behind it.
-  accepted = rule(rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids, model.suppressed_ids))
+  accepted = rule(
+    rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
+  )
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 
-  # Each emitted token was chosen by the logits of the node before it; what else the call scored does not matter.
+  # Each emitted token was chosen by the logits of the node before it; what else the call scored
+  # does not matter.
   unread = jnp.arange(path.shape[1], dtype=jnp.int32)[None] >= count[:, None]
   finite = state.finite & (jnp.take_along_axis(has_best(logits), path, axis=1) | unread).all(axis=1)
 
-  # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order already, so that
-  # without a path nothing is copied.
+  # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order
+  # already, so that without a path nothing is copied.
   cache = cache.commit(None if topology.is_chain else path, count)
 
   # Observe: the drafter sees what the call brought to light.
-  seen = Step(draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length)
+  seen = Step(
+    draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length
+  )
   drafter_state = drafter.observe(target, drafter_state, seen)
   return dataclasses.replace(state, finite=finite, cache=cache, drafter=drafter_state)
 
@@ -178,7 +196,8 @@ def _emit(
   bonus: Int[Array, ' b'],
   eos_ids: tuple[int, ...],
 ) -> tuple[DecodeState, Int[Array, ' b']]:
-  """Appends the accepted drafts and, unless they end the row, the bonus. Also returns how many: 0 in finished rows."""
+  """Appends the accepted drafts and, unless they end the row, the bonus. Also returns how many: 0
+  in finished rows."""
   end = state.tokens.shape[1]
   depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
   drafts = take_node(depths, node)  # accepted ones
@@ -206,8 +225,11 @@ def _emit(
 
 
 @jax.vmap
-def _put(row: Int[Array, ' t'], place: Int[Array, ' n'], values: Int[Array, ' n']) -> Int[Array, ' t']:
-  """The row with `values` at `place`. Those whose place lies beyond the end are dropped: no pass over the row."""
+def _put(
+  row: Int[Array, ' t'], place: Int[Array, ' n'], values: Int[Array, ' n']
+) -> Int[Array, ' t']:
+  """The row with `values` at `place`. Those whose place lies beyond the end are dropped: no pass
+  over the row."""
   return row.at[place].set(values, mode='drop')
 
 

@@ -1,9 +1,11 @@
-"""Decoding a data set: rows that have ended make room for others, so that none waits for the longest of its batch.
+"""Decoding a data set: rows that have ended make room for others, so that none waits for the
+longest of its batch.
 
-Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of rows: the pool
-runs, in one `lax.while_loop`, until a quarter of its rows has ended; these leave with their results, and as many new
-sources come in their places. One compiled program a width does all of it, whatever the number of sources: the pool is
-filled by the same exchange, and at the end fillers, which have ended before they begin, come in place of sources.
+Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of
+rows: the pool runs, in one `lax.while_loop`, until a quarter of its rows has ended; these leave
+with their results, and as many new sources come in their places. One compiled program a width does
+all of it, whatever the number of sources: the pool is filled by the same exchange, and at the end
+fillers, which have ended before they begin, come in place of sources.
 
     sources 0..5, two rows, one exchanged at a time (- is a filler)
     pool     0 -   0 1   2 1   2 3   4 3   4 5   - 5   - -
@@ -55,19 +57,23 @@ def decode_each(
   rows: Whole = 64,
   key: Any = None,
 ) -> Iterator[Finished]:
-  """Decodes any number of inputs, the longest first, and yields them as they end, each decoded as `decode` would.
+  """Decodes any number of inputs, the longest first, and yields them as they end, each decoded as
+  `decode` would.
 
   Args:
     model, params, strategy, max_len: see `decode`.
-    inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a decoder-only model.
-    rows: inputs decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its devices.
+    inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a
+      decoder-only model.
+    rows: inputs decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its
+      devices.
     key: for strategies that sample; input i draws what row i of one batch of all inputs would.
 
   Yields:
     `Finished`: some rows with the indices of their inputs, in NumPy arrays.
 
   Raises:
-    UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the devices along 'data'.
+    UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the
+      devices along 'data'.
   """
   rows = count('rows', rows, 1, '1 or more')
   check_strategy(strategy)
@@ -77,7 +83,9 @@ def decode_each(
     return iter(())
   if model.start_id is None and not lengths.all():
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
-  max_len, longest, _ = checked(model, sources[int(lengths.argmax())][None], None, None, max_len, None)
+  max_len, longest, _ = checked(
+    model, sources[int(lengths.argmax())][None], None, None, max_len, None
+  )
   strategy.check(model, longest, max_len)
   mesh = mesh_of(params)
   unit = 1 if mesh is None else mesh.shape['data']
@@ -86,11 +94,16 @@ def decode_each(
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
   pool = _Pool(model, params, strategy, sources, max_len, keys, rows, quarter, mesh)
-  return (finished for group in groups_of(lengths, LEAST_POOLFULS * rows) for finished in pool.decode(group))
+  return (
+    finished
+    for group in groups_of(lengths, LEAST_POOLFULS * rows)
+    for finished in pool.decode(group)
+  )
 
 
 def decode_all(*args: Any, **kwargs: Any) -> Decoded:
-  """What `decode_each` yields for the same arguments, in the order of the inputs, as NumPy arrays."""
+  """What `decode_each` yields for the same arguments, in the order of the inputs, as NumPy
+  arrays."""
   return in_order(decode_each(*args, **kwargs))
 
 
@@ -108,7 +121,8 @@ def in_order(parts: Iterable[Finished]) -> Decoded:
 
 
 def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray, ' m']]:
-  """Indices of the sources, longest first, cut where a narrower width will do; no group has fewer than `least`.
+  """Indices of the sources, longest first, cut where a narrower width will do; no group has fewer
+  than `least`.
 
   The widths of these sources are 16, 64, 16 and 32:
 
@@ -131,7 +145,8 @@ def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-  """Decodes groups of sources, `rows` at once, of which at least `quarter` leave and come together."""
+  """Decodes groups of sources, `rows` at once, of which at least `quarter` leave and come
+  together."""
 
   model: Model
   params: Params
@@ -148,8 +163,14 @@ class _Pool:
     pool_rows = self.rows - self.rows % self.quarter
     width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
     width = min(width, self.model.max_positions or width)
-    room = self.strategy.most_tokens(width, room_of(self.model, self.max_len))  # not of the longest: few programs
-    owners, is_done, row_calls, state = np.full(pool_rows, NOBODY), np.ones(pool_rows, bool), 0, None
+    # not of the longest: few programs
+    room = self.strategy.most_tokens(width, room_of(self.model, self.max_len))
+    owners, is_done, row_calls, state = (
+      np.full(pool_rows, NOBODY),
+      np.ones(pool_rows, bool),
+      0,
+      None,
+    )
     for begun in itertools.count(0, self.quarter):
       come = group[begun : begun + self.quarter]
       come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
@@ -160,7 +181,8 @@ class _Pool:
       slots = order[: self.quarter]
       left, owners[slots] = owners[slots], come
       wanted = max(int((owners != NOBODY).sum()) - self.quarter, 0)
-      still = pool_rows if begun + self.quarter < pool_rows else wanted  # nothing runs before the pool is full
+      # nothing runs before the pool is full
+      still = pool_rows if begun + self.quarter < pool_rows else wanted
       with using(self.mesh):
         state, calls, is_done, decoded = _exchange(
           self.model, self.strategy, self.params, state, slots, prompt, keys, room, still
@@ -175,7 +197,8 @@ class _Pool:
       is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
 
   def _prompt(self, indices: Int[np.ndarray, ' q'], width: int) -> tuple[Prompt, Array | None]:
-    """What `decode` would make of these sources in one batch; fillers are empty rows, which end at once."""
+    """What `decode` would make of these sources in one batch; fillers are empty rows, which end at
+    once."""
     inputs = np.full((len(indices), width), self.model.pad_id, np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):
@@ -184,7 +207,9 @@ class _Pool:
         inputs[row, : lengths[row]] = self.sources[index]
     is_prompt = self.model.start_id is None
     keys = None if self.keys is None else self.keys[indices.clip(0)]
-    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, self.max_len, keys)
+    _, prompt, keys = checked(
+      self.model, inputs, lengths if is_prompt else None, None, self.max_len, keys
+    )
     prompt = padded(self.model, prompt)
     prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
     return place_rows((prompt, keys), self.mesh)
@@ -196,11 +221,15 @@ class _Pool:
       return strategy.init(Bound(self.model, params), prompt, room, keys)
 
     shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
-    nothing = jax.tree.map(lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes)
+    nothing = jax.tree.map(
+      lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes
+    )
     return place_rows(nothing, self.mesh)
 
 
-def _by_readiness(owners: Int[np.ndarray, ' r'], is_done: Bool[np.ndarray, ' r']) -> Int[np.ndarray, ' r']:
+def _by_readiness(
+  owners: Int[np.ndarray, ' r'], is_done: Bool[np.ndarray, ' r']
+) -> Int[np.ndarray, ' r']:
   """All rows: those that have ended, then fillers, then those that run."""
   return np.argsort(np.where(owners == NOBODY, 1, np.where(is_done, 0, 2)), kind='stable')
 
@@ -223,7 +252,8 @@ def _exchange(
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
   """New rows come to `slots`, and the pool runs until at most `still` rows do.
 
-  Returns the state, the calls it took, which rows have ended, and the results of those that had stood in the slots.
+  Returns the state, the calls it took, which rows have ended, and the results of those that had
+  stood in the slots.
   """
   target = Bound(model, params)
   left = strategy.result(strategy.take(state, slots))
@@ -238,10 +268,13 @@ def _exchange(
 
 
 def _put(state: Any, slots: Int[Array, ' q'], new: Any) -> Any:
-  """The state with the rows of `new` in these slots; of beams, several entries a row, which lie together."""
+  """The state with the rows of `new` in these slots; of beams, several entries a row, which lie
+  together."""
 
   def put(old: Array, new: Array) -> Array:
     entries = new.shape[0] // slots.shape[0]
-    return old.at[(slots[:, None] * entries + jnp.arange(entries, dtype=slots.dtype)[None]).reshape(-1)].set(new)
+    return old.at[
+      (slots[:, None] * entries + jnp.arange(entries, dtype=slots.dtype)[None]).reshape(-1)
+    ].set(new)
 
   return jax.tree.map(put, state, new)

@@ -35,17 +35,20 @@ else:
 
 @struct.pytree
 class Prompt:
-  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first tokens.
+  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first
+  tokens.
 
-  Its arrays are NumPy's (`Given`) until a compiled function takes them: to put small arrays on the device one by one
-  would cost as much time as several calls of a small model.
+  Its arrays are NumPy's (`Given`) until a compiled function takes them: to put small arrays on the
+  device one by one would cost as much time as several calls of a small model.
   """
 
   inputs: Given | None
-  tokens: Int[Given, 'b t']  # right-padded; encoder-decoder: the start token, then any forced prefix
+  # right-padded; encoder-decoder: the start token, then any forced prefix
+  tokens: Int[Given, 'b t']
   length: Int[Given, ' b']  # at least 1
   empty: Bool[Given, ' b']  # rows with nothing to decode: they end at once
-  limit: Int[Given, ' b'] | None = None  # most tokens that a row may emit; None: as many as there is room for
+  # most tokens that a row may emit; None: as many as there is room for
+  limit: Int[Given, ' b'] | None = None
 
   def source_length(self, pad_id: int) -> Int[Array, ' b']:
     """Tokens of each row's source, a text, up to the last that is no padding."""
@@ -58,18 +61,22 @@ class Prompt:
 class Decoded:
   """What was generated.
 
-  lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call. `calls` is the number of
-  block sizes above 0. A beam search may go on after its best hypothesis has ended: there `calls` is the number of
-  steps, and block_sizes are the ones of that hypothesis, which may be fewer.
+  lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call. `calls`
+  is the number of block sizes above 0. A beam search may go on after its best hypothesis has ended:
+  there `calls` is the number of steps, and block_sizes are the ones of that hypothesis, which may
+  be fewer.
   """
 
-  tokens: Int[Array | np.ndarray, 'b t']  # end token included, pad id after; neither prompt nor start token
+  # end token included, pad id after; neither prompt nor start token
+  tokens: Int[Array | np.ndarray, 'b t']
   lengths: Int[Array | np.ndarray, ' b']
   block_sizes: Int[Array | np.ndarray, 'b t']  # tokens emitted by each call of the target
   calls: Int[Array | np.ndarray, ' b']
   draft_calls: Int[Array | np.ndarray, ' b']  # calls of the drafter's own model
-  finite: Bool[Array | np.ndarray, ' b']  # false: a token was chosen by logits without a best one (`has_best`)
-  scores: Float[Array | np.ndarray, ' b'] | None = None  # beams: of the best hypothesis, which `tokens` holds
+  # false: a token was chosen by logits without a best one (`has_best`)
+  finite: Bool[Array | np.ndarray, ' b']
+  # beams: of the best hypothesis, which `tokens` holds
+  scores: Float[Array | np.ndarray, ' b'] | None = None
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
 
@@ -79,7 +86,9 @@ class Decoded:
 
     def sized(x: Any, value: int) -> Any:
       missing = max(max_len - x.shape[-1], 0)
-      return xp.pad(x[..., :max_len], [(0, 0)] * (x.ndim - 1) + [(0, missing)], constant_values=value)
+      return xp.pad(
+        x[..., :max_len], [(0, 0)] * (x.ndim - 1) + [(0, missing)], constant_values=value
+      )
 
     nbest = None if self.nbest_tokens is None else sized(self.nbest_tokens, pad_id)
     tokens, block_sizes = sized(self.tokens, pad_id), sized(self.block_sizes, 0)
@@ -102,7 +111,8 @@ class Decoded:
 
 
 def has_best(logits: Float[Array, '*b v']) -> Bool[Array, '*b']:
-  """Whether logits say which token is likely: none is NaN or infinite, and not all are minus infinity."""
+  """Whether logits say which token is likely: none is NaN or infinite, and not all are minus
+  infinity."""
   return jnp.isfinite(logits.max(axis=-1))
 
 
@@ -111,7 +121,8 @@ def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:
   wrong = int((~np.asarray(finite)).sum())
   if wrong:
     raise UserError(
-      f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose means nothing: check'
+      f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose'
+      ' means nothing: check'
       " the weights, or compute in dtype='float32' or 'bfloat16' if this is float16"
     )
 
@@ -139,7 +150,8 @@ class Draft:
 
   tokens: Int[Array, 'b n']
   topology: Topology
-  probabilities: Float[Array, 'b n v'] | None = None  # q, the law each node was drawn from; 0: nothing was drawn there
+  # q, the law each node was drawn from; 0: nothing was drawn there
+  probabilities: Float[Array, 'b n v'] | None = None
   calls: int | Int[Array, ' b'] = 0  # calls of the drafter's own model, to be counted
 
 
@@ -161,13 +173,15 @@ class Step:
   logits: Float[Array, 'b n v']  # costs nothing where nobody reads it
   accepted: Accepted
   path: Int[Array, 'b m']  # nodes from the root to the last accepted one
-  count: Int[Array, ' b']  # tokens emitted = nodes of `path` committed; 0: the row had finished before
+  # tokens emitted = nodes of `path` committed; 0: the row had finished before
+  count: Int[Array, ' b']
   root: Int[Array, ' b']  # the newest emitted token, root of the next draft
   tokens: Int[Array, 'b t']  # all that is emitted so far, valid before `length`
   length: Int[Array, ' b']
 
   def block(self, n: int) -> Int[Array, 'b n']:
-    """The tokens that this call emitted: the first `count` of each row; those behind them have no meaning."""
+    """The tokens that this call emitted: the first `count` of each row; those behind them have no
+    meaning."""
     places = (self.length - self.count)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
     return jnp.take_along_axis(self.tokens, places, axis=1, mode='clip')
 
@@ -175,7 +189,9 @@ class Step:
     """The entries at the nodes of `path` of arrays [b, n, ...]: [b, m, ...]."""
 
     def take(x: Array) -> Array:
-      return jnp.take_along_axis(x, self.path.reshape(*self.path.shape, *(1,) * (x.ndim - 2)), axis=1)
+      return jnp.take_along_axis(
+        x, self.path.reshape(*self.path.shape, *(1,) * (x.ndim - 2)), axis=1
+      )
 
     return jax.tree.map(take, tree)
 
@@ -184,14 +200,16 @@ class Step:
 class Drafter(Protocol):
   """Guesses the tokens that the target will emit next.
 
-  A drafter is a frozen pytree (`fastdec.struct.pytree`): static settings, its own parameters as leaves. What it
-  remembers between calls is its state, another pytree, in which every array has the b rows of the batch first: rows may
-  leave a batch and others come in their places. The three functions are traced once, inside jit.
+  A drafter is a frozen pytree (`fastdec.struct.pytree`): static settings, its own parameters as
+  leaves. What it remembers between calls is its state, another pytree, in which every array has the
+  b rows of the batch first: rows may leave a batch and others come in their places. The three
+  functions are traced once, inside jit.
 
   Right or wrong guesses never change what a lossless rule emits, only how many calls it takes.
 
-  One member more is optional: `taps`, a static tuple of numbers, the layers of the target whose states the drafter
-  reads, in `Prefill.taps` and `Step.taps` (`models/taps.py` says what the numbers mean).
+  One member more is optional: `taps`, a static tuple of numbers, the layers of the target whose
+  states the drafter reads, in `Prefill.taps` and `Step.taps` (`models/taps.py` says what the
+  numbers mean).
   """
 
   @property
@@ -204,30 +222,37 @@ class Drafter(Protocol):
 
     Args:
       target: the model and its parameters.
-      prefill: what the target made of the prompt: hidden states [b, t, d], the memory, the first root [b], and the
-        capacity of its cache, which suits a cache of the drafter's own as well.
+      prefill: what the target made of the prompt: hidden states [b, t, d], the memory, the first
+        root [b], and the capacity of its cache, which suits a cache of the drafter's own as well.
 
     Returns:
       The state for the first `propose`.
 
     Raises:
-      UserError: this drafter cannot draft for this target (its hidden states have another width, say).
+      UserError: this drafter cannot draft for this target (its hidden states have another width,
+        say).
     """
     ...
 
-  def propose(self, target: Bound, state: Any, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Any]:
+  def propose(
+    self, target: Bound, state: Any, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Any]:
     """A draft below the root.
 
     Args:
       target: as in `init`.
       state: as `init` or `observe` returned it.
       root: each row's newest token. It is emitted, and the target has not read it yet.
-      keys: one random key a row for this call, [b]; None when the decode was given none. Use each at most once.
+      keys: one random key a row for this call, [b]; None when the decode was given none. Use each
+        at most once.
 
     Returns:
-      The draft of `nodes` nodes, tokens int32[b, n] with tokens[:, 0] == root; and the state, for `observe`. The
-      topology may differ from row to row and from call to call, its number of nodes may not. Siblings must be different
-      tokens: a rule that draws would draw below each of two equal ones and keep the luckier, which bends the law.
+      The draft of `nodes` nodes, tokens int32[b, n] with tokens[:, 0] == root; and the state, for
+      `observe`. The
+      topology may differ from row to row and from call to call, its number of nodes may not.
+      Siblings must be different
+      tokens: a rule that draws would draw below each of two equal ones and keep the luckier, which
+        bends the law.
     """
     ...
 
@@ -237,9 +262,9 @@ class Drafter(Protocol):
     Args:
       target: as in `init`.
       state: as `propose` returned it.
-      step: the draft, what the target made of every node, what was accepted, and what has been emitted. Its logits
-        cost nothing unless they are used. A row with step.count 0 has finished: its part of the state is never used
-        again, and may become anything.
+      step: the draft, what the target made of every node, what was accepted, and what has been
+        emitted. Its logits cost nothing unless they are used. A row with step.count 0 has finished:
+        its part of the state is never used again, and may become anything.
 
     Returns:
       The state for the next `propose`.
@@ -268,8 +293,8 @@ class Heads(Protocol):
 
   @property
   def markov(self) -> int:
-    """Rank of a bias from the token guessed before, for which there is a method `bias` (`heads.context`); 0: there is
-    none."""
+    """Rank of a bias from the token guessed before, for which there is a method `bias`
+    (`heads.context`); 0: there is none."""
     ...
 
   def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:
@@ -283,8 +308,8 @@ class Heads(Protocol):
     project: Callable[[Array], Array],
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts; `project` is the target's vocabulary projection, for heads without their own, and `root`
-    the root's embedding, for rooted ones."""
+    """What each head predicts; `project` is the target's vocabulary projection, for heads without
+    their own, and `root` the root's embedding, for rooted ones."""
     ...
 
 
@@ -292,31 +317,42 @@ class Heads(Protocol):
 class Rule(Protocol):
   """Decides how much of a draft is kept, and which token follows it.
 
-  A rule is a frozen pytree (`fastdec.struct.pytree`). Settings that do not change shapes are array leaves, so that a
-  sweep over them compiles one program.
+  A rule is a frozen pytree (`fastdec.struct.pytree`). Settings that do not change shapes are array
+  leaves, so that a sweep over them compiles one program.
 
-  One member more is optional: `promise`, what the rule keeps of the target's own output (`promise_of`).
+  One member more is optional: `promise`, what the rule keeps of the target's own output
+  (`promise_of`).
   """
 
   def __call__(
-    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+    self,
+    keys: Array | None,
+    draft: Draft,
+    logits: Float[Array, 'b n v'],
+    acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     """Chooses a path from the root, and the token behind it.
 
     Args:
       keys: one random key a row for this call, [b]; None when the decode was given none.
-      draft: tokens [b, n], their topology and, from a drafter that samples, the laws they were drawn from.
-      logits: the target's, of the token that follows each node; minus infinity for ids that are never emitted.
-      acceptable: nodes that may be kept. False for what stands below an end token, lies beyond max_len, is an id that
-        is never emitted, or was drafted only to be scored. The root is always acceptable.
+      draft: tokens [b, n], their topology and, from a drafter that samples, the laws they were
+        drawn from.
+      logits: the target's, of the token that follows each node; minus infinity for ids that are
+        never emitted.
+      acceptable: nodes that may be kept. False for what stands below an end token, lies beyond
+        max_len, is an id that is never emitted, or was drafted only to be scored. The root is
+        always acceptable.
 
     Returns:
-      `node` int32[b], the last node of the path that is kept, 0 for the root alone: it and all its ancestors must be
-      acceptable. `bonus` int32[b], the token to emit behind it. The loop drops the bonus where the path has ended the
+      `node` int32[b], the last node of the path that is kept, 0 for the root alone: it and all its
+      ancestors must be
+      acceptable. `bonus` int32[b], the token to emit behind it. The loop drops the bonus where the
+      path has ended the
       row already.
 
     Raises:
-      UserError: while the program is traced, for a rule that needs keys, a chain, or laws, and is given none.
+      UserError: while the program is traced, for a rule that needs keys, a chain, or laws, and is
+        given none.
     """
     ...
 
@@ -328,7 +364,7 @@ def promise_of(rule: Any) -> Promise:
     law       it has the law of tokens that are sampled from the target one by one
     relaxed   nothing
 
-  A rule says so by a property `promise`. It is not inherited: a rule that accepts otherwise than the one that it is
-  made of has to say anew what it keeps, and keeps nothing until it does.
+  A rule says so by a property `promise`. It is not inherited: a rule that accepts otherwise than
+  the one that it is made of has to say anew what it keeps, and keeps nothing until it does.
   """
   return rule.promise if 'promise' in vars(type(rule)) else 'relaxed'

@@ -16,7 +16,8 @@ TIE = 1e-3  # of a window's middle, in `centred`
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
   """The index of the largest entry, the lowest among equals.
 
-  Two plain reductions, which XLA's CPU backend vectorises; `jnp.argmax` is one reduction over pairs, which it does not.
+  Two plain reductions, which XLA's CPU backend vectorises; `jnp.argmax` is one reduction over
+  pairs, which it does not.
   """
   v = x.shape[-1]
   at_max = x == x.max(axis=-1, keepdims=True)
@@ -24,9 +25,11 @@ def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
 
 
 def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
-  """The m largest entries and their indices, largest first; of equal ones the lowest index, but 0 may come before -0.
+  """The m largest entries and their indices, largest first; of equal ones the lowest index, but 0
+  may come before -0.
 
-  Ranking is what costs. The m largest stand in the m blocks with the largest maxima, and those are found by reductions.
+  Ranking is what costs. The m largest stand in the m blocks with the largest maxima, and those are
+  found by reductions.
   """
   v = x.shape[-1]
   if m == 1:
@@ -43,10 +46,12 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
 
 
 def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
-  """The logarithm of how likely a token at most `reach` ids away is; 0 leaves the logits as they are.
+  """The logarithm of how likely a token at most `reach` ids away is; 0 leaves the logits as they
+  are.
 
-  What to guess by where ids are an order, and a guess within a distance of the right one is accepted (`Distance`). Of
-  windows that are equally likely the one with the likelier middle counts more. What is never emitted stays so.
+  What to guess by where ids are an order, and a guess within a distance of the right one is
+  accepted (`Distance`). Of windows that are equally likely the one with the likelier middle counts
+  more. What is never emitted stays so.
   """
   if not reach:
     return logits
@@ -61,8 +66,9 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
 
 
 def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
-  """`lax.top_k`, which XLA's CPU backend does not take apart: where a slice of what it found is all that is read, it
-  would sort all entries in place of finding the largest, which takes ten times as long."""
+  """`lax.top_k`, which XLA's CPU backend does not take apart: where a slice of what it found is all
+  that is read, it would sort all entries in place of finding the largest, which takes ten times as
+  long."""
   values, ids = jax.lax.optimization_barrier(tuple(jax.lax.top_k(x, m)))
   return values, ids
 
@@ -70,7 +76,10 @@ def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[A
 def given(keys: Array | None) -> Array:
   """The keys; without, a UserError."""
   if keys is None:
-    raise UserError('sampling needs randomness, and no key was given: give decode key=jax.random.key(0), for example')
+    raise UserError(
+      'sampling needs randomness, and no key was given: give decode'
+      ' key=jax.random.key(0), for example'
+    )
   return keys
 
 
@@ -85,7 +94,10 @@ def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *
 
 
 def warp(
-  logits: Float[Array, '*b v'], temperature: Float[Array, ''], top_k: Int[Array, ''], top_p: Float[Array, '']
+  logits: Float[Array, '*b v'],
+  temperature: Float[Array, ''],
+  top_k: Int[Array, ''],
+  top_p: Float[Array, ''],
 ) -> Float[Array, '*b v']:
   """Log-probabilities of the law to sample from: temperature, then top-k, then top-p.
 
@@ -93,10 +105,10 @@ def warp(
     logits: minus infinity where a token is ruled out.
     temperature: above 0.
     top_k: keeps the k most likely tokens (0: all).
-    top_p: keeps the fewest most likely tokens that have at least this probability together (1: all); what is cut by
-      top_k does not count.
-  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and does not rank tokens where
-  neither top_k nor top_p asks for it.
+    top_p: keeps the fewest most likely tokens that have at least this probability together (1:
+      all); what is cut by top_k does not count.
+  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and does
+  not rank tokens where neither top_k nor top_p asks for it.
   """
   scaled = logits / temperature.astype(logits.dtype)
 
@@ -107,11 +119,14 @@ def warp(
   return jax.nn.log_softmax(scaled, axis=-1)
 
 
-def _cut(scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']) -> Float[Array, '*b v']:
+def _cut(
+  scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']
+) -> Float[Array, '*b v']:
   """Minus infinity where top-k or top-p leave a token out.
 
-  Sorting a vocabulary takes a hundred times as long as finding its best few, which nearly always hold what is kept.
-  Where they do not, in a flat law say, what is kept is found by halving (`_fewest`).
+  Sorting a vocabulary takes a hundred times as long as finding its best few, which nearly always
+  hold what is kept. Where they do not, in a flat law say, what is kept is found by halving
+  (`_fewest`).
   """
   v = scaled.shape[-1]
   x = jnp.where(scaled == 0, 0, scaled)  # -0 ties with 0
@@ -124,7 +139,8 @@ def _cut(scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array
   among_k = _places(best) < jnp.where(top_k > 0, top_k, v)
   best_weight = jnp.where(among_k, jnp.exp(best - most), 0)
   sums = jnp.cumsum(best_weight, axis=-1)
-  is_all = (few == v) | ((top_k > 0) & (top_k <= few))  # tokens beyond the best few are cut by top_k, or there are none
+  # tokens beyond the best few are cut by top_k, or there are none
+  is_all = (few == v) | ((top_k > 0) & (top_k <= few))
   goal = top_p * jnp.where(is_all, sums[..., -1:], weight.sum(axis=-1, keepdims=True))
 
   def of_the_few() -> Bool[Array, '*b v']:
@@ -141,7 +157,10 @@ def _cut(scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array
 
 
 def _kept_of_all(
-  x: Float[Array, '*b v'], weight: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']
+  x: Float[Array, '*b v'],
+  weight: Float[Array, '*b v'],
+  top_k: Int[Array, ''],
+  top_p: Float[Array, ''],
 ) -> Bool[Array, '*b v']:
   """What top-k and top-p keep, whatever the law; `weight` is in proportion to the probabilities."""
   key = _sortable(x)
@@ -158,11 +177,14 @@ def _kept_of_all(
   return by_k & jax.lax.cond(top_p < 1, first_p, lambda: by_k)
 
 
-def _fewest(key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']) -> Bool[Array, '*b v']:
-  """The fewest tokens whose weights sum to the goal: the largest keys, of equal keys the lowest ids.
+def _fewest(
+  key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']
+) -> Bool[Array, '*b v']:
+  """The fewest tokens whose weights sum to the goal: the largest keys, of equal keys the lowest
+  ids.
 
-  Found by halving: a pass over the vocabulary for each bit in which keys differ, and for each bit of an id where only
-  some of several equal keys are kept.
+  Found by halving: a pass over the vocabulary for each bit in which keys differ, and for each bit
+  of an id where only some of several equal keys are kept.
   """
 
   def total(which: Bool[Array, '*b v']) -> Float[Array, '*b 1']:
@@ -173,14 +195,17 @@ def _fewest(key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[
   above, tied = key > lowest, key == lowest
   v = key.shape[-1]
   back = v - _places(key)  # the lowest id has the largest
-  first, last = jnp.where(tied, back, v).min(-1, keepdims=True), jnp.where(tied, back, 0).max(-1, keepdims=True)
+  first, last = (
+    jnp.where(tied, back, v).min(-1, keepdims=True),
+    jnp.where(tied, back, 0).max(-1, keepdims=True),
+  )
   end = _largest(lambda at: total(above | (tied & (back >= at))) >= goal, first, last)
   return above | (tied & (back >= end))
 
 
 def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Array:
-  """The largest number from `least` to `most` of which `holds` is true, where it is true up to some number; `least`
-  where it is of none."""
+  """The largest number from `least` to `most` of which `holds` is true, where it is true up to some
+  number; `least` where it is of none."""
 
   def halve(span: tuple[Array, Array]) -> tuple[Array, Array]:
     low, high = span  # what is sought is from low to below high

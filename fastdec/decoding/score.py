@@ -23,7 +23,8 @@ class Scores:
   """Log-probabilities, in nats."""
 
   tokens: Float[Array, 'b t']  # of each target token given all before it; 0 past the end
-  best: Bool[Array, 'b t']  # whether greedy decoding would write that token there; false past the end
+  # whether greedy decoding would write that token there; false past the end
+  best: Bool[Array, 'b t']
   total: Float[Array, ' b']  # the sums of `tokens`
   lengths: Int[Array, ' b']  # tokens counted
 
@@ -37,31 +38,46 @@ def score(
   prompt_lengths: Any = None,
   prefix: Any = None,
 ) -> Scores:
-  """The log-probability of each target token under the model's own law, as beam search sums it; a token that is never
-  emitted scores minus infinity.
+  """The log-probability of each target token under the model's own law, as beam search sums it; a
+  token that is never emitted scores minus infinity.
 
-  One call of the model over all tokens; logits are computed a few positions at a time, and never kept.
+  One call of the model over all tokens; logits are computed a few positions at a time, and never
+  kept.
 
   Args:
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
-    targets: int[b, t], what would have been decoded: its end token included, padding after; or lists, unpadded.
-    target_lengths: int[b], tokens of each target; None: up to the first end token, else all there are.
+    targets: int[b, t], what would have been decoded: its end token included, padding after; or
+      lists, unpadded.
+    target_lengths: int[b], tokens of each target; None: up to the first end token, else all there
+      are.
 
   Raises:
-    UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's positions.
+    UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's
+      positions.
   """
   targets, own_lengths = ids_of('targets', targets, model.vocab_size, model.pad_id)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   b, t = targets.shape
   if len(prompt.tokens) != b or t < 1:
     rows = len(prompt.tokens)
-    raise UserError(f'targets have shape [{b}, {t}], and inputs have {rows} rows: give one target for each')
+    raise UserError(
+      f'targets have shape [{b}, {t}], and inputs have {rows} rows: give one target for each'
+    )
   check_positions(model, prompt, t)
   is_end = np.isin(targets, model.eos_ids)
   whole = np.full(b, t) if own_lengths is None else own_lengths
   ended = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
-  lengths = ended if target_lengths is None else numbers_of('target_lengths', target_lengths, f'{b} numbers')
-  if lengths.shape != (b,) or lengths.dtype.kind not in 'iu' or (lengths < 0).any() or (lengths > whole).any():
+  lengths = (
+    ended
+    if target_lengths is None
+    else numbers_of('target_lengths', target_lengths, f'{b} numbers')
+  )
+  if (
+    lengths.shape != (b,)
+    or lengths.dtype.kind not in 'iu'
+    or (lengths < 0).any()
+    or (lengths > whole).any()
+  ):
     most = t if (whole == t).all() else "their target's own length"
     raise UserError(f'target_lengths must be {b} numbers from 0 to {most}, not {lengths.tolist()}')
   mesh = mesh_of(params)
@@ -72,14 +88,20 @@ def score(
 
 @functools.partial(jax.jit, static_argnames='model')
 def _score(
-  model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t'], lengths: Int[Array, ' b']
+  model: Model,
+  params: Params,
+  prompt: Prompt,
+  targets: Int[Array, 'b t'],
+  lengths: Int[Array, ' b'],
 ) -> Scores:
   hidden = forced(model, params, prompt, targets)
 
   def at(one: tuple[Array, Array]) -> tuple[Float[Array, ' b'], Bool[Array, ' b']]:
     hidden_bd, target_b = one
     law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
-    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0], law.argmax(1).astype(jnp.int32) == target_b
+    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0], law.argmax(1).astype(
+      jnp.int32
+    ) == target_b
 
   t = targets.shape[1]
   found, best = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
@@ -88,8 +110,11 @@ def _score(
   return Scores(found, best.T & counts, found.sum(1), lengths)
 
 
-def forced(model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']) -> Float[Array, 'b t d']:
-  """The hidden states that predict each token of `targets`, all that is before it being given; in one call."""
+def forced(
+  model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']
+) -> Float[Array, 'b t d']:
+  """The hidden states that predict each token of `targets`, all that is before it being given; in
+  one call."""
   b, t = targets.shape
   index = jnp.arange(prompt.tokens.shape[1] + t - 1, dtype=jnp.int32)[None]
   place = index - prompt.length[:, None]  # among the targets
@@ -97,5 +122,6 @@ def forced(model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b 
   tokens = jnp.where(place < 0, tokens, jnp.take_along_axis(targets, place.clip(0, t - 1), axis=1))
   cache = model.init_cache(params, model.encode(params, prompt.inputs), b, tokens.shape[1])
   hidden, _, _ = model.apply(params, tokens, causal(tokens.shape[1]), cache)
-  before = prompt.length[:, None] - 1 + jnp.arange(t, dtype=jnp.int32)[None]  # the node that predicts each target
+  # the node that predicts each target
+  before = prompt.length[:, None] - 1 + jnp.arange(t, dtype=jnp.int32)[None]
   return jnp.take_along_axis(hidden, before[..., None], axis=1)

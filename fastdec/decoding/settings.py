@@ -1,7 +1,8 @@
 """Settings of strategies and rules, checked where these are made and kept as arrays of one dtype.
 
-A setting that changes no shape is an array leaf, so that one compiled program serves all its values. Inside the program
-it is a tracer and has no value to check: it was checked outside, when the strategy was made.
+A setting that changes no shape is an array leaf, so that one compiled program serves all its
+values. Inside the program it is a tracer and has no value to check: it was checked outside, when
+the strategy was made.
 """
 
 from typing import Any
@@ -26,7 +27,8 @@ def is_traced(value: Any) -> bool:
 
 
 def is_number(value: Any, kinds: str = 'iuf') -> bool:
-  """Whether it is one number of these kinds (NumPy's letters); an array counts if it has no axes. True is none."""
+  """Whether it is one number of these kinds (NumPy's letters); an array counts if it has no axes.
+  True is none."""
   if not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
     return False
   array = np.asarray(value)
@@ -42,7 +44,8 @@ def count(name: str, value: Any, least: int, allowed: str) -> int:
   """A number of things that is part of a shape, as a Python int.
 
   Raises:
-    UserError: it is no integer, or below `least`; the sentence names the setting and says what is `allowed`.
+    UserError: it is no integer, or below `least`; the sentence names the setting and says what is
+      `allowed`.
   """
   if is_traced(value) or not is_whole(value, least, kinds='iu'):
     raise UserError(f'{name}={value!r} is not possible: give {allowed}')
@@ -64,7 +67,8 @@ def real(name: str, value: Any, least: float, most: float, allowed: str) -> Floa
   """The setting as float32.
 
   Raises:
-    UserError: it is not from `least` to `most`; the sentence names the setting and says what is `allowed`.
+    UserError: it is not from `least` to `most`; the sentence names the setting and says what is
+      `allowed`.
   """
   if not is_traced(value) and not (is_number(value) and least <= value <= most):
     raise UserError(f'{name}={value} is not possible: give {allowed}')
@@ -94,5 +98,6 @@ def temperature(value: Any, allowed: str) -> Float[Array, '']:
 
 
 def is_zero(value: Any) -> bool:
-  """Whether a temperature asks for the most likely token: another rule, so another program. What is traced does not."""
+  """Whether a temperature asks for the most likely token: another rule, so another program. What is
+  traced does not."""
   return not is_traced(value) and is_number(value) and bool(value == 0)

@@ -15,7 +15,8 @@ Number = float | int | np.number
 
 
 def expected_tokens(alpha: Number, gamma: Number) -> float:
-  """Tokens emitted per call of the target, (1 - alpha^(gamma + 1)) / (1 - alpha) (equation 1); gamma + 1 at alpha = 1.
+  """Tokens emitted per call of the target, (1 - alpha^(gamma + 1)) / (1 - alpha) (equation 1);
+  gamma + 1 at alpha = 1.
 
   >>> expected_tokens(alpha=0.5, gamma=2)
   1.75
@@ -49,14 +50,19 @@ def operations(alpha: Number, gamma: Number, c: Number) -> float:
 
 
 def best_gamma(alpha: Number, c: Number) -> int:
-  """The gamma of the highest `speedup`, the lowest among equals; 0 where drafts do not pay (alpha <= c).
+  """The gamma of the highest `speedup`, the lowest among equals; 0 where drafts do not pay (alpha
+  <= c).
 
   Raises:
-    UserError: as `speedup`, or where every longer draft is faster still: c = 0, or alpha = 1 and c < 1.
+    UserError: as `speedup`, or where every longer draft is faster still: c = 0, or alpha = 1 and c
+      < 1.
   """
   _check(alpha, 0, c)
   if alpha > c and (c == 0 or alpha == 1):
-    raise UserError(f'alpha={alpha} and c={c} have no best gamma, longer is always faster: give alpha < 1 and c > 0')
+    raise UserError(
+      f'alpha={alpha} and c={c} have no best gamma, longer is always faster: give'
+      ' alpha < 1 and c > 0'
+    )
   gamma, tokens = 0, 1.0
   # The speed-up rises as long as one more draft brings more than the tokens that its time is worth.
   while alpha ** (gamma + 1) * (gamma * c + 1) > c * tokens:

@@ -1,7 +1,8 @@
-"""The shape of a draft: which node hangs below which. A chain is a tree; greedy decoding is the one-node tree.
+"""The shape of a draft: which node hangs below which. A chain is a tree; greedy decoding is the
+one-node tree.
 
-Static trees are NumPy (known when the program is compiled), dynamic ones (parents as data, one tree a row) are arrays
-computed inside the loop by the same formulas.
+Static trees are NumPy (known when the program is compiled), dynamic ones (parents as data, one tree
+a row) are arrays computed inside the loop by the same formulas.
 """
 
 import dataclasses
@@ -34,7 +35,8 @@ class Topology:
   ranks: Int[Array | np.ndarray, '*b n']  # 0: the drafter's first choice
   depths: Int[Array | np.ndarray, '*b n']
   mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j, an ancestor or itself
-  acceptable: Bool[Array | np.ndarray, '*rows n']  # false: scored, never accepted; may be data where the tree is static
+  # false: scored, never accepted; may be data where the tree is static
+  acceptable: Bool[Array | np.ndarray, '*rows n']
   max_depth: int
 
   @classmethod
@@ -42,10 +44,11 @@ class Topology:
     """The tree (or one tree a row) given by each node's parent; node 0 is the root.
 
     Args:
-      parents: int[n] (NumPy or a list: static), or int[b, n] (data); NO_PARENT, which is -1, for the root, and for each
-        other node one that stands before it.
-      ranks: the same shape; None: siblings are numbered from 0 in their order. Those of a static tree must differ: two
-        siblings of one rank are one token twice, and a rule that draws would choose the luckier of the two.
+      parents: int[n] (NumPy or a list: static), or int[b, n] (data); NO_PARENT, which is -1, for
+        the root, and for each other node one that stands before it.
+      ranks: the same shape; None: siblings are numbered from 0 in their order. Those of a static
+        tree must differ: two siblings of one rank are one token twice, and a rule that draws would
+        choose the luckier of the two.
       acceptable: bool, the same shape; None: all true. The root always is.
 
     Raises:
@@ -57,10 +60,12 @@ class Topology:
     parents = parents.astype(np.int32)
     n = parents.shape[-1]
     rows = (1,) * (parents.ndim - 1)
-    adjacent = xp.arange(n, dtype=np.int32).reshape(*rows, 1, n) == parents[..., None]  # [i, j]: j is i's parent
+    # [i, j]: j is i's parent
+    adjacent = xp.arange(n, dtype=np.int32).reshape(*rows, 1, n) == parents[..., None]
     mask = adjacent | xp.eye(n, dtype=bool).reshape(*rows, n, n)
     for _ in range(max(n - 2, 0).bit_length()):  # paths double in length each time, from 1
-      steps = mask.astype(np.float32)  # products of floats are an order of magnitude faster than those of integers
+      # products of floats are an order of magnitude faster than those of integers
+      steps = mask.astype(np.float32)
       mask = steps @ steps > 0
     depths = mask.sum(-1, dtype=np.int32) - 1
     deepest = int(np.max(depths)) if isinstance(parents, np.ndarray) else n - 1
@@ -68,9 +73,13 @@ class Topology:
     if isinstance(ranks, np.ndarray):
       _check_ranks(parents, ranks)
     acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
-    acceptable = np.asarray(acceptable, bool) if isinstance(acceptable, list | tuple) else acceptable
+    acceptable = (
+      np.asarray(acceptable, bool) if isinstance(acceptable, list | tuple) else acceptable
+    )
     if acceptable.shape[-1:] != (n,):
-      raise UserError(f'acceptable has shape {list(acceptable.shape)}: give one for each of the {n} nodes')
+      raise UserError(
+        f'acceptable has shape {list(acceptable.shape)}: give one for each of the {n} nodes'
+      )
     return cls(parents, ranks, depths, mask, acceptable, deepest)
 
   @classmethod
@@ -80,7 +89,8 @@ class Topology:
 
   @classmethod
   def from_choices(cls, choices: Sequence[Sequence[int]]) -> 'Topology':
-    """The tree of Medusa's `choices`: each a path of ranks below the root. The root itself is not listed.
+    """The tree of Medusa's `choices`: each a path of ranks below the root. The root itself is not
+    listed.
 
     Nodes stand root first, then by (depth, path in lexicographic order).
 
@@ -91,7 +101,8 @@ class Topology:
     [[0, 2, -1], [0, 1, 3]]
 
     Raises:
-      UserError: for what is no path of ranks, a path whose parent is not listed, or a path listed twice.
+      UserError: for what is no path of ranks, a path whose parent is not listed, or a path listed
+        twice.
     """
     paths = sorted(_paths_of(choices), key=lambda path: (len(path), path))
     index: dict[tuple[int, ...], int] = {(): 0}
@@ -126,7 +137,8 @@ class Topology:
 
   @functools.cached_property
   def paths(self) -> Int[np.ndarray, 'leaves m']:
-    """Node indices from the root to each leaf (in order of the leaves), padded with NO_NODE. Static trees only."""
+    """Node indices from the root to each leaf (in order of the leaves), padded with NO_NODE. Static
+    trees only."""
     leaves = np.setdiff1d(np.arange(self.n), self.parents)
     paths = np.full((len(leaves), self.max_depth + 1), NO_NODE, np.int32)
     for row, leaf in zip(paths, leaves, strict=True):
@@ -135,8 +147,13 @@ class Topology:
     return paths
 
   def path_to(self, node: Int[Array, ' b']) -> Int[Array, 'b m']:
-    """Node indices from the root down to `node` of each row, padded with 0 beyond it; m = max_depth + 1."""
-    mask_bn = jnp.asarray(self.mask)[node] if self.mask.ndim == 2 else take_node(jnp.asarray(self.mask), node)
+    """Node indices from the root down to `node` of each row, padded with 0 beyond it; m = max_depth
+    + 1."""
+    mask_bn = (
+      jnp.asarray(self.mask)[node]
+      if self.mask.ndim == 2
+      else take_node(jnp.asarray(self.mask), node)
+    )
     depths_bn = jnp.broadcast_to(self.depths, mask_bn.shape)
     depth_m, index_n = (jnp.arange(size, dtype=jnp.int32) for size in (self.max_depth + 1, self.n))
     at_depth_bmn = mask_bn[:, None] & (depths_bn[:, None] == depth_m[None, :, None])
@@ -146,7 +163,12 @@ class Topology:
     return (self.n, *(x.tobytes() for x in (self.parents, self.ranks, self.acceptable)))
 
   def __eq__(self, other: object) -> bool:
-    return isinstance(other, Topology) and self.is_static and other.is_static and self._key() == other._key()
+    return (
+      isinstance(other, Topology)
+      and self.is_static
+      and other.is_static
+      and self._key() == other._key()
+    )
 
   def __hash__(self) -> int:
     if not (self.is_static and isinstance(self.acceptable, np.ndarray)):
@@ -162,7 +184,9 @@ def _paths_of(choices: Any) -> list[tuple[int, ...]]:
   for choice in choices:
     ranks = list(choice) if _is_listing(choice) else []
     if not ranks or not all(is_whole(rank, 0, 'iu') for rank in ranks):
-      raise UserError(f'choice {choice!r} is no path of ranks: give a list of one or more numbers from 0 up')
+      raise UserError(
+        f'choice {choice!r} is no path of ranks: give a list of one or more numbers from 0 up'
+      )
     paths.append(tuple(map(int, ranks)))
   return paths
 
@@ -175,9 +199,15 @@ def _checked_parents(parents: Any) -> np.ndarray:
   """The parents of a static tree; a UserError where they are none."""
   given = np.asarray(parents)
   is_list = given.ndim == 1 and given.size > 0 and np.issubdtype(given.dtype, np.integer)
-  if not is_list or given[0] != NO_PARENT or (given[1:] < 0).any() or (given >= np.arange(given.size)).any():
+  if (
+    not is_list
+    or given[0] != NO_PARENT
+    or (given[1:] < 0).any()
+    or (given >= np.arange(given.size)).any()
+  ):
     raise UserError(
-      f'parents={given.tolist()} are no tree: give -1 for node 0, the root, and for each other node the number of a'
+      f'parents={given.tolist()} are no tree: give -1 for node 0, the root, and for each other node'
+      ' the number of a'
       ' node before it'
     )
   return given
@@ -186,7 +216,8 @@ def _checked_parents(parents: Any) -> np.ndarray:
 def _numbered(parents: Int[Array | np.ndarray, '*b n']) -> Int[Array | np.ndarray, '*b n']:
   """Each node's number among its siblings, from 0 in their order."""
   n = parents.shape[-1]
-  is_before = np.tri(n, k=-1, dtype=bool).reshape(*(1,) * (parents.ndim - 1), n, n)  # [i, j]: j stands before i
+  # [i, j]: j stands before i
+  is_before = np.tri(n, k=-1, dtype=bool).reshape(*(1,) * (parents.ndim - 1), n, n)
   return (is_before & (parents[..., :, None] == parents[..., None, :])).sum(-1, dtype=np.int32)
 
 
@@ -195,7 +226,8 @@ def _check_ranks(parents: Int[np.ndarray, ' n'], ranks: Int[np.ndarray, ' _']) -
   places = set(zip(parents.tolist(), ranks.tolist(), strict=False))
   if ranks.shape != parents.shape or ranks.min() < 0 or len(places) < parents.size:
     raise UserError(
-      f'ranks={ranks.tolist()} of parents={parents.tolist()} are not possible: give each of the nodes below one parent'
+      f'ranks={ranks.tolist()} of parents={parents.tolist()} are not possible: give each of the'
+      ' nodes below one parent'
       ' another rank from 0 up, or none at all'
     )
 
@@ -206,5 +238,6 @@ def take_node(x_bn: Shaped[Array, 'b n ...'], node: Int[Array, ' b']) -> Shaped[
 
 
 def with_rows(x: Shaped[Array | np.ndarray, '...'], rank: int) -> Shaped[Array, '...']:
-  """An array of a topology with an axis for rows, of length 1 where all rows share it; `rank` counts that axis."""
+  """An array of a topology with an axis for rows, of length 1 where all rows share it; `rank`
+  counts that axis."""
   return jnp.asarray(x if x.ndim == rank else x[None])

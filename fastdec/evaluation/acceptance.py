@@ -1,10 +1,13 @@
-"""How often the target accepts what a draft model proposes: alpha of Leviathan et al. 2022, found in two ways.
+"""How often the target accepts what a draft model proposes: alpha of Leviathan et al. 2022, found
+in two ways.
 
   by beta         the mean over contexts of beta = sum_x min(p(x), q(x)), the chance that a token drawn from q is
-                  accepted (section 3.2); at temperature 0, whether both find the same word the most likely
+                  accepted (section 3.2); at temperature 0, whether both find the same word the most
+                  likely
   by acceptance   of the drafted tokens that a call came to, the share that it accepted
 
-The formulas of `fd.theory` take alpha to be the same everywhere and independent; where it is not, the two differ.
+The formulas of `fd.theory` take alpha to be the same everywhere and independent; where it is not,
+the two differ.
 """
 
 import functools
@@ -27,10 +30,11 @@ from fastdec.struct import Bound
 def betas(
   target: tuple[Any, Any], draft: tuple[Any, Any], inputs: Any, texts: Decoded, temperature: float
 ) -> Float[np.ndarray, ' n']:
-  """Beta of every context that the target came through in its own texts, both models being forced along.
+  """Beta of every context that the target came through in its own texts, both models being forced
+  along.
 
-  The first token of a text comes from the prompt and is never drafted: it has no beta. Words of the target's vocabulary
-  that the draft model does not have are as good as impossible for it.
+  The first token of a text comes from the prompt and is never drafted: it has no beta. Words of the
+  target's vocabulary that the draft model does not have are as good as impossible for it.
 
   Args:
     target, draft: (model, params); a draft without an encoder sees the text alone.
@@ -39,21 +43,36 @@ def betas(
     temperature: of both laws; 0 compares their most likely words.
   """
   prompt = prompt_of(target[0], inputs, None, None)
-  found = _betas(Bound(*target), Bound(*draft), prompt, jnp.asarray(texts.tokens), temperature or 1.0, temperature == 0)
+  found = _betas(
+    Bound(*target),
+    Bound(*draft),
+    prompt,
+    jnp.asarray(texts.tokens),
+    temperature or 1.0,
+    temperature == 0,
+  )
   place = np.arange(found.shape[1])
   return np.asarray(found)[(place > 0) & (place < np.asarray(texts.lengths)[:, None])]
 
 
 @functools.partial(jax.jit, static_argnames='is_greedy')
 def _betas(
-  target: Bound, draft: Bound, prompt: Prompt, texts: Int[Array, 'b t'], temperature: Any, is_greedy: bool
+  target: Bound,
+  draft: Bound,
+  prompt: Prompt,
+  texts: Int[Array, 'b t'],
+  temperature: Any,
+  is_greedy: bool,
 ) -> Float[Array, 'b t']:
   sampling = Sampling(temperature)
   words = target.module.vocab_size
   suppressed = target.module.suppressed_ids
 
   def at(hidden: tuple[Array, Array]) -> Float[Array, ' b']:
-    p, q = (bound.module.unembed(bound.params, h) for bound, h in zip((target, draft), hidden, strict=True))
+    p, q = (
+      bound.module.unembed(bound.params, h)
+      for bound, h in zip((target, draft), hidden, strict=True)
+    )
     q = jnp.pad(q[:, :words], ((0, 0), (0, max(0, words - q.shape[1]))), constant_values=-jnp.inf)
     p, q = suppress(p, suppressed), suppress(q, suppressed)
     if is_greedy:
@@ -61,17 +80,20 @@ def _betas(
     return jnp.minimum(jnp.exp(sampling.law(p)), jnp.exp(sampling.law(q))).sum(-1)
 
   hidden = tuple(
-    forced(bound.module, bound.params, prompt, jnp.minimum(texts, bound.module.vocab_size - 1)).swapaxes(0, 1)
+    forced(
+      bound.module, bound.params, prompt, jnp.minimum(texts, bound.module.vocab_size - 1)
+    ).swapaxes(0, 1)
     for bound in (target, draft)
   )
   return jax.lax.map(at, hidden, batch_size=min(texts.shape[1], POSITIONS)).T
 
 
 def accepted_share(texts: Decoded, gamma: int) -> float:
-  """Alpha by acceptance, from the blocks that calls on gamma drafts each wrote; nan where there is nothing to count.
+  """Alpha by acceptance, from the blocks that calls on gamma drafts each wrote; nan where there is
+  nothing to count.
 
-  A block of s tokens means s - 1 accepted drafts, and, if s <= gamma, one that was not. Whether the last token of a
-  text had been drafted is not known: that draft, accepted or not, is not counted.
+  A block of s tokens means s - 1 accepted drafts, and, if s <= gamma, one that was not. Whether the
+  last token of a text had been drafted is not known: that draft, accepted or not, is not counted.
 
     gamma 3, blocks 4 2 2:   3 accepted, 1 accepted and 1 not, 1 accepted          5 of 6
   """
@@ -84,8 +106,9 @@ def accepted_share(texts: Decoded, gamma: int) -> float:
 
 
 def accepted_by_place(texts: Decoded, places: int) -> tuple[float, ...]:
-  """For each place of a chain of drafts: how often the draft there is accepted where those before it are; nan where no
-  call came to it. The last call of a text counts as far as it went, as in `accepted_share`.
+  """For each place of a chain of drafts: how often the draft there is accepted where those before
+  it are; nan where no call came to it. The last call of a text counts as far as it went, as in
+  `accepted_share`.
 
     chains of 3, blocks 4 2 2:   place 1: 3 of 3, place 2: 1 of 2, place 3: 1 of 1
   """

@@ -1,7 +1,9 @@
-"""Where outputs part from plain greedy decoding's: at near ties, which rounding may turn, or by mistake.
+"""Where outputs part from plain greedy decoding's: at near ties, which rounding may turn, or by
+mistake.
 
-A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). So of two tokens that are
-as good as equal either may come out, and the outputs differ from there on. Any other difference is a mistake.
+A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). So of
+two tokens that are as good as equal either may come out, and the outputs differ from there on. Any
+other difference is a mistake.
 """
 
 from typing import Any
@@ -14,12 +16,15 @@ from fastdec.decoding.score import score
 from fastdec.errors import UserError
 
 NEAR_TIE = 1e-4  # between the logits of two tokens
-EXACT = ('float32', 'float64')  # half precision has no near ties to speak of: there, agreement is only counted
+# half precision has no near ties to speak of: there, agreement is only counted
+EXACT = ('float32', 'float64')
 
 
-def partings(target: tuple[Any, Any], inputs: Any, ours: Decoded, plain: Decoded) -> Float[np.ndarray, ' n']:
-  """For each row whose tokens are not the same: by how much the target prefers the one token to the other where the
-  rows part, between their logits.
+def partings(
+  target: tuple[Any, Any], inputs: Any, ours: Decoded, plain: Decoded
+) -> Float[np.ndarray, ' n']:
+  """For each row whose tokens are not the same: by how much the target prefers the one token to the
+  other where the rows part, between their logits.
 
     plain  a man in red <end>
     ours   a man in blue ...      | logit('red') - logit('blue') | after "a man in"
@@ -37,9 +42,13 @@ def partings(target: tuple[Any, Any], inputs: Any, ours: Decoded, plain: Decoded
     return np.zeros(0)
   place = differ[rows].argmax(axis=1)
   # All rows are scored, however few differ: one shape is compiled.
-  first, second = (np.asarray(score(*target, inputs, one.tokens).tokens)[rows, place] for one in (ours, plain))
+  first, second = (
+    np.asarray(score(*target, inputs, one.tokens).tokens)[rows, place] for one in (ours, plain)
+  )
   has_ended = place >= np.minimum(ours.lengths, plain.lengths)[rows]
-  return np.where(has_ended | np.isinf(first) | np.isinf(second), np.inf, np.abs(first - second)).astype(np.float64)
+  return np.where(
+    has_ended | np.isinf(first) | np.isinf(second), np.inf, np.abs(first - second)
+  ).astype(np.float64)
 
 
 def check_partings(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> None:
@@ -53,7 +62,9 @@ def check_partings(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> N
   wrong = int((~(gaps < NEAR_TIE)).sum())
   if wrong and dtype in EXACT:
     raise UserError(
-      f"{wrong} of {outputs} outputs part from plain greedy decoding's where one token leads by up to {gaps.max():.2g}"
-      f' in logits, and rounding explains less than {NEAR_TIE:g}: report it, or on an accelerator set'
+      f"{wrong} of {outputs} outputs part from plain greedy decoding's where one token leads by up"
+      f' to {gaps.max():.2g}'
+      f' in logits, and rounding explains less than {NEAR_TIE:g}: report it, or on an accelerator'
+      ' set'
       ' JAX_DEFAULT_MATMUL_PRECISION=highest and run the same command again'
     )

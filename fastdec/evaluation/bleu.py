@@ -1,7 +1,8 @@
 """Corpus BLEU by sacreBLEU (Post 2018), always with the signature that says which BLEU it is.
 
-Papers on WMT14 English-German until about 2018, Vaswani et al. 2017 and Stern et al. 2018 among them, report another
-one, `split_compound_bleu`: a point or so above sacreBLEU's. Compare only scores with the same signature.
+Papers on WMT14 English-German until about 2018, Vaswani et al. 2017 and Stern et al. 2018 among
+them, report another one, `split_compound_bleu`: a point or so above sacreBLEU's. Compare only
+scores with the same signature.
 """
 
 import re
@@ -17,8 +18,8 @@ with extras.explained():
   from sacremoses.corpus import NonbreakingPrefixes
 
 
-# sacreBLEU's, by language, where 13a (mteval's) would take a whole sentence for a word. Without a dictionary the words
-# of Japanese, Thai and so on are not told apart: their characters are counted.
+# sacreBLEU's, by language, where 13a (mteval's) would take a whole sentence for a word. Without a
+# dictionary the words of Japanese, Thai and so on are not told apart: their characters are counted.
 TOKENIZERS = {'zh': 'zh', 'ja': 'char', 'th': 'char', 'lo': 'char', 'km': 'char', 'my': 'char'}
 
 
@@ -41,20 +42,27 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
   return _score(BLEU(tokenize=TOKENIZERS.get(language, '13a')), hypotheses, references)
 
 
-def split_compound_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str = 'de') -> Bleu:
-  """BLEU as Tensor2Tensor's get_ende_bleu.sh has it: of detokenised lines, tokenised as Moses does, compounds split.
+def split_compound_bleu(
+  hypotheses: Sequence[str], references: Sequence[str], language: str = 'de'
+) -> Bleu:
+  """BLEU as Tensor2Tensor's get_ende_bleu.sh has it: of detokenised lines, tokenised as Moses does,
+  compounds split.
 
-  Moses's tokenizer is sacremoses's. Then 'text-format' counts as the words text ##AT##-##AT## format, on both sides,
-  and nothing is smoothed, as in Moses's multi-bleu.perl: without a common 4-gram the score is 0.
+  Moses's tokenizer is sacremoses's. Then 'text-format' counts as the words text ##AT##-##AT##
+  format, on both sides, and nothing is smoothed, as in Moses's multi-bleu.perl: without a common
+  4-gram the score is 0.
 
   Args:
     language: decides which abbreviations keep their full stop.
 
   Raises:
-    UserError: no lines, not as many hypotheses as references, or a language that Moses does not know.
+    UserError: no lines, not as many hypotheses as references, or a language that Moses does not
+      know.
   """
   if language not in (known := sorted({*NonbreakingPrefixes().available_langs.values()})):
-    raise UserError(f"Moses has no rules for the language '{language}': give one of {', '.join(known)}")
+    raise UserError(
+      f"Moses has no rules for the language '{language}': give one of {', '.join(known)}"
+    )
   tokenizer = sacremoses.MosesTokenizer(language)
   sides = [[_split(tokenizer, line) for line in side] for side in (hypotheses, references)]
   score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), *sides)
@@ -63,13 +71,18 @@ def split_compound_bleu(hypotheses: Sequence[str], references: Sequence[str], la
 
 
 def _split(tokenizer: sacremoses.MosesTokenizer, line: str) -> str:
-  """One pass, as in the script: of 'a-b-c' the first hyphen alone is split, its 'b' being used up."""
-  return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', str(tokenizer.tokenize(line, return_str=True)))
+  """One pass, as in the script: of 'a-b-c' the first hyphen alone is split, its 'b' being used
+  up."""
+  return re.sub(
+    r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', str(tokenizer.tokenize(line, return_str=True))
+  )
 
 
 def _score(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
   if len(hypotheses) != len(references) or not references:
     counts = f'{len(hypotheses)} hypotheses and {len(references)} references'
-    raise UserError(f'BLEU was asked for {counts}: give one hypothesis for each reference, and at least one')
+    raise UserError(
+      f'BLEU was asked for {counts}: give one hypothesis for each reference, and at least one'
+    )
   score = metric.corpus_score(list(hypotheses), [list(references)]).score
   return Bleu(score, str(metric.get_signature()))

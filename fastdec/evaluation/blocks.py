@@ -1,6 +1,7 @@
 """Accepted block sizes, counted as in Stern et al. 2018: tokens emitted per call of the target.
 
-The first token of an output comes from the prompt and not from a call, so greedy decoding has mean block size 1.
+The first token of an output comes from the prompt and not from a call, so greedy decoding has mean
+block size 1.
 """
 
 import dataclasses
@@ -33,7 +34,9 @@ class Blocks:
     return self.calls / self.outputs if self.outputs else float('nan')
 
 
-def count_blocks(lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array | np.ndarray, 'b t']) -> Blocks:
+def count_blocks(
+  lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array | np.ndarray, 'b t']
+) -> Blocks:
   """Counts what `fastdec.decode` returned.
 
   "Once | upon a | time , in": length 6, block sizes 2, 3, 0, ...: two calls, mean block size 2.5.
@@ -51,4 +54,6 @@ def count_blocks(lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array 
     row = wrong[0]
     emitted = f'1 + {sizes_bt[row].sum()} tokens were emitted'
     raise ValueError(f'row {row} has length {lengths_b[row]}, but {emitted}')
-  return Blocks(len(lengths_b), tuple(np.bincount(sizes_bt[sizes_bt > 0], minlength=1)[1:].tolist()))
+  return Blocks(
+    len(lengths_b), tuple(np.bincount(sizes_bt[sizes_bt > 0], minlength=1)[1:].tolist())
+  )

@@ -1,4 +1,5 @@
-"""One way to drive decoding call by call, for whoever times it: a strategy goes on from the state after the prompt.
+"""One way to drive decoding call by call, for whoever times it: a strategy goes on from the state
+after the prompt.
 
 `repeated` makes any number of calls in one program; everything else here prepares what it takes.
 """
@@ -31,7 +32,8 @@ DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every ca
 
 @struct.pytree
 class FreeDraft:
-  """A drafter whose guesses cost nothing and are never right; with `has_law` it claims the uniform law for them."""
+  """A drafter whose guesses cost nothing and are never right; with `has_law` it claims the uniform
+  law for them."""
 
   topology: Topology = struct.static()
   has_law: bool = struct.static(default=False)
@@ -43,7 +45,9 @@ class FreeDraft:
   def init(self, target: Bound, prefill: Any) -> tuple[()]:
     return ()
 
-  def propose(self, target: Bound, state: tuple[()], root: Any, keys: Any) -> tuple[Draft, tuple[()]]:
+  def propose(
+    self, target: Bound, state: tuple[()], root: Any, keys: Any
+  ) -> tuple[Draft, tuple[()]]:
     words = target.module.vocab_size
     guesses = (root[:, None] + 17 * jnp.arange(self.nodes, dtype=root.dtype)[None]) % words
     law = jnp.full((*guesses.shape, words), 1 / words) if self.has_law else None
@@ -65,8 +69,8 @@ class Drafted(LoopStrategy):
 class Calls:
   """Decoding that goes on for `calls` calls each time that it is called.
 
-  A call takes as long when a row has finished, so there is no end to heed. The state is overwritten in place: a long
-  cache is not copied.
+  A call takes as long when a row has finished, so there is no end to heed. The state is overwritten
+  in place: a long cache is not copied.
   """
 
   target: Bound
@@ -75,7 +79,9 @@ class Calls:
   calls: int
 
   @classmethod
-  def after_prompt(cls, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int) -> 'Calls':
+  def after_prompt(
+    cls, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int
+  ) -> 'Calls':
     """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
@@ -87,27 +93,35 @@ class Calls:
     return self.state
 
   def bytes(self, projection: str) -> int:
-    """What one call must read: the decoder's weights without those that project the memory once, the vocabulary
-    projection (named as in the parameters), the heads, and the cache."""
+    """What one call must read: the decoder's weights without those that project the memory once,
+    the vocabulary projection (named as in the parameters), the heads, and the cache."""
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
     once = _size(layer['cross']['kv'] for layer in decoder if 'cross' in layer)
-    return _size(decoder) - once + _size((params[projection], self.strategy.drafter, self.state.cache))
+    return (
+      _size(decoder) - once + _size((params[projection], self.strategy.drafter, self.state.cache))
+    )
 
 
 def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
   return fori_loop(0, calls, lambda _, s: strategy.step(target, s), state, nodes_of(strategy))
 
 
-repeated = jax.jit(_calls)  # the state after `calls` more calls; `calls` is data, so one program serves every number
+# the state after `calls` more calls; `calls` is data, so one program serves every number
+repeated = jax.jit(_calls)
 _go_on = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
 
 
-def wide_calls(target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int) -> Callable[[int], Any]:
-  """A function of how many times to call the target on `nodes` tokens, judged by the strategy's rule."""
+def wide_calls(
+  target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int
+) -> Callable[[int], Any]:
+  """A function of how many times to call the target on `nodes` tokens, judged by the strategy's
+  rule."""
   drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.effective_rule, Warped))
   without_draft = dataclasses.replace(state, drafter=())
-  return lambda calls: repeated(target, Drafted(drafter, strategy.effective_rule), without_draft, calls)
+  return lambda calls: repeated(
+    target, Drafted(drafter, strategy.effective_rule), without_draft, calls
+  )
 
 
 def whole_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
@@ -132,8 +146,8 @@ def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Arra
 
 
 def draft_rounds(target: Bound, drafter: Any, state: DecodeState) -> Callable[[int], Any]:
-  """A function of how many times the drafter is to propose a draft and to observe what came of it: its whole share of a
-  call. It sees hidden states of zeros, of which a token is kept each time."""
+  """A function of how many times the drafter is to propose a draft and to observe what came of it:
+  its whole share of a call. It sees hidden states of zeros, of which a token is kept each time."""
   return lambda rounds: _rounds(target, drafter, state, rounds)
 
 
@@ -157,8 +171,11 @@ def _rounds(target: Bound, drafter: Any, state: DecodeState, rounds: int | Array
   return jax.lax.fori_loop(0, rounds, one, (state.drafter, state.root, hidden))
 
 
-def texts(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int) -> Any:
-  """Runs the prompt once and decodes the same text `times` times; with 0, returns the state after the prompt.
+def texts(
+  target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int
+) -> Any:
+  """Runs the prompt once and decodes the same text `times` times; with 0, returns the state after
+  the prompt.
 
   Arguments as of `fd.decode`; `times` is data, so one program serves every number.
 
@@ -172,24 +189,32 @@ def texts(target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key:
 
 
 @functools.partial(jax.jit, static_argnames='room')
-def _texts(target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, room: int, times: int | Array) -> DecodeState:
+def _texts(
+  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, room: int, times: int | Array
+) -> DecodeState:
   def again(_: Array, last: DecodeState) -> DecodeState:
     # No length is below 0, but XLA does not know that, and so decodes each time anew.
     begun = dataclasses.replace(state, root=state.root + (last.length < 0))
-    return while_loop(lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun, nodes)
+    return while_loop(
+      lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun, nodes
+    )
 
   state, nodes = strategy.init(target, prompt, room, keys), nodes_of(strategy)
   return jax.lax.fori_loop(0, times, again, state)
 
 
 def computing_in(dtype: str) -> str:
-  """What is between products in a type that `random_params` takes: float32 beside kernels in int8."""
+  """What is between products in a type that `random_params` takes: float32 beside kernels in
+  int8."""
   return 'float32' if dtype == 'int8' else dtype
 
 
 def random_params(module: Any, seed: int, dtype: str) -> Any:
-  """Fresh parameters of a model, heads or a draft network, all in `dtype`; for int8 those of float32, quantized."""
-  params = jax.tree.map(lambda x: x.astype(computing_in(dtype)), jax.jit(module.init)(jax.random.key(seed)))
+  """Fresh parameters of a model, heads or a draft network, all in `dtype`; for int8 those of
+  float32, quantized."""
+  params = jax.tree.map(
+    lambda x: x.astype(computing_in(dtype)), jax.jit(module.init)(jax.random.key(seed))
+  )
   return quantize(module, params) if dtype == 'int8' else params
 
 

@@ -1,8 +1,8 @@
 """Whether a draft belongs to its target: how often its first guess is what the target writes.
 
-A draft that is loaded wrongly costs no correctness, only speed, and tells nobody. But a draft of EAGLE-3 or DFlash that
-is loaded right guesses 60 to 85 % of the tokens that its target writes; with a layer off by one, a norm too many or
-another base of rotations it guesses less than 30 %.
+A draft that is loaded wrongly costs no correctness, only speed, and tells nobody. But a draft of
+EAGLE-3 or DFlash that is loaded right guesses 60 to 85 % of the tokens that its target writes; with
+a layer off by one, a norm too many or another base of rotations it guesses less than 30 %.
 """
 
 import warnings
@@ -31,23 +31,31 @@ LEAST = 0.3  # below it something is wrong, or the draft has hardly been trained
 
 
 def check_draft(
-  model: Model, params: Params, draft: tuple[Any, Params], inputs: Any, prompt_lengths: Any = None, tokens: int = TOKENS
+  model: Model,
+  params: Params,
+  draft: tuple[Any, Params],
+  inputs: Any,
+  prompt_lengths: Any = None,
+  tokens: int = TOKENS,
 ) -> float:
-  """The share of tokens, of those that the target writes greedily, which the draft guesses from all before them.
+  """The share of tokens, of those that the target writes greedily, which the draft guesses from all
+  before them.
 
   Below `LEAST` a warning, a `UserNote`, names the usual causes.
 
   Args:
     model, params: the target.
     draft: (module, params), as `load_draft` gives it.
-    inputs, prompt_lengths: what the target writes from, as in `decode`; the longer its texts, the surer the share.
+    inputs, prompt_lengths: what the target writes from, as in `decode`; the longer its texts, the
+      surer the share.
     tokens: how many it writes for each row.
 
   Returns:
     The share; nan where the target writes fewer than two tokens in every row.
 
   Raises:
-    UserError: the draft is one of another target, as far as sizes say; inputs that cannot be decoded.
+    UserError: the draft is one of another target, as far as sizes say; inputs that cannot be
+      decoded.
   """
   check_target(Bound(*draft), model)
   max_len, prompt, _ = checked(model, inputs, prompt_lengths, None, tokens, None)
@@ -59,14 +67,17 @@ def check_draft(
     text[row, n : n + m] = out.tokens[row, :m]
   guesses = np.asarray(_first_guesses(Bound(model, params), Bound(*draft), prompt.inputs, text))
   places = np.arange(text.shape[1])[None]
-  is_asked = (places > before[:, None]) & (places < (before + wrote)[:, None])  # the first one comes from the prompt
+  # the first one comes from the prompt
+  is_asked = (places > before[:, None]) & (places < (before + wrote)[:, None])
   if not is_asked.any():
     return float('nan')
   share = float((guesses == text)[is_asked].mean())
   if share < LEAST:
     warnings.warn(
-      f'this draft guesses {share:.0%} of {is_asked.sum()} tokens that its target wrote, where a right one guesses 60 %'
-      ' and more: if it is trained, its layers may be numbered otherwise (taps), a norm be missing or one too many, or'
+      f'this draft guesses {share:.0%} of {is_asked.sum()} tokens that its target wrote, where a'
+      ' right one guesses 60 %'
+      ' and more: if it is trained, its layers may be numbered otherwise (taps), a norm be missing'
+      ' or one too many, or'
       ' the base of its rotations (rope_theta) be another one',
       UserNote,
       stacklevel=2,
@@ -75,7 +86,9 @@ def check_draft(
 
 
 @jax.jit
-def _first_guesses(target: Bound, draft: Bound, inputs: Array | None, text: Int[Array, 'b t']) -> Int[Array, 'b t']:
+def _first_guesses(
+  target: Bound, draft: Bound, inputs: Array | None, text: Int[Array, 'b t']
+) -> Int[Array, 'b t']:
   """What the draft guesses for each position from 2 on, from the text up to the position before."""
   model, params = target
   module = draft.module
@@ -108,7 +121,8 @@ def _of_eagle(
 def _of_block(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b m w']:
-  """Logits of the first guess of a block whose root is the token behind each position, the last aside."""
+  """Logits of the first guess of a block whose root is the token behind each position, the last
+  aside."""
   module: BlockNetwork = draft.module
   params, (b, t) = draft.params, text.shape
   cache = module.init_cache(params, source, b, t + module.rows)

@@ -1,4 +1,5 @@
-"""The one style of all charts: colours, markers, panels, curves, legend, and a file that is whole or not there."""
+"""The one style of all charts: colours, markers, panels, curves, legend, and a file that is whole
+or not there."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,8 +15,12 @@ with extras.explained():
   from matplotlib.figure import Figure
 
 
-BLOCKS, SPEED = 'mean accepted block size (tokens per call)', 'wall-clock speed-up over greedy decoding'
-# Okabe and Ito's colours, which colour-blind readers tell apart too; curves differ in marker and line as well.
+BLOCKS, SPEED = (
+  'mean accepted block size (tokens per call)',
+  ('wall-clock speed-up over greedy decoding'),
+)
+# Okabe and Ito's colours, which colour-blind readers tell apart too; curves differ in marker and
+# line as well.
 COLOURS = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9',
 )  # fmt: skip
@@ -32,8 +37,11 @@ class Style(NamedTuple):
   line: str = '-'
 
 
-def panels(count: int, width: float = SIDE, height: float = SIDE, **shared: Any) -> tuple[Figure, list[Axes]]:
-  """A figure with panels side by side, each of this many inches; `shared` as of `Figure.subplots`."""
+def panels(
+  count: int, width: float = SIDE, height: float = SIDE, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+  """A figure with panels side by side, each of this many inches; `shared` as of
+  `Figure.subplots`."""
   figure = Figure(figsize=(width * count, height), dpi=DPI, layout='constrained')
   return figure, list(figure.subplots(1, count, squeeze=False, **shared)[0])
 
@@ -49,16 +57,28 @@ def dress(axes: Axes, title: str, y: str, x: str = BLOCKS) -> None:
 
 
 def curve(
-  axes: Axes, points: Iterable[tuple[float | int, float | int]], style: Style, name: str | None = None, **more: Any
+  axes: Axes,
+  points: Iterable[tuple[float | int, float | int]],
+  style: Style,
+  name: str | None = None,
+  **more: Any,
 ) -> None:
-  """Draws points (x, y), joined in their order; a curve without points only enters the legend, by its name."""
+  """Draws points (x, y), joined in their order; a curve without points only enters the legend, by
+  its name."""
   xs, ys = np.array(list(points), float).reshape(-1, 2).T
-  look = {'linestyle': style.line, 'marker': style.marker, 'color': style.colour, 'linewidth': 1, 'markersize': 6}
+  look = {
+    'linestyle': style.line,
+    'marker': style.marker,
+    'color': style.colour,
+    'linewidth': 1,
+    'markersize': 6,
+  }
   axes.plot(xs, ys, label=name, **look, **more)
 
 
 def legend(figure: Figure, columns: int) -> None:
-  """Below the panels: every named curve once, as it was drawn first; then settles the layout, for `labels.place`."""
+  """Below the panels: every named curve once, as it was drawn first; then settles the layout, for
+  `labels.place`."""
   curves: dict[str, Any] = {}
   for axes in figure.axes:
     for line, name in zip(*axes.get_legend_handles_labels(), strict=True):

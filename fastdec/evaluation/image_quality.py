@@ -15,8 +15,8 @@ Images = Shaped[Array | np.ndarray, '...']
 def psnr(images: Images, originals: Images) -> float:
   """Peak signal-to-noise ratio in dB, of the mean squared error over all images together.
 
-  The mean of the images' own ratios would be infinite as soon as one image equals its original; so this is only where
-  all do.
+  The mean of the images' own ratios would be infinite as soon as one image equals its original; so
+  this is only where all do.
 
   Args:
     images: uint8[n, h, w, 3].
@@ -34,7 +34,8 @@ def psnr(images: Images, originals: Images) -> float:
 
 
 def ssim(images: Images, originals: Images) -> float:
-  """Structural similarity (Wang et al. 2004), 1 for equal images: the mean over windows of 7 x 7, channels and images.
+  """Structural similarity (Wang et al. 2004), 1 for equal images: the mean over windows of 7 x 7,
+  channels and images.
 
   Args:
     images: uint8[n, h, w, 3].
@@ -48,16 +49,22 @@ def ssim(images: Images, originals: Images) -> float:
 
   pairs = zip(*_checked(images, originals), strict=True)
   similarity = skimage.metrics.structural_similarity
-  return float(np.mean([similarity(theirs, ours, channel_axis=-1, data_range=255) for ours, theirs in pairs]))
+  return float(
+    np.mean([similarity(theirs, ours, channel_axis=-1, data_range=255) for ours, theirs in pairs])
+  )
 
 
 def bicubic(images: Images, side: int) -> UInt8[np.ndarray, 'n {side} {side} 3']:
-  """The images, uint8[n, h, h, 3], enlarged by Pillow's bicubic filter: what a model of large images must better."""
+  """The images, uint8[n, h, h, 3], enlarged by Pillow's bicubic filter: what a model of large
+  images must better."""
   with extras.explained():
     import PIL.Image
 
   large = (side, side)
-  made = [PIL.Image.fromarray(image).resize(large, PIL.Image.Resampling.BICUBIC) for image in np.asarray(images)]
+  made = [
+    PIL.Image.fromarray(image).resize(large, PIL.Image.Resampling.BICUBIC)
+    for image in np.asarray(images)
+  ]
   return np.stack([np.asarray(image) for image in made])
 
 
@@ -65,10 +72,16 @@ def _checked(images: Images, originals: Images) -> tuple[np.ndarray, np.ndarray]
   ours, theirs = np.asarray(images), np.asarray(originals)
   for given in (ours, theirs):
     if given.dtype != np.uint8 or given.ndim != 4 or given.shape[-1] != 3 or not len(given):
-      raise UserError(f'images to compare are {given.dtype}{list(given.shape)}: give uint8[n, h, w, 3], n from 1')
+      raise UserError(
+        f'images to compare are {given.dtype}{list(given.shape)}: give uint8[n, h, w, 3], n from 1'
+      )
   if ours.shape[1:] != theirs.shape[1:]:
-    sizes = ' with originals of '.join(f'{image.shape[1]} x {image.shape[2]}' for image in (ours, theirs))
+    sizes = ' with originals of '.join(
+      f'{image.shape[1]} x {image.shape[2]}' for image in (ours, theirs)
+    )
     raise UserError(f'images of {sizes} pixels cannot be compared: give originals of the same size')
   if len(ours) != len(theirs):
-    raise UserError(f'{len(ours)} images cannot be compared with {len(theirs)} originals: give one for each')
+    raise UserError(
+      f'{len(ours)} images cannot be compared with {len(theirs)} originals: give one for each'
+    )
   return ours, theirs

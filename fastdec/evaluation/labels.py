@@ -31,7 +31,8 @@ class Label(NamedTuple):
 
 
 def place(axes: Axes, labels: Sequence[Label]) -> None:
-  """Writes all labels, each at the nearest place that is free. The figure must have its final layout."""
+  """Writes all labels, each at the nearest place that is free. The figure must have its final
+  layout."""
   if not labels:
     return
   points_n2 = axes.transData.transform([(label.x, label.y) for label in labels])
@@ -72,7 +73,10 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
 def _along(line: Line2D) -> Float[np.ndarray, 'n 2']:
   """The pixels that a line of the axes goes through."""
   corners_n2 = line.get_transform().transform(line.get_xydata())
-  pieces = [np.linspace(start, end, max(2, int(np.abs(end - start).max()))) for start, end in pairwise(corners_n2)]
+  pieces = [
+    np.linspace(start, end, max(2, int(np.abs(end - start).max())))
+    for start, end in pairwise(corners_n2)
+  ]
   return np.concatenate([np.empty((0, 2)), *pieces])
 
 

@@ -1,4 +1,5 @@
-"""Measures prediction heads on text that their model writes: accuracies, the best tree, and what its calls cost."""
+"""Measures prediction heads on text that their model writes: accuracies, the best tree, and what
+its calls cost."""
 
 import dataclasses
 import json
@@ -15,7 +16,15 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls
-from fastdec.evaluation.tree_growth import Ranks, Tree, accuracy, best_nodes, grow, head_ranks, tokens_per_call
+from fastdec.evaluation.tree_growth import (
+  Ranks,
+  Tree,
+  accuracy,
+  best_nodes,
+  grow,
+  head_ranks,
+  tokens_per_call,
+)
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import parse_json, whole_file
 from fastdec.struct import Bound
@@ -30,7 +39,8 @@ class Calibration:
   """What was found."""
 
   tree: Tree  # as large as was allowed
-  right: Mapping[int, tuple[float, ...]]  # by n: how often each head has the token among its first n choices
+  # by n: how often each head has the token among its first n choices
+  right: Mapping[int, tuple[float, ...]]
   positions: int  # tokens after which there was something to guess
   tokens: Mapping[int, float]  # by nodes: tokens per call, where decoding writes these texts
   milliseconds: Mapping[int, float]  # by nodes: the time of a call; {} if not timed
@@ -46,11 +56,16 @@ class Calibration:
       there = parse_json(path.read_text())
       tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
       right = {top: tuple(there[f'top_{top}']) for top in TOPS}
-      by_nodes = ({int(n): value for n, value in there[name].items()} for name in ('tokens_per_call', 'milliseconds'))
+      by_nodes = (
+        {int(n): value for n, value in there[name].items()}
+        for name in ('tokens_per_call', 'milliseconds')
+      )
       return cls(tree, right, there['positions'], *by_nodes)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
       reason = ' '.join(str(getattr(error, 'strerror', None) or error).split())
-      raise UserError(f'{path} is no calibrated tree ({reason}): remove it, and let it be made again') from None
+      raise UserError(
+        f'{path} is no calibrated tree ({reason}): remove it, and let it be made again'
+      ) from None
 
   def save(self, path: pathlib.Path, **more: str) -> None:
     """Writes a JSON file, whose "choices" are what decoding takes.
@@ -59,15 +74,24 @@ class Calibration:
       more: what else it is to say.
     """
     right = {f'top_{top}': values for top, values in self.right.items()}
-    record = {'choices': self.tree.choices, 'rates': self.tree.rates, 'tokens_per_call': self.tokens}
+    record = {
+      'choices': self.tree.choices,
+      'rates': self.tree.rates,
+      'tokens_per_call': self.tokens,
+    }
     record |= {**right, 'positions': self.positions, 'milliseconds': self.milliseconds, **more}
     with whole_file(path) as file:
       file.write(json.dumps(record, indent=1).encode() + b'\n')
 
   @property
   def nodes(self) -> int:
-    """The nodes of the tree to use: those with the most tokens a second; all, if no call was timed."""
-    return best_nodes(self.tokens, self.milliseconds) if self.milliseconds else len(self.tree.choices) + 1
+    """The nodes of the tree to use: those with the most tokens a second; all, if no call was
+    timed."""
+    return (
+      best_nodes(self.tokens, self.milliseconds)
+      if self.milliseconds
+      else len(self.tree.choices) + 1
+    )
 
   @property
   def chosen(self) -> Tree:
@@ -97,7 +121,9 @@ def calibrate(
   ranks = written_ranks(target, heads, prompts, max_len, rows, said)
   positions = sum(map(len, ranks))
   if not positions:
-    raise UserError('the model ends every text after one token, so there is nothing to guess: give other prompts')
+    raise UserError(
+      'the model ends every text after one token, so there is nothing to guess: give other prompts'
+    )
   right = {top: accuracy(ranks, top) for top in TOPS}
   tree = grow(ranks, nodes)
   tokens = {n: tokens_per_call(ranks, tree.cut(n)) for n in widths_of(tree)}
@@ -112,7 +138,8 @@ def written_ranks(
   rows: int,
   said: Callable[[int], None] = lambda count: None,
 ) -> list[Ranks]:
-  """The heads' ranks (see `head_ranks`) along what the model writes greedily; arguments as of `calibrate`."""
+  """The heads' ranks (see `head_ranks`) along what the model writes greedily; arguments as of
+  `calibrate`."""
   parts = []
   for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
     parts += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
@@ -131,17 +158,25 @@ def timed(
 ) -> Calibration:
   """The same with the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
   widths = widths_of(found.tree)
-  drafters = {n: Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths}
+  drafters = {
+    n: Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths
+  }
   inputs = np.array([prompt], np.int32)
-  calls = {n: Calls.after_prompt(target, drafter, inputs, max_len, CALLS) for n, drafter in drafters.items()}
+  calls = {
+    n: Calls.after_prompt(target, drafter, inputs, max_len, CALLS)
+    for n, drafter in drafters.items()
+  }
   timings = measure(calls, rounds)
-  return dataclasses.replace(found, milliseconds={n: timings[n].milliseconds / CALLS for n in widths})
+  return dataclasses.replace(
+    found, milliseconds={n: timings[n].milliseconds / CALLS for n in widths}
+  )
 
 
 def _texts(
   target: Bound, prompts: Sequence[Sequence[int]], max_len: int, rows: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None, Decoded]]:
-  """Inputs, prompt lengths and greedy texts, `rows` at once, all of one shape; rows that only pad have length 0."""
+  """Inputs, prompt lengths and greedy texts, `rows` at once, all of one shape; rows that only pad
+  have length 0."""
   model, width = target.module, max(map(len, prompts))
   rows = min(rows, len(prompts))
   for start in range(0, len(prompts), rows):
@@ -150,6 +185,8 @@ def _texts(
     chosen += chosen[-1:] * missing
     inputs = np.array([[*ids, *[model.pad_id] * (width - len(ids))] for ids in chosen], np.int32)
     lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
-    texts = decode(target.module, target.params, inputs, Greedy(), lengths, max_len=max_len).checked()
+    texts = decode(
+      target.module, target.params, inputs, Greedy(), lengths, max_len=max_len
+    ).checked()
     kept = jnp.where(jnp.arange(rows) < rows - missing, texts.lengths, 0)
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)

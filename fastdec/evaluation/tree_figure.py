@@ -14,11 +14,14 @@ SLOT = 0.42  # inches for a leaf
 
 
 def draw(tree: Tree, title: str, path: Path) -> None:
-  """The tree as a PNG: the root on top, siblings by rank from left to right; in a node its rate in percent."""
+  """The tree as a PNG: the root on top, siblings by rank from left to right; in a node its rate in
+  percent."""
   rates = {(): 1.0, **dict(zip(tree.choices, tree.rates, strict=True))}
   places = _places(rates)
   deepest, leaves = max(map(len, rates)), 1 + max(x for x, _ in places.values())
-  figure = Figure(figsize=(max(6.0, SLOT * leaves + 1), 1.1 * deepest + 1.6), dpi=150, layout='constrained')
+  figure = Figure(
+    figsize=(max(6.0, SLOT * leaves + 1), 1.1 * deepest + 1.6), dpi=150, layout='constrained'
+  )
   axes = figure.subplots()
   for node, (x, y) in places.items():
     if node:
@@ -28,8 +31,18 @@ def draw(tree: Tree, title: str, path: Path) -> None:
   axes.scatter(*zip(*places.values(), strict=True), s=420, c=colours, zorder=2)
   for node, (x, y) in places.items():
     label = f'{100 * rates[node]:.0f}' if rates[node] >= 0.01 else '<1'
-    axes.text(x, y, label, ha='center', va='center', fontsize=8, color='black' if rates[node] > 0.6 else 'white')
-  axes.set_yticks(range(-deepest, 1), ['root' if d == 0 else f'head {d}' for d in range(deepest, -1, -1)])
+    axes.text(
+      x,
+      y,
+      label,
+      ha='center',
+      va='center',
+      fontsize=8,
+      color='black' if rates[node] > 0.6 else 'white',
+    )
+  axes.set_yticks(
+    range(-deepest, 1), ['root' if d == 0 else f'head {d}' for d in range(deepest, -1, -1)]
+  )
   axes.set_xticks([])
   axes.spines[:].set_visible(False)
   axes.margins(0.03, 0.12)

@@ -1,10 +1,11 @@
-"""Trees for one's own heads: how often each guess is right, and which guesses a tree should hold (Cai et al. 2024,
-section 2.3.3).
+"""Trees for one's own heads: how often each guess is right, and which guesses a tree should hold
+(Cai et al. 2024, section 2.3.3).
 
-The paper multiplies the accuracies of single heads over all tokens. Here it is counted, not estimated. The ranks of all
-heads are kept together, token by token, along texts that the model has written: that says which path of a tree a call
-would accept at which token, and so where the next call would begin. Heads err in clusters, so calls begin at hard
-tokens more often than not: counted over all tokens, a tree promises more than decoding keeps.
+The paper multiplies the accuracies of single heads over all tokens. Here it is counted, not
+estimated. The ranks of all heads are kept together, token by token, along texts that the model has
+written: that says which path of a tree a call would accept at which token, and so where the next
+call would begin. Heads err in clusters, so calls begin at hard tokens more often than not: counted
+over all tokens, a tree promises more than decoding keeps.
 """
 
 import dataclasses
@@ -33,7 +34,8 @@ Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-  """Paths of ranks in the order in which they pay: the first n - 1, with the root, are a good tree of n nodes.
+  """Paths of ranks in the order in which they pay: the first n - 1, with the root, are a good tree
+  of n nodes.
 
   choices ((0,), (0, 0), (1,), ...)      rates (0.61, 0.34, 0.12, ...)
   """
@@ -47,12 +49,18 @@ class Tree:
 
 
 def head_ranks(
-  target: tuple[Any, Any], heads: tuple[Any, Any], inputs: Any, texts: Decoded, prompt_lengths: Any = None
+  target: tuple[Any, Any],
+  heads: tuple[Any, Any],
+  inputs: Any,
+  texts: Decoded,
+  prompt_lengths: Any = None,
 ) -> list[Ranks]:
-  """Which rank each head gave to what came: an array for each text, a row for each of its tokens but the last.
+  """Which rank each head gave to what came: an array for each text, a row for each of its tokens
+  but the last.
 
-  A row is about a call whose root is that token: head i (from 0) guesses the token i + 1 after it. 0 is the head's
-  first choice; `NOTHING` where the text ends before, `NEVER` for a token that the head cannot draft.
+  A row is about a call whose root is that token: head i (from 0) guesses the token i + 1 after it.
+  0 is the head's first choice; `NOTHING` where the text ends before, `NEVER` for a token that the
+  head cannot draft.
 
   Args:
     target, heads: (module, params).
@@ -64,11 +72,16 @@ def head_ranks(
   lengths = np.asarray(texts.lengths)
   place = np.arange(ranks.shape[1])[:, None]
   known = place + 1 + np.arange(ranks.shape[2]) < lengths[:, None, None]
-  return [row[: max(int(length) - 1, 0)] for row, length in zip(np.where(known, ranks, NOTHING), lengths, strict=True)]
+  return [
+    row[: max(int(length) - 1, 0)]
+    for row, length in zip(np.where(known, ranks, NOTHING), lengths, strict=True)
+  ]
 
 
 @jax.jit
-def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']) -> Int[Array, 'b t h']:
+def _ranks(
+  target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
+) -> Int[Array, 'b t h']:
   t, h = texts.shape[1], heads.module.depth
   hidden = forced(target.module, target.params, prompt, texts)
   after = jnp.arange(t)[:, None] + 1 + jnp.arange(h)[None]
@@ -77,7 +90,8 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
   def at(one: tuple[Array, Array, Array]) -> Int[Array, 'b h']:
     hidden_bd, root_b, wanted_bh = one
     logits = head_logits(heads, target, hidden_bd, root_b)
-    if heads.module.markov:  # each guess comes behind what was written, since only so may it be accepted
+    # each guess comes behind what was written, since only so may it be accepted
+    if heads.module.markov:
       before_bh = jnp.concatenate([root_b[:, None], wanted_bh[:, :-1]], axis=1)
       logits += heads.module.bias(heads.params, before_bh).astype(logits.dtype)
     logits = in_target_words(heads.params, logits, target.module.vocab_size)
@@ -86,16 +100,20 @@ def _ranks(target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
     is_before = (logits > own) | ((logits == own) & (index < wanted_bh[..., None]))  # as top_k
     return jnp.where(own[..., 0] == -jnp.inf, NEVER, is_before.sum(-1))
 
-  found = jax.lax.map(at, (hidden.swapaxes(0, 1), texts.T, wanted.swapaxes(0, 1)), batch_size=min(t, POSITIONS))
+  found = jax.lax.map(
+    at, (hidden.swapaxes(0, 1), texts.T, wanted.swapaxes(0, 1)), batch_size=min(t, POSITIONS)
+  )
   return found.swapaxes(0, 1)
 
 
 def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
-  """The best tree of `nodes` nodes, the root included; it is smaller where no other guess was ever right.
+  """The best tree of `nodes` nodes, the root included; it is smaller where no other guess was ever
+  right.
 
-  The paths that are right most often where calls begin: a path is right at most as often as its beginning, so taking
-  the most frequent one next, again and again, is best for given calls. Where calls begin depends on the tree; so it is
-  grown a few times, each time for the calls of the last, and the best of these trees is kept.
+  The paths that are right most often where calls begin: a path is right at most as often as its
+  beginning, so taking the most frequent one next, again and again, is best for given calls. Where
+  calls begin depends on the tree; so it is grown a few times, each time for the calls of the last,
+  and the best of these trees is kept.
 
   Args:
     texts: of `head_ranks`.
@@ -109,19 +127,21 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
     if begins.sum() < fewest:
       best, rows, fewest = choices, ranks[begins], begins.sum()
   rates = {path: float((rows[:, : len(path)] == path).all(1).mean()) for path in best}
-  order = sorted(best, key=lambda path: (-rates[path], len(path), path))  # a path stays behind its beginning
+  # a path stays behind its beginning
+  order = sorted(best, key=lambda path: (-rates[path], len(path), path))
   return Tree(tuple(order), tuple(rates[path] for path in order))
 
 
 def tokens_per_call(texts: Sequence[Ranks], tree: Tree) -> float:
-  """What decoding with exact acceptance on the tree comes to, if it writes these texts: tokens after the first, by
-  calls."""
+  """What decoding with exact acceptance on the tree comes to, if it writes these texts: tokens
+  after the first, by calls."""
   calls = calls_of(texts, tree.choices)
   return len(calls) / calls.sum()
 
 
 def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, ' n']:
-  """Where calls begin that decode these texts on the tree of these paths: for each token but the last, text by text."""
+  """Where calls begin that decode these texts on the tree of these paths: for each token but the
+  last, text by text."""
   known = set(choices)
   found = []
   for ranks in texts:
@@ -149,8 +169,8 @@ def best_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -
 
 
 def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
-  """How often each head had the token that came among its first `top` choices (0..1), over all tokens; nan without
-  any."""
+  """How often each head had the token that came among its first `top` choices (0..1), over all
+  tokens; nan without any."""
   ranks = np.concatenate(texts)
   known = ranks != NOTHING
   with np.errstate(invalid='ignore'):
@@ -158,9 +178,11 @@ def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
 
 
 def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
-  """The paths that are right most often, each after the path it extends; with the root they are `nodes` nodes."""
+  """The paths that are right most often, each after the path it extends; with the root they are
+  `nodes` nodes."""
   found: list[tuple[int, ...]] = []
-  waiting: list[tuple[int, int, tuple[int, ...], Any]] = []  # -count, depth, path, the rows where it is right
+  # -count, depth, path, the rows where it is right
+  waiting: list[tuple[int, int, tuple[int, ...], Any]] = []
 
   def add_children(path: tuple[int, ...], where: Int[np.ndarray, ' m']) -> None:
     if len(path) == ranks.shape[1]:

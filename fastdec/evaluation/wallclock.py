@@ -1,6 +1,8 @@
-"""Wall clock on a machine that is never quite idle: functions are timed in turn and compared pair by pair.
+"""Wall clock on a machine that is never quite idle: functions are timed in turn and compared pair
+by pair.
 
-While times are taken, the trainings and tables of other processes on the machine stand still (`fastdec.gate`).
+While times are taken, the trainings and tables of other processes on the machine stand still
+(`fastdec.gate`).
 """
 
 import dataclasses
@@ -24,7 +26,8 @@ class Timing:
   """Seconds per input of one function, one entry a round."""
 
   seconds: tuple[float, ...]
-  compile_seconds: float  # by how much the first round, not among `seconds`, exceeded the median one
+  # by how much the first round, not among `seconds`, exceeded the median one
+  compile_seconds: float
 
   @property
   def median(self) -> float:
@@ -42,7 +45,8 @@ class Timing:
     return min(self.seconds), max(self.seconds)
 
   def speedup_over(self, other: 'Timing') -> float:
-    """How many times faster than `other` this is: the median of the ratios of rounds that ran side by side."""
+    """How many times faster than `other` this is: the median of the ratios of rounds that ran side
+    by side."""
     return statistics.median(self._ratios(other))
 
   def speedups_over(self, other: 'Timing') -> tuple[float, float]:
@@ -62,19 +66,22 @@ def measure(
 ) -> dict[Name, Timing]:
   """Times functions against each other: A B C, B C A, C A B, waiting for what they return.
 
-  Every round calls each function once on each input: on `TOGETHER` inputs in a row, with its own parameters in the
-  processor's caches, as a user runs it; then comes the next function, soon enough to meet the machine in the same mood.
-  Each round begins with another function, so that none always follows the same one. A round before the first, of which
-  only the excess is reported, compiles; only after it other processes have to make room.
+  Every round calls each function once on each input: on `TOGETHER` inputs in a row, with its own
+  parameters in the processor's caches, as a user runs it; then comes the next function, soon enough
+  to meet the machine in the same mood. Each round begins with another function, so that none always
+  follows the same one. A round before the first, of which only the excess is reported, compiles;
+  only after it other processes have to make room.
 
   Args:
-    functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees of them.
+    functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees
+      of them.
     repeats: rounds, at least 1.
     inputs: argument tuples, such as one sentence each; by default one empty tuple.
     rests: seconds, in no function's time, that pass after a call of these functions.
 
   Raises:
-    OutOfTime: the budget of the work that this is part of (`gate.at_work`) ended before others had made room.
+    OutOfTime: the budget of the work that this is part of (`gate.at_work`) ended before others had
+      made room.
   """
   names = list(functions)
   first = _round(functions, names, inputs, rests)

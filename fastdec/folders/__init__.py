@@ -10,4 +10,14 @@ from fastdec.folders.folder import Folder
 from fastdec.folders.load import content, load, load_heads, load_tokenizer, open
 from fastdec.folders.native import is_replaceable, model_of, save
 
-__all__ = ['Folder', 'content', 'is_replaceable', 'load', 'load_heads', 'load_tokenizer', 'model_of', 'open', 'save']
+__all__ = [
+  'Folder',
+  'content',
+  'is_replaceable',
+  'load',
+  'load_heads',
+  'load_tokenizer',
+  'model_of',
+  'open',
+  'save',
+]

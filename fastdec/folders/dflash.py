@@ -6,9 +6,10 @@
   target_layer_ids, markov_rank, ... not nested     the next one        DSpark of DeepSpec, and what it calls DFlash
   speculators_model_type 'dflash' or 'dspark'       sample_from_anchor: the next one
 
-A layer id k is what leaves layer k of the target, -1 its embeddings; of speculators: what enters layer k. What configs
-mean was read in the code: z-lab/dflash at 44947fb, DeepSpec at afdfa7c, SpecForge at a6b6b02, speculators at c05b95b.
-(SpecForge's own loop reads DSpark's rows one too late; its trainer does not, and is followed.)
+A layer id k is what leaves layer k of the target, -1 its embeddings; of speculators: what enters
+layer k. What configs mean was read in the code: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
+SpecForge at a6b6b02, speculators at c05b95b. (SpecForge's own loop reads DSpark's rows one too
+late; its trainer does not, and is followed.)
 """
 
 import dataclasses
@@ -17,7 +18,14 @@ from typing import Any, Literal
 
 from fastdec.errors import UserError
 from fastdec.fields import Size, Token
-from fastdec.folders.draft_parts import architectures_of, dense, draft_layers, norm, read_said, vocabulary
+from fastdec.folders.draft_parts import (
+  architectures_of,
+  dense,
+  draft_layers,
+  norm,
+  read_said,
+  vocabulary,
+)
 from fastdec.folders.eagle import nested_layers
 from fastdec.folders.llama import layer_params
 from fastdec.folders.tensors import shaped
@@ -48,7 +56,9 @@ class SaidOfHeads:
   confidence_head_with_markov: bool | None = False
 
 
-def dflash(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def dflash(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """DFlash, and DSpark of SpecForge."""
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
@@ -62,21 +72,31 @@ def dflash(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, ta
   return _network(config, said, layers, tensors, taps, predicts_own=not is_dspark)
 
 
-def deepspec(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def deepspec(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """DSpark of DeepSpec."""
   said: SaidOfHeads = read_said(SaidOfHeads, config)
   if taps is None:
     taps = left(said.target_layer_ids or (), said.num_target_layers)
-  return _network(config, said, draft_layers('qwen3', config, dtype), tensors, taps, predicts_own=False)
+  return _network(
+    config, said, draft_layers('qwen3', config, dtype), tensors, taps, predicts_own=False
+  )
 
 
-def speculators_block(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def speculators_block(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """DFlash and DSpark of speculators."""
   said: SaidOfHeads = read_said(SaidOfHeads, config)
   layers = nested_layers(config, dtype, ('qwen3',))
   is_dspark = config.get('speculators_model_type') == 'dspark'
   if is_dspark:
-    defaults = {'markov_rank': 256, 'enable_confidence_head': True, 'confidence_head_with_markov': True}
+    defaults = {
+      'markov_rank': 256,
+      'enable_confidence_head': True,
+      'confidence_head_with_markov': True,
+    }
     said = read_said(SaidOfHeads, {**defaults, **config})
   if 'verifier_norm.weight' in tensors:  # of the target, for training
     norm(tensors, 'verifier_norm', layers.d_model)
@@ -89,23 +109,33 @@ def left(ids: tuple[int, ...], layers: int | None) -> Taps:
   """Our numbers of layers whose outputs are named.
 
   Raises:
-    UserError: there are none, or layers that are not there; or the last one, whose output Hugging Face norms.
+    UserError: there are none, or layers that are not there; or the last one, whose output Hugging
+      Face norms.
   """
   if not ids or min(ids) < -1:
-    raise UserError(f'target_layer_ids={list(ids)} of config.json is not possible: give layers of the target, from -1')
+    raise UserError(
+      f'target_layer_ids={list(ids)} of config.json is not possible: give layers of'
+      ' the target, from -1'
+    )
   if layers is not None and max(ids) >= layers - 1:
     raise UserError(
-      f'target_layer_ids={list(ids)} of config.json name layers that a target of {layers} does not have, or its last,'
-      f' whose state is normed for such drafts and is not supported: the largest that can be read is {layers - 2}'
+      f'target_layer_ids={list(ids)} of config.json name layers that a target of {layers} does not'
+      ' have, or its last,'
+      f' whose state is normed for such drafts and is not supported: the largest that can be read'
+      f' is {layers - 2}'
     )
   return tuple(k + 1 for k in ids)
 
 
 def _spread(said: SaidOfHeads, count: int) -> tuple[int, ...]:
-  """The rule of DFlash where its file names no layers: as many as the draft has, from 1 to the third from the end."""
+  """The rule of DFlash where its file names no layers: as many as the draft has, from 1 to the
+  third from the end."""
   layers = said.num_target_layers
   if layers is None:
-    raise UserError('dflash_config of config.json lacks target_layer_ids, and there is no num_target_layers: give one')
+    raise UserError(
+      'dflash_config of config.json lacks target_layer_ids, and there is no'
+      ' num_target_layers: give one'
+    )
   if count == 1:
     return (layers // 2,)
   return tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
@@ -131,7 +161,9 @@ def _network(
     has_confidence = bool(said.confidence_head_alpha)
   sees_guess = bool(said.confidence_head_with_markov)
   if has_confidence and sees_guess and not rank:
-    raise UserError('confidence_head_with_markov of config.json needs a markov_rank above 0: set either')
+    raise UserError(
+      'confidence_head_with_markov of config.json needs a markov_rank above 0: set either'
+    )
   network = BlockNetwork(
     layers=layers,
     vocab_size=layers.vocab_size,
@@ -157,15 +189,22 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   d, rank, taps = layers.d_model, network.markov, network.taps
   params: dict[str, Any] = {}
   inner: dict[str, Any] = {
-    'make_features': {'fuse': dense(tensors, 'fc', d, len(taps) * d), 'fused_norm': norm(tensors, 'hidden_norm', d)},
-    'tower': {f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.') for i in range(layers.layers)},
+    'make_features': {
+      'fuse': dense(tensors, 'fc', d, len(taps) * d),
+      'fused_norm': norm(tensors, 'hidden_norm', d),
+    },
+    'tower': {
+      f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.') for i in range(layers.layers)
+    },
     'norm': norm(tensors, 'norm', d),
   }
   head = OLD if any(name.startswith(OLD) for name in tensors) else ''
   markov = f'{head}markov_head'
   if rank:
     params['before'] = shaped(tensors, f'{markov}.markov_w1.weight', layers.vocab_size, rank)
-    params['after'] = shaped(tensors, f'{markov}.markov_w2.weight', network.words or layers.vocab_size, rank)
+    params['after'] = shaped(
+      tensors, f'{markov}.markov_w2.weight', network.words or layers.vocab_size, rank
+    )
   if rank and network.markov_kind == 'gated':
     inner['gate'] = dense(tensors, f'{markov}.gate_proj', rank, d + rank, has_bias=True)
   if rank and network.markov_kind == 'rnn':

@@ -1,4 +1,5 @@
-"""What published drafts have in common: their layers, those of Llama or Qwen3, and their vocabularies."""
+"""What published drafts have in common: their layers, those of Llama or Qwen3, and their
+vocabularies."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from fastdec.folders.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 
-MAPS = ('d2t', 'draft_id_to_target_id')  # how far the target's id of each draft word is from its own
+# how far the target's id of each draft word is from its own
+MAPS = ('d2t', 'draft_id_to_target_id')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +37,16 @@ def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: An
   Raises:
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
-  settings: dict[str, Any] = {**layer_settings(kind, said_by(kind, config)), 'dtype': dtype, **changes}
+  settings: dict[str, Any] = {
+    **layer_settings(kind, said_by(kind, config)),
+    'dtype': dtype,
+    **changes,
+  }
   if any(settings['windows']):
-    raise UserError('sliding windows in the layers of a draft are not supported: give one whose layers see everything')
+    raise UserError(
+      'sliding windows in the layers of a draft are not supported: give one whose'
+      ' layers see everything'
+    )
   return LMConfig(**{**settings, 'windows': ()})
 
 
@@ -51,7 +60,9 @@ def norm(tensors: Mapping[str, Any], name: str, size: int) -> Params:
   return {'scale': shaped(tensors, f'{name}.weight', size)}
 
 
-def dense(tensors: Mapping[str, Any], name: str, outputs: int, inputs: int, has_bias: bool = False) -> Params:
+def dense(
+  tensors: Mapping[str, Any], name: str, outputs: int, inputs: int, has_bias: bool = False
+) -> Params:
   """A projection."""
   kernel = {'kernel': shaped(tensors, f'{name}.weight', outputs, inputs)}
   return kernel | {'bias': shaped(tensors, f'{name}.bias', outputs)} if has_bias else kernel
@@ -69,7 +80,8 @@ def vocabulary(
     embeds: whether embeddings must be there, because the target's have another width.
 
   Raises:
-    UserError: a draft vocabulary without a projection of its own, or without a map to the target's ids.
+    UserError: a draft vocabulary without a projection of its own, or without a map to the target's
+      ids.
   """
   params, words = {}, layers.vocab_size
   drafted = read_said(SaidOfWords, config).draft_vocab_size or words
@@ -92,13 +104,16 @@ def _ids(tensors: Mapping[str, Any], drafted: int, words: int) -> np.ndarray | N
     return None
   if name is None:
     raise UserError(
-      f'the draft vocabulary of {drafted} of {words} words lacks d2t, the map to the words of the target: copy the'
+      f'the draft vocabulary of {drafted} of {words} words lacks d2t, the map to the words of the'
+      ' target: copy the'
       ' folder again, or set draft_vocab_size to null if it is none'
     )
   ids = np.arange(drafted) + np.asarray(shaped(tensors, name, drafted)[:]).astype(np.int64)
   if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < drafted:
     raise UserError(
-      f'{name} maps the {drafted} words of the draft to ids from {ids.min()} to {ids.max()}, and they must be different'
-      f' ones from 0 to {words - 1}: each entry is how far the id of the target is from the one of the draft'
+      f'{name} maps the {drafted} words of the draft to ids from {ids.min()} to {ids.max()}, and'
+      ' they must be different'
+      f' ones from 0 to {words - 1}: each entry is how far the id of the target is from the one of'
+      ' the draft'
     )
   return None if np.array_equal(ids, np.arange(words)) else ids.astype(np.int32)

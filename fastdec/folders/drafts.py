@@ -3,8 +3,9 @@
   config.json          what the network is, and what its layers are
   model.safetensors    parameters, named by their path: network/tower/layer_0/q/kernel; ours may have `warmth` too
 
-A training run has such a folder, `draft`, beside its `model`. What others publish is told apart by what its config.json
-says and by the names of its tensors (`reader_of`), never by the name of the folder.
+A training run has such a folder, `draft`, beside its `model`. What others publish is told apart by
+what its config.json says and by the names of its tensors (`reader_of`), never by the name of the
+folder.
 """
 
 import dataclasses
@@ -59,34 +60,45 @@ OF_SPECULATORS = {
   'eagle3': eagle.speculators_eagle3, 'dflash': dflash.speculators_block, 'dspark': dflash.speculators_block,
 }  # fmt: skip
 REFUSED = {  # by their architectures
-  'PEagleDraftModel': 'P-EAGLE', 'DominoDraftModel': 'Domino', 'Gemma4DSparkModel': 'DSpark with layers of Gemma',
+  'PEagleDraftModel': 'P-EAGLE', 'DominoDraftModel': 'Domino', 'Gemma4DSparkModel': 'DSpark with'
+                                                                                    ' layers of'
+                                                                                    ' Gemma',
   'Gemma4Eagle3Model': 'EAGLE-3 with layers of Gemma',
 }  # fmt: skip
 
 
 def load_draft(
-  path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None, taps: Sequence[int] | None = None
+  path: PathLike,
+  dtype: DTypeLike | None = None,
+  mesh: Mesh | None = None,
+  taps: Sequence[int] | None = None,
 ) -> tuple[DraftNetwork, Params]:
-  """A draft network and its parameters: an `EagleNetwork` or a `BlockNetwork`, for `fd.Eagle` or `fd.BlockDraft`.
+  """A draft network and its parameters: an `EagleNetwork` or a `BlockNetwork`, for `fd.Eagle` or
+  `fd.BlockDraft`.
 
   Args:
-    path: our folder, or the workdir of a run that trained one; or as published: EAGLE-1, -2 and -3 (SafeAILab,
-      SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model that has `mtp.*` tensors.
-    dtype: computes and keeps the parameters in this type (None: in the type that config.json says). 'int8': as None,
-      with the kernels of products in int8.
+    path: our folder, or the workdir of a run that trained one; or as published: EAGLE-1, -2 and -3
+      (SafeAILab, SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model
+      that has `mtp.*` tensors.
+    dtype: computes and keeps the parameters in this type (None: in the type that config.json says).
+      'int8': as None, with the kernels of products in int8.
     mesh: devices over which it lies, as of `load` (None: one device).
-    taps: the target's layers whose states it reads, k being the residual stream after k layers. None: what its folder
-      says. Official drafts of EAGLE-3 say nothing, and a rule is followed once the target is known.
+    taps: the target's layers whose states it reads, k being the residual stream after k layers.
+      None: what its folder says. Official drafts of EAGLE-3 say nothing, and a rule is followed
+      once the target is known.
 
   Raises:
-    UserError: there is no such folder, it is not whole, of a kind that is not known or not supported; taps of another
-      number than it reads.
+    UserError: there is no such folder, it is not whole, of a kind that is not known or not
+      supported; taps of another number than it reads.
   """
   folder = _found(pathlib.Path(path))
   if taps is not None and not (
-    isinstance(taps, Sequence | np.ndarray) and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
+    isinstance(taps, Sequence | np.ndarray)
+    and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
   ):
-    raise UserError(f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)')
+    raise UserError(
+      f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)'
+    )
   name, in_int8 = kept_in(dtype)
   config = read_json(folder / 'config.json')
   read = _own if 'format' in config else _published
@@ -102,24 +114,33 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
   """Writes a draft network, in the place of one that is there.
 
   Raises:
-    UserError: it is no draft network, something else is there, or it cannot be written; what was there stays.
+    UserError: it is no draft network, something else is there, or it cannot be written; what was
+      there stays.
   """
   folder = pathlib.Path(folder)
   module, params = struct.bound(draft, 'draft')
   kind = next((name for name, cls in DRAFTS.items() if type(module) is cls), None)
   if kind is None:
-    raise UserError(f'{type(module).__name__} is no draft network: give an EagleNetwork or a BlockNetwork')
+    raise UserError(
+      f'{type(module).__name__} is no draft network: give an EagleNetwork or a BlockNetwork'
+    )
   of_layers = next((name for name, cls in LAYERS.items() if type(module.layers) is cls), None)
   if of_layers is None:
     known = ', '.join(cls.__name__ for cls in LAYERS.values())
-    raise UserError(f"a draft with layers of {type(module.layers).__name__} has no file's form: known are {known}")
+    raise UserError(
+      f"a draft with layers of {type(module.layers).__name__} has no file's form: known are {known}"
+    )
   if not is_replaceable(folder):
-    raise UserError(f'{folder} is there already, and holds no draft of ours alone: give a new folder')
+    raise UserError(
+      f'{folder} is there already, and holds no draft of ours alone: give a new folder'
+    )
   described = {'type': kind, **dataclasses.asdict(module)}
   described['layers'] = {'type': of_layers, **described['layers']}
   with whole_folder(folder) as partial:
     write(partial / SINGLE, params)
-    (partial / 'config.json').write_text(json.dumps({'format': 'fastdec', 'draft': described}, indent=2) + '\n')
+    (partial / 'config.json').write_text(
+      json.dumps({'format': 'fastdec', 'draft': described}, indent=2) + '\n'
+    )
 
 
 def is_replaceable(folder: pathlib.Path) -> bool:
@@ -149,34 +170,46 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
   theirs = config.get('speculators_model_type')
   if theirs is not None:
     if not isinstance(theirs, str) or theirs not in OF_SPECULATORS:
-      raise UserError(f'speculators_model_type={shown(theirs)} is not supported: known are {", ".join(OF_SPECULATORS)}')
+      raise UserError(
+        f'speculators_model_type={shown(theirs)} is not supported: known are'
+        f' {", ".join(OF_SPECULATORS)}'
+      )
     return OF_SPECULATORS[theirs]
   architectures = architectures_of(config)
   for name in architectures:
     if name in REFUSED:
-      raise UserError(f'this is {REFUSED[name]}, which is not supported: give a draft of EAGLE, DFlash or DSpark')
+      raise UserError(
+        f'this is {REFUSED[name]}, which is not supported: give a draft of EAGLE, DFlash or DSpark'
+      )
   if any(name.startswith(MTP) for name in names):
     return mtp.mtp
   if 'dflash_config' in config:
     return dflash.dflash
   if 'Qwen3Eagle3Model' in architectures:
     return eagle.deepspec_eagle3
-  if 'Qwen3DSparkModel' in architectures or ('target_layer_ids' in config and 'markov_rank' in config):
+  if 'Qwen3DSparkModel' in architectures or (
+    'target_layer_ids' in config and 'markov_rank' in config
+  ):
     return dflash.deepspec
   if any(name.startswith('midlayer.') for name in names):
     return eagle.eagle3
   if 'fc.weight' in names and 'hidden_norm.weight' not in names:
     return eagle.eagle1
   raise UserError(
-    'this is no draft that is known: those of EAGLE have fc.weight among their tensors, those of DFlash dflash_config'
-    ' in their config.json, those of DSpark markov_rank, and models with a head of their own mtp.* tensors'
+    'this is no draft that is known: those of EAGLE have fc.weight among their tensors, those of'
+    ' DFlash dflash_config'
+    ' in their config.json, those of DSpark markov_rank, and models with a head of their own mtp.*'
+    ' tensors'
   )
 
 
 def _found(path: pathlib.Path) -> pathlib.Path:
   """The folder itself, or that of a run."""
   if not path.is_dir():
-    raise UserError(f'{path} is not a folder: give the folder of a draft, or the workdir of a run that trained one')
+    raise UserError(
+      f'{path} is not a folder: give the folder of a draft, or the workdir of a run'
+      ' that trained one'
+    )
   return path / 'draft' if (path / 'draft' / 'config.json').is_file() else path
 
 
@@ -186,14 +219,18 @@ def _own(
   """A draft that `save_draft` wrote; its parameters are unread."""
   said = config.get('draft')
   if config.get('format') != 'fastdec' or not isinstance(said, dict):
-    raise UserError('its config.json is not of a fastdec draft: give the folder of one, or train it')
+    raise UserError(
+      'its config.json is not of a fastdec draft: give the folder of one, or train it'
+    )
   inner: Any = said.get('layers')
   layers_class = family_of(LAYERS, inner, folder)
   layers = described(layers_class, inner if dtype is None else {**inner, 'dtype': dtype}, folder)
   module = described(family_of(DRAFTS, said, folder), {**said, 'layers': layers}, folder)
   if taps is not None:
     if len(taps) != len(module.taps):
-      raise UserError(f'taps={taps} are given, and this draft reads {len(module.taps)} layers: give as many')
+      raise UserError(
+        f'taps={taps} are given, and this draft reads {len(module.taps)} layers: give as many'
+      )
     module = dataclasses.replace(module, taps=taps)
   file = folder / SINGLE
   if not file.is_file():
@@ -208,7 +245,8 @@ def _own(
 
 
 def _expected(module: DraftNetwork, stored: Mapping[str, Any]) -> dict[str, Any]:
-  """The parameters that a draft has, by their paths; what it may have and the file holds among them."""
+  """The parameters that a draft has, by their paths; what it may have and the file holds among
+  them."""
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
   may_have = {
     'embedding': (module.vocab_size, module.d_embed or module.d_target),
@@ -245,6 +283,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   if pickled and not any((folder / name).is_file() for name in (SINGLE, INDEX)):
     command = conversion(pickled[0], folder / SINGLE)
     raise UserError(
-      f'{folder} has its weights only as pickle ({pickled[0].name}), which is refused: convert by {command}'
+      f'{folder} has its weights only as pickle ({pickled[0].name}), which is refused: convert by'
+      f' {command}'
     )
   return files_of(folder)

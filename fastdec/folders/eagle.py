@@ -5,8 +5,8 @@
   fc, layers.i, norm, lm_head, embed_tokens, d2t   EAGLE-3 of speculators, whose config.json nests that of the layers
   fc, layers.0, norm, lm_head, embed_tokens        EAGLE-3 of DeepSpec, with taps numbered as in DFlash
 
-What their configs mean was read in their code: SafeAILab/EAGLE at cb7e084, SpecForge at a6b6b02, speculators at
-c05b95b, DeepSpec at afdfa7c.
+What their configs mean was read in their code: SafeAILab/EAGLE at cb7e084, SpecForge at a6b6b02,
+speculators at c05b95b, DeepSpec at afdfa7c.
 """
 
 import dataclasses
@@ -15,7 +15,14 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Size
-from fastdec.folders.draft_parts import architectures_of, dense, draft_layers, norm, read_said, vocabulary
+from fastdec.folders.draft_parts import (
+  architectures_of,
+  dense,
+  draft_layers,
+  norm,
+  read_said,
+  vocabulary,
+)
 from fastdec.folders.llama import layer_params
 from fastdec.folders.tensors import shaped
 from fastdec.heads.eagle import EagleNetwork
@@ -24,7 +31,8 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, numbered
 
 Read = tuple[EagleNetwork, Params]  # the network, and its parameters, unread
-IGNORED = {'attention_bias': False, 'mlp_bias': False}  # keys that the code of SafeAILab and SpecForge never reads
+# keys that the code of SafeAILab and SpecForge never reads
+IGNORED = {'attention_bias': False, 'mlp_bias': False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +65,14 @@ class Said3:
   num_target_layers: Size | None = None
 
 
-def eagle1(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def eagle1(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """EAGLE-1 and -2: the target's last hidden state, and its vocabulary projection."""
   if taps:
-    raise UserError(f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out')
+    raise UserError(
+      f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out'
+    )
   said: Said1 = read_said(Said1, config)
   layers = _layers(config, tensors, dtype, 'layers.0.', qkv_bias=said.qkv_bias)
   d = layers.d_model
@@ -73,43 +85,58 @@ def eagle1(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, ta
     norms_first=False,
     norms_last=False,
   )
-  tower = {f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.', is_normed=i > 0) for i in range(layers.layers)}
+  tower = {
+    f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.', is_normed=i > 0)
+    for i in range(layers.layers)
+  }
   params = {'network': {'join': dense(tensors, 'fc', d, 2 * d, said.bias), 'tower': tower}}
   if 'embed_tokens.weight' in tensors:
     params['embedding'] = shaped(tensors, 'embed_tokens.weight', layers.vocab_size, d)
   return network, params
 
 
-def eagle3(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def eagle3(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """EAGLE-3 of SafeAILab and SpecForge: one layer, `midlayer`."""
   said: Said3 = read_said(Said3, config)
   layers = _layers({**config, 'num_hidden_layers': 1}, tensors, dtype, 'midlayer.')
   named = said.eagle_config and said.eagle_config.eagle_aux_hidden_state_layer_ids
   if taps is None and named is not None:
     taps = tuple(k + 1 for k in named)
-  has_norm = said.norm_output is not False  # absent: true; where it is false the file has the norm all the same
+  # absent: true; where it is false the file has the norm all the same
+  has_norm = said.norm_output is not False
   if not has_norm:
     norm(tensors, 'norm', layers.d_model)
-  return _eagle3(config, said, layers, tensors, taps, ('midlayer.',), norms_last=has_norm, recycles_normed=False)
+  return _eagle3(
+    config, said, layers, tensors, taps, ('midlayer.',), norms_last=has_norm, recycles_normed=False
+  )
 
 
-def speculators_eagle3(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def speculators_eagle3(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """EAGLE-3 of speculators: layers of Llama or of Qwen3."""
   said: Said3 = read_said(Said3, config)
   layers = nested_layers(config, dtype, ('llama', 'qwen3'))
   if 'verifier_norm.weight' in tensors:  # of the target, for training
     norm(tensors, 'verifier_norm', layers.d_model)
   prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
-  return _eagle3(config, said, layers, tensors, taps, prefixes, recycles_normed=bool(said.norm_output))
+  return _eagle3(
+    config, said, layers, tensors, taps, prefixes, recycles_normed=bool(said.norm_output)
+  )
 
 
-def deepspec_eagle3(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None) -> Read:
+def deepspec_eagle3(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
   """EAGLE-3 of DeepSpec: one layer of Qwen3."""
   said: Said3 = read_said(Said3, config)
   layers = draft_layers('qwen3', config, dtype)
   if layers.layers > 1:
     raise UserError(
-      f'num_hidden_layers={layers.layers} of config.json is not supported, since each of these layers reads the'
+      f'num_hidden_layers={layers.layers} of config.json is not supported, since each of these'
+      ' layers reads the'
       ' embedding: give a draft of one layer'
     )
   if taps is None and said.target_layer_ids is not None:
@@ -123,21 +150,29 @@ def nested_layers(config: Mapping[str, Any], dtype: str, kinds: tuple[str, ...])
   kind = inner.get('model_type') if isinstance(inner, Mapping) else None
   if not isinstance(inner, Mapping) or kind not in kinds:
     known = f'one with model_type {" or ".join(kinds)}'
-    raise UserError(f'transformer_layer_config of config.json is of model_type {kind!r}: give {known}')
+    raise UserError(
+      f'transformer_layer_config of config.json is of model_type {kind!r}: give {known}'
+    )
   return draft_layers(str(kind), inner, dtype)
 
 
-def _layers(config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, prefix: str, **changes: Any) -> LMConfig:
+def _layers(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, prefix: str, **changes: Any
+) -> LMConfig:
   """The layers of SafeAILab's and SpecForge's drafts: Llama's, without biases.
 
-  Of the two, SafeAILab's code takes hidden_size / heads for the width of a head, whatever head_dim is, and 10000 for
-  the base of linearly stretched rotations: a draft of it says LlamaForCausalLM, as those of others do. So what width
-  the tensors have decides.
+  Of the two, SafeAILab's code takes hidden_size / heads for the width of a head, whatever head_dim
+  is, and 10000 for the base of linearly stretched rotations: a draft of it says LlamaForCausalLM,
+  as those of others do. So what width the tensors have decides.
   """
   layers = draft_layers('llama', {**config, **IGNORED}, dtype, **changes)
   name = f'{prefix}self_attn.q_proj.weight'
   plain = layers.d_model // layers.heads
-  if name in tensors and layers.head_width is not None and tensors[name].shape[0] == plain * layers.heads:
+  if (
+    name in tensors
+    and layers.head_width is not None
+    and tensors[name].shape[0] == plain * layers.heads
+  ):
     layers = dataclasses.replace(layers, head_width=plain)
   is_official = 'LlamaForCausalLM' in architectures_of(config)
   if is_official and layers.rope == 'linear':
@@ -154,9 +189,12 @@ def _eagle3(
   prefixes: tuple[str, ...],
   **habits: bool,
 ) -> Read:
-  """What all spellings of EAGLE-3 share; `prefixes` are those of the layers, of which the first is the special one."""
+  """What all spellings of EAGLE-3 share; `prefixes` are those of the layers, of which the first is
+  the special one."""
   if said.norm_before_fc and said.fc_norm:
-    raise UserError('norm_before_fc and fc_norm of config.json exclude one another: set one of them to false')
+    raise UserError(
+      'norm_before_fc and fc_norm of config.json exclude one another: set one of them to false'
+    )
   if taps is None:
     taps = said.eagle_aux_hidden_state_layer_ids or RULE
   if said.num_target_layers is not None:

@@ -1,4 +1,5 @@
-"""What can be asked of a model folder, whatever its format. `folders.open` makes one; each format has a class."""
+"""What can be asked of a model folder, whatever its format. `folders.open` makes one; each format
+has a class."""
 
 import abc
 import dataclasses
@@ -15,13 +16,16 @@ from fastdec.models.api import Params
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Folder(abc.ABC):
-  """A folder whose config.json has been read, once; all else is read when it is asked for, and refused if not whole.
+  """A folder whose config.json has been read, once; all else is read when it is asked for, and
+  refused if not whole.
 
   Attributes:
     path: where the files are; of a training run, its `model/`.
     config: what config.json says.
-    dtype: what is computed in, and what parameters are kept in; None: what the model was trained to compute in.
-    in_int8: whether the kernels of products are kept in int8 (`fastdec.quantized`); then all else is as for None.
+    dtype: what is computed in, and what parameters are kept in; None: what the model was trained to
+      compute in.
+    in_int8: whether the kernels of products are kept in int8 (`fastdec.quantized`); then all else
+      is as for None.
   """
 
   path: pathlib.Path
@@ -36,10 +40,11 @@ class Folder(abc.ABC):
 
   @abc.abstractmethod
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    """The model's parameters, read one after the other, each straight onto its parts of the mesh (None: one device).
+    """The model's parameters, read one after the other, each straight onto its parts of the mesh
+    (None: one device).
 
-    They come in the type that the model computes in: wider ones would be cast, whole, by every program. Training asks
-    for them as they are stored.
+    They come in the type that the model computes in: wider ones would be cast, whole, by every
+    program. Training asks for them as they are stored.
     """
 
   @property
@@ -63,7 +68,8 @@ class Folder(abc.ABC):
 
   @abc.abstractmethod
   def files(self) -> Sequence[pathlib.Path]:
-    """All that the folder decodes with: of the model, its heads and its tokenizer; those that are not there too."""
+    """All that the folder decodes with: of the model, its heads and its tokenizer; those that are
+    not there too."""
 
   @property
   def content(self) -> str:

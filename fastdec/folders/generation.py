@@ -1,7 +1,9 @@
-"""What a Hugging Face folder says of decoding: generation_config.json, and config.json, all that older folders have.
+"""What a Hugging Face folder says of decoding: generation_config.json, and config.json, all that
+older folders have.
 
-Ids are heeded: ends, pad, start, what is never emitted. How `generate` chooses tokens by default is not: the strategy
-is what the caller says. Defaults that would change the output are named by one warning (`warn_of_defaults`).
+Ids are heeded: ends, pad, start, what is never emitted. How `generate` chooses tokens by default is
+not: the strategy is what the caller says. Defaults that would change the output are named by one
+warning (`warn_of_defaults`).
 """
 
 import dataclasses
@@ -14,7 +16,8 @@ from fastdec.errors import UserError, UserNote
 from fastdec.fields import read, shown
 
 REFUSED = ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias')
-# Defaults that change what `generate` writes, and the values that do nothing. Those of sampling come with `do_sample`.
+# Defaults that change what `generate` writes, and the values that do nothing. Those of sampling
+# come with `do_sample`.
 UNHEEDED: dict[str, tuple[Any, ...]] = {
   'repetition_penalty': (1,), 'encoder_repetition_penalty': (1,), 'no_repeat_ngram_size': (0,),
   'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,), 'num_beams': (1,),
@@ -60,14 +63,21 @@ def said_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Said:
   )
   given = {name: value for name, value in vars(newer).items() if value is not None}
   said, words = dataclasses.replace(older, **given), config['vocab_size']
-  for name, ids in (('eos_token_id', said.ends), ('decoder_start_token_id', (said.decoder_start_token_id,))):
+  for name, ids in (
+    ('eos_token_id', said.ends),
+    ('decoder_start_token_id', (said.decoder_start_token_id,)),
+  ):
     for token in ids:
       if token is not None and not 0 <= token < words:
-        raise UserError(f'{name}={token} is not among the ids of vocab_size={words} in config.json: mend either')
+        raise UserError(
+          f'{name}={token} is not among the ids of vocab_size={words} in config.json: mend either'
+        )
   return said
 
 
-def end_and_pad(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+def end_and_pad(
+  config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[tuple[int, ...], int]:
   """The ids that end a text, and the one that fills up after them: an end where it is null."""
   said = said_of(config, generation)
   ends, pad = said.ends, said.pad_token_id
@@ -84,15 +94,19 @@ def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   """
   pad, words = said_of(config, generation).pad_token_id, config['vocab_size']
   if pad is None:
-    raise UserError('pad_token_id=null in config.json is not supported: give the id that fills up short sources')
+    raise UserError(
+      'pad_token_id=null in config.json is not supported: give the id that fills up short sources'
+    )
   if not 0 <= pad < words:
-    raise UserError(f'pad_token_id={pad} is not among the ids of vocab_size={words} in config.json: mend either')
+    raise UserError(
+      f'pad_token_id={pad} is not among the ids of vocab_size={words} in config.json: mend either'
+    )
   return pad
 
 
 def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
-  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the same, and config.json is
-  only asked where there is no generation_config.json.
+  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the
+  same, and config.json is only asked where there is no generation_config.json.
 
   Raises:
     UserError: a setting of `generate` that changes what is emitted otherwise.
@@ -100,27 +114,42 @@ def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[
   given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
   for setting in REFUSED:
     if given.get(setting) not in (None, [], {}):
-      raise UserError(f'{setting}={shown(given[setting])} of generation_config.json is not supported: remove it')
+      raise UserError(
+        f'{setting}={shown(given[setting])} of generation_config.json is not supported: remove it'
+      )
   said = read(Said, given, name, ': ', ignores=True)
   words = said.bad_words_ids or ()
   if any(len(word) != 1 for word in words):
-    raise UserError('bad_words_ids of several tokens are not supported: remove them from generation_config.json')
+    raise UserError(
+      'bad_words_ids of several tokens are not supported: remove them from generation_config.json'
+    )
   ends = said_of(config, generation).ends
   ids = {*(said.suppress_tokens or ()), *(word for (word,) in words if word not in ends)}
   return {token for token in ids if 0 <= token < config['vocab_size']}
 
 
-def warn_of_defaults(folder: pathlib.Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
-  """One `UserNote` that names every default of `generate` which changes its output, and which nobody here heeds."""
+def warn_of_defaults(
+  folder: pathlib.Path, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> None:
+  """One `UserNote` that names every default of `generate` which changes its output, and which
+  nobody here heeds."""
   given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
   names = dict(UNHEEDED)
   if given.get('num_beams') not in (None, 1):
     names |= UNHEEDED_BEAMS
   if given.get('do_sample') is True:
     names |= UNHEEDED_SAMPLING
-  found = [f'{key}={shown(given[key])}' for key, neutral in names.items() if given.get(key) not in (None, *neutral)]
+  found = [
+    f'{key}={shown(given[key])}'
+    for key, neutral in names.items()
+    if given.get(key) not in (None, *neutral)
+  ]
   if given.get('do_sample') is True:
     found.insert(0, 'do_sample=True')
   if found:
     told = f'{folder / name} has defaults of `generate` that are not heeded: {", ".join(found)}'
-    warnings.warn(f'{told}. Tokens are chosen by the strategy that you give, and by it alone.', UserNote, stacklevel=3)
+    warnings.warn(
+      f'{told}. Tokens are chosen by the strategy that you give, and by it alone.',
+      UserNote,
+      stacklevel=3,
+    )

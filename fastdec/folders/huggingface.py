@@ -1,4 +1,5 @@
-"""Reads Hugging Face folders: config.json, generation_config.json, and one or many safetensors files; no PyTorch."""
+"""Reads Hugging Face folders: config.json, generation_config.json, and one or many safetensors
+files; no PyTorch."""
 
 import dataclasses
 import functools
@@ -32,21 +33,25 @@ def is_theirs(config: Mapping[str, Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HuggingFaceFolder(Folder):
-  """A folder with config.json and safetensors files. Without a dtype, the model's is what config.json says."""
+  """A folder with config.json and safetensors files. Without a dtype, the model's is what
+  config.json says."""
 
   @functools.cached_property
   def model(self) -> Any:
     """The model. Defaults of `generate` that are not heeded come as a warning, a `UserNote`.
 
     Raises:
-      UserError: an unknown model_type, an option that is not supported, a config.json that lacks something, or has a
-        value of another kind than is meant.
+      UserError: an unknown model_type, an option that is not supported, a config.json that lacks
+        something, or has a value of another kind than is meant.
     """
     family, generation = self._family, {}
     if (self.path / 'generation_config.json').is_file():
       generation = read_json(self.path / 'generation_config.json')
     if self.config.get('quantization_config'):
-      raise UserError(f'{self.path} is quantized, which is not supported: give the checkpoint that it was made from')
+      raise UserError(
+        f'{self.path} is quantized, which is not supported: give the checkpoint that'
+        ' it was made from'
+      )
     try:
       model = family.model_of(self.config, generation, self.dtype or self._said_dtype(family))
     except UserError as error:
@@ -55,7 +60,8 @@ class HuggingFaceFolder(Folder):
     return model
 
   def _said_dtype(self, family: ModuleType) -> str:
-    """The type that config.json says, float32 where it says none that we know, or one that the family cannot do."""
+    """The type that config.json says, float32 where it says none that we know, or one that the
+    family cannot do."""
     said = self.config.get('dtype') or self.config.get('torch_dtype')
     if said not in DTYPES:
       return 'float32'
@@ -69,15 +75,17 @@ class HuggingFaceFolder(Folder):
   def _family(self) -> ModuleType:
     known, kind = families(), self.config.get('model_type')
     if str(kind) not in known:
-      raise UserError(f'{self.path} is of model_type {kind!r}: known are {", ".join(sorted(known))}')
+      raise UserError(
+        f'{self.path} is of model_type {kind!r}: known are {", ".join(sorted(known))}'
+      )
     return known[str(kind)]
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """The model's parameters.
 
     Raises:
-      UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit config.json, a mesh that
-        does not divide them.
+      UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit
+        config.json, a mesh that does not divide them.
     """
     files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
     model, tensors = self.model, Tensors(self.path, files)

@@ -1,4 +1,5 @@
-"""Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's config and tensors: settings of one model (`models/lm.py`)."""
+"""Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's config and tensors: settings of one model
+(`models/lm.py`)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -108,7 +109,8 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
   """
   if said.hidden_act not in ACTIVATIONS:
     raise UserError(
-      f'hidden_act={said.hidden_act!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}'
+      f'hidden_act={said.hidden_act!r} of config.json is not supported: known are'
+      f' {", ".join(ACTIVATIONS)}'
     )
   bias = bool(said.attention_bias) and kind in ('llama', 'qwen3')
   return {
@@ -133,7 +135,8 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
 def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   """The parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
 
-  A copy of a tied embedding is left out; an output matrix that differs from it is used, whatever the config says.
+  A copy of a tied embedding is left out; an output matrix that differs from it is used, whatever
+  the config says.
 
   Raises:
     UserError: a tensor of another shape than the config means.
@@ -152,7 +155,11 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
 
 
 def layer_params(
-  c: LMConfig, tensors: Mapping[str, Any], prefix: str, reads: int | None = None, is_normed: bool = True
+  c: LMConfig,
+  tensors: Mapping[str, Any],
+  prefix: str,
+  reads: int | None = None,
+  is_normed: bool = True,
 ) -> Params:
   """The parameters of a layer, whose names begin with `prefix`.
 
@@ -189,39 +196,57 @@ def layer_params(
   if is_normed:
     layer['attention_norm'] = norm('input_layernorm', d)
   if c.qk_norm:
-    layer |= {'q_norm': norm('self_attn.q_norm', c.width), 'k_norm': norm('self_attn.k_norm', c.width)}
+    layer |= {
+      'q_norm': norm('self_attn.q_norm', c.width),
+      'k_norm': norm('self_attn.k_norm', c.width),
+    }
   return layer
 
 
 def _rope(said: Said) -> dict[str, Any]:
-  """From `rope_parameters`, or as older files have it: `rope_theta` and `rope_scaling`, which goes first."""
+  """From `rope_parameters`, or as older files have it: `rope_theta` and `rope_scaling`, which goes
+  first."""
   name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
   given = getattr(said, name) or {}
   if any(isinstance(value, Mapping) for value in given.values()):
-    raise UserError('rope_parameters of config.json differ by layer, which is not supported: give one set for all')
+    raise UserError(
+      'rope_parameters of config.json differ by layer, which is not supported: give one set for all'
+    )
   rope = read(SaidOfRope, given, f'config.json: {name}', ignores=True)
   kind = rope.rope_type or rope.type or 'default'
   if kind not in ROPES:
-    raise UserError(f'rope_type={kind!r} of config.json is not supported: known are {", ".join(ROPES)}')
+    raise UserError(
+      f'rope_type={kind!r} of config.json is not supported: known are {", ".join(ROPES)}'
+    )
   for partial in (rope.partial_rotary_factor, said.partial_rotary_factor):
     if partial not in (None, 1):
-      raise UserError(f'partial_rotary_factor={partial} of config.json is not supported: it must be 1')
+      raise UserError(
+        f'partial_rotary_factor={partial} of config.json is not supported: it must be 1'
+      )
   found = {'rope': kind, 'rope_theta': rope.rope_theta or said.rope_theta or 1e4}
-  needed = {'linear': ('factor',), 'llama3': ('factor', 'low_freq_factor', 'high_freq_factor')}.get(kind, ())
+  needed = {'linear': ('factor',), 'llama3': ('factor', 'low_freq_factor', 'high_freq_factor')}.get(
+    kind, ()
+  )
   for field, ours in zip(needed, ('rope_factor', 'rope_low', 'rope_high'), strict=False):
     found[ours] = getattr(rope, field)
     if found[ours] is None:
-      raise UserError(f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out")
+      raise UserError(
+        f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out"
+      )
   if kind == 'llama3':
     original = said.original_max_position_embeddings or rope.original_max_position_embeddings
     found['rope_original'] = original or said.max_position_embeddings
     if found['rope_original'] is None:
-      raise UserError("config.json lacks the field 'max_position_embeddings': set it to the longest text of training")
+      raise UserError(
+        "config.json lacks the field 'max_position_embeddings': set it to the longest"
+        ' text of training'
+      )
   return found
 
 
 def _windows(kind: str, said: Said) -> tuple[int, ...]:
-  """What each layer sees. Llama has no windows; Qwen's are off unless said, and then of some layers."""
+  """What each layer sees. Llama has no windows; Qwen's are off unless said, and then of some
+  layers."""
   layers, window = said.num_hidden_layers, said.sliding_window
   if kind == 'llama' or not window or (kind != 'mistral' and not said.use_sliding_window):
     return ()
@@ -231,5 +256,7 @@ def _windows(kind: str, said: Said) -> tuple[int, ...]:
   kinds = said.layer_types or [list(sizes)[i >= first] for i in range(layers)]
   if len(kinds) != layers or not set(kinds) <= set(sizes):
     allowed = f'one of {", ".join(sizes)} for each of {layers} layers'
-    raise UserError(f'layer_types={list(kinds)} of config.json are not supported: they must be {allowed}')
+    raise UserError(
+      f'layer_types={list(kinds)} of config.json are not supported: they must be {allowed}'
+    )
   return tuple(sizes[kind] for kind in kinds)

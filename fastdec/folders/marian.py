@@ -1,4 +1,5 @@
-"""Marian (OPUS-MT) from Hugging Face's config and tensors: a post-norm Transformer (`models/transformer.py`)."""
+"""Marian (OPUS-MT) from Hugging Face's config and tensors: a post-norm Transformer
+(`models/transformer.py`)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,7 +26,11 @@ NEEDED = {  # what may be said, but not otherwise
   'share_encoder_decoder_embeddings': True, 'tie_word_embeddings': True, 'is_encoder_decoder': True,
   'normalize_before': False, 'normalize_embedding': False, 'add_final_layer_norm': False,
 }  # fmt: skip
-COPIES = ('model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight', 'lm_head.weight')
+COPIES = (
+  'model.encoder.embed_tokens.weight',
+  'model.decoder.embed_tokens.weight',
+  'lm_head.weight',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +64,21 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   """
   for name, needed in NEEDED.items():
     if bool(config.get(name, needed)) != needed:
-      raise UserError(f'{name}={shown(config[name])} of config.json is not supported: it must be {needed}')
+      raise UserError(
+        f'{name}={shown(config[name])} of config.json is not supported: it must be {needed}'
+      )
   said = read(Said, config, 'config.json', ': ', ignores=True)
   source, target = said.vocab_size, said.decoder_vocab_size
   if target not in (None, source):
-    raise UserError(f'vocab_size={source} and decoder_vocab_size={target} are not supported: they must be the same')
+    raise UserError(
+      f'vocab_size={source} and decoder_vocab_size={target} are not supported: they'
+      ' must be the same'
+    )
   if said.activation_function not in ACTIVATIONS:
     activation, known = said.activation_function, ', '.join(ACTIVATIONS)
-    raise UserError(f'activation_function={activation!r} of config.json is not supported: known are {known}')
+    raise UserError(
+      f'activation_function={activation!r} of config.json is not supported: known are {known}'
+    )
   ids, pad = said_of(config, generation), pad_of_sources(config, generation)
   return Transformer(
     TransformerConfig(
@@ -104,22 +116,31 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
   Marian's positions come as if they had been learned: its order of waves is not the Transformer's.
 
   Raises:
-    UserError: a tensor of another shape than the config means, or sides with embeddings of their own.
+    UserError: a tensor of another shape than the config means, or sides with embeddings of their
+      own.
   """
   c, names = model.config, set(tensors)
   params = {'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model)}
   params['output_bias'] = np.zeros(c.vocab_size)
   params['source_positions'] = params['target_positions'] = _positions(c.max_positions, c.d_model)
   if 'final_logits_bias' in names:
-    params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size).reshape(c.vocab_size)
+    params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size).reshape(
+      c.vocab_size
+    )
   for i in range(c.encoder_layers):
-    params[f'encoder_{i}'] = _layer(tensors, f'model.encoder.layers.{i}.', c.d_model, c.d_ff, has_cross=False)
+    params[f'encoder_{i}'] = _layer(
+      tensors, f'model.encoder.layers.{i}.', c.d_model, c.d_ff, has_cross=False
+    )
   for i in range(c.decoder_layers):
     d_ff = c.of_decoder.d_ff
-    params[f'decoder_{i}'] = _layer(tensors, f'model.decoder.layers.{i}.', c.d_model, d_ff, has_cross=True)
+    params[f'decoder_{i}'] = _layer(
+      tensors, f'model.decoder.layers.{i}.', c.d_model, d_ff, has_cross=True
+    )
   for copy in COPIES:
     if copy in names and not are_equal(tensors[copy], params['embedding']):
-      raise UserError(f'{copy} is not model.shared.weight: embeddings of their own are not supported')
+      raise UserError(
+        f'{copy} is not model.shared.weight: embeddings of their own are not supported'
+      )
   return params
 
 
@@ -136,10 +157,18 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
     return {'kernel': Stacked(kernels), 'bias': Stacked(biases)}
 
   def norm(name: str) -> Params:
-    return {'norm': {ours: part(f'{name}_layer_norm.{x}', d) for ours, x in (('scale', 'weight'), ('bias', 'bias'))}}
+    return {
+      'norm': {
+        ours: part(f'{name}_layer_norm.{x}', d)
+        for ours, x in (('scale', 'weight'), ('bias', 'bias'))
+      }
+    }
 
   layer = {
-    'attention': {'qkv': dense(*(f'self_attn.{x}_proj' for x in 'qkv')), 'out': dense('self_attn.out_proj')},
+    'attention': {
+      'qkv': dense(*(f'self_attn.{x}_proj' for x in 'qkv')),
+      'out': dense('self_attn.out_proj'),
+    },
     'around_attention': norm('self_attn'),
     'feed_forward': {'w1': dense('fc1', outputs=d_ff), 'w2': dense('fc2', inputs=d_ff)},
     'around_feed_forward': norm('final'),
@@ -157,4 +186,5 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
 def _positions(positions: int, d: int) -> Float[np.ndarray, 't d']:
   """Sines, then cosines, of wavelengths 2 pi .. almost 2 pi * 10^4."""
   angles = np.arange(positions)[:, None] / 1e4 ** (2 * np.arange((d + 1) // 2) / d)
-  return np.concatenate([np.sin(angles), np.cos(angles)[:, : d // 2]], axis=1)  # an odd width has one sine more
+  # an odd width has one sine more
+  return np.concatenate([np.sin(angles), np.cos(angles)[:, : d // 2]], axis=1)

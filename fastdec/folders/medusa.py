@@ -1,11 +1,13 @@
-"""Medusa's prediction heads as they are published: safetensors, mostly with a config.json, under several names.
+"""Medusa's prediction heads as they are published: safetensors, mostly with a config.json, under
+several names.
 
   {i}.{j}.linear.weight|bias, {i}.{last}.weight     heads alone (medusa_lm_head.safetensors), also TGI's
   medusa_head.{i}. ...                              the same among the tensors of a whole model (Medusa-2)
   blocks.{i}.layers.{j}.weight|bias, lm_heads.{i}.weight, or one lm_head.weight for all       vLLM's
 
-i is the head, j the residual block. Heads without projections of their own share the model's; blocks without biases
-have zeros. How many heads there are is what the tensors say: the published Vicuna heads are 5, and config.json says 2.
+i is the head, j the residual block. Heads without projections of their own share the model's;
+blocks without biases have zeros. How many heads there are is what the tensors say: the published
+Vicuna heads are 5, and config.json says 2.
 """
 
 import dataclasses
@@ -33,7 +35,8 @@ from fastdec.models.api import Params
 
 FILE = 'medusa_lm_head.safetensors'
 PREFIX = re.compile(r'^medusa_heads?\.')
-SHARED, TOKEN_MAP = 'lm_head/kernel', 'token_map'  # vLLM: a projection for all heads; the words of a truncated one
+# vLLM: a projection for all heads; the words of a truncated one
+SHARED, TOKEN_MAP = 'lm_head/kernel', 'token_map'
 RENAMES = tuple(
   (re.compile(theirs), ours)
   for theirs, ours in (
@@ -62,10 +65,13 @@ class Said:
 
 
 def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """Whether a folder holds published heads, alone or with their model; config.json says {} where there is none."""
+  """Whether a folder holds published heads, alone or with their model; config.json says {} where
+  there is none."""
   if any(folder.glob('medusa_lm_head.*')):
     return True
-  return 'format' not in config and ('medusa_num_heads' in config or config.get('model_type') == 'medusa')
+  return 'format' not in config and (
+    'medusa_num_heads' in config or config.get('model_type') == 'medusa'
+  )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +81,9 @@ class MedusaFolder(HuggingFaceFolder):
   @functools.cached_property
   def model(self) -> Any:
     if self.config.get('model_type') in (None, 'medusa'):
-      raise UserError(f'{self.path} holds prediction heads alone: give the folder of the model that they are for')
+      raise UserError(
+        f'{self.path} holds prediction heads alone: give the folder of the model that they are for'
+      )
     return super().model
 
   @property
@@ -87,13 +95,16 @@ class MedusaFolder(HuggingFaceFolder):
     """The heads.
 
     Raises:
-      UserError: heads only as pickle, tensors that are unknown, fewer than config.json says, a truncated vocabulary.
+      UserError: heads only as pickle, tensors that are unknown, fewer than config.json says, a
+        truncated vocabulary.
     """
     names, tensors = self._names, self._tensors
     depth, layers = (_count(names, of) for of in ('head', 'block'))
     _check_counts(self._said, depth, layers, self.path)
     if depth * layers > len(names):
-      raise UserError(f'{self.path} has {len(names)} tensors for {depth} heads of {layers} blocks: copy it again')
+      raise UserError(
+        f'{self.path} has {len(names)} tensors for {depth} heads of {layers} blocks: copy it again'
+      )
     projections = [name for ours, name in names.items() if '/projection/' in ours]
     vocab_size = tensors[projections[0]].shape[0] if projections else None
     return MedusaHeads(depth, tensors[next(iter(names.values()))].shape[-1], vocab_size, layers)
@@ -104,7 +115,8 @@ class MedusaFolder(HuggingFaceFolder):
     Raises:
       UserError: as `heads`; tensors that are missing, or of other shapes.
     """
-    stored = {name: self._tensors[name] for name in set(self._names.values())}  # what heads share stays one array
+    # what heads share stays one array
+    stored = {name: self._tensors[name] for name in set(self._names.values())}
     found = {ours: stored[name] for ours, name in self._names.items()}
     return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh, self.in_int8)
 
@@ -131,12 +143,20 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
     base_model: the model that they are for, its name or its folder; config.json says it.
 
   Raises:
-    UserError: the folder is there already or cannot be written, or the heads are of another kind than the published.
+    UserError: the folder is there already or cannot be written, or the heads are of another kind
+      than the published.
   """
   module, params = heads
-  if not isinstance(module, MedusaHeads) or module.output_bias or module.rooted or module.markov or module.short:
+  if (
+    not isinstance(module, MedusaHeads)
+    or module.output_bias
+    or module.rooted
+    or module.markov
+    or module.short
+  ):
     raise UserError(
-      'published heads are residual blocks on a hidden state and projections to all words without a bias, and these are'
+      'published heads are residual blocks on a hidden state and projections to all words without a'
+      ' bias, and these are'
       ' others: keep them in a model folder (fastdec.folders.save)'
     )
   folder = pathlib.Path(folder)
@@ -150,7 +170,9 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
   }
   tensors: dict[str, Any] = flatten_dict(params, sep='/')
   with whole_folder(folder) as partial:
-    write(partial / FILE, {_their_name(name, module.layers): value for name, value in tensors.items()})
+    write(
+      partial / FILE, {_their_name(name, module.layers): value for name, value in tensors.items()}
+    )
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
@@ -169,7 +191,10 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickled:
     return files_of(folder)
   command = conversion(pickled[0], folder / FILE)
-  raise UserError(f'{folder} has its heads only as pickle ({pickled[0].name}), which is refused: convert by {command}')
+  raise UserError(
+    f'{folder} has its heads only as pickle ({pickled[0].name}), which is refused:'
+    f' convert by {command}'
+  )
 
 
 def _our_names(theirs: Mapping[str, Any], said: Said, folder: pathlib.Path) -> dict[str, str]:
@@ -185,10 +210,16 @@ def _our_names(theirs: Mapping[str, Any], said: Said, folder: pathlib.Path) -> d
       unknown.append(name)
   if unknown or not _count(names, 'block'):
     has = f'has unknown {listed(unknown)}' if unknown else 'holds no residual blocks'
-    raise UserError(f'{folder} {has}: Medusa heads are called 0.0.linear.weight, 0.1.weight, ... or as in vLLM')
-  shared = names.pop(SHARED, names.get('head_0/projection/kernel') if said.original_lm_head else None)
+    raise UserError(
+      f'{folder} {has}: Medusa heads are called 0.0.linear.weight, 0.1.weight, ... or as in vLLM'
+    )
+  shared = names.pop(
+    SHARED, names.get('head_0/projection/kernel') if said.original_lm_head else None
+  )
   if names.pop(TOKEN_MAP, None) and (said.truncated_vocab_size or 0) < (said.vocab_size or 0):
-    raise UserError(f'{folder} has heads for a part of the vocabulary, which is not supported: give whole ones')
+    raise UserError(
+      f'{folder} has heads for a part of the vocabulary, which is not supported: give whole ones'
+    )
   if shared is None:
     return names
   return {f'head_{i}/projection/kernel': shared for i in range(_count(names, 'head'))} | names
@@ -196,7 +227,9 @@ def _our_names(theirs: Mapping[str, Any], said: Said, folder: pathlib.Path) -> d
 
 def _count(names: Mapping[str, str], of: str) -> int:
   """How many heads there are, or blocks in each."""
-  return max((int(index) + 1 for name in names for index in re.findall(rf'{of}_(\d+)', name)), default=0)
+  return max(
+    (int(index) + 1 for name in names for index in re.findall(rf'{of}_(\d+)', name)), default=0
+  )
 
 
 def _check_counts(said: Said, depth: int, layers: int, folder: pathlib.Path) -> None:
@@ -206,7 +239,10 @@ def _check_counts(said: Said, depth: int, layers: int, folder: pathlib.Path) -> 
     heads, blocks = said.num_heads, said.num_hidden_layers
   for promised, found, of in ((heads, depth, 'heads'), (blocks, layers, 'blocks a head')):
     if promised is not None and promised > found:
-      raise UserError(f'{folder} has {found} {of}, and its config.json says {promised}: copy it again, or mend either')
+      raise UserError(
+        f'{folder} has {found} {of}, and its config.json says {promised}: copy it'
+        ' again, or mend either'
+      )
 
 
 def _fitted(heads: MedusaHeads, found: Mapping[str, Any], folder: pathlib.Path) -> Params:
@@ -220,5 +256,8 @@ def _fitted(heads: MedusaHeads, found: Mapping[str, Any], folder: pathlib.Path) 
     params[name] = found[name] if name in found else np.zeros(want.shape, dtype)
     if params[name].shape != want.shape:
       have = list(params[name].shape)
-      raise UserError(f'{folder} holds {have} for {name}, and its first tensor means {list(want.shape)}: copy it again')
+      raise UserError(
+        f'{folder} holds {have} for {name}, and its first tensor means'
+        f' {list(want.shape)}: copy it again'
+      )
   return unflatten_dict(params, sep='/')

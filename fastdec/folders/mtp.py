@@ -1,10 +1,13 @@
-"""The heads of multi-token prediction that Qwen's models bring with them, as `mtp.*` among their own tensors.
+"""The heads of multi-token prediction that Qwen's models bring with them, as `mtp.*` among their
+own tensors.
 
-One layer like the model's full ones, on the token's embedding and the last hidden state, both normed and joined; the
-next row reads the state behind `mtp.norm`. Newer models (`ZERO_CENTRED`) store scales of norms less 1.
+One layer like the model's full ones, on the token's embedding and the last hidden state, both
+normed and joined; the next row reads the state behind `mtp.norm`. Newer models (`ZERO_CENTRED`)
+store scales of norms less 1.
 
-Read in the code of vLLM (qwen3_next_mtp.py) and of speculators at c05b95b. The layers of the published Qwen3-Next and
-Qwen3.5 have output gates, rotate a part of each head, and mix experts: those are refused.
+Read in the code of vLLM (qwen3_next_mtp.py) and of speculators at c05b95b. The layers of the
+published Qwen3-Next and Qwen3.5 have output gates, rotate a part of each head, and mix experts:
+those are refused.
 """
 
 from collections.abc import Mapping
@@ -33,13 +36,16 @@ def mtp(
     UserError: layers that are not supported.
   """
   if taps:
-    raise UserError(f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out')
+    raise UserError(
+      f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out'
+    )
   if isinstance(config.get('text_config'), Mapping):
     config = config['text_config']
   kind = config.get('model_type')
   if kind not in KINDS:
     raise UserError(
-      f'its mtp.* tensors are of model_type {kind!r}, which is not supported: known are {", ".join(KINDS)}'
+      f'its mtp.* tensors are of model_type {kind!r}, which is not supported: known are'
+      f' {", ".join(KINDS)}'
     )
   _check_layers(str(kind), config, tensors)
   layers = draft_layers('qwen3', {**config, 'num_hidden_layers': 1}, dtype)
@@ -53,7 +59,9 @@ def mtp(
     'norm': norm(tensors, 'mtp.norm', d),
   }
   if kind in ZERO_CENTRED:
-    inner = jax.tree_util.tree_map_with_path(_one_more, inner, is_leaf=lambda x: isinstance(x, Stacked))
+    inner = jax.tree_util.tree_map_with_path(
+      _one_more, inner, is_leaf=lambda x: isinstance(x, Stacked)
+    )
   return network, {'network': inner}
 
 
@@ -64,12 +72,24 @@ def _one_more(path: Any, stored: Any) -> Any:
 def _check_layers(kind: str, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
   """Raises UserError for what these layers may have, and ours have not."""
   if any(name.startswith('mtp.layers.1.') for name in tensors):
-    raise UserError('its mtp.* tensors are of several layers, which is not supported: give a model with one')
-  if any('.experts.' in name or '.shared_expert' in name or name.endswith('.mlp.gate.weight') for name in tensors):
-    raise UserError('its mtp layer mixes experts, which is not supported: give a model whose layers are dense')
+    raise UserError(
+      'its mtp.* tensors are of several layers, which is not supported: give a model with one'
+    )
+  if any(
+    '.experts.' in name or '.shared_expert' in name or name.endswith('.mlp.gate.weight')
+    for name in tensors
+  ):
+    raise UserError(
+      'its mtp layer mixes experts, which is not supported: give a model whose layers are dense'
+    )
   if config.get('attn_output_gate', kind in ZERO_CENTRED):
-    raise UserError('its mtp layer gates what attention gives (attn_output_gate), which is not supported')
+    raise UserError(
+      'its mtp layer gates what attention gives (attn_output_gate), which is not supported'
+    )
   rope = config.get('rope_parameters') or config.get('rope_scaling') or {}
   says = isinstance(rope, Mapping) and 'partial_rotary_factor' in rope
   if kind in ZERO_CENTRED and not says and 'partial_rotary_factor' not in config:
-    raise UserError('its mtp layer rotates a part of each head (partial_rotary_factor 0.25), which is not supported')
+    raise UserError(
+      'its mtp layer rotates a part of each head (partial_rotary_factor 0.25), which'
+      ' is not supported'
+    )

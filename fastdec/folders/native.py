@@ -6,7 +6,8 @@
   tokenizer.model      the SentencePiece model, where tokens are text; or, of a model that came from fairseq:
   source.dict.txt, target.dict.txt     its dictionaries
 
-Written to a temporary folder first, then moved: a folder that exists is whole (`files.whole_folder`).
+Written to a temporary folder first, then moved: a folder that exists is whole
+(`files.whole_folder`).
 """
 
 import dataclasses
@@ -48,7 +49,8 @@ MODELS = {
   'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
-DEEP = ('layers', 'encoder_layers', 'decoder_layers', 'depth')  # sizes of a config that are no more than its tensors
+# sizes of a config that are no more than its tensors
+DEEP = ('layers', 'encoder_layers', 'decoder_layers', 'depth')
 WIDE = (  # and no more than its weights
   'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads', 'key_heads', 'head_width',
   'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
@@ -64,8 +66,8 @@ def save(
   tokenizer: PathLike | tuple[PathLike, PathLike] | None,
   heads: tuple[Any, Params] | None = None,
 ) -> None:
-  """Writes a model folder (replacing one that is there), with copies of the tokenizer's file, or of the dictionaries of
-  source and target, where there are any.
+  """Writes a model folder (replacing one that is there), with copies of the tokenizer's file, or of
+  the dictionaries of source and target, where there are any.
 
   Raises:
     UserError: it cannot be written; what was there stays.
@@ -74,7 +76,9 @@ def save(
     _write(partial, model, params, tokenizer, heads)
 
 
-def _write(folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None) -> None:
+def _write(
+  folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None
+) -> None:
   """Fills a new folder; arguments as of `save`."""
   (family,) = (name for name, (model_class, _) in MODELS.items() if type(model) is model_class)
   config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
@@ -93,7 +97,9 @@ def _write(folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, hea
 
 def model_of(config: Any) -> Any:
   """The model of a config, such as a TransformerConfig."""
-  (model_class,) = (model_class for model_class, config_class in MODELS.values() if type(config) is config_class)
+  (model_class,) = (
+    model_class for model_class, config_class in MODELS.values() if type(config) is config_class
+  )
   return model_class(config)
 
 
@@ -106,14 +112,20 @@ class NativeFolder(Folder):
     model_class, config_class = family_of(MODELS, self.config['model'], self.path)
     dtype = {} if self.dtype is None else {'dtype': self.dtype}
     model = model_class(described(config_class, {**self.config['model'], **dtype}, self.path))
-    if self.has_heads and getattr(self.heads, 'first', None) == 'transformed':  # p1 is part of the model
+    # p1 is part of the model
+    if self.has_heads and getattr(self.heads, 'first', None) == 'transformed':
       return Transformed(model, self.heads)
     return model
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     if not isinstance(self.model, Transformed):
-      return put(self._stored('model', self.model), self.model, self._kept(as_stored), mesh, self.in_int8)
-    stored = {'model': self._stored('model', self.model.model), 'heads': self._stored('heads', self.heads)}
+      return put(
+        self._stored('model', self.model), self.model, self._kept(as_stored), mesh, self.in_int8
+      )
+    stored = {
+      'model': self._stored('model', self.model.model),
+      'heads': self._stored('heads', self.heads),
+    }
     return put(stored, self.model, self._kept(as_stored), mesh, self.in_int8)
 
   @property
@@ -123,12 +135,16 @@ class NativeFolder(Folder):
   @functools.cached_property
   def heads(self) -> Any:
     if not self.has_heads:
-      raise UserError(f'{self.path} holds a model without heads: give the workdir of a run with k >= 2')
+      raise UserError(
+        f'{self.path} holds a model without heads: give the workdir of a run with k >= 2'
+      )
     heads_class = family_of(HEADS, self.config['heads'], self.path)
     return described(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    return put(self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh, self.in_int8)
+    return put(
+      self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh, self.in_int8
+    )
 
   def _kept(self, as_stored: bool) -> str | None:
     """The type of parameters: the model's, which its heads share."""
@@ -140,7 +156,8 @@ class NativeFolder(Folder):
     dictionaries = [self.path / name for name in DICTIONARIES]
     if any(file.is_file() for file in dictionaries):
       return DictionaryPair.load(*dictionaries)
-    from fastdec.tokenizers.sentencepiece import Tokenizer  # SentencePiece is not needed for decoding
+    # SentencePiece is not needed for decoding
+    from fastdec.tokenizers.sentencepiece import Tokenizer
 
     return Tokenizer.load(self.path / TOKENIZER)
 
@@ -149,41 +166,54 @@ class NativeFolder(Folder):
     return [self.path / name for name in names]
 
   def _stored(self, part: str, module: Any) -> Params:
-    """Where the parameters of 'model' or 'heads' lie, unread; they are those that `module` would make."""
+    """Where the parameters of 'model' or 'heads' lie, unread; they are those that `module` would
+    make."""
     file = self.path / f'{part}.safetensors'
     if not file.is_file():
       raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
     stored = stored_in(file)
     check_sizes(getattr(module, 'config', module), stored, file)
     check_ids(stored, self.model.vocab_size, file)
-    return fitted(stored, flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/'), file)
+    return fitted(
+      stored, flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/'), file
+    )
 
 
 def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None:
-  """Raises UserError where a short list of words names one twice, or one that the model does not have: guesses below
-  one root would be the same token twice."""
+  """Raises UserError where a short list of words names one twice, or one that the model does not
+  have: guesses below one root would be the same token twice."""
   if 'ids' not in stored:
     return
   ids = np.asarray(stored['ids'][:])
   if ids.size and (ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < ids.size):
     span = f'{ids.size} words, ids from {ids.min()} to {ids.max()}'
-    raise UserError(f'{file} has a list of {span}: they must be different ones from 0 to {words - 1}, so make it again')
+    raise UserError(
+      f'{file} has a list of {span}: they must be different ones from 0 to'
+      f' {words - 1}, so make it again'
+    )
 
 
 def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Raises UserError, which says what a folder is instead, for one that `save` did not write."""
   if (path / 'checkpoints').is_dir():
-    raise UserError(f'{path} is a training run that is not finished: let the same command go on, then try again')
+    raise UserError(
+      f'{path} is a training run that is not finished: let the same command go on, then try again'
+    )
   if runs := sorted(found.parent.parent.name for found in path.glob('*/model/config.json')):
-    raise UserError(f'{path} holds the runs {", ".join(runs)}: name one of them, such as {path / runs[-1]}')
+    raise UserError(
+      f'{path} holds the runs {", ".join(runs)}: name one of them, such as {path / runs[-1]}'
+    )
   if not (path / 'config.json').is_file():
-    raise UserError(f'{path} has no config.json: give the workdir of a run, or a Hugging Face folder')
+    raise UserError(
+      f'{path} has no config.json: give the workdir of a run, or a Hugging Face folder'
+    )
   if config.get('format') != 'fastdec' or not isinstance(config.get('model'), dict):
     raise UserError(f'{path}/config.json is not a fastdec model: its "format" must be "fastdec"')
 
 
 def is_replaceable(folder: PathLike) -> bool:
-  """Whether `save` without heads would lose nothing but such a model: its files, or none, are all that is there."""
+  """Whether `save` without heads would lose nothing but such a model: its files, or none, are all
+  that is there."""
   folder = pathlib.Path(folder)
   if not folder.exists():
     return True
@@ -211,7 +241,9 @@ def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any
   given = {name: value for name, value in config.items() if name != 'type'}
   if unknown := sorted(set(given) - known):
     names = ', '.join(unknown)
-    raise UserError(f'{folder}/config.json has unknown fields {names}: known are {", ".join(sorted(known))}')
+    raise UserError(
+      f'{folder}/config.json has unknown fields {names}: known are {", ".join(sorted(known))}'
+    )
   return read(cls, given, f'{folder}/config.json', ': ')
 
 
@@ -228,16 +260,25 @@ def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib
       continue
     if have is None or want is None or have != (math.prod(want[:-1]), want[-1]):
       given, meant = have or 'nothing', want or 'nothing'
-      raise UserError(f'{file} holds {given} for {name}, its config.json means {meant}: the two do not belong together')
+      raise UserError(
+        f'{file} holds {given} for {name}, its config.json means {meant}: the two do'
+        ' not belong together'
+      )
     stored[name] = stored[name].reshape(*want)  # it was a matrix, the axes of the outputs as one
   return unflatten_dict(stored, sep='/')
 
 
-def check_sizes(sized: Any, stored: Mapping[str, Stored], file: pathlib.Path, wide: tuple[str, ...] = WIDE) -> None:
-  """Raises UserError where a config means more than a file can hold, before the shapes of such a model are computed."""
+def check_sizes(
+  sized: Any, stored: Mapping[str, Stored], file: pathlib.Path, wide: tuple[str, ...] = WIDE
+) -> None:
+  """Raises UserError where a config means more than a file can hold, before the shapes of such a
+  model are computed."""
   weights = sum(math.prod(tensor.shape) for tensor in stored.values())
   for names, limit in ((DEEP, len(stored)), (wide, weights)):
     for name in names:
       size = vars(sized).get(name)  # a setting; what is computed from settings counts otherwise
       if isinstance(size, int) and size > limit:
-        raise UserError(f'{file} holds too little for {name}={size} of its config.json: the two do not belong together')
+        raise UserError(
+          f'{file} holds too little for {name}={size} of its config.json: the two do'
+          ' not belong together'
+        )

@@ -1,4 +1,5 @@
-"""Pools of n-grams as files: safetensors with `values`, `starts` and the size of the vocabulary (0: not said)."""
+"""Pools of n-grams as files: safetensors with `values`, `starts` and the size of the vocabulary (0:
+not said)."""
 
 import os
 import pathlib
@@ -23,7 +24,9 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
   check_is_pool(pool)
   with whole_file(pathlib.Path(path)) as file:
     words = np.array([pool.vocab_size or 0], np.int32)
-    write(pathlib.Path(file.name), {'values': pool.values, 'starts': pool.starts, 'vocab_size': words})
+    write(
+      pathlib.Path(file.name), {'values': pool.values, 'starts': pool.starts, 'vocab_size': words}
+    )
 
 
 def load_pool(path: str | os.PathLike[str]) -> NGramPool:

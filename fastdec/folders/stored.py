@@ -1,4 +1,5 @@
-"""Tensors of safetensors files: unread, read one by one, each straight onto its devices, and written one by one."""
+"""Tensors of safetensors files: unread, read one by one, each straight onto its devices, and
+written one by one."""
 
 import dataclasses
 import json
@@ -50,7 +51,8 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stacked:
-  """Tensors of one shape as one with an axis more, its first. It is read as they are: by an index for every axis."""
+  """Tensors of one shape as one with an axis more, its first. It is read as they are: by an index
+  for every axis."""
 
   parts: tuple[Any, ...]
 
@@ -76,7 +78,8 @@ class Stacked:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneMore:
-  """A tensor with 1 added to each entry, in float32: the scales of norms that are stored around zero."""
+  """A tensor with 1 added to each entry, in float32: the scales of norms that are stored around
+  zero."""
 
   stored: Stored
   dtype = np.dtype(np.float32)
@@ -112,14 +115,17 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
   found = {}
   for name, entry in sorted(header.items()):
     if entry['dtype'] not in DTYPES:
-      raise UserError(f'{name} of {file} is of type {entry["dtype"]}, which is not supported: convert it to F32')
+      raise UserError(
+        f'{name} of {file} is of type {entry["dtype"]}, which is not supported: convert it to F32'
+      )
     offset = 8 + length + entry['data_offsets'][0]
     found[name] = Stored(file, offset, np.dtype(DTYPES[entry['dtype']]), tuple(entry['shape']))
   return found
 
 
 def write(file: pathlib.Path, params: Params) -> None:
-  """Writes parameters as a safetensors file, named by their paths: one after the other, so that the host holds one.
+  """Writes parameters as a safetensors file, named by their paths: one after the other, so that the
+  host holds one.
 
   Raises:
     UserError: they are in int8, or packed.
@@ -127,11 +133,16 @@ def write(file: pathlib.Path, params: Params) -> None:
   """
   if is_quantized(params):
     raise UserError(
-      f"parameters in int8 are not written ({file}): save those that they were made of, and load with dtype='int8'"
+      f'parameters in int8 are not written ({file}): save those that they were made of, and load'
+      " with dtype='int8'"
     )
   if is_packed(params):
-    raise UserError(f'packed parameters are not written ({file}): save those that they were packed from')
-  named = sorted(flatten_dict(params, sep='/').items(), key=lambda entry: (-entry[1].dtype.itemsize, entry[0]))
+    raise UserError(
+      f'packed parameters are not written ({file}): save those that they were packed from'
+    )
+  named = sorted(
+    flatten_dict(params, sep='/').items(), key=lambda entry: (-entry[1].dtype.itemsize, entry[0])
+  )
   header, end = {}, 0
   for name, value in named:
     start, end = end, end + value.nbytes
@@ -145,28 +156,37 @@ def write(file: pathlib.Path, params: Params) -> None:
       opened.write(np.asarray(jax.device_get(value), order='C').reshape(-1).view(np.uint8).data)
 
 
-def put(stored: Params, module: Any, dtype: str | None, mesh: Mesh | None, in_int8: bool = False) -> Params:
-  """Reads parameters one after the other, each straight onto the device or onto its parts of the mesh.
+def put(
+  stored: Params, module: Any, dtype: str | None, mesh: Mesh | None, in_int8: bool = False
+) -> Params:
+  """Reads parameters one after the other, each straight onto the device or onto its parts of the
+  mesh.
 
   Args:
-    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. What stands in it twice becomes one array.
+    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. What stands in it twice becomes
+      one array.
     module: the model, or the heads, whose `partition` says how they lie on the mesh.
-    dtype: what they are converted to while they are read, but for whole numbers; None: as they are stored.
+    dtype: what they are converted to while they are read, but for whole numbers; None: as they are
+      stored.
     mesh: the devices; None: JAX's default device.
     in_int8: whether the kernels of products become int8, each before the next is read.
 
   Raises:
-    UserError: a mesh with other axes, or one that does not divide a parameter; int8 of a module that it does not serve.
-      Nothing has been read then.
+    UserError: a mesh with other axes, or one that does not divide a parameter; int8 of a module
+      that it does not serve. Nothing has been read then.
   """
   leaves, structure = jax.tree.flatten(stored)
   is_kernel = kernels_of(module) if in_int8 else lambda name: False
   named = jax.tree.leaves_with_path(stored)
-  are_kernels = [is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')) for path, _ in named]
+  are_kernels = [
+    is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')) for path, _ in named
+  ]
   shardings = [None] * len(leaves)
   if mesh is not None:
     check_axes(mesh)
-    shardings = jax.tree.leaves(shardings_of(stored, mesh, partition_of(module, mesh.shape['model'])))
+    shardings = jax.tree.leaves(
+      shardings_of(stored, mesh, partition_of(module, mesh.shape['model']))
+    )
   arrays = {}
   for leaf, sharding, becomes_int8 in zip(leaves, shardings, are_kernels, strict=True):
     if id(leaf) not in arrays:

@@ -50,8 +50,8 @@ class Said:
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> T5:
   """The model that config.json and generation_config.json describe, computing in `dtype`.
 
-  `tie_word_embeddings` says two things in their history: whether logits are scaled (newer files say so apart), and
-  whether they have a matrix of their own, which the tensors decide (`params_of`).
+  `tie_word_embeddings` says two things in their history: whether logits are scaled (newer files say
+  so apart), and whether they have a matrix of their own, which the tensors decide (`params_of`).
 
   Raises:
     UserError: an option that is not supported, or a value of another kind.
@@ -59,7 +59,9 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   given = {name: value for name, value in config.items() if value is not None}
   said = read(Said, given, 'config.json', ': ', ignores=True)
   if not said.is_encoder_decoder:
-    raise UserError('is_encoder_decoder=false in config.json is not supported: give a T5 that has a decoder')
+    raise UserError(
+      'is_encoder_decoder=false in config.json is not supported: give a T5 that has a decoder'
+    )
   config = {'pad_token_id': 0, 'eos_token_id': 1, **config, 'vocab_size': said.vocab_size}
   ids, pad = said_of(config, generation), pad_of_sources(config, generation)
   scales = said.scale_decoder_outputs
@@ -91,10 +93,12 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 
 def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
-  """The parameters from tensors by their Hugging Face names, one array where embeddings and logits share theirs.
+  """The parameters from tensors by their Hugging Face names, one array where embeddings and logits
+  share theirs.
 
   Raises:
-    UserError: a tensor of another shape than the config means, or encoder and decoder with embeddings of their own.
+    UserError: a tensor of another shape than the config means, or encoder and decoder with
+      embeddings of their own.
   """
   c, names = model.config, set(tensors)
   size = (c.vocab_size, c.d_model)
@@ -106,7 +110,9 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
     if not are_equal(output, params['embedding']):
       params['lm_head'] = output
   for side, layers in (('encoder', c.encoder_layers), ('decoder', c.decoder_layers)):
-    params[f'{side}_norm'] = {'scale': shaped(tensors, f'{side}.final_layer_norm.weight', c.d_model)}
+    params[f'{side}_norm'] = {
+      'scale': shaped(tensors, f'{side}.final_layer_norm.weight', c.d_model)
+    }
     table = f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
     params[f'{side}_bias'] = shaped(tensors, table, c.buckets, c.heads)
     for i in range(layers):
@@ -144,7 +150,9 @@ def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool
   last = 2 if has_cross else 1
   dense = f'{last}.DenseReluDense'
   if c.is_gated:
-    first = {'gate_w1': {'kernel': Stacked(tuple(weight(f'{dense}.wi_{i}', c.d_ff, d) for i in (0, 1)))}}
+    first = {
+      'gate_w1': {'kernel': Stacked(tuple(weight(f'{dense}.wi_{i}', c.d_ff, d) for i in (0, 1)))}
+    }
   else:
     first = {'w1': {'kernel': weight(f'{dense}.wi', c.d_ff, d)}}
   layer['feed_forward'] = {**first, 'w2': {'kernel': weight(f'{dense}.wo', d, c.d_ff)}}
@@ -156,7 +164,9 @@ def _embedding(tensors: Mapping[str, Any], names: set[str], size: tuple[int, int
   found = [name for name in EMBEDDINGS if name in names] or EMBEDDINGS[:1]
   first = shaped(tensors, found[0], *size)
   if not all(are_equal(shaped(tensors, name, *size), first) for name in found[1:]):
-    raise UserError(f'{", ".join(EMBEDDINGS)} differ, and T5 shares one: such a model is not supported')
+    raise UserError(
+      f'{", ".join(EMBEDDINGS)} differ, and T5 shares one: such a model is not supported'
+    )
   return first
 
 
@@ -164,7 +174,10 @@ def _feed_forward(projection: str) -> dict[str, Any]:
   gate, _, activation = projection.rpartition('-')
   if gate not in ('', 'gated') or activation not in ACTIVATIONS:
     allowed = ', '.join(ACTIVATIONS)
-    raise UserError(f'feed_forward_proj={projection!r} is not supported: it may be one of {allowed}, or gated- and one')
+    raise UserError(
+      f'feed_forward_proj={projection!r} is not supported: it may be one of'
+      f' {allowed}, or gated- and one'
+    )
   if projection == 'gated-gelu':
     activation = 'gelu_new'
   return {'is_gated': gate == 'gated', 'activation': ACTIVATIONS[activation]}

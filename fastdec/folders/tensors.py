@@ -1,4 +1,5 @@
-"""The tensors of a folder: found by name, checked by shape; it is told what is missing or unknown."""
+"""The tensors of a folder: found by name, checked by shape; it is told what is missing or
+unknown."""
 
 import os
 import pathlib
@@ -12,8 +13,11 @@ from fastdec.folders.stored import Stored, stored_in
 from fastdec.models.api import Params
 
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
-# No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads (`folders.medusa`).
-HARMLESS = re.compile(r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.')
+# No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads
+# (`folders.medusa`).
+HARMLESS = re.compile(
+  r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.'
+)
 MTP = 'mtp.'  # how the names of a draft network begin that is stored with its model (`folders.mtp`)
 SHOWN, LISTED = 8, 99
 PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, and no path
@@ -22,11 +26,13 @@ PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, and no path
 class Tensors(Mapping[str, Any]):
   """The tensors of a folder by name, each a `Stored`.
 
-  In the place of one that is missing comes another of its shape, so that `check` can list all that are missing.
+  In the place of one that is missing comes another of its shape, so that `check` can list all that
+  are missing.
   """
 
   origin = 'config.json'  # what says their sizes
-  advice = 'its tensors and its config.json do not belong together'  # where they are not what is needed
+  # where they are not what is needed
+  advice = 'its tensors and its config.json do not belong together'
 
   def __init__(self, folder: pathlib.Path, files: Mapping[str, str] | None = None):
     self.where, self.folder = folder, folder
@@ -67,15 +73,23 @@ class Tensors(Mapping[str, Any]):
 
   def check(self) -> None:
     """Raises UserError where a tensor was missing, or one is there that nobody asked for."""
-    extra = [] if self.missing else [n for n in self._files if n not in self.asked and not HARMLESS.search(n)]
-    parts = [f'{word} {listed(names)}' for word, names in (('lacks', self.missing), ('has unknown', extra)) if names]
+    extra = (
+      []
+      if self.missing
+      else [n for n in self._files if n not in self.asked and not HARMLESS.search(n)]
+    )
+    parts = [
+      f'{word} {listed(names)}'
+      for word, names in (('lacks', self.missing), ('has unknown', extra))
+      if names
+    ]
     if parts:
       raise UserError(f'{self.where} {" and ".join(parts)}: {self.advice}')
 
 
 def files_of(folder: pathlib.Path) -> dict[str, str]:
-  """The file that holds each tensor. Where there is a whole file and an index too, the whole one is read, as by
-  `transformers`: the others may be left from before.
+  """The file that holds each tensor. Where there is a whole file and an index too, the whole one is
+  read, as by `transformers`: the others may be left from before.
 
   Raises:
     UserError: no weights, weights only as pickle, or an index that names no files of this folder.
@@ -90,7 +104,10 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
       f'{"ForSeq2SeqLM" if read_json(folder / "config.json").get("is_encoder_decoder") else "ForCausalLM"}'
       f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
     )
-    raise UserError(f'{folder} has its weights only as pickle ({pickled[0]}), which is refused: convert by {command}')
+    raise UserError(
+      f'{folder} has its weights only as pickle ({pickled[0]}), which is refused:'
+      f' convert by {command}'
+    )
   raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
 
 
@@ -109,7 +126,10 @@ def _indexed(folder: pathlib.Path) -> dict[str, str]:
     raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
   for tensor, file in files.items():
     if not isinstance(file, str) or not PLAIN.fullmatch(file):
-      raise UserError(f'{folder / INDEX} says that {tensor} is in {file!r}: it must be the name of a file beside it')
+      raise UserError(
+        f'{folder / INDEX} says that {tensor} is in {file!r}: it must be the name of'
+        ' a file beside it'
+      )
   # os.path: a name that is too long for a file names none.
   if absent := sorted({file for file in files.values() if not os.path.isfile(folder / file)}):
     raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
@@ -131,7 +151,9 @@ def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Any:
   if tensor.shape != shape:
     have, want = list(tensor.shape), list(shape)
     origin = getattr(tensors, 'origin', Tensors.origin)
-    raise UserError(f'{name} is of shape {have}, and {origin} means {want}: the two do not belong together')
+    raise UserError(
+      f'{name} is of shape {have}, and {origin} means {want}: the two do not belong together'
+    )
   return tensor
 
 
@@ -150,4 +172,6 @@ def fit(params: Params, expected: Params) -> None:
 
 
 def listed(names: list[str]) -> str:
-  return ', '.join(names[:SHOWN]) + (f' and {len(names) - SHOWN} more' if len(names) > SHOWN else '')
+  return ', '.join(names[:SHOWN]) + (
+    f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
+  )

@@ -1,8 +1,9 @@
-"""The one-pass draft network of DFlash and DSpark (2026), Stern's idea with eyes: all guesses of a block at once.
+"""The one-pass draft network of DFlash and DSpark (2026), Stern's idea with eyes: all guesses of a
+block at once.
 
-The rows of a block see the target's features at all committed positions, whose keys and values are the network's cache;
-they see one another, both ways; and in an encoder-decoder they see the encoder's states. A block of k = 5, its root at
-position 9:
+The rows of a block see the target's features at all committed positions, whose keys and values are
+the network's cache; they see one another, both ways; and in an encoder-decoder they see the
+encoder's states. A block of k = 5, its root at position 9:
 
   position    0 ... 8     9        10       11       12
   cache       features
@@ -13,8 +14,9 @@ Two ways in:
   'joined'   every row is join(cat(embedding of the root, last feature)) and a learned vector of its slot: ours
   'masks'    the first row is the root's embedding, the others are that of one token that means nothing: DFlash, DSpark
 
-What one row guesses the others do not know. A Markov bias of low rank mends some of that: logit(x) += after[x] .
-latent(y), y being the token guessed before (`MARKOV`: how the latent vector is made of before[y]).
+What one row guesses the others do not know. A Markov bias of low rank mends some of that: logit(x)
++= after[x] . latent(y), y being the token guessed before (`MARKOV`: how the latent vector is made
+of before[y]).
 """
 
 import dataclasses
@@ -40,7 +42,8 @@ ENTRIES = ('joined', 'masks')
 MARKOV = (
   'vanilla',  # before[y]
   'gated',  # before[y], each entry times a gate made of it and of the row's state
-  'rnn',  # what a small recurrent network remembers of the guesses before, the rows' states and before[y]
+  # what a small recurrent network remembers of the guesses before, the rows' states and before[y]
+  'rnn',
 )
 
 
@@ -72,28 +75,30 @@ class Network(nn.Module):
   def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
     return self.tower.memory(source)
 
-  def own(self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
+  def own(
+    self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']
+  ) -> tuple[LayerKV, ...]:
     """Each layer's keys and values of features."""
     return self.tower.own(features, positions)
 
   def enter(
     self, root: Float[Array, '*b e'], unknown: Float[Array, ' e'] | None, last: Float[Array, '*b d']
   ) -> Float[Array, '*b g d']:
-    """The rows of blocks, from the root's embedding, that of the unknown token, and the last feature."""
+    """The rows of blocks, from the root's embedding, that of the unknown token, and the last
+    feature."""
     rows = self.draft.rows
     if self.draft.entry == 'joined':
       x = self.join(jnp.concatenate([self.embedding_norm(root), last], axis=-1))
       slots = self.slots.astype(x.dtype)
       return x[..., None, :] + slots.reshape((1,) * (x.ndim - 1) + slots.shape)
     assert unknown is not None
-    others = jnp.broadcast_to(unknown.astype(root.dtype), (*root.shape[:-1], rows - 1, root.shape[-1]))
+    others = jnp.broadcast_to(
+      unknown.astype(root.dtype), (*root.shape[:-1], rows - 1, root.shape[-1])
+    )
     return jnp.concatenate([root[..., None, :], others], axis=-2)
 
   def read(
-    self,
-    x: Float[Array, 'b n d'],
-    view: View,
-    train: bool = False,
+    self, x: Float[Array, 'b n d'], view: View, train: bool = False
   ) -> Float[Array, 'b n d']:
     """The rows' states, behind the last norm."""
     return self.norm(self.tower(x, view, None, train)[0])
@@ -106,25 +111,34 @@ class Network(nn.Module):
     if kind == 'gated':
       return jax.nn.sigmoid(self.gate(jnp.concatenate([state, before], axis=-1))) * before, carry
     if kind == 'rnn':
-      keep, new, out = jnp.split(self.joint(jnp.concatenate([carry, before, state], axis=-1)), 3, axis=-1)
+      keep, new, out = jnp.split(
+        self.joint(jnp.concatenate([carry, before, state], axis=-1)), 3, axis=-1
+      )
       kept = jax.nn.sigmoid(keep)
       return jnp.tanh(out), kept * carry + (1 - kept) * jnp.tanh(new)
     return before, carry
 
-  def confident(self, state: Float[Array, '*b d'], before: Float[Array, '*b r'] | None) -> Float[Array, '*b']:
+  def confident(
+    self, state: Float[Array, '*b d'], before: Float[Array, '*b r'] | None
+  ) -> Float[Array, '*b']:
     """How sure the network is that a row's guess is right, before the sigmoid."""
     seen = state if before is None else jnp.concatenate([state, before], axis=-1)
     return self.confidence(seen)[..., 0]
 
   def __call__(
-    self, embedded: Float[Array, 'b n e'], states: Sequence[Float[Array, 'b n _']], source: Float[Array, 'b s d'] | None
+    self,
+    embedded: Float[Array, 'b n e'],
+    states: Sequence[Float[Array, 'b n _']],
+    source: Float[Array, 'b s d'] | None,
   ) -> Array:
     """Every parameter once, to make fresh ones."""
     draft = self.draft
     memory = () if source is None else self.memory(source)
     features = self.features(states)
     x = self.enter(embedded[:, 0], embedded[0, 0], features[:, 0])
-    state = self.read(x, View.of_everything(x.shape[1], tower.depth_of(draft.layers), source, memory))
+    state = self.read(
+      x, View.of_everything(x.shape[1], tower.depth_of(draft.layers), source, memory)
+    )
     before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
     if draft.markov:
       self.latent(before, state, before)
@@ -135,18 +149,21 @@ class Network(nn.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockNetwork(DraftNetwork):
-  """Sizes and habits. Parameters have, with a Markov bias, before [vocab_size, markov] and after [words, markov] too.
+  """Sizes and habits. Parameters have, with a Markov bias, before [vocab_size, markov] and after
+  [words, markov] too.
 
   Attributes:
     k: block size: the root, and k - 1 guesses.
     entry: 'joined' or 'masks', see the top of this file.
     unknown_id: 'masks': the token whose embedding stands for what is not known yet.
-    drops_first: 'masks': rows predict their own positions, so that there is one more, the root's, which says nothing.
+    drops_first: 'masks': rows predict their own positions, so that there is one more, the root's,
+      which says nothing.
     markov: rank of the bias from the token guessed before; 0: there is none.
     markov_kind: one of `MARKOV`.
-    candidates: words of each row that the bias may put into another order. None: all, as in training; with few, chains
-      are shorter, and a call with a large tree costs less.
-    has_confidence, confidence_sees_guess: a head that says how sure a row is; whether it reads before[y] too.
+    candidates: words of each row that the bias may put into another order. None: all, as in
+      training; with few, chains are shorter, and a call with a large tree costs less.
+    has_confidence, confidence_sees_guess: a head that says how sure a row is; whether it reads
+      before[y] too.
   """
 
   k: int
@@ -168,11 +185,20 @@ class BlockNetwork(DraftNetwork):
       raise UserError(f'a block of k={self.k} has nothing to draft: give k >= 2')
     for name, choices in (('entry', ENTRIES), ('markov_kind', MARKOV)):
       if getattr(self, name) not in choices:
-        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')
-    if self.entry == 'masks' and not (self.unknown_id is not None and 0 <= self.unknown_id < self.vocab_size):
-      raise UserError(f"entry='masks' with unknown_id={self.unknown_id}: give an id from 0 to {self.vocab_size - 1}")
+        raise UserError(
+          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}'
+        )
+    if self.entry == 'masks' and not (
+      self.unknown_id is not None and 0 <= self.unknown_id < self.vocab_size
+    ):
+      raise UserError(
+        f"entry='masks' with unknown_id={self.unknown_id}: give an id from 0 to"
+        f' {self.vocab_size - 1}'
+      )
     if self.drops_first and self.entry == 'joined':
-      raise UserError("drops_first=True is for entry='masks': joined rows all predict what comes after the root")
+      raise UserError(
+        "drops_first=True is for entry='masks': joined rows all predict what comes after the root"
+      )
     if self.markov < 0 or (self.candidates is not None and self.candidates < 1):
       given = f'markov={self.markov} with candidates={self.candidates}'
       raise UserError(f'{given} is not possible: give a rank of 0 or more, and 1 candidate or more')
@@ -201,7 +227,10 @@ class BlockNetwork(DraftNetwork):
     """Fresh float32 parameters; the bias does nothing yet."""
     params = super().init(key)
     if self.markov:
-      before = jax.random.normal(jax.random.fold_in(key, 0), (self.vocab_size, self.markov)) * self.markov**-0.5
+      before = (
+        jax.random.normal(jax.random.fold_in(key, 0), (self.vocab_size, self.markov))
+        * self.markov**-0.5
+      )
       params |= {'before': before, 'after': jnp.zeros((self.words or self.vocab_size, self.markov))}
     return params
 
@@ -215,10 +244,18 @@ class BlockNetwork(DraftNetwork):
     """The cache with the keys and values of n features behind what is committed."""
     own, length = own_cache(cache), cache.length
     made = self.call(params, features, positions, method='own')
-    return with_layers(cache, tuple(old.write(new.k, new.v, length) for old, new in zip(own.layers, made, strict=True)))
+    return with_layers(
+      cache,
+      tuple(old.write(new.k, new.v, length) for old, new in zip(own.layers, made, strict=True)),
+    )
 
   def read(
-    self, params: Params, target: Bound, root: Int[Array, ' b'], last: Float[Array, 'b d'], cache: DraftCache
+    self,
+    params: Params,
+    target: Bound,
+    root: Int[Array, ' b'],
+    last: Float[Array, 'b d'],
+    cache: DraftCache,
   ) -> Float[Array, 'b g d']:
     """The states of the k - 1 rows that predict the tokens behind the root.
 
@@ -240,7 +277,9 @@ class BlockNetwork(DraftNetwork):
     states = self.call(params, x, view, method='read')
     return states[:, 1:] if self.drops_first else states
 
-  def logits(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
+  def logits(
+    self, params: Params, target: Bound, states: Float[Array, '*b d']
+  ) -> Float[Array, '*b w']:
     """Logits over the draft's words (`ids`), before any bias."""
     return self.words_of(params, target, states)
 
@@ -261,7 +300,8 @@ class BlockNetwork(DraftNetwork):
     Args:
       params: the draft's parameters.
       before: the target's id of that token: the root for the first row.
-      after: of the words that are asked for, behind each token before or behind all (None: all words).
+      after: of the words that are asked for, behind each token before or behind all (None: all
+        words).
       state: of the row that guesses now.
       carry: zeros for the first row, then what the bias of the row before returned.
     """
@@ -270,13 +310,17 @@ class BlockNetwork(DraftNetwork):
       return project(made, params['after']), carry
     return jnp.einsum('...r,...mr->...m', made, after), carry
 
-  def confidence(self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']) -> Float[Array, '*b']:
-    """How sure the network is that the guess of each row is right, given those before it: before the sigmoid."""
+  def confidence(
+    self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']
+  ) -> Float[Array, '*b']:
+    """How sure the network is that the guess of each row is right, given those before it: before
+    the sigmoid."""
     seen = params['before'][before] if self.confidence_sees_guess else None
     return self.call(params, states, seen, method='confident')
 
 
 def block_mask(length: Int[Array, ' b'], n: int, slots: int) -> Bool[Array, 'b n s']:
-  """Which slots the n rows of a block see: the features before the root, and one another, both ways."""
+  """Which slots the n rows of a block see: the features before the root, and one another, both
+  ways."""
   seen = jnp.arange(slots, dtype=jnp.int32)[None, None] < length[:, None, None] + n
   return jnp.broadcast_to(seen, (len(length), n, slots))

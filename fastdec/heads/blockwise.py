@@ -1,15 +1,16 @@
 """Prediction heads of blockwise parallel decoding (Stern et al. 2018, section 6 and figure 3).
 
-Head i of k predicts the i-th next token from one hidden state of the decoder: a feed-forward layer, a residual from the
-hidden state, and the trunk's own vocabulary projection, shared by all.
+Head i of k predicts the i-th next token from one hidden state of the decoder: a feed-forward layer,
+a residual from the hidden state, and the trunk's own vocabulary projection, shared by all.
 
 Two layouts of the feed-forward layer:
   'paper'     one layer with hidden size k * d_ff and k outputs of size d, every output seeing all hidden units;
   'separate'  k layers d -> d_ff -> d side by side: 1 / k of the paper's second matrix.
 
-Head 1 (p1) predicts what the trunk itself predicts. `first='identity'` (the paper's footnote 1) leaves it out: then
-exact decoding with a frozen trunk gives the trunk's greedy output by construction. `first='transformed'` learns it as
-the paper does; `Transformed` is the model whose every prediction goes through it.
+Head 1 (p1) predicts what the trunk itself predicts. `first='identity'` (the paper's footnote 1)
+leaves it out: then exact decoding with a frozen trunk gives the trunk's greedy output by
+construction. `first='transformed'` learns it as the paper does; `Transformed` is the model whose
+every prediction goes through it.
 
 Beyond the paper, heads may see the root and the guess before: `heads.context`.
 """
@@ -36,10 +37,10 @@ FIRSTS = ('identity', 'transformed')
 
 @dataclasses.dataclass(frozen=True)
 class BlockwiseHeads(Context):
-  """The heads' sizes: a hashable value. Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d], where w2 is
-  [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in 'separate' (f = h * d_ff). Rooted heads have
-  w1 [f, d + e], for embeddings of width e; a Markov bias has before [words, markov] and after
-  [words that the heads have, markov]."""
+  """The heads' sizes: a hashable value. Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h,
+  d], where w2 is [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in
+  'separate' (f = h * d_ff). Rooted heads have w1 [f, d + e], for embeddings of width e; a Markov
+  bias has before [words, markov] and after [words that the heads have, markov]."""
 
   k: int  # block size: head 1 is p1, heads 2..k draft
   d_model: int
@@ -51,13 +52,16 @@ class BlockwiseHeads(Context):
   d_embed: int | None = None  # its width (None: d_model)
   markov: int = 0  # rank of a bias from the token guessed before; 0: there is none
   words: int | None = None  # of the vocabulary, for that bias
-  short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
+  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
+  short: int = 0
 
   products = (r'(^|/)(w[12]|output|after)$',)  # see `fastdec.products`
 
   def __post_init__(self) -> None:
     if self.k < 2:
-      raise UserError(f'heads need k >= 2, not k={self.k}: with k = 1 there is nothing to draft, decode greedily')
+      raise UserError(
+        f'heads need k >= 2, not k={self.k}: with k = 1 there is nothing to draft, decode greedily'
+      )
     for name in ('d_model', 'd_ff'):
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
@@ -65,10 +69,15 @@ class BlockwiseHeads(Context):
       raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
     for name, choices in (('layout', LAYOUTS), ('first', FIRSTS)):
       if getattr(self, name) not in choices:
-        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}')
+        raise UserError(
+          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}'
+        )
     self.check_context()
     if self.rooted and self.first == 'transformed':
-      raise UserError("rooted=True with first='transformed' is not possible: p1 predicts the root, and cannot read it")
+      raise UserError(
+        "rooted=True with first='transformed' is not possible: p1 predicts the root,"
+        ' and cannot read it'
+      )
 
   @property
   def offsets(self) -> tuple[int, ...]:
@@ -77,7 +86,8 @@ class BlockwiseHeads(Context):
 
   @property
   def are_nested(self) -> bool:
-    """Whether the first heads on a frozen trunk are those that a smaller k would have: none sees the others."""
+    """Whether the first heads on a frozen trunk are those that a smaller k would have: none sees
+    the others."""
     return self.layout == 'separate' and self.first == 'identity' and not self.markov
 
   @property
@@ -86,8 +96,8 @@ class BlockwiseHeads(Context):
     return self.k - 1
 
   def partition(self, devices: int) -> Table:
-    """By hidden units; see `fastdec.sharding`. The separate heads' first matrix stays whole: its slices, one for each
-    head, would otherwise lie on one device each."""
+    """By hidden units; see `fastdec.sharding`. The separate heads' first matrix stays whole: its
+    slices, one for each head, would otherwise lie on one device each."""
     rows = [(r'(^|/)w2$', P(None, None, 'model'))]
     if self.layout == 'paper':
       rows.append((r'(^|/)[wb]1$', P('model')))
@@ -104,7 +114,12 @@ class BlockwiseHeads(Context):
     f = self.d_ff * (self.k if self.layout == 'paper' else h)
     inner = f if self.layout == 'paper' else self.d_ff
     w2 = jax.vmap(lambda key: unit_scaling(key, (d, inner)))(jax.random.split(key2, h))
-    params = {'w1': unit_scaling(key1, (f, d + self.beside)), 'b1': jnp.zeros(f), 'w2': w2, 'b2': jnp.zeros((h, d))}
+    params = {
+      'w1': unit_scaling(key1, (f, d + self.beside)),
+      'b1': jnp.zeros(f),
+      'w2': w2,
+      'b2': jnp.zeros((h, d)),
+    }
     return params | self.fresh_bias(jax.random.fold_in(key, 0)) | self.fresh_words()
 
   def one(
@@ -115,10 +130,13 @@ class BlockwiseHeads(Context):
     dropout_key: Array | None = None,
     root: Float[Array, '*b e'] | None = None,
   ) -> Float[Array, '*b d']:
-    """The hidden state of output `index` alone (training draws one head a minibatch; only its slice is computed)."""
+    """The hidden state of output `index` alone (training draws one head a minibatch; only its slice
+    is computed)."""
     w1, b1 = params['w1'], params['b1']
     if self.layout == 'separate':
-      cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=index * self.d_ff, slice_size=self.d_ff)
+      cut = functools.partial(
+        jax.lax.dynamic_slice_in_dim, start_index=index * self.d_ff, slice_size=self.d_ff
+      )
       w1, b1 = jax.tree.map(cut, unpacked((w1, b1)))
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     units = self._drop(jax.nn.relu(affine(self.seen(hidden, root), w1, b1)), keys[0])
@@ -137,10 +155,15 @@ class BlockwiseHeads(Context):
     return hidden[:, None] + (outputs.astype(units.dtype) + b2.astype(units.dtype)[None])
 
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
-    """The heads and parameters that draft `depth` tokens below the root: without p1, and without the later heads."""
+    """The heads and parameters that draft `depth` tokens below the root: without p1, and without
+    the later heads."""
     start = self.offsets.index(1)
     chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
-    units = slice(start * self.d_ff, (start + depth) * self.d_ff) if self.layout == 'separate' else slice(None)
+    units = (
+      slice(start * self.d_ff, (start + depth) * self.d_ff)
+      if self.layout == 'separate'
+      else slice(None)
+    )
     chosen |= {name: params[name][units] for name in ('w1', 'b1')}
     return dataclasses.replace(self, k=depth + 1, first='identity'), chosen | self.shared(params)
 
@@ -151,7 +174,8 @@ class BlockwiseHeads(Context):
     project: Callable[[Array], Array],
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts, through the trunk's vocabulary projection `project`, before any Markov bias.
+    """What each head predicts, through the trunk's vocabulary projection `project`, before any
+    Markov bias.
 
     Args:
       params: the heads' parameters.
@@ -185,7 +209,9 @@ class BlockwiseHeads(Context):
     def one(x):
       return self.one(params, x, jnp.maximum(offset - first, 0), dropout_key, root)
 
-    logits = project(one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden))
+    logits = project(
+      one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden)
+    )
     return self.corrected(params, logits, offset, before)
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:

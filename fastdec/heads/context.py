@@ -1,10 +1,13 @@
-"""What heads may see beside one hidden state: the root (`rooted`), and the token guessed before (`markov`).
+"""What heads may see beside one hidden state: the root (`rooted`), and the token guessed before
+(`markov`).
 
-The hidden state that heads read is from before the root was chosen: heads on it alone have to find out first which
-token that was. With its embedding beside it they know (Hydra's grounding, Ankner et al. 2024, section 3).
+The hidden state that heads read is from before the root was chosen: heads on it alone have to find
+out first which token that was. With its embedding beside it they know (Hydra's grounding, Ankner et
+al. 2024, section 3).
 
-A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y], where y is the
-token of the parent. So a guess behind another takes one product more, of r numbers by the heads' words.
+A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y],
+where y is the token of the parent. So a guess behind another takes one product more, of r numbers
+by the heads' words.
 """
 
 import jax
@@ -19,17 +22,19 @@ from fastdec.models.layers import project
 from fastdec.sharding import Table
 
 BIAS = ('before', 'after')  # the parameters of a bias
-BIAS_TABLE: Table = ((r'(^|/)(before|after)$', P('model')),)  # by words, as the logits lie that it is added to
+# by words, as the logits lie that it is added to
+BIAS_TABLE: Table = ((r'(^|/)(before|after)$', P('model')),)
 
 
 class Context:
-  """Heads that may be rooted and may have a Markov bias; those of a class that has these four settings.
+  """Heads that may be rooted and may have a Markov bias; those of a class that has these four
+  settings.
 
   Attributes:
     rooted: the root's embedding is read too.
     d_embed: its width (None: d_model).
-    markov: rank of the bias from the token guessed before, by `before` [words, markov] and `after`, as many rows as the
-      heads have words; 0: there is none.
+    markov: rank of the bias from the token guessed before, by `before` [words, markov] and `after`,
+      as many rows as the heads have words; 0: there is none.
     words: of the vocabulary, for that bias.
     short: words that the heads guess among, of the vocabulary's (`heads.words`); 0: all.
   """
@@ -44,22 +49,31 @@ class Context:
   def check_context(self) -> None:
     """Raises UserError for settings that no heads can have."""
     if self.short < 0:
-      raise UserError(f'short={self.short} is not possible: give the words that heads guess among, or 0 for all')
+      raise UserError(
+        f'short={self.short} is not possible: give the words that heads guess among, or 0 for all'
+      )
     if self.markov < 0 or (self.markov and not self.words):
       given = f'markov={self.markov} with words={self.words}'
-      raise UserError(f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary')
+      raise UserError(
+        f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary'
+      )
 
   def check_whole(self) -> None:
     """Raises UserError for heads with a short list of words, which are not trained."""
     if self.short:
-      raise UserError('heads are trained among all words: train them first, and shorten what comes out (fd.shortlist)')
+      raise UserError(
+        'heads are trained among all words: train them first, and shorten what comes'
+        ' out (fd.shortlist)'
+      )
 
   @property
   def beside(self) -> int:
     """The width of what is read beside the hidden state."""
     return (self.d_embed or self.d_model) if self.rooted else 0
 
-  def seen(self, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None) -> Float[Array, '*b f']:
+  def seen(
+    self, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None
+  ) -> Float[Array, '*b f']:
     """What is read: the hidden state and, if the heads are rooted, the root's embedding beside it.
 
     The embedding comes with a mean square of 1, whatever the model scales it by.
@@ -83,7 +97,10 @@ class Context:
     """Parameters of a short list of words: the first, with an output of zeros; {} without one."""
     if not self.short:
       return {}
-    return {'output': jnp.zeros((self.short, self.d_model)), 'ids': jnp.arange(self.short, dtype=jnp.int32)}
+    return {
+      'output': jnp.zeros((self.short, self.d_model)),
+      'ids': jnp.arange(self.short, dtype=jnp.int32),
+    }
 
   def fresh_bias(self, key: Array) -> Params:
     """Parameters of a bias that does nothing yet, {} without one."""
@@ -98,9 +115,14 @@ class Context:
     return project(params['before'][before], params['after'])
 
   def corrected(
-    self, params: Params, logits: Float[Array, '*b v'], offset: Int[Array, ''], before: Int[Array, '*b'] | None
+    self,
+    params: Params,
+    logits: Float[Array, '*b v'],
+    offset: Int[Array, ''],
+    before: Int[Array, '*b'] | None,
   ) -> Float[Array, '*b v']:
-    """The logits of the head that looks `offset` positions beyond p1, with the bias; p1, at offset 0, has none."""
+    """The logits of the head that looks `offset` positions beyond p1, with the bias; p1, at offset
+    0, has none."""
     if not self.markov:
       return logits
     assert before is not None, 'a Markov bias reads the token before'

@@ -1,8 +1,10 @@
-"""What the draft networks have in common, the autoregressive (`heads.eagle`) and the one-pass (`heads.block`).
+"""What the draft networks have in common, the autoregressive (`heads.eagle`) and the one-pass
+(`heads.block`).
 
-A draft network reads its target: the embeddings of its tokens, and features made of its hidden states (those that
-`unembed` reads, or the residual stream of chosen layers, `taps`). It predicts by the target's own vocabulary
-projection, or by one of its own over the whole vocabulary or a part of it. Its parameters, a dict:
+A draft network reads its target: the embeddings of its tokens, and features made of its hidden
+states (those that `unembed` reads, or the residual stream of chosen layers, `taps`). It predicts by
+the target's own vocabulary projection, or by one of its own over the whole vocabulary or a part of
+it. Its parameters, a dict:
 
   network      the layers, and how they are entered and left
   embedding    [v, e], where it does not read the target's
@@ -37,7 +39,8 @@ from fastdec.struct import Bound
 
 
 class Fusion(nn.Module):
-  """The target's states as a draft reads them: each normed, or all together, and projected to the draft's width."""
+  """The target's states as a draft reads them: each normed, or all together, and projected to the
+  draft's width."""
 
   draft: 'DraftNetwork'
 
@@ -60,18 +63,22 @@ class DraftNetwork:
   """A draft network's sizes: a hashable value.
 
   Attributes:
-    layers: the layers' config: an `LMConfig` (rotary positions, no source), or a `StackConfig`, whose decoder layers
-      see the encoder's states. Their width is that of the target's hidden states, unless the draft has an `output`.
+    layers: the layers' config: an `LMConfig` (rotary positions, no source), or a `StackConfig`,
+      whose decoder layers see the encoder's states. Their width is that of the target's hidden
+      states, unless the draft has an `output`.
     vocab_size: of the target.
     d_target: width of the target's hidden states.
-    taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that `unembed` reads. A
-      published draft that names no layers has those of a rule, see `models.taps`.
-    fuses: whether the states are projected to the draft's width (always where they are wider together).
-    norms_taps, norms_joined, norms_fused: whether each tap is normed, all of them joined, and what comes of it.
+    taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that
+      `unembed` reads. A published draft that names no layers has those of a rule, see
+      `models.taps`.
+    fuses: whether the states are projected to the draft's width (always where they are wider
+      together).
+    norms_taps, norms_joined, norms_fused: whether each tap is normed, all of them joined, and what
+      comes of it.
     d_embed: width of the embeddings (None: d_target).
     d_source: width of the encoder's states (None: d_target).
-    words: size of the draft vocabulary, which has an `output` of its own (None: the target's projection, or an `output`
-      over all words where the parameters have one).
+    words: size of the draft vocabulary, which has an `output` of its own (None: the target's
+      projection, or an `output` over all words where the parameters have one).
   """
 
   layers: LayersConfig
@@ -94,11 +101,14 @@ class DraftNetwork:
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     if self.words is not None and not 1 <= self.words <= self.vocab_size:
-      raise UserError(f'words={self.words} is not possible: a draft vocabulary has 1 to {self.vocab_size} words')
+      raise UserError(
+        f'words={self.words} is not possible: a draft vocabulary has 1 to {self.vocab_size} words'
+      )
     width = self.d_target * max(len(self.taps), 1)
     if width != self.layers.d_model and not self.fuses:
       raise UserError(
-        f'states of {width} do not fit layers of {self.layers.d_model}: give fuses=True, which projects them'
+        f'states of {width} do not fit layers of {self.layers.d_model}: give fuses=True, which'
+        ' projects them'
       )
 
   @property
@@ -121,25 +131,41 @@ class DraftNetwork:
     states = list(taps) if self.taps else [hidden]
     for x in states:
       if x.shape[-1] != self.d_target:
-        given = f"this draft reads states of {self.d_target}, and one of this model's has {x.shape[-1]}"
-        raise UserError(f'{given}: give a draft of this model, or taps of layers that are all as wide')
+        given = (
+          f"this draft reads states of {self.d_target}, and one of this model's has {x.shape[-1]}"
+        )
+        raise UserError(
+          f'{given}: give a draft of this model, or taps of layers that are all as wide'
+        )
     return self.call(params, states, method='features')
 
-  def embedded(self, params: Params, target: Bound, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
-    """Embeddings of tokens, the draft's own where it has them, else the target's, in the draft's computing type.
+  def embedded(
+    self, params: Params, target: Bound, tokens: Int[Array, '*b']
+  ) -> Float[Array, '*b e']:
+    """Embeddings of tokens, the draft's own where it has them, else the target's, in the draft's
+    computing type.
 
     Raises:
       UserError: there are none, or they have another width than the draft was made for.
     """
     own, wanted = params.get('embedding'), self.d_embed or self.d_target
-    rows = embedding_of(target.module)(target.params, tokens) if own is None else look_up(own, tokens)
+    rows = (
+      embedding_of(target.module)(target.params, tokens) if own is None else look_up(own, tokens)
+    )
     if rows.shape[-1] != wanted:
-      given = f'this draft reads embeddings of {wanted}, and those that it is given have {rows.shape[-1]}'
-      raise UserError(f'{given}: load the two together, or train a draft with d_embed={rows.shape[-1]}')
+      given = (
+        f'this draft reads embeddings of {wanted}, and those that it is given have {rows.shape[-1]}'
+      )
+      raise UserError(
+        f'{given}: load the two together, or train a draft with d_embed={rows.shape[-1]}'
+      )
     return rows.astype(self.layers.dtype)
 
-  def words_of(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits over the draft's words, before any bias; `states` are those that the network leaves for this."""
+  def words_of(
+    self, params: Params, target: Bound, states: Float[Array, '*b d']
+  ) -> Float[Array, '*b v']:
+    """Logits over the draft's words, before any bias; `states` are those that the network leaves
+    for this."""
     if 'output' in params:
       return project(states, params['output'])
     return vocabulary_projection(target.module)(target.params, states)
@@ -152,7 +178,9 @@ class DraftNetwork:
     """Logits over the target's words, minus infinity for those that the draft does not have."""
     return in_target_words(params, logits, self.vocab_size)
 
-  def init_cache(self, params: Params, source: Source | None, rows: int, slots: int | Capacity) -> DraftCache:
+  def init_cache(
+    self, params: Params, source: Source | None, rows: int, slots: int | Capacity
+  ) -> DraftCache:
     """A cache of no tokens, over the draft's own keys and values of the source if it reads it.
 
     Raises:
@@ -163,49 +191,64 @@ class DraftNetwork:
       assert source is not None  # by `check_target`
       wanted, given = self.d_source or self.d_target, source.hidden.shape[-1]
       if given != wanted:
-        raise UserError(f'this draft reads an encoder of width {wanted}, and this model has one of {given}')
+        raise UserError(
+          f'this draft reads an encoder of width {wanted}, and this model has one of {given}'
+        )
       states = source.hidden.astype(self.layers.dtype)
       memory = Memory(self.call(params, states, method='memory'), source.mask)
     return tower.empty_cache(self.layers, rows, slots, memory)
 
   @unrun
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters; the draft vocabulary, if there is one, is that of the lowest ids."""
+    """Fresh float32 parameters; the draft vocabulary, if there is one, is that of the lowest
+    ids."""
     net_key, out_key = jax.random.split(key)
     embedded = jnp.zeros((1, 1, self.d_embed or self.d_target), self.layers.dtype)
     states = [jnp.zeros((1, 1, self.d_target))] * max(len(self.taps), 1)
     source = jnp.zeros((1, 1, self.d_source or self.d_target)) if self.reads_source else None
     params = {'network': self.network(self).init(net_key, embedded, states, source)['params']}
     if self.words is not None:
-      params['output'] = jax.random.normal(out_key, (self.words, self.layers.d_model)) * self.layers.d_model**-0.5
+      params['output'] = (
+        jax.random.normal(out_key, (self.words, self.layers.d_model)) * self.layers.d_model**-0.5
+      )
       params['ids'] = jnp.arange(self.words, dtype=jnp.int32)
     return params
 
   def partition(self, devices: int) -> Table:
-    """The layers as a model's, the output of a draft vocabulary by words; see `fastdec.sharding`. Matrices over all
-    words, which few drafts have, are on every device."""
+    """The layers as a model's, the output of a draft vocabulary by words; see `fastdec.sharding`.
+    Matrices over all words, which few drafts have, are on every device."""
     output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
     return (*output, *tower.partition(self.layers, devices))
 
 
 def check_target(draft: Bound, target: Any) -> None:
-  """Raises UserError where a draft network cannot read this target, a `Model`, as far as sizes and members say."""
+  """Raises UserError where a draft network cannot read this target, a `Model`, as far as sizes and
+  members say."""
   module, params = draft
   words, d = target.vocab_size, getattr(target, 'd_model', module.d_target)
   if module.d_target != d:
     given = f'this draft is for hidden states of {module.d_target}, and this model has {d}'
     raise UserError(f'{given}: load the two together')
   if module.vocab_size != words:
-    raise UserError(f'this draft is for {module.vocab_size} words, and this model has {words}: load the two together')
+    raise UserError(
+      f'this draft is for {module.vocab_size} words, and this model has {words}: load'
+      ' the two together'
+    )
   if module.reads_source and target.start_id is None:
-    raise UserError('this draft reads an encoder, and this model has none: give a draft trained on this model')
+    raise UserError(
+      'this draft reads an encoder, and this model has none: give a draft trained on this model'
+    )
   if module.reads_source and not hasattr(target, 'source'):
     name = type(target).__name__
-    raise UserError(f'this draft reads an encoder, whose states {name} does not give: let it have source(memory)')
+    raise UserError(
+      f'this draft reads an encoder, whose states {name} does not give: let it have source(memory)'
+    )
   if 'embedding' not in params:
     embedding_of(target)
   if 'output' not in params and module.layers.d_model != d:
-    given = f'layers of {module.layers.d_model} do not fit the vocabulary projection of a model of {d}'
+    given = (
+      f'layers of {module.layers.d_model} do not fit the vocabulary projection of a model of {d}'
+    )
     raise UserError(f'{given}: give the draft an output of its own')
   apply_with(target, module.taps)  # raises
   layers = getattr(target, 'layers', None)

@@ -1,14 +1,17 @@
-"""The autoregressive draft network of EAGLE (Li et al. 2024, 2025) and of MTP heads (DeepSeek-V3): a layer or two that
-read the target's features of the text so far, and then what they themselves made of their own guesses.
+"""The autoregressive draft network of EAGLE (Li et al. 2024, 2025) and of MTP heads (DeepSeek-V3):
+a layer or two that read the target's features of the text so far, and then what they themselves
+made of their own guesses.
 
-Row i stands at position i. It pairs the feature of token i with the embedding of token i + 1, and predicts token i + 2:
+Row i stands at position i. It pairs the feature of token i with the embedding of token i + 1, and
+predicts token i + 2:
 
   position      0          1          2          3
   feature       f0         f1         f2         a2          f: of the target (true); a: what the row before left
   embedding     token 1    token 2    root 3     guess 4     a row of a guess has no true feature yet
   predicts      token 2    root 3     guess 4    guess 5
 
-Once the target has read the accepted tokens, their rows are made anew with true features (`decoding.methods.eagle`).
+Once the target has read the accepted tokens, their rows are made anew with true features
+(`decoding.methods.eagle`).
 
 Two ways in:
   'joined'   x = join(cat(embedding, feature)): EAGLE-1, MTP, and ours
@@ -75,7 +78,11 @@ class Network(nn.Module):
   def _entered(self, embedded: Array, features: Array) -> tuple[Array, Array | None]:
     """What enters the first layer, and what its attention reads (None: the norm of the former)."""
     draft = self.draft
-    e, f = (self.embedding_norm(embedded), self.feature_norm(features)) if draft.norms_entry else (embedded, features)
+    e, f = (
+      (self.embedding_norm(embedded), self.feature_norm(features))
+      if draft.norms_entry
+      else (embedded, features)
+    )
     both = jnp.concatenate([e, f], axis=-1)
     if draft.entry == 'beside':
       return (f if draft.keeps_normed else features), both
@@ -83,7 +90,10 @@ class Network(nn.Module):
     return x, None if draft.norms_first else x
 
   def __call__(
-    self, embedded: Float[Array, 'b n e'], states: Sequence[Float[Array, 'b n _']], source: Float[Array, 'b s d'] | None
+    self,
+    embedded: Float[Array, 'b n e'],
+    states: Sequence[Float[Array, 'b n _']],
+    source: Float[Array, 'b s d'] | None,
   ) -> Array:
     """Every parameter once, to make fresh ones."""
     memory = () if source is None else self.memory(source)
@@ -93,14 +103,17 @@ class Network(nn.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleNetwork(DraftNetwork):
-  """Sizes and habits; the defaults are ours: the target's hidden state and the token, both normed, joined.
+  """Sizes and habits; the defaults are ours: the target's hidden state and the token, both normed,
+  joined.
 
   Attributes:
     entry: 'joined' or 'beside', see the top of this file.
     norms_entry: whether embedding and feature are normed where they enter.
     join_bias: whether the projection of the two has a bias (EAGLE-1).
-    norms_first: 'joined': whether the first layer norms what its attention reads (EAGLE-1's does not).
-    keeps_normed: 'beside': whether the residual is the normed feature (`norm_before_residual` of speculators).
+    norms_first: 'joined': whether the first layer norms what its attention reads (EAGLE-1's does
+      not).
+    keeps_normed: 'beside': whether the residual is the normed feature (`norm_before_residual` of
+      speculators).
     norms_last: whether there is a norm before the words are projected.
     recycles_normed: whether the next row reads the state behind that norm, or before it.
   """
@@ -153,6 +166,8 @@ class EagleNetwork(DraftNetwork):
     states, entries = self.call(params, embedded, features, view, method='read')
     return states, with_layers(cache, entries)
 
-  def logits(self, params: Params, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
+  def logits(
+    self, params: Params, target: Bound, states: Float[Array, '*b d']
+  ) -> Float[Array, '*b w']:
     """Logits over the draft's words (`ids`), of what a row left."""
     return self.words_of(params, target, self.call(params, states, method='left'))

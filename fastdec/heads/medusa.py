@@ -1,12 +1,13 @@
 """Medusa's prediction heads (Cai et al. 2024, section 2.1.1).
 
-Head i guesses the token i + 1 positions after the one that the model itself predicts (i from 0), from the same hidden
-state: residual blocks x + SiLU(W x + b), then a projection to the vocabulary. W and b begin at zero, an own projection
-begins as the model's (`MedusaHeads.start`): so every head begins by predicting what the model does. Beyond the paper,
-heads may see the root and the guess before: `heads.context`.
+Head i guesses the token i + 1 positions after the one that the model itself predicts (i from 0),
+from the same hidden state: residual blocks x + SiLU(W x + b), then a projection to the vocabulary.
+W and b begin at zero, an own projection begins as the model's (`MedusaHeads.start`): so every head
+begins by predicting what the model does. Beyond the paper, heads may see the root and the guess
+before: `heads.context`.
 
-Heads without projections of their own share the model's, whatever that does beside a product (T5 scales, Marian adds a
-bias): a fraction of the memory, and one read of it for all heads.
+Heads without projections of their own share the model's, whatever that does beside a product (T5
+scales, Marian adds a bias): a fraction of the memory, and one read of it for all heads.
 """
 
 import dataclasses
@@ -33,21 +34,26 @@ Project = Callable[[Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class MedusaHeads(Context):
-  """The heads' sizes: a hashable value. Parameters, a dict a head, so that nothing is sliced or copied to use a few:
+  """The heads' sizes: a hashable value. Parameters, a dict a head, so that nothing is sliced or
+  copied to use a few:
 
   head_0/block_0/kernel [d, d]    head_0/block_0/bias [d]    ...    head_0/projection/kernel [v, d]
   """
 
   depth: int  # heads: tokens below the root that they draft
   d_model: int
-  vocab_size: int | None = None  # words that each head's own projection knows; None: all share the model's projection
+  # words that each head's own projection knows; None: all share the model's projection
+  vocab_size: int | None = None
   layers: int = 1  # residual blocks a head
-  output_bias: bool = False  # own projections have one: for models whose projection does (published heads have none)
+  # own projections have one: for models whose projection does (published heads have none)
+  output_bias: bool = False
   rooted: bool = False  # the first block reads the root's embedding too: its kernel is [d, d + e]
   d_embed: int | None = None  # the width e of that (None: d_model)
-  markov: int = 0  # rank of a bias from the token guessed before, by before [words, markov] and after; 0: none
+  # rank of a bias from the token guessed before, by before [words, markov] and after; 0: none
+  markov: int = 0
   words: int | None = None  # of the vocabulary, for that bias
-  short: int = 0  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
+  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
+  short: int = 0
 
   products = (KERNELS, r'(^|/)(output|after)$')  # see `fastdec.products`
 
@@ -56,16 +62,20 @@ class MedusaHeads(Context):
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     if self.output_bias and self.vocab_size is None:
-      raise UserError('output_bias=True is for own projections, and these heads have none: give vocab_size too')
+      raise UserError(
+        'output_bias=True is for own projections, and these heads have none: give vocab_size too'
+      )
     self.check_context()
 
   @property
   def offsets(self) -> tuple[int, ...]:
-    """Head j predicts the target `offsets[j]` positions after the one p1 predicts; p1 is the model itself."""
+    """Head j predicts the target `offsets[j]` positions after the one p1 predicts; p1 is the model
+    itself."""
     return tuple(range(1, self.depth + 1))
 
   def partition(self, devices: int) -> Table:
-    """Every matrix by its outputs, own projections so by words, as the model's; see `fastdec.sharding`."""
+    """Every matrix by its outputs, own projections so by words, as the model's; see
+    `fastdec.sharding`."""
     row = (r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model'))
     return (row, *(BIAS_TABLE if self.markov else ()))
 
@@ -85,7 +95,8 @@ class MedusaHeads(Context):
     """Parameters by which every head predicts what the model predicts: where training begins.
 
     Args:
-      model: the trunk, with parameters `params`; any whose logits are an affine function of its hidden state.
+      model: the trunk, with parameters `params`; any whose logits are an affine function of its
+        hidden state.
 
     Raises:
       UserError: own projections of another size than the model's, or without the bias that it has.
@@ -100,14 +111,20 @@ class MedusaHeads(Context):
       bias = project(jnp.zeros((1, self.d_model), dtype))[0]
       kernel = (project(jnp.eye(self.d_model, dtype=dtype)) - bias[None]).T
     if kernel.shape[0] != self.vocab_size:
-      raise UserError(f'vocab_size={self.vocab_size}, and the model has {kernel.shape[0]} words: give as many')
+      raise UserError(
+        f'vocab_size={self.vocab_size}, and the model has {kernel.shape[0]} words: give as many'
+      )
     if not self.output_bias and bias.any():
-      raise UserError('this model adds a bias to its logits: give the heads output_bias=True, or no vocab_size')
+      raise UserError(
+        'this model adds a bias to its logits: give the heads output_bias=True, or no vocab_size'
+      )
     return self._projecting([kernel] * self.depth, bias) | fresh_bias
 
   def drafting(self, params: Params, depth: int) -> tuple['MedusaHeads', Params]:
     """The first `depth` heads."""
-    return dataclasses.replace(self, depth=depth), {name: params[name] for name in _names(depth)} | self.shared(params)
+    return dataclasses.replace(self, depth=depth), {
+      name: params[name] for name in _names(depth)
+    } | self.shared(params)
 
   def logits(
     self,
@@ -124,7 +141,9 @@ class MedusaHeads(Context):
       project: the model's vocabulary projection, for heads without their own.
       root: the root's embedding, for rooted heads.
     """
-    outputs = jnp.stack([self._output(params[name], hidden, root) for name in _names(self.depth)], axis=1)
+    outputs = jnp.stack(
+      [self._output(params[name], hidden, root) for name in _names(self.depth)], axis=1
+    )
     return project(outputs) if self.vocab_size is None else outputs
 
   def logits_at(
@@ -137,13 +156,16 @@ class MedusaHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1, the model itself (for training).
+    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1, the model itself
+    (for training).
 
-    There is no dropout here: `dropout_key` is not used. `before` is the token before the one predicted, for a Markov
-    bias; the rest is as in `logits`, at any positions.
+    There is no dropout here: `dropout_key` is not used. `before` is the token before the one
+    predicted, for a Markov bias; the rest is as in `logits`, at any positions.
     """
     self.check_whole()
-    heads = [functools.partial(self._output, params[name], root=root) for name in _names(self.depth)]
+    heads = [
+      functools.partial(self._output, params[name], root=root) for name in _names(self.depth)
+    ]
     if self.vocab_size is None:
       logits = project(jax.lax.switch(offset, [lambda x: x, *heads], hidden))
     else:
@@ -162,7 +184,9 @@ class MedusaHeads(Context):
     logits = product(hidden, own['projection']['kernel'])
     if not self.output_bias:
       return logits
-    return logits + own['projection']['bias'].astype(logits.dtype).reshape((1,) * (logits.ndim - 1) + (-1,))
+    return logits + own['projection']['bias'].astype(logits.dtype).reshape(
+      (1,) * (logits.ndim - 1) + (-1,)
+    )
 
   def _blocks(self, dtype: DTypeLike) -> Params:
     """Residual blocks that change nothing yet."""
@@ -172,7 +196,10 @@ class MedusaHeads(Context):
       return {'kernel': jnp.zeros((d, inputs), dtype), 'bias': jnp.zeros(d, dtype)}
 
     def head() -> Params:
-      return {name: block(d if i else d + self.beside) for i, name in enumerate(_names(self.layers, 'block'))}
+      return {
+        name: block(d if i else d + self.beside)
+        for i, name in enumerate(_names(self.layers, 'block'))
+      }
 
     return {name: head() for name in _names(self.depth)}
 
@@ -180,7 +207,10 @@ class MedusaHeads(Context):
     """Such blocks, and own projections."""
     biases = {'bias': bias} if self.output_bias else {}
     own = self._blocks(bias.dtype)
-    return {name: own[name] | {'projection': {'kernel': k, **biases}} for name, k in zip(own, kernels, strict=True)}
+    return {
+      name: own[name] | {'projection': {'kernel': k, **biases}}
+      for name, k in zip(own, kernels, strict=True)
+    }
 
 
 def _names(count: int, of: str = 'head') -> list[str]:

@@ -1,5 +1,6 @@
-"""n-grams of other texts, counted: a table of what followed each token, which outlives the text that is decoded (REST,
-He et al. 2023, retrieves from a corpus; token recycling, Luo et al. 2024, from what was generated before).
+"""n-grams of other texts, counted: a table of what followed each token, which outlives the text
+that is decoded (REST, He et al. 2023, retrieves from a corpus; token recycling, Luo et al. 2024,
+from what was generated before).
 """
 
 from collections.abc import Sequence
@@ -15,14 +16,18 @@ from fastdec.errors import UserError
 
 @struct.pytree
 class NGramPool:
-  """For each token, the key, the values that followed it most often, the most frequent first: ngram - 1 tokens each.
+  """For each token, the key, the values that followed it most often, the most frequent first: ngram
+  - 1 tokens each.
 
-  Made by `build_pool`, for `Lookahead` and `PromptLookup`; written and read by `save_pool` and `load_pool`.
+  Made by `build_pool`, for `Lookahead` and `PromptLookup`; written and read by `save_pool` and
+  `load_pool`.
   """
 
   values: Int[Array, 'l c']  # key after key
-  starts: Int[Array, ' _']  # where each key's values begin, and an entry more for where the last one's end
-  vocab_size: int | None = struct.static(default=None)  # of the model whose ids these are, if that was said
+  # where each key's values begin, and an entry more for where the last one's end
+  starts: Int[Array, ' _']
+  # of the model whose ids these are, if that was said
+  vocab_size: int | None = struct.static(default=None)
 
   @property
   def ngram(self) -> int:
@@ -34,7 +39,9 @@ class NGramPool:
     """Keys are 0 to words - 1."""
     return self.starts.shape[0] - 1
 
-  def best(self, key: Int[Array, ' b'], count: int) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
+  def best(
+    self, key: Int[Array, ' b'], count: int
+  ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
     """The most frequent values of each key, `count` of them; and which entries are known."""
     index = self.starts[key][:, None] + jnp.arange(count, dtype=jnp.int32)[None]
     known = index < self.starts[key + 1][:, None]
@@ -45,7 +52,8 @@ class NGramPool:
     own = self.words if self.vocab_size is None else self.vocab_size
     if own > vocab_size or self.vocab_size not in (None, vocab_size):
       raise UserError(
-        f'this pool is of a vocabulary of {own} words, and the model has {vocab_size}: build it of texts in the'
+        f'this pool is of a vocabulary of {own} words, and the model has {vocab_size}: build it of'
+        ' texts in the'
         " model's own ids, by build_pool(texts, model)"
       )
 
@@ -53,20 +61,26 @@ class NGramPool:
 def check_is_pool(pool: Any) -> None:
   """Raises UserError for anything else."""
   if not isinstance(pool, NGramPool):
-    raise UserError(f'pool={pool!r} is no pool of n-grams: give what load_pool or build_pool returns')
+    raise UserError(
+      f'pool={pool!r} is no pool of n-grams: give what load_pool or build_pool returns'
+    )
 
 
-def build_pool(texts: Sequence[Any], model: Any = None, ngram: int = 5, guesses: int = 15) -> NGramPool:
+def build_pool(
+  texts: Sequence[Any], model: Any = None, ngram: int = 5, guesses: int = 15
+) -> NGramPool:
   """Counts the n-grams of texts: of a corpus, or of what was generated before.
 
   Args:
     texts: ids of each, of any lengths; no n-gram goes over the end of a text.
     model: whose vocabulary the ids are of; None: that is not checked.
     ngram: tokens of an n-gram, at least 2; `Lookahead` needs its own number.
-    guesses: values to keep of each key, the most frequent ones; of equally frequent ones the lowest ids.
+    guesses: values to keep of each key, the most frequent ones; of equally frequent ones the lowest
+      ids.
 
   Raises:
-    UserError: ids that the model does not have, sizes below the least, or no text that is as long as an n-gram.
+    UserError: ids that the model does not have, sizes below the least, or no text that is as long
+      as an n-gram.
   """
   for name, value, least in (('ngram', ngram, 2), ('guesses', guesses, 1)):
     if not isinstance(value, int | np.integer) or value < least:
@@ -74,17 +88,23 @@ def build_pool(texts: Sequence[Any], model: Any = None, ngram: int = 5, guesses:
   rows = [np.asarray(text) for text in texts]
   long = [row for row in rows if row.ndim == 1 and len(row) >= ngram]
   if not long or any(row.dtype.kind not in 'iu' for row in long):
-    raise UserError(f'texts must be ids, of {ngram} tokens or more at least one of them: use the tokenizer')
+    raise UserError(
+      f'texts must be ids, of {ngram} tokens or more at least one of them: use the tokenizer'
+    )
   grams = np.concatenate([np.lib.stride_tricks.sliding_window_view(row, ngram) for row in long])
   words = int(grams.max()) + 1 if model is None else model.vocab_size
   if not 0 <= grams.min() <= grams.max() < words:
     span = f'{grams.min()} to {grams.max()}'
-    raise UserError(f'texts have ids from {span}, and known are 0 to {words - 1}: use the tokenizer of the model')
+    raise UserError(
+      f'texts have ids from {span}, and known are 0 to {words - 1}: use the tokenizer of the model'
+    )
   different, counts = np.unique(grams, axis=0, return_counts=True)
   different = different[np.lexsort((np.arange(len(counts)), -counts, different[:, 0]))]
   first = np.searchsorted(different[:, 0], np.arange(words))
   kept = different[np.arange(len(different)) - first[different[:, 0]] < guesses]
   starts = np.searchsorted(kept[:, 0], np.arange(words + 1))
   return NGramPool(
-    jnp.asarray(kept[:, 1:], jnp.int32), jnp.asarray(starts, jnp.int32), None if model is None else words
+    jnp.asarray(kept[:, 1:], jnp.int32),
+    jnp.asarray(starts, jnp.int32),
+    None if model is None else words,
   )

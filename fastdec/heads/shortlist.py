@@ -1,12 +1,13 @@
 """Drafters that guess among few words (FR-Spec, Zhao et al. 2025).
 
-A product over all words is most of what a small network's guess costs, and a text's most frequent words are nearly all
-that it ever guesses right.
+A product over all words is most of what a small network's guess costs, and a text's most frequent
+words are nearly all that it ever guesses right.
 
   draft = fd.shortlist((model, params), fd.load_draft(path), tokens, words=1000)
 
-Nothing is trained again. The target still chooses among all its words: its output stays as it was, and where it writes
-a rare word the draft ends. The result is a drafter like others: saved, packed, quantized.
+Nothing is trained again. The target still chooses among all its words: its output stays as it was,
+and where it writes a rare word the draft ends. The result is a drafter like others: saved, packed,
+quantized.
 """
 
 import dataclasses
@@ -27,19 +28,22 @@ from fastdec.quantized import is_quantized
 from fastdec.struct import Bound, bound
 
 
-def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: int) -> tuple[Any, Params]:
+def shortlist(
+  target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: int
+) -> tuple[Any, Params]:
   """The drafter, guessing among the most frequent words of a text.
 
   Args:
     target: the model that it drafts for, and its parameters.
     drafter: prediction heads, or a draft network, whose words may be few already.
-    tokens: int[...], the text: what the target writes for the like of what it will be given, in its own ids. A hundred
-      thousand tokens are plenty.
-    words: how many. The words that end a text are among them; where the text has too few, others fill the list.
+    tokens: int[...], the text: what the target writes for the like of what it will be given, in its
+      own ids. A hundred thousand tokens are plenty.
+    words: how many. The words that end a text are among them; where the text has too few, others
+      fill the list.
 
   Raises:
-    UserError: another kind of drafter; one in int8 or packed; a target whose logits are no product of its hidden state
-      with a matrix; ids or a number of words that the target does not have.
+    UserError: another kind of drafter; one in int8 or packed; a target whose logits are no product
+      of its hidden state with a matrix; ids or a number of words that the target does not have.
   """
   model, model_params = bound(target, 'target')
   module, params = bound(drafter, 'drafter')
@@ -52,12 +56,17 @@ def shortlist(target: tuple[Model, Params], drafter: tuple[Any, Params], tokens:
   else:
     places = chosen
   if not len(chosen):
-    raise UserError('the drafter has none of these words: give more words, or the text of the model that it is for')
+    raise UserError(
+      'the drafter has none of these words: give more words, or the text of the model'
+      ' that it is for'
+    )
   short = {**params, 'ids': jnp.asarray(chosen, jnp.int32)}
   if 'after' in params:
     short['after'] = params['after'][places]
   if isinstance(module, MedusaHeads) and module.vocab_size is not None:
-    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), _cut_projections(short, places)
+    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), _cut_projections(
+      short, places
+    )
   if 'output' in params:
     short['output'] = params['output'][places]
   else:
@@ -77,7 +86,8 @@ def _cut_projections(params: Params, places: Int[np.ndarray, ' w']) -> Params:
 
 
 def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w']:
-  """The ids of a text's most frequent words, in ascending order. The words that end a text are always among them.
+  """The ids of a text's most frequent words, in ascending order. The words that end a text are
+  always among them.
 
   Raises:
     UserError: ids that the model does not have.
@@ -87,10 +97,14 @@ def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w'
   except ValueError as error:  # texts of different lengths
     raise UserError('tokens is no array: give the ids of all texts one after another') from error
   if not flat.size or not np.issubdtype(flat.dtype, np.integer):
-    raise UserError(f'tokens of {flat.dtype}, {flat.size} of them, are no text: give ids, whole numbers')
+    raise UserError(
+      f'tokens of {flat.dtype}, {flat.size} of them, are no text: give ids, whole numbers'
+    )
   if flat.min() < 0 or flat.max() >= model.vocab_size:
     span = f'{flat.min()} to {flat.max()}'
-    raise UserError(f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode it anew')
+    raise UserError(
+      f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode it anew'
+    )
   counts = np.bincount(flat, minlength=model.vocab_size)
   counts[[model.pad_id, *model.suppressed_ids]] = 0  # what is never guessed
   counts[list(model.eos_ids)] = len(flat) + 1
@@ -98,7 +112,8 @@ def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w'
 
 
 def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
-  """The matrix of the model's vocabulary projection, found by projecting the identity of its hidden states' width d.
+  """The matrix of the model's vocabulary projection, found by projecting the identity of its hidden
+  states' width d.
 
   Raises:
     UserError: the projection is no product with a matrix.
@@ -108,18 +123,27 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
     found = project(params, jnp.eye(d, dtype=dtype)).T
     all_ones = project(params, jnp.full((1, d), 8, dtype))[0]
-  if not jnp.allclose(all_ones, 8 * found.sum(axis=1), rtol=0.05, atol=0.05):  # those of int8 are rounded
+  # those of int8 are rounded
+  if not jnp.allclose(all_ones, 8 * found.sum(axis=1), rtol=0.05, atol=0.05):
     what = f'{type(model).__name__} adds to its logits, or bends them'
-    raise UserError(f'{what}: a shortlist is for models whose logits are a product of the hidden state with a matrix')
+    raise UserError(
+      f'{what}: a shortlist is for models whose logits are a product of the hidden'
+      ' state with a matrix'
+    )
   return found
 
 
 def _check(model: Model, module: Any, params: Params, words: int) -> None:
   if not isinstance(module, BlockwiseHeads | MedusaHeads | DraftNetwork):
-    raise UserError(f'{type(module).__name__} guesses no words by a product: give prediction heads or a draft network')
+    raise UserError(
+      f'{type(module).__name__} guesses no words by a product: give prediction heads'
+      ' or a draft network'
+    )
   is_whole = isinstance(words, int | np.integer) and not isinstance(words, bool)
   if not (is_whole and 1 <= words <= model.vocab_size):
-    raise UserError(f'words={words!r} is not possible: this model has {model.vocab_size}, give 1 or more of them')
+    raise UserError(
+      f'words={words!r} is not possible: this model has {model.vocab_size}, give 1 or more of them'
+    )
   for is_so, what, after in ((is_packed, 'packed', 'pack'), (is_quantized, 'in int8', 'quantize')):
     if is_so(params):
       raise UserError(f'this drafter is {what}: shorten it first, and {after} what comes out')
@@ -133,8 +157,12 @@ def _check_target(model: Model, module: Any, params: Params) -> None:
     return
   d = getattr(model, 'd_model', module.d_model)
   if module.d_model != d:
-    raise UserError(f'these heads are for hidden states of {module.d_model}, and this model has {d}: give its own')
+    raise UserError(
+      f'these heads are for hidden states of {module.d_model}, and this model has {d}: give its own'
+    )
   own = None if 'ids' in params or isinstance(module, BlockwiseHeads) else module.vocab_size
   for words in (module.words, own):
     if words not in (None, model.vocab_size):
-      raise UserError(f'these heads are for {words} words, and this model has {model.vocab_size}: give its own')
+      raise UserError(
+        f'these heads are for {words} words, and this model has {model.vocab_size}: give its own'
+      )

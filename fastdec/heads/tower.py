@@ -1,8 +1,10 @@
-"""The layers of draft networks: those of today's language models, or a decoder's that reads an encoder's states.
+"""The layers of draft networks: those of today's language models, or a decoder's that reads an
+encoder's states.
 
-Both kinds are the layers of the house's models (`models.lm`, `models.stacks`), so that a draft may begin as a copy of
-its target's last ones. They read a cache of their own; a draft for an encoder-decoder has its own keys and values of
-the source too, computed once. The two kinds of tower are called alike:
+Both kinds are the layers of the house's models (`models.lm`, `models.stacks`), so that a draft may
+begin as a copy of its target's last ones. They read a cache of their own; a draft for an
+encoder-decoder has its own keys and values of the source too, computed once. The two kinds of tower
+are called alike:
 
   tower(x, view, read, train) -> (hidden states [b, n, d], each layer's keys and values)
 
@@ -41,7 +43,8 @@ class View:
     sees: for each layer how its queries meet what the text so far has (`stacks.Attend`).
     across: the same for the source, queries [b, n] on `memory`; None for layers that read none.
     memory: each layer's keys and values of the source.
-    cached: each layer's keys and values so far: the n new ones are written behind `start` (None: no cache).
+    cached: each layer's keys and values so far: the n new ones are written behind `start` (None: no
+      cache).
     start: int32[b], the first slot of the new ones.
   """
 
@@ -54,9 +57,14 @@ class View:
 
   @classmethod
   def of(
-    cls, cache: DraftCache, positions: Int[Array, 'b n'], mask: Bool[Array, 'b n s'], start: Int[Array, ' b']
+    cls,
+    cache: DraftCache,
+    positions: Int[Array, 'b n'],
+    mask: Bool[Array, 'b n s'],
+    start: Int[Array, ' b'],
   ) -> 'View':
-    """That of rows which are written to a cache from slot `start` on, and see the slots of the mask."""
+    """That of rows which are written to a cache from slot `start` on, and see the slots of the
+    mask."""
     own = own_cache(cache)
     sees = [functools.partial(attend, mask=mask)] * len(own.layers)
     if not isinstance(cache, WithMemory):
@@ -68,9 +76,14 @@ class View:
   def of_everything(
     cls, n: int, layers: int, source: Float[Array, 'b s d'] | None, memory: Sequence[LayerKV]
   ) -> 'View':
-    """That of n rows which see one another and the source, whatever stands where: to make fresh parameters."""
+    """That of n rows which see one another and the source, whatever stands where: to make fresh
+    parameters."""
     sees = [functools.partial(attend, mask=jnp.ones((1, 1, n), bool))] * layers
-    across = None if source is None else functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
+    across = (
+      None
+      if source is None
+      else functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
+    )
     return cls(jnp.zeros((1, n), jnp.int32), sees, across, memory)
 
   def cached_of(self, layer: int) -> LayerKV | None:
@@ -91,7 +104,8 @@ class LMTower(nn.Module):
     return ()
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
-    """Each layer's keys and values of x itself, which no layer changes: the target's features, for block drafters."""
+    """Each layer's keys and values of x itself, which no layer changes: the target's features, for
+    block drafters."""
     angles = self._angles(positions)
     return tuple(layer.queries_and_own(x, angles)[1] for layer in self.layer)
 
@@ -105,7 +119,9 @@ class LMTower(nn.Module):
     """See the top of this file."""
     angles, entries = self._angles(view.positions), []
     for i, layer in enumerate(self.layer):
-      x, kv = layer(x, angles, view.sees[i], view.cached_of(i), view.start, train, read if i == 0 else None)
+      x, kv = layer(
+        x, angles, view.sees[i], view.cached_of(i), view.start, train, read if i == 0 else None
+      )
       entries.append(kv)
     return x, tuple(entries)
 
@@ -138,7 +154,9 @@ class DecoderTower(nn.Module):
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """See the top of this file."""
-    assert view.across is not None and read is None, 'these layers see a source, and norm what they read'
+    assert view.across is not None and read is None, (
+      'these layers see a source, and norm what they read'
+    )
     x, entries = self._placed(x, view.positions), []
     for i, layer in enumerate(self.layer):
       sees = Sees(view.sees[i], view.across)
@@ -146,7 +164,9 @@ class DecoderTower(nn.Module):
       entries.append(kv)
     return x, tuple(entries)
 
-  def _placed(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> Float[Array, 'b n d']:
+  def _placed(
+    self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']
+  ) -> Float[Array, 'b n d']:
     return x + sinusoids(positions, x.shape[-1]).astype(x.dtype)
 
 
@@ -175,10 +195,14 @@ def norm(config: LayersConfig, name: str | None = None) -> nn.Module:
   return RMSNorm(config, name=name)
 
 
-def empty_cache(config: LayersConfig, rows: int, slots: int | Capacity, memory: Memory | None) -> DraftCache:
+def empty_cache(
+  config: LayersConfig, rows: int, slots: int | Capacity, memory: Memory | None
+) -> DraftCache:
   """A cache of no tokens, over the source's keys and values where the layers read them."""
   heads, width = (
-    (config.heads, config.head_width) if isinstance(config, StackConfig) else (config.kv_heads, config.width)
+    (config.heads, config.head_width)
+    if isinstance(config, StackConfig)
+    else (config.kv_heads, config.width)
   )
   own = KVCache.empty(depth_of(config), rows, heads, slots, width, config.dtype)
   return own if memory is None else WithMemory(own, memory)

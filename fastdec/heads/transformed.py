@@ -16,15 +16,17 @@ from fastdec.sharding import Table, partition_of, under, within
 
 @dataclasses.dataclass(frozen=True)
 class Transformed:
-  """The model whose p1 is the learned head 1 (`first='transformed'`): hidden states are the trunk's, logits go through
-  the head. Parameters: {'model': ..., 'heads': ...}."""
+  """The model whose p1 is the learned head 1 (`first='transformed'`): hidden states are the
+  trunk's, logits go through the head. Parameters: {'model': ..., 'heads': ...}."""
 
   model: Any
   heads: BlockwiseHeads
 
   def __post_init__(self) -> None:
     if self.heads.first != 'transformed':
-      raise UserError('these heads leave p1 the identity: decode with the model itself, not with Transformed(...)')
+      raise UserError(
+        'these heads leave p1 the identity: decode with the model itself, not with Transformed(...)'
+      )
 
   @property
   def d_model(self) -> int:
@@ -68,7 +70,10 @@ class Transformed:
 
   def partition(self, devices: int) -> Table:
     """The trunk's parameters and the heads' as each has them; see `fastdec.sharding`."""
-    return (*under('model', partition_of(self.model, devices)), *under('heads', self.heads.partition(devices)))
+    return (
+      *under('model', partition_of(self.model, devices)),
+      *under('heads', self.heads.partition(devices)),
+    )
 
   @property
   def products(self) -> tuple[str, ...]:
@@ -83,11 +88,19 @@ class Transformed:
     return self.model.init_cache(params['model'], memory, rows, slots)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Any, cache: Any, taps: tuple[int, ...] = (), **how: Any
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Any,
+    cache: Any,
+    taps: tuple[int, ...] = (),
+    **how: Any,
   ) -> Any:
     return apply_with(self.model, taps)(params['model'], tokens, nodes, cache, **how)
 
-  def features(self, params: Params, batch: Any, taps: tuple[int, ...] = (), dropout_key: Array | None = None) -> Any:
+  def features(
+    self, params: Params, batch: Any, taps: tuple[int, ...] = (), dropout_key: Array | None = None
+  ) -> Any:
     return self.model.features(params['model'], batch, taps, dropout_key)
 
   def source(self, memory: Any) -> Any:
@@ -97,7 +110,9 @@ class Transformed:
     return embedding_of(self.model)(params['model'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    return self.model.unembed(params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0)))
+    return self.model.unembed(
+      params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0))
+    )
 
   def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """The vocabulary projection alone, which all heads share."""

@@ -19,7 +19,9 @@ def ids_of(params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
   return params['ids'][drafted].astype(jnp.int32) if 'ids' in params else drafted
 
 
-def in_target_words(params: Params, logits: Float[Array, '*b w'], vocab_size: int) -> Float[Array, '*b v']:
+def in_target_words(
+  params: Params, logits: Float[Array, '*b w'], vocab_size: int
+) -> Float[Array, '*b v']:
   """Logits over the target's words, minus infinity for those that the drafter does not have."""
   if 'ids' not in params:
     return logits
@@ -27,7 +29,9 @@ def in_target_words(params: Params, logits: Float[Array, '*b w'], vocab_size: in
   return whole.at[..., params['ids']].set(logits)
 
 
-def suppress_words(params: Params, logits: Float[Array, '*b w'], ids: tuple[int, ...]) -> Float[Array, '*b w']:
+def suppress_words(
+  params: Params, logits: Float[Array, '*b w'], ids: tuple[int, ...]
+) -> Float[Array, '*b w']:
   """Logits over the drafter's words, minus infinity for those of these ids of the target."""
   if 'ids' not in params or not ids:
     return suppress(logits, ids)

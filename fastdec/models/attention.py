@@ -24,7 +24,8 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
 
 
 def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
-  """The position of what stands in each slot, beside `node_mask`: a node's is that of its depth in the tree.
+  """The position of what stands in each slot, beside `node_mask`: a node's is that of its depth in
+  the tree.
 
     slot      0 1 | 2=root 3=a 4=b 5=aa
   position    0 1     2     3   3   4
@@ -36,8 +37,11 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
   return length[:, None] + jnp.where(node_bs < 0, node_bs, depth_bs)
 
 
-def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -> Bool[Array, 'b n s']:
-  """The same for a ring (`cache.ring`): a node sees back to the beginning of the block before its own."""
+def local_mask(
+  nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int
+) -> Bool[Array, 'b n s']:
+  """The same for a ring (`cache.ring`): a node sees back to the beginning of the block before its
+  own."""
   n = nodes.n
   ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else what was written a round ago
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
@@ -49,10 +53,14 @@ def local_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int) -
   return sees_bns & (position_bs[:, None, :] >= first_bn[:, :, None])
 
 
-def node_window(nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int) -> Bool[Array, 'b n s']:
-  """Which slots stand at the last `window` positions up to each node's own; to be combined with `node_mask`.
+def node_window(
+  nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int
+) -> Bool[Array, 'b n s']:
+  """Which slots stand at the last `window` positions up to each node's own; to be combined with
+  `node_mask`.
 
-  Window 3 in the example of `node_mask`: aa stands at position 4 (as depth 2 after two slots), and sees 2, 3 and 4.
+  Window 3 in the example of `node_mask`: aa stands at position 4 (as depth 2 after two slots), and
+  sees 2, 3 and 4.
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 0 0   1      1   1   1 ]
   """
@@ -62,7 +70,8 @@ def node_window(nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int)
 
 
 def _beyond(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
-  """How far each slot lies beyond the row's length: the number of the node that stands there, negative before it."""
+  """How far each slot lies beyond the row's length: the number of the node that stands there,
+  negative before it."""
   return jnp.arange(slots, dtype=length.dtype)[None] - length[:, None]
 
 
@@ -71,7 +80,9 @@ def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s
   n = nodes.n
   inside_bs = (node_bs >= 0) & (node_bs < n)
   if nodes.is_chain:
-    return inside_bs[:, None, :] & (node_bs[:, None, :] <= jnp.arange(n, dtype=node_bs.dtype)[None, :, None])
+    return inside_bs[:, None, :] & (
+      node_bs[:, None, :] <= jnp.arange(n, dtype=node_bs.dtype)[None, :, None]
+    )
   node_bs, mask = node_bs.clip(0, n - 1), jnp.asarray(nodes.mask)
   if mask.ndim == 2:
     sees_bns = jnp.moveaxis(mask[:, node_bs], 0, 1)
@@ -88,7 +99,8 @@ def attend(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
 ) -> Float[Array, 'b n h p']:
-  """Scaled dot-product attention: the values mixed by the weights, on which training has its dropout (`drop`)."""
+  """Scaled dot-product attention: the values mixed by the weights, on which training has its
+  dropout (`drop`)."""
   return mix(drop(weights_of(q, kv.k, mask, bias, scale)), kv.v)
 
 
@@ -99,11 +111,12 @@ def weights_of(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
 ) -> Float[Array, 'b g r n s']:
-  """How much each query takes from each slot: the softmax of scaled dot products, in float32 at least.
+  """How much each query takes from each slot: the softmax of scaled dot products, in float32 at
+  least.
 
-  h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative positions); `scale` is
-  1 / sqrt(p) unless given. A row that may see nothing (an empty source) gets the mean of what is there: finite, and
-  never read.
+  h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative
+  positions); `scale` is 1 / sqrt(p) unless given. A row that may see nothing (an empty source) gets
+  the mean of what is there: finite, and never read.
   """
   b, n, h, p = q.shape
   g, s = k.shape[1:3]
@@ -111,12 +124,18 @@ def weights_of(
   wide = np.promote_types(q.dtype, np.float32)
 
   def rows(x: Shaped[Array, '#b #g #r #n s']) -> Shaped[Array, '#b #g m s']:
-    """As the scores lie: XLA's gradient of a softmax over five axes takes twice the time of one over four."""
-    return x[:, :, 0] if r == 1 else jnp.broadcast_to(x, (*x.shape[:2], r, n, s)).reshape(*x.shape[:2], r * n, s)
+    """As the scores lie: XLA's gradient of a softmax over five axes takes twice the time of one
+    over four."""
+    return (
+      x[:, :, 0]
+      if r == 1
+      else jnp.broadcast_to(x, (*x.shape[:2], r, n, s)).reshape(*x.shape[:2], r * n, s)
+    )
 
   scores = jnp.einsum('bngrp,bgsp->bgrns', q.reshape(b, n, g, r, p), k, preferred_element_type=wide)
   scores = scores.reshape(b, g, r * n, s)
-  scores *= p**-0.5 if scale is None else scale  # not the queries: half-precision ones would be rounded once more
+  # not the queries: half-precision ones would be rounded once more
+  scores *= p**-0.5 if scale is None else scale
   if bias is not None:
     scores += rows(bias.reshape(bias.shape[0], g, r, *bias.shape[2:])).astype(wide)
   weights = jax.nn.softmax(jnp.where(rows(mask[:, None, None]), scores, -1e30), axis=-1)
@@ -131,10 +150,14 @@ def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float
 
 
 def attend_locally(
-  q: Float[Array, 'b t h p'], kv: LayerKV, block: int, drop: Callable[[Array], Array] = lambda weights: weights
+  q: Float[Array, 'b t h p'],
+  kv: LayerKV,
+  block: int,
+  drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, 'b t h p']:
-  """1D local attention over whole sequences (Parmar et al. 2018): position i sees positions up to i of its own block of
-  `block` positions, and all of the block before. Takes memory for t * 2 * block weights, not t * t.
+  """1D local attention over whole sequences (Parmar et al. 2018): position i sees positions up to i
+  of its own block of `block` positions, and all of the block before. Takes memory for t * 2 * block
+  weights, not t * t.
   """
   b, t, h, p = q.shape
   blocks = -(-t // block)

@@ -1,7 +1,9 @@
-"""Convolutions over tokens: which inputs a token's frame holds, in packed rows, in chains and in trees.
+"""Convolutions over tokens: which inputs a token's frame holds, in packed rows, in chains and in
+trees.
 
-A frame is a token's own input with its neighbours', oldest first, as one vector: a convolution is a linear layer on
-frames. Its kernel lies as that layer needs it, [outputs, width * channels], from the beginning.
+A frame is a token's own input with its neighbours', oldest first, as one vector: a convolution is a
+linear layer on frames. Its kernel lies as that layer needs it, [outputs, width * channels], from
+the beginning.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,8 @@ from fastdec.models.api import NO_PARENT, Nodes
 def packed_frames(
   x: Float[Array, 'b t c'], segment: Int[Array, 'b t'], offsets: Iterable[int]
 ) -> Float[Array, 'b t f']:
-  """Frames of whole rows: of every token the inputs at these offsets from it, zeros beyond its own segment.
+  """Frames of whole rows: of every token the inputs at these offsets from it, zeros beyond its own
+  segment.
 
   Args:
     x: the layer's inputs.
@@ -30,18 +33,22 @@ def packed_frames(
 
 
 def node_frames(layer: LayerConv, nodes: Nodes) -> Float[Array, 'b n f']:
-  """Frames of the nodes that stand in the cache: each reads up its own path in the tree, then what is committed."""
+  """Frames of the nodes that stand in the cache: each reads up its own path in the tree, then what
+  is committed."""
   n, width = layer.inputs.shape[1] - layer.past, layer.width
   inputs = layer.inputs[:, layer.back :]
   if nodes.is_chain:
     return jnp.concatenate([inputs[:, i : i + n] for i in range(width)], axis=-1)
   slots = reads(nodes, width)
-  frames = inputs[:, slots] if slots.ndim == 2 else jax.vmap(lambda row, slot: row[slot])(inputs, slots)
+  frames = (
+    inputs[:, slots] if slots.ndim == 2 else jax.vmap(lambda row, slot: row[slot])(inputs, slots)
+  )
   return frames.reshape(*frames.shape[:2], -1)
 
 
 def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
-  """The slots of `cache.conv.LayerConv`, from the w - 1 committed inputs on, that make each node's frame, oldest first.
+  """The slots of `cache.conv.LayerConv`, from the w - 1 committed inputs on, that make each node's
+  frame, oldest first.
 
   Width 3 in the example of `Nodes`:
       slot  0 1 | 2=root 3=a 4=b 5=aa
@@ -59,7 +66,9 @@ def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
   return xp.stack(slots, axis=-1)
 
 
-def _shifted(x: Float[Array, 'b t c'], segment: Int[Array, 'b t'], offset: int) -> Float[Array, 'b t c']:
+def _shifted(
+  x: Float[Array, 'b t c'], segment: Int[Array, 'b t'], offset: int
+) -> Float[Array, 'b t c']:
   if offset == 0:
     return x
 

@@ -1,4 +1,5 @@
-"""What the encoder-decoders over text share: settings, training on packed rows, the cache over a source."""
+"""What the encoder-decoders over text share: settings, training on packed rows, the cache over a
+source."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoder:
-  """The part of a model (protocol: `models/api.py`) that does not depend on its layers; the cache is that of Stacks."""
+  """The part of a model (protocol: `models/api.py`) that does not depend on its layers; the cache
+  is that of Stacks."""
 
   config: Any
 
@@ -50,17 +52,23 @@ class EncoderDecoder:
   def init(self, key: Array) -> Params:
     """Fresh float32 parameters."""
     ones = jnp.ones((1, 2), jnp.int32)
-    batch = {f'{side}{part}': ones for side in ('source', 'target') for part in ('', '_segment', '_position')}
+    batch = {
+      f'{side}{part}': ones
+      for side in ('source', 'target')
+      for part in ('', '_segment', '_position')
+    }
     return self.network(self.config).init(key, batch, train=False)['params']
 
   def hidden(
     self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
+    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training,
+    forced scoring).
 
     Args:
       params: the parameters.
-      batch: 'source', 'target' and their '_segment' (several sentences a row; 0 is padding) and '_position'.
+      batch: 'source', 'target' and their '_segment' (several sentences a row; 0 is padding) and
+        '_position'.
       dropout_key: None switches dropout off.
     """
     return self.features(params, batch, (), dropout_key).hidden
@@ -72,7 +80,8 @@ class EncoderDecoder:
     taps: tuple[int, ...] = (),
     dropout_key: Array | None = None,
   ) -> Features:
-    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see `hidden`.
+    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see
+    `hidden`.
 
     Raises:
       UserError: layers that the model does not have.
@@ -90,7 +99,9 @@ class EncoderDecoder:
     """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""
     return memory
 
-  def init_cache(self, params: Params, memory: Source, rows: int, slots: int | Capacity) -> WithMemory:
+  def init_cache(
+    self, params: Params, memory: Source, rows: int, slots: int | Capacity
+  ) -> WithMemory:
     """An empty cache over the source's keys and values."""
     c = self.config.of_decoder
     own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)

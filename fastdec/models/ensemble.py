@@ -14,7 +14,15 @@ from fastdec.models.api import Capacity, Model, Nodes, Params
 from fastdec.products import products_of
 from fastdec.sharding import Table, partition_of, under, within
 
-SHARED = ('vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id', 'suppressed_ids', 'fixed_length')
+SHARED = (
+  'vocab_size',
+  'source_vocab_size',
+  'eos_ids',
+  'pad_id',
+  'start_id',
+  'suppressed_ids',
+  'fixed_length',
+)
 
 
 @struct.pytree
@@ -44,8 +52,9 @@ def _shared(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """A model (protocol: `models/api.py`) made of models over one vocabulary, of any size or kind; its parameters are the
-  tuple of theirs. Its hidden state is theirs, side by side; its logits are the log of their mean probability.
+  """A model (protocol: `models/api.py`) made of models over one vocabulary, of any size or kind;
+  its parameters are the tuple of theirs. Its hidden state is theirs, side by side; its logits are
+  the log of their mean probability.
   """
 
   models: tuple[Model, ...]
@@ -67,11 +76,15 @@ class Ensemble:
       for name in SHARED:
         have, want = getattr(model, name, None), getattr(first, name, None)
         if have != want:
-          raise UserError(f'model {i} of the ensemble has {name}={have}, and the first has {want}: they must agree')
+          raise UserError(
+            f'model {i} of the ensemble has {name}={have}, and the first has {want}:'
+            ' they must agree'
+          )
     for i, model in enumerate(self.models, start=1):
       if not isinstance(getattr(model, 'd_model', None), int):
         raise UserError(
-          f'model {i} of the ensemble, {type(model).__name__}, does not say how wide its hidden states are: give it a'
+          f'model {i} of the ensemble, {type(model).__name__}, does not say how wide its hidden'
+          ' states are: give it a'
           ' value d_model, the length of the last axis of what apply returns'
         )
 
@@ -82,7 +95,8 @@ class Ensemble:
 
   @property
   def _widths(self) -> list[int]:
-    return [model.d_model for model in self.models]  # pyright: ignore[reportAttributeAccessIssue]  by __post_init__
+    # pyright: ignore[reportAttributeAccessIssue]  by __post_init__
+    return [model.d_model for model in self.models]
 
   @property
   def max_positions(self) -> int | None:
@@ -97,12 +111,16 @@ class Ensemble:
   @property
   def products(self) -> tuple[str, ...]:
     """Each member's kernels; see `fastdec.products`."""
-    return tuple(within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model))
+    return tuple(
+      within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model)
+    )
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
     if not isinstance(params, tuple | list) or len(params) != len(self.models):
       have = f'{len(params)}' if isinstance(params, tuple | list) else f'a {type(params).__name__}'
-      raise UserError(f'an ensemble of {len(self.models)} models takes a tuple of as many parameters, not {have}')
+      raise UserError(
+        f'an ensemble of {len(self.models)} models takes a tuple of as many parameters, not {have}'
+      )
     return tuple(model.encode(p, inputs) for model, p in zip(self.models, params, strict=True))
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Caches:
@@ -110,18 +128,29 @@ class Ensemble:
     return Caches(tuple(model.init_cache(p, m, rows, slots) for model, p, m in parts))
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: Caches, taps: tuple[int, ...] = ()
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: Caches,
+    taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'b n d'], tuple[()], Caches]:
     if taps:
       raise UserError(
-        f'an ensemble has no layers of its own, and taps={taps} ask for their states: decode with one of its models, or'
+        f'an ensemble has no layers of its own, and taps={taps} ask for their states: decode with'
+        ' one of its models, or'
         ' with a draft that reads none'
       )
     parts = zip(self.models, params, cache.members, strict=True)
-    hidden, _, members = zip(*(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True)
+    hidden, _, members = zip(
+      *(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True
+    )
     widths = [h.shape[-1] for h in hidden]
     if widths != self._widths:
-      raise UserError(f'hidden states of the ensemble are {widths} wide, and its models say d_model={self._widths}')
+      raise UserError(
+        f'hidden states of the ensemble are {widths} wide, and its models say'
+        f' d_model={self._widths}'
+      )
     return jnp.concatenate(hidden, axis=-1), (), Caches(members)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:

@@ -1,9 +1,10 @@
 """Convolutional sequence to sequence (Gehring et al. 2017), fairseq's `fconv`.
 
-Gated convolutions of learned positions and words, in the encoder centred, in the decoder over the past; attention in
-every decoder layer, whose values are the encoder's output plus its input embedding. What decoding remembers does not
-grow: the last inputs of each convolution (`cache/conv.py`). Weight normalisation is a way to train
-(`training/weight_norm.py`), and not part of the model: kernels are what is multiplied by.
+Gated convolutions of learned positions and words, in the encoder centred, in the decoder over the
+past; attention in every decoder layer, whose values are the encoder's output plus its input
+embedding. What decoding remembers does not grow: the last inputs of each convolution
+(`cache/conv.py`). Weight normalisation is a way to train (`training/weight_norm.py`), and not part
+of the model: kernels are what is multiplied by.
 """
 
 import dataclasses
@@ -30,7 +31,8 @@ from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
-HALF = math.sqrt(0.5)  # a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
+# a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
+HALF = math.sqrt(0.5)
 Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
 _EN_DE = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
 _EN_FR = ((512, 3),) * 6 + ((768, 3),) * 4 + ((1024, 3),) * 3 + ((2048, 1), (4096, 1))
@@ -52,7 +54,8 @@ ARCHITECTURES = {
 
 @dataclasses.dataclass(frozen=True)
 class FConvConfig:
-  """Sizes and habits; the defaults are fairseq's `fconv_wmt_en_de` over a joint vocabulary of 32,000."""
+  """Sizes and habits; the defaults are fairseq's `fconv_wmt_en_de` over a joint vocabulary of
+  32,000."""
 
   vocab_size: int = 32000
   source_vocab_size: int | None = None  # None: source and target share ids and embedding
@@ -74,17 +77,26 @@ class FConvConfig:
     for name in ('encoder_layers', 'decoder_layers'):
       layers = getattr(self, name)
       if not layers:
-        raise UserError(f'{name}=() is not possible: give one pair (channels, kernel width) at least')
+        raise UserError(
+          f'{name}=() is not possible: give one pair (channels, kernel width) at least'
+        )
       for i, layer in enumerate(layers):
         if len(layer) != 2 or min(layer) < 1:
-          raise UserError(f'{name}[{i}]={layer} is not possible: give (channels, kernel width), both 1 or more')
+          raise UserError(
+            f'{name}[{i}]={layer} is not possible: give (channels, kernel width), both 1 or more'
+          )
     for name in ('d_embed', 'd_out', 'max_positions'):
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     if self.is_tied and self.d_out != self.d_embed:
-      raise UserError(f'd_out={self.d_out} is not possible with is_tied: give d_embed={self.d_embed}, or is_tied=False')
+      raise UserError(
+        f'd_out={self.d_out} is not possible with is_tied: give'
+        f' d_embed={self.d_embed}, or is_tied=False'
+      )
     if self.dtype not in CHOICES['dtype']:
-      raise UserError(f'dtype={self.dtype!r} is unknown: choose one of {", ".join(CHOICES["dtype"])}')
+      raise UserError(
+        f'dtype={self.dtype!r} is unknown: choose one of {", ".join(CHOICES["dtype"])}'
+      )
     if not 0 <= self.dropout < 1:
       raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
 
@@ -100,7 +112,8 @@ def normal(variance: float = 1.0) -> Callable[..., Array]:
 
 
 class Convolution(nn.Module):
-  """A gated linear unit over frames, v * sigmoid(g) (Dauphin et al. 2016), and the residual beside it."""
+  """A gated linear unit over frames, v * sigmoid(g) (Dauphin et al. 2016), and the residual beside
+  it."""
 
   config: FConvConfig
   inputs: int
@@ -125,7 +138,9 @@ class Convolution(nn.Module):
 class EncoderLayer(Convolution):
   """A centred convolution."""
 
-  def __call__(self, x: Float[Array, 'b s c'], segment: Int[Array, 'b s'], train: bool) -> Float[Array, 'b s d']:
+  def __call__(
+    self, x: Float[Array, 'b s c'], segment: Int[Array, 'b s'], train: bool
+  ) -> Float[Array, 'b s d']:
     first = -((self.width - 1) // 2)
     frames = packed_frames(self.drop(x, train), segment, range(first, first + self.width))
     return (self.gated(frames) + self.residual(x)) * HALF
@@ -135,7 +150,8 @@ class EncoderLayer(Convolution):
 class Reads:
   """What a decoder layer reads beside its inputs."""
 
-  frames: Callable[[int, Array], tuple[Array, LayerConv | None]]  # (layer, its inputs) -> frames, the cache written
+  # (layer, its inputs) -> frames, the cache written
+  frames: Callable[[int, Array], tuple[Array, LayerConv | None]]
   memory: LayerKV  # keys: what the encoder made of the source; values: with its embedding
   mask: Bool[Array, 'b #n s']  # source tokens to attend to
   across: Attend
@@ -151,17 +167,26 @@ class DecoderLayer(Convolution):
     self.out = Dense((self.channels,), True, c.dtype, normal())
 
   def __call__(
-    self, x: Float[Array, 'b n c'], embedded: Float[Array, 'b n e'], i: int, reads: Reads, train: bool
+    self,
+    x: Float[Array, 'b n c'],
+    embedded: Float[Array, 'b n e'],
+    i: int,
+    reads: Reads,
+    train: bool,
   ) -> tuple[Float[Array, 'b n d'], LayerConv | None]:
     frames, cached = reads.frames(i, self.drop(x, train))
     y = self.gated(frames)
     y = (self._attended(y, embedded, reads) + y) * HALF
     return (y + self.residual(x)) * HALF, cached
 
-  def _attended(self, y: Float[Array, 'b n d'], embedded: Float[Array, 'b n e'], reads: Reads) -> Array:
-    """Equations 1 and 2, times the root of the number of source tokens: a mean of m values, as varied as one."""
+  def _attended(
+    self, y: Float[Array, 'b n d'], embedded: Float[Array, 'b n e'], reads: Reads
+  ) -> Array:
+    """Equations 1 and 2, times the root of the number of source tokens: a mean of m values, as
+    varied as one."""
     q = (self.query(y) + embedded) * HALF
-    q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])  # the beams of a source are several queries of its memory
+    # the beams of a source are several queries of its memory
+    q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])
     context = reads.across(q, reads.memory, mask=reads.mask, scale=1.0)
     tokens = jnp.maximum(reads.mask.sum(-1), 1).astype(context.dtype)
     context = context * jnp.sqrt(tokens)[:, :, None, None]
@@ -178,7 +203,9 @@ class Network(nn.Module):
     small = nn.initializers.normal(0.1)
     self.embedding = self.param('embedding', small, (c.vocab_size, c.d_embed))
     if c.source_vocab_size is not None:
-      self.source_embedding = self.param('source_embedding', small, (c.source_vocab_size, c.d_embed))
+      self.source_embedding = self.param(
+        'source_embedding', small, (c.source_vocab_size, c.d_embed)
+      )
     self.source_positions = self.param('source_positions', small, (c.max_positions, c.d_embed))
     self.target_positions = self.param('target_positions', small, (c.max_positions, c.d_embed))
     self.encoder = [EncoderLayer(c, *sizes) for sizes in with_inputs(c.encoder_layers)]
@@ -196,7 +223,11 @@ class Network(nn.Module):
     self.drop = Dropout(c.dropout)
 
   def encode(
-    self, tokens: Int[Array, 'b s'], positions: Int[Array, 'b s'], segment: Int[Array, 'b s'], train: bool
+    self,
+    tokens: Int[Array, 'b s'],
+    positions: Int[Array, 'b s'],
+    segment: Int[Array, 'b s'],
+    train: bool,
   ) -> LayerKV:
     """Keys and values of the source, the same for every decoder layer, as one head."""
     c = self.config
@@ -215,7 +246,9 @@ class Network(nn.Module):
     reads: Reads,
     train: bool = False,
     taps: tuple[int, ...] = (),
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], tuple[LayerConv | None, ...]]:
+  ) -> tuple[
+    Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], tuple[LayerConv | None, ...]
+  ]:
     embedded = self._embed(look_up(self.embedding, tokens), self.target_positions[positions], train)
     x = self.decoder_enter(embedded)
     states, entries = [x], []
@@ -225,7 +258,9 @@ class Network(nn.Module):
       entries.append(entry)
     return self.drop(self.decoder_leave(x), train), tuple(states[k] for k in taps), tuple(entries)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+  def __call__(
+    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
+  ) -> Features:
     """Teacher-forced states of packed rows; see `FConv.features`."""
     c = self.config
     source, target = batch['source_segment'], batch['target_segment']
@@ -240,17 +275,22 @@ class Network(nn.Module):
     hidden, states, _ = self.decode(inputs, batch['target_position'], reads, train, taps)
     return Features(hidden, states, source_states(memory))
 
-  def _embed(self, words: Float[Array, 'b n e'], positions: Float[Array, 'b n e'], train: bool) -> Array:
+  def _embed(
+    self, words: Float[Array, 'b n e'], positions: Float[Array, 'b n e'], train: bool
+  ) -> Array:
     return self.drop((words + positions).astype(self.config.dtype), train)
 
 
 def source_states(memory: LayerKV) -> Float[Array, 'b s e']:
-  """What a draft reads of the source: the values of attention, which tell of the token in its place as well as of what
-  stands around it, as the states of a Transformer's encoder do. The keys alone do not."""
+  """What a draft reads of the source: the values of attention, which tell of the token in its place
+  as well as of what stands around it, as the states of a Transformer's encoder do. The keys alone
+  do not."""
   return memory.v[:, 0]
 
 
-def cached_reads(nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Array, 'b s'], across: Attend) -> Reads:
+def cached_reads(
+  nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Array, 'b s'], across: Attend
+) -> Reads:
   """What decoding reads: the nodes' frames from the cache."""
 
   def frames(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
@@ -261,13 +301,17 @@ def cached_reads(nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Arr
 
 
 def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
-  """(input channels, channels, kernel width) of each layer; the first has as many inputs as channels."""
+  """(input channels, channels, kernel width) of each layer; the first has as many inputs as
+  channels."""
   inputs = (layers[0][0], *(channels for channels, _ in layers))
-  return [(before, channels, width) for before, (channels, width) in zip(inputs, layers, strict=False)]
+  return [
+    (before, channels, width) for before, (channels, width) in zip(inputs, layers, strict=False)
+  ]
 
 
 def _gradient_times(x: Array, factor: float) -> Array:
-  """x, whose gradient is `factor` times as large: every decoder layer attends to it twice (section 3.5)."""
+  """x, whose gradient is `factor` times as large: every decoder layer attends to it twice (section
+  3.5)."""
   kept = jax.lax.stop_gradient(x)
   return kept + factor * (x - kept)
 
@@ -288,7 +332,8 @@ class FConv(EncoderDecoder):
     return len(self.config.decoder_layers)
 
   def partition(self, devices: int) -> Table:
-    """By words and by gated channels; attention, which has one head, stays whole. See `fastdec.sharding`."""
+    """By words and by gated channels; attention, which has one head, stays whole. See
+    `fastdec.sharding`."""
     return (
       (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
       (r'/conv/(kernel|bias)$', P(None, 'model')),
@@ -298,13 +343,17 @@ class FConv(EncoderDecoder):
     """Keys and values of source ids padded with `pad_id`, one entry for all decoder layers."""
     mask = inputs != self.pad_id
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-    return Memory((self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask)
+    return Memory(
+      (self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask
+    )
 
   def source(self, memory: Memory) -> Source:
     """What a draft's cross-attention reads; see `models.api.source_of`."""
     return Source(source_states(memory.layers[0]), memory.mask)
 
-  def init_cache(self, params: Params, memory: Memory, rows: int, slots: int | Capacity) -> WithMemory:
+  def init_cache(
+    self, params: Params, memory: Memory, rows: int, slots: int | Capacity
+  ) -> WithMemory:
     """An empty cache over the memory; its size does not depend on how many tokens there will be."""
     sizes = [(before, width) for before, _, width in with_inputs(self.config.decoder_layers)]
     back = slots.back if isinstance(slots, Capacity) else 0
@@ -324,7 +373,9 @@ class FConv(EncoderDecoder):
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     reads = cached_reads(nodes, own, memory.layers[0], memory.mask, across)
-    hidden, states, layers = self._call(params, tokens, positions, reads, method='decode', taps=taps)
+    hidden, states, layers = self._call(
+      params, tokens, positions, reads, method='decode', taps=taps
+    )
     return hidden, states, WithMemory(ConvCache(layers, own.length), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:

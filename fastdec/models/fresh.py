@@ -11,19 +11,22 @@ from jaxtyping import Array
 
 
 def unrun(init: Callable[[Any, Array], Any]) -> Callable[[Any, Array], Any]:
-  """Decorator of a method `init(self, key) -> parameters` that calls linen's `init`: the same parameters, bit for bit.
+  """Decorator of a method `init(self, key) -> parameters` that calls linen's `init`: the same
+  parameters, bit for bit.
 
-  linen makes parameters by running the network, and each of its operations is compiled when it runs for the first
-  time: a hundred little programs and more. Here the network is traced, and then only those operations run that
-  parameters are made of. They run one by one, so that a program belongs to a shape: all of them in one program would
-  take longer to compile with every layer, and XLA would round some of them otherwise.
+  linen makes parameters by running the network, and each of its operations is compiled when it runs
+  for the first time: a hundred little programs and more. Here the network is traced, and then only
+  those operations run that parameters are made of. They run one by one, so that a program belongs
+  to a shape: all of them in one program would take longer to compile with every layer, and XLA
+  would round some of them otherwise.
   """
 
   @functools.wraps(init)
   def made(self: Any, key: Array) -> Any:
     traced, shapes = jax.make_jaxpr(functools.partial(init, self), return_shape=True)(key)
     needed = traced.replace(jaxpr=traced.jaxpr.replace(eqns=_needed(traced.jaxpr)))
-    leaves = map(jnp.asarray, jaxpr_as_fun(needed)(key))  # a NumPy array in the trace is no jax.Array yet
+    # a NumPy array in the trace is no jax.Array yet
+    leaves = map(jnp.asarray, jaxpr_as_fun(needed)(key))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
   return made

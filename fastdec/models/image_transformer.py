@@ -1,8 +1,9 @@
 """The Image Transformer for super-resolution (Parmar et al. 2018; T2T's `img2img_transformer`).
 
-The image model of Stern et al. 2018: global attention over a small picture, 1D local attention over a large one. Tokens
-are intensities, 0..255, in raster scan, channels interleaved: red, green, blue of the first pixel, then of the next.
-There is no end token: every output has size * size * 3 tokens.
+The image model of Stern et al. 2018: global attention over a small picture, 1D local attention over
+a large one. Tokens are intensities, 0..255, in raster scan, channels interleaved: red, green, blue
+of the first pixel, then of the next. There is no end token: every output has size * size * 3
+tokens.
 """
 
 import dataclasses
@@ -22,9 +23,23 @@ from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.forecast import CHANNELS, Forecast, Surroundings, around_all, around_nodes, fitted
+from fastdec.models.forecast import (
+  CHANNELS,
+  Forecast,
+  Surroundings,
+  around_all,
+  around_nodes,
+  fitted,
+)
 from fastdec.models.fresh import unrun
-from fastdec.models.image_start import INTENSITIES, LONGEST, as_waves, looking_across, looking_back, ordered_intensities
+from fastdec.models.image_start import (
+  INTENSITIES,
+  LONGEST,
+  as_waves,
+  looking_across,
+  looking_back,
+  ordered_intensities,
+)
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
@@ -47,7 +62,8 @@ class ImageTransformerConfig(StackConfig):
   source_size: int = 8  # pixels a side
   size: int = 32  # of the output
   block_length: int = 128  # of local attention: B
-  # The signal tells channel and place within a source pixel too, and self-attention starts at neighbours; T2T's has not
+  # The signal tells channel and place within a source pixel too, and self-attention starts at
+  # neighbours; T2T's has not
   grid: bool = False
   # Each input tells a linear forecast of the token to come as well (`models.forecast`)
   forecast: bool = False
@@ -56,18 +72,29 @@ class ImageTransformerConfig(StackConfig):
     super().__post_init__()
     self._check_sizes('source_size', 'size', 'block_length')
     if self.d_model % 8:
-      raise UserError(f'd_model={self.d_model} is not divisible by 8: sines and cosines of rows and columns share half')
+      raise UserError(
+        f'd_model={self.d_model} is not divisible by 8: sines and cosines of rows and'
+        ' columns share half'
+      )
     if self.head_width < 4:
       given = f'd_model={self.d_model} with heads={self.heads}'
-      raise UserError(f'{given} is not possible: a head compares rows and columns by 4 numbers at least')
+      raise UserError(
+        f'{given} is not possible: a head compares rows and columns by 4 numbers at least'
+      )
     if self.grid and self.size % self.source_size:
       raise UserError(
-        f'grid=True with size={self.size} is not possible: give a multiple of source_size={self.source_size}'
+        f'grid=True with size={self.size} is not possible: give a multiple of'
+        f' source_size={self.source_size}'
       )
     if self.grid and self.d_model < 2 * PHASES + 4:
-      raise UserError(f'grid=True with d_model={self.d_model} is not possible: give {2 * PHASES + 4} or more')
+      raise UserError(
+        f'grid=True with d_model={self.d_model} is not possible: give {2 * PHASES + 4} or more'
+      )
     if self.forecast and not self.grid:
-      raise UserError('forecast=True with grid=False is not possible: its weights are of a place within a source pixel')
+      raise UserError(
+        'forecast=True with grid=False is not possible: its weights are of a place'
+        ' within a source pixel'
+      )
 
   @property
   def surroundings(self) -> Surroundings:
@@ -87,18 +114,24 @@ class Network(Stacks):
     def table(name):
       return self.param(name, lambda _: jnp.tile(ordered_intensities(d, room), (CHANNELS, 1)))
 
-    self.source_embedding, self.target_embedding = table('source_embedding'), table('target_embedding')
-    self.output = Dense((INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, room))
+    self.source_embedding, self.target_embedding = (
+      table('source_embedding'),
+      table('target_embedding'),
+    )
+    self.output = Dense(
+      (INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, room)
+    )
     if self.config.forecast:
       self.forecast = Forecast(self.config.size, self.config.source_size, d, self.config.dtype)
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings by channel, times sqrt(d), plus the signal of row and column, in the compute dtype.
+    """Embeddings by channel, times sqrt(d), plus the signal of row and column, in the compute
+    dtype.
 
-    A target token is that of the position before, so position 0 has none: zero. Source pixels get the signal of the
-    place in the output that they cover, so that where to look need not be learnt.
+    A target token is that of the position before, so position 0 has none: zero. Source pixels get
+    the signal of the place in the output that they cover, so that where to look need not be learnt.
     """
     c = self.config
     size = c.size if side == 'target' else c.source_size
@@ -108,27 +141,37 @@ class Network(Stacks):
     x = jnp.where((own >= 0)[..., None], x, 0)
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
-    signal = [sinusoids(at, c.d_model // 4, LONGEST) for at in (row, column * CHANNELS + channel.astype(column.dtype))]
+    signal = [
+      sinusoids(at, c.d_model // 4, LONGEST)
+      for at in (row, column * CHANNELS + channel.astype(column.dtype))
+    ]
     before = c.d_model // 2
     if c.grid:
       ratio = c.size // c.source_size if side == 'target' else 1
-      turns = jnp.stack([channel / CHANNELS, pixel // size % ratio / ratio, pixel % size % ratio / ratio], axis=-1)
+      turns = jnp.stack(
+        [channel / CHANNELS, pixel // size % ratio / ratio, pixel % size % ratio / ratio], axis=-1
+      )
       signal = [jnp.sin(2 * np.pi * turns), jnp.cos(2 * np.pi * turns), *signal]
       before -= PHASES
     x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (before, 0))).astype(c.dtype)
     return self.drop(x, train)
 
-  def forecast_at(self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']) -> Array:
+  def forecast_at(
+    self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
+  ) -> Array:
     return self.forecast(around, places, pixels)[0]
 
   def foresee(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
   ) -> Float[Array, 'b n d']:
-    """What is added to the embeddings: the forecast, as intensities are embedded, and what it is made of."""
+    """What is added to the embeddings: the forecast, as intensities are embedded, and what it is
+    made of."""
     c = self.config
     forecast, read = self.forecast(around, places, pixels)
     waves = as_waves(forecast, (c.d_model // 2 - PHASES) // 2)
-    told = jnp.pad(TOLD * c.d_model**0.5 * waves, ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1])))
+    told = jnp.pad(
+      TOLD * c.d_model**0.5 * waves, ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1]))
+    )
     return told.astype(c.dtype) + read
 
   def decode_seeing(
@@ -147,16 +190,23 @@ class Network(Stacks):
       token = tokens[:, None, :, None].astype(jnp.float32)
       ring = cache.layers[-1].write(token, token, cache.length)
       assert isinstance(memory, PictureMemory)
-      around = around_nodes(self.config.surroundings, nodes, cache.length, tokens, ring.k[:, 0, :, 0])
-      pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)  # beams of a source lie together
+      around = around_nodes(
+        self.config.surroundings, nodes, cache.length, tokens, ring.k[:, 0, :, 0]
+      )
+      # beams of a source lie together
+      pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)
       beside, last = self.foresee(around, positions, pixels), (ring,)
-    hidden, states, layers = self.decode(tokens, positions, sees, memory.layers, cache, taps=taps, beside=beside)
+    hidden, states, layers = self.decode(
+      tokens, positions, sees, memory.layers, cache, taps=taps, beside=beside
+    )
     return hidden, states, (*layers, *last)
 
   def unembed(self, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     return self.output(hidden).astype(np.promote_types(hidden.dtype, np.float32))
 
-  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+  def __call__(
+    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
+  ) -> Features:
     """Teacher-forced states; see `ImageTransformer.features`."""
     pixels, places = _flat(batch['source'])
     source = self.encode(pixels, places, attend_to_all, train)
@@ -165,9 +215,13 @@ class Network(Stacks):
     positions = jnp.arange(shifted.shape[1], dtype=jnp.int32)[None]
     beside = None
     if self.config.forecast:
-      beside = self.foresee(around_all(self.config.surroundings, batch['target']), positions, pixels)
+      beside = self.foresee(
+        around_all(self.config.surroundings, batch['target']), positions, pixels
+      )
     memory = self.memory(source)
-    hidden, states, _ = self.decode(shifted, positions, sees, memory, train=train, taps=taps, beside=beside)
+    hidden, states, _ = self.decode(
+      shifted, positions, sees, memory, train=train, taps=taps, beside=beside
+    )
     self.output(hidden[:1, :1])  # in `init`, makes its parameters
     return Features(hidden, states, source)
 
@@ -236,7 +290,9 @@ class ImageTransformer:
     """Fresh float32 parameters."""
     c = self.config
     source = jnp.zeros((1, c.source_size, c.source_size, CHANNELS), jnp.uint8)
-    params = Network(c).init(key, {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}, train=False)['params']
+    params = Network(c).init(
+      key, {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}, train=False
+    )['params']
     for i in range(c.decoder_layers):
       if c.grid:
         qkv: Any = params[f'decoder_{i}']['attention']['qkv']
@@ -249,19 +305,26 @@ class ImageTransformer:
   def hidden(
     self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
+    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training,
+    forced scoring).
 
     Args:
       params: the parameters.
-      batch: 'source' uint8[b, 8, 8, 3], 'target' int[b, t]: intensities in raster scan, t at most `fixed_length`.
+      batch: 'source' uint8[b, 8, 8, 3], 'target' int[b, t]: intensities in raster scan, t at most
+        `fixed_length`.
       dropout_key: None switches dropout off.
     """
     return self.features(params, batch, (), dropout_key).hidden
 
   def features(
-    self, params: Params, batch: Mapping[str, Array], taps: tuple[int, ...] = (), dropout_key: Array | None = None
+    self,
+    params: Params,
+    batch: Mapping[str, Array],
+    taps: tuple[int, ...] = (),
+    dropout_key: Array | None = None,
   ) -> Features:
-    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see `hidden`.
+    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see
+    `hidden`.
 
     Raises:
       UserError: layers that the model does not have.
@@ -279,13 +342,18 @@ class ImageTransformer:
     """
     self.check(inputs)
     pixels, places = _flat(inputs)
-    return Picture(self._call(params, pixels, places, attend_to_all, False, method='encode'), pixels)
+    return Picture(
+      self._call(params, pixels, places, attend_to_all, False, method='encode'), pixels
+    )
 
   def check(self, inputs: Any) -> None:
     """Raises UserError for what is not uint8[b, 8, 8, 3] (or the config's `source_size`)."""
     side = self.config.source_size
     if inputs.dtype != jnp.uint8 or inputs.shape[1:] != (side, side, CHANNELS):
-      wanted, given = f'uint8[rows, {side}, {side}, {CHANNELS}]', f'{inputs.dtype}{list(inputs.shape)}'
+      wanted, given = (
+        f'uint8[rows, {side}, {side}, {CHANNELS}]',
+        f'{inputs.dtype}{list(inputs.shape)}',
+      )
       raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
 
   def source(self, memory: Picture) -> Source:
@@ -293,7 +361,8 @@ class ImageTransformer:
     return Source(memory.hidden, jnp.ones(memory.hidden.shape[:2], bool))
 
   def embedding(self, params: Params, tokens: Int[Array, '...']) -> Float[Array, '... d']:
-    """What rooted heads and drafts read of an intensity: how it is embedded as red, as a token says no channel."""
+    """What rooted heads and drafts read of an intensity: how it is embedded as red, as a token says
+    no channel."""
     return look_up(params['target_embedding'], tokens).astype(self.config.dtype)
 
   @property
@@ -330,24 +399,41 @@ class ImageTransformer:
     """Weights for `forecast` by least squares on images, such as this model's own."""
     return fitted(self.config.surroundings, pictures, images)
 
-  def init_cache(self, params: Params, memory: Picture, rows: int, slots: int | Capacity) -> WithMemory:
+  def init_cache(
+    self, params: Params, memory: Picture, rows: int, slots: int | Capacity
+  ) -> WithMemory:
     """An empty ring over the small picture's keys and values."""
     c = self.config
     # A plain number does not say how wide a call may be: then the ring holds everything.
     is_known = isinstance(slots, Capacity)
-    size = ring_size(c.block_length, slots.nodes + slots.back) if is_known else max(slots, 2 * c.block_length)
-    own = LocalCache.empty_ring(c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length)
-    seen = Memory(self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool))
+    size = (
+      ring_size(c.block_length, slots.nodes + slots.back)
+      if is_known
+      else max(slots, 2 * c.block_length)
+    )
+    own = LocalCache.empty_ring(
+      c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length
+    )
+    seen = Memory(
+      self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool)
+    )
     if c.forecast:
       # What the forecast looks up: keys, and values too, are the intensities themselves.
       size = c.surroundings.reach + slots.nodes + slots.back if is_known else size
-      intensities = [constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data') for _ in range(2)]
+      intensities = [
+        constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data') for _ in range(2)
+      ]
       own = dataclasses.replace(own, layers=(*own.layers, LayerRing(*intensities)))
       seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
     return WithMemory(own, seen)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, taps: tuple[int, ...] = ()
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: WithMemory,
+    taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], WithMemory]:
     """See `models.api.Model.apply`."""
     check_taps(taps, self.layers)
@@ -364,7 +450,9 @@ class ImageTransformer:
     return self._call(params, hidden, method='unembed')
 
 
-def _flat(pictures: UInt8[Array, 'b height width c']) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:
+def _flat(
+  pictures: UInt8[Array, 'b height width c'],
+) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:
   """Intensities in raster scan, and their positions."""
   tokens = pictures.reshape(pictures.shape[0], -1).astype(jnp.int32)
   return tokens, jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]

@@ -11,12 +11,14 @@ from jaxtyping import Array, DTypeLike, Float, Int, Num
 from fastdec.packed import Packed, panel_product, panel_product_each
 from fastdec.quantized import Quantized, whole
 
-# T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of the input.
+# T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of
+# the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
 FEW = 64  # rows of a call that decodes
 FEW_WHOLE = 16  # in int8
-TURNED = 2**19  # entries of a product that are worth being turned around; of whole numbers half as many
+# entries of a product that are worth being turned around; of whole numbers half as many
+TURNED = 2**19
 
 
 Kernel = Float[Array, '*f d'] | Quantized | Packed
@@ -25,9 +27,9 @@ Kernel = Float[Array, '*f d'] | Quantized | Packed
 def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
   """x @ kernel^T [*b, *f] in x's dtype, accumulated and returned in float32 at least.
 
-  A kernel in int8 meets rows in int8, each over its own scale; their product is summed in int32, and only then
-  multiplied by the two scales. So each row's result is the same, bit for bit, whatever rows come with it. A packed
-  kernel is read in panels by few rows, and as it lies by many.
+  A kernel in int8 meets rows in int8, each over its own scale; their product is summed in int32,
+  and only then multiplied by the two scales. So each row's result is the same, bit for bit,
+  whatever rows come with it. A packed kernel is read in panels by few rows, and as it lies by many.
   """
   *lead, d = x.shape
   x_rd = x.reshape(-1, d)
@@ -44,25 +46,31 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
 def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
   """x, which is rounded to its type before anything is added to it.
 
-  XLA computes anew, wherever it is read, what takes no more than a few multiplications; and where an addition follows,
-  LLVM may make both one operation with one rounding, here and not there. Then a logit is not equal to itself, and
-  `sampling.argmax` finds no largest one. What is neither multiplication nor addition keeps them apart.
+  XLA computes anew, wherever it is read, what takes no more than a few multiplications; and where
+  an addition follows, LLVM may make both one operation with one rounding, here and not there. Then
+  a logit is not equal to itself, and `sampling.argmax` finds no largest one. What is neither
+  multiplication nor addition keeps them apart.
   """
   largest = jnp.finfo(x.dtype).max
   return jnp.clip(x, -largest, largest)
 
 
-def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'] | Packed, wide: DTypeLike) -> Num[Array, 'r *f']:
+def product(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'] | Packed, wide: DTypeLike
+) -> Num[Array, 'r *f']:
   """x @ kernel^T in x's type, summed in the type `wide`.
 
-  Habits of XLA's CPU backend decide the form (`experiments.benchmark --config=configs/products.py` times the forms).
-  Kernels lie as [outputs, inputs] and are contracted on their last axis: with a few rows the other layout takes up to
-  1.8 times as long. One row in half precision or in int8 goes in twice: a one-row product is sent to a generated loop,
-  several times slower than the product of two rows. And a bfloat16 result is slower than a float32 one. A kernel of
-  several output axes that comes second is laid out anew in every call, which for a few rows is most of the time: so it
-  comes first. (One output axis instead would not be split by heads.) A kernel of one output axis comes first too, with
-  an axis of 1 before it, where several rows meet it (`comes_first`): in float32 it is laid out anew in either order,
-  but not so, and 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU with AMX, 0.5 to 0.7.
+  Habits of XLA's CPU backend decide the form (`experiments.benchmark --config=configs/products.py`
+  times the forms). Kernels lie as [outputs, inputs] and are contracted on their last axis: with a
+  few rows the other layout takes up to
+  1.8 times as long. One row in half precision or in int8 goes in twice: a one-row product is sent
+  to a generated loop, several times slower than the product of two rows. And a bfloat16 result is
+  slower than a float32 one. A kernel of several output axes that comes second is laid out anew in
+  every call, which for a few rows is most of the time: so it comes first. (One output axis instead
+  would not be split by heads.) A kernel of one output axis comes first too, with an axis of 1
+  before it, where several rows meet it (`comes_first`): in float32 it is laid out anew in either
+  order, but not so, and 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU
+  with AMX, 0.5 to 0.7.
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
@@ -74,18 +82,24 @@ def product(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'] | Packed, wide: DTy
     x = jnp.concatenate([x, x])
   if comes_first(len(x), kernel):
     first = kernel if kernel.ndim > 2 else kernel[None]
-    y = jax.lax.dot_general(first, x, (((first.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide)
+    y = jax.lax.dot_general(
+      first, x, (((first.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide
+    )
     y = jnp.moveaxis(y, -1, 0)
   else:
-    y = jax.lax.dot_general(x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide)
+    y = jax.lax.dot_general(
+      x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide
+    )
   return y[:rows].reshape(rows, *kernel.shape[:-1])
 
 
 def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
-  """Whether a kernel comes first in its product with so many rows: few rows, and a product that is soon turned around.
+  """Whether a kernel comes first in its product with so many rows: few rows, and a product that is
+  soon turned around.
 
-  What comes out of it is [outputs, rows], and is read in strides: beyond a processor's second-level cache (32,000
-  outputs and more than 16 rows; of whole numbers, whose product is made more quickly, 8) that costs more than it saves.
+  What comes out of it is [outputs, rows], and is read in strides: beyond a processor's second-level
+  cache (32,000 outputs and more than 16 rows; of whole numbers, whose product is made more quickly,
+  8) that costs more than it saves.
   """
   if kernel.ndim > 2 or rows == 1:
     return kernel.ndim > 2 and rows <= FEW
@@ -96,7 +110,8 @@ def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
 
 
 def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h f']:
-  """Each of a row's h vectors by its own kernel: x[:, i] @ kernels[i]^T, in the types of `project`."""
+  """Each of a row's h vectors by its own kernel: x[:, i] @ kernels[i]^T, in the types of
+  `project`."""
   wide = np.promote_types(x.dtype, np.float32)
   if isinstance(kernels, Quantized):
     values, scale = whole(x, wide)
@@ -105,12 +120,14 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
   return product_each(x, kernels, wide)
 
 
-def product_each(x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'] | Packed, wide: DTypeLike) -> Num[Array, 'b h f']:
+def product_each(
+  x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'] | Packed, wide: DTypeLike
+) -> Num[Array, 'b h f']:
   """x[:, i] @ kernels[i]^T for each i in x's type, summed in the type `wide`.
 
-  Here XLA's CPU backend wants another form than for one kernel (`product`): one row once; of several the kernels first,
-  which takes half as long; and in int8 one product after the other, a sixth, since all kernels at once would be made
-  int32 before the loop, and read so in every call.
+  Here XLA's CPU backend wants another form than for one kernel (`product`): one row once; of
+  several the kernels first, which takes half as long; and in int8 one product after the other, a
+  sixth, since all kernels at once would be made int32 before the loop, and read so in every call.
   """
   if isinstance(kernels, Packed):
     if kernels.serves_each(x):
@@ -120,10 +137,14 @@ def product_each(x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'] | Packed, 
   if x.dtype.itemsize == 1:
     return jnp.stack([product(x[:, i], kernel, wide) for i, kernel in enumerate(kernels)], axis=1)
   if len(x) == 1:
-    y_hbf = jax.lax.dot_general(x.swapaxes(0, 1), kernels, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
+    y_hbf = jax.lax.dot_general(
+      x.swapaxes(0, 1), kernels, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide
+    )
     return y_hbf.swapaxes(0, 1)
   x_hbd = x.swapaxes(0, 1)
-  y_hfb = jax.lax.dot_general(kernels, x_hbd, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
+  y_hfb = jax.lax.dot_general(
+    kernels, x_hbd, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide
+  )
   return jnp.moveaxis(y_hfb, -1, 0)
 
 
@@ -132,16 +153,20 @@ def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   return table.rows(ids) if isinstance(table, Quantized | Packed) else table[ids]
 
 
-def affine(x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']) -> Float[Array, '*b f']:
+def affine(
+  x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']
+) -> Float[Array, '*b f']:
   """x @ kernel^T + bias, in x's dtype."""
   y = project(x, kernel).astype(x.dtype)
   return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 class Dense(nn.Module):
-  """A projection from the last axis to the axes `features`, computed in `dtype`; parameters stay float32.
+  """A projection from the last axis to the axes `features`, computed in `dtype`; parameters stay
+  float32.
 
-  The kernel has these axes too, [*features, inputs], so that it can be split along any of them (by attention heads).
+  The kernel has these axes too, [*features, inputs], so that it can be split along any of them (by
+  attention heads).
   """
 
   features: tuple[int, ...]
@@ -166,8 +191,9 @@ class Dense(nn.Module):
 def dropout(x: Float[Array, '*b d'], rate: float, key: Array) -> Float[Array, '*b d']:
   """x with entries zeroed at `rate` and the rest scaled up to the same mean.
 
-  The mask is a hash of each entry's index and the key (Wellons' lowbias32), not one random number an entry: on CPUs a
-  training step is mostly dropout otherwise (threefry 2.3 times, XLA's Philox 4 times the rest of the step).
+  The mask is a hash of each entry's index and the key (Wellons' lowbias32), not one random number
+  an entry: on CPUs a training step is mostly dropout otherwise (threefry 2.3 times, XLA's Philox 4
+  times the rest of the step).
   """
   low, high = jax.random.bits(key, (2,), jnp.uint32)
   bits = jax.lax.iota(jnp.uint32, x.size).reshape(x.shape) ^ low
@@ -185,9 +211,15 @@ class Dropout(nn.Module):
     return dropout(x, self.rate, self.make_rng('dropout')) if train and self.rate else x
 
 
-def sinusoids(positions: Num[Array, '*b n'], d: int, longest: float = 1e4) -> Float[Array, '*b n d']:
-  """T2T's and fairseq's position signal: sines, then cosines, of wavelengths 2 pi .. 2 pi * longest, spaced
-  geometrically."""
-  inverse_timescales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(np.float32)
-  angles = positions[..., None].astype(jnp.float32) * inverse_timescales.reshape((1,) * positions.ndim + (-1,))
+def sinusoids(
+  positions: Num[Array, '*b n'], d: int, longest: float = 1e4
+) -> Float[Array, '*b n d']:
+  """T2T's and fairseq's position signal: sines, then cosines, of wavelengths 2 pi .. 2 pi *
+  longest, spaced geometrically."""
+  inverse_timescales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(
+    np.float32
+  )
+  angles = positions[..., None].astype(jnp.float32) * inverse_timescales.reshape(
+    (1,) * positions.ndim + (-1,)
+  )
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

@@ -1,7 +1,8 @@
-"""The decoder-only Transformer of today's language models: RMSNorm, rotary positions, gated MLP, grouped heads.
+"""The decoder-only Transformer of today's language models: RMSNorm, rotary positions, gated MLP,
+grouped heads.
 
-Llama, Mistral, Qwen2 and Qwen3 are settings of it (`folders/llama.py` reads theirs). One set of linen modules serves
-training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
+Llama, Mistral, Qwen2 and Qwen3 are settings of it (`folders/llama.py` reads theirs). One set of
+linen modules serves training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
 """
 
 import dataclasses
@@ -49,21 +50,25 @@ class LMConfig:
   d_ff: int = 1536
   layers: int = 6
   heads: int = 8
-  key_heads: int | None = None  # each is shared by heads / key_heads query heads; None: one for every query head
+  # each is shared by heads / key_heads query heads; None: one for every query head
+  key_heads: int | None = None
   head_width: int | None = None  # None: d_model / heads
   activation: str = 'silu'
   norm_epsilon: float = 1e-6
-  rope: str = 'default'  # how wavelengths are stretched for longer contexts: 'default' (not at all), 'linear', 'llama3'
+  # how wavelengths are stretched for longer contexts: 'default' (not at all), 'linear', 'llama3'
+  rope: str = 'default'
   rope_theta: float = 1e4
   rope_factor: float = 1.0  # the stretch
-  rope_low: float = 1.0  # llama3: waves that pass fewer times in `rope_original` positions are stretched ...
+  # llama3: waves that pass fewer times in `rope_original` positions are stretched ...
+  rope_low: float = 1.0
   rope_high: float = 4.0  # ... those that pass more often are not, and between the two it is mixed
   rope_original: int = 8192
   qkv_bias: bool = False
   out_bias: bool = False
   mlp_bias: bool = False
   qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
-  windows: tuple[int, ...] = ()  # positions that each layer sees, its own included; 0, or (): all before it
+  # positions that each layer sees, its own included; 0, or (): all before it
+  windows: tuple[int, ...] = ()
   tied: bool = True  # whether `init` makes no output matrix: the embedding is it
   max_positions: int | None = None
   bos_id: int = 0  # training: what the first token of a text is predicted from
@@ -76,7 +81,9 @@ class LMConfig:
   def __post_init__(self) -> None:
     for name, allowed in CHOICES.items():
       if getattr(self, name) not in allowed:
-        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}')
+        raise UserError(
+          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}'
+        )
     for name in ('vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width'):
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
@@ -84,13 +91,20 @@ class LMConfig:
     if not 0 <= self.dropout < 1:
       raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
     if self.head_width is None and self.d_model % self.heads:
-      raise UserError(f'd_model={self.d_model} is not divisible by heads={self.heads}: give head_width')
+      raise UserError(
+        f'd_model={self.d_model} is not divisible by heads={self.heads}: give head_width'
+      )
     if self.heads % self.kv_heads:
       raise UserError(f'heads={self.heads} is not divisible by key_heads={self.kv_heads}')
     if self.width % 2:
-      raise UserError(f'heads of width {self.width} cannot be rotated in pairs: give an even head_width')
+      raise UserError(
+        f'heads of width {self.width} cannot be rotated in pairs: give an even head_width'
+      )
     if self.windows and len(self.windows) != self.layers:
-      raise UserError(f'windows={self.windows} must be one number for each of the {self.layers} layers, or none at all')
+      raise UserError(
+        f'windows={self.windows} must be one number for each of the {self.layers}'
+        ' layers, or none at all'
+      )
 
   @property
   def kv_heads(self) -> int:
@@ -106,11 +120,19 @@ class LMConfig:
 
   @property
   def rotary(self) -> Rope:
-    return Rope(self.rope, self.rope_theta, self.rope_factor, self.rope_low, self.rope_high, self.rope_original)
+    return Rope(
+      self.rope,
+      self.rope_theta,
+      self.rope_factor,
+      self.rope_low,
+      self.rope_high,
+      self.rope_original,
+    )
 
 
 class RMSNorm(nn.Module):
-  """x over its root mean square (Zhang and Sennrich 2019), in float32 at least, times a learned scale."""
+  """x over its root mean square (Zhang and Sennrich 2019), in float32 at least, times a learned
+  scale."""
 
   config: LMConfig
 
@@ -119,7 +141,9 @@ class RMSNorm(nn.Module):
     scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     inverse = 1 / jnp.sqrt(jnp.square(wide).mean(-1, keepdims=True) + self.config.norm_epsilon)
-    return (wide * inverse).astype(x.dtype) * scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+    return (wide * inverse).astype(x.dtype) * scale.astype(x.dtype).reshape(
+      (1,) * (x.ndim - 1) + (-1,)
+    )
 
 
 class Layer(nn.Module):
@@ -149,8 +173,9 @@ class Layer(nn.Module):
     train: bool = False,
     read: Float[Array, 'b n e'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
-    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written). Attention
-    reads the norm of x, or `read` in its place: the first layers of drafts differ there."""
+    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes
+    written). Attention reads the norm of x, or `read` in its place: the first layers of drafts
+    differ there."""
     q, own = self.queries_and_own(self.attention_norm(x) if read is None else read, angles)
     kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
     x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
@@ -170,7 +195,8 @@ class Layer(nn.Module):
 
 
 def layer_partition(config: LMConfig, devices: int) -> Table:
-  """How a layer's parameters lie on a mesh; key heads that cannot be divided over so many devices stay whole."""
+  """How a layer's parameters lie on a mesh; key heads that cannot be divided over so many devices
+  stay whole."""
   keys = P() if config.kv_heads % devices else P(None, 'model')
   return (
     (r'/kv/(kernel|bias)$', keys),
@@ -215,18 +241,25 @@ class Network(nn.Module):
       entries.append(entry)
     return self.norm(x), tuple(states[k] for k in taps), tuple(entries)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+  def __call__(
+    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
+  ) -> Features:
     """Teacher-forced states of packed rows; see `LM.features`."""
     segment, position = batch['target_segment'], batch['target_position']
     behind = position[:, :, None] - position[:, None, :]
-    sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[None]
+    sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[
+      None
+    ]
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(position == 0, self.config.bos_id, shifted)
 
     def within(window):
       return sees & (behind < window) if window else sees
 
-    attends = {window: functools.partial(attend, mask=within(window)) for window in set(self.config.layer_windows)}
+    attends = {
+      window: functools.partial(attend, mask=within(window))
+      for window in set(self.config.layer_windows)
+    }
     hidden, states, _ = self.decode(inputs, position, attends, train=train, taps=taps)
     return Features(hidden, states, None)
 
@@ -253,9 +286,11 @@ class LM:
     return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
   def partition(self, devices: int) -> Table:
-    """Embeddings and logits by words, pairs of products as in `models.stacks`; see `fastdec.sharding`.
+    """Embeddings and logits by words, pairs of products as in `models.stacks`; see
+    `fastdec.sharding`.
 
-    Key heads that cannot be divided over this many devices stay whole: each device then computes all of them.
+    Key heads that cannot be divided over this many devices stay whole: each device then computes
+    all of them.
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 
@@ -269,13 +304,16 @@ class LM:
   def hidden(
     self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training, forced scoring).
+    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training,
+    forced scoring).
 
-    The first token of a segment is predicted from `bos_id`: a model trained so decodes prompts that begin with it.
+    The first token of a segment is predicted from `bos_id`: a model trained so decodes prompts that
+    begin with it.
 
     Args:
       params: the parameters.
-      batch: 'target', 'target_segment' (several texts a row; 0 is padding), 'target_position'; others are not read.
+      batch: 'target', 'target_segment' (several texts a row; 0 is padding), 'target_position';
+        others are not read.
       dropout_key: None switches dropout off.
     """
     return self.features(params, batch, (), dropout_key).hidden
@@ -306,7 +344,12 @@ class LM:
     return KVCache.empty(c.layers, rows, c.kv_heads, slots, c.width, c.dtype)
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache, taps: tuple[int, ...] = ()
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: KVCache,
+    taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], KVCache]:
     """See `models.api.Model.apply`."""
     check_taps(taps, self.layers)
@@ -315,7 +358,10 @@ class LM:
     def sees(window):
       return mask & node_window(nodes, cache.length, cache.slots, window) if window else mask
 
-    attends = {window: functools.partial(attend, mask=sees(window)) for window in set(self.config.layer_windows)}
+    attends = {
+      window: functools.partial(attend, mask=sees(window))
+      for window in set(self.config.layer_windows)
+    }
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
     args = (tokens, positions, attends, cache)
     hidden, states, layers = self._call(params, *args, method='decode', taps=taps)

@@ -1,13 +1,14 @@
-"""Unigram and bigram models of counts, the cheapest drafts there are (Leviathan et al. 2022, section 4.2 and table 3).
+"""Unigram and bigram models of counts, the cheapest drafts there are (Leviathan et al. 2022,
+section 4.2 and table 3).
 
-The law of the word after w backs off to the unigram law as Witten and Bell (1991) have it, for the share of w's
-occurrences that were followed by something new:
+The law of the word after w backs off to the unigram law as Witten and Bell (1991) have it, for the
+share of w's occurrences that were followed by something new:
 
     P(x | w) = (count(w x) + types(w) P(x)) / (count(w) + types(w))        types(w): different words seen after w
 
-Laid out by words and their most frequent successors: [v, m] ids and [v, m] shares, 4 MB for 8,000 words and m = 64,
-where a whole matrix would have 256 MB. What a longer list would have held goes to the unigram law, so that every law
-still sums to 1.
+Laid out by words and their most frequent successors: [v, m] ids and [v, m] shares, 4 MB for 8,000
+words and m = 64, where a whole matrix would have 256 MB. What a longer list would have held goes to
+the unigram law, so that every law still sums to 1.
 """
 
 import dataclasses
@@ -48,7 +49,8 @@ class NGram:
       raise UserError(f'successors={self.successors} is not possible: give {allowed}')
 
   def count(self, sentences: Sequence[Integer[np.ndarray, ' _']], first: int) -> Params:
-    """The parameters: shares of words, of successors, and of the unigram law where it is backed off to.
+    """The parameters: shares of words, of successors, and of the unigram law where it is backed off
+    to.
 
     Args:
       sentences: ids, end tokens included.
@@ -59,18 +61,35 @@ class NGram:
     """
     sentences = [sentence for sentence in sentences if len(sentence)]
     words = np.concatenate([np.zeros(0, np.int32), *sentences])
-    if not words.size or words.min() < 0 or words.max() >= self.vocab_size or not 0 <= first < self.vocab_size:
-      given = f'{words.size} words' if not words.size else f'ids from {words.min()} to {words.max()}, {first} first'
-      raise UserError(f'there are {given} to count: give at least one, all of them from 0 to {self.vocab_size - 1}')
-    unigram = np.bincount(words, minlength=self.vocab_size) + 1.0  # each once more: no word is impossible
+    if (
+      not words.size
+      or words.min() < 0
+      or words.max() >= self.vocab_size
+      or not 0 <= first < self.vocab_size
+    ):
+      given = (
+        f'{words.size} words'
+        if not words.size
+        else (f'ids from {words.min()} to {words.max()}, {first} first')
+      )
+      raise UserError(
+        f'there are {given} to count: give at least one, all of them from 0 to'
+        f' {self.vocab_size - 1}'
+      )
+    # each once more: no word is impossible
+    unigram = np.bincount(words, minlength=self.vocab_size) + 1.0
     unigram[list(self.suppressed_ids)] = 0
     params = {'unigram': jnp.asarray(unigram / unigram.sum(), jnp.float32)}
     if self.successors:
       before = np.concatenate([[first, *sentence[:-1]] for sentence in sentences]).astype(np.int64)
-      params |= {name: jnp.asarray(value) for name, value in self._successors(before, words).items()}
+      params |= {
+        name: jnp.asarray(value) for name, value in self._successors(before, words).items()
+      }
     return params
 
-  def _successors(self, before: Int[np.ndarray, ' n'], words: Integer[np.ndarray, ' n']) -> dict[str, np.ndarray]:
+  def _successors(
+    self, before: Int[np.ndarray, ' n'], words: Integer[np.ndarray, ' n']
+  ) -> dict[str, np.ndarray]:
     """The lists, of bigrams by their frequency."""
     v, m = self.vocab_size, self.successors
     pairs, counts = np.unique(before * v + words, return_counts=True)
@@ -83,7 +102,11 @@ class NGram:
     listed = rank < m
     ids[first[listed], rank[listed]] = second[listed]
     shares[first[listed], rank[listed]] = (counts[order] / total[first])[listed]
-    return {'ids': ids, 'shares': shares, 'rest': (1 - shares.sum(1, dtype=np.float64)).astype(np.float32)}
+    return {
+      'ids': ids,
+      'shares': shares,
+      'rest': (1 - shares.sum(1, dtype=np.float64)).astype(np.float32),
+    }
 
   def encode(self, params: Params, inputs: Any) -> None:
     """Nothing: a draft for an encoder-decoder target does not read the source."""
@@ -104,7 +127,9 @@ class NGram:
     unigram = params['unigram']
     if self.successors:
       law = params['rest'][words, None] * unigram[None]
-      law = law.at[jnp.arange(len(words))[:, None], params['ids'][words]].add(params['shares'][words])
+      law = law.at[jnp.arange(len(words))[:, None], params['ids'][words]].add(
+        params['shares'][words]
+      )
     else:
       law = jnp.broadcast_to(unigram, (len(words), self.vocab_size))
     return jnp.log(law).reshape(*hidden.shape[:-1], self.vocab_size)

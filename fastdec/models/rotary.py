@@ -1,5 +1,6 @@
-"""Rotary positions (Su et al. 2021): pairs of a head's entries turn with the position, so that a query and a key meet
-by how far they are apart. Longer contexts by longer waves: linear (Chen et al. 2023) and Llama 3.1's.
+"""Rotary positions (Su et al. 2021): pairs of a head's entries turn with the position, so that a
+query and a key meet by how far they are apart. Longer contexts by longer waves: linear (Chen et al.
+2023) and Llama 3.1's.
 """
 
 import dataclasses
@@ -25,7 +26,9 @@ class Rope:
   def angles(self, positions: Int[Array, '*b n'], width: int) -> Float[Array, '*b n p']:
     """How far each of the width / 2 pairs has turned at each position, in radians, float32."""
     frequencies = self.frequencies(width).astype(np.float32)
-    return positions[..., None].astype(jnp.float32) * frequencies.reshape((1,) * positions.ndim + (-1,))
+    return positions[..., None].astype(jnp.float32) * frequencies.reshape(
+      (1,) * positions.ndim + (-1,)
+    )
 
   def frequencies(self, width: int) -> np.ndarray:
     """Radians a position of each pair, float64."""
@@ -35,7 +38,8 @@ class Rope:
     stretched = plain / self.factor
     if self.kind == 'linear':
       return stretched
-    passes = self.original * plain / (2 * np.pi)  # of the wave, in the context that the model was first trained on
+    # of the wave, in the context that the model was first trained on
+    passes = self.original * plain / (2 * np.pi)
     kept = ((passes - self.low) / (self.high - self.low)).clip(0, 1)
     return kept * plain + (1 - kept) * stretched
 

@@ -1,6 +1,8 @@
-"""The layers of Transformers and their two stacks: one set of linen modules for training and for decoding over a cache.
+"""The layers of Transformers and their two stacks: one set of linen modules for training and for
+decoding over a cache.
 
-What differs between models is how a layer's queries meet their keys and values: it comes as a function (`Sees`).
+What differs between models is how a layer's queries meet their keys and values: it comes as a
+function (`Sees`).
 """
 
 import dataclasses
@@ -27,12 +29,13 @@ CHOICES = {
   'activation': tuple(ACTIVATIONS),
   'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
 }
-Attend = Callable[..., Array]  # (q [b, n, h, p], kv, drop=...) -> [b, n, h, p]; see `models/attention.py`
+# (q [b, n, h, p], kv, drop=...) -> [b, n, h, p]; see `models/attention.py`
+Attend = Callable[..., Array]
 
-# Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the second over its inputs,
-# so that each pair needs one sum over devices. Attention's first product is split by heads: kernels lie as
-# [3 or 2, heads, width, inputs]. A gated layer's first lies as [2, outputs, inputs]: a device has the gates of its own
-# outputs.
+# Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the
+# second over its inputs, so that each pair needs one sum over devices. Attention's first product is
+# split by heads: kernels lie as [3 or 2, heads, width, inputs]. A gated layer's first lies as [2,
+# outputs, inputs]: a device has the gates of its own outputs.
 PARTITION: Table = (
   (r'/(qkv|kv|gate_w1)/(kernel|bias)$', P(None, 'model')),
   (r'/(q|w1)/(kernel|bias)$', P('model')),
@@ -63,7 +66,9 @@ class StackConfig:
     self._check_sizes('d_model', 'd_ff', 'heads', 'encoder_layers', 'decoder_layers')
     for name in ('dropout', 'attention_dropout', 'activation_dropout'):
       if not 0 <= getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1')
+        raise UserError(
+          f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1'
+        )
     self._check_heads()
 
   def _check_heads(self) -> None:
@@ -88,7 +93,9 @@ class StackConfig:
   def _check_choices(self, choices: dict[str, tuple[str, ...]]) -> None:
     for name, allowed in choices.items():
       if getattr(self, name) not in allowed:
-        raise UserError(f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}')
+        raise UserError(
+          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}'
+        )
 
   def _check_sizes(self, *names: str) -> None:
     for name in names:
@@ -97,7 +104,8 @@ class StackConfig:
 
 
 class Attention(nn.Module):
-  """Multi-head attention; `keys_values` and `__call__` are apart so that a memory is projected once."""
+  """Multi-head attention; `keys_values` and `__call__` are apart so that a memory is projected
+  once."""
 
   config: StackConfig
   is_self: bool
@@ -150,7 +158,8 @@ class FeedForward(nn.Module):
 
 
 class Sublayer(nn.Module):
-  """The residual around a sublayer: x + drop(f(norm(x))) pre-norm, norm(x + drop(f(x))) post-norm."""
+  """The residual around a sublayer: x + drop(f(norm(x))) pre-norm, norm(x + drop(f(x)))
+  post-norm."""
 
   config: StackConfig
 
@@ -161,7 +170,9 @@ class Sublayer(nn.Module):
   def enter(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
     return self.norm(x) if self.config.norm == 'pre' else x
 
-  def leave(self, x: Float[Array, 'b n d'], y: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
+  def leave(
+    self, x: Float[Array, 'b n d'], y: Float[Array, 'b n d'], train: bool
+  ) -> Float[Array, 'b n d']:
     x = x + self.drop(y, train)
     return x if self.config.norm == 'pre' else self.norm(x)
 
@@ -174,7 +185,9 @@ class EncoderLayer(nn.Module):
     self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
     self.feed_forward, self.around_feed_forward = c.make_feed_forward(), Sublayer(c)
 
-  def __call__(self, x: Float[Array, 'b s d'], attend: Attend, train: bool) -> Float[Array, 'b s d']:
+  def __call__(
+    self, x: Float[Array, 'b s d'], attend: Attend, train: bool
+  ) -> Float[Array, 'b s d']:
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
     x = self.around_attention.leave(x, self.attention(q, kv, attend, train), train)
     y = self.feed_forward(self.around_feed_forward.enter(x), train)
@@ -207,15 +220,19 @@ class DecoderLayer(nn.Module):
     start: Int[Array, ' b'] | None = None,
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
-    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes written)."""
+    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes
+    written)."""
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
     if cached is not None and start is not None:
       kv = cached.write(kv.k, kv.v, start)
     x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
     q = self.cross.queries(self.around_cross.enter(x))
     if cached is None and len(q) != len(memory.k):
-      raise ValueError(f'{len(q)} rows were given with the memory of {len(memory.k)}: give a source for each')
-    q = q.reshape(len(memory.k), -1, *q.shape[2:])  # the beams of a source are several queries of its memory
+      raise ValueError(
+        f'{len(q)} rows were given with the memory of {len(memory.k)}: give a source for each'
+      )
+    # the beams of a source are several queries of its memory
+    q = q.reshape(len(memory.k), -1, *q.shape[2:])
     y = self.cross(q, memory, sees.memory, train).reshape(x.shape)
     x = self.around_cross.leave(x, y, train)
     y = self.feed_forward(self.around_feed_forward.enter(x), train)

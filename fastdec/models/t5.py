@@ -1,8 +1,10 @@
-"""T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder whose attention knows relative positions alone.
+"""T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder whose attention knows relative positions
+alone.
 
-The layers are the Transformer's (`stacks.py`), with RMSNorm, without biases, with a bias on the scores that depends on
-how far a key is from its query; one table a stack, shared by its layers. Nodes of a tree have the positions of their
-depths. There is no longest input, but nothing was learnt beyond the lengths of training.
+The layers are the Transformer's (`stacks.py`), with RMSNorm, without biases, with a bias on the
+scores that depends on how far a key is from its query; one table a stack, shared by its layers.
+Nodes of a tree have the positions of their depths. There is no longest input, but nothing was
+learnt beyond the lengths of training.
 """
 
 import dataclasses
@@ -33,8 +35,9 @@ attend_unscaled = functools.partial(attend, scale=1.0)
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(StackConfig):
-  """Sizes and habits; the defaults are those of the first T5 (small). T5 v1.1 is `is_gated`, has the activation 'gelu',
-  no dropout before fine-tuning, logits of their own matrix (`is_tied` false) and unscaled (`scales_logits` false)."""
+  """Sizes and habits; the defaults are those of the first T5 (small). T5 v1.1 is `is_gated`, has
+  the activation 'gelu', no dropout before fine-tuning, logits of their own matrix (`is_tied` false)
+  and unscaled (`scales_logits` false)."""
 
   dropout: float = 0.1  # after each sublayer, on the embeddings and on what leaves each stack
   d_kv: int = 64  # width of a head, whatever d_model
@@ -53,7 +56,10 @@ class T5Config(StackConfig):
     super().__post_init__()
     check_special_ids(self)
     if self.dtype == 'float16':  # its feed-forward layers exceed 65,504
-      raise UserError("dtype='float16' is not possible for T5, whose values leave its range: give bfloat16 or float32")
+      raise UserError(
+        "dtype='float16' is not possible for T5, whose values leave its range: give"
+        ' bfloat16 or float32'
+      )
     self._check_sizes('max_distance')
     if self.max_distance > 2**20:  # a table in memory
       raise UserError(f'max_distance={self.max_distance} is not possible: give up to {2**20}')
@@ -61,7 +67,10 @@ class T5Config(StackConfig):
       raise UserError(f'buckets={self.buckets} is not possible: give an even number from 4')
     if self.max_distance <= self.buckets // 2:
       half = self.buckets // 2
-      raise UserError(f'max_distance={self.max_distance} is not possible with {self.buckets} buckets: give over {half}')
+      raise UserError(
+        f'max_distance={self.max_distance} is not possible with {self.buckets}'
+        f' buckets: give over {half}'
+      )
 
   def _check_heads(self) -> None:
     self._check_sizes('d_kv')
@@ -78,7 +87,8 @@ class T5Config(StackConfig):
 
 
 class T5FeedForward(nn.Module):
-  """Two projections without biases, act(x W1) W2, or three: (act(x W) * (x V)) W2 (Shazeer 2020, "GLU Variants")."""
+  """Two projections without biases, act(x W1) W2, or three: (act(x W) * (x V)) W2 (Shazeer 2020,
+  "GLU Variants")."""
 
   config: T5Config
 
@@ -91,14 +101,20 @@ class T5FeedForward(nn.Module):
       hidden = act(both[..., 0, :]) * both[..., 1, :]
     else:
       hidden = act(Dense((c.d_ff,), False, c.dtype, name='w1')(x))
-    return Dense((c.d_model,), False, c.dtype, name='w2')(Dropout(c.activation_dropout)(hidden, train))
+    return Dense((c.d_model,), False, c.dtype, name='w2')(
+      Dropout(c.activation_dropout)(hidden, train)
+    )
 
 
-def bucket(ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_causal: bool) -> Int[np.ndarray, '*b']:
-  """The bucket of a relative position, that of the key less that of the query (Raffel et al. 2020, section 2.1).
+def bucket(
+  ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_causal: bool
+) -> Int[np.ndarray, '*b']:
+  """The bucket of a relative position, that of the key less that of the query (Raffel et al. 2020,
+  section 2.1).
 
-  Near distances have a bucket each, half of the buckets in all; the others grow as the logarithm up to `max_distance`.
-  An encoder has half of all for keys ahead. A decoder sees none ahead: they count as distance 0.
+  Near distances have a bucket each, half of the buckets in all; the others grow as the logarithm up
+  to `max_distance`. An encoder has half of all for keys ahead. A decoder sees none ahead: they
+  count as distance 0.
 
       8 buckets, max_distance 16     ahead -17 -8 -5 -4 -3 -2 -1  0   1  2  3
       causal (decoder)                       7  6  4  4  3  2  1  0   0  0  0
@@ -114,7 +130,11 @@ def bucket(ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_cau
   def log(x):
     return np.log(x).astype(np.float32)
 
-  steps = log(np.maximum(distance, 1) / exact) / log(np.float64(max_distance / exact)) * np.float32(buckets - exact)
+  steps = (
+    log(np.maximum(distance, 1) / exact)
+    / log(np.float64(max_distance / exact))
+    * np.float32(buckets - exact)
+  )
   far = np.minimum(exact + steps.astype(np.int64), buckets - 1)
   return first + np.where(distance < exact, distance, far)
 
@@ -126,7 +146,8 @@ def relative_bias(
   max_distance: int,
   is_causal: bool,
 ) -> Float[Array, 'b h n s']:
-  """What a stack's `table` adds to the scores of queries and keys at these positions, in all of its layers."""
+  """What a stack's `table` adds to the scores of queries and keys at these positions, in all of its
+  layers."""
   every = np.arange(-max_distance, max_distance + 1)
   by_distance = table[bucket(every, table.shape[0], max_distance, is_causal)]
   ahead = (keys[:, None, :] - queries[:, :, None]).clip(-max_distance, max_distance)
@@ -157,7 +178,9 @@ class T5Network(Stacks):
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
     return self.drop(super().leave(x, stack, train), train)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+  def __call__(
+    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
+  ) -> Features:
     """Teacher-forced states of packed rows; see `T5.features`."""
     c = self.config
     source, target = batch['source_segment'], batch['target_segment']
@@ -176,12 +199,15 @@ class T5Network(Stacks):
     sees = Sees(seeing(causal, bias), seeing(same(target, source)))
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(at_target == 0, c.start_id, shifted)
-    decoded, states, _ = self.decode(inputs, at_target, sees, self.memory(hidden), train=train, taps=taps)
+    decoded, states, _ = self.decode(
+      inputs, at_target, sees, self.memory(hidden), train=train, taps=taps
+    )
     return Features(decoded, states, hidden)
 
 
 def unscaled_queries(params: Mapping, d_kv: int) -> Mapping:
-  """Fresh parameters with the 1 / sqrt(d_kv) that attention leaves out in the kernels that make the queries."""
+  """Fresh parameters with the 1 / sqrt(d_kv) that attention leaves out in the kernels that make the
+  queries."""
 
   def scaled(path: tuple, x: Array) -> Array:
     name = jax.tree_util.keystr(path, simple=True, separator='/')
@@ -203,7 +229,8 @@ class T5(EncoderDecoder):
   max_positions = None
 
   def partition(self, devices: int) -> Table:
-    """Embeddings and logits by words, attention's biases by heads, layers as in `stacks`; see `fastdec.sharding`."""
+    """Embeddings and logits by words, attention's biases by heads, layers as in `stacks`; see
+    `fastdec.sharding`."""
     words = (r'(^|/)(embedding|lm_head)$', P('model'))
     biases = (r'(^|/)(encoder|decoder)_bias$', P(None, 'model'))  # [buckets, heads]
     return (words, biases, *PARTITION)
@@ -216,7 +243,9 @@ class T5(EncoderDecoder):
     """Encodes source ids padded with `pad_id`."""
     mask = inputs != self.pad_id
     positions = jnp.arange(inputs.shape[1])[None]
-    bias = relative_bias(params['encoder_bias'], positions, positions, self.config.max_distance, is_causal=False)
+    bias = relative_bias(
+      params['encoder_bias'], positions, positions, self.config.max_distance, is_causal=False
+    )
     sees = functools.partial(attend_unscaled, mask=mask[:, None, :], bias=bias)
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
 
@@ -229,12 +258,15 @@ class T5(EncoderDecoder):
     taps: tuple[int, ...] = (),
     across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each layer in turn."""
+    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each
+    layer in turn."""
     check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     keys = slot_positions(nodes, own.length, own.slots)
-    bias = relative_bias(params['decoder_bias'], positions, keys, self.config.max_distance, is_causal=True)
+    bias = relative_bias(
+      params['decoder_bias'], positions, keys, self.config.max_distance, is_causal=True
+    )
     sees = Sees(
       functools.partial(attend_unscaled, mask=node_mask(nodes, own.length, own.slots), bias=bias),
       functools.partial(across, mask=memory.mask[:, None, :], scale=1.0),

@@ -1,11 +1,13 @@
 """Taps: the states of a model's layers that drafts read, in decoding and in training.
 
-Tap k is the residual stream after k decoder layers: 0 is what enters the first layer (embeddings, with positions where
-the model adds them there), L what leaves the last, before any final norm. So tap k is what enters layer k, counted from
-0, as in Hugging Face's `hidden_states[k]`; but for k = L, where theirs is normed.
+Tap k is the residual stream after k decoder layers: 0 is what enters the first layer (embeddings,
+with positions where the model adds them there), L what leaves the last, before any final norm. So
+tap k is what enters layer k, counted from 0, as in Hugging Face's `hidden_states[k]`; but for k =
+L, where theirs is normed.
 
-Official drafts of EAGLE-3 do not say which layers they read. Their code takes 2, L // 2 and L - 3, as SpecForge,
-speculators and vLLM do where nothing is said: the words of `RULE`, which become numbers once the target is known.
+Official drafts of EAGLE-3 do not say which layers they read. Their code takes 2, L // 2 and L - 3,
+as SpecForge, speculators and vLLM do where nothing is said: the words of `RULE`, which become
+numbers once the target is known.
 """
 
 import functools
@@ -26,11 +28,13 @@ RULE: Taps = ('low', 'middle', 'high')
 
 @struct.pytree
 class Features:
-  """What a draft learns from: states of packed batches, all positions at once, as decoding brings them one by one."""
+  """What a draft learns from: states of packed batches, all positions at once, as decoding brings
+  them one by one."""
 
   hidden: Float[Array, 'b t d']  # whose `unembed` predicts batch['target']
   taps: tuple[Float[Array, 'b t _'], ...]  # in the order asked for
-  source: Float[Array, 'b s e'] | None  # the encoder's, as in `source(memory).hidden`; None without an encoder
+  # the encoder's, as in `source(memory).hidden`; None without an encoder
+  source: Float[Array, 'b s e'] | None
 
 
 def check_taps(taps: Any, layers: int) -> None:
@@ -44,7 +48,8 @@ def check_taps(taps: Any, layers: int) -> None:
   for k in taps:
     if list(taps).count(k) > 1:
       raise UserError(
-        f'taps={taps} name layer {k} more than once: give different ones; on a shallow model, where a rule such as (2,'
+        f'taps={taps} name layer {k} more than once: give different ones; on a shallow model, where'
+        ' a rule such as (2,'
         f' L // 2, L - 3) coincides, set them explicitly, as {allowed}'
       )
 
@@ -61,10 +66,14 @@ def numbered(taps: Taps, layers: int | None) -> tuple[int, ...]:
   numbers = []
   for tap in taps:
     if isinstance(tap, str) and layers is None:
-      raise UserError(f'{told} are not known, since the model does not say how many `layers` it has: {advice}')
+      raise UserError(
+        f'{told} are not known, since the model does not say how many `layers` it has: {advice}'
+      )
     numbers.append(by_rule[tap] if isinstance(tap, str) else tap)
   if tuple(numbers) != taps and sorted(set(numbers)) != numbers:
-    raise UserError(f'{told} coincide on a target of {layers}: {advice}, by numbers from 0 to {layers}')
+    raise UserError(
+      f'{told} coincide on a target of {layers}: {advice}, by numbers from 0 to {layers}'
+    )
   return tuple(numbers)
 
 
@@ -72,14 +81,16 @@ def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
   """The model's `apply`, asked for these taps; as it is where there are none.
 
   Raises:
-    UserError: there are some, and the model's `apply` takes no `taps`; or they are those of a rule, and coincide.
+    UserError: there are some, and the model's `apply` takes no `taps`; or they are those of a rule,
+      and coincide.
   """
   if not taps:
     return model.apply
   takes = inspect.signature(model.apply).parameters.values()
   if not any(one.name == 'taps' or one.kind is one.VAR_KEYWORD for one in takes):
     raise UserError(
-      f'{type(model).__name__} gives no states of its layers, and taps={taps} ask for them: let its `apply` take'
+      f'{type(model).__name__} gives no states of its layers, and taps={taps} ask for them: let its'
+      ' `apply` take'
       ' taps=() and return them, or take a draft that reads none'
     )
   return functools.partial(model.apply, taps=numbered(taps, getattr(model, 'layers', None)))

@@ -1,7 +1,9 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's `transformer_base`, or post-norm.
+"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's `transformer_base`, or
+post-norm.
 
-One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right targets, no cache)
-and incremental decoding (`Transformer.apply`: n nodes over an explicit cache). The modules are used as pure functions.
+One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right
+targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache).
+The modules are used as pure functions.
 """
 
 import dataclasses
@@ -29,7 +31,8 @@ class TransformerConfig(StackConfig):
   """Sizes and habits; the defaults are T2T's `transformer_base` v3 over a vocabulary of 32,000."""
 
   vocab_size: int = 32000
-  source_vocab_size: int | None = None  # of a source with ids and an embedding of its own; None: it shares the target's
+  # of a source with ids and an embedding of its own; None: it shares the target's
+  source_vocab_size: int | None = None
   positions: str = 'sinusoidal'  # or 'learned'
   max_positions: int = 1024
   scales_embedding: bool = True  # times sqrt(d_model) where they come in
@@ -46,7 +49,9 @@ class TransformerConfig(StackConfig):
     super().__post_init__()
     check_special_ids(self)
     self._check_choices({'positions': ('sinusoidal', 'learned')})
-    self._check_sizes('max_positions', *(['source_vocab_size'] if self.source_vocab_size is not None else []))
+    self._check_sizes(
+      'max_positions', *(['source_vocab_size'] if self.source_vocab_size is not None else [])
+    )
     if self.of_decoder is not self:
       self.of_decoder._check_heads()
 
@@ -67,11 +72,16 @@ class Network(Stacks):
     super().setup()
     c = self.config
     scale = nn.initializers.normal(c.d_model**-0.5)
-    self.embedding = self.source_embedding = self.param('embedding', scale, (c.vocab_size, c.d_model))
+    self.embedding = self.source_embedding = self.param(
+      'embedding', scale, (c.vocab_size, c.d_model)
+    )
     if c.source_vocab_size is not None:
-      self.source_embedding = self.param('source_embedding', scale, (c.source_vocab_size, c.d_model))
+      self.source_embedding = self.param(
+        'source_embedding', scale, (c.source_vocab_size, c.d_model)
+      )
     if not c.is_tied:
-      self.param('output', scale, (c.vocab_size, c.d_model))  # read by `Transformer.unembed`, as the bias
+      # read by `Transformer.unembed`, as the bias
+      self.param('output', scale, (c.vocab_size, c.d_model))
     if c.positions == 'learned':
       self.source_positions = self.param('source_positions', scale, (c.max_positions, c.d_model))
       self.target_positions = self.param('target_positions', scale, (c.max_positions, c.d_model))
@@ -81,7 +91,8 @@ class Network(Stacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings, times sqrt(d) where they are scaled, plus the position signal, in the compute dtype."""
+    """Embeddings, times sqrt(d) where they are scaled, plus the position signal, in the compute
+    dtype."""
     c = self.config
     if c.positions == 'learned':
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
@@ -91,7 +102,9 @@ class Network(Stacks):
     x = look_up(embedding, tokens).astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
     return self.drop(x + signal.astype(c.dtype), train)
 
-  def __call__(self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()) -> Features:
+  def __call__(
+    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
+  ) -> Features:
     """Teacher-forced states of packed rows; see `Transformer.features`."""
     source, target = batch['source_segment'], batch['target_segment']
 
@@ -101,9 +114,13 @@ class Network(Stacks):
     def seeing(mask):
       return functools.partial(attend, mask=mask)
 
-    hidden = self.encode(batch['source'], batch['source_position'], seeing(same(source, source)), train)
+    hidden = self.encode(
+      batch['source'], batch['source_position'], seeing(same(source, source)), train
+    )
     t = target.shape[1]
-    sees = Sees(seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source)))
+    sees = Sees(
+      seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source))
+    )
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(batch['target_position'] == 0, self.config.start_id, shifted)
     decoded, states, _ = self.decode(
@@ -143,7 +160,8 @@ class Transformer(EncoderDecoder):
     taps: tuple[int, ...] = (),
     across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each layer in turn."""
+    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each
+    layer in turn."""
     check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     sees = Sees(
@@ -160,4 +178,6 @@ class Transformer(EncoderDecoder):
     logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
     if not self.config.output_bias:
       return logits
-    return logits + params['output_bias'].astype(logits.dtype).reshape((1,) * (logits.ndim - 1) + (-1,))
+    return logits + params['output_bias'].astype(logits.dtype).reshape(
+      (1,) * (logits.ndim - 1) + (-1,)
+    )

@@ -1,8 +1,9 @@
 """fairseq's dictionaries: a file of words for the source, and one for the target.
 
-A line is a word, a space and its count in the training text; the words' ids are 4, 5, ... in the order of the lines,
-after the special <s>, <pad>, </s> and <unk>. Text must come, and goes, as the model's own preprocessing leaves it
-(mostly Moses's tokenizer, then subword-nmt's BPE): words are what whitespace separates.
+A line is a word, a space and its count in the training text; the words' ids are 4, 5, ... in the
+order of the lines, after the special <s>, <pad>, </s> and <unk>. Text must come, and goes, as the
+model's own preprocessing leaves it (mostly Moses's tokenizer, then subword-nmt's BPE): words are
+what whitespace separates.
 """
 
 import os
@@ -13,7 +14,8 @@ from fastdec.errors import UserError
 
 BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
 SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
-OVERWRITE = ' #fairseq:overwrite'  # says that a word which was there before is meant to be there again
+# says that a word which was there before is meant to be there again
+OVERWRITE = ' #fairseq:overwrite'
 PathLike = str | os.PathLike[str]
 
 
@@ -35,13 +37,17 @@ class Dictionary:
       with open(path, encoding='utf-8') as file:
         lines = [line.rstrip().removesuffix(OVERWRITE) for line in file]
     except OSError as error:
-      raise UserError(f'cannot read the dictionary {path} ({error.strerror}): give the dict.txt of a model') from None
+      raise UserError(
+        f'cannot read the dictionary {path} ({error.strerror}): give the dict.txt of a model'
+      ) from None
     except UnicodeDecodeError:
       raise UserError(f'the dictionary {path} is not UTF-8: give the dict.txt of a model') from None
     for number, line in enumerate(lines, start=1):
       if not re.search(r' -?\d+$', line):
         shown = f'{line[:40]}...' if len(line) > 40 else line
-        raise UserError(f'line {number} of the dictionary {path} is {shown!r}: give lines of a word and its count')
+        raise UserError(
+          f'line {number} of the dictionary {path} is {shown!r}: give lines of a word and its count'
+        )
     return cls([line.rpartition(' ')[0] for line in lines])
 
   def __len__(self) -> int:

@@ -1,7 +1,9 @@
-"""Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's pair of them.
+"""Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's pair of
+them.
 
-Each has .encode(str) -> list[int], with the special ids that the folder's models expect around a text, .decode(ids) ->
-str, without any, and .pieces(ids) -> list[str], what each id stands for, special ones included.
+Each has .encode(str) -> list[int], with the special ids that the folder's models expect around a
+text, .decode(ids) -> str, without any, and .pieces(ids) -> list[str], what each id stands for,
+special ones included.
 """
 
 import contextlib
@@ -33,8 +35,9 @@ class Said:
   eos_token: str | dict | None = None
 
 
-# Classes whose start and end `transformers` 4 puts around a text by the two flags of tokenizer_config.json, whatever
-# tokenizer.json says: the start unless it says not, the end if it says so. The tokens are those that are not said.
+# Classes whose start and end `transformers` 4 puts around a text by the two flags of
+# tokenizer_config.json, whatever tokenizer.json says: the start unless it says not, the end if it
+# says so. The tokens are those that are not said.
 AROUND = {
   'LlamaTokenizer': ('<s>', '</s>'),
   'CodeLlamaTokenizer': ('<s>', '</s>'),
@@ -51,7 +54,8 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
     model_type: of its config.json, which tells the kind of tokenizer where nothing else does.
 
   Raises:
-    UserError: no tokenizer that we know, a file that cannot be read, or a library that is not installed.
+    UserError: no tokenizer that we know, a file that cannot be read, or a library that is not
+      installed.
   """
   if (folder / 'tokenizer.json').is_file():
     return JsonTokenizer(folder / 'tokenizer.json', model_type)
@@ -61,7 +65,9 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
     if (folder / name).is_file():
       return PieceTokenizer(folder / name)
   looked = ', '.join(('tokenizer.json', *PIECES, ' + '.join(MARIAN)))
-  raise UserError(f'{folder} has no tokenizer (looked for {looked}): copy it there from where the model came')
+  raise UserError(
+    f'{folder} has no tokenizer (looked for {looked}): copy it there from where the model came'
+  )
 
 
 @contextlib.contextmanager
@@ -76,7 +82,8 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
 
 
 class JsonTokenizer:
-  """tokenizer.json, by the `tokenizers` library; start and end as tokenizer_config.json has them, for some classes."""
+  """tokenizer.json, by the `tokenizers` library; start and end as tokenizer_config.json has them,
+  for some classes."""
 
   def __init__(self, file: pathlib.Path, model_type: str | None = None):
     import tokenizers  # not above: most decoding needs no text
@@ -109,8 +116,11 @@ class JsonTokenizer:
     """The piece of each id; '<unk>' for those that have none."""
     return [self._tokenizer.id_to_token(int(token)) or '<unk>' for token in ids]
 
-  def _said_around(self, folder: pathlib.Path, model_type: str | None) -> tuple[list[int], list[int]] | None:
-    """The ids before and after a text, where tokenizer_config.json tells them; None: as tokenizer.json has it."""
+  def _said_around(
+    self, folder: pathlib.Path, model_type: str | None
+  ) -> tuple[list[int], list[int]] | None:
+    """The ids before and after a text, where tokenizer_config.json tells them; None: as
+    tokenizer.json has it."""
     if not (folder / SETTINGS).is_file():
       return None
     said = _settings(folder)
@@ -128,17 +138,22 @@ class JsonTokenizer:
     token = self._tokenizer.token_to_id(text) if isinstance(text, str) else None
     if token is None:
       reason = f'puts {shown(text)} around texts, which tokenizer.json does not have'
-      raise UserError(f'{folder / SETTINGS} {reason}: mend bos_token, eos_token, add_bos_token or add_eos_token')
+      raise UserError(
+        f'{folder / SETTINGS} {reason}: mend bos_token, eos_token, add_bos_token or add_eos_token'
+      )
     return [token]
 
 
 class PieceTokenizer:
-  """A SentencePiece model whose piece numbers are the ids. Llama's puts its start before a text, T5's its end after."""
+  """A SentencePiece model whose piece numbers are the ids. Llama's puts its start before a text,
+  T5's its end after."""
 
   def __init__(self, file: pathlib.Path):
     self._pieces = _sentencepiece(file)
     said, is_t5 = _settings(file.parent), file.name == 'spiece.model'
-    self._add_bos = (not is_t5 if said.add_bos_token is None else said.add_bos_token) and self._pieces.bos_id() >= 0
+    self._add_bos = (
+      not is_t5 if said.add_bos_token is None else said.add_bos_token
+    ) and self._pieces.bos_id() >= 0
     self._add_eos = is_t5 if said.add_eos_token is None else said.add_eos_token
 
   @property
@@ -153,21 +168,30 @@ class PieceTokenizer:
   def decode(self, ids: Sequence[int]) -> str:
     """The text of ids; control pieces, the unknown one, and ids beyond the pieces, are left out."""
     ids = [int(token) for token in ids]
-    return self._pieces.decode([token for token in ids if token < self.vocab_size and token != self._pieces.unk_id()])
+    return self._pieces.decode(
+      [token for token in ids if token < self.vocab_size and token != self._pieces.unk_id()]
+    )
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """The piece of each id; '<unk>' for those beyond the pieces."""
-    return [self._pieces.id_to_piece(int(token)) if token < self.vocab_size else '<unk>' for token in ids]
+    return [
+      self._pieces.id_to_piece(int(token)) if token < self.vocab_size else '<unk>' for token in ids
+    ]
 
 
 class MarianTokenizer:
-  """Marian's: pieces of the source's model, numbered by vocab.json, and an end; decodes by the target's model."""
+  """Marian's: pieces of the source's model, numbered by vocab.json, and an end; decodes by the
+  target's model."""
 
   def __init__(self, folder: pathlib.Path):
     self._source, self._target = (_sentencepiece(folder / name) for name in MARIAN[:2])
     self._ids = read_json(folder / 'vocab.json')
-    if wrong := [piece for piece, token in self._ids.items() if type(token) is not int or token < 0]:
-      raise UserError(f'{folder}/vocab.json numbers {shown(wrong[0])} by no whole number from 0: copy it again')
+    if wrong := [
+      piece for piece, token in self._ids.items() if type(token) is not int or token < 0
+    ]:
+      raise UserError(
+        f'{folder}/vocab.json numbers {shown(wrong[0])} by no whole number from 0: copy it again'
+      )
     self._names = {token: piece for piece, token in self._ids.items()}
     if absent := [name for name in ('</s>', '<unk>') if name not in self._ids]:
       raise UserError(f'{folder}/vocab.json has no {" and no ".join(absent)}: copy it again')
@@ -178,7 +202,8 @@ class MarianTokenizer:
     return len(self._ids)
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a source sentence, its end included; it may begin with the target's language, as '>>fra<<'."""
+    """The ids of a source sentence, its end included; it may begin with the target's language, as
+    '>>fra<<'."""
     found = re.match('>>[^<]+<<', text)
     language = [found[0]] if found else []
     rest = text[found.end() :] if found else text
@@ -187,7 +212,9 @@ class MarianTokenizer:
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of target ids, special ones left out."""
-    return self._target.decode([piece for piece in self.pieces(ids) if piece not in ('</s>', '<pad>', '<unk>')])
+    return self._target.decode(
+      [piece for piece in self.pieces(ids) if piece not in ('</s>', '<pad>', '<unk>')]
+    )
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """The piece of each id; '<unk>' for those that vocab.json does not number."""

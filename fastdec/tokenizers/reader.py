@@ -7,11 +7,13 @@ FEW = 64  # tokens that are read again with every block, at most, and what a blo
 
 
 class Reader:
-  """Turns tokens into text as they come: a character whose bytes are not all there waits for the rest.
+  """Turns tokens into text as they come: a character whose bytes are not all there waits for the
+  rest.
 
-  Tokens are decoded together with those before them, because what a token says depends on where it stands: the same
-  piece is ' man' within a sentence, and 'man' at its beginning. The last few are enough, once these alone read as the
-  end of the whole text: a long stream takes time in proportion to its length.
+  Tokens are decoded together with those before them, because what a token says depends on where it
+  stands: the same piece is ' man' within a sentence, and 'man' at its beginning. The last few are
+  enough, once these alone read as the end of the whole text: a long stream takes time in proportion
+  to its length.
   """
 
   UNKNOWN = '\ufffd'  # what decoders make of an incomplete character
@@ -39,8 +41,8 @@ class Reader:
     return new
 
   def _forget(self) -> None:
-    """Leaves out the first tokens, where the last read alike without them; none of them is an end, which hides those
-    behind it."""
+    """Leaves out the first tokens, where the last read alike without them; none of them is an end,
+    which hides those behind it."""
     last = self._ids[-FEW // 4 :]
     text = self._tokenizer.decode(last)
     if text.strip() and self.UNKNOWN not in text and self._whole.endswith(text):

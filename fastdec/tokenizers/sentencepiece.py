@@ -1,9 +1,10 @@
-"""Text to integers and back: one SentencePiece BPE model for both languages (Kudo and Richardson 2018).
+"""Text to integers and back: one SentencePiece BPE model for both languages (Kudo and Richardson
+2018).
 
-Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training; there is no start token, as
-models shift their targets themselves. Text is normalised as little as possible, so that output can be
-compared with raw references: NFC, and any run of whitespace becomes one space. SentencePiece's own NFKC,
-which makes three dots of '…', is off.
+Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training; there is no start
+token, as models shift their targets themselves. Text is normalised as little as possible, so that
+output can be compared with raw references: NFC, and any run of whitespace becomes one space.
+SentencePiece's own NFKC, which makes three dots of '…', is off.
 """
 
 import io
@@ -40,14 +41,18 @@ class Tokenizer:
     self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
 
   @classmethod
-  def train(cls, lines: Iterable[str], path: PathLike, vocab_size: int, character_coverage: float = 1.0) -> 'Tokenizer':
-    """Learns pieces from lines of both languages and writes the model file: the same lines, the same file.
+  def train(
+    cls, lines: Iterable[str], path: PathLike, vocab_size: int, character_coverage: float = 1.0
+  ) -> 'Tokenizer':
+    """Learns pieces from lines of both languages and writes the model file: the same lines, the
+    same file.
 
     Args:
       lines: text of source and target, in any order; empty lines are ignored.
       path: the file to write (by way of a temporary one); its folder is made if need be.
       vocab_size: pieces in all, the three special ones included.
-      character_coverage: the share of all characters that become pieces; the rarest are left to the unknown one.
+      character_coverage: the share of all characters that become pieces; the rarest are left to the
+        unknown one.
 
     Raises:
       UserError: more pieces than the text has (the message says how many it has), fewer than it has
@@ -84,10 +89,18 @@ class Tokenizer:
     """
     try:
       tokenizer = cls(pathlib.Path(path).read_bytes())
-      ids = tokenizer._processor.pad_id(), tokenizer._processor.eos_id(), tokenizer._processor.unk_id()
+      ids = (
+        tokenizer._processor.pad_id(),
+        tokenizer._processor.eos_id(),
+        tokenizer._processor.unk_id(),
+      )
     except (OSError, RuntimeError) as error:
-      reason = error.strerror if isinstance(error, OSError) else 'corrupt, or no SentencePiece model'
-      raise UserError(f'cannot read the tokenizer {path} ({reason}): give one of fastdec') from error
+      reason = (
+        error.strerror if isinstance(error, OSError) else ('corrupt, or no SentencePiece model')
+      )
+      raise UserError(
+        f'cannot read the tokenizer {path} ({reason}): give one of fastdec'
+      ) from error
     if ids != (PAD_ID, EOS_ID, UNK_ID):
       special = f'has pad, eos, unk = {ids}, not {(PAD_ID, EOS_ID, UNK_ID)}'
       raise UserError(f'the tokenizer {path} {special}: give one that fastdec trained')
@@ -103,7 +116,8 @@ class Tokenizer:
     return self._processor.encode(normalise(text))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
-    """The ids of many lines, each followed by an end: on all cores, and so in far less time than one by one."""
+    """The ids of many lines, each followed by an end: on all cores, and so in far less time than
+    one by one."""
     return self._processor.encode([normalise(line) for line in lines], add_eos=True)
 
   def decode(self, ids: Sequence[int]) -> str:
@@ -111,7 +125,8 @@ class Tokenizer:
     return self._processor.decode(_content(ids))
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The piece of each id, specials included, '▁' for the space before a word: for showing blocks."""
+    """The piece of each id, specials included, '▁' for the space before a word: for showing
+    blocks."""
     return [self._processor.id_to_piece(int(token)) for token in ids]
 
 
@@ -127,7 +142,11 @@ def _training_error(message: str, vocab_size: int) -> UserError:
   if found := re.search(r'value <= (\d+)', message):
     return UserError(f'{given}: the training text has {found[1]} pieces, set it to that or less')
   if found := re.search(r'required_chars\. \d+ vs (\d+)', message):
-    return UserError(f'{given}: the training text needs {found[1]} for its characters alone, set it to more')
+    return UserError(
+      f'{given}: the training text needs {found[1]} for its characters alone, set it to more'
+    )
   if 'sentences_.empty()' in message:
-    return UserError('there is no line of text to train a tokenizer on: give text files that are not empty')
+    return UserError(
+      'there is no line of text to train a tokenizer on: give text files that are not empty'
+    )
   return UserError(f'{given}: give a whole number such as 4000 (SentencePiece says: {message})')

@@ -1,14 +1,15 @@
 """The places of packed sentences that drafts and heads are learnt at.
 
-An anchor is a place t whose token is taken for the root: decoding has accepted it, the target has read all before it,
-and the draft guesses what comes behind it. So a draft learns at a place what decoding asks of it there:
+An anchor is a place t whose token is taken for the root: decoding has accepted it, the target has
+read all before it, and the draft guesses what comes behind it. So a draft learns at a place what
+decoding asks of it there:
 
   target     a b c d . 0      segments   1 1 1 1 1 0
   anchor     t = 1: the root is b; features of places 0 and 1 are there (the target predicted b at place 1)
   guesses    c d .
 
-A place is no anchor where nothing follows in its sentence. Of the others all are taken, or a sample: the logits of a
-guess cost more than the rest of a training step.
+A place is no anchor where nothing follows in its sentence. Of the others all are taken, or a
+sample: the logits of a guess cost more than the rest of a training step.
 """
 
 import dataclasses
@@ -29,10 +30,12 @@ class Anchors:
 
   place: Int[Array, 'b a']
   is_real: Bool[Array, 'b a']  # false: fewer places are anchors than were asked for
-  weight: Float[Array, ' b']  # how many anchors of its row each of them stands for: 1 where none was left out
+  # how many anchors of its row each of them stands for: 1 where none was left out
+  weight: Float[Array, ' b']
 
   def take(self, x: Array, ahead: int | Int[Array, ''] = 0) -> Array:
-    """What x [b, t, ...] has `ahead` places behind the anchors (beyond the end of a row: what its last place has)."""
+    """What x [b, t, ...] has `ahead` places behind the anchors (beyond the end of a row: what its
+    last place has)."""
     place = jnp.minimum(self.place + ahead, x.shape[1] - 1)
     return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
 
@@ -43,7 +46,8 @@ class Anchors:
 
 
 def anchors_of(batch: Mapping[str, Any], count: int = 0, key: Array | None = None) -> Anchors:
-  """All anchors of a batch, or `count` of each row (0: all), drawn by the key without replacement."""
+  """All anchors of a batch, or `count` of each row (0: all), drawn by the key without
+  replacement."""
   segments = jnp.asarray(batch['target_segment'])
   b, t = segments.shape
   place = jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), segments.shape)

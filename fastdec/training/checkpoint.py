@@ -1,12 +1,13 @@
-"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there at all.
+"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there
+at all.
 
   workdir/config.json            what the run was asked to be
   workdir/checkpoints/<step>/    params, rest (optimizer, key), data (position), sums.json (of every file)
   workdir/checkpoints.bad/       what could not be read, moved out of the way
 
-Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being saved. Several
-processes share one workdir: each writes its parts of the arrays, the first does all else, and what is read fits any
-number of them, on any mesh.
+Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being
+saved. Several processes share one workdir: each writes its parts of the arrays, the first does all
+else, and what is read fits any number of them, on any mesh.
 """
 
 import dataclasses
@@ -46,7 +47,9 @@ class Keep:
 
   steps: tuple[int, ...]
 
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> Sequence[bool]:
+  def should_preserve(
+    self, checkpoints: Sequence[Any], *, context: PreservationContext
+  ) -> Sequence[bool]:
     """Orbax's question, about its PolicyCheckpointInfo of each checkpoint, oldest first."""
     return [info.step in self.steps or info in checkpoints[-2:] for info in checkpoints]
 
@@ -73,7 +76,8 @@ class Checkpoints:
     wait(f'saved {folder.name}')
 
   def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
-    """The newest readable state, with `data` set to its position; `fresh` where there are no checkpoints.
+    """The newest readable state, with `data` set to its position; `fresh` where there are no
+    checkpoints.
 
     Unreadable checkpoints newer than that are moved to `checkpoints.bad`, with a printed note.
 
@@ -129,13 +133,17 @@ class Checkpoints:
       bad.mkdir(exist_ok=True)
       copies = len(list(bad.glob(f'{step}*')))
       (self.folder / str(step)).rename(bad / (f'{step}.{copies}' if copies else str(step)))
-      print(f'checkpoint {step} cannot be read ({_short(error)}): moved to {bad}, {consequence}', flush=True)
+      print(
+        f'checkpoint {step} cannot be read ({_short(error)}): moved to {bad}, {consequence}',
+        flush=True,
+      )
     wait('moved away')
     self._manager.reload()
 
 
 def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
-  """The mean of the parameters of the checkpoints after these steps, as NumPy arrays; those that are gone are left out.
+  """The mean of the parameters of the checkpoints after these steps, as NumPy arrays; those that
+  are gone are left out.
 
   Raises:
     UserError: none of them is there, or one of them cannot be read.
@@ -146,7 +154,9 @@ def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
   with _manager(folder) as manager:
     there = [step for step in steps if step in manager.all_steps()]
     if not there:
-      raise UserError(f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first')
+      raise UserError(
+        f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first'
+      )
     total = None
     for step in there:
       params = _read_params(manager, folder, step)
@@ -159,15 +169,22 @@ def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Par
   try:
     if damage := damage_of(folder / str(step)):
       raise OSError(damage)
-    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), manager.item_metadata(step)['params'].tree)
-    found: Any = manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like)))
+    like = jax.tree.map(
+      lambda x: np.empty(x.shape, x.dtype), manager.item_metadata(step)['params'].tree
+    )
+    found: Any = manager.restore(
+      step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like))
+    )
   except Exception as error:
-    raise UserError(f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints') from None
+    raise UserError(
+      f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints'
+    ) from None
   return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
 
 
 def drop_checkpoints(workdir: PathLike) -> None:
-  """Removes the checkpoints of a run whose result is written; the optimizer's state is twice the model."""
+  """Removes the checkpoints of a run whose result is written; the optimizer's state is twice the
+  model."""
   folder = _folder(workdir)
   for unneeded in (folder, _bad(folder)):
     shutil.rmtree(unneeded, ignore_errors=True)
@@ -186,7 +203,9 @@ def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
 
 
 def check_workdir(
-  workdir: PathLike, config: dict[str, Any], decisive: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+  workdir: PathLike,
+  config: dict[str, Any],
+  decisive: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> None:
   """Checks, without writing, that the run in a workdir, if there is one, was asked to be the same.
 
@@ -202,7 +221,9 @@ def check_workdir(
   config = json.loads(json.dumps(config))
   for folder in path.parents:
     if folder.exists() and not folder.is_dir():
-      raise UserError(f'the workdir {workdir} cannot be a folder, because {folder} is a file: choose another')
+      raise UserError(
+        f'the workdir {workdir} cannot be a folder, because {folder} is a file: choose another'
+      )
   if not path.exists():
     return
   try:
@@ -214,7 +235,8 @@ def check_workdir(
   there = there if decisive is None else decisive(there)
   if there != config:
     raise UserError(
-      f'{workdir} was made by another config: {_differences(there, config)}; choose another workdir, or that config'
+      f'{workdir} was made by another config: {_differences(there, config)}; choose another'
+      ' workdir, or that config'
     )
 
 
@@ -232,7 +254,9 @@ def _differences(there: dict[str, Any], config: dict[str, Any]) -> str:
 def _dotted(tree: Any, path: str = '') -> dict[str, Any]:
   if not isinstance(tree, dict) or not tree:
     return {path: tree}
-  return {k: v for key in tree for k, v in _dotted(tree[key], f'{path}.{key}' if path else key).items()}
+  return {
+    k: v for key in tree for k, v in _dotted(tree[key], f'{path}.{key}' if path else key).items()
+  }
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
@@ -252,14 +276,19 @@ def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
         return f'shape {shapes[name]}' if name in shapes else 'no counterpart'
 
       raise UserError(
-        f'{folder} is of another model: parameter {name} has {shape(there)} there and {shape(here)} here;'
+        f'{folder} is of another model: parameter {name} has {shape(there)} there and {shape(here)}'
+        ' here;'
         ' choose another workdir, or the config of that run'
       )
 
 
 def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
   """The parameters, which averaging reads alone, and the rest."""
-  rest = {field.name: getattr(state, field.name) for field in dataclasses.fields(state) if field.name != 'params'}
+  rest = {
+    field.name: getattr(state, field.name)
+    for field in dataclasses.fields(state)
+    if field.name != 'params'
+  }
   return state.params, rest
 
 

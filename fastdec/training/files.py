@@ -15,10 +15,12 @@ def write_sums(folder: Path) -> None:
 
 
 def damage_of(folder: Path) -> str | None:
-  """What is wrong with the files of a checkpoint, None where nothing is; TensorStore is loud about damaged files.
+  """What is wrong with the files of a checkpoint, None where nothing is; TensorStore is loud about
+  damaged files.
 
-  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint without them. A
-  power cut may also leave an empty file in their place: sums that cannot be read are none.
+  A run that is killed between Orbax's renaming and the writing of the sums leaves a good checkpoint
+  without them. A power cut may also leave an empty file in their place: sums that cannot be read
+  are none.
   """
   try:
     found = _sums(folder)

@@ -19,8 +19,9 @@ def gradients_of(
 ) -> tuple[Params, Metrics]:
   """Gradients and metrics of a batch: means over its tokens, whatever number of them each part has.
 
-  Part i has the rows i, i + parts, ..., so that each device along 'data' has some of every part. All parts draw from
-  the same key: they train the same head. Where all heads are trained at once, a part counts by the first one's tokens.
+  Part i has the rows i, i + parts, ..., so that each device along 'data' has some of every part.
+  All parts draw from the same key: they train the same head. Where all heads are trained at once, a
+  part counts by the first one's tokens.
 
   Args:
     parts: computed one after the other; a divisor of the batch's rows.
@@ -29,9 +30,13 @@ def gradients_of(
     UserError: there are parameters in int8, through which no gradient passes, or packed ones.
   """
   if is_quantized((params, frozen)):
-    raise UserError('parameters in int8 cannot be trained, nor trained on: load the model without dtype=int8')
+    raise UserError(
+      'parameters in int8 cannot be trained, nor trained on: load the model without dtype=int8'
+    )
   if is_packed((params, frozen)):
-    raise UserError('packed parameters are not trained, nor trained on: give those that they were packed from')
+    raise UserError(
+      'packed parameters are not trained, nor trained on: give those that they were packed from'
+    )
   slope = jax.grad(task.loss, has_aux=True)
   if parts == 1:
     return slope(params, frozen, batch, key)
@@ -44,7 +49,9 @@ def gradients_of(
   def add(total: Any, part: Batch) -> tuple[Any, None]:
     return jax.tree.map(jnp.add, total, sums(part)), None
 
-  split = {name: jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1) for name, x in batch.items()}
+  split = {
+    name: jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1) for name, x in batch.items()
+  }
   like = jax.eval_shape(sums, {name: x[0] for name, x in split.items()})
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
   total = jax.lax.scan(add, zeros, split)[0]

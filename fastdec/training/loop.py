@@ -1,11 +1,12 @@
-"""The training loop: one compiled step, seen by a progress bar, TensorBoard, evaluations and checkpoints.
+"""The training loop: one compiled step, seen by a progress bar, TensorBoard, evaluations and
+checkpoints.
 
-A run continues exactly where its last checkpoint stands: same batches, same dropout, same parameters bit for bit,
-however often it was killed.
+A run continues exactly where its last checkpoint stands: same batches, same dropout, same
+parameters bit for bit, however often it was killed.
 
-It runs on a mesh of devices (`fastdec.sharding`), of one process or several, which all call `train` with the same
-arguments: each makes the whole batch, and uploads the rows of its own devices. So the batches, and the position in the
-data, do not depend on how many there are.
+It runs on a mesh of devices (`fastdec.sharding`), of one process or several, which all call `train`
+with the same arguments: each makes the whole batch, and uploads the rows of its own devices. So the
+batches, and the position in the data, do not depend on how many there are.
 """
 
 import dataclasses
@@ -49,7 +50,8 @@ class LoopConfig:
   checkpoint_every: int = 1000
   checkpoint_seconds: float = 300.0  # of work that a kill may cost
   keep: int = 5  # checkpoints, whose mean is the result
-  span: float = 0.0  # the share of the run over which they stand; 0: they stand checkpoint_every apart
+  # the share of the run over which they stand; 0: they stand checkpoint_every apart
+  span: float = 0.0
   accumulate: int = 1  # parts of a batch that are computed one after the other, to save memory
 
   def __post_init__(self) -> None:
@@ -68,7 +70,11 @@ class LoopConfig:
     else:
       steps = (
         self.steps,
-        *range((self.steps - 1) // self.checkpoint_every * self.checkpoint_every, 0, -self.checkpoint_every),
+        *range(
+          (self.steps - 1) // self.checkpoint_every * self.checkpoint_every,
+          0,
+          -self.checkpoint_every,
+        ),
       )
     return tuple(sorted(steps[: self.keep]))
 
@@ -108,19 +114,21 @@ def train(
     workdir: gets `checkpoints/` and TensorBoard's `tb/`.
     key: all randomness: first parameters, dropout, drawn heads.
     evaluate: parameters -> named numbers, called every `eval_every` steps and at the end.
-    budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the earliest; several
-      processes look at the clock when they log).
+    budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the
+      earliest; several processes look at the clock when they log).
     mesh: the devices (None: one).
     table: how parameters lie on them, those of the task and its frozen ones.
 
   Raises:
-    UserError: the loss is no finite number, the workdir's checkpoints are unreadable or of another model, or batches
-      or parameters cannot be divided over the mesh.
+    UserError: the loss is no finite number, the workdir's checkpoints are unreadable or of another
+      model, or batches or parameters cannot be divided over the mesh.
   """
   start = time.monotonic()
   mesh = mesh or make_mesh(MeshConfig())
   transform = optimizer.build()
-  placed = place({'state': TrainState.create(task, transform, key), 'frozen': task.frozen}, mesh, table)
+  placed = place(
+    {'state': TrainState.create(task, transform, key), 'frozen': task.frozen}, mesh, table
+  )
   state, frozen = placed['state'], placed['frozen']
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
@@ -129,7 +137,10 @@ def train(
   state = checkpoints.restore(state, iterator)
   first = done = int(state.step)
   if done > config.steps:
-    raise UserError(f'{workdir} is at step {done} already, after steps={config.steps}: choose more, or another workdir')
+    raise UserError(
+      f'{workdir} is at step {done} already, after steps={config.steps}: choose more,'
+      ' or another workdir'
+    )
   over, saved_at = done == config.steps, start  # a call makes at least one step
   with Progress(workdir, done, config.steps) as progress, using(mesh), gate.at_work(budget):
     while not over:
@@ -157,7 +168,8 @@ def train(
 
 
 def _passed(since: float, limit: float | None, may_ask: bool) -> bool:
-  """Whether more than `limit` seconds have passed. Several processes ask the first one, at the cost of a wait."""
+  """Whether more than `limit` seconds have passed. Several processes ask the first one, at the cost
+  of a wait."""
   if limit is None or not (may_ask or jax.process_count() == 1):
     return False
   return agreed(time.monotonic() - since > limit)
@@ -170,14 +182,16 @@ def make_step(
   accumulate: int = 1,
   shardings: TrainState | None = None,
 ) -> Callable[[TrainState, Params, Batch], tuple[TrainState, Metrics]]:
-  """(state, frozen parameters, batch) -> (state, metrics), compiled; the memory of the state given is reused.
+  """(state, frozen parameters, batch) -> (state, metrics), compiled; the memory of the state given
+  is reused.
 
   Args:
     task: what is trained.
     transform: the optimizer.
     learning_rate: of the optimizer, to report.
     accumulate: parts of a batch; see `gradients.gradients_of`.
-    shardings: a state of shardings, those of the state given: the new state's (None: the compiler's choice).
+    shardings: a state of shardings, those of the state given: the new state's (None: the compiler's
+      choice).
   """
 
   @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, None))
@@ -188,7 +202,9 @@ def make_step(
     params = optax.apply_updates(state.params, updates)
     rate, norm = learning_rate(state.step), optax.tree.norm(gradients)
     metrics |= {'gradient_norm': jnp.asarray(norm), 'learning_rate': jnp.asarray(rate)}
-    return dataclasses.replace(state, step=state.step + 1, params=params, opt_state=opt_state), metrics
+    return dataclasses.replace(
+      state, step=state.step + 1, params=params, opt_state=opt_state
+    ), metrics
 
   return step
 
@@ -197,7 +213,8 @@ def _check_finite(state: TrainState) -> None:
   """Losses tell about the parameters before a step; this is about what is going to be saved."""
   if not _all_finite(state.params):
     raise UserError(
-      f'a parameter is no finite number after step {int(state.step)}: the last good checkpoint is kept; lower the'
+      f'a parameter is no finite number after step {int(state.step)}: the last good checkpoint is'
+      ' kept; lower the'
       ' learning rate in another workdir'
     )
 

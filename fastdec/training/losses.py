@@ -1,7 +1,7 @@
 """Training losses, and the accuracy of every head.
 
-Batches are packed (`models.transformer.Transformer.hidden`): several sentences a row, told apart by segment ids, 0 for
-padding. A loss is a mean over real target tokens, in nats.
+Batches are packed (`models.transformer.Transformer.hidden`): several sentences a row, told apart by
+segment ids, 0 for padding. A loss is a mean over real target tokens, in nats.
 """
 
 import functools
@@ -26,18 +26,22 @@ KEPT = 2**25  # logits of a training step, in numbers
 def cross_entropy(
   logits: Float[Array, 'b t v'], targets: Ids, mask: Bool[Array, 'b t'], smoothing: float
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Label-smoothed cross entropy as in T2T: 1 - smoothing on the target, the rest shared by the other v - 1 classes.
+  """Label-smoothed cross entropy as in T2T: 1 - smoothing on the target, the rest shared by the
+  other v - 1 classes.
 
   As in T2T, the entropy of the smoothed target is subtracted: a perfect prediction has loss 0.
 
   Returns:
-    The loss in nats per token, and 'loss', 'nll' (of the target, unsmoothed), 'accuracy' (of the argmax, 0..1), all
+    The loss in nats per token, and 'loss', 'nll' (of the target, unsmoothed), 'accuracy' (of the
+    argmax, 0..1), all
     means over `mask`, and 'tokens', the number of tokens in it. Without any token the means are 0.
   """
   return _means(_each(logits, targets, smoothing), mask, mask.sum())
 
 
-def _each(logits: Float[Array, 'b t v'], targets: Ids, smoothing: float) -> dict[str, Float[Array, 'b t']]:
+def _each(
+  logits: Float[Array, 'b t v'], targets: Ids, smoothing: float
+) -> dict[str, Float[Array, 'b t']]:
   """What `cross_entropy` takes the means of, at each place."""
   v = logits.shape[-1]
   low, high = smoothing / (v - 1), 1 - smoothing
@@ -56,7 +60,8 @@ def _means(
   tokens: Int[Array, ''],
   weight: Float[Array, 'b 1'] | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Sums over a mask, where rows may have a weight, divided by a number of tokens; and that number."""
+  """Sums over a mask, where rows may have a weight, divided by a number of tokens; and that
+  number."""
 
   def mean(x_bt):
     weighed_bt = x_bt if weight is None else x_bt * weight.astype(x_bt.dtype)
@@ -85,19 +90,23 @@ def head_loss(
   smoothing: float,
   keys: tuple[Array | None, Array | None] = (None, None),
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of the one head that predicts `offset` positions after p1's (Stern et al. 2018, section 6).
+  """The loss of the one head that predicts `offset` positions after p1's (Stern et al. 2018,
+  section 6).
 
   Args:
     model: the trunk, with parameters `params`.
-    heads: a module with `logits_at` and `offsets` (see `heads.blockwise`, `heads.medusa`), with parameters
-      `head_params`.
+    heads: a module with `logits_at` and `offsets` (see `heads.blockwise`, `heads.medusa`), with
+      parameters `head_params`.
     batch: packed sentences.
-    offset: 0 is p1 (the trunk itself where the heads leave it the identity), up to the last of `heads.offsets`.
+    offset: 0 is p1 (the trunk itself where the heads leave it the identity), up to the last of
+      `heads.offsets`.
     smoothing: see `cross_entropy`.
     keys: for the dropout of the trunk and of the head; None switches it off.
   """
   hidden_btd = model.hidden(params, batch, keys[0])
-  return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, keys[1])
+  return _on_hidden(
+    model, heads, params, head_params, batch, hidden_btd, offset, smoothing, keys[1]
+  )
 
 
 def all_heads_loss(
@@ -111,30 +120,41 @@ def all_heads_loss(
   keys: tuple[Array | None, Array],
   anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The mean of the losses of several heads, weighted by `shares` (offset -> weight; they sum to 1); see `head_loss`.
+  """The mean of the losses of several heads, weighted by `shares` (offset -> weight; they sum to
+  1); see `head_loss`.
 
-  The trunk runs once. Logits of more than `KEPT` words in all are computed again for the gradient: the memory is that
-  of one head. Metrics are the weighted means, 'tokens' those of the first head, and each head's own loss.
+  The trunk runs once. Logits of more than `KEPT` words in all are computed again for the gradient:
+  the memory is that of one head. Metrics are the weighted means, 'tokens' those of the first head,
+  and each head's own loss.
 
   Args:
-    anchors: a sample of places that stands for all: expectations of the losses and of their gradients are those of
-      all places. p1 learns at all places even so, as the trunk does without heads. None: all do.
+    anchors: a sample of places that stands for all: expectations of the losses and of their
+      gradients are those of all places. p1 learns at all places even so, as the trunk does without
+      heads. None: all do.
   """
   hidden_btd = model.hidden(params, batch, keys[0])
   each_key = jax.random.split(keys[1], len(shares))
 
   def one(offset_key: tuple[Array, Array], places: Anchors | None = anchors) -> Metrics:
     offset, key = offset_key
-    return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key, places)[1]
+    return _on_hidden(
+      model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key, places
+    )[1]
 
-  first = 1 if anchors is not None and 0 in shares else 0  # heads that learn at other places than the rest
+  # heads that learn at other places than the rest
+  first = 1 if anchors is not None and 0 in shares else 0
   offsets, weights = jnp.array(list(shares), jnp.int32), jnp.array(list(shares.values()))
   places = batch['target'] if anchors is None else anchors.place
   small = places.size * len(shares) * model.vocab_size <= KEPT
   found = jax.lax.map(one if small else jax.checkpoint(one), (offsets[first:], each_key[first:]))
   if first:
-    found = jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), one((offsets[0], each_key[0]), None), found)
-  metrics = {name: (found[name] * weights.astype(found[name].dtype)).sum() for name in ('loss', 'nll', 'accuracy')}
+    found = jax.tree.map(
+      lambda x, rest: jnp.concatenate([x[None], rest]), one((offsets[0], each_key[0]), None), found
+    )
+  metrics = {
+    name: (found[name] * weights.astype(found[name].dtype)).sum()
+    for name in ('loss', 'nll', 'accuracy')
+  }
   each = {f'loss_head_{offset + 1}': found['loss'][i] for i, offset in enumerate(shares)}
   return metrics['loss'], metrics | each | {'tokens': found['tokens'][0]}
 
@@ -151,10 +171,14 @@ def _on_hidden(
   key: Array | None,
   anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of one head on the trunk's hidden states, at all places or at a sample that stands for them."""
+  """The loss of one head on the trunk's hidden states, at all places or at a sample that stands for
+  them."""
   longest = heads.offsets[-1]
-  root_bt = jnp.asarray(batch['target'])  # at position t p1 predicts target t, which is then the root
-  before_bt = shifted(batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), longest)[0]
+  # at position t p1 predicts target t, which is then the root
+  root_bt = jnp.asarray(batch['target'])
+  before_bt = shifted(
+    batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), longest
+  )[0]
   targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, longest)
   tokens, weight = mask_bt.sum(), None
   if anchors is not None:
@@ -163,27 +187,33 @@ def _on_hidden(
     mask_bt, weight = mask_bt & anchors.is_real, anchors.weight[:, None]
   root = embedding_of(model)(params, root_bt) if heads.rooted else None
   project = functools.partial(model.unembed, params)
-  logits_btv = heads.logits_at(head_params, hidden, offset, project, key, root, before_bt if heads.markov else None)
+  logits_btv = heads.logits_at(
+    head_params, hidden, offset, project, key, root, before_bt if heads.markov else None
+  )
   return _means(_each(logits_btv, targets_bt, smoothing), mask_bt, tokens, weight)
 
 
 def shifted(
   targets: Ids, segments: Ids, offset: Int[Array, ''], longest: int
 ) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
-  """Targets moved left by `offset` (at most `longest`), and where they still belong to the same sentence.
+  """Targets moved left by `offset` (at most `longest`), and where they still belong to the same
+  sentence.
 
   targets   a b c d e 0       segments  1 1 1 2 2 0       offset 1
   shifted   b c d e 0 0       mask      1 1 0 1 0 0
   """
 
   def move(x_bt):
-    return jax.lax.dynamic_slice_in_dim(jnp.pad(x_bt, ((0, 0), (0, longest))), offset, x_bt.shape[1], axis=1)
+    return jax.lax.dynamic_slice_in_dim(
+      jnp.pad(x_bt, ((0, 0), (0, longest))), offset, x_bt.shape[1], axis=1
+    )
 
   return move(targets), (move(segments) == segments) & (segments != 0)
 
 
 def dev_loss(model: Any, params: Params, batches: Iterable[Batch]) -> dict[str, float]:
-  """'nll' in nats per token and 'accuracy' (0..1) of the model over `batches`, without dropout or smoothing."""
+  """'nll' in nats per token and 'accuracy' (0..1) of the model over `batches`, without dropout or
+  smoothing."""
   return _over_tokens(_dev_batch(model, params, batch) for batch in batches)
 
 
@@ -195,8 +225,11 @@ def _dev_batch(model: Any, params: Params, batch: Batch) -> Metrics:
 def head_accuracy(
   model: Any, heads: Any, params: Params, head_params: Params, batches: Iterable[Batch]
 ) -> tuple[float, ...]:
-  """Top-1 accuracy of p1 .. pk over `batches` (0..1): entry i is about the token i positions after p1's."""
-  found = jax.device_get([_heads_batch(model, heads, params, head_params, batch) for batch in batches])
+  """Top-1 accuracy of p1 .. pk over `batches` (0..1): entry i is about the token i positions after
+  p1's."""
+  found = jax.device_get(
+    [_heads_batch(model, heads, params, head_params, batch) for batch in batches]
+  )
 
   def accuracy(offset: int) -> float:
     of_head = [{name: values[offset] for name, values in metrics.items()} for metrics in found]
@@ -206,7 +239,9 @@ def head_accuracy(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _heads_batch(model: Any, heads: Any, params: Params, head_params: Params, batch: Batch) -> Metrics:
+def _heads_batch(
+  model: Any, heads: Any, params: Params, head_params: Params, batch: Batch
+) -> Metrics:
   """The metrics of p1 .. pk on a batch, one behind the other; the trunk runs once."""
   hidden_btd = model.hidden(params, batch)
 
@@ -218,8 +253,13 @@ def _heads_batch(model: Any, heads: Any, params: Params, head_params: Params, ba
 
 def _over_tokens(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   """Means over all tokens from the means of every batch."""
-  rows = [{name: float(value) for name, value in metrics.items()} for metrics in jax.device_get(list(batches))]
+  rows = [
+    {name: float(value) for name, value in metrics.items()}
+    for metrics in jax.device_get(list(batches))
+  ]
   tokens = sum(row['tokens'] for row in rows)
   if not tokens:
     raise UserError('there are no sentences to evaluate on: give a dev set that is not empty')
-  return {name: sum(row[name] * row['tokens'] for row in rows) / tokens for name in ('nll', 'accuracy')}
+  return {
+    name: sum(row[name] * row['tokens'] for row in rows) / tokens for name in ('nll', 'accuracy')
+  }

@@ -1,4 +1,5 @@
-"""Adam: the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017), or a decay to zero."""
+"""Adam: the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017), or a decay to
+zero."""
 
 import dataclasses
 import re
@@ -13,7 +14,8 @@ from fastdec.training.weight_norm import weight_normalised
 with extras.explained():
   import optax
 
-NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')  # paths of what weight normalisation is for
+# paths of what weight normalisation is for
+NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,14 +24,18 @@ class OptimizerConfig:
 
   Attributes:
     d_model: width of the trunk; the rate of 'rsqrt' and 'noam' falls with its square root.
-    schedule: 'rsqrt' or 'noam', which never end; 'linear' or 'cosine', which fall to 0 after `steps`.
-    constant: T2T's learning_rate_constant (rsqrt) or learning_rate (noam); the peak rate (linear, cosine).
+    schedule: 'rsqrt' or 'noam', which never end; 'linear' or 'cosine', which fall to 0 after
+      `steps`.
+    constant: T2T's learning_rate_constant (rsqrt) or learning_rate (noam); the peak rate (linear,
+      cosine).
     warmup: steps.
     steps: of the whole run; only 'linear' and 'cosine' ask for it.
     b1, b2, epsilon: Adam's.
-    clip: gradients longer than this are shortened to it (their norm over all parameters); 0: none is.
+    clip: gradients longer than this are shortened to it (their norm over all parameters); 0: none
+      is.
     heads_rate: heads that train together with the model learn at this many times its rate.
-    weight_norm: the model's kernels, those of heads excepted, are trained as directions and lengths.
+    weight_norm: the model's kernels, those of heads excepted, are trained as directions and
+      lengths.
   """
 
   d_model: int
@@ -46,7 +52,9 @@ class OptimizerConfig:
 
   def __post_init__(self) -> None:
     if self.schedule not in SCHEDULES:
-      raise UserError(f'schedule={self.schedule!r} is unknown: choose one of {", ".join(SCHEDULES)}')
+      raise UserError(
+        f'schedule={self.schedule!r} is unknown: choose one of {", ".join(SCHEDULES)}'
+      )
     if not 0 <= self.b2 < 1:
       raise UserError(f'b2={self.b2} is not possible: give a number from 0 to below 1')
     if self.heads_rate <= 0:
@@ -54,10 +62,13 @@ class OptimizerConfig:
     if self.warmup < 1:
       raise UserError(f'warmup={self.warmup} is not possible: give at least 1 step')
     if self.clip < 0:
-      raise UserError(f'clip={self.clip} is not possible: give 0 for no clipping, or a norm above 0')
+      raise UserError(
+        f'clip={self.clip} is not possible: give 0 for no clipping, or a norm above 0'
+      )
     if self.schedule in ENDING and self.steps <= self.warmup:
       raise UserError(
-        f'schedule={self.schedule} falls to 0 between warmup={self.warmup} and steps={self.steps}: give more steps'
+        f'schedule={self.schedule} falls to 0 between warmup={self.warmup} and steps={self.steps}:'
+        ' give more steps'
       )
 
   @property
@@ -82,12 +93,17 @@ class OptimizerConfig:
 
 
 def _rsqrt(config: OptimizerConfig) -> optax.Schedule:
-  """constant * linear_warmup * rsqrt_decay * rsqrt_hidden_size; update 0 has rate 0, as T2T's global step 0."""
+  """constant * linear_warmup * rsqrt_decay * rsqrt_hidden_size; update 0 has rate 0, as T2T's
+  global step 0."""
   scale = config.constant * config.d_model**-0.5
 
   def rate(step: ArrayLike) -> Array:
     n = jnp.asarray(step)
-    return scale * jnp.minimum(1.0, n / config.warmup) * jnp.maximum(n, config.warmup).astype(float) ** -0.5
+    return (
+      scale
+      * jnp.minimum(1.0, n / config.warmup)
+      * jnp.maximum(n, config.warmup).astype(float) ** -0.5
+    )
 
   return rate
 
@@ -104,7 +120,8 @@ def _noam(config: OptimizerConfig) -> optax.Schedule:
 
 
 def _linear(config: OptimizerConfig) -> optax.Schedule:
-  """Up to the peak in `warmup` updates, the first of which has rate 0; down to 0 after `steps` updates."""
+  """Up to the peak in `warmup` updates, the first of which has rate 0; down to 0 after `steps`
+  updates."""
   up = optax.linear_schedule(0.0, config.constant, config.warmup)
   down = optax.linear_schedule(config.constant, 0.0, config.steps - config.warmup)
   return optax.join_schedules([up, down], [config.warmup])

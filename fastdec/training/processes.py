@@ -1,7 +1,9 @@
-"""Several processes that train together (`jax.distributed`): how they meet, who writes, and what they agree on.
+"""Several processes that train together (`jax.distributed`): how they meet, who writes, and what
+they agree on.
 
-All of them run the same program. Whatever decides what is computed next must be the same in each, or they wait for each
-other for ever: parameters and losses are; clocks and files are asked in one of them, the first, for all.
+All of them run the same program. Whatever decides what is computed next must be the same in each,
+or they wait for each other for ever: parameters and losses are; clocks and files are asked in one
+of them, the first, for all.
 """
 
 import jax
@@ -23,14 +25,23 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     UserError: no such process, or they did not all come.
   """
   if not 0 <= process < processes:
-    raise UserError(f'process={process} of processes={processes} is not possible: give 0 to {processes - 1}')
+    raise UserError(
+      f'process={process} of processes={processes} is not possible: give 0 to {processes - 1}'
+    )
   host, _, port = coordinator.rpartition(':')
   if not host or not port.isdecimal():
-    raise UserError(f'coordinator={coordinator!r} is no address: give host:port of process 0, such as localhost:7001')
+    raise UserError(
+      f'coordinator={coordinator!r} is no address: give host:port of process 0, such'
+      ' as localhost:7001'
+    )
   try:
-    jax.distributed.initialize(coordinator, processes, process, cluster_detection_method='deactivate')
+    jax.distributed.initialize(
+      coordinator, processes, process, cluster_detection_method='deactivate'
+    )
   except RuntimeError as error:
-    raise UserError(f'{processes} processes did not meet at {coordinator} ({error}): start them all') from None
+    raise UserError(
+      f'{processes} processes did not meet at {coordinator} ({error}): start them all'
+    ) from None
 
 
 def is_first() -> bool:
@@ -45,7 +56,11 @@ def agreed(answer: bool) -> bool:
 
 def everywhere(fact: bool) -> bool:
   """Whether it holds in all processes."""
-  return fact if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(fact)).all())
+  return (
+    fact
+    if jax.process_count() == 1
+    else bool(multihost_utils.process_allgather(np.array(fact)).all())
+  )
 
 
 def wait(place: str) -> None:

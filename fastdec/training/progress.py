@@ -1,4 +1,5 @@
-"""What a training run shows: a progress bar (or plain lines where stdout is no terminal), and TensorBoard's numbers."""
+"""What a training run shows: a progress bar (or plain lines where stdout is no terminal), and
+TensorBoard's numbers."""
 
 import datetime
 import os
@@ -32,17 +33,28 @@ class Progress:
     self.step, self.steps = step, steps
     self._since = time.monotonic()
     self._window: list[Metrics] = []
-    self._writer = SummaryWriter(str(Path(workdir) / 'tb'), purge_step=step + 1, write_to_disk=is_first())
+    self._writer = SummaryWriter(
+      str(Path(workdir) / 'tb'), purge_step=step + 1, write_to_disk=is_first()
+    )
     self._console = Console(highlight=False, soft_wrap=True, quiet=not is_first())
-    columns = ('step', bars.MofNCompleteColumn(), bars.BarColumn(), bars.TextColumn('{task.description}'))
-    self._bar = bars.Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+    columns = (
+      'step',
+      bars.MofNCompleteColumn(),
+      bars.BarColumn(),
+      bars.TextColumn('{task.description}'),
+    )
+    self._bar = bars.Progress(
+      *columns, console=self._console, disable=not self._console.is_terminal
+    )
     self._task = self._bar.add_task('compiling', total=steps, completed=step)
 
   def __enter__(self) -> 'Progress':
     self._bar.start()
     return self
 
-  def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+  def __exit__(
+    self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
     self._bar.stop()
     self._writer.close()
 
@@ -60,7 +72,9 @@ class Progress:
     Raises:
       UserError: a loss or a gradient was no finite number.
     """
-    rows = [{name: value.item() for name, value in row.items()} for row in jax.device_get(self._window)]
+    rows = [
+      {name: value.item() for name, value in row.items()} for row in jax.device_get(self._window)
+    ]
     if not rows:
       return
     self._check_finite(rows)
@@ -92,8 +106,10 @@ class Progress:
       for name in ('loss', 'gradient_norm'):
         if not np.isfinite(row[name]):
           raise UserError(
-            f'{name} became {row[name]} at step {self.step - len(rows) + back + 1}, at learning rate'
-            f' {row["learning_rate"]:.2g}: the last good checkpoint is kept; lower the rate or lengthen the warm-up'
+            f'{name} became {row[name]} at step {self.step - len(rows) + back + 1}, at learning'
+            ' rate'
+            f' {row["learning_rate"]:.2g}: the last good checkpoint is kept; lower the rate or'
+            ' lengthen the warm-up'
             ' in another workdir'
           )
 

@@ -1,7 +1,8 @@
 """What a training run carries from step to step, and the three things it can train.
 
-A `Task` says what is trained: the base model, prediction heads on a frozen trunk, or heads and trunk together
-(Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task starts with a fresh optimizer.
+A `Task` says what is trained: the base model, prediction heads on a frozen trunk, or heads and
+trunk together (Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task
+starts with a fresh optimizer.
 """
 
 import dataclasses
@@ -36,7 +37,9 @@ class TrainState:
   key: Key[Array, '']
 
   @classmethod
-  def create(cls, task: 'Task', optimizer: optax.GradientTransformation, key: Key[Array, '']) -> 'TrainState':
+  def create(
+    cls, task: 'Task', optimizer: optax.GradientTransformation, key: Key[Array, '']
+  ) -> 'TrainState':
     """The state before the first step."""
     init_key, key = jax.random.split(key)
     params = task.init(init_key)
@@ -49,7 +52,8 @@ class Task:
 
   Attributes:
     init: key -> the parameters to train.
-    loss: (parameters, frozen parameters, batch, key) -> (loss, metrics); see `losses.cross_entropy`.
+    loss: (parameters, frozen parameters, batch, key) -> (loss, metrics); see
+      `losses.cross_entropy`.
     frozen: parameters that the loss reads and nothing changes.
   """
 
@@ -76,23 +80,28 @@ def frozen_heads_task(
 ) -> Task:
   """Trains heads on the parameters `trunk`, which stay as they are. Parameters: the heads'.
 
-  The trunk runs without dropout: it is not trained, and the heads see the hidden states that decoding will show them.
+  The trunk runs without dropout: it is not trained, and the heads see the hidden states that
+  decoding will show them.
 
   Args:
     model: the trunk.
     heads: a module with `init`, `logits_at` and `offsets` (see `heads.blockwise`, `heads.medusa`).
     trunk: its parameters.
     smoothing: of the labels.
-    draw: 'one' head a minibatch, drawn at random (section 6: an unbiased estimate of the mean of the heads' losses at
-      the price of one), or 'all' (the mean itself; the trunk runs once).
-    decay: each later head counts `decay` times as much as the one before (1: all equally, as in the paper).
+    draw: 'one' head a minibatch, drawn at random (section 6: an unbiased estimate of the mean of
+      the heads' losses at the price of one), or 'all' (the mean itself; the trunk runs once).
+    decay: each later head counts `decay` times as much as the one before (1: all equally, as in the
+      paper).
     start: what the heads begin at (None: fresh).
-    anchors: places of each row of a batch that all heads at once are learnt at, drawn anew in each step: an unbiased
-      estimate, at a share of the price (0: all places). p1 is learnt at all places even so.
+    anchors: places of each row of a batch that all heads at once are learnt at, drawn anew in each
+      step: an unbiased estimate, at a share of the price (0: all places). p1 is learnt at all
+      places even so.
   """
   shares, loss_of = _shares(heads.offsets, 0.0, decay), _loss_of(draw, anchors)
 
-  def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
+  def loss(
+    params: Params, frozen: Params, batch: Batch, key: Array
+  ) -> tuple[Float[Array, ''], Metrics]:
     draw_key, key = jax.random.split(key)
     return loss_of(model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
 
@@ -110,21 +119,31 @@ def finetuned_heads_task(
   decay: float = 1.0,
   anchors: int = 0,
 ) -> Task:
-  """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ..., 'heads': ...}.
+  """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ...,
+  'heads': ...}.
 
-  The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the frozen trunk first:
-  fresh ones are noise, and what they send back drives the trunk away from what it knows before they have learnt.
-  p1's loss counts too, also where p1 is the identity: it keeps the trunk a good model. Its weight is `p1_share` (0:
-  that of head 2, as in the paper); `draw`, `decay` and `anchors` are as in `frozen_heads_task`.
+  The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the
+  frozen trunk first: fresh ones are noise, and what they send back drives the trunk away from what
+  it knows before they have learnt. p1's loss counts too, also where p1 is the identity: it keeps
+  the trunk a good model. Its weight is `p1_share` (0: that of head 2, as in the paper); `draw`,
+  `decay` and `anchors` are as in `frozen_heads_task`.
   """
   shares, loss_of = _shares(range(heads.offsets[-1] + 1), p1_share, decay), _loss_of(draw, anchors)
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
     head_params = params['heads']
-    return loss_of(model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys))
+    return loss_of(
+      model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys)
+    )
 
-  return Task(lambda key: {'model': copied(trunk), 'heads': heads.init(key) if start is None else copied(start)}, loss)
+  return Task(
+    lambda key: {
+      'model': copied(trunk),
+      'heads': heads.init(key) if start is None else copied(start),
+    },
+    loss,
+  )
 
 
 def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
@@ -132,7 +151,10 @@ def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, 
   raw = {offset: decay ** max(offset - 1, 0) for offset in offsets}
   first = p1_share if p1_share and 0 in raw else 0.0
   rest = sum(value for offset, value in raw.items() if not (first and offset == 0))
-  return {offset: first if first and offset == 0 else (1 - first) * value / rest for offset, value in raw.items()}
+  return {
+    offset: first if first and offset == 0 else (1 - first) * value / rest
+    for offset, value in raw.items()
+  }
 
 
 def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], Metrics]]:
@@ -140,7 +162,10 @@ def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], M
   if draw == 'all':
     return functools.partial(_all_heads, count=anchors)
   if anchors:
-    raise UserError(f'anchors={anchors} with draw={draw} is not possible: one head learns at all places, give draw=all')
+    raise UserError(
+      f'anchors={anchors} with draw={draw} is not possible: one head learns at all'
+      ' places, give draw=all'
+    )
   return _one_head
 
 
@@ -156,7 +181,9 @@ def _one_head(
   keys: tuple[Array | None, Array],
 ) -> tuple[Float[Array, ''], Metrics]:
   """The loss of one head, drawn as often as its share says."""
-  offset = jax.random.choice(draw_key, jnp.array(list(shares), jnp.int32), p=jnp.array(list(shares.values())))
+  offset = jax.random.choice(
+    draw_key, jnp.array(list(shares), jnp.int32), p=jnp.array(list(shares.values()))
+  )
   loss, metrics = head_loss(model, heads, params, head_params, batch, offset, smoothing, keys)
   return loss, metrics | {'head': offset + 1}  # counted as in the paper: head 1 is p1
 

@@ -1,8 +1,10 @@
-"""Weight normalisation (Salimans and Kingma 2016) as an optimizer: it moves directions and lengths, the model sees w.
+"""Weight normalisation (Salimans and Kingma 2016) as an optimizer: it moves directions and lengths,
+the model sees w.
 
-Each output's row of a kernel is w = g v / |v|. The inner optimizer's parameters are v and g; gradients come to it by
-the chain rule, and what goes back to the model is the new w less the old one. So models, caches and checkpoints of
-models know nothing of it, and decoding multiplies by w as it is. A training starts with v = w, g = |w|.
+Each output's row of a kernel is w = g v / |v|. The inner optimizer's parameters are v and g;
+gradients come to it by the chain rule, and what goes back to the model is the new w less the old
+one. So models, caches and checkpoints of models know nothing of it, and decoding multiplies by w as
+it is. A training starts with v = w, g = |w|.
 """
 
 from collections.abc import Callable
@@ -24,14 +26,16 @@ Parts = dict[str, Flat]  # 'direction' and 'length' of normalised kernels, 'plai
 
 class WeightNormState(NamedTuple):
   direction: Flat  # v [*outputs, inputs]
-  length: Flat  # g [*outputs], by '<path>/length': tables of shardings (`fastdec.sharding`) are for kernels
+  # g [*outputs], by '<path>/length': tables of shardings (`fastdec.sharding`) are for kernels
+  length: Flat
   inner: Any
 
 
 def weight_normalised(
   inner: optax.GradientTransformation, is_normalised: Callable[[str], bool]
 ) -> optax.GradientTransformation:
-  """`inner` over the directions and lengths of kernels [*outputs, inputs], and over all other parameters as they are.
+  """`inner` over the directions and lengths of kernels [*outputs, inputs], and over all other
+  parameters as they are.
 
   Args:
     inner: any optimizer; clipping within it sees the gradients of directions and lengths.
@@ -45,7 +49,9 @@ def weight_normalised(
   def init(params: Any) -> WeightNormState:
     flat = _flat(params)
     direction = {name: jnp.array(value) for name, value in flat.items() if is_normalised(name)}
-    length = {f'{name}/length': jnp.linalg.norm(value, axis=-1) for name, value in direction.items()}
+    length = {
+      f'{name}/length': jnp.linalg.norm(value, axis=-1) for name, value in direction.items()
+    }
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, WeightNormState]:
@@ -56,7 +62,9 @@ def weight_normalised(
     steps: Any
     steps, inner_state = inner.update(of_parts, state.inner, parts)
     parts = optax.apply_updates(parts, steps)
-    moved = {name: new - flat[name] for name, new in _kernels(parts['direction'], parts['length']).items()}
+    moved = {
+      name: new - flat[name] for name, new in _kernels(parts['direction'], parts['length']).items()
+    }
     both = steps['plain'] | moved
     return (
       jax.tree.unflatten(jax.tree.structure(params), [both[name] for name in flat]),

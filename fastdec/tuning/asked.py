@@ -1,4 +1,5 @@
-"""What is asked of `tune`, checked: the promise, the candidates that can keep it, and what else has to be possible."""
+"""What is asked of `tune`, checked: the promise, the candidates that can keep it, and what else has
+to be possible."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -35,7 +36,10 @@ def check_types(model: Model, dtype: str | None, types: Mapping[str, Any]) -> No
     raise UserError(f'the type {dtype} is given twice: leave it out of types')
   for name, (other, _, _) in types.items():
     if (type(other), other.vocab_size) != (type(model), model.vocab_size):
-      raise UserError(f'what is given as the type {name} is another model: load the same folder with dtype={name!r}')
+      raise UserError(
+        f'what is given as the type {name} is another model: load the same folder'
+        f' with dtype={name!r}'
+      )
 
 
 def promised(plain: Any, promise: Any) -> tuple[Any, Promise]:
@@ -47,7 +51,9 @@ def promised(plain: Any, promise: Any) -> tuple[Any, Promise]:
   if plain is None:
     plain = Sample() if promise == 'law' else Greedy()
   if not isinstance(plain, Greedy | Sample):
-    raise UserError(f'plain={type(plain).__name__} is not one token a call: give fd.Greedy() or fd.Sample(...)')
+    raise UserError(
+      f'plain={type(plain).__name__} is not one token a call: give fd.Greedy() or fd.Sample(...)'
+    )
   if isinstance(plain, Sample) and promise == 'exact':
     raise UserError("what is sampled is never exact: give promise='law', or plain=fd.Greedy()")
   if isinstance(plain, Greedy) and promise == 'law':
@@ -63,9 +69,15 @@ def named(strategies: Any, plain: Any, name: str) -> dict[str, Any]:
   for other, strategy in strategies.items():
     check_strategy(strategy)
     if not isinstance(strategy, LoopStrategy):
-      raise UserError(f'{other} is a {type(strategy).__name__}, which ranks whole outputs: leave it out, tune cannot')
+      raise UserError(
+        f'{other} is a {type(strategy).__name__}, which ranks whole outputs: leave it'
+        ' out, tune cannot'
+      )
     if other == name and type(strategy) is not type(plain):
-      raise UserError(f'{name} is the name of one token a call, and {type(strategy).__name__} has it: give it another')
+      raise UserError(
+        f'{name} is the name of one token a call, and {type(strategy).__name__} has'
+        ' it: give it another'
+      )
     if not (isinstance(strategy, Greedy) and isinstance(plain, Greedy)):
       found.setdefault(other, strategy)
   return found
@@ -81,7 +93,9 @@ def breaks(strategy: LoopStrategy, plain: Any, promise: Promise) -> str:
   if kept != 'law':
     return f'not in law: its rule is {_in_words(kept)}'
   return (
-    '' if _law(strategy.effective_rule) == _law(plain.rule) else 'samples at other settings than the plain strategy'
+    ''
+    if _law(strategy.effective_rule) == _law(plain.rule)
+    else 'samples at other settings than the plain strategy'
   )
 
 
@@ -90,7 +104,8 @@ def _in_words(kept: Promise) -> str:
 
 
 def _law(rule: Any) -> tuple[float, ...]:
-  """Temperature, top-k and top-p of a rule that samples; nothing for another, which equals nothing."""
+  """Temperature, top-k and top-p of a rule that samples; nothing for another, which equals
+  nothing."""
   sampling = rule.sampling if isinstance(rule, Warped) else rule
   if not isinstance(sampling, Sampling):
     return ()

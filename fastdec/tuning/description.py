@@ -1,4 +1,5 @@
-"""Strategies as JSON: a kind and its settings, without the heads or the draft, whose folder is named beside.
+"""Strategies as JSON: a kind and its settings, without the heads or the draft, whose folder is
+named beside.
 
 {"kind": "Blockwise", "k": 4, "rule": {"kind": "TopN", "n": 2}}
 """
@@ -46,7 +47,9 @@ def describe(strategy: Any) -> dict[str, Any]:
     UserError: it is of a kind that is not ours, or has a rule that is not.
   """
   if type(strategy) not in STRATEGIES:
-    raise UserError(f'{type(strategy).__name__} cannot be saved: of strategies, {_names(STRATEGIES)}')
+    raise UserError(
+      f'{type(strategy).__name__} cannot be saved: of strategies, {_names(STRATEGIES)}'
+    )
   for name, what in (('pool', 'a pool, which is'), ('weights', 'weights of its own, which are')):
     if getattr(strategy, name, None) is not None:
       kind = type(strategy).__name__
@@ -70,7 +73,8 @@ def build(description: Any, part: Any = None) -> Any:
 
 
 def part_kind(description: Any) -> str | None:
-  """What a described strategy needs beside its settings: 'heads', 'draft' (a draft network), 'model', or nothing."""
+  """What a described strategy needs beside its settings: 'heads', 'draft' (a draft network),
+  'model', or nothing."""
   kind, _ = _kind(description, STRATEGIES)
   return PARTS[kind.__name__][1] if kind.__name__ in PARTS else None
 
@@ -117,7 +121,8 @@ def _kind(description: Any, kinds: tuple[type, ...]) -> tuple[type, dict[str, An
   if not isinstance(named, str) or named not in by_name:
     raise UserError(f'{shown(named)} is no kind that is saved: {known(by_name)}')
   settings = {name: value for name, value in description.items() if name != 'kind'}
-  fields = {field.name for field in dataclasses.fields(by_name[named]) if field.init}  # pyright: ignore
+  # pyright: ignore
+  fields = {field.name for field in dataclasses.fields(by_name[named]) if field.init}
   if unknown := sorted(settings.keys() - (fields - {_part_field(named)})):
     raise UserError(f'{named} has no setting {unknown[0]!r}: {known(sorted(fields))}')
   if settings.get('rule') is not None:

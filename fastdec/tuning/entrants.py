@@ -1,7 +1,9 @@
-"""Candidates that take part in a race: strategies that decode batches of prompts, and what came of them.
+"""Candidates that take part in a race: strategies that decode batches of prompts, and what came of
+them.
 
-All decode the same batches, each in parts of as many rows as it is about. A model in another type of numbers is another
-model: so a candidate's texts are compared with those of one token a call in its own type.
+All decode the same batches, each in parts of as many rows as it is about. A model in another type
+of numbers is another model: so a candidate's texts are compared with those of one token a call in
+its own type.
 """
 
 import dataclasses
@@ -56,19 +58,28 @@ class Entrant:
     outs = [self._decode(part) for part in self.batches[number]]
     tokens = sum(int(np.asarray(out.lengths).sum()) for out in outs)
     if number not in self.texts:
-      self.texts[number] = jax.tree.map(lambda *parts: np.concatenate(parts), *(out.checked() for out in outs))
+      self.texts[number] = jax.tree.map(
+        lambda *parts: np.concatenate(parts), *(out.checked() for out in outs)
+      )
       self.steps[number] = sum(int(np.max(out.calls)) for out in outs)
     return tokens
 
   def _decode(self, part: Batch) -> Decoded:
     model, params = self.target
-    return decode(model, params, part.inputs, self.strategy, part.lengths, max_len=self.max_len, key=part.keys)
+    return decode(
+      model, params, part.inputs, self.strategy, part.lengths, max_len=self.max_len, key=part.keys
+    )
 
 
 def compiled(
-  entrants: Mapping[str, Entrant], until: float, said: Callable[[str], None], clock: Callable[[], float], least: int = 0
+  entrants: Mapping[str, Entrant],
+  until: float,
+  said: Callable[[str], None],
+  clock: Callable[[], float],
+  least: int = 0,
 ) -> list[str]:
-  """Compiles candidates in their order until the clock says so much, but so many at least. Returns their names.
+  """Compiles candidates in their order until the clock says so much, but so many at least. Returns
+  their names.
 
   Raises:
     UserError: a candidate cannot decode the prompts; it is named.
@@ -97,7 +108,8 @@ def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figure
   called = sum(int(np.sum(out.calls)) for out in texts.values())
   seconds = race.seconds_per_batch(name, name)
   ratio = race.ratio(name, race.plain)
-  speed = race.tokens_per_second(race.plain) * ratio.value  # of all batches, also for those that saw some
+  # of all batches, also for those that saw some
+  speed = race.tokens_per_second(race.plain) * ratio.value
   is_other = entrant.dtype != entrants[race.plain].dtype
   rounds = len(race.seconds[name])
   return Figures(
@@ -121,33 +133,55 @@ def figures_of(name: str, entrants: Mapping[str, Entrant], race: Race) -> Figure
 
 
 def _same(one: Entrant, plain: Entrant) -> float | None:
-  """The share of texts that are those of one token a call; None where tokens are drawn, or both wrote none."""
+  """The share of texts that are those of one token a call; None where tokens are drawn, or both
+  wrote none."""
   both = one.texts.keys() & plain.texts.keys()
   if not both or not isinstance(plain.strategy, Greedy):
     return None
-  rows = [(np.asarray(one.texts[i].tokens) == np.asarray(plain.texts[i].tokens)).all(1) for i in both]
+  rows = [
+    (np.asarray(one.texts[i].tokens) == np.asarray(plain.texts[i].tokens)).all(1) for i in both
+  ]
   return float(np.concatenate(rows).mean())
 
 
 def predictions(
-  entrants: Mapping[str, Entrant], plain: str, race: Race, nodes: Mapping[str, int], wide: Mapping[int, float]
+  entrants: Mapping[str, Entrant],
+  plain: str,
+  race: Race,
+  nodes: Mapping[str, int],
+  wide: Mapping[int, float],
 ) -> dict[str, float]:
   """How many times as fast as one token a call candidates should be (`prediction.predicted`).
 
   Args:
-    entrants: those of one type and one number of rows that keep the promise, whether they were in the race or not.
+    entrants: those of one type and one number of rows that keep the promise, whether they were in
+      the race or not.
     plain: the name of one token a call among them, which was in the race.
     nodes: of each one's calls.
     wide: seconds of a call of the target, by its nodes.
   """
-  members = {name: member for name, one in entrants.items() if (member := member_of(one.strategy)) is not None}
-  together = {name: race.seconds[name].keys() & race.seconds[plain].keys() for name in members if name in race.seconds}
-  ran = {name: _shown(name, plain, members[name], entrants, race) for name, rounds in together.items() if rounds}
+  members = {
+    name: member
+    for name, one in entrants.items()
+    if (member := member_of(one.strategy)) is not None
+  }
+  together = {
+    name: race.seconds[name].keys() & race.seconds[plain].keys()
+    for name in members
+    if name in race.seconds
+  }
+  ran = {
+    name: _shown(name, plain, members[name], entrants, race)
+    for name, rounds in together.items()
+    if rounds
+  }
   stepwise = frozenset(name for name in members if isinstance(entrants[name].strategy, STEPWISE))
   return predicted(members, ran, nodes, wide, stepwise)
 
 
-def _shown(name: str, plain: str, member: Member, entrants: Mapping[str, Entrant], race: Race) -> Ran:
+def _shown(
+  name: str, plain: str, member: Member, entrants: Mapping[str, Entrant], race: Race
+) -> Ran:
   """What a candidate has shown, beside one token a call on the same batches."""
   rounds = race.seconds[name].keys() & race.seconds[plain].keys()
   batches = sorted({number % race.batches for number in rounds})

@@ -41,7 +41,8 @@ def processor() -> str:
 
 
 def computes_bfloat16() -> bool:
-  """Whether there are units for products in bfloat16: on accelerators, and on CPUs whose flags name them."""
+  """Whether there are units for products in bfloat16: on accelerators, and on CPUs whose flags name
+  them."""
   if jax.default_backend() != 'cpu':
     return True
   try:

@@ -1,13 +1,15 @@
-"""What a configuration would take that was not run: from what calls cost by their rows, and acceptance counted once.
+"""What a configuration would take that was not run: from what calls cost by their rows, and
+acceptance counted once.
 
   time of a text = prompt + calls * (call of the target on n nodes + draft)
 
-The target's calls are timed by themselves for a few n, and the prompt's share is what they leave of plain decoding.
-Strategies with one drafter that differ in one size alone are a family. Of a chain, the longest that ran shows how often
-each place is accepted where those before it are, and so how many tokens any shorter one writes a call; of trees, tokens
-a call are taken to grow with the logarithm of their nodes between the smallest and the largest. What is left of the
-time of those two is their draft, and in between it is a straight line. So predicted are those between, whether they ran
-or not.
+The target's calls are timed by themselves for a few n, and the prompt's share is what they leave of
+plain decoding. Strategies with one drafter that differ in one size alone are a family. Of a chain,
+the longest that ran shows how often each place is accepted where those before it are, and so how
+many tokens any shorter one writes a call; of trees, tokens a call are taken to grow with the
+logarithm of their nodes between the smallest and the largest. What is left of the time of those two
+is their draft, and in between it is a straight line. So predicted are those between, whether they
+ran or not.
 """
 
 import dataclasses
@@ -76,7 +78,9 @@ def member_of(strategy: Any) -> Member | None:
       return chain(gamma, draft, _marks(params))
     case Eagle(width=1, depth=depth, draft=Bound(module=draft, params=params)):
       return chain(depth, draft, _marks(params))
-    case Eagle(width=width, depth=depth, nodes=int(nodes), draft=Bound(module=draft, params=params)):
+    case Eagle(
+      width=width, depth=depth, nodes=int(nodes), draft=Bound(module=draft, params=params)
+    ):
       return tree(nodes, draft, _marks(params), width, depth)
     case BlockDraft(choices=None, k=int(k), draft=Bound(module=draft, params=params)):
       return chain(k - 1, draft, _marks(params))
@@ -88,8 +92,9 @@ def member_of(strategy: Any) -> Member | None:
 
 
 def _marks(params: Any) -> Hashable:
-  """What tells two drafters of one kind and size apart: how many words they guess among (`fd.shortlist`), and a few of
-  their numbers, those that they keep where later heads are cut away."""
+  """What tells two drafters of one kind and size apart: how many words they guess among
+  (`fd.shortlist`), and a few of their numbers, those that they keep where later heads are cut
+  away."""
   leaves = jax.tree.leaves(params)
   if not leaves:
     return None
@@ -104,8 +109,8 @@ def predicted(
   wide: Mapping[int, float],
   stepwise: frozenset[str] = frozenset(),
 ) -> dict[str, float]:
-  """How many times as fast as plain decoding each of these strategies should be; without those that the prediction
-  rests on.
+  """How many times as fast as plain decoding each of these strategies should be; without those that
+  the prediction rests on.
 
   Args:
     members: by name, those to predict and those to predict from.
@@ -147,7 +152,9 @@ def tokens_of_chain(accepted: Sequence[float], size: int) -> float:
   return 1.0 + sum(math.prod(shares[: place + 1]) for place in range(len(shares)))
 
 
-def _tokens(members: Mapping[str, Member], ran: Mapping[str, Ran], name: str, least: str, most: str) -> float | None:
+def _tokens(
+  members: Mapping[str, Member], ran: Mapping[str, Ran], name: str, least: str, most: str
+) -> float | None:
   """Tokens a call; None where what ran says nothing about this size."""
   size, longest = members[name].size, members[most].size
   if size > longest:
@@ -157,7 +164,9 @@ def _tokens(members: Mapping[str, Member], ran: Mapping[str, Ran], name: str, le
   if size < members[least].size or least == most:
     return None
   share = _between(math.log(size), math.log(members[least].size), math.log(longest))
-  return ran[least].tokens_per_call + share * (ran[most].tokens_per_call - ran[least].tokens_per_call)
+  return ran[least].tokens_per_call + share * (
+    ran[most].tokens_per_call - ran[least].tokens_per_call
+  )
 
 
 def _draft(one: Ran, nodes: int, wide: Mapping[int, float]) -> float:

@@ -32,7 +32,8 @@ class Batch:
 
 
 def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
-  """Whole batches of different prompts, in a random order that is always the same; arguments as of `tune`."""
+  """Whole batches of different prompts, in a random order that is always the same; arguments as of
+  `tune`."""
   is_text = model.start_id is None or model.fixed_length is None
   given = rows_of('inputs', inputs, source_words(model)) if is_text else np.asarray(inputs)
   prompts = list({one.tobytes(): one for one in given}.values())
@@ -48,7 +49,9 @@ def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   for chosen in np.resize(order, (whole, rows))[:MOST]:
     among = [prompts[i] for i in chosen]
     lengths = np.array([len(one) for one in among], np.int32) if model.start_id is None else None
-    found.append(Batch(_padded(among, longest, model.pad_id), lengths, None if keys is None else keys[chosen]))
+    found.append(
+      Batch(_padded(among, longest, model.pad_id), lengths, None if keys is None else keys[chosen])
+    )
   return found
 
 

@@ -7,9 +7,10 @@
   round 4, batch 4    A B C D       now D is slower than the fastest beyond its interval, and leaves
   round 5, batch 0    C A B
 
-What is compared is the ratio of two candidates' tokens per second. A candidate's time for a batch is the median of its
-visits there, so that a moment in which the machine was busy does not count; the interval holds 95 % of 1000 samples
-that draw the batches anew (a bootstrap), so that it is as wide as texts differ. Nothing here knows what a candidate is.
+What is compared is the ratio of two candidates' tokens per second. A candidate's time for a batch
+is the median of its visits there, so that a moment in which the machine was busy does not count;
+the interval holds 95 % of 1000 samples that draw the batches anew (a bootstrap), so that it is as
+wide as texts differ. Nothing here knows what a candidate is.
 """
 
 import dataclasses
@@ -19,7 +20,9 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from jaxtyping import Float
 
-LEAST = 5  # batches before anyone is dropped or wins: to be ahead on all of fewer by chance is likelier than 5 %
+# batches before anyone is dropped or wins: to be ahead on all of fewer by chance is likelier than 5
+# %
+LEAST = 5
 VISITS = 10  # of each batch, after which more rounds would tell nothing new
 SAMPLES = 1000
 
@@ -57,11 +60,16 @@ class Race:
       self.seconds[name], self.tokens[name] = {}, {}
       self.running.append(name)
 
-  def run(self, entrants: Mapping[str, Callable[[int], int]], clock: Callable[[], float] = time.perf_counter) -> None:
+  def run(
+    self,
+    entrants: Mapping[str, Callable[[int], int]],
+    clock: Callable[[], float] = time.perf_counter,
+  ) -> None:
     """Times one round of those that are running, and drops who has fallen behind.
 
     Args:
-      entrants: by name, a function of a batch's number that decodes it and returns how many tokens that gave.
+      entrants: by name, a function of a batch's number that decodes it and returns how many tokens
+        that gave.
       clock: seconds.
     """
     turn = self.rounds % len(self.running)
@@ -74,13 +82,17 @@ class Race:
     self.running = [name for name in self.running if not self._is_behind(name, fastest)]
 
   def ratio(self, name: str, other: str) -> Ratio:
-    """How many times as many tokens a second `name` gives as `other`, over the rounds that both were in."""
+    """How many times as many tokens a second `name` gives as `other`, over the rounds that both
+    were in."""
     rounds = self.seconds[name].keys() & self.seconds[other].keys()
     ours, theirs = self._by_batch(name, rounds), self._by_batch(other, rounds)
     count = ours.shape[1]
     drawn = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
-    chosen = np.concatenate([np.arange(count)[None], drawn])  # the batches as they are, then the samples
-    speed, other_speed = (tokens[chosen].sum(-1) / seconds[chosen].sum(-1) for seconds, tokens in (ours, theirs))
+    # the batches as they are, then the samples
+    chosen = np.concatenate([np.arange(count)[None], drawn])
+    speed, other_speed = (
+      tokens[chosen].sum(-1) / seconds[chosen].sum(-1) for seconds, tokens in (ours, theirs)
+    )
     ratios = speed / other_speed
     low, high = np.percentile(ratios[1:], (2.5, 97.5))
     return Ratio(float(ratios[0]), float(low), float(high))
@@ -92,7 +104,9 @@ class Race:
 
   def seconds_per_batch(self, name: str, beside: str) -> float:
     """The mean of `name` over the batches of the rounds in which `beside` was, too."""
-    return float(self._by_batch(name, self.seconds[name].keys() & self.seconds[beside].keys())[0].mean())
+    return float(
+      self._by_batch(name, self.seconds[name].keys() & self.seconds[beside].keys())[0].mean()
+    )
 
   def seen(self, name: str) -> int:
     """How many batches a candidate has visited."""
@@ -100,14 +114,15 @@ class Race:
 
   @property
   def is_over(self) -> bool:
-    """Whether more rounds would change nothing: the plain one alone is left, or one beside it that has seen every
-    batch, or those that are left have seen each batch often enough."""
+    """Whether more rounds would change nothing: the plain one alone is left, or one beside it that
+    has seen every batch, or those that are left have seen each batch often enough."""
     fewest = min(len(self.seconds[name]) for name in self.running)
     often = 1 if len(self.running) == 2 else VISITS
     return len(self.running) == 1 or fewest >= often * self.batches
 
   def winner(self) -> tuple[str, str]:
-    """The fastest that is faster than the plain one beyond noise, else the plain one; and a sentence that says why."""
+    """The fastest that is faster than the plain one beyond noise, else the plain one; and a
+    sentence that says why."""
     if len(self.seconds) == 1:
       return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
     seen = self.seen(self.plain)
@@ -121,7 +136,10 @@ class Race:
       return self.plain, f'{self.plain} is kept: nothing else was faster beyond noise'
     name = max(ahead, key=lambda name: ahead[name].value)
     best = ahead[name]
-    return name, f'{name} is {best.value:.2f} times as fast as {self.plain} ({best.low:.2f} to {best.high:.2f})'
+    return name, (
+      f'{name} is {best.value:.2f} times as fast as {self.plain} ({best.low:.2f} to'
+      f' {best.high:.2f})'
+    )
 
   def _is_behind(self, name: str, fastest: str) -> bool:
     """Whether a candidate has fallen behind, as far as is known."""
@@ -134,6 +152,10 @@ class Race:
     visits: dict[int, list[int]] = {}
     for number in sorted(rounds):
       visits.setdefault(number % self.batches, []).append(number)
-    seconds = [np.median([self.seconds[name][number] for number in numbers]) for numbers in visits.values()]
-    tokens = [np.mean([self.tokens[name][number] for number in numbers]) for numbers in visits.values()]
+    seconds = [
+      np.median([self.seconds[name][number] for number in numbers]) for numbers in visits.values()
+    ]
+    tokens = [
+      np.mean([self.tokens[name][number] for number in numbers]) for numbers in visits.values()
+    ]
     return np.array([seconds, tokens])

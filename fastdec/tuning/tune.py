@@ -1,13 +1,15 @@
-"""`tune`: which strategy is fastest on this machine, for this model and these texts, and keeps a promise.
+"""`tune`: which strategy is fastest on this machine, for this model and these texts, and keeps a
+promise.
 
-Candidates that keep the promise are compiled in the order given, for at most half of the budget; then they race
-(`tuning.race`) for half of the rest, and in what is left those are compiled, and join, for which there was no time.
-One token a call, `Greedy` or `Sample`, always takes part and is kept unless something is faster beyond noise: the
-answer is never slower.
+Candidates that keep the promise are compiled in the order given, for at most half of the budget;
+then they race (`tuning.race`) for half of the rest, and in what is left those are compiled, and
+join, for which there was no time. One token a call, `Greedy` or `Sample`, always takes part and is
+kept unless something is faster beyond noise: the answer is never slower.
 
-Types of numbers and numbers of rows are in the same race: all candidates decode the same prompts, and tokens a second
-are compared. A model in int8 is another model than in float32, and writes other text here and there: so what a
-candidate promises is about the output of one token a call in its own type.
+Types of numbers and numbers of rows are in the same race: all candidates decode the same prompts,
+and tokens a second are compared. A model in int8 is another model than in float32, and writes other
+text here and there: so what a candidate promises is about the output of one token a call in its own
+type.
 """
 
 import dataclasses
@@ -34,7 +36,8 @@ from fastdec.tuning.widths import call_seconds
 
 BUDGET = 120.0  # seconds
 PREDICTING = 0.15  # of the budget
-WIDTHS_COST = 5  # compiling the programs that time calls by their width, in compilations of the plain strategy
+# compiling the programs that time calls by their width, in compilations of the plain strategy
+WIDTHS_COST = 5
 
 
 def tune(
@@ -55,30 +58,34 @@ def tune(
 ) -> Tuned:
   """Finds the fastest of some strategies, by decoding prompts with all of them in turn.
 
-  While times are taken, trainings of other processes on the machine stand still (`fastdec.gate`); waiting for them is
-  not part of the budget.
+  While times are taken, trainings of other processes on the machine stand still (`fastdec.gate`);
+  waiting for them is not part of the budget.
 
   Args:
     model, params, max_len: see `decode`.
     strategies: the candidates, by names of your choice; a list's are named by their kind and place.
-    inputs: prompts such as will be decoded: the ids of each, without padding, in a list or an array; or pictures. At
-      least five batches of different ones; those that make all others much wider are left out.
-    promise: 'exact' lets candidates take part whose output is the model's own greedy output; 'law' those whose tokens
-      have the law of `plain`'s; 'relaxed' all (None: 'exact', or 'law' if `plain` samples).
-    plain: one token a call, which is always a candidate: `Greedy()` or `Sample(...)` (None: `Sample()` for 'law', else
-      `Greedy()`).
+    inputs: prompts such as will be decoded: the ids of each, without padding, in a list or an
+      array; or pictures. At least five batches of different ones; those that make all others much
+      wider are left out.
+    promise: 'exact' lets candidates take part whose output is the model's own greedy output; 'law'
+      those whose tokens have the law of `plain`'s; 'relaxed' all (None: 'exact', or 'law' if
+      `plain` samples).
+    plain: one token a call, which is always a candidate: `Greedy()` or `Sample(...)` (None:
+      `Sample()` for 'law', else `Greedy()`).
     key: for strategies that sample.
-    rows: prompts decoded at once; several numbers are all tried, and the first is that of the plain strategy.
-    dtype: the type that `params` were loaded in (`load`), which the answer names; None: the model's own.
-    types: other types in which the model takes part: by the name that `load` has for them, the model, its parameters,
-      and the candidates, their heads or drafts in the same type.
+    rows: prompts decoded at once; several numbers are all tried, and the first is that of the plain
+      strategy.
+    dtype: the type that `params` were loaded in (`load`), which the answer names; None: the model's
+      own.
+    types: other types in which the model takes part: by the name that `load` has for them, the
+      model, its parameters, and the candidates, their heads or drafts in the same type.
     budget: seconds for everything, compiling included.
     said: called with sentences about what goes on.
     clock: seconds.
 
   Raises:
-    UserError: an unknown promise, no inputs, a candidate that cannot decode them, a type of another model, or a budget
-      that ends before one round.
+    UserError: an unknown promise, no inputs, a candidate that cannot decode them, a type of another
+      model, or a budget that ends before one round.
   """
   begun = clock()
   sizes, budget = sizes_of(rows), seconds_of(budget)
@@ -88,14 +95,18 @@ def tune(
   batches = batches_of(model, inputs, math.lcm(*sizes), key)
   everything = {dtype: (model, params, strategies), **types}
   candidates = _candidates(everything, batches, sizes, plain, name, max_len)
-  left_out = {other: why for other, one in candidates.items() if (why := breaks(one.strategy, plain, promise))}
+  left_out = {
+    other: why for other, one in candidates.items() if (why := breaks(one.strategy, plain, promise))
+  }
   entrants = _in_turn({other: one for other, one in candidates.items() if other not in left_out})
   race = Race(name, len(batches))
   late = _race(race, entrants, begun + (1 - PREDICTING) * budget, said, clock)
   left_out |= dict.fromkeys(late, 'not run: the budget was not enough to compile it')
   chosen, why = race.winner()
   figures = _figures(candidates, entrants, race, left_out)
-  for other, milliseconds in _all_predicted(race, entrants, figures, begun + budget, said, clock).items():
+  for other, milliseconds in _all_predicted(
+    race, entrants, figures, begun + budget, said, clock
+  ).items():
     figures[other] = dataclasses.replace(figures[other], predicted=milliseconds)
   return Tuned(
     name=chosen,
@@ -122,7 +133,8 @@ def _candidates(
   name: str,
   max_len: Whole | None,
 ) -> dict[str, Entrant]:
-  """Every strategy in every type and at every number of rows, named by these where they are not the first.
+  """Every strategy in every type and at every number of rows, named by these where they are not the
+  first.
 
   Raises:
     UserError: two would have the same name.
@@ -136,13 +148,16 @@ def _candidates(
       parts = [batch.split(size) for batch in batches]
       for other, one in found.items():
         if other + suffix in candidates:
-          raise UserError(f'two candidates have the name {other + suffix}: give one of them another')
+          raise UserError(
+            f'two candidates have the name {other + suffix}: give one of them another'
+          )
         candidates[other + suffix] = Entrant(target, one, parts, max_len, name + suffix, kind, size)
   return candidates
 
 
 def _in_turn(entrants: Mapping[str, Entrant]) -> dict[str, Entrant]:
-  """The first of each type and number of rows, then the second of each, and so on: none waits for all of another."""
+  """The first of each type and number of rows, then the second of each, and so on: none waits for
+  all of another."""
   places: dict[str, int] = {}
   seen: dict[str, int] = {}
   for name, one in entrants.items():
@@ -167,9 +182,14 @@ def _about_type(chosen: Figures, promise: Promise, first: str | None) -> str:
 
 
 def _race(
-  race: Race, entrants: Mapping[str, Entrant], ends: float, said: Callable[[str], None], clock: Callable[[], float]
+  race: Race,
+  entrants: Mapping[str, Entrant],
+  ends: float,
+  said: Callable[[str], None],
+  clock: Callable[[], float],
 ) -> list[str]:
-  """Compiles candidates for half of the time that is left, times them for half of the rest, and so on.
+  """Compiles candidates for half of the time that is left, times them for half of the rest, and so
+  on.
 
   Returns the names of those for which there was no time.
 
@@ -185,7 +205,8 @@ def _race(
     if clock() >= ends and not race.rounds:
       raise UserError(
         f'the budget ended before one round: compiling {len(names)} candidates took'
-        f' {sum(entrants[name].compile_seconds for name in names):.0f} s, so give more, or fewer candidates'
+        f' {sum(entrants[name].compile_seconds for name in names):.0f} s, so give more, or fewer'
+        ' candidates'
       )
     race.join(names)
     said(f'{len(names)} candidates are compiled; {len(race.running)} are timed in turn')
@@ -197,7 +218,10 @@ def _race(
 
 
 def _figures(
-  candidates: Mapping[str, Entrant], entrants: Mapping[str, Entrant], race: Race, left_out: Mapping[str, str]
+  candidates: Mapping[str, Entrant],
+  entrants: Mapping[str, Entrant],
+  race: Race,
+  left_out: Mapping[str, str],
 ) -> dict[str, Figures]:
   """What is known of every candidate: its times, or why it did not run."""
   found = {}
@@ -218,7 +242,8 @@ def _all_predicted(
   said: Callable[[str], None],
   clock: Callable[[], float],
 ) -> dict[str, float]:
-  """Milliseconds a token that some candidates should take, from what others of their type and rows have shown."""
+  """Milliseconds a token that some candidates should take, from what others of their type and rows
+  have shown."""
   found = {}
   for name in dict.fromkeys(one.plain for one in entrants.values()):
     together = {other: one for other, one in entrants.items() if one.plain == name}
@@ -237,20 +262,25 @@ def _predicted(
   said: Callable[[str], None],
   clock: Callable[[], float],
 ) -> dict[str, float]:
-  """How many times as fast as one token a call some candidates should be; {} where nothing can be said, or where the
-  programs that time calls would take longer to compile than there is time.
+  """How many times as fast as one token a call some candidates should be; {} where nothing can be
+  said, or where the programs that time calls would take longer to compile than there is time.
 
   Args:
     entrants: those of one type and one number of rows.
     name: of one token a call among them.
   """
-  nodes, plain = {other: one.strategy.drafter.nodes for other, one in entrants.items()}, entrants[name]
+  nodes, plain = (
+    {other: one.strategy.drafter.nodes for other, one in entrants.items()},
+    entrants[name],
+  )
   ran = [other for other in entrants if other in race.seconds]
   if name not in ran or len(ran) < 2 or clock() + WIDTHS_COST * plain.compile_seconds > ends:
     return {}
   said('timing calls by their width, for predictions')
   texts = plain.texts[0].tokens.shape[1]
-  wide = call_seconds(plain.target, plain.strategy.rule, plain.batches[0][0], texts, nodes.values(), clock)
+  wide = call_seconds(
+    plain.target, plain.strategy.rule, plain.batches[0][0], texts, nodes.values(), clock
+  )
   return predictions(entrants, name, race, nodes, wide)
 
 
@@ -265,7 +295,8 @@ def _run(
   said: Callable[[str], None],
   clock: Callable[[], float],
 ) -> None:
-  """Rounds until nothing more can change, or another one would not fit into the time; at least one."""
+  """Rounds until nothing more can change, or another one would not fit into the time; at least
+  one."""
   rounds, took = race.rounds, 0.0
   while race.rounds == rounds or (not race.is_over and clock() + took <= ends):
     started, before = clock(), list(race.running)

@@ -1,4 +1,5 @@
-"""What tuning has found: a strategy, the figures that chose it, and what they hold for; kept as JSON beside the model.
+"""What tuning has found: a strategy, the figures that chose it, and what they hold for; kept as
+JSON beside the model.
 
 tuned.json    the strategy's kind and settings, the folder of its heads or draft, the content of model and part when
               the figures were taken (a hash), the machine, and the table
@@ -41,14 +42,18 @@ class Figures:
   speedup: float | None = None  # over the plain strategy, with the interval
   low: float | None = None
   high: float | None = None
-  same: float | None = None  # the share of texts that are the type's own greedy ones; None where tokens are drawn
+  # the share of texts that are the type's own greedy ones; None where tokens are drawn
+  same: float | None = None
   rounds: int = 0
   compile_seconds: float | None = None
-  predicted: float | None = None  # ms per token, from what other candidates showed (`tuning.prediction`)
+  # ms per token, from what other candidates showed (`tuning.prediction`)
+  predicted: float | None = None
   said: str = ''
   dtype: str | None = None  # of `fd.load`; None: the model's own
-  rows: int | None = None  # decoded at once; None in files from before there were several in one race
-  as_first: float | None = None  # of another type than the first: the share of texts that equal the first's greedy ones
+  # decoded at once; None in files from before there were several in one race
+  rows: int | None = None
+  # of another type than the first: the share of texts that equal the first's greedy ones
+  as_first: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +89,9 @@ class Tuned:
   dtype: str | None = None
   strategy: Any = None
 
-  def save(self, model: PathLike, part: PathLike | None = None, file: PathLike | None = None) -> pathlib.Path:
+  def save(
+    self, model: PathLike, part: PathLike | None = None, file: PathLike | None = None
+  ) -> pathlib.Path:
     """Writes tuned.json.
 
     Args:
@@ -96,8 +103,8 @@ class Tuned:
       The file.
 
     Raises:
-      UserError: a strategy that is not one of fastdec's, a draft model whose folder is not given, or a file that
-        cannot be written.
+      UserError: a strategy that is not one of fastdec's, a draft model whose folder is not given,
+        or a file that cannot be written.
     """
     folder = folders.open(model)
     file = folder.path / NAME if file is None else pathlib.Path(file)
@@ -108,14 +115,27 @@ class Tuned:
     if kind is not None:
       there = model if part is None else part
       own = kind == 'heads' and (part is None or folders.open(part).path == folder.path)
-      place = {'folder': None if own else str(pathlib.Path(there).resolve()), 'content': _content(kind, there)}
+      place = {
+        'folder': None if own else str(pathlib.Path(there).resolve()),
+        'content': _content(kind, there),
+      }
     figures = dataclasses.asdict(dataclasses.replace(self, strategy=None))
     del figures['strategy']
-    write_json(file, {'strategy': description, 'part': place, 'model': folder.content, 'figures': figures})
+    write_json(
+      file, {'strategy': description, 'part': place, 'model': folder.content, 'figures': figures}
+    )
     return file
 
   def __str__(self) -> str:
-    figures = ['tokens/call', 'ms/call', 'ms/token', 'predicted', 'tokens/s', f'of {self.plain}', 'same %']
+    figures = [
+      'tokens/call',
+      'ms/call',
+      'ms/token',
+      'predicted',
+      'tokens/s',
+      f'of {self.plain}',
+      'same %',
+    ]
     others = any(one.as_first is not None for one in self.table)
     figures += [f'as {self.table[0].dtype or "own type"} %'] if others else []
     lines = [['', *figures, '']]
@@ -138,15 +158,19 @@ def load_tuned(
     part: the folder of the heads or the draft, if they are no longer where they were.
     file: where it was written (None: `tuned.json` in the model's folder).
     mesh: devices over which heads or draft lie, as of `load`.
-    prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`; None: as they are.
+    prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
+      None: as they are.
 
   Raises:
-    UserError: there is no such file, it is damaged, or it was made with another model, other heads or another draft.
+    UserError: there is no such file, it is damaged, or it was made with another model, other heads
+      or another draft.
   """
   folder = folders.open(model)
   file = folder.path / NAME if file is None else pathlib.Path(file)
   if not file.is_file():
-    raise UserError(f'{file} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt')
+    raise UserError(
+      f'{file} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt'
+    )
   content = read_json(file)
   again = f'make it again by {COMMAND} --model={model} --prompts=lines.txt'
   if content.get('model') != folder.content:
@@ -154,16 +178,22 @@ def load_tuned(
   try:
     tuned = read(Tuned, content['figures'], str(file), mark=': ')
     kind = part_kind(content['strategy'])
-    place, hashed = (None, None) if kind is None else (content['part']['folder'], content['part']['content'])
+    place, hashed = (
+      (None, None) if kind is None else (content['part']['folder'], content['part']['content'])
+    )
   except (UserError, LookupError, TypeError) as error:
     raise UserError(f'{file} is damaged ({error}): {again}') from None
   found = None
   if kind is not None:
     place = pathlib.Path(part or place or model)
     if not place.is_dir():
-      raise UserError(f'{file} uses the {_called(kind)} in {place}, which is no folder now: {again}')
+      raise UserError(
+        f'{file} uses the {_called(kind)} in {place}, which is no folder now: {again}'
+      )
     if hashed != _content(kind, place):
-      raise UserError(f'{file} was made with another {_called(kind)} than is in {place} now: {again}')
+      raise UserError(
+        f'{file} was made with another {_called(kind)} than is in {place} now: {again}'
+      )
     found = _loaded(kind, place, tuned.dtype, mesh)
     found = found if prepare is None else prepare(*found)
   try:
@@ -172,14 +202,17 @@ def load_tuned(
     raise UserError(f'{file} is damaged ({error}): {again}') from None
   if tuned.machine != machine.here():
     warnings.warn(
-      f'{file} has figures of another machine ({tuned.machine}), and another strategy may be faster here: {again}',
+      f'{file} has figures of another machine ({tuned.machine}), and another strategy may be faster'
+      f' here: {again}',
       UserNote,
       stacklevel=2,
     )
   return dataclasses.replace(tuned, strategy=strategy)
 
 
-def _loaded(kind: str, place: pathlib.Path, dtype: str | None, mesh: Mesh | None) -> tuple[Any, Any]:
+def _loaded(
+  kind: str, place: pathlib.Path, dtype: str | None, mesh: Mesh | None
+) -> tuple[Any, Any]:
   load = {'heads': folders.load_heads, 'model': folders.load, 'draft': load_draft}[kind]
   return load(place, dtype=dtype, mesh=mesh)
 
@@ -200,7 +233,9 @@ def _of_figures(one: Figures, is_chosen: bool, others: bool) -> list[str]:
   ratio = '-'
   if one.speedup is not None and one.low is not None and one.high is not None:
     ratio = f'{one.speedup:.2f}x ({one.low:.2f}-{one.high:.2f})'
-  same, as_first = (_number(None if x is None else 100 * x, '.1f') for x in (one.same, one.as_first))
+  same, as_first = (
+    _number(None if x is None else 100 * x, '.1f') for x in (one.same, one.as_first)
+  )
   figures = [
     _number(one.tokens_per_call, '.2f'), _number(one.ms_per_call, '.3f'), _number(one.ms_per_token, '.3f'), predicted,
     _number(one.tokens_per_second, '.0f'), ratio, same, *([as_first] if others else []),

@@ -17,14 +17,23 @@ REPEATS = 7
 
 
 def call_seconds(
-  target: Bound, rule: Rule, batch: Batch, max_len: int, nodes: Iterable[int], clock: Callable[[], float]
+  target: Bound,
+  rule: Rule,
+  batch: Batch,
+  max_len: int,
+  nodes: Iterable[int],
+  clock: Callable[[], float],
 ) -> dict[int, float]:
-  """Seconds of a call on 1, 4, 8, ... nodes up to the most that is asked for: the least of some rounds."""
+  """Seconds of a call on 1, 4, 8, ... nodes up to the most that is asked for: the least of some
+  rounds."""
   most = max(nodes)
   widths = [*(width for width in WIDTHS if width < most), most]
   widest = Drafted(FreeDraft(Topology.chain(most)), rule)
   state = texts(target, widest, batch.inputs, max_len, batch.keys, 0)
-  calls = {width: wide_calls(target, Drafted(FreeDraft(Topology.chain(width)), rule), state, width) for width in widths}
+  calls = {
+    width: wide_calls(target, Drafted(FreeDraft(Topology.chain(width)), rule), state, width)
+    for width in widths
+  }
   for run in calls.values():
     jax.block_until_ready(run(1))
   least = {(width, count): float('inf') for width in widths for count in (FEW, MANY)}
@@ -34,4 +43,6 @@ def call_seconds(
         begun = clock()
         jax.block_until_ready(calls[width](count))
         least[width, count] = min(least[width, count], clock() - begun)
-  return {width: max(least[width, MANY] - least[width, FEW], 0.0) / (MANY - FEW) for width in widths}
+  return {
+    width: max(least[width, MANY] - least[width, FEW], 0.0) / (MANY - FEW) for width in widths
+  }

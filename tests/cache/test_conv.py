@@ -1,4 +1,5 @@
-"""The convolution cache against the definition: a list of inputs for each row, of which a frame is the last w."""
+"""The convolution cache against the definition: a list of inputs for each row, of which a frame is
+the last w."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ from fastdec.decoding.topology import Topology
 from fastdec.models import api
 from fastdec.models.convolution import node_frames, packed_frames, reads
 
-TREE = Topology.from_choices([[0], [1], [0, 0], [1, 0], [0, 0, 0]])  # nodes: root 0, a 1, b 2, aa 3, ba 4, aaa 5
+# nodes: root 0, a 1, b 2, aa 3, ba 4, aaa 5
+TREE = Topology.from_choices([[0], [1], [0, 0], [1, 0], [0, 0, 0]])
 WIDTHS = (1, 2, 3, 5)
 
 
@@ -34,7 +36,9 @@ def expected_past(rows):
 
 
 def test_rows_grow_on_their_own_and_what_is_rejected_is_forgotten():
-  cache = write(an_empty_cache(), [[1, 2, 3, 4], [101, 102, 103, 104]]).commit(None, jnp.array([3, 1]))
+  cache = write(an_empty_cache(), [[1, 2, 3, 4], [101, 102, 103, 104]]).commit(
+    None, jnp.array([3, 1])
+  )
   assert past(cache) == expected_past([[1, 2, 3], [101]]) and cache.length.tolist() == [3, 1]
   cache = write(cache, [[11, 12], [111, 112]]).commit(None, jnp.array([1, 2]))
   assert past(cache) == expected_past([[1, 2, 3, 11], [101, 111, 112]])
@@ -55,15 +59,23 @@ def test_a_count_of_zero_freezes_a_row():
 
 
 def test_tokens_that_were_committed_are_taken_back():
-  """Rows go back on their own, at once or bit by bit, up to 3 tokens behind the longest that they were; then on."""
-  cache = write(an_empty_cache(back=3), [[1, 2, 3, 4], [101, 102, 103, 104]]).commit(None, jnp.array([4, 2]))
+  """Rows go back on their own, at once or bit by bit, up to 3 tokens behind the longest that they
+  were; then on."""
+  cache = write(an_empty_cache(back=3), [[1, 2, 3, 4], [101, 102, 103, 104]]).commit(
+    None, jnp.array([4, 2])
+  )
   for token in (11, 12, 13):
     cache = write(cache, [[token], [token + 100]]).commit(None, jnp.array([1, 1]))
   assert past(cache) == expected_past([[1, 2, 3, 4, 11, 12, 13], [101, 102, 111, 112, 113]])
   cache = cache.commit(None, jnp.array([-3, -1]))
-  assert past(cache) == expected_past([[1, 2, 3, 4], [101, 102, 111, 112]]) and cache.length.tolist() == [4, 4]
+  assert past(cache) == expected_past(
+    [[1, 2, 3, 4], [101, 102, 111, 112]]
+  ) and cache.length.tolist() == [4, 4]
   cache = cache.commit(None, jnp.array([0, -2]))
-  assert past(cache) == expected_past([[1, 2, 3, 4], [101, 102]]) and cache.length.tolist() == [4, 2]
+  assert past(cache) == expected_past([[1, 2, 3, 4], [101, 102]]) and cache.length.tolist() == [
+    4,
+    2,
+  ]
   cache = write(cache, [[21, 22], [121, 122]]).commit(None, jnp.array([2, 1]))
   assert past(cache) == expected_past([[1, 2, 3, 4, 21, 22], [101, 102, 121]])
 
@@ -79,7 +91,9 @@ def test_the_state_does_not_grow():
 def test_gather_and_take_move_whole_rows():
   cache = write(an_empty_cache(), [[1, 2, 3], [101, 102, 103]]).commit(None, jnp.array([3, 1]))
   gathered = cache.gather(jnp.array([1, 0, 1]))
-  assert past(gathered) == expected_past([[101], [1, 2, 3], [101]]) and gathered.length.tolist() == [1, 3, 1]
+  assert past(gathered) == expected_past(
+    [[101], [1, 2, 3], [101]]
+  ) and gathered.length.tolist() == [1, 3, 1]
   doubled = cache.gather(jnp.array([0, 0, 1, 1])).take(jnp.array([1]), 2)
   assert past(doubled) == expected_past([[101], [101]])
 
@@ -87,7 +101,8 @@ def test_gather_and_take_move_whole_rows():
 @pytest.mark.parametrize('back', [0, 2])
 @pytest.mark.parametrize('parents', ['known', 'of each row'])
 def test_a_frame_is_the_last_inputs_of_the_nodes_path(parents, back):
-  """Static trees and trees whose parents are data, rows of different lengths; a chain as a chain and as a tree."""
+  """Static trees and trees whose parents are data, rows of different lengths; a chain as a chain
+  and as a tree."""
   before = [[1, 2, 3], [101]]
   cache = write(an_empty_cache(back=back), [[1, 2, 3], [101, 0, 0]]).commit(None, jnp.array([3, 1]))
   for topology in (TREE, Topology.chain(4)):

@@ -9,7 +9,9 @@ from fastdec.cache.memory import Memory, WithMemory
 
 def numbered(rows, n, start):
   """[rows, 1, n, 1] entries that say where they come from: 100 * row + start + node."""
-  return (100 * jnp.arange(rows)[:, None] + start + jnp.arange(n)[None])[:, None, :, None].astype(jnp.float32)
+  return (100 * jnp.arange(rows)[:, None] + start + jnp.arange(n)[None])[:, None, :, None].astype(
+    jnp.float32
+  )
 
 
 def write(cache, values):
@@ -18,7 +20,10 @@ def write(cache, values):
 
 
 def committed(cache):
-  return [cache.layers[0].k[i, 0, :length, 0].tolist() for i, length in enumerate(np.asarray(cache.length))]
+  return [
+    cache.layers[0].k[i, 0, :length, 0].tolist()
+    for i, length in enumerate(np.asarray(cache.length))
+  ]
 
 
 def an_empty_cache(rows=2, slots=9):
@@ -34,7 +39,9 @@ def test_rows_grow_on_their_own_and_rollback_is_a_length():
 
 def test_commit_keeps_a_path_of_a_tree_in_its_order():
   cache = write(an_empty_cache(), numbered(2, 2, 1)).commit(None, jnp.array([2, 1]))
-  cache = write(cache, numbered(2, 5, 11)).commit(jnp.array([[0, 2, 4], [0, 3, 0]]), jnp.array([3, 2]))
+  cache = write(cache, numbered(2, 5, 11)).commit(
+    jnp.array([[0, 2, 4], [0, 3, 0]]), jnp.array([3, 2])
+  )
   assert committed(cache) == [[1, 2, 11, 13, 15], [101, 111, 114]]
 
 
@@ -45,9 +52,17 @@ def test_a_count_of_zero_freezes_a_row():
 
 
 def test_a_write_without_room_would_clamp():
-  """Why the loop asks for padded prompt + max_len + n slots: one slot less, and committed entries are lost."""
+  """Why the loop asks for padded prompt + max_len + n slots: one slot less, and committed entries
+  are lost."""
   fits = write(an_empty_cache(slots=6), numbered(2, 3, 1)).commit(None, jnp.array([3, 3]))
-  assert committed(write(fits, numbered(2, 3, 11)).commit(None, jnp.array([3, 3])))[0] == [1, 2, 3, 11, 12, 13]
+  assert committed(write(fits, numbered(2, 3, 11)).commit(None, jnp.array([3, 3])))[0] == [
+    1,
+    2,
+    3,
+    11,
+    12,
+    13,
+  ]
   tight = write(an_empty_cache(slots=5), numbered(2, 3, 1)).commit(None, jnp.array([3, 3]))
   assert committed(write(tight, numbered(2, 3, 11)))[0] != [1, 2, 3]
 
@@ -59,11 +74,18 @@ def test_gather_moves_whole_rows():
 
 def test_memory_leaves_with_its_row_and_never_changes_otherwise():
   layer = LayerKV(numbered(2, 3, 1), numbered(2, 3, 1))
-  cache = WithMemory(an_empty_cache(), Memory((layer,), jnp.array([[True, True, False], [True, True, True]])))
-  after = WithMemory(write(cache.own, numbered(2, 3, 1)), cache.memory).commit(None, jnp.array([2, 3]))
+  cache = WithMemory(
+    an_empty_cache(), Memory((layer,), jnp.array([[True, True, False], [True, True, True]]))
+  )
+  after = WithMemory(write(cache.own, numbered(2, 3, 1)), cache.memory).commit(
+    None, jnp.array([2, 3])
+  )
   assert after.memory is cache.memory and after.length.tolist() == [2, 3]
   doubled = after.gather(jnp.array([0, 0, 1, 1]))
   assert doubled.length.tolist() == [2, 2, 3, 3] and doubled.memory is cache.memory
   second = doubled.take(jnp.array([1]), 2)
-  assert second.length.tolist() == [3, 3] and second.memory.mask.tolist() == cache.memory.mask[1:].tolist()
+  assert (
+    second.length.tolist() == [3, 3]
+    and second.memory.mask.tolist() == cache.memory.mask[1:].tolist()
+  )
   np.testing.assert_array_equal(second.memory.layers[0].k, layer.k[1:])

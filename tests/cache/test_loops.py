@@ -1,4 +1,5 @@
-"""The loops that carry caches hand a step what the last one returned, whatever they carry in between."""
+"""The loops that carry caches hand a step what the last one returned, whatever they carry in
+between."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,11 @@ def grown(state):
   """A step that says what shapes it sees: each array must come back as it was given."""
   assert [x.shape for x in jax.tree.leaves(state)] == SHAPES
   cache, length, key = state
-  return {'k': cache['k'] + 1.0, 'rows': cache['rows'] * 2.0}, length + 1, jax.random.fold_in(key, length)
+  return (
+    {'k': cache['k'] + 1.0, 'rows': cache['rows'] * 2.0},
+    length + 1,
+    jax.random.fold_in(key, length),
+  )
 
 
 def begin():

@@ -11,19 +11,26 @@ SIZE = 2 * BLOCK + N - 1
 
 
 def a_ring(rows=2):
-  return LocalCache.empty_ring(1, rows, heads=1, slots=SIZE, width=1, dtype=jnp.float32, block=BLOCK)
+  return LocalCache.empty_ring(
+    1, rows, heads=1, slots=SIZE, width=1, dtype=jnp.float32, block=BLOCK
+  )
 
 
 def write(cache, values):
   """values[b, n] as keys, their negatives as values."""
   k = jnp.asarray(values, jnp.float32)[:, None, :, None]
-  return LocalCache(tuple(layer.write(k, -k, cache.length) for layer in cache.layers), cache.length, cache.block)
+  return LocalCache(
+    tuple(layer.write(k, -k, cache.length) for layer in cache.layers), cache.length, cache.block
+  )
 
 
 def last_positions(cache, count):
   """What the ring holds at each row's last `count` committed positions."""
   ring = np.asarray(cache.layers[0].k)[:, 0, :, 0]
-  return [[ring[b, p % SIZE] for p in range(max(0, n - count), n)] for b, n in enumerate(np.asarray(cache.length))]
+  return [
+    [ring[b, p % SIZE] for p in range(max(0, n - count), n)]
+    for b, n in enumerate(np.asarray(cache.length))
+  ]
 
 
 def test_it_has_room_for_two_blocks_and_the_nodes_whatever_the_length():
@@ -44,8 +51,12 @@ def test_the_last_positions_survive_drafts_that_are_rejected(counts):
 def test_commit_moves_a_path_of_a_tree_across_the_end_of_the_ring():
   cache = a_ring()
   for call in range(2):
-    cache = write(cache, 10 * call + np.arange(N) + np.zeros((2, 1))).commit(None, jnp.array([2, 3]))
-  cache = write(cache, 50 + np.arange(N) + np.zeros((2, 1))).commit(jnp.array([[0, 2], [0, 1]]), jnp.array([2, 2]))
+    cache = write(cache, 10 * call + np.arange(N) + np.zeros((2, 1))).commit(
+      None, jnp.array([2, 3])
+    )
+  cache = write(cache, 50 + np.arange(N) + np.zeros((2, 1))).commit(
+    jnp.array([[0, 2], [0, 1]]), jnp.array([2, 2])
+  )
   assert last_positions(cache, 3) == [[11, 50, 52], [12, 50, 51]]
 
 

@@ -85,7 +85,10 @@ def test_a_config_becomes_nested_dataclasses():
 @pytest.mark.parametrize(
   ('fields', 'words'),
   [
-    ({'inner': {'width': 3, 'depth': 1}}, ["config.inner has no field 'depth'", 'known are width, rate, norm']),
+    (
+      {'inner': {'width': 3, 'depth': 1}},
+      ["config.inner has no field 'depth'", 'known are width, rate, norm'],
+    ),
     ({'inner': {}}, ["config.inner lacks the field 'width'", 'a whole number']),
     ({'inner': {'width': 'wide'}}, ["config.inner.width='wide'", 'a whole number']),
     ({'inner': {'width': True}}, ['config.inner.width=True', 'a whole number']),

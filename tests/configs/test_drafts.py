@@ -10,8 +10,13 @@ from fastdec.errors import UserError
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-BASES = {'translation': Transformer(TransformerConfig(vocab_size=4000)), 'lm': LM(LMConfig(vocab_size=4000))}
-CHOICES = list(itertools.product(('smoke', 'tiny', 'multi30k'), ('translation', 'lm'), ('eagle', 'block')))
+BASES = {
+  'translation': Transformer(TransformerConfig(vocab_size=4000)),
+  'lm': LM(LMConfig(vocab_size=4000)),
+}
+CHOICES = list(
+  itertools.product(('smoke', 'tiny', 'multi30k'), ('translation', 'lm'), ('eagle', 'block'))
+)
 
 
 @pytest.mark.parametrize(('scale', 'task', 'kind'), CHOICES)

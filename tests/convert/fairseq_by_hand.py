@@ -1,7 +1,8 @@
-"""fairseq's state dicts by their published names, random and tiny, and what the papers compute with them, in NumPy.
+"""fairseq's state dicts by their published names, random and tiny, and what the papers compute with
+them, in NumPy.
 
-The sums follow Gehring et al. 2017 and Vaswani et al. 2017 as fairseq runs them, weight normalisation unfolded, one
-sentence at a time: nothing is padded here.
+The sums follow Gehring et al. 2017 and Vaswani et al. 2017 as fairseq runs them, weight
+normalisation unfolded, one sentence at a time: nothing is padded here.
 """
 
 import numpy as np
@@ -29,7 +30,15 @@ class Names:
     self.add(f'{name}.bias', shape[0] if len(shape) == 2 else shape[-1])
 
 
-def fconv(words=(13, 11), d=6, d_out=4, encoder=((5, 3), (8, 2)), decoder=((7, 3), (4, 2)), old=False, tied=False):
+def fconv(
+  words=(13, 11),
+  d=6,
+  d_out=4,
+  encoder=((5, 3), (8, 2)),
+  decoder=((7, 3), (4, 2)),
+  old=False,
+  tied=False,
+):
   """Of an FConv with these (channels, kernel width); `old`: as before December 2017."""
   names = Names(0)
   for side, layers, count in (('encoder', encoder, words[0]), ('decoder', decoder, words[1])):
@@ -60,7 +69,9 @@ def fconv(words=(13, 11), d=6, d_out=4, encoder=((5, 3), (8, 2)), decoder=((7, 3
 def fconv_logits(tensors, source, target):
   """[t, v] after the target's ids, </s> first."""
   t = {name: x.astype(np.float64) for name, x in tensors.items()}
-  depth = lambda side: sum(name.startswith(f'{side}.convolutions') and name.endswith('bias') for name in t)
+  depth = lambda side: sum(
+    name.startswith(f'{side}.convolutions') and name.endswith('bias') for name in t
+  )
   embedded = lambda side, ids: (
     t[f'{side}.embed_tokens.weight'][ids] + t[f'{side}.embed_positions.weight'][2 : 2 + len(ids)]
   )
@@ -75,7 +86,10 @@ def fconv_logits(tensors, source, target):
     width = len(kernel)
     left = width - 1 if is_causal else (width - 1) // 2
     padded = np.pad(x, ((left, width - 1 - left), (0, 0)))
-    y = np.array([np.einsum('wi,wio->o', padded[j : j + width], kernel) for j in range(len(x))]) + t[f'{name}.bias']
+    y = (
+      np.array([np.einsum('wi,wio->o', padded[j : j + width], kernel) for j in range(len(x))])
+      + t[f'{name}.bias']
+    )
     value, gate = np.split(y, 2, axis=1)
     around = f'{side}.projections.{i}'
     return value / (1 + np.exp(-gate)), affine(around, x) if f'{around}.bias' in t else x
@@ -103,10 +117,16 @@ def weight(t, name):
   if f'{name}.weight' in t:
     return t[f'{name}.weight']
   g, v = t[f'{name}.weight_g'], t[f'{name}.weight_v']
-  return g * v / np.sqrt((v**2).sum(axis=tuple(i for i in range(v.ndim) if g.shape[i] == 1), keepdims=True))
+  return (
+    g
+    * v
+    / np.sqrt((v**2).sum(axis=tuple(i for i in range(v.ndim) if g.shape[i] == 1), keepdims=True))
+  )
 
 
-def transformer(words=(13, 11), d=8, d_ff=(10, 12), layers=(1, 2), last_norm=False, learned=False, joined=False):
+def transformer(
+  words=(13, 11), d=8, d_ff=(10, 12), layers=(1, 2), last_norm=False, learned=False, joined=False
+):
   """Of a Transformer, by the newest names; `joined`: one embedding and output for all."""
   names = Names(1)
   for side, width, depth, count in zip(('encoder', 'decoder'), d_ff, layers, words, strict=True):
@@ -151,20 +171,26 @@ def older(tensors):
   for name in [name for name in renamed if name.endswith('.q_proj.weight')]:
     prefix = name.removesuffix('q_proj.weight')
     for part in ('weight', 'bias'):
-      renamed[f'{prefix}in_proj_{part}'] = np.concatenate([renamed.pop(f'{prefix}{x}_proj.{part}') for x in 'qkv'])
+      renamed[f'{prefix}in_proj_{part}'] = np.concatenate(
+        [renamed.pop(f'{prefix}{x}_proj.{part}') for x in 'qkv']
+      )
   return renamed
 
 
 def transformer_logits(tensors, source, target, heads):
   """[t, v] after the target's ids, </s> first."""
   t = {name: x.astype(np.float64) for name, x in tensors.items()}
-  depth = lambda side: sum(name.startswith(f'{side}.layers') and name.endswith('fc1.bias') for name in t)
+  depth = lambda side: sum(
+    name.startswith(f'{side}.layers') and name.endswith('fc1.bias') for name in t
+  )
   affine = lambda name, x: x @ t[f'{name}.weight'].T + t[f'{name}.bias']
   is_pre = 'encoder.layer_norm.weight' in t
 
   def norm(name, x):
     x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * t[f'{name}.weight'] + t[f'{name}.bias']
+    return (
+      x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * t[f'{name}.weight'] + t[f'{name}.bias']
+    )
 
   def embedded(side, ids):
     table = t[f'{side}.embed_tokens.weight']
@@ -172,13 +198,18 @@ def transformer_logits(tensors, source, target, heads):
     if f'{side}.embed_positions.weight' in t:
       signal = t[f'{side}.embed_positions.weight'][2 : 2 + len(ids)]
     else:
-      angles = np.arange(2, 2 + len(ids))[:, None] * np.exp(-np.arange(d // 2) * np.log(1e4) / (d // 2 - 1))
+      angles = np.arange(2, 2 + len(ids))[:, None] * np.exp(
+        -np.arange(d // 2) * np.log(1e4) / (d // 2 - 1)
+      )
       signal = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     return table[ids] * d**0.5 + signal
 
   def attention(name, x, memory, mask):
     split = lambda y: y.reshape(len(y), heads, -1).swapaxes(0, 1)
-    q, k, v = (split(affine(f'{name}.{part}_proj', y)) for part, y in (('q', x), ('k', memory), ('v', memory)))
+    q, k, v = (
+      split(affine(f'{name}.{part}_proj', y))
+      for part, y in (('q', x), ('k', memory), ('v', memory))
+    )
     weights = softmax(np.where(mask, q @ k.swapaxes(1, 2) / q.shape[-1] ** 0.5, -np.inf))
     return affine(f'{name}.out_proj', (weights @ v).swapaxes(0, 1).reshape(x.shape))
 
@@ -189,8 +220,12 @@ def transformer_logits(tensors, source, target, heads):
   def layer(name, x, seen, memory):
     x = around(f'{name}.self_attn', x, lambda y: attention(f'{name}.self_attn', y, y, seen))
     if memory is not None:
-      x = around(f'{name}.encoder_attn', x, lambda y: attention(f'{name}.encoder_attn', y, memory, True))
-    return around(f'{name}.final', x, lambda y: affine(f'{name}.fc2', np.maximum(affine(f'{name}.fc1', y), 0)))
+      x = around(
+        f'{name}.encoder_attn', x, lambda y: attention(f'{name}.encoder_attn', y, memory, True)
+      )
+    return around(
+      f'{name}.final', x, lambda y: affine(f'{name}.fc2', np.maximum(affine(f'{name}.fc1', y), 0))
+    )
 
   def stack(side, ids, memory=None):
     x = embedded(side, ids)
@@ -199,7 +234,9 @@ def transformer_logits(tensors, source, target, heads):
       x = layer(f'{side}.layers.{i}', x, seen, memory)
     return norm(f'{side}.layer_norm', x) if is_pre else x
 
-  return stack('decoder', target, stack('encoder', source)) @ t['decoder.output_projection.weight'].T
+  return (
+    stack('decoder', target, stack('encoder', source)) @ t['decoder.output_projection.weight'].T
+  )
 
 
 def softmax(x):

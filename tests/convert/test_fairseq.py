@@ -1,4 +1,5 @@
-"""fairseq's state dicts compute here what they computed there; whatever does not belong together is one sentence."""
+"""fairseq's state dicts compute here what they computed there; whatever does not belong together is
+one sentence."""
 
 import argparse
 import functools
@@ -40,15 +41,24 @@ STATES = {
 
 @pytest.fixture
 def place(tmp_path):
-  """A folder with dictionaries; and a function that writes a state dict there and converts it by the command line."""
+  """A folder with dictionaries; and a function that writes a state dict there and converts it by
+  the command line."""
   for name, count in (('en', 13), ('de', 11)):
     lines = [f'{name}{i} {100 - i}\n' for i in range(4, count)]
     (tmp_path / f'dict.{name}.txt').write_text(''.join(lines))
 
   def convert(state, *words, source='en', target='de'):
     if state is not None:
-      save_file({name: np.ascontiguousarray(x, np.float32) for name, x in state.items()}, tmp_path / 'm.safetensors')
-    files = ['--source-dict', f'{tmp_path}/dict.{source}.txt', '--target-dict', f'{tmp_path}/dict.{target}.txt']
+      save_file(
+        {name: np.ascontiguousarray(x, np.float32) for name, x in state.items()},
+        tmp_path / 'm.safetensors',
+      )
+    files = [
+      '--source-dict',
+      f'{tmp_path}/dict.{source}.txt',
+      '--target-dict',
+      f'{tmp_path}/dict.{target}.txt',
+    ]
     has_heads = state is None or 'encoder.layers.0.fc1.bias' not in state or '--heads' in words
     heads = [] if has_heads else ['--heads', '2']
     given = [f'{tmp_path}/m.safetensors'] if state is not None else []
@@ -62,14 +72,20 @@ def place(tmp_path):
 @functools.partial(jax.jit, static_argnums=0)
 def logits(model, params, source, target):
   cache = model.init_cache(params, model.encode(params, jnp.asarray(source)), *target.shape)
-  return model.unembed(params, model.apply(params, jnp.asarray(target), causal(target.shape[1]), cache)[0])
+  return model.unembed(
+    params, model.apply(params, jnp.asarray(target), causal(target.shape[1]), cache)[0]
+  )
 
 
 def assert_same_logits(folder, state):
   ours = logits(*fd.load(folder), SOURCE, TARGET)
   for row, source, target in zip(ours, SOURCE, TARGET, strict=True):
     given = (state, source[source != 1], target)
-    theirs = by_hand.fconv_logits(*given) if 'encoder.fc1.bias' in state else by_hand.transformer_logits(*given, 2)
+    theirs = (
+      by_hand.fconv_logits(*given)
+      if 'encoder.fc1.bias' in state
+      else by_hand.transformer_logits(*given, 2)
+    )
     np.testing.assert_allclose(row, theirs, atol=2e-5 * abs(theirs).max())
 
 
@@ -96,9 +112,12 @@ def test_joined_and_equal_embeddings_become_one(place):
   assert not {'source_embedding', 'output'} & set(params)
   source = np.minimum(SOURCE, 10)
   theirs = by_hand.transformer_logits(state, source[0], TARGET[0], 2)
-  np.testing.assert_allclose(logits(model, params, source, TARGET)[0], theirs, atol=2e-5 * abs(theirs).max())
+  np.testing.assert_allclose(
+    logits(model, params, source, TARGET)[0], theirs, atol=2e-5 * abs(theirs).max()
+  )
   apart = {**state, 'encoder.embed_tokens.weight': -state['encoder.embed_tokens.weight']}
-  assert 'source_embedding' in fd.load(convert(apart, source='de'))[1]  # of the same words, and yet not shared
+  # of the same words, and yet not shared
+  assert 'source_embedding' in fd.load(convert(apart, source='de'))[1]
 
 
 @pytest.mark.parametrize('kind', ['fconv', 'transformer'])
@@ -112,7 +131,12 @@ def test_it_translates_and_never_writes_a_pad(kind, place):
   ids = tokenizer.encode('en4 en12 what en9')
   assert ids == [4, 12, 3, 9, 2]
   out = fd.decode(model, params, [ids], fd.Greedy(), max_len=6)
-  text, theirs = [2], by_hand.fconv_logits if kind == 'fconv' else lambda *given: by_hand.transformer_logits(*given, 2)
+  text, theirs = (
+    [2],
+    by_hand.fconv_logits
+    if kind == 'fconv'
+    else lambda *given: by_hand.transformer_logits(*given, 2),
+  )
   for _ in range(int(out.lengths[0])):
     law = theirs(state, ids, np.array(text))[-1]
     text.append(int(np.where(np.arange(11) == 1, -np.inf, law).argmax()))
@@ -122,7 +146,8 @@ def test_it_translates_and_never_writes_a_pad(kind, place):
     fd.decode(model, params, [[13, 2]], fd.Greedy())
   with pytest.raises(fd.UserError, match='knows 0 to 10'):
     fd.decode(model, params, [[12, 2]], fd.Greedy(), prefix=np.array([[12]]))
-  looked = fd.decode(model, params, [ids], fd.PromptLookup(ngram=1, k=3), max_len=6)  # in its own text alone
+  # in its own text alone
+  looked = fd.decode(model, params, [ids], fd.PromptLookup(ngram=1, k=3), max_len=6)
   np.testing.assert_array_equal(looked.tokens, out.tokens)
 
 
@@ -153,27 +178,38 @@ def changed(kind, **tensors):
 
 MISTAKES = {
   'lacks': (changed('fconv', decoder__attention__1__in_projection__bias=None),
-            r'm\.safetensors lacks decoder\.attention\.1\.in_projection\.bias: give the whole state dict'),
-  'lacks the embedding': (changed('fconv', decoder__embed_tokens__weight=None), r'lacks decoder\.embed_tokens\.weight'),
+            r'm\.safetensors lacks decoder\.attention\.1\.in_projection\.bias: give the whole state'
+            r' dict'),
+  'lacks the embedding': (changed('fconv', decoder__embed_tokens__weight=None), r'lacks'
+                                                                                r' decoder\.embed_tokens\.weight'),
   'lacks a layer': (
     {name.replace('decoder.layers.1', 'decoder.layers.2'): x for name, x in STATES['transformer'].items()},
     r'lacks decoder\.layers\.1\.self_attn\.q_proj\.weight.* and \d+ more'),
-  'unknown': (changed('fconv', encoder__attproj__weight=np.ones((2, 2))), r'has unknown encoder\.attproj\.weight'),
+  'unknown': (changed('fconv', encoder__attproj__weight=np.ones((2, 2))), r'has unknown'
+                                                                          r' encoder\.attproj\.weight'),
   'shape': (changed('fconv', encoder__projections__1__weight_v=np.ones((8, 4))),
-            r'projections\.1\.weight_v is of shape \[8, 4\], and the rest of the state dict means \[8, 5\]'),
-  'norm': (changed('fconv', encoder__fc1__weight_g=np.ones((1, 6))), r'fc1\.weight_g is of shape \[1, 6\].* \[5, 1\]'),
+            r'projections\.1\.weight_v is of shape \[8, 4\], and the rest of the state dict means'
+            r' \[8, 5\]'),
+  'norm': (changed('fconv', encoder__fc1__weight_g=np.ones((1, 6))), r'fc1\.weight_g is of shape'
+                                                                     r' \[1, 6\].* \[5, 1\]'),
   'kernel of width 0': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((0, 5, 10))),
-                        r'convolutions\.0\.weight_v of .* is of shape \[0, 5, 10\], and no width can be 0'),
-  'axes': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((5, 10))), r'must be of shape \[kernel width, '),
-  'odd gates': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((3, 5, 9))), 'has 9 outputs'),
+                        r'convolutions\.0\.weight_v of .* is of shape \[0, 5, 10\], and no width'
+                        r' can be 0'),
+  'axes': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((5, 10))), r'must be of'
+                                                                                  r' shape \[kernel'
+                                                                                  r' width, '),
+  'odd gates': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((3, 5, 9))), 'has 9'
+                                                                                         ' outputs'),
   'no model': ({'weight': np.ones(3)}, 'neither encoder.convolutions nor encoder.layers'),
   'adaptive softmax': (changed('transformer', decoder__adaptive_softmax__head__weight=np.ones((2, 2))),
-                       r'has an adaptive softmax \(decoder\.adaptive_softmax\.head\.weight\), which is not supported'),
+                       r'has an adaptive softmax \(decoder\.adaptive_softmax\.head\.weight\), which'
+                       r' is not supported'),
   'norm on embeddings': (changed('transformer', encoder__layernorm_embedding__weight=np.ones(8)), 'norm on the embed'),
   'one last norm': (
     {name: x for name, x in by_hand.transformer(last_norm=True).items() if not name.startswith('decoder.layer_norm')},
     r'lacks decoder\.layer_norm\.weight'),
-  'widths': (changed('transformer', encoder__embed_tokens__weight=np.ones((13, 6))), r'\[13, 6\].* \[13, 8\]'),
+  'widths': (changed('transformer', encoder__embed_tokens__weight=np.ones((13, 6))), r'\[13, 6\].*'
+                                                                                     r' \[13, 8\]'),
 }  # fmt: skip
 
 
@@ -195,14 +231,22 @@ def test_dictionaries_heads_and_files_must_fit(place):
     ('transformer', {'words': ('--heads', '3')}, 'd_model=8 is not divisible by heads=3'),
     ('transformer', {'words': ('--heads', 'x')}, 'argument --heads'),
     ('fconv', {'words': ('--out', f'{path}')}, 'is there already, and is not just a model'),
-    ('fconv', {'words': ('--out', f'{path}/dict.en.txt')}, 'is there already, and is not just a model'),
+    (
+      'fconv',
+      {'words': ('--out', f'{path}/dict.en.txt')},
+      'is there already, and is not just a model',
+    ),
     ('fconv', {'words': ('--out', f'{path}/dict.en.txt/model')}, 'cannot write'),
   ):
     given = dict(given)
     with pytest.raises(fd.UserError, match=words):
       convert(STATES[state], *given.pop('words', ()), **given)
-  with pytest.raises(fd.UserError, match='does not say how many attention heads there are: give --heads'):
-    fairseq.load(path / 'm.safetensors' if convert(STATES['transformer']) else path, (13, 11), False)
+  with pytest.raises(
+    fd.UserError, match='does not say how many attention heads there are: give --heads'
+  ):
+    fairseq.load(
+      path / 'm.safetensors' if convert(STATES['transformer']) else path, (13, 11), False
+    )
   for name, content, words in (
     ('none.pt', None, 'is no file'),
     ('m.npz', b'', r'ends in \.npz: give a \.safetensors or \.pt file'),
@@ -236,8 +280,15 @@ def test_options_of_a_checkpoint_tell_what_no_shape_does(where, place):
     'max_source_positions': 9, 'max_target_positions': 7, 'encoder_normalize_before': False,
   }  # fmt: skip
   nested = {**options, 'encoder': {'attention_heads': 2}, 'decoder': {'attention_heads': 2}}
-  content = {'args': argparse.Namespace(**options)} if where == 'args' else {'args': None, 'cfg': {'model': nested}}
-  content |= {'model': {name: torch.tensor(x).half() for name, x in state.items()}, 'optimizer_history': [{'lr': 0.1}]}
+  content = (
+    {'args': argparse.Namespace(**options)}
+    if where == 'args'
+    else {'args': None, 'cfg': {'model': nested}}
+  )
+  content |= {
+    'model': {name: torch.tensor(x).half() for name, x in state.items()},
+    'optimizer_history': [{'lr': 0.1}],
+  }
   torch.save(content, path / 'best.pt')
   folder = convert(None, str(path / 'best.pt'))
   model, _ = fd.load(folder)
@@ -247,9 +298,17 @@ def test_options_of_a_checkpoint_tell_what_no_shape_does(where, place):
   with pytest.raises(fd.UserError, match='encoder_attention_heads=2: leave out --heads=4'):
     convert(None, str(path / 'best.pt'), '--heads', '4')
   for name, value, words in (
-    ('cross_self_attention', True, 'trained with cross_self_attention=True, which is not supported'),
+    (
+      'cross_self_attention',
+      True,
+      'trained with cross_self_attention=True, which is not supported',
+    ),
     ('activation_fn', 'tanh', "activation_fn='tanh'"),
-    ('encoder_normalize_before', True, 'encoder_normalize_before=True without encoder.layer_norm.weight'),
+    (
+      'encoder_normalize_before',
+      True,
+      'encoder_normalize_before=True without encoder.layer_norm.weight',
+    ),
   ):
     changed = {'model': argparse.Namespace(**options | {name: value})}
     torch.save({**content, 'args': None, 'cfg': changed}, path / 'other.pt')
@@ -269,12 +328,19 @@ def test_code_in_a_checkpoint_is_not_run(place, monkeypatch):
   path, convert = place
   monkeypatch.chdir(path)
   torch.save({'model': {'a': torch.ones(1)}, 'extra_state': Trap()}, path / 'trap.pt')
-  with pytest.raises(fd.UserError, match=r'has posix\.mkdir in it, .* not unpickled: .* s\.save_file'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'has posix\.mkdir in it, .* not unpickled: .*'
+    r' s\.save_file',
+  ):
     convert(None, str(path / 'trap.pt'))
   assert not (path / 'sprung').exists()
   torch.save({'model': {'a': 3}}, path / 'other.pt')
   (path / 'cut.pt').write_bytes((path / 'other.pt').read_bytes()[:100])
-  for name, words in (('other', 'holds no state dict'), ('cut', 'corrupt, or no PyTorch checkpoint')):
+  for name, words in (
+    ('other', 'holds no state dict'),
+    ('cut', 'corrupt, or no PyTorch checkpoint'),
+  ):
     with pytest.raises(fd.UserError, match=words):
       convert(None, str(path / f'{name}.pt'))
 
@@ -283,12 +349,28 @@ def test_without_pytorch_the_sentence_says_how_to_save(place, monkeypatch):
   path, convert = place
   (path / 'm.pt').write_bytes(b'')
   monkeypatch.setitem(sys.modules, 'torch', None)
-  with pytest.raises(fd.UserError, match=r'm\.pt needs PyTorch: .* python -c "import torch, safetensors\.torch as s;'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'm\.pt needs PyTorch: .* python -c "import torch,'
+    r' safetensors\.torch as s;',
+  ):
     convert(None, str(path / 'm.pt'))
 
 
 def test_the_command_answers_a_mistake_in_one_sentence(tmp_path):
-  words = [sys.executable, '-m', 'fastdec.convert', 'none.pt', '--source-dict', 'a', '--target-dict', 'b']
-  for extra, said in (((), 'required: --out'), (('--out', str(tmp_path / 'x')), 'cannot read the dictionary a')):
+  words = [
+    sys.executable,
+    '-m',
+    'fastdec.convert',
+    'none.pt',
+    '--source-dict',
+    'a',
+    '--target-dict',
+    'b',
+  ]
+  for extra, said in (
+    ((), 'required: --out'),
+    (('--out', str(tmp_path / 'x')), 'cannot read the dictionary a'),
+  ):
     done = subprocess.run([*words, *extra], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count('\n')) == (2, 1) and said in done.stderr

@@ -1,4 +1,5 @@
-"""A model and drafters without weights: exact in integers, quick to compile, and different at every prefix."""
+"""A model and drafters without weights: exact in integers, quick to compile, and different at every
+prefix."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +19,8 @@ PRIME, EOS = 1009, 1
 
 @dataclasses.dataclass(frozen=True)
 class HashLM:
-  """Decoder-only: the logits are a hash of the prefix, which the cache must remember exactly (ids 0 pad, 1 end)."""
+  """Decoder-only: the logits are a hash of the prefix, which the cache must remember exactly (ids 0
+  pad, 1 end)."""
 
   vocab_size: int = 14
   eos_ids: tuple[int, ...] = (EOS,)
@@ -51,7 +53,8 @@ class HashLM:
 
 @dataclasses.dataclass(frozen=True)
 class Imitation(HashLM):
-  """Predicts what `HashLM` does after most prefixes, and something else after one in params['lies']."""
+  """Predicts what `HashLM` does after most prefixes, and something else after one in
+  params['lies']."""
 
   def unembed(self, params, hidden):
     lie = hidden.astype(jnp.int32) % params['lies'] == params['lies'] - 1
@@ -65,7 +68,10 @@ def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
   """Greedy decoding by the definition, in plain Python, one prefix at a time."""
   tokens, emitted = list(prompt), []
   while len(emitted) < max_len and (not emitted or emitted[-1] != EOS):
-    code = sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens)) % PRIME
+    code = (
+      sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens))
+      % PRIME
+    )
     logits = [(code * (v * v + 3) + v * 17) % 101 for v in range(model.vocab_size)]
     best = max(range(1, model.vocab_size), key=lambda v: (logits[v], -v))
     tokens.append(best)
@@ -75,10 +81,11 @@ def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
 
 @struct.pytree
 class Scripted:
-  """Drafts trees with per-row random parents (data), some nodes of which are scored and never acceptable.
+  """Drafts trees with per-row random parents (data), some nodes of which are scored and never
+  acceptable.
 
-  It knows the right continuation, and lies: a node on the truth's path is right with probability `skill`. State: how
-  many tokens each row has emitted.
+  It knows the right continuation, and lies: a node on the truth's path is right with probability
+  `skill`. State: how many tokens each row has emitted.
   """
 
   truth: Any  # int32[b, t]
@@ -93,23 +100,32 @@ class Scripted:
 
   def propose(self, target, state, root, keys):
     b, n = root.shape[0], self.nodes
-    each = jax.vmap(lambda row, length: jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), row), length))
+    each = jax.vmap(
+      lambda row, length: jax.random.fold_in(
+        jax.random.fold_in(jax.random.key(self.seed), row), length
+      )
+    )
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(each(self.rows(b), state))
     below = jnp.maximum(jnp.arange(n), 1)
     parents = jax.vmap(lambda key: jax.random.randint(key, (n,), 0, below))(keys[:, 0])
     parents = parents.at[:, 0].set(-1)
     acceptable = jnp.broadcast_to(jnp.arange(n) < n - self.window, (b, n))
-    topology = Topology.chain(n) if self.chain else Topology.from_parents(parents, acceptable=acceptable)
+    topology = (
+      Topology.chain(n) if self.chain else Topology.from_parents(parents, acceptable=acceptable)
+    )
     depths = jnp.broadcast_to(topology.depths, (b, n))
     places = (state[:, None] - 1 + depths).clip(0, self.truth.shape[1] - 1)
     right = jnp.take_along_axis(self.truth, places, axis=1)
-    wrong = jax.vmap(lambda key: jax.random.randint(key, (n,), 1, target.module.vocab_size))(keys[:, 1])
+    wrong = jax.vmap(lambda key: jax.random.randint(key, (n,), 1, target.module.vocab_size))(
+      keys[:, 1]
+    )
     honest = jax.vmap(lambda key: jax.random.bernoulli(key, self.skill, (n,)))(keys[:, 2])
     tokens = jnp.where(honest, right, wrong).at[:, 0].set(root).astype(jnp.int32)
     return Draft(tokens, topology), state
 
   def rows(self, b):
-    return self.truth[:, 0] * 1000 + self.truth[:, 1]  # a row's own number, whatever batch it stands in
+    # a row's own number, whatever batch it stands in
+    return self.truth[:, 0] * 1000 + self.truth[:, 1]
 
   def observe(self, target, state, step):
     return state + step.count
@@ -117,7 +133,8 @@ class Scripted:
 
 @dataclasses.dataclass(frozen=True)
 class HashHeads:
-  """Heads for `HashLM`: each a hash of the hidden state, right by luck, which trees of many ranks often have."""
+  """Heads for `HashLM`: each a hash of the hidden state, right by luck, which trees of many ranks
+  often have."""
 
   depth: int = 9
   d_model: int = 1
@@ -133,7 +150,10 @@ class HashHeads:
 
 def truths(model: HashLM, prompts: np.ndarray, lengths: np.ndarray, max_len: int) -> np.ndarray:
   """The oracle's outputs, padded: int32[b, max_len]."""
-  rows = [oracle(model, prompt[:length].tolist(), max_len) for prompt, length in zip(prompts, lengths, strict=True)]
+  rows = [
+    oracle(model, prompt[:length].tolist(), max_len)
+    for prompt, length in zip(prompts, lengths, strict=True)
+  ]
   return np.array([row + [model.pad_id] * (max_len - len(row)) for row in rows], np.int32)
 
 

@@ -1,15 +1,17 @@
-"""All methods of decoding in one table: the door through which a method meets the properties that tests/decoding holds.
+"""All methods of decoding in one table: the door through which a method meets the properties that
+tests/decoding holds.
 
-Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts that fit the model
-to be decoded. Every entry is then held to write what greedy decoding writes:
+Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts
+that fit the model to be decoded. Every entry is then held to write what greedy decoding writes:
 
   test_strategies.py   on a Transformer and an FConv, random and trained, in float64; in any batch; after any prefix
   test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in one program
   test_pool.py         in a pool of rows that come and go
 
-`VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs are large, are each
-tried where they can fail in a new way; methods/test_draft_networks.py has what they remember. `OTHERS` do not write the
-greedy text: only test_pool.py holds them, beside tests of their own.
+`VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs
+are large, are each tried where they can fail in a new way; methods/test_draft_networks.py has what
+they remember. `OTHERS` do not write the greedy text: only test_pool.py holds them, beside tests of
+their own.
 """
 
 import dataclasses
@@ -35,9 +37,11 @@ TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
 class Kit:
   """What methods are made of, for one model to be decoded."""
 
-  heads: Callable[[str], tuple[Any, Any]]  # (module, params) by kind: 'separate', 'paper', 'medusa', 'rooted', ...
+  # (module, params) by kind: 'separate', 'paper', 'medusa', 'rooted', ...
+  heads: Callable[[str], tuple[Any, Any]]
   draft: tuple[Any, Any]  # (model, params) of a draft model
-  network: Callable[[str], tuple[Any, Any]]  # (module, params) of a draft network by kind: 'eagle', 'block' (of 4)
+  # (module, params) of a draft network by kind: 'eagle', 'block' (of 4)
+  network: Callable[[str], tuple[Any, Any]]
   words: int  # of the vocabulary
 
 
@@ -68,7 +72,9 @@ VARIANTS: dict[str, Make] = {
   'blockwise paper 10': lambda kit: fd.Blockwise(kit.heads('paper'), 10),
   'blockwise paper 4': lambda kit: fd.Blockwise(kit.heads('paper'), 4),
   'blockwise medusa 4': lambda kit: fd.Blockwise(kit.heads('medusa'), 4),
-  'blockwise separate 10, top 1': lambda kit: fd.Blockwise(kit.heads('separate'), 10, fd.MinBlock(fd.TopN(1), 1)),
+  'blockwise separate 10, top 1': lambda kit: fd.Blockwise(
+    kit.heads('separate'), 10, fd.MinBlock(fd.TopN(1), 1)
+  ),
   'blockwise separate 10, centred': lambda kit: fd.Blockwise(kit.heads('separate'), 10, window=2),
   'blockwise rooted 10': lambda kit: fd.Blockwise(kit.heads('rooted'), 10),
   'blockwise rooted medusa': lambda kit: fd.Blockwise(kit.heads('rooted medusa')),
@@ -79,8 +85,13 @@ VARIANTS: dict[str, Make] = {
   'tree paper': lambda kit: fd.Medusa(kit.heads('paper'), TREE),
   'chain as tree separate': lambda kit: fd.Medusa(kit.heads('separate'), chain_as_tree(3)),
   'chain as tree medusa': lambda kit: fd.Medusa(kit.heads('medusa'), chain_as_tree(3)),
-  'every id separate': lambda kit: fd.Medusa(kit.heads('separate'), [[rank] for rank in range(kit.words)]),  # pads too
-  'every id medusa': lambda kit: fd.Medusa(kit.heads('medusa'), [[rank] for rank in range(kit.words)]),
+  # pads too
+  'every id separate': lambda kit: fd.Medusa(
+    kit.heads('separate'), [[rank] for rank in range(kit.words)]
+  ),
+  'every id medusa': lambda kit: fd.Medusa(
+    kit.heads('medusa'), [[rank] for rank in range(kit.words)]
+  ),
   'lookup 3 10': lambda kit: fd.PromptLookup(),
   'lookahead 4 5 3': lambda kit: fd.Lookahead(window=4, ngram=5, guesses=3),
   'lookahead 1 3 1': lambda kit: fd.Lookahead(window=1, ngram=3, guesses=1),
@@ -105,7 +116,8 @@ LOSSLESS = METHODS | VARIANTS | NETWORKS
 
 @functools.cache
 def hash_kit() -> Kit:
-  """Parts for `HashLM`: heads and draft networks that are right by luck, and a draft model that is half the time."""
+  """Parts for `HashLM`: heads and draft networks that are right by luck, and a draft model that is
+  half the time."""
   words = HashLM().vocab_size
   medusa = MedusaHeads(depth=9, d_model=1, vocab_size=words)
 
@@ -117,7 +129,8 @@ def hash_kit() -> Kit:
 
 @functools.cache
 def hash_network(kind: str) -> tuple[Any, Any]:
-  """A draft network for `HashLM`, which has no embeddings and no vocabulary projection that it could use."""
+  """A draft network for `HashLM`, which has no embeddings and no vocabulary projection that it
+  could use."""
   words, width = HashLM().vocab_size, 4
   layers = LMConfig(d_model=width, d_ff=4, layers=1, heads=1, key_heads=1)
   sizes = {'layers': layers, 'vocab_size': words, 'd_target': 1, 'd_embed': width, 'fuses': True}

@@ -1,7 +1,9 @@
-"""All kinds of models in one table, as small as they can be: what a cache must hold is tried on each of them.
+"""All kinds of models in one table, as small as they can be: what a cache must hold is tried on
+each of them.
 
-They have no ends, so that every row is as long as asked for; their parameters are random, away from what is neutral, so
-that outputs vary. Text has six words, the first of which is suppressed: the law of a few tokens can be written down.
+They have no ends, so that every row is as long as asked for; their parameters are random, away from
+what is neutral, so that outputs vary. Text has six words, the first of which is suppressed: the law
+of a few tokens can be written down.
 """
 
 import dataclasses
@@ -21,21 +23,40 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 
 WORDS = 6
 TEXT = {'vocab_size': WORDS, 'eos_ids': (), 'suppressed_ids': (0,), 'dtype': 'float64'}
-STACKS = {'d_model': 8, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1, 'dropout': 0.0}
+STACKS = {
+  'd_model': 8,
+  'd_ff': 12,
+  'heads': 2,
+  'encoder_layers': 1,
+  'decoder_layers': 1,
+  'dropout': 0.0,
+}
 LAYERS = ((8, 3), (6, 4))  # of convolutions: (channels, width)
 TRANSFORMER = Transformer(TransformerConfig(**TEXT, **STACKS, is_tied=False))
 FCONV = FConv(
-  FConvConfig(**TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64)
+  FConvConfig(
+    **TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64
+  )
 )
 MODELS = {
-  'lm with windows': LM(LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))),
+  'lm with windows': LM(
+    LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))
+  ),
   't5': T5(T5Config(**TEXT, **STACKS, is_tied=False, d_kv=4, buckets=8, max_distance=5)),
   'transformer': TRANSFORMER,
   'fconv': FCONV,
-  'image': ImageTransformer(ImageTransformerConfig(**STACKS, source_size=1, size=3, block_length=4, dtype='float64')),
+  'image': ImageTransformer(
+    ImageTransformerConfig(**STACKS, source_size=1, size=3, block_length=4, dtype='float64')
+  ),
   'image that forecasts': ImageTransformer(
     ImageTransformerConfig(
-      **{**STACKS, 'd_model': 16}, source_size=1, size=3, block_length=9, grid=True, forecast=True, dtype='float64'
+      **{**STACKS, 'd_model': 16},
+      source_size=1,
+      size=3,
+      block_length=9,
+      grid=True,
+      forecast=True,
+      dtype='float64',
     )
   ),
   'ensemble': fd.Ensemble((TRANSFORMER, FCONV)),
@@ -60,16 +81,23 @@ class Case:
 
   def decode(self, strategy: Any, max_len: int, key: Any = None) -> Any:
     """The three rows, decoded."""
-    return fd.decode(self.model, self.params, **self.rows(), strategy=strategy, max_len=max_len, key=key)
+    return fd.decode(
+      self.model, self.params, **self.rows(), strategy=strategy, max_len=max_len, key=key
+    )
 
   def rows(self) -> dict[str, Any]:
     """What `fd.decode` takes."""
     if self.model.fixed_length is not None:
       return {'inputs': PICTURES}
-    return {'inputs': SOURCES} if self.model.start_id is not None else {'inputs': SOURCES, 'prompt_lengths': LENGTHS}
+    return (
+      {'inputs': SOURCES}
+      if self.model.start_id is not None
+      else {'inputs': SOURCES, 'prompt_lengths': LENGTHS}
+    )
 
   def greedy_after(self, known: list[tuple[int, list[int]]], count: int) -> list[list[int]]:
-    """What the noisy parameters write greedily, from a prompt that has all that is known, and so from fresh caches.
+    """What the noisy parameters write greedily, from a prompt that has all that is known, and so
+    from fresh caches.
 
     Args:
       known: a row and what it has emitted, for each continuation wanted.
@@ -85,7 +113,9 @@ class Case:
     inputs = {'inputs': text}
     if self.model.start_id is not None:
       inputs = {'inputs': self.rows()['inputs'][rows], 'prefix': text}
-    out = fd.decode(self.model, self.noisy, **inputs, prompt_lengths=lengths, strategy=fd.Greedy(), max_len=count)
+    out = fd.decode(
+      self.model, self.noisy, **inputs, prompt_lengths=lengths, strategy=fd.Greedy(), max_len=count
+    )
     return np.asarray(out.tokens).tolist()
 
 
@@ -102,7 +132,9 @@ def made(name: str) -> Case:
 def _random(model: Any, seed: int) -> Any:
   rng = np.random.default_rng(seed)
   fresh = jax.jit(model.init)(jax.random.key(seed))
-  return jax.tree.map(lambda x: 3 * x.astype(jnp.float64) + rng.normal(scale=0.1, size=x.shape), fresh)
+  return jax.tree.map(
+    lambda x: 3 * x.astype(jnp.float64) + rng.normal(scale=0.1, size=x.shape), fresh
+  )
 
 
 def _noisy(params: Any, scale: float) -> Any:

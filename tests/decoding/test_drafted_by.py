@@ -1,7 +1,8 @@
-"""What is given to strategies in place of a draft, a rule, a tree or a pool: each slip has its sentence.
+"""What is given to strategies in place of a draft, a rule, a tree or a pool: each slip has its
+sentence.
 
-Most are values of another type, which the tests' own checks of annotations would refuse first: so they are tried in a
-process without these, as users call fastdec.
+Most are values of another type, which the tests' own checks of annotations would refuse first: so
+they are tried in a process without these, as users call fastdec.
 """
 
 import json
@@ -42,7 +43,8 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.Medusa(of_heads, [[0]], rule=2)': 'rule=2 is no rule',
   'fd.Speculative(of_model, rule=fd.Rejection)': 'rule=Rejection is a class',
   'fd.Eagle(of_network, rule="exact")': "rule='exact' is no rule",
-  'fd.MinBlock(fd.Rejection(), 2)': r'MinBlock cannot be about Rejection\(.*: give a rule that matches',
+  'fd.MinBlock(fd.Rejection(), 2)': r'MinBlock cannot be about Rejection\(.*: give a rule that'
+  r' matches',
   'fd.MinBlock(2, fd.Exact())': 'MinBlock cannot be about 2',
   'fd.Medusa(of_heads, [0, 1])': 'choice 0 is no path of ranks: give a list',
   'fd.Medusa(of_heads, [["a"]])': 'no path of ranks',
@@ -51,13 +53,15 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.Medusa(of_heads, 5)': '5 is no tree: give paths of ranks',
   'fd.Medusa(of_heads, None)': 'None is no tree',
   'fd.Topology.from_choices("mc")': "'mc' is no tree",
-  'fd.PromptLookup(pool="pool.safetensors")': "pool='pool.safetensors' is no pool of n-grams: give what load_pool",
+  'fd.PromptLookup(pool="pool.safetensors")': "pool='pool.safetensors' is no pool of n-grams: give"
+  ' what load_pool',
   'fd.Lookahead(pool="pool.safetensors")': 'is no pool of n-grams',
   'fd.save_pool({}, "pool.safetensors")': 'pool={} is no pool of n-grams',
   'fd.shortlist(model, of_heads, np.arange(9), 4)': 'target is a pair',
   'fd.shortlist(of_model, "heads", np.arange(9), 4)': "drafter is a pair .* 'heads' was given",
   'fd.save_draft("draft", model)': 'draft is a pair',
-  'fd.save_draft("draft", of_model)': 'LM is no draft network: give an EagleNetwork or a BlockNetwork',
+  'fd.save_draft("draft", of_model)': 'LM is no draft network: give an EagleNetwork or a'
+  ' BlockNetwork',
   'fd.load_draft(".", taps=3)': 'taps=3 is not possible: give the numbers of layers, such as',
   'fd.load_draft(".", taps="deep")': "taps='deep' is not possible",
 }
@@ -79,7 +83,9 @@ print(json.dumps(said))
 def said(tmp_path_factory):
   """What each slip is told."""
   command = [sys.executable, '-c', f'import sys{GIVEN}{TRIED}', json.dumps(list(SLIPS))]
-  run = subprocess.run(command, cwd=tmp_path_factory.mktemp('empty'), capture_output=True, text=True, check=True)
+  run = subprocess.run(
+    command, cwd=tmp_path_factory.mktemp('empty'), capture_output=True, text=True, check=True
+  )
   return json.loads(run.stdout)
 
 
@@ -89,11 +95,13 @@ def test_a_slip_is_a_sentence(said, call):
 
 
 def test_a_least_block_of_one_draws_where_its_rule_draws():
-  """It promises the law of its rule, so its text is that of the rule alone, and another one for each key."""
+  """It promises the law of its rule, so its text is that of the rule alone, and another one for
+  each key."""
   rules = Sampling(1.0), fd.MinBlock(Sampling(1.0), 1)
   prompts, key = [[3, 4]] * 16, jax.random.key(0)
   plain, least = (
-    fd.decode(HashLM(), {}, prompts, fd.Blockwise((HashHeads(), {}), 3, rule), max_len=6, key=key) for rule in rules
+    fd.decode(HashLM(), {}, prompts, fd.Blockwise((HashHeads(), {}), 3, rule), max_len=6, key=key)
+    for rule in rules
   )
   assert rules[1].promise == 'law' and (plain.tokens == least.tokens).all()
   assert len({tuple(row) for row in least.tokens.tolist()}) > 8

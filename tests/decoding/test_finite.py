@@ -1,4 +1,5 @@
-"""Logits that say nothing are told of, whoever decodes; rows beside them, and drafts that nobody took, are not."""
+"""Logits that say nothing are told of, whoever decodes; rows beside them, and drafts that nobody
+took, are not."""
 
 import dataclasses
 
@@ -20,7 +21,9 @@ BROKEN = {
   'one is infinite': np.where(np.arange(14) == 3, np.inf, 0.0),
   'none is possible': np.full(14, -np.inf),
 }
-PROMPTS = np.array([[3, 4, 5], [6, POISON, 8], [2, 9, 9], [POISON, 3, 3], [7, 5, 2], [4, 11, 2]], np.int32)
+PROMPTS = np.array(
+  [[3, 4, 5], [6, POISON, 8], [2, 9, 9], [POISON, 3, 3], [7, 5, 2], [4, 11, 2]], np.int32
+)
 STRATEGIES = {name: make(hash_kit()) for name, make in (METHODS | OTHERS).items()}
 STRATEGIES['sampling speculatively'] = fd.Speculative(hash_kit().draft, 3, temperature=1.0)
 
@@ -32,7 +35,9 @@ class Fragile(HashLM):
   how: str = 'nan'
 
   def apply(self, params, tokens, nodes, cache):
-    hidden, _, after = super().apply(params, tokens, nodes, dataclasses.replace(cache, layers=cache.layers[:1]))
+    hidden, _, after = super().apply(
+      params, tokens, nodes, dataclasses.replace(cache, layers=cache.layers[:1])
+    )
     poison = (tokens == POISON).astype(jnp.float32)[:, None, :, None]
     second = cache.layers[1].write(poison, poison, cache.length)
     sees = node_mask(nodes, cache.length, cache.slots)
@@ -50,16 +55,22 @@ class Fragile(HashLM):
 
 def chosen_by_nothing(out):
   """Rows in which a token was written behind the poison, from prompt or output."""
-  read = [[*prompt, *row[: length - 1]] for prompt, row, length in zip(PROMPTS, out.tokens, out.lengths, strict=True)]
+  read = [
+    [*prompt, *row[: length - 1]]
+    for prompt, row, length in zip(PROMPTS, out.tokens, out.lengths, strict=True)
+  ]
   return np.array([POISON in tokens for tokens in read])
 
 
 @pytest.mark.parametrize(
-  ('name', 'how'), [(name, 'nan') for name in STRATEGIES] + [('greedy', how) for how in list(BROKEN)[1:]]
+  ('name', 'how'),
+  [(name, 'nan') for name in STRATEGIES] + [('greedy', how) for how in list(BROKEN)[1:]],
 )
 def test_a_row_is_finite_where_its_own_tokens_were_chosen_by_numbers(name, how):
-  """Also midway: a row that writes 13 is well up to there, and as its last token 13 does no harm."""
-  model = Fragile(suppressed_ids=(0, POISON)) if name == 'beam' else Fragile(how=how)  # beams that are left count too
+  """Also midway: a row that writes 13 is well up to there, and as its last token 13 does no
+  harm."""
+  # beams that are left count too
+  model = Fragile(suppressed_ids=(0, POISON)) if name == 'beam' else Fragile(how=how)
   out = fd.decode(model, {}, PROMPTS, STRATEGIES[name], max_len=MAX_LEN, key=jax.random.key(2))
   expected = ~chosen_by_nothing(jax.device_get(out))
   assert out.finite.dtype == bool and out.finite.tolist() == expected.tolist()
@@ -70,16 +81,30 @@ def test_a_row_is_finite_where_its_own_tokens_were_chosen_by_numbers(name, how):
 
 def test_a_row_breaks_midway():
   out = fd.decode(
-    Fragile(), {}, np.arange(2, 12)[:, None].repeat(3, axis=1), fd.Sample(4.0), max_len=30, key=jax.random.key(0)
+    Fragile(),
+    {},
+    np.arange(2, 12)[:, None].repeat(3, axis=1),
+    fd.Sample(4.0),
+    max_len=30,
+    key=jax.random.key(0),
   )
-  wrote = [(row[: length - 1] == POISON).any() for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)]
+  wrote = [
+    (row[: length - 1] == POISON).any()
+    for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)
+  ]
   assert out.finite.tolist() == [not found for found in wrote] and 0 < sum(wrote) < 10
 
 
-@pytest.mark.parametrize('name', ['greedy', 'sampling', 'speculative', 'sampling speculatively', 'blockwise', 'beam'])
+@pytest.mark.parametrize(
+  'name', ['greedy', 'sampling', 'speculative', 'sampling speculatively', 'blockwise', 'beam']
+)
 def test_what_is_written_down_is_checked_before(name):
   out = fd.decode(Fragile(), {}, PROMPTS[1:2], STRATEGIES[name], max_len=3, key=jax.random.key(0))
-  with pytest.raises(fd.UserError, match=r'logits of 1 of 1 rows were NaN or infinite.*check the weights'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'logits of 1 of 1 rows were NaN or infinite.*check the'
+    r' weights',
+  ):
     out.checked()
   fine = fd.decode(HashLM(), {}, PROMPTS, STRATEGIES[name], max_len=3, key=jax.random.key(0))
   assert fine.checked() is fine
@@ -89,4 +114,7 @@ def test_a_stream_ends_before_it_shows_what_nothing_chose():
   blocks = fd.stream(Fragile(), {}, PROMPTS[1:2], fd.Greedy(), max_len=3)
   with pytest.raises(fd.UserError, match='logits of 1 of 1 rows were NaN'):
     next(blocks)
-  assert sum(len(block) for (block,) in fd.stream(Fragile(), {}, PROMPTS[:1], fd.Greedy(), max_len=1)) == 1
+  assert (
+    sum(len(block) for (block,) in fd.stream(Fragile(), {}, PROMPTS[:1], fd.Greedy(), max_len=1))
+    == 1
+  )

@@ -16,7 +16,9 @@ from tests.decoding.fakes import HashHeads, HashLM
 
 MODEL = HashLM()
 SIZES = dict(d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
-ENDLESS = Transformer(TransformerConfig(vocab_size=13, eos_ids=(), pad_id=2, max_positions=32, **SIZES))
+ENDLESS = Transformer(
+  TransformerConfig(vocab_size=13, eos_ids=(), pad_id=2, max_positions=32, **SIZES)
+)
 IMAGES = ImageTransformer(ImageTransformerConfig(source_size=2, size=4, block_length=6, **SIZES))
 PICTURES = np.zeros((2, 2, 2, 3), np.uint8)
 
@@ -55,7 +57,12 @@ def test_rows_of_several_lengths_are_padded(rows):
 def test_prefixes_of_several_lengths_are_padded():
   """Behind the start token, 0; a prefix may be empty, and so may a source."""
   prompt = prompt_of(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
-  assert given(prompt) == ([[3, 4], [5, 6], [2, 2]], [[0, 7, 2], [0, 2, 2], [0, 8, 9]], [2, 1, 3], [False, False, True])
+  assert given(prompt) == (
+    [[3, 4], [5, 6], [2, 2]],
+    [[0, 7, 2], [0, 2, 2], [0, 8, 9]],
+    [2, 1, 3],
+    [False, False, True],
+  )
   cut = prompt_of(ENDLESS, [[3, 4], [5, 6]], [0, 1], [[7, 8], [9]])
   assert cut.length.tolist() == [1, 2]
 
@@ -67,11 +74,15 @@ def test_a_ragged_list_is_decoded_as_its_rows_alone():
     assert fd.decode(MODEL, {}, [row], fd.Greedy(), max_len=9).tokens.tolist() == [tokens]
   cut = [tokens[:length] for tokens, length in zip(out.tokens.tolist(), [9, 4, 6], strict=True)]
   scores = fd.score(MODEL, {}, rows, cut)
-  np.testing.assert_array_equal(scores.total, fd.score(MODEL, {}, rows, out.tokens, [9, 4, 6]).total)
+  np.testing.assert_array_equal(
+    scores.total, fd.score(MODEL, {}, rows, out.tokens, [9, 4, 6]).total
+  )
 
 
 def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa: B008  it is frozen
-  return fd.decode(model, {}, list(inputs) if isinstance(inputs, tuple) else inputs, strategy, **more)
+  return fd.decode(
+    model, {}, list(inputs) if isinstance(inputs, tuple) else inputs, strategy, **more
+  )
 
 
 @pytest.mark.parametrize(
@@ -92,10 +103,19 @@ def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa
     (lambda: decode([[True, False]]), 'must be integer ids'),
     (lambda: decode([3, 4, 5]), r'shape \[rows, tokens\], not int64\[3\]'),
     (lambda: decode([]), r'shape \[rows, tokens\]'),
-    (lambda: decode([[3, 4], [5]], prompt_lengths=[2, 2]), "from 1 to their prompt's own length, not \\[2, 2\\]"),
-    (lambda: decode([[3, 4], [5, 6]], prompt_lengths=[2, 3]), 'numbers from 1 to 2, not \\[2, 3\\]'),
+    (
+      lambda: decode([[3, 4], [5]], prompt_lengths=[2, 2]),
+      "from 1 to their prompt's own length, not \\[2, 2\\]",
+    ),
+    (
+      lambda: decode([[3, 4], [5, 6]], prompt_lengths=[2, 3]),
+      'numbers from 1 to 2, not \\[2, 3\\]',
+    ),
     (lambda: decode([[3, 4], [5, 6]], prompt_lengths=[1.5, 2]), 'not \\[1.5, 2.0\\]'),
-    (lambda: decode([[3, 4], [5, 6]], prompt_lengths='ab'), 'prompt_lengths must be 2 numbers, not str'),
+    (
+      lambda: decode([[3, 4], [5, 6]], prompt_lengths='ab'),
+      'prompt_lengths must be 2 numbers, not str',
+    ),
     (lambda: decode(max_len=2.0), 'max_len=2.0 is not possible: give at least 1'),
     (lambda: decode(max_len=True), 'max_len=True is not possible'),
     (lambda: decode(max_len='8'), "max_len='8' is not possible"),
@@ -117,7 +137,10 @@ def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa
     (lambda: decode(PICTURES, model=ENDLESS), 'must be integer ids'),
     (lambda: decode('picture', model=IMAGES), 'must be pictures'),
     (lambda: decode([[[1]], [2]], model=IMAGES), 'must be pictures'),
-    (lambda: decode(PICTURES, fd.Beam(2, max_len=(0, 2)), IMAGES), 'counts tokens of a source, and pictures have none'),
+    (
+      lambda: decode(PICTURES, fd.Beam(2, max_len=(0, 2)), IMAGES),
+      'counts tokens of a source, and pictures have none',
+    ),
   ],
 )
 def test_mistakes_of_a_call(call, words):

@@ -1,4 +1,5 @@
-"""The loop's contract, for every kind of draft: chains, trees, trees as data, nodes that may never be accepted."""
+"""The loop's contract, for every kind of draft: chains, trees, trees as data, nodes that may never
+be accepted."""
 
 import dataclasses
 import functools
@@ -39,7 +40,9 @@ DRAFTERS = {
   'perfect chain': lambda truth, seed: Scripted(truth, seed, nodes=4, chain=True, skill=1.0),
   'trees as data': lambda truth, seed: Scripted(truth, seed, nodes=7),
   'trees with a window': lambda truth, seed: Scripted(truth, seed, nodes=8, window=3),
-  'wider than max_len': lambda truth, seed: Scripted(truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9),
+  'wider than max_len': lambda truth, seed: Scripted(
+    truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9
+  ),
 }
 DRAFTERS |= {name: functools.partial(drafter_of, make) for name, make in METHODS.items()}
 NETWORKS = {name: functools.partial(drafter_of, make) for name, make in GROWN.items()}
@@ -49,7 +52,9 @@ def some_prompts(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
   rng = np.random.default_rng(seed)
   lengths = rng.integers(1, PROMPT + 1, rows)
   prompts = rng.integers(2, MODEL.vocab_size, (rows, PROMPT))
-  return np.where(np.arange(PROMPT) < lengths[:, None], prompts, 0).astype(np.int32), lengths.astype(np.int32)
+  return np.where(np.arange(PROMPT) < lengths[:, None], prompts, 0).astype(
+    np.int32
+  ), lengths.astype(np.int32)
 
 
 def as_prompt(prompts: np.ndarray, lengths: np.ndarray) -> Prompt:
@@ -59,7 +64,9 @@ def as_prompt(prompts: np.ndarray, lengths: np.ndarray) -> Prompt:
 def decoded(target, drafter, rule, prompt, max_len, keys):
   """The state when every row is done."""
   state = loop.init(target, drafter, rule, prompt, max_len, keys)
-  return jax.lax.while_loop(lambda s: ~s.done.all(), lambda s: loop.step(target, drafter, rule, s), state)
+  return jax.lax.while_loop(
+    lambda s: ~s.done.all(), lambda s: loop.step(target, drafter, rule, s), state
+  )
 
 
 @jax.jit
@@ -100,7 +107,9 @@ def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
     before, state = state, step(made, state)
     frozen = np.asarray(before.done)
     for name in ('length', 'root', 'calls'):
-      np.testing.assert_array_equal(np.asarray(getattr(state, name))[frozen], np.asarray(getattr(before, name))[frozen])
+      np.testing.assert_array_equal(
+        np.asarray(getattr(state, name))[frozen], np.asarray(getattr(before, name))[frozen]
+      )
   for name in ('tokens', 'length', 'block_sizes', 'calls', 'root', 'done'):
     np.testing.assert_array_equal(getattr(whole, name), getattr(state, name), err_msg=name)
 
@@ -111,9 +120,13 @@ def test_batch_of_b_equals_b_batches_of_one(drafter):
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
   together = run(DRAFTERS[drafter](truth, 8), as_prompt(prompts, lengths))
   for i in range(ROWS):
-    alone = run(DRAFTERS[drafter](truth[i : i + 1], 8), as_prompt(prompts[i : i + 1], lengths[i : i + 1]))
+    alone = run(
+      DRAFTERS[drafter](truth[i : i + 1], 8), as_prompt(prompts[i : i + 1], lengths[i : i + 1])
+    )
     for name in ('tokens', 'length', 'block_sizes', 'calls'):
-      np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[i], err_msg=name)
+      np.testing.assert_array_equal(
+        getattr(alone, name)[0], getattr(together, name)[i], err_msg=name
+      )
 
 
 @st.composite
@@ -131,7 +144,10 @@ MEDUSA = MedusaHeads(depth=9, d_model=1, vocab_size=MODEL.vocab_size)
 
 
 @hypothesis.given(
-  choices=some_choices(), max_len=st.integers(1, 9), seed=st.integers(0, 10_000), is_medusa=st.booleans()
+  choices=some_choices(),
+  max_len=st.integers(1, 9),
+  seed=st.integers(0, 10_000),
+  is_medusa=st.booleans(),
 )
 @hypothesis.settings(max_examples=12)
 def test_static_trees_of_any_shape_are_lossless(choices, max_len, seed, is_medusa):
@@ -145,7 +161,9 @@ def test_static_trees_of_any_shape_are_lossless(choices, max_len, seed, is_medus
 @pytest.mark.parametrize('k', range(1, 11))
 def test_chains_of_any_length_are_lossless(k):
   prompts, lengths = some_prompts(k, rows=12)
-  out = fd.decode(MODEL, {}, prompts, fd.Blockwise((HashHeads(), {}), k), prompt_lengths=lengths, max_len=MAX_LEN)
+  out = fd.decode(
+    MODEL, {}, prompts, fd.Blockwise((HashHeads(), {}), k), prompt_lengths=lengths, max_len=MAX_LEN
+  )
   np.testing.assert_array_equal(out.tokens, truths(MODEL, prompts, lengths, MAX_LEN))
   assert (np.asarray(out.block_sizes) <= k).all()
 
@@ -161,17 +179,20 @@ def test_stream_yields_the_blocks_of_decode():
     assert [token for block in blocks for token in block[i]] == out.tokens[i, :length].tolist()
 
 
-@pytest.mark.parametrize('rule', [fd.TopN(14), fd.Distance(14), fd.MinBlock(fd.Exact(), 4)], ids=['n', 'tau', 'size'])
+@pytest.mark.parametrize(
+  'rule', [fd.TopN(14), fd.Distance(14), fd.MinBlock(fd.Exact(), 4)], ids=['n', 'tau', 'size']
+)
 def test_no_rule_emits_a_suppressed_token(rule):
-  """Drafts of id 0 alone, which these rules take where they may: the loop lets them only if 0 is not suppressed."""
+  """Drafts of id 0 alone, which these rules take where they may: the loop lets them only if 0 is
+  not suppressed."""
   prompts, lengths = some_prompts(4)
   zeros = Scripted(jnp.zeros((ROWS, MAX_LEN), jnp.int32), 0, nodes=4, chain=True, skill=1.0)
   emits_zero = {}
   for suppressed in ((), (0,)):
     target = Bound(HashLM(suppressed_ids=suppressed), {})
-    state = jax.jit(lambda prompt, target=target: decoded(target, zeros, rule, prompt, MAX_LEN, None))(
-      as_prompt(prompts, lengths)
-    )
+    state = jax.jit(
+      lambda prompt, target=target: decoded(target, zeros, rule, prompt, MAX_LEN, None)
+    )(as_prompt(prompts, lengths))
     emitted = np.arange(MAX_LEN) < np.asarray(state.length)[:, None]
     emits_zero[suppressed] = bool((np.asarray(state.tokens)[emitted] == 0).any())
   assert emits_zero == {(): True, (0,): False}
@@ -191,7 +212,8 @@ def test_a_good_drafter_needs_fewer_calls():
 
 
 def test_pinned_counting_example():
-  """'Once | upon a | time , in': the prompt gives Once, the calls emit 2 and 3 tokens (docs/loop.md)."""
+  """'Once | upon a | time , in': the prompt gives Once, the calls emit 2 and 3 tokens
+  (docs/loop.md)."""
   truth = np.array([[4, 5, 6, 7, 8, 9]], np.int32)
 
   @dataclasses.dataclass(frozen=True)
@@ -200,10 +222,16 @@ def test_pinned_counting_example():
 
     def apply(self, params, tokens, nodes, cache):
       _, taps, cache = super().apply(params, tokens, nodes, cache)
-      return (cache.length[:, None] + jnp.atleast_2d(nodes.depths))[..., None].astype(jnp.float32), taps, cache
+      return (
+        (cache.length[:, None] + jnp.atleast_2d(nodes.depths))[..., None].astype(jnp.float32),
+        taps,
+        cache,
+      )
 
     def unembed(self, params, hidden):
-      return jax.nn.one_hot(jnp.asarray(truth[0])[hidden[..., 0].astype(jnp.int32).clip(0, 5)], self.vocab_size)
+      return jax.nn.one_hot(
+        jnp.asarray(truth[0])[hidden[..., 0].astype(jnp.int32).clip(0, 5)], self.vocab_size
+      )
 
   @dataclasses.dataclass(frozen=True)
   class Guess(Scripted):
@@ -212,7 +240,9 @@ def test_pinned_counting_example():
     def propose(self, target, state, root, keys):
       draft, state = super().propose(target, state, root, keys)
       wrong_from = jnp.where(state == 1, 2, 3)[:, None]
-      return dataclasses.replace(draft, tokens=jnp.where(jnp.arange(4)[None] < wrong_from, draft.tokens, 13)), state
+      return dataclasses.replace(
+        draft, tokens=jnp.where(jnp.arange(4)[None] < wrong_from, draft.tokens, 13)
+      ), state
 
   guess = Guess(truth, 0, nodes=4, chain=True, skill=1.0)
   prompt = as_prompt(np.array([[3]], np.int32), np.array([1], np.int32))
@@ -254,8 +284,9 @@ def test_max_len_one_needs_no_call():
   ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls', 'eagle', 'block'],
 )
 def test_no_write_is_clamped(monkeypatch, make):
-  """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have room for all, the
-  drafter's own too, and to the end of the longest row, when others have finished long since."""
+  """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have
+  room for all, the drafter's own too, and to the end of the longest row, when others have finished
+  long since."""
   from fastdec.cache.kv import LayerKV
 
   room, write = [], LayerKV.write
@@ -268,7 +299,9 @@ def test_no_write_is_clamped(monkeypatch, make):
   monkeypatch.setattr(LayerKV, 'write', watched)
   prompts, lengths = some_prompts(6)
   drafter = make(truths(MODEL, prompts, lengths, MAX_LEN))
-  state = jax.jit(lambda: decoded(TARGET, drafter, Exact(), as_prompt(prompts, lengths), MAX_LEN, None))()
+  state = jax.jit(
+    lambda: decoded(TARGET, drafter, Exact(), as_prompt(prompts, lengths), MAX_LEN, None)
+  )()
   assert min(state.length.tolist()) < MAX_LEN == max(state.length.tolist())
   jax.effects_barrier()
   assert len(room) >= 3 and min(room) >= 0
@@ -276,7 +309,10 @@ def test_no_write_is_clamped(monkeypatch, make):
 
 def test_rows_have_limits_of_their_own():
   prompts, lengths = some_prompts(6)
-  truth, limits = truths(MODEL, prompts, lengths, MAX_LEN), np.array([1, 3, 4, 7, MAX_LEN], np.int32)
+  truth, limits = (
+    truths(MODEL, prompts, lengths, MAX_LEN),
+    np.array([1, 3, 4, 7, MAX_LEN], np.int32),
+  )
   expected = np.where(np.arange(MAX_LEN) < limits[:, None], truth, 0)
   prompt = dataclasses.replace(as_prompt(prompts, lengths), limit=jnp.asarray(limits))
   for name in ('none', 'chain', 'trees as data'):
@@ -286,7 +322,8 @@ def test_rows_have_limits_of_their_own():
 
 
 def test_no_key_is_used_twice():
-  """A row's key is folded with its length, 0 before the first token, and split into the drafter's and the rule's."""
+  """A row's key is folded with its length, 0 before the first token, and split into the drafter's
+  and the rule's."""
 
   def bits(keys):
     return (jax.vmap(jax.random.bits)(keys) >> 12).astype(jnp.int32)  # as token ids

@@ -1,7 +1,7 @@
 """Drafts on every kind of model: caches keep what was accepted, and take back what was not.
 
-So greedy drafts are what the draft model would write, and samples have the law that the target's own whole-sequence
-scores give, which can be written down for three tokens of five words.
+So greedy drafts are what the draft model would write, and samples have the law that the target's
+own whole-sequence scores give, which can be written down for three tokens of five words.
 """
 
 import dataclasses
@@ -35,10 +35,13 @@ def in_float64():
 
 @functools.cache
 def programs(name):
-  """Begins to decode with a draft of these parameters, and makes a step; both are compiled once a model."""
+  """Begins to decode with a draft of these parameters, and makes a step; both are compiled once a
+  model."""
   case = made(name)
   rows, target = case.rows(), Bound(case.model, case.params)
-  _, prompt, _ = checked(case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None)
+  _, prompt, _ = checked(
+    case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None
+  )
   prompt = jax.device_put(prompt)  # for what is not compiled
 
   def parts(draft):
@@ -95,10 +98,12 @@ GUESSING = {
 }
 
 
-@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble', 'image'])  # test_strategies.py has the others
+# test_strategies.py has the others
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble', 'image'])
 @pytest.mark.parametrize('strategy', GUESSING)
 def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name):
-  """Rows of ragged lengths; some guesses are accepted, so that caches keep more than one token of a call."""
+  """Rows of ragged lengths; some guesses are accepted, so that caches keep more than one token of a
+  call."""
   case = made(name)
   out = case.decode(GUESSING[strategy], MAX_LEN)
   np.testing.assert_array_equal(out.tokens, case.decode(fd.Greedy(), MAX_LEN).tokens)
@@ -106,7 +111,8 @@ def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name)
 
 
 def test_a_draft_with_another_pad_id_gets_its_own_padding():
-  """A row's blocks do not depend on how far its batch is padded. Id 0 stands for no word in either model's sources."""
+  """A row's blocks do not depend on how far its batch is padded. Id 0 stands for no word in either
+  model's sources."""
   case = made('t5')
   draft = T5(dataclasses.replace(case.model.config, pad_id=0))
   target = T5(dataclasses.replace(case.model.config, pad_id=5))
@@ -139,7 +145,8 @@ def test_a_convolution_takes_back_as_many_as_are_drafted(gamma):
 
 @struct.pytree
 class Misled:
-  """A rule that is told another q than drafts were drawn from, the nearer to a uniform law the larger `share` is."""
+  """A rule that is told another q than drafts were drawn from, the nearer to a uniform law the
+  larger `share` is."""
 
   rule: fd.Rejection | fd.BlockVerification
   share: Any
@@ -148,26 +155,32 @@ class Misled:
   def __call__(self, keys, draft, logits, acceptable):
     q_bnv = draft.probabilities
     if q_bnv is not None:
-      q_bnv = jnp.where(q_bnv.sum(-1, keepdims=True) > 0, (1 - self.share) * q_bnv + self.share / WORDS, 0)
+      q_bnv = jnp.where(
+        q_bnv.sum(-1, keepdims=True) > 0, (1 - self.share) * q_bnv + self.share / WORDS, 0
+      )
     return self.rule(keys, dataclasses.replace(draft, probabilities=q_bnv), logits, acceptable)
 
 
 RULES = {'rejection': fd.Rejection(), 'block': fd.BlockVerification()}
-KINDS = {'lm with windows': 4.0, 'fconv': 60.0}  # two kinds of caches, and temperatures at which outputs vary
+# two kinds of caches, and temperatures at which outputs vary
+KINDS = {'lm with windows': 4.0, 'fconv': 60.0}
 TEXTS = np.array(list(itertools.product(range(1, WORDS), repeat=3)), np.int32)
 
 
 def sampled(name, draft, rule, share, rows):
   """Rows of the first prompt."""
   case, key = made(name), jax.random.key(1)
-  strategy = fd.Speculative((case.model, draft), 2, KINDS.get(name, 4.0), rule=Misled(rule, jnp.float64(share)))
+  strategy = fd.Speculative(
+    (case.model, draft), 2, KINDS.get(name, 4.0), rule=Misled(rule, jnp.float64(share))
+  )
   inputs = {k: np.repeat(x[:1], rows, axis=0) for k, x in case.rows().items()}
   return fd.decode(case.model, case.params, **inputs, strategy=strategy, max_len=5, key=key)
 
 
 @functools.cache
 def law_by_scores(name):
-  """{text: probability} of the first three tokens after the first prompt: each text is scored in one call."""
+  """{text: probability} of the first three tokens after the first prompt: each text is scored in
+  one call."""
   case = made(name)
   inputs = {k: np.repeat(x[:1], len(TEXTS), axis=0) for k, x in case.rows().items()}
   scores = fd.score(case.model, case.params, inputs.pop('inputs'), TEXTS, **inputs).tokens
@@ -205,5 +218,7 @@ def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
 def test_wide_calls_in_int8_write_what_narrow_ones_do(name):
   case = made(name)
   in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params))
-  greedy, wide = (in_int8.decode(strategy, MAX_LEN) for strategy in (fd.Greedy(), fd.PromptLookup(ngram=1, k=4)))
+  greedy, wide = (
+    in_int8.decode(strategy, MAX_LEN) for strategy in (fd.Greedy(), fd.PromptLookup(ngram=1, k=4))
+  )
   np.testing.assert_array_equal(greedy.tokens, wide.tokens)

@@ -1,4 +1,5 @@
-"""A data set decoded in a pool is decoded as in one batch: by every strategy, in few programs, in fewer calls."""
+"""A data set decoded in a pool is decoded as in one batch: by every strategy, in few programs, in
+fewer calls."""
 
 import jax
 import jax.numpy as jnp
@@ -43,14 +44,18 @@ def padded(sources):
 
 def same(one, other):
   """Whether all fields of two results are equal."""
-  return jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(np.asarray(x), np.asarray(y)), one, other))
+  return jax.tree.all(
+    jax.tree.map(lambda x, y: np.array_equal(np.asarray(x), np.asarray(y)), one, other)
+  )
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
 def test_a_pool_writes_what_one_batch_writes(name):
   sources, key = prompts(23), jax.random.key(3)
   strategy = STRATEGIES[name]
-  batch = fd.decode(MODEL, {}, padded(sources), strategy, [len(s) for s in sources], max_len=MAX_LEN, key=key)
+  batch = fd.decode(
+    MODEL, {}, padded(sources), strategy, [len(s) for s in sources], max_len=MAX_LEN, key=key
+  )
   assert len(set(np.asarray(batch.lengths).tolist())) > 4  # or nothing would leave before others
   for rows in (1, 9):  # 9: two leave at a time, eight are there
     assert same(decode_all(MODEL, {}, sources, strategy, MAX_LEN, rows, key), batch)
@@ -61,8 +66,12 @@ def test_a_translator_s_sources_of_many_widths(strategy):
   """The memory moves with its rows; a source that is empty ends at once."""
   with jax.enable_x64(True):
     params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), TRANSLATOR.init(jax.random.key(0)))
-    sources = [np.append(s, 1).astype(np.int32) for s in [*prompts(17, 5), *prompts(9, 30), np.zeros(0, int)]]
-    batch = fd.decode(TRANSLATOR, params, padded(sources), strategy, max_len=MAX_LEN, key=jax.random.key(1))
+    sources = [
+      np.append(s, 1).astype(np.int32) for s in [*prompts(17, 5), *prompts(9, 30), np.zeros(0, int)]
+    ]
+    batch = fd.decode(
+      TRANSLATOR, params, padded(sources), strategy, max_len=MAX_LEN, key=jax.random.key(1)
+    )
     pool = decode_all(TRANSLATOR, params, sources, strategy, MAX_LEN, 1, jax.random.key(1))
   assert np.array_equal(pool.tokens, batch.tokens) and np.array_equal(pool.calls, batch.calls)
   assert np.array_equal(pool.block_sizes, batch.block_sizes)
@@ -74,7 +83,9 @@ def test_every_source_comes_once_the_longest_first():
   parts = list(fd.decode_each(MODEL, {}, sources, fd.Greedy(), MAX_LEN, rows=8))
   indices = np.concatenate([part.indices for part in parts])
   assert sorted(indices) == list(range(23)) and len(parts) > 5
-  assert min(len(sources[i]) for i in parts[0].indices) >= max(len(sources[i]) for i in parts[-1].indices)
+  assert min(len(sources[i]) for i in parts[0].indices) >= max(
+    len(sources[i]) for i in parts[-1].indices
+  )
 
 
 def test_rows_that_end_early_make_room():
@@ -99,7 +110,8 @@ def test_one_program_a_width_whatever_the_number_of_sources():
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2)], ids=['greedy', 'beam'])
 def test_fillers_cost_no_calls_of_a_model_without_ends(strategy):
-  """Eight inputs in eight rows: each takes 19 calls behind its first token, and the fillers none."""
+  """Eight inputs in eight rows: each takes 19 calls behind its first token, and the fillers
+  none."""
   parts = list(decode_each(HashLM(eos_ids=()), {}, prompts(8), strategy, 20, rows=8))
   assert sum(part.row_calls for part in parts) == 8 * 19
   assert all((part.decoded.lengths == 20).all() for part in parts)
@@ -109,7 +121,10 @@ def test_lists_and_arrays_of_any_lengths_are_inputs():
   given = [[3, 4, 5], np.array([6]), (7, 8), jnp.array([9, 2, 3, 4])]
   expected = decode_all(MODEL, {}, [np.array(one, np.int32) for one in given], fd.Greedy(), 9)
   assert same(decode_all(MODEL, {}, given, fd.Greedy(), 9), expected)
-  assert same(decode_all(MODEL, {}, np.array([[3, 4, 5]]), fd.Greedy(), 9), jax.tree.map(lambda x: x[:1], expected))
+  assert same(
+    decode_all(MODEL, {}, np.array([[3, 4, 5]]), fd.Greedy(), 9),
+    jax.tree.map(lambda x: x[:1], expected),
+  )
 
 
 @pytest.mark.parametrize(
@@ -144,6 +159,12 @@ def test_groups(lengths, least, groups):
 )
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
   monkeypatch.setattr(pool, '_exchange', None)
-  given = {'model': MODEL, 'params': {}, 'inputs': prompts(3), 'strategy': fd.Greedy(), 'max_len': 5} | change
+  given = {
+    'model': MODEL,
+    'params': {},
+    'inputs': prompts(3),
+    'strategy': fd.Greedy(),
+    'max_len': 5,
+  } | change
   with pytest.raises(fd.UserError, match=words):
     decode_all(**given)

@@ -18,16 +18,39 @@ from tests.decoding.fakes import HashLM, oracle
 from tests.decoding.methods_table import METHODS, hash_kit
 
 TINY = LM(
-  LMConfig(vocab_size=17, d_model=8, d_ff=8, layers=1, heads=2, windows=(0,), norm_epsilon=1e-5, max_positions=9000)
+  LMConfig(
+    vocab_size=17,
+    d_model=8,
+    d_ff=8,
+    layers=1,
+    heads=2,
+    windows=(0,),
+    norm_epsilon=1e-5,
+    max_positions=9000,
+  )
 )
 TRANSLATOR = Transformer(
   TransformerConfig(
-    vocab_size=13, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, max_positions=40, dtype='float32'
+    vocab_size=13,
+    d_model=8,
+    d_ff=8,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    max_positions=40,
+    dtype='float32',
   )
 )
 IMAGES = ImageTransformer(
   ImageTransformerConfig(
-    d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, block_length=6
+    d_model=8,
+    d_ff=8,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    source_size=2,
+    size=4,
+    block_length=6,
   )
 )
 MODEL = HashLM()
@@ -54,7 +77,9 @@ def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
   assert chain.is_chain and not stored.is_chain
   np.testing.assert_array_equal(chain.mask, stored.mask)
   np.testing.assert_array_equal(node_mask(chain, length, slots), node_mask(stored, length, slots))
-  np.testing.assert_array_equal(local_mask(chain, length, slots, 2), local_mask(stored, length, slots, 2))
+  np.testing.assert_array_equal(
+    local_mask(chain, length, slots, 2), local_mask(stored, length, slots, 2)
+  )
 
 
 @pytest.mark.parametrize('name', METHODS)
@@ -73,7 +98,11 @@ def test_beams_of_ten_limits_compile_one_program():
   before = _decode._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
     out = fd.decode(MODEL, {}, [prompt[:16]], fd.Beam(2, n_best=2), max_len=max_len)
-    assert out.nbest_tokens.shape == (1, 2, max_len) and out.tokens.shape == out.block_sizes.shape == (1, max_len)
+    assert out.nbest_tokens.shape == (
+      1,
+      2,
+      max_len,
+    ) and out.tokens.shape == out.block_sizes.shape == (1, max_len)
     assert int(out.lengths[0]) <= max_len
   assert _decode._cache_size() == before + 1
 
@@ -111,7 +140,9 @@ def test_sources_of_ten_lengths_compile_two_programs():
   assert len({tuple(row) for row in together.tokens.tolist()}) > 3
   before = _decode._cache_size()
   for source, expected in zip(sources, together.tokens.tolist(), strict=True):
-    assert fd.decode(TRANSLATOR, params, [source], fd.Greedy(), max_len=8).tokens[0].tolist() == expected
+    assert (
+      fd.decode(TRANSLATOR, params, [source], fd.Greedy(), max_len=8).tokens[0].tolist() == expected
+    )
   assert _decode._cache_size() <= before + 3  # 33 tokens with the end are more than 32
 
 
@@ -126,11 +157,14 @@ def test_padding_stays_within_the_model_s_positions():
 def test_pictures_keep_their_shape_and_length():
   prompt = prompt_of(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
   assert padded(IMAGES, prompt) is prompt
-  assert room_of(IMAGES, IMAGES.fixed_length) == IMAGES.fixed_length == 48 and room_of(IMAGES, 17) == 17
+  assert (
+    room_of(IMAGES, IMAGES.fixed_length) == IMAGES.fixed_length == 48 and room_of(IMAGES, 17) == 17
+  )
 
 
 def test_widths_and_rooms():
-  """Room costs time at every call, so that it is at most a quarter more than was asked for; small ones aside."""
+  """Room costs time at every call, so that it is at most a quarter more than was asked for; small
+  ones aside."""
   some = np.arange(1, 5000)
   rooms = np.array([room_of(MODEL, n) for n in some.tolist()])
   assert sorted(set(rooms.tolist()))[:12] == [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256]

@@ -40,7 +40,8 @@ def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float
 @pytest.mark.parametrize('v', [5, 2 * BLOCK * 5 - 1, 2 * BLOCK * 5, 1000])
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
 def test_the_best_few_are_those_of_the_definition(kind, v):
-  """Of equal entries the lowest index, whether all are ranked or blocks of them; nothing but minus infinity too."""
+  """Of equal entries the lowest index, whether all are ranked or blocks of them; nothing but minus
+  infinity too."""
   rng = np.random.default_rng(0)
   x = rng.normal(0, 3, (4, 3, v)).astype(np.float32)
   x = x.round() + 0 if kind == 'tied' else x  # without -0
@@ -57,7 +58,9 @@ def test_a_window_adds_up_what_is_near(reach):
   """By the definition, at the ends too; of equal windows the one with the likelier middle."""
   logits = np.random.default_rng(0).normal(0, 2, (3, 12))
   law = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-  near = np.array([[row[max(0, i - reach) : i + reach + 1].sum() for i in range(12)] for row in law])
+  near = np.array(
+    [[row[max(0, i - reach) : i + reach + 1].sum() for i in range(12)] for row in law]
+  )
   found = np.asarray(centred(jnp.asarray(logits), reach))
   if reach:
     np.testing.assert_allclose(np.exp(found), near + 1e-3 * law, rtol=1e-5)
@@ -95,7 +98,8 @@ def test_warp_is_temperature_then_top_k_then_top_p(seed, temperature, top_k, top
 
 
 def kept_by_sorting(logits: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
-  """Which tokens of a law are left, by a full sort: as many of the ranking's first as are within k and p."""
+  """Which tokens of a law are left, by a full sort: as many of the ranking's first as are within k
+  and p."""
   ranking = np.argsort(-logits, kind='stable')  # of equal ones the lowest id first
   count = top_k or len(logits)
   if top_p < 1:
@@ -107,15 +111,20 @@ def kept_by_sorting(logits: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
   return kept & (logits > -np.inf)
 
 
-WORDS = 2 * FEW + 88  # more than are ranked at first, so that both ways to find what is kept are needed
+# more than are ranked at first, so that both ways to find what is kept are needed
+WORDS = 2 * FEW + 88
 LAWS = {
   'peaked': lambda random: 5 * random.normal(size=WORDS),
   'random': lambda random: random.normal(size=WORDS),
   'flat': lambda random: np.full(WORDS, random.normal()),
   'tied': lambda random: random.integers(-2, 3, WORDS) / 2,
   'zeros of both signs': lambda random: random.choice([0.0, -0.0], WORDS),
-  'few possible': lambda random: np.where(random.random(WORDS) < 0.01, random.normal(size=WORDS), -np.inf),
-  'half possible': lambda random: np.where(random.random(WORDS) < 0.5, random.integers(0, 3, WORDS), -np.inf),
+  'few possible': lambda random: np.where(
+    random.random(WORDS) < 0.01, random.normal(size=WORDS), -np.inf
+  ),
+  'half possible': lambda random: np.where(
+    random.random(WORDS) < 0.5, random.integers(0, 3, WORDS), -np.inf
+  ),
   'far apart': lambda random: random.normal(size=WORDS) * 10.0 ** random.integers(-30, 30, WORDS),
 }
 
@@ -141,12 +150,20 @@ def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
     assert not (kept & ~most).any()
     ranking = np.argsort(-row, kind='stable')[: int(kept.sum())]
     assert kept[ranking].all(), 'of equal tokens one with a higher id was kept'
-    np.testing.assert_allclose(law[kept], row[kept] - np.logaddexp.reduce(row[kept].astype(np.float64)), atol=1e-4)
+    np.testing.assert_allclose(
+      law[kept], row[kept] - np.logaddexp.reduce(row[kept].astype(np.float64)), atol=1e-4
+    )
 
 
 def test_a_flat_law_is_cut_by_ids():
   """Nothing is left to rounding: probabilities of 1/1024, and top_p a sum of them."""
-  for top_k, top_p, count in ((0, 0.75, 768), (512, 0.75, 384), (900, 1.0, 900), (0, 1e-30, 1), (0, 1.0, 1024)):
+  for top_k, top_p, count in (
+    (0, 0.75, 768),
+    (512, 0.75, 384),
+    (900, 1.0, 900),
+    (0, 1e-30, 1),
+    (0, 1.0, 1024),
+  ):
     law = WARP(jnp.zeros((1, 1024)), jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p))[0]
     np.testing.assert_array_equal(np.isfinite(law), np.arange(1024) < count)
 
@@ -168,17 +185,23 @@ def test_float64_laws_are_cut_alike():
       np.testing.assert_array_equal(kept, kept_by_sorting(row, 400, 0.75))
 
 
-@pytest.mark.parametrize('settings', [{'temperature': 1e-6}, {'temperature': 1e6}, {'top_p': 1e-30}])
+@pytest.mark.parametrize(
+  'settings', [{'temperature': 1e-6}, {'temperature': 1e6}, {'top_p': 1e-30}]
+)
 def test_the_extremes_allowed_are_laws(settings):
   rule = Sampling(**settings)
-  law = np.exp(warp(jnp.array([-jnp.inf, 1.0, 80.0, -80.0]), rule.temperature, rule.top_k, rule.top_p))
+  law = np.exp(
+    warp(jnp.array([-jnp.inf, 1.0, 80.0, -80.0]), rule.temperature, rule.top_k, rule.top_p)
+  )
   np.testing.assert_allclose(law.sum(), 1, rtol=1e-6)
   assert law[0] == 0
 
 
 def first_tokens(strategy: fd.Sample, rows: int) -> np.ndarray:
   """Draws of the first token after one prompt."""
-  out = fd.decode(MODEL, {}, np.repeat(PROMPTS[:1], rows, axis=0), strategy, max_len=1, key=jax.random.key(5))
+  out = fd.decode(
+    MODEL, {}, np.repeat(PROMPTS[:1], rows, axis=0), strategy, max_len=1, key=jax.random.key(5)
+  )
   return np.asarray(out.tokens[:, 0])
 
 
@@ -203,7 +226,8 @@ def first_logits() -> np.ndarray:
 
 
 def test_drafts_do_not_change_the_law():
-  """Blockwise with the sampling rule is sampling: the first two tokens follow the law of one token a call."""
+  """Blockwise with the sampling rule is sampling: the first two tokens follow the law of one token
+  a call."""
   rows, rule = 4000, Sampling(temperature=4.0)
   prompts = np.repeat(PROMPTS[:1], rows, axis=0)
   counts = []

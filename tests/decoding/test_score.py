@@ -44,13 +44,15 @@ def test_each_token_is_scored_given_all_before_it():
 
 
 def test_which_tokens_greedy_decoding_would_write_there():
-  """All that it writes itself, and of other tokens those that lead after what stands before them."""
+  """All that it writes itself, and of other tokens those that lead after what stands before
+  them."""
   greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), LENGTHS, max_len=6)
   own = fd.score(MODEL, {}, PROMPTS, greedy.tokens, greedy.lengths, LENGTHS)
   assert (own.best == (np.arange(6) < np.asarray(greedy.lengths)[:, None])).all()
   targets = np.random.default_rng(0).integers(2, 14, (2, 24)).astype(np.int32)
   best = fd.score(MODEL, {}, PROMPTS, targets, prompt_lengths=LENGTHS).best
-  leading = [int(logits[1:].argmax()) + 1 for logits in logits_by_hand([6], targets[1].tolist())]  # 0 is suppressed
+  # 0 is suppressed
+  leading = [int(logits[1:].argmax()) + 1 for logits in logits_by_hand([6], targets[1].tolist())]
   assert best[1].tolist() == (targets[1] == leading).tolist() and 0 < best[1].sum() < 24
 
 
@@ -81,7 +83,11 @@ def test_what_is_never_emitted_is_impossible():
     (np.ones((2, 2), int), {'target_lengths': [1, 3]}, '2 numbers from 0 to 2'),
     (np.ones((2, 2), int), {'target_lengths': [1.0, 2.0]}, '2 numbers from 0 to 2'),
     ([[3, 4], [5]], {'target_lengths': [2, 2]}, "2 numbers from 0 to their target's own length"),
-    (np.ones((2, 2), int), {'target_lengths': ['a', 'b']}, 'target_lengths must be 2 numbers, not list'),
+    (
+      np.ones((2, 2), int),
+      {'target_lengths': ['a', 'b']},
+      'target_lengths must be 2 numbers, not list',
+    ),
   ],
 )
 def test_mistakes(targets, more, words):

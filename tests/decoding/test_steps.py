@@ -1,4 +1,5 @@
-"""What one step of the loop writes, read off the compiled program: parameters and the memory are read as they lie."""
+"""What one step of the loop writes, read off the compiled program: parameters and the memory are
+read as they lie."""
 
 import dataclasses
 import re
@@ -18,7 +19,11 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.training.drafts.start import layers_like
 
 D, D_FF, SOURCE, MAX_LEN = 16, 64, 64, 16
-MODEL = Transformer(TransformerConfig(d_model=D, d_ff=D_FF, heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40))
+MODEL = Transformer(
+  TransformerConfig(
+    d_model=D, d_ff=D_FF, heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40
+  )
+)
 HEADS = {layout: BlockwiseHeads(4, D, D_FF, layout) for layout in ('separate', 'paper')}
 STRATEGIES = {
   'greedy': lambda heads: fd.Greedy(),
@@ -37,7 +42,8 @@ def shape(line: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize('name', STRATEGIES)
 def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
-  """A head's second matrix has d * d_ff entries, the values of the memory d for each of the source's tokens."""
+  """A head's second matrix has d * d_ff entries, the values of the memory d for each of the
+  source's tokens."""
 
   def heads(layout):
     return HEADS[layout], HEADS[layout].init(jax.random.key(1))
@@ -48,8 +54,8 @@ def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
 
 @pytest.mark.parametrize('name', [*STRATEGIES, 'eagle', 'speculative'])
 def test_a_step_copies_no_cache_of_one_row(name):
-  """The tokens' cache is written where it lies. What drafts token by token copies its own keys and values once a call,
-  not at every token."""
+  """The tokens' cache is written where it lies. What drafts token by token copies its own keys and
+  values once a call, not at every token."""
 
   def heads(layout):
     return HEADS[layout], HEADS[layout].init(jax.random.key(1))
@@ -60,7 +66,11 @@ def test_a_step_copies_no_cache_of_one_row(name):
     'speculative': lambda: fd.Speculative((MODEL, MODEL.init(jax.random.key(1))), gamma=3),
   }
   step = step_of(MODEL, drafting[name]() if name in drafting else STRATEGIES[name](heads))
-  copied = [line for opcode, line in step if opcode == 'copy' and np.prod(shape(line), dtype=int) >= D * MAX_LEN]
+  copied = [
+    line
+    for opcode, line in step
+    if opcode == 'copy' and np.prod(shape(line), dtype=int) >= D * MAX_LEN
+  ]
   assert len(copied) <= (2 if name in drafting else 0)
 
 
@@ -68,7 +78,9 @@ def test_a_step_copies_no_cache_of_one_row(name):
 def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
   """Of 1,200 words: what is sorted, and not only ranked, are a guess's 8 candidates."""
   model = Transformer(dataclasses.replace(MODEL.config, vocab_size=1200))
-  draft = BlockNetwork(layers=layers_like(model, 1), vocab_size=1200, d_target=D, k=4, markov=2, candidates=8)
+  draft = BlockNetwork(
+    layers=layers_like(model, 1), vocab_size=1200, d_target=D, k=4, markov=2, candidates=8
+  )
   step = step_of(model, fd.BlockDraft((draft, draft.init(jax.random.key(1))), choices=choices))
   assert max(shape(line)[-1] for opcode, line in step if opcode == 'sort') == 8
 

@@ -1,7 +1,9 @@
-"""Exact means exact: every lossless strategy writes what greedy decoding by the definition writes, in float64.
+"""Exact means exact: every lossless strategy writes what greedy decoding by the definition writes,
+in float64.
 
-The oracle runs the whole model again for each token, without a cache. Models are a Transformer and an FConv, random
-(heads are rarely right) and trained (heads are mostly right), the batch is ragged and holds an empty sentence.
+The oracle runs the whole model again for each token, without a cache. Models are a Transformer and
+an FConv, random (heads are rarely right) and trained (heads are mostly right), the batch is ragged
+and holds an empty sentence.
 """
 
 import functools
@@ -54,9 +56,12 @@ FCONV = FConvConfig(
 MODEL = Transformer(CONFIG)
 MODELS = {'transformer': MODEL, 'fconv': FConv(FCONV)}
 LAYOUTS = ('paper', 'separate')
-HEADS = {layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS}
+HEADS = {
+  layout: BlockwiseHeads(k=K, d_model=24, d_ff=16, layout=layout, dropout=0.0) for layout in LAYOUTS
+}
 HEADS['medusa'] = MedusaHeads(depth=3, d_model=24, vocab_size=VOCAB)
-SEEING = {'rooted': True, 'markov': 5, 'words': VOCAB}  # heads that see the root and the guess before
+# heads that see the root and the guess before
+SEEING = {'rooted': True, 'markov': 5, 'words': VOCAB}
 
 
 def heads_of(family):
@@ -85,8 +90,8 @@ def at_home(methods):
 
 
 def network_of(name, family):
-  """A draft network: its layers read the Transformer's source, and not the FConv's; EAGLE's reads two taps, and does
-  not know the last two words."""
+  """A draft network: its layers read the Transformer's source, and not the FConv's; EAGLE's reads
+  two taps, and does not know the last two words."""
   sizes = {'d_model': 24, 'd_ff': 32, 'heads': 2, 'dropout': 0.0, 'dtype': 'float64'}
   layers, d_embed = LMConfig(**sizes, layers=1), 16
   if family == 'transformer':
@@ -118,28 +123,42 @@ SOURCE = sources(np.random.default_rng(0), 7)
 
 
 def random_params(family):
-  """Scaled up from the initialisation, so that outputs vary: a fresh tied model repeats its input."""
+  """Scaled up from the initialisation, so that outputs vary: a fresh tied model repeats its
+  input."""
   params = jax.tree.map(lambda x: 3 * x.astype(jnp.float64), MODELS[family].init(jax.random.key(0)))
   return params | {'embedding': params['embedding'] * 3}
 
 
 def batch_of(source, target):
   """A batch as in training, a sentence a row."""
-  part = lambda x: {'': x, '_segment': x > 0, '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape)}
+  part = lambda x: {
+    '': x,
+    '_segment': x > 0,
+    '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape),
+  }
   sides = {'source': source, 'target': target}
-  return {f'{side}{name}': jnp.asarray(y, jnp.int32) for side, x in sides.items() for name, y in part(x).items()}
+  return {
+    f'{side}{name}': jnp.asarray(y, jnp.int32)
+    for side, x in sides.items()
+    for name, y in part(x).items()
+  }
 
 
 def reversed_sources():
   """What the trained model has learnt to write: the source backwards, then an end."""
-  return np.stack([np.append(row[:n][::-1], [1, *[0] * (7 - n)]) for row in SOURCE for n in [(row > 1).sum()]])
+  return np.stack(
+    [np.append(row[:n][::-1], [1, *[0] * (7 - n)]) for row in SOURCE for n in [(row > 1).sum()]]
+  )
 
 
 @functools.cache
 def trained_params(family):
   """The model and all heads, trained together until they know the seven sentences by heart."""
   model, kinds = MODELS[family], heads_of(family)
-  fresh = {'model': model.init(jax.random.key(0)), **{n: h.init(jax.random.key(1)) for n, h in kinds.items()}}
+  fresh = {
+    'model': model.init(jax.random.key(0)),
+    **{n: h.init(jax.random.key(1)) for n, h in kinds.items()},
+  }
   params = jax.tree.map(lambda x: x.astype(jnp.float64), fresh)
   batch, optimizer = batch_of(SOURCE, reversed_sources()), optax.adam(4e-3)
 
@@ -147,7 +166,9 @@ def trained_params(family):
   def step(params, state, offset):
     def loss(p):
       last = lambda name: kinds[name].offsets[-1]
-      of = lambda name, o: head_loss(model, kinds[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0)[0]
+      of = lambda name, o: head_loss(
+        model, kinds[name], p['model'], p[name], batch, jnp.minimum(o, last(name)), 0.0
+      )[0]
       return sum(of(name, o) for name in kinds for o in (offset, jnp.zeros_like(offset)))
 
     updates, state = optimizer.update(jax.grad(loss)(params), state)
@@ -161,7 +182,8 @@ def trained_params(family):
 
 @functools.cache
 def network_made(name, kind, family):
-  """A draft network with fresh parameters, or trained by what the trained model writes; in int8 as the latter."""
+  """A draft network with fresh parameters, or trained by what the trained model writes; in int8 as
+  the latter."""
   if kind == 'int8':
     network, params = network_made(name, 'trained', family)
     return network, fd.quantize(network, params)
@@ -194,7 +216,10 @@ def made(kind, family='transformer'):
     params = fd.quantize(MODELS[family], params)
     heads = {name: fd.quantize(heads_of(family)[name], heads[name]) for name in heads}
   elif kind == 'random':
-    params, heads = random_params(family), {n: h.init(jax.random.key(1)) for n, h in heads_of(family).items()}
+    params, heads = (
+      random_params(family),
+      {n: h.init(jax.random.key(1)) for n, h in heads_of(family).items()},
+    )
   else:
     heads = dict(trained_params(family))
     params = heads.pop('model')
@@ -214,7 +239,8 @@ def oracle(model, params):
   running = (SOURCE > 1).any(1)
   tokens[~running, 0] = 1
   for t in range(MAX_LEN):
-    choice = 1 + np.argmax(np.asarray(logits(jnp.asarray(tokens)))[:, t, 1:], axis=-1)  # id 0 is never emitted
+    # id 0 is never emitted
+    choice = 1 + np.argmax(np.asarray(logits(jnp.asarray(tokens)))[:, t, 1:], axis=-1)
     tokens[running, t] = choice[running]
     running &= choice != 1
   return tokens
@@ -222,7 +248,8 @@ def oracle(model, params):
 
 @functools.cache
 def kit(kind, family='transformer'):
-  """Parts for one of the models; the draft model is the Transformer that was made in the same way."""
+  """Parts for one of the models; the draft model is the Transformer that was made in the same
+  way."""
   heads = made(kind, family)[1]
   return Kit(
     heads=lambda name: (heads_of(family)[name], heads[name]),
@@ -236,7 +263,9 @@ def kit(kind, family='transformer'):
 @pytest.mark.parametrize('name, family', everywhere(METHODS | VARIANTS) + at_home(NETWORKS))
 def test_exact_is_lossless(name, kind, family):
   params, _, expected = made(kind, family)
-  out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit(kind, family)), max_len=MAX_LEN)
+  out = fd.decode(
+    MODELS[family], params, SOURCE, LOSSLESS[name](kit(kind, family)), max_len=MAX_LEN
+  )
   np.testing.assert_array_equal(out.tokens, expected)
   np.testing.assert_array_equal(out.lengths, 1 + np.sum(out.block_sizes, axis=1))
   assert out.tokens[-1].tolist() == [1] + [0] * (MAX_LEN - 1)  # the empty sentence
@@ -246,25 +275,51 @@ def test_exact_is_lossless(name, kind, family):
 def test_exact_is_lossless_in_int8_too(name, family='transformer'):
   """Target, heads and drafts are in int8; the oracle's whole sequences are the int8 model's own."""
   params, _, expected = made('int8', family)
-  out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit('int8', family)), max_len=MAX_LEN)
+  out = fd.decode(
+    MODELS[family], params, SOURCE, LOSSLESS[name](kit('int8', family)), max_len=MAX_LEN
+  )
   np.testing.assert_array_equal(out.tokens, expected)
   assert out.mean_block_size > 2
 
 
 @pytest.mark.parametrize('family', MODELS)
 def test_the_trained_model_is_worth_testing_on(family):
-  """It has learnt the task, its heads draft well, and rows end at different lengths inside blocks."""
+  """It has learnt the task, its heads draft well, and rows end at different lengths inside
+  blocks."""
   model, (params, _, expected) = MODELS[family], made('trained', family)
   np.testing.assert_array_equal(expected[:, :8], reversed_sources())
-  out = fd.decode(model, params, SOURCE, LOSSLESS['blockwise separate 10'](kit('trained', family)), max_len=MAX_LEN)
+  out = fd.decode(
+    model,
+    params,
+    SOURCE,
+    LOSSLESS['blockwise separate 10'](kit('trained', family)),
+    max_len=MAX_LEN,
+  )
   assert out.mean_block_size > 2 and len(set(np.asarray(out.lengths))) > 3
   for name in ('tree', 'medusa', *[name for name in HOMES if HOMES[name] == family]):
-    drafted = fd.decode(model, params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=MAX_LEN)
+    drafted = fd.decode(
+      model, params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=MAX_LEN
+    )
     assert drafted.mean_block_size > 2, name
 
 
-MOST = {'greedy': 0, 'blockwise': 6, 'two-calls': 3, 'tree': 3, 'speculative': 3, 'lookup': 3, 'jacobi': 3}
-MOST |= {'lookahead': 2, 'eagle': 3, 'eagle, a chain': 4, 'block': 3, 'block, a chain': 3, 'block, a static tree': 3}
+MOST = {
+  'greedy': 0,
+  'blockwise': 6,
+  'two-calls': 3,
+  'tree': 3,
+  'speculative': 3,
+  'lookup': 3,
+  'jacobi': 3,
+}
+MOST |= {
+  'lookahead': 2,
+  'eagle': 3,
+  'eagle, a chain': 4,
+  'block': 3,
+  'block, a chain': 3,
+  'block, a static tree': 3,
+}
 
 
 def test_a_static_tree_is_as_deep_as_it_is_whatever_block_the_draft_makes():
@@ -281,7 +336,9 @@ def test_a_call_can_accept_a_chain_or_as_many_as_a_tree_is_deep(name):
 @pytest.mark.parametrize('max_len', [1, 2, 5])
 def test_max_len_in_the_middle_of_a_block(name, max_len, family):
   params, _, expected = made('trained', family)
-  out = fd.decode(MODELS[family], params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=max_len)
+  out = fd.decode(
+    MODELS[family], params, SOURCE, LOSSLESS[name](kit('trained', family)), max_len=max_len
+  )
   np.testing.assert_array_equal(out.tokens, expected[:, :max_len])
 
 
@@ -292,7 +349,9 @@ def test_batch_of_b_equals_b_batches_of_one(name, family):
   for i, row in enumerate(SOURCE):
     alone = fd.decode(MODELS[family], params, row[None], strategy, max_len=MAX_LEN)
     for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
-      np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
+      np.testing.assert_array_equal(
+        getattr(alone, field)[0], getattr(together, field)[i], err_msg=field
+      )
 
 
 @pytest.mark.parametrize('window', [0, 2])
@@ -315,7 +374,9 @@ def test_a_forced_prefix_is_continued(family):
   prefix, lengths = expected[:-1, :2], np.array([2, 1, 0, 2, 1, 0])
   for name in [*METHODS, *[name for name in GROWN if HOMES[name] == family]]:
     forced = {'prefix': prefix, 'prompt_lengths': lengths, 'max_len': 6}
-    out = fd.decode(MODELS[family], params, SOURCE[:-1], LOSSLESS[name](kit('trained', family)), **forced)
+    out = fd.decode(
+      MODELS[family], params, SOURCE[:-1], LOSSLESS[name](kit('trained', family)), **forced
+    )
     for row, n, tokens in zip(expected[:-1], lengths, np.asarray(out.tokens), strict=True):
       if 1 not in row[:n]:
         np.testing.assert_array_equal(tokens, row[n : n + 6])
@@ -339,7 +400,9 @@ def test_drafts_of_transformed_heads_do_not_pass_through_p1():
   hidden = jax.random.normal(jax.random.key(6), (50, 24), jnp.float64)
   target = Bound(Transformed(MODEL, heads), {'model': params, 'heads': head_params})
   drafting = Bound(*heads.drafting(head_params, 3))
-  drafts = draft_tokens(drafting, target, hidden, jnp.zeros(50, jnp.int32), Topology.chain(4))[:, 1:]
+  drafts = draft_tokens(drafting, target, hidden, jnp.zeros(50, jnp.int32), Topology.chain(4))[
+    :, 1:
+  ]
   logits = MODEL.unembed(params, heads.all(head_params, hidden)[:, 1:])
   np.testing.assert_array_equal(drafts, 1 + np.argmax(np.asarray(logits)[..., 1:], axis=-1))
 
@@ -378,15 +441,33 @@ def too_many_choices():
   'call, message',
   [
     (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=0), 'give at least 1'),
-    (lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()), 'source of 1025 tokens exceeds'),
+    (
+      lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()),
+      'source of 1025 tokens exceeds',
+    ),
     (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1025), 'exceed the model'),
-    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7), 'of prefixes, and there are none'),
-    (lambda p, s: fd.decode(MODEL, p, s[0], fd.Greedy()), r'shape \[rows, tokens\], not int32\[8\]'),
+    (
+      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7),
+      'of prefixes, and there are none',
+    ),
+    (
+      lambda p, s: fd.decode(MODEL, p, s[0], fd.Greedy()),
+      r'shape \[rows, tokens\], not int32\[8\]',
+    ),
     (lambda p, s: fd.decode(MODEL, p, s * 1.0, fd.Greedy()), 'must be integer ids'),
     (lambda p, s: fd.decode(MODEL, p, s[:, :0], fd.Greedy()), 'nothing to decode'),
-    (lambda p, s: fd.decode(MODEL, p, s + VOCAB, fd.Greedy()), 'the model knows 0 to 12: use its tokenizer'),
-    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prefix=[[3]]), 'prefix has 1 rows, and inputs have 7'),
-    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), key=jax.random.split(jax.random.key(0), 3)), 'one for each of'),
+    (
+      lambda p, s: fd.decode(MODEL, p, s + VOCAB, fd.Greedy()),
+      'the model knows 0 to 12: use its tokenizer',
+    ),
+    (
+      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prefix=[[3]]),
+      'prefix has 1 rows, and inputs have 7',
+    ),
+    (
+      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), key=jax.random.split(jax.random.key(0), 3)),
+      'one for each of',
+    ),
     (lambda p, s: fd.decode(MODEL, p, s, too_many_choices()), 'asks a head for 14'),
   ],
 )

@@ -1,4 +1,5 @@
-"""A drafter that asks for states of the target's layers gets them: those that a teacher-forced forward gives."""
+"""A drafter that asks for states of the target's layers gets them: those that a teacher-forced
+forward gives."""
 
 import dataclasses
 import functools
@@ -48,8 +49,8 @@ class Notes:
 
 @struct.pytree
 class Watching:
-  """Writes down the states of all committed positions. It knows the truth, and tells it down the last branch alone, to
-  a depth that changes from call to call."""
+  """Writes down the states of all committed positions. It knows the truth, and tells it down the
+  last branch alone, to a depth that changes from call to call."""
 
   taps: Any = struct.static()
   topology: Any = struct.static()
@@ -60,8 +61,13 @@ class Watching:
     return self.topology.n
 
   def init(self, target, prefill):
-    room, places = prefill.capacity.total, up_to(prefill.prompt.length, prefill.prompt.tokens.shape[1])
-    states = tuple(_put(jnp.zeros((len(x), room, x.shape[2]), x.dtype), places, x) for x in prefill.taps)
+    room, places = (
+      prefill.capacity.total,
+      up_to(prefill.prompt.length, prefill.prompt.tokens.shape[1]),
+    )
+    states = tuple(
+      _put(jnp.zeros((len(x), room, x.shape[2]), x.dtype), places, x) for x in prefill.taps
+    )
     return Notes(jnp.ones_like(prefill.root), prefill.prompt.length, states)
 
   def propose(self, target, state, root, keys):
@@ -117,7 +123,9 @@ def decoded(model, params, drafter, prompt):
   """The state when every row is done."""
   target, rule = Bound(model, params), fd.Exact()
   state = loop.init(target, drafter, rule, prompt, MAX_LEN, None)
-  return jax.lax.while_loop(lambda s: ~s.done.all(), lambda s: loop.step(target, drafter, rule, s), state)
+  return jax.lax.while_loop(
+    lambda s: ~s.done.all(), lambda s: loop.step(target, drafter, rule, s), state
+  )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -126,17 +134,26 @@ def forced(model, params, batch, taps):
 
 
 def a_batch(prompt, state):
-  """What the target has read, prompts and outputs, as a batch to train on: its targets begin with the second token."""
+  """What the target has read, prompts and outputs, as a batch to train on: its targets begin with
+  the second token."""
   rows = []
   for i, length in enumerate(np.asarray(prompt.length)):
-    rows.append(np.concatenate([prompt.tokens[i, :length], state.tokens[i], np.zeros(5 - length, int)]))
+    rows.append(
+      np.concatenate([prompt.tokens[i, :length], state.tokens[i], np.zeros(5 - length, int)])
+    )
   target = np.array(rows, np.int32)[:, 1:]
   batch = {'target': target, 'target_segment': np.ones_like(target)}
-  batch['target_position'] = np.broadcast_to(np.arange(target.shape[1], dtype=np.int32), target.shape)
+  batch['target_position'] = np.broadcast_to(
+    np.arange(target.shape[1], dtype=np.int32), target.shape
+  )
   if prompt.inputs is not None:
     source = np.asarray(prompt.inputs)
     position = np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), source.shape[:2])
-    batch |= {'source': source, 'source_segment': (source != 0).astype(np.int32), 'source_position': position}
+    batch |= {
+      'source': source,
+      'source_segment': (source != 0).astype(np.int32),
+      'source_position': position,
+    }
   return {name: jnp.asarray(x) for name, x in batch.items()}
 
 
@@ -159,7 +176,8 @@ def test_a_drafter_gets_the_states_that_a_teacher_forced_forward_gives(name, tre
   for kept, states in zip(state.drafter.states, expected.taps, strict=True):
     for row, count in enumerate(np.asarray(read)):
       np.testing.assert_allclose(kept[row, :count], states[row, :count], rtol=1e-9, atol=1e-12)
-    assert len({round(float(x), 9) for x in np.asarray(kept)[0, : read[0], 0]}) > 3  # states of tokens, not constants
+    # states of tokens, not constants
+    assert len({round(float(x), 9) for x in np.asarray(kept)[0, : read[0], 0]}) > 3
 
 
 def operations(function, *args):
@@ -199,7 +217,9 @@ class Layered(HashLM):
 
 
 def test_a_model_is_asked_only_by_drafters_that_read_its_layers():
-  prompt = Prompt(None, jnp.array([[3, 4]], jnp.int32), jnp.array([2], jnp.int32), jnp.zeros(1, bool))
+  prompt = Prompt(
+    None, jnp.array([[3, 4]], jnp.int32), jnp.array([2], jnp.int32), jnp.zeros(1, bool)
+  )
   init = lambda model, drafter: loop.init(Bound(model, {}), drafter, fd.Exact(), prompt, 5, None)
   watching = Watching((2, 0), TREES['chain'], jnp.zeros((1, 5), jnp.int32))
   init(Layered(), NoDraft())
@@ -210,9 +230,15 @@ def test_a_model_is_asked_only_by_drafters_that_read_its_layers():
 
 
 def test_a_model_that_has_no_taps_says_so():
-  prompt = Prompt(None, jnp.array([[3, 4]], jnp.int32), jnp.array([2], jnp.int32), jnp.zeros(1, bool))
+  prompt = Prompt(
+    None, jnp.array([[3, 4]], jnp.int32), jnp.array([2], jnp.int32), jnp.zeros(1, bool)
+  )
   watching = Watching((0,), TREES['chain'], jnp.zeros((1, 5), jnp.int32))
-  with pytest.raises(UserError, match=r'HashLM gives no states of its layers, and taps=\(0,\) ask for them: let'):
+  with pytest.raises(
+    UserError,
+    match=r'HashLM gives no states of its layers, and taps=\(0,\) ask'
+    r' for them: let',
+  ):
     loop.init(Bound(HashLM(), {}), watching, fd.Exact(), prompt, 5, None)
 
 
@@ -221,12 +247,20 @@ def test_an_ensemble_has_no_layers():
   prompt = dataclasses.replace(a_prompt(MODELS['transformer']), limit=None)
   watching = Watching((1,), TREES['chain'], jnp.zeros((3, 5), jnp.int32))
   target = Bound(case.model, case.params)
-  with pytest.raises(UserError, match=r'an ensemble has no layers of its own, and taps=\(1,\) ask for their states'):
+  with pytest.raises(
+    UserError,
+    match=r'an ensemble has no layers of its own, and taps=\(1,\) ask'
+    r' for their states',
+  ):
     jax.eval_shape(lambda: loop.init(target, watching, fd.Exact(), prompt, 5, None).root)
 
 
 MISTAKES = {
-  'below': ((-1,), r'taps=\(-1,\) ask for layer -1, which is not there: give numbers from 0 .* to 2 '),
+  'below': (
+    (-1,),
+    r'taps=\(-1,\) ask for layer -1, which is not there: give numbers from 0 .* to 2'
+    r' ',
+  ),
   'above': ((0, 3), r'taps=\(0, 3\) ask for layer 3, which is not there'),
   'a bool': ((True,), r'ask for layer True, which is not there'),
   'no whole number': ((1.0,), r'ask for layer 1.0, which is not there'),
@@ -250,7 +284,9 @@ def test_models_refuse_layers_that_are_not_there_before_any_work(name):
     model.features({}, {}, (9,))
   watching = Watching((9,), TREES['chain'], jnp.zeros((3, 5), jnp.int32))
   with pytest.raises(UserError, match=r'taps=\(9,\) ask for layer 9, which is not there'):
-    jax.eval_shape(lambda: loop.init(Bound(model, params), watching, fd.Exact(), a_prompt(model), 5, None).root)
+    jax.eval_shape(
+      lambda: loop.init(Bound(model, params), watching, fd.Exact(), a_prompt(model), 5, None).root
+    )
 
 
 class WithoutLayers:
@@ -261,7 +297,11 @@ class WithoutLayers:
 
 
 def test_the_layers_of_a_rule_are_known_once_the_model_is():
-  assert numbered(RULE, 8) == (2, 4, 5) and numbered(RULE, 7) == (2, 3, 4) and numbered((0, 6), 6) == (0, 6)
+  assert (
+    numbered(RULE, 8) == (2, 4, 5)
+    and numbered(RULE, 7) == (2, 3, 4)
+    and numbered((0, 6), 6) == (0, 6)
+  )
   for layers in range(1, 7):
     with pytest.raises(UserError, match=f'coincide on a target of {layers}: set them explicitly'):
       numbered(RULE, layers)

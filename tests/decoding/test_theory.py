@@ -1,4 +1,5 @@
-"""The formulas of speculative decoding against the paper's own table, and against their definitions."""
+"""The formulas of speculative decoding against the paper's own table, and against their
+definitions."""
 
 import numpy as np
 import pytest
@@ -47,7 +48,9 @@ def test_the_expected_speed_ups_of_table_4(gamma, alpha, c, speedup):
 
 
 def test_limits():
-  assert fd.theory.expected_tokens(1, 5) == 6 and fd.theory.expected_tokens(1 - 1e-12, 5) == pytest.approx(6)
+  assert fd.theory.expected_tokens(1, 5) == 6 and fd.theory.expected_tokens(
+    1 - 1e-12, 5
+  ) == pytest.approx(6)
   assert fd.theory.speedup(1, 5, 0.1) == pytest.approx(6 / 1.5)
   assert fd.theory.operations(1, 5, 0.1) == pytest.approx(6.5 / 6)
   assert fd.theory.expected_tokens(0, 5) == 1 and fd.theory.expected_tokens(0.3, 0) == 1

@@ -35,7 +35,10 @@ def test_a_chain_is_a_tree():
 
 
 def test_parents_as_data_give_the_same_tree_in_every_row():
-  trees = [Topology.from_choices(c) for c in ([[0], [1], [0, 0], [0, 0, 0]], [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]])]
+  trees = [
+    Topology.from_choices(c)
+    for c in ([[0], [1], [0, 0], [0, 0, 0]], [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]])
+  ]
   rows = Topology.from_parents(jnp.stack([jnp.asarray(tree.parents) for tree in trees]))
   for i, tree in enumerate(trees):
     np.testing.assert_array_equal(rows.depths[i], tree.depths)
@@ -44,12 +47,21 @@ def test_parents_as_data_give_the_same_tree_in_every_row():
       path = tree.path_to(jnp.array([node]))[0]
       dynamic = rows.path_to(jnp.full(2, node))[i]
       depth = tree.depths[node]
-      assert path[: depth + 1].tolist() == dynamic[: depth + 1].tolist() == np.flatnonzero(tree.mask[node]).tolist()
+      assert (
+        path[: depth + 1].tolist()
+        == dynamic[: depth + 1].tolist()
+        == np.flatnonzero(tree.mask[node]).tolist()
+      )
 
 
 @pytest.mark.parametrize(
   'choices, message',
-  [([[0], [1, 0]], r'no parent: list \[1\] too'), ([[0], [0]], 'twice'), ([[-1]], 'no path'), ([[]], 'no path')],
+  [
+    ([[0], [1, 0]], r'no parent: list \[1\] too'),
+    ([[0], [0]], 'twice'),
+    ([[-1]], 'no path'),
+    ([[]], 'no path'),
+  ],
 )
 def test_bad_choices_are_refused(choices, message):
   with pytest.raises(fd.UserError, match=message):
@@ -65,7 +77,11 @@ def test_strategies_take_static_trees_alone():
 def test_which_nodes_are_acceptable_may_be_a_list():
   tree = Topology.from_parents([-1, 0, 0], acceptable=[True, True, False])
   assert tree.acceptable.dtype == bool and tree.acceptable.tolist() == [True, True, False]
-  with pytest.raises(fd.UserError, match=r'acceptable has shape \[2\]: give one for each of the 3 nodes'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'acceptable has shape \[2\]: give one for each of the 3'
+    r' nodes',
+  ):
     Topology.from_parents([-1, 0, 0], acceptable=[True, False])
 
 
@@ -80,10 +96,23 @@ def test_siblings_are_numbered_where_no_ranks_are_given(kind):
 
 @pytest.mark.parametrize(
   'parents',
-  [[-1, 2, 1], [-1, 2, 0], [-1, 1], [-1, 3], [-1, -1], [-1, -2], [0, 0], [], [[-1, 0]], [-1.0, 0.0], [-1, None]],
+  [
+    [-1, 2, 1],
+    [-1, 2, 0],
+    [-1, 1],
+    [-1, 3],
+    [-1, -1],
+    [-1, -2],
+    [0, 0],
+    [],
+    [[-1, 0]],
+    [-1.0, 0.0],
+    [-1, None],
+  ],
 )
 def test_parents_that_are_no_tree_are_refused(parents):
-  """Cycles, a child before its parent, its own parent, numbers out of range, two roots, none; no list of numbers."""
+  """Cycles, a child before its parent, its own parent, numbers out of range, two roots, none; no
+  list of numbers."""
   with pytest.raises(fd.UserError, match=r'are no tree: give -1 for node 0'):
     Topology.from_parents(parents)
 
@@ -95,9 +124,15 @@ def test_ranks_that_siblings_share_are_refused(ranks):
 
 
 def test_published_trees_are_those_of_the_project(shared):
-  """The nine trees of the Medusa project: 63 nodes and the root, leaves as counted in its own buffers."""
+  """The nine trees of the Medusa project: 63 nodes and the root, leaves as counted in its own
+  buffers."""
   trees = json.loads((shared / 'reference' / 'medusa_choices.json').read_text())
-  leaves = {'mc_sim_7b_63': 42, 'vicuna_7b_stage1': 44, 'vicuna_33b_stage1': 46, 'zephyr_stage2': 44}
+  leaves = {
+    'mc_sim_7b_63': 42,
+    'vicuna_7b_stage1': 44,
+    'vicuna_33b_stage1': 46,
+    'zephyr_stage2': 44,
+  }
   assert trees.keys() == PUBLISHED.keys() and len(trees) == 9
   for name, choices in trees.items():
     assert sorted(fd.medusa_choices(name)) == sorted(choices)
@@ -109,12 +144,19 @@ def test_published_trees_are_those_of_the_project(shared):
 
 def test_published_trees_by_name():
   """Nodes at depths 1 to 4, as counted in the project's files."""
-  counts = {'mc_sim_7b_63': [10, 28, 23, 2], 'vicuna_7b_stage2': [10, 23, 23, 7], 'vicuna_33b_stage1': [10, 34, 19]}
+  counts = {
+    'mc_sim_7b_63': [10, 28, 23, 2],
+    'vicuna_7b_stage2': [10, 23, 23, 7],
+    'vicuna_33b_stage1': [10, 34, 19],
+  }
   for name, expected in counts.items():
     strategy = fd.Medusa((HashHeads(depth=4), {}), name)
     assert np.bincount(strategy.choices.depths)[1:].tolist() == expected
     assert strategy == fd.Medusa((HashHeads(depth=4), {}), fd.medusa_choices(name)[::-1])
-  expected = r"'mc_sim' is no published tree: known are mc_sim_7b_63, vicuna_7b_stage2, .*; a JSON file .* will do too"
+  expected = (
+    r"'mc_sim' is no published tree: known are mc_sim_7b_63, vicuna_7b_stage2, .*; a JSON"
+    r' file .* will do too'
+  )
   with pytest.raises(fd.UserError, match=expected):
     fd.Medusa((HashHeads(depth=4), {}), 'mc_sim')
 
@@ -122,7 +164,11 @@ def test_published_trees_by_name():
 def test_a_tree_in_a_file_is_its_paths_and_a_published_name_is_no_file(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   choices = [[0], [1], [0, 2]]
-  for name, content in (('list', choices), ('object', {'choices': choices, 'nodes': 4}), ('zephyr_stage2', choices)):
+  for name, content in (
+    ('list', choices),
+    ('object', {'choices': choices, 'nodes': 4}),
+    ('zephyr_stage2', choices),
+  ):
     (tmp_path / name).write_text(json.dumps(content))
   assert fd.medusa_choices('list') == fd.medusa_choices(tmp_path / 'object') == choices
   assert len(fd.medusa_choices('zephyr_stage2')) == 63
@@ -138,7 +184,15 @@ def test_a_tree_in_a_file_is_its_paths_and_a_published_name_is_no_file(tmp_path,
     (b'[' * 10**5, 'tree is not JSON'),
     *(
       (text, 'tree holds no list of paths of ranks: give')
-      for text in (b'3', b'[0, 1]', b'[["0"]]', b'[[0.5]]', b'[[true]]', b'[[4294967296]]', b'{"tree": [[0]]}')
+      for text in (
+        b'3',
+        b'[0, 1]',
+        b'[["0"]]',
+        b'[[0.5]]',
+        b'[[true]]',
+        b'[[4294967296]]',
+        b'{"tree": [[0]]}',
+      )
     ),
     (b'{"choices": [[0], [1, 0]]}', r'tree holds no tree: choice \[1, 0\] has no parent'),
     (b'[[-1]]', r'tree holds no tree: choice \[-1\] is no path'),
@@ -151,5 +205,7 @@ def test_a_file_that_holds_no_tree_is_refused(content, message, tmp_path):
   with pytest.raises(fd.UserError, match=message) as caught:
     fd.medusa_choices(path)
   assert '\n' not in str(caught.value)
-  with pytest.raises(fd.UserError, match='4 deep, and there are 3 heads: give paths of 1 to 3 ranks'):
+  with pytest.raises(
+    fd.UserError, match='4 deep, and there are 3 heads: give paths of 1 to 3 ranks'
+  ):
     fd.Medusa((HashHeads(depth=3), {}), 'zephyr_stage2')

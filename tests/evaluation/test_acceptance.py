@@ -12,15 +12,22 @@ from fastdec.models.ngram import NGram
 from tests.decoding.fakes import HashLM, Imitation
 
 MODEL = NGram(4, successors=4)
-P = np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0.0, 0.1, 0.2, 0.7], [0.5, 0.2, 0.2, 0.1]])
-Q = np.array([[0.4, 0.3, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25], [0.1, 0.1, 0.1, 0.7], [0.1, 0.2, 0.6, 0.1]])
+P = np.array(
+  [[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0.0, 0.1, 0.2, 0.7], [0.5, 0.2, 0.2, 0.1]]
+)
+Q = np.array(
+  [[0.4, 0.3, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25], [0.1, 0.1, 0.1, 0.7], [0.1, 0.2, 0.6, 0.1]]
+)
 
 
 def bigram(law):
   """Parameters of a bigram model of just these laws."""
   ids = np.tile(np.arange(4, dtype=np.int32), (4, 1))
   values = {'unigram': np.full(4, 0.25), 'ids': ids, 'shares': law, 'rest': np.zeros(4)}
-  return {name: jnp.asarray(value, value.dtype if name == 'ids' else jnp.float32) for name, value in values.items()}
+  return {
+    name: jnp.asarray(value, value.dtype if name == 'ids' else jnp.float32)
+    for name, value in values.items()
+  }
 
 
 def texts(*rows, block_sizes=None):
@@ -40,7 +47,9 @@ def test_beta_is_what_the_laws_have_in_common_after_each_word_of_the_text():
 
 
 def test_at_temperature_0_beta_says_whether_the_most_likely_words_agree():
-  found = betas((MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[0], [2]]), texts([2, 3, 0, 1], [2, 1]), 0.0)
+  found = betas(
+    (MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[0], [2]]), texts([2, 3, 0, 1], [2, 1]), 0.0
+  )
   np.testing.assert_array_equal(found, (P.argmax(1) == Q.argmax(1))[[2, 3, 0, 2]])
 
 
@@ -67,7 +76,9 @@ def test_betas_foretell_what_rejection_accepts():
   target, draft = ((model, {'unigram': jnp.asarray(law[0], jnp.float32)}) for law in (P, Q))
   strategy = fd.Speculative(draft, gamma=2, temperature=1.0)
   found = fd.decode(*target, prompts, strategy, max_len=12, key=jax.random.key(0))
-  assert betas(target, draft, prompts[:2], jax.tree.map(lambda x: x[:2], found), 1.0) == pytest.approx(0.6, abs=1e-5)
+  assert betas(
+    target, draft, prompts[:2], jax.tree.map(lambda x: x[:2], found), 1.0
+  ) == pytest.approx(0.6, abs=1e-5)
   assert accepted_share(found, gamma=2) == pytest.approx(0.6, abs=0.02)
 
 

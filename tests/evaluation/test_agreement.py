@@ -1,4 +1,5 @@
-"""Where outputs part from plain greedy decoding's: the gap at that place, by laws written down, and its judge."""
+"""Where outputs part from plain greedy decoding's: the gap at that place, by laws written down, and
+its judge."""
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ def test_the_gap_is_that_of_the_two_tokens_where_a_row_parts():
   assert partings((MODEL, bigram(P)), PROMPTS, plain, plain).shape == (0,)
 
 
-@pytest.mark.parametrize('ours', [[2, 3, 0, 1, 2, 3], [2, 3], [2, 0, 1]], ids=['too long', 'too short', 'impossible'])
+@pytest.mark.parametrize(
+  'ours', [[2, 3, 0, 1, 2, 3], [2, 3], [2, 0, 1]], ids=['too long', 'too short', 'impossible']
+)
 def test_no_rounding_explains_a_row_of_another_length_or_a_token_that_is_impossible(ours):
   plain = texts([2, 3, 0, 1])
   assert partings((MODEL, bigram(P)), PROMPTS[:1], texts(ours), plain).tolist() == [np.inf]

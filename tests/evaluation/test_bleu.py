@@ -11,8 +11,11 @@ from fastdec.evaluation.bleu import _split, corpus_bleu, split_compound_bleu
 
 
 def test_split_compounds_are_three_words():
-  # das ist ein Text ##AT##-##AT## Datei hier, against ... Format hier: 6 of 7, 4 of 6, 3 of 5, 2 of 4 n-grams
-  score = split_compound_bleu(['das ist ein Text-Datei hier'], ['das ist ein Text-Format hier']).score
+  # das ist ein Text ##AT##-##AT## Datei hier, against ... Format hier: 6 of 7, 4 of 6, 3 of 5, 2 of
+  # 4 n-grams
+  score = split_compound_bleu(
+    ['das ist ein Text-Datei hier'], ['das ist ein Text-Format hier']
+  ).score
   assert score == pytest.approx(100 * (6 / 7 * 4 / 6 * 3 / 5 * 2 / 4) ** 0.25)
 
 
@@ -51,7 +54,11 @@ def test_signatures_tell_the_two_apart():
   [
     ((['a'], ['a', 'b']), 'de', '1 hypotheses and 2 references'),
     (([], []), 'de', 'at least one'),
-    ((['a'], ['a']), 'german-ish', "no rules for the language 'german-ish': give one of as, bn, ca, cs, de, el, en,"),
+    (
+      (['a'], ['a']),
+      'german-ish',
+      "no rules for the language 'german-ish': give one of as, bn, ca, cs, de, el, en,",
+    ),
   ],
 )
 def test_what_cannot_be_scored_is_refused(pair, language: str, message: str):
@@ -60,8 +67,11 @@ def test_what_cannot_be_scored_is_refused(pair, language: str, message: str):
 
 
 def test_real_text_is_tokenised_as_moses_did(shared: Path):
-  """The stored tokenised file leaves ( ) : ; % attached to words; where it does not, all lines are the same."""
-  read = lambda kind: gzip.decompress((shared / f'data/wmt_en_de/newstest2014.{kind}.de.gz').read_bytes()).decode()
+  """The stored tokenised file leaves ( ) : ; % attached to words; where it does not, all lines are
+  the same."""
+  read = lambda kind: gzip.decompress(
+    (shared / f'data/wmt_en_de/newstest2014.{kind}.de.gz').read_bytes()
+  ).decode()
   tokenizer = sacremoses.MosesTokenizer('de')
   detokenised, tokenised = (read(kind).split('\n')[:-1] for kind in ('detok', 'tok'))
   ours = [tokenizer.tokenize(line, return_str=True, escape=False) for line in detokenised]

@@ -18,23 +18,31 @@ LINES = ['The cat sat on the mat.', 'It was the best of times.']
 
 def test_a_perfect_corpus_has_bleu_100_and_the_signature_names_the_tokeniser():
   bleu = corpus_bleu(LINES, LINES)
-  assert bleu.score == pytest.approx(100) and 'tok:13a' in bleu.signature and 'version:' in bleu.signature
+  assert (
+    bleu.score == pytest.approx(100)
+    and 'tok:13a' in bleu.signature
+    and 'version:' in bleu.signature
+  )
 
 
 def test_bleu_is_of_the_corpus_and_not_a_mean_of_sentences():
-  # 'a b c d e f g h' right, 'a b c d' wrong: 8 of 12 words, 7 of 10 pairs, 6 of 8 triples, 5 of 6 quadruples
+  # 'a b c d e f g h' right, 'a b c d' wrong: 8 of 12 words, 7 of 10 pairs, 6 of 8 triples, 5 of 6
+  # quadruples
   score = corpus_bleu(['a b c d e f g h', 'w x y z'], ['a b c d e f g h', 'a b c d']).score
   assert score == pytest.approx(100 * (8 / 12 * 7 / 10 * 6 / 8 * 5 / 6) ** 0.25)
 
 
 @pytest.mark.parametrize(('hypotheses', 'references'), [(LINES, LINES[:1]), ([], [])])
 def test_bleu_needs_a_hypothesis_for_each_reference(hypotheses, references):
-  with pytest.raises(UserError, match=f'{len(hypotheses)} hypotheses and {len(references)} references'):
+  with pytest.raises(
+    UserError, match=f'{len(hypotheses)} hypotheses and {len(references)} references'
+  ):
     corpus_bleu(hypotheses, references)
 
 
 def test_blocks_of_the_worked_example():
-  """Stern et al. 2018, section 7.4: blocks of 10, 5, 4, 10, 2, 3; and "Once | upon a | time , in"."""
+  """Stern et al. 2018, section 7.4: blocks of 10, 5, 4, 10, 2, 3; and "Once | upon a | time ,
+  in"."""
   sizes = np.array([[10, 5, 4, 10, 2, 3], [2, 3, 0, 0, 0, 0]])
   blocks = count_blocks(np.array([35, 6]), sizes)
   assert blocks.outputs == 2 and blocks.calls == 8
@@ -92,7 +100,9 @@ def test_functions_take_turns_and_compiling_is_apart(monkeypatch):
 
 def test_a_function_takes_some_inputs_in_a_row():
   clock, inputs = Clock(), [(i,) for i in range(wallclock.TOGETHER + 1)]
-  wallclock.measure({name: clock.spend(name, itertools.repeat(1.0)) for name in 'ab'}, repeats=1, inputs=inputs)
+  wallclock.measure(
+    {name: clock.spend(name, itertools.repeat(1.0)) for name in 'ab'}, repeats=1, inputs=inputs
+  )
   *some, last = inputs
   order = [('a', *some), ('b', *some), ('a', last), ('b', last)]
   once = [(name, *arguments) for name, *several in order for arguments in several]

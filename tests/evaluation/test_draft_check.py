@@ -1,4 +1,5 @@
-"""The share of the target's own tokens that a draft guesses: each guess is that of the text before it alone."""
+"""The share of the target's own tokens that a draft guesses: each guess is that of the text before
+it alone."""
 
 import warnings
 
@@ -36,7 +37,10 @@ TARGETS = {  # and a source
 DRAFTS = {
   'eagle': ('lm', EagleNetwork(layers=LAYERS, **OF, taps=(0, 2), fuses=True, entry='beside')),
   'block': ('lm', BlockNetwork(layers=LAYERS, **OF, k=4, markov=2, words=6)),
-  'masks': ('lm', BlockNetwork(layers=LAYERS, **OF, k=4, entry='masks', unknown_id=3, drops_first=True)),
+  'masks': (
+    'lm',
+    BlockNetwork(layers=LAYERS, **OF, k=4, entry='masks', unknown_id=3, drops_first=True),
+  ),
   'eagle over a source': ('transformer', EagleNetwork(layers=STACK, **OF)),
   'block over a source': ('transformer', BlockNetwork(layers=STACK, **OF, k=3, taps=(0,))),
 }
@@ -55,14 +59,20 @@ def asked(model, params, module, draft, inputs, text):
   if isinstance(module, EagleNetwork):
     mask = node_mask(causal(n), jnp.zeros(1, jnp.int32), n + 8)
     embedded = module.embedded(draft, target, text[:, 1:])
-    states, _ = module.read(draft, embedded, features, positions, mask, cache, jnp.zeros(1, jnp.int32))
+    states, _ = module.read(
+      draft, embedded, features, positions, mask, cache, jnp.zeros(1, jnp.int32)
+    )
     logits = module.logits(draft, target, states[:, -1])
   else:
-    cache = module.remember(draft, features, positions, cache).commit(None, jnp.full(1, n, jnp.int32))
+    cache = module.remember(draft, features, positions, cache).commit(
+      None, jnp.full(1, n, jnp.int32)
+    )
     state = module.read(draft, target, text[:, -1], features[:, -1], cache)[:, 0]
     logits = module.logits(draft, target, state)
     if module.markov:
-      logits = logits + module.bias(draft, text[:, -1], None, state, jnp.zeros((1, module.markov)))[0]
+      logits = (
+        logits + module.bias(draft, text[:, -1], None, state, jnp.zeros((1, module.markov)))[0]
+      )
   words = np.array(module.in_target_words(draft, logits)[0])
   words[list(model.suppressed_ids)] = -np.inf
   return words.argmax()
@@ -81,15 +91,20 @@ def test_first_guesses_are_those_of_asking_with_the_text_before_alone(kind):
   assert guesses.shape == text.shape and len(np.unique(guesses)) > 2
   for row, place in ((0, 2), (1, 6)):
     alone = None if inputs is None else inputs[row : row + 1]
-    assert guesses[row, place] == asked(model, params, module, draft, alone, text[row : row + 1, :place])
+    assert guesses[row, place] == asked(
+      model, params, module, draft, alone, text[row : row + 1, :place]
+    )
 
 
 def test_the_share_is_of_the_tokens_behind_the_first_of_each_row(monkeypatch):
-  """One row writes from a prompt of 3, the other from one of 2: positions 4, 5, 6 and 3, 4, 5 are asked for."""
+  """One row writes from a prompt of 3, the other from one of 2: positions 4, 5, 6 and 3, 4, 5 are
+  asked for."""
   right = np.zeros((2, 20), bool)
   right[0, [3, 4, 7]] = right[1, [2, 5, 3]] = True
   monkeypatch.setattr(
-    draft_check, '_first_guesses', lambda target, draft, inputs, text: np.where(right[:, : text.shape[1]], text, -1)
+    draft_check,
+    '_first_guesses',
+    lambda target, draft, inputs, text: np.where(right[:, : text.shape[1]], text, -1),
   )
   model, module = TARGETS['lm'][0], DRAFTS['eagle'][1]
   params = model.init(jax.random.key(1))
@@ -100,15 +115,23 @@ def test_the_share_is_of_the_tokens_behind_the_first_of_each_row(monkeypatch):
 def test_a_wrong_draft_is_warned_of_and_a_right_one_is_not():
   module = EagleNetwork(layers=LAYERS, **OF, words=1)
   model = TARGETS['lm'][0]
-  params, draft = (jax.tree.map(jnp.zeros_like, one.init(jax.random.key(0))) for one in (model, module))
+  params, draft = (
+    jax.tree.map(jnp.zeros_like, one.init(jax.random.key(0))) for one in (model, module)
+  )
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    assert check_draft(model, params, (module, draft | {'ids': jnp.array([1])}), [[3, 2]]) == 1  # what it always writes
-  with pytest.warns(fd.UserNote, match='guesses 0% of 63 tokens that its target wrote, where a right one guesses 60 %'):
+    # what it always writes
+    assert check_draft(model, params, (module, draft | {'ids': jnp.array([1])}), [[3, 2]]) == 1
+  with pytest.warns(
+    fd.UserNote,
+    match='guesses 0% of 63 tokens that its target wrote, where a right one guesses 60 %',
+  ):
     assert check_draft(model, params, (module, draft | {'ids': jnp.array([2])}), [[3, 2]]) == 0
 
 
 def test_a_draft_of_another_target_is_refused():
   module = EagleNetwork(layers=LAYERS, vocab_size=V + 1, d_target=8)
-  with pytest.raises(fd.UserError, match=f'is for {V + 1} words, and this model has {V}: load the two together'):
+  with pytest.raises(
+    fd.UserError, match=f'is for {V + 1} words, and this model has {V}: load the two together'
+  ):
     check_draft(TARGETS['lm'][0], {}, (module, {}), [[3, 2]])

@@ -1,4 +1,5 @@
-"""Ranks that are counted by hand, trees that no other tree of as many nodes beats, and what a tree promises."""
+"""Ranks that are counted by hand, trees that no other tree of as many nodes beats, and what a tree
+promises."""
 
 import itertools
 
@@ -28,7 +29,8 @@ TREE = ((0,), (0, 0), (1,))
 
 
 def test_calls_begin_where_the_last_one_stopped():
-  # The first call of each text accepts two guesses and yields one token more, of which the second text has none left.
+  # The first call of each text accepts two guesses and yields one token more, of which the second
+  # text has none left.
   np.testing.assert_array_equal(calls_of(TEXTS, TREE), [1, 0, 0, 1, 0])
   np.testing.assert_array_equal(calls_of(TEXTS, ((0,),)), [1, 0, 1, 1, 0])
   np.testing.assert_array_equal(calls_of(TEXTS, ()), [1, 1, 1, 1, 1])
@@ -38,7 +40,8 @@ def test_calls_begin_where_the_last_one_stopped():
 
 def test_a_tree_grows_by_what_is_right_where_calls_begin():
   tree = grow(TEXTS, 3)
-  assert tree.choices == ((0,), (0, 0)) and tree.rates == (1.0, 1.0)  # of the two calls that it takes
+  # of the two calls that it takes
+  assert tree.choices == ((0,), (0, 0)) and tree.rates == (1.0, 1.0)
   assert tree.cut(2) == Tree(((0,),), (1.0,)) and grow(TEXTS, 1).choices == ()
 
 
@@ -58,7 +61,11 @@ def test_no_tree_of_as_many_nodes_writes_more_where_all_tokens_are_alike(nodes):
   texts = independent(2, 0.5)
   paths = [(a,) for a in range(3)] + [(a, b) for a in range(3) for b in range(3)]
   trees = (set(chosen) for chosen in itertools.combinations(paths, nodes - 1))
-  best = max(tokens_per_call(texts, Tree(tuple(tree), ())) for tree in trees if all(path[:1] in tree for path in tree))
+  best = max(
+    tokens_per_call(texts, Tree(tuple(tree), ()))
+    for tree in trees
+    if all(path[:1] in tree for path in tree)
+  )
   assert tokens_per_call(texts, grow(texts, nodes)) == pytest.approx(best, rel=0.01)
 
 
@@ -69,7 +76,8 @@ def test_paths_fall_in_rate_each_behind_its_beginning():
 
 
 def test_heads_that_err_in_clusters_are_judged_where_calls_begin():
-  """Half of each text is easy, and one call takes all of it: seen from all tokens a second guess is hardly worth it."""
+  """Half of each text is easy, and one call takes all of it: seen from all tokens a second guess is
+  hardly worth it."""
   hard = np.tile([[1, 1]], (4, 1))
   texts = [np.concatenate([np.zeros((12, 2), int), hard])] * 20
   tree = grow(texts, 3)
@@ -103,12 +111,18 @@ def noisy(params, seed):
   return jax.tree.map(lambda x: x + 0.5 * jax.random.normal(next(keys), x.shape, x.dtype), params)
 
 
-@pytest.mark.parametrize('seeing', [{}, {'rooted': True, 'markov': 3, 'words': V}], ids=['plain', 'rooted'])
+@pytest.mark.parametrize(
+  'seeing', [{}, {'rooted': True, 'markov': 3, 'words': V}], ids=['plain', 'rooted']
+)
 @pytest.mark.parametrize('name', MODELS)
 def test_decoding_accepts_what_the_ranks_promise(name, seeing):
-  """Every block of a decode on the tree is the longest of its paths that the ranks at the block's root follow."""
+  """Every block of a decode on the tree is the longest of its paths that the ranks at the block's
+  root follow."""
   model, heads = MODELS[name], MedusaHeads(depth=3, d_model=8, **seeing)
-  params, head_params = noisy(model.init(jax.random.key(0)), 1), noisy(heads.init(jax.random.key(0)), 2)
+  params, head_params = (
+    noisy(model.init(jax.random.key(0)), 1),
+    noisy(heads.init(jax.random.key(0)), 2),
+  )
   inputs = np.random.default_rng(0).integers(4, V, (6, 5)).astype(np.int32)
   lengths = None
   if model.start_id is None:
@@ -118,10 +132,14 @@ def test_decoding_accepts_what_the_ranks_promise(name, seeing):
   ranks = head_ranks((model, params), (heads, head_params), inputs, texts, lengths)
   tree = grow(ranks, 12)
   assert {len(path) for path in tree.choices} >= {1, 2}
-  ours = fd.decode(model, params, inputs, fd.Medusa((heads, head_params), tree.choices), lengths, max_len=MAX_LEN)
+  ours = fd.decode(
+    model, params, inputs, fd.Medusa((heads, head_params), tree.choices), lengths, max_len=MAX_LEN
+  )
   np.testing.assert_array_equal(ours.tokens, texts.tokens)
 
   for row, sizes in zip(ranks, np.asarray(ours.block_sizes), strict=True):
     begins = np.flatnonzero(calls_of([row], tree.choices))
     assert sizes[sizes > 0].tolist() == np.diff([*begins, len(row)]).tolist()
-  assert tokens_per_call(ranks, tree) == pytest.approx(float((ours.lengths - 1).sum() / ours.calls.sum()))
+  assert tokens_per_call(ranks, tree) == pytest.approx(
+    float((ours.lengths - 1).sum() / ours.calls.sum())
+  )

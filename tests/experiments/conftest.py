@@ -1,4 +1,5 @@
-"""Launchers run in this process, as often as a test likes, and one small table that all tests here share."""
+"""Launchers run in this process, as often as a test likes, and one small table that all tests here
+share."""
 
 import dataclasses
 import io
@@ -38,7 +39,8 @@ def launch(monkeypatch, capfd):
 
 
 def run(name, *words):
-  """Runs a launcher as `python -m experiments.<name> words` would; its flags are gone afterwards. The exit code."""
+  """Runs a launcher as `python -m experiments.<name> words` would; its flags are gone afterwards.
+  The exit code."""
   file = f'experiments/{name}.py'
   argv, sys.argv = sys.argv, [file, *map(str, words)]
   cores = os.sched_getaffinity(0)
@@ -105,14 +107,16 @@ class Table:
 
 @pytest.fixture(scope='session')
 def together(tmp_path_factory, worker_id):
-  """A folder of this run of the tests, shared by pytest's processes (xdist gives each a folder of its own in it)."""
+  """A folder of this run of the tests, shared by pytest's processes (xdist gives each a folder of
+  its own in it)."""
   own = tmp_path_factory.getbasetemp()
   return own if worker_id == 'master' else own.parent
 
 
 @pytest.fixture(scope='session')
 def table(together):
-  """Table 1 at toy size: the base, k = 2 frozen and fine-tuned, five cells. Tests that write copy it first."""
+  """Table 1 at toy size: the base, k = 2 frozen and fine-tuned, five cells. Tests that write copy
+  it first."""
   table = Table(together / 'table' / 'run', together / 'table' / 'cache')
   finished = together / 'table.finished'
   with locked(together / 'table.lock'):  # one process makes it for all
@@ -124,8 +128,9 @@ def table(together):
 
 @pytest.fixture(scope='session')
 def translator(tmp_path_factory):
-  """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike; 'short', which reads
-  less far; 'other', of another tokenizer; 'wide' and 'wordy', Medusa heads for other models."""
+  """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike;
+  'short', which reads less far; 'other', of another tokenizer; 'wide' and 'wordy', Medusa heads for
+  other models."""
   import jax
   import numpy as np
 
@@ -142,7 +147,11 @@ def translator(tmp_path_factory):
   heads = (module, jax.jit(module.init)(jax.random.key(3)))
   model = Transformer(TransformerConfig(vocab_size=30, max_positions=32, **sizes))
   init = jax.jit(model.init)
-  Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], place / 'pieces', vocab_size=30)
+  Tokenizer.train(
+    ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'],
+    place / 'pieces',
+    vocab_size=30,
+  )
   folders.save(place / 'model', model, init(jax.random.key(0)), place / 'pieces', heads)
   smaller = init(jax.random.key(1))
   folders.save(place / 'smaller', model, smaller, place / 'pieces', heads)
@@ -150,11 +159,18 @@ def translator(tmp_path_factory):
   folders.save(place / 'short', short, smaller, place / 'pieces')
   Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
   other = Transformer(TransformerConfig(vocab_size=18, max_positions=32, **sizes))
-  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0)))
+  zeros = jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0))
+  )
   folders.save(place / 'other', other, zeros, place / 'others')
-  for name, module in (('wide', MedusaHeads(2, d_model=6)), ('wordy', MedusaHeads(2, d_model=8, vocab_size=31))):
+  for name, module in (
+    ('wide', MedusaHeads(2, d_model=6)),
+    ('wordy', MedusaHeads(2, d_model=8, vocab_size=31)),
+  ):
     shapes = jax.eval_shape(module.init, jax.random.key(0))
-    medusa.save_heads(place / name, (module, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)), 'another')
+    medusa.save_heads(
+      place / name, (module, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)), 'another'
+    )
   return place / 'model'
 
 
@@ -171,7 +187,10 @@ def networks(translator):
   model, _ = fd.load(translator)
   sizes = {'layers': layers_like(model, 1), 'vocab_size': 30, 'd_target': 8}
   found = {}
-  for kind, module in (('eagle', EagleNetwork(**sizes)), ('block', BlockNetwork(**sizes, k=4, markov=2))):
+  for kind, module in (
+    ('eagle', EagleNetwork(**sizes)),
+    ('block', BlockNetwork(**sizes, k=4, markov=2)),
+  ):
     found[kind] = translator.parent / kind
     fd.save_draft(found[kind], (module, jax.jit(module.init)(jax.random.key(5))))
   return found

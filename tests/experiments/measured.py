@@ -2,7 +2,14 @@
 
 from experiments.papers.stern2018.cells import BlockwiseCell
 
-CONDITIONS = {'device': 'cpu', 'dtype': 'float32', 'batch': 1, 'seed': 0, 'commit': 'abc', 'config': 'c.py:scale=tiny'}
+CONDITIONS = {
+  'device': 'cpu',
+  'dtype': 'float32',
+  'batch': 1,
+  'seed': 0,
+  'commit': 'abc',
+  'config': 'c.py:scale=tiny',
+}
 
 
 def a_cell(k=4, regime='finetune', rule='exact', **fields):

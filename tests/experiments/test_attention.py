@@ -1,4 +1,5 @@
-"""The launcher that draws where a translation looked: one picture, and a sentence for each mistake."""
+"""The launcher that draws where a translation looked: one picture, and a sentence for each
+mistake."""
 
 import jax
 import matplotlib.image
@@ -9,17 +10,29 @@ from fastdec import folders
 
 MISTAKES = {
   'no folder': (['--model={files}/nowhere', '--text=a dog'], '{files}/nowhere is not a folder'),
-  'no encoder': (['--model={files}/lm', '--text=a dog'], 'lm is decoder-only and looks at no source'),
+  'no encoder': (
+    ['--model={files}/lm', '--text=a dog'],
+    'lm is decoder-only and looks at no source',
+  ),
   'images': (['--model={files}/images', '--text=a dog'], 'images makes images'),
   'empty': (['--text= '], '--text is empty: give a sentence to translate'),
   'long': (['--text=' + 'dog ' * 40], "exceeds the model's 32 positions"),
   'long output': (['--text=a dog', '--max_len=40'], "exceeds the model's 32 positions"),
   'another format': (['--text=a dog', '--out={files}/a.pdf'], 'is no name of a PNG'),
-  'nowhere': (['--text=a dog', '--out={files}/none/a.png'], 'is in {files}/none, which is no folder'),
-  'no such layer': (['--text=a dog', '--layer=2'], '--layer=2 is not possible: the decoder has 1 layers'),
+  'nowhere': (
+    ['--text=a dog', '--out={files}/none/a.png'],
+    'is in {files}/none, which is no folder',
+  ),
+  'no such layer': (
+    ['--text=a dog', '--layer=2'],
+    '--layer=2 is not possible: the decoder has 1 layers',
+  ),
   'too many': (['--text=a dog', '--k=4'], 'k=4 is out of range'),
   'k of nothing': (['--model={model}/../short', '--text=a dog', '--k=2'], '--k=2 needs heads'),
-  'rule of nothing': (['--model={model}/../short', '--text=a dog', '--rule=top-2'], 'top-2 needs heads'),
+  'rule of nothing': (
+    ['--model={model}/../short', '--text=a dog', '--rule=top-2'],
+    'top-2 needs heads',
+  ),
   'unknown rule': (['--text=a dog', '--rule=best'], 'the rule best is unknown'),
 }
 
@@ -33,10 +46,14 @@ def files(tmp_path_factory):
   place = tmp_path_factory.mktemp('files')
   models = {
     'lm': LM(LMConfig(vocab_size=9, d_model=8, heads=1, d_ff=8, layers=1)),
-    'images': ImageTransformer(ImageTransformerConfig(d_model=8, heads=1, d_ff=8, encoder_layers=1, decoder_layers=1)),
+    'images': ImageTransformer(
+      ImageTransformerConfig(d_model=8, heads=1, d_ff=8, encoder_layers=1, decoder_layers=1)
+    ),
   }
   for name, model in models.items():
-    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0)))
+    zeros = jax.tree.map(
+      lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0))
+    )
     folders.save(place / name, model, zeros, None)
   return place
 
@@ -46,10 +63,16 @@ def test_a_mistake_is_one_sentence_and_leaves_no_picture(launch, translator, fil
   words, said = MISTAKES[name]
   words = [word.format(model=translator, files=files) for word in words]
   given = {'model': translator, 'max_len': 16, 'out': tmp_path / 'a.png'}
-  missing = [f'--{flag}={value}' for flag, value in given.items() if not any(w.startswith(f'--{flag}=') for w in words)]
+  missing = [
+    f'--{flag}={value}'
+    for flag, value in given.items()
+    if not any(w.startswith(f'--{flag}=') for w in words)
+  ]
   ended = launch('attention', *words, *missing)
   assert ended.code == 2 and said.format(model=translator, files=files) in ended.err
-  assert ended.err.count('\n') == 1 and 'Traceback' not in ended.err and not list(tmp_path.iterdir())
+  assert (
+    ended.err.count('\n') == 1 and 'Traceback' not in ended.err and not list(tmp_path.iterdir())
+  )
 
 
 def test_a_translation_is_drawn_and_told(launch, translator, tmp_path):
@@ -57,6 +80,11 @@ def test_a_translation_is_drawn_and_told(launch, translator, tmp_path):
   ended = launch('attention', *words, f'--out={tmp_path}/layers.png')
   assert ended.code == 0 and 'tokens per call; the picture is in' in ended.out
   one_by_one = launch('attention', *words, '--k=1', '--layer=1', f'--out={tmp_path}/heads.png')
-  assert '1.00 tokens per call' in one_by_one.out and one_by_one.out.split('\n')[0] == ended.out.split('\n')[0]
-  layers, heads = (matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('layers', 'heads'))
+  assert (
+    '1.00 tokens per call' in one_by_one.out
+    and one_by_one.out.split('\n')[0] == ended.out.split('\n')[0]
+  )
+  layers, heads = (
+    matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('layers', 'heads')
+  )
   assert heads[1] > layers[1]  # two heads side by side, one layer

@@ -19,13 +19,25 @@ def prompts(tmp_path):
 
 def test_a_tree_for_a_model_with_heads(translator, launch, prompts, tmp_path):
   output = tmp_path / 'new' / 'tree.json'
-  words = (f'--model={translator}', f'--prompts={prompts}', f'--output={output}', '--max_len=12', '--rows=3')
+  words = (
+    f'--model={translator}',
+    f'--prompts={prompts}',
+    f'--output={output}',
+    '--max_len=12',
+    '--rows=3',
+  )
   ended = launch('calibrate', *words, '--nodes=6', '--repeats=1')
   assert ended.code == 0, ended.err
-  assert 'Top-5 %' in ended.out and '(chosen)' in ended.out and f'its picture {tmp_path}/new/tree.png' in ended.out
+  assert (
+    'Top-5 %' in ended.out
+    and '(chosen)' in ended.out
+    and (f'its picture {tmp_path}/new/tree.png') in ended.out
+  )
   found, there = Calibration.load(output), json.loads(output.read_text())
   assert set(found.milliseconds) >= {1, 2} and len(there['choices']) <= 5
-  assert there['tokens_per_call'].keys() == there['milliseconds'].keys() and there['model'] == str(translator)
+  assert there['tokens_per_call'].keys() == there['milliseconds'].keys() and there['model'] == str(
+    translator
+  )
   assert (tmp_path / 'new' / 'tree.png').stat().st_size > 2000
   model, params = fd.load(translator)
   choices = there['choices'] or [[0]]
@@ -35,7 +47,12 @@ def test_a_tree_for_a_model_with_heads(translator, launch, prompts, tmp_path):
 
 
 def test_without_timing_all_nodes_are_taken(translator, launch, prompts, tmp_path):
-  words = (f'--model={translator}', f'--prompts={prompts}', f'--output={tmp_path}/tree.json', '--max_len=12')
+  words = (
+    f'--model={translator}',
+    f'--prompts={prompts}',
+    f'--output={tmp_path}/tree.json',
+    '--max_len=12',
+  )
   assert launch('calibrate', *words, '--nodes=3', '--repeats=0').code == 0
   assert len(Calibration.load(tmp_path / 'tree.json').tree.choices) == 2
 
@@ -47,11 +64,15 @@ def test_without_timing_all_nodes_are_taken(translator, launch, prompts, tmp_pat
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(translator, launch, prompts, tmp_path, words, message):
   words = [word.format(tmp=tmp_path) for word in words]
-  ended = launch('calibrate', f'--model={translator}', f'--prompts={prompts}', '--max_len=12', *words)
+  ended = launch(
+    'calibrate', f'--model={translator}', f'--prompts={prompts}', '--max_len=12', *words
+  )
   assert ended.code == 2 and message in ended.err and not list(tmp_path.glob('tree.*'))
 
 
-@pytest.mark.parametrize('content', [None, '', '{"choices": [[0]', '[]', '{}', '{"choices": 3, "rates": []}'])
+@pytest.mark.parametrize(
+  'content', [None, '', '{"choices": [[0]', '[]', '{}', '{"choices": 3, "rates": []}']
+)
 def test_a_damaged_tree_is_a_sentence(tmp_path, content):
   if content is not None:
     (tmp_path / 'tree.json').write_text(content)

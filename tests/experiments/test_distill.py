@@ -1,4 +1,5 @@
-"""Distillation: what is written, that nothing can cut it in half, and that no shard is made twice."""
+"""Distillation: what is written, that nothing can cut it in half, and that no shard is made
+twice."""
 
 import errno
 import gzip
@@ -22,7 +23,12 @@ from fastdec.data.text.tokens import TokenPairs
 from tests.experiments.conftest import ROOT, run, with_settings
 
 SHARDS = 10
-SETTINGS = {'distill.shard_size': 20, 'distill.rows': 4, 'distill.beam': 2, 'distill.max_len': '(0, 6)'}
+SETTINGS = {
+  'distill.shard_size': 20,
+  'distill.rows': 4,
+  'distill.beam': 2,
+  'distill.max_len': '(0, 6)',
+}
 
 
 @pytest.fixture
@@ -58,7 +64,9 @@ def start(*words):
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
     'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
   }  # shared with this process
-  return subprocess.Popen(command, cwd=ROOT, env=os.environ | compiled, stdout=subprocess.PIPE, text=True)
+  return subprocess.Popen(
+    command, cwd=ROOT, env=os.environ | compiled, stdout=subprocess.PIPE, text=True
+  )
 
 
 def made(out):
@@ -86,9 +94,14 @@ def test_every_source_has_a_line_and_a_translation_of_it(whole):
 
 
 def test_ids_are_kept_as_the_teacher_wrote_them(table, whole):
-  tokenizer, ids = folders.load_tokenizer(table.folder / 'base'), TokenPairs.load(whole / 'train.npy')
+  tokenizer, ids = (
+    folders.load_tokenizer(table.folder / 'base'),
+    TokenPairs.load(whole / 'train.npy'),
+  )
   sources, targets = lines_of(whole)
-  assert ids.source.tokens.tolist() == [token for line in tokenizer.encode_lines(sources) for token in line]
+  assert ids.source.tokens.tolist() == [
+    token for line in tokenizer.encode_lines(sources) for token in line
+  ]
   assert [tokenizer.decode(ids.target[i].tolist()) for i in range(200)] == targets
   assert {ids.target[i][-1] for i in range(200)} == {tokenizer.eos_id}
   again = tokenizer.encode_lines(targets)
@@ -116,13 +129,18 @@ def test_own_text_is_what_greedy_decoding_writes(table, own):
 def test_own_text_has_that_of_the_dev_sources_beside_it(table, own):
   model, params = folders.load(table.folder / 'base')
   record, ids = json.loads((own / 'dev.json').read_text()), TokenPairs.load(own / 'dev.npy')
-  assert record['counts'] == {'sources': 500, 'lines': 500, 'empty': 0, 'long': 0} and len(ids) == 500
-  config = with_settings(wmt14.get_config('scale=smoke'), {'data.cache': str(table.cache), 'data.own': str(own)})
+  assert (
+    record['counts'] == {'sources': 500, 'lines': 500, 'empty': 0, 'long': 0} and len(ids) == 500
+  )
+  config = with_settings(
+    wmt14.get_config('scale=smoke'), {'data.cache': str(table.cache), 'data.own': str(own)}
+  )
   config.data.update({'max_train': 200, 'vocab_size': 300})
   text = Text.of(TranslationExperiment.of(config))
   assert text.own_dev().target.tokens.tolist() == ids.target.tokens.tolist()
   lines = (own / 'dev.de').read_text().splitlines()
-  assert text.tokenizer.encode_lines(lines) != [ids.target[i].tolist() for i in range(500)]  # as they were written
+  # as they were written
+  assert text.tokenizer.encode_lines(lines) != [ids.target[i].tolist() for i in range(500)]
   for i in (0, 499):
     out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
     greedy = out.tokens[0, : out.lengths[0]].tolist()
@@ -134,7 +152,11 @@ def test_own_text_from_before_there_was_that_of_the_dev_set_gets_it(table, own, 
   for path in folder.glob('dev.*'):
     path.unlink()
   shutil.rmtree(folder / 'parts')
-  command = 'distill', *table.words(**SETTINGS | {'distill.beam': 1}), f'--teacher={table.folder}/base'
+  command = (
+    'distill',
+    *table.words(**SETTINGS | {'distill.beam': 1}),
+    f'--teacher={table.folder}/base',
+  )
   before = (folder / 'train.npy').stat().st_mtime_ns
   ended = launch(*command, f'--workdir={folder}')
   assert ended.code == 0 and made(ended.out) == []
@@ -156,12 +178,17 @@ def others(tmp_path_factory):
 OWN = SETTINGS | {'distill.beam': 1, 'distill.shard_size': 3, 'distill.rows': 32}
 
 
-def test_sources_from_files_are_rewritten_in_place_of_the_training_text(table, others, launch, tmp_path):
+def test_sources_from_files_are_rewritten_in_place_of_the_training_text(
+  table, others, launch, tmp_path
+):
   model, params = folders.load(table.folder / 'base')
   settings = table.words(**OWN | {'distill.sources': others})
-  ended = launch('distill', *settings, f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out')
+  ended = launch(
+    'distill', *settings, f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out'
+  )
   assert (
-    ended.code == 0 and 'holds 7 lines for 8 sources (0 without an output and 1 too long are left out)' in ended.out
+    ended.code == 0
+    and 'holds 7 lines for 8 sources (0 without an output and 1 too long are left out)' in ended.out
   )
   sources, targets = lines_of(tmp_path / 'out')
   rest = ['The sun is out.', 'The dog runs home.', 'A man sits.', 'It snows.']
@@ -173,24 +200,38 @@ def test_sources_from_files_are_rewritten_in_place_of_the_training_text(table, o
     greedy = out.tokens[0, : out.lengths[0]].tolist()
     assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
   assert len(TokenPairs.load(tmp_path / 'out' / 'dev.npy')) == 500
-  ended = launch('distill', *table.words(**OWN), f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out')
+  ended = launch(
+    'distill', *table.words(**OWN), f'--teacher={table.folder}/base', f'--workdir={tmp_path}/out'
+  )
   assert ended.code == 2 and 'distill.sources is "files" there and nothing here' in ended.err
 
 
-def test_drawn_outputs_are_the_same_by_seed_wherever_they_were_interrupted(table, others, launch, tmp_path):
+def test_drawn_outputs_are_the_same_by_seed_wherever_they_were_interrupted(
+  table, others, launch, tmp_path
+):
   def distil(name, *flags, seed=0):
-    settings = table.words(**OWN | {'distill.sources': others, 'distill.samples': 3, 'distill.seed': seed})
+    settings = table.words(
+      **OWN | {'distill.sources': others, 'distill.samples': 3, 'distill.seed': seed}
+    )
     folder = tmp_path / name
-    assert launch('distill', *settings, *flags, f'--teacher={table.folder}/base', f'--workdir={folder}').code == 0
+    assert (
+      launch(
+        'distill', *settings, *flags, f'--teacher={table.folder}/base', f'--workdir={folder}'
+      ).code
+      == 0
+    )
     return folder
 
   whole, stopped = distil('whole'), distil('stopped', '--budget=0')
-  assert len(list((stopped / 'parts').glob('*.jsonl'))) == 1 and not (stopped / 'config.json').exists()
+  assert (
+    len(list((stopped / 'parts').glob('*.jsonl'))) == 1 and not (stopped / 'config.json').exists()
+  )
   distil('stopped')
   assert result(stopped) == result(whole)
   assert lines_of(distil('other', seed=1)) != lines_of(whole)
   sources, targets = lines_of(whole)
-  assert len(set(zip(sources, targets, strict=True))) > 2 * len(set(sources))  # most of three differ
+  # most of three differ
+  assert len(set(zip(sources, targets, strict=True))) > 2 * len(set(sources))
   assert max(sources.count(source) for source in {*sources} - {'The dog runs home.'}) == 3
   ids = TokenPairs.load(whole / 'train.npy')
   tokenizer = folders.load_tokenizer(table.folder / 'base')
@@ -200,7 +241,9 @@ def test_drawn_outputs_are_the_same_by_seed_wherever_they_were_interrupted(table
 def test_heads_train_on_own_text_of_this_base_written_greedily(table, whole, own, launch, tmp_path):
   def train(text, base, choices='k=2'):
     settings = {'base': f'{table.folder}/{base}' if base else '', 'data.own': text}
-    return launch('train', *table.words(choices, **settings), f'--workdir={tmp_path}/run', '--budget=0')
+    return launch(
+      'train', *table.words(choices, **settings), f'--workdir={tmp_path}/run', '--budget=0'
+    )
 
   for text, base, choices, expected in (
     (whole, 'base', 'k=2', 'was written by a search with beam=2, not greedily'),
@@ -217,7 +260,8 @@ def test_heads_train_on_own_text_of_this_base_written_greedily(table, whole, own
   ended = train('', 'base')
   assert ended.code == 2 and 'made by another config' in ended.err and 'data.own' in ended.err
   shutil.rmtree(tmp_path / 'run')
-  assert 'Out of budget' in train(own, 'k2-regular', 'k=2,regime=finetune').out  # the trunk is the base's
+  # the trunk is the base's
+  assert 'Out of budget' in train(own, 'k2-regular', 'k=2,regime=finetune').out
 
 
 def test_text_from_before_ids_were_kept_is_read_and_gone_on_with(copy, whole, words, launch):
@@ -242,7 +286,9 @@ def test_text_from_before_ids_were_kept_is_read_and_gone_on_with(copy, whole, wo
 def test_a_damaged_record_is_a_sentence(copy, words, launch):
   (copy / 'config.json').write_text('{"teacher')
   ended = launch('distill', *words())
-  assert ended.code == 2 and 'config.json cannot be read' in ended.err and ended.err.count('\n') == 1
+  assert (
+    ended.code == 2 and 'config.json cannot be read' in ended.err and ended.err.count('\n') == 1
+  )
 
 
 def test_killed_it_goes_on_and_yields_the_same_bytes(whole, words, launch, tmp_path):
@@ -271,7 +317,12 @@ def test_two_processes_share_the_work_and_do_nothing_twice(whole, words, tmp_pat
 
 def test_the_trainer_takes_it_like_any_other_text(whole, table, launch, tmp_path):
   settings = {'base': table.folder / 'base', 'data.distilled': whole}
-  command = 'train', *table.words('regime=distil', **settings), f'--workdir={tmp_path}/run', '--budget=0'
+  command = (
+    'train',
+    *table.words('regime=distil', **settings),
+    f'--workdir={tmp_path}/run',
+    '--budget=0',
+  )
   ended = launch(*command)
   assert ended.code == 0 and 'Out of budget' in ended.out
 
@@ -295,7 +346,11 @@ def test_a_shard_cut_short_is_made_again_and_said_so(copy, whole, words, launch)
 
 def test_a_budget_stops_between_shards(words, launch, tmp_path):
   ended = launch('distill', *words(), '--budget=0')
-  assert ended.code == 0 and made(ended.out) == [1] and 'Out of budget: the same command goes on' in ended.out
+  assert (
+    ended.code == 0
+    and made(ended.out) == [1]
+    and 'Out of budget: the same command goes on' in ended.out
+  )
   assert not (tmp_path / 'out' / 'train.de').exists()
 
 
@@ -305,15 +360,25 @@ def test_several_outputs_of_a_source(whole, words, launch, tmp_path):
   sources, targets = lines_of(tmp_path / 'out')
   assert 200 < counts['lines'] == len(sources) == len(targets) <= 400
   assert len(set(zip(sources, targets, strict=True))) > len(set(sources))
-  outputs = [record for shard in range(SHARDS) for record in Shards(tmp_path / 'out' / 'parts', 20, 200).read(shard)]
+  outputs = [
+    record
+    for shard in range(SHARDS)
+    for record in Shards(tmp_path / 'out' / 'parts', 20, 200).read(shard)
+  ]
   assert [record[0][0] for record in outputs] == lines_of(whole)[1]  # the best of them comes first
 
 
-def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, launch, monkeypatch, tmp_path):
+def test_what_the_teacher_cannot_translate_keeps_its_translation(
+  table, words, launch, monkeypatch, tmp_path
+):
   from fastdec.tokenizers import sentencepiece
 
   decode, calls = sentencepiece.Tokenizer.decode, itertools.count()
-  monkeypatch.setattr(sentencepiece.Tokenizer, 'decode', lambda self, ids: '' if next(calls) % 3 else decode(self, ids))
+  monkeypatch.setattr(
+    sentencepiece.Tokenizer,
+    'decode',
+    lambda self, ids: '' if next(calls) % 3 else decode(self, ids),
+  )
   assert launch('distill', *words(**{'data.row_length': 45})).code == 0
   counts = json.loads((tmp_path / 'out' / 'config.json').read_text())['counts']
   assert counts['lines'] == 200 and 0 < counts['long'] < 200 and 0 < counts['empty'] < 200
@@ -329,9 +394,15 @@ def test_what_the_teacher_cannot_translate_keeps_its_translation(table, words, l
     ({'distill.max_len': '(1,)'}, ['config.distill.max_len=(1.0,)', 'give (a, b)']),
     ({'distill.rows': 0}, ['config.distill.rows=0']),
     ({'distill.min_len': 0}, ['config.distill.min_len=0', 'give 1 or more']),
-    ({'distill.samples': 2}, ['config.distill.samples=2 with beam=2', 'give 0 to search, or 1 or more with beam=1']),
+    (
+      {'distill.samples': 2},
+      ['config.distill.samples=2 with beam=2', 'give 0 to search, or 1 or more with beam=1'],
+    ),
     ({'distill.beam': 1, 'distill.samples': -1}, ['config.distill.samples=-1']),
-    ({'distill.beam': 1, 'distill.samples': 2, 'distill.temperature': 0.0}, ['temperature=0', 'Greedy()']),
+    (
+      {'distill.beam': 1, 'distill.samples': 2, 'distill.temperature': 0.0},
+      ['temperature=0', 'Greedy()'],
+    ),
     ({'distill.seed': -1}, ['config.distill.seed=-1', 'whole number']),
     ({'distill.sources': 'nowhere.txt'}, ['cannot read nowhere.txt (No such file or directory)']),
     ({'distill.sources': f'{__file__},/dev/null'}, ['the text file /dev/null is empty']),
@@ -358,15 +429,21 @@ def test_a_workdir_of_another_config_or_teacher(table, copy, words, launch):
   before = result(copy)
   for state in ('finished', 'begun'):
     ended = launch('distill', *words(**{'distill.length_penalty': 1.0}))
-    assert ended.code == 2 and 'distill.length_penalty is 0.6 there and 1.0 here' in ended.err, state
-    ended = launch('distill', *words()[:-2], f'--teacher={table.folder}/k2-finetune', f'--workdir={copy}')
+    assert ended.code == 2 and 'distill.length_penalty is 0.6 there and 1.0 here' in ended.err, (
+      state
+    )
+    ended = launch(
+      'distill', *words()[:-2], f'--teacher={table.folder}/k2-finetune', f'--workdir={copy}'
+    )
     assert ended.code == 2 and 'teacher is "' in ended.err, state
     assert result(copy) == before
     (copy / 'config.json').unlink(missing_ok=True)
     before = result(copy)
 
 
-def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(whole, words, launch, monkeypatch, tmp_path):
+def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(
+  whole, words, launch, monkeypatch, tmp_path
+):
   sync = os.fsync
 
   def full(file):
@@ -378,6 +455,9 @@ def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(whole, words, l
     patched.setattr(files.os, 'fsync', full)
     ended = launch('distill', *words())
   assert ended.code == 2 and '00003.jsonl (No space left on device): make room' in ended.err
-  assert not list((tmp_path / 'out').rglob('*.partial')) and len(list((tmp_path / 'out').rglob('*.jsonl'))) == 3
+  assert (
+    not list((tmp_path / 'out').rglob('*.partial'))
+    and len(list((tmp_path / 'out').rglob('*.jsonl'))) == 3
+  )
   assert launch('distill', *words()).code == 0
   assert result(tmp_path / 'out') == result(whole)

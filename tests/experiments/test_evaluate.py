@@ -1,4 +1,5 @@
-"""`experiments.evaluate --dtype`: a model in several types of numbers, on sentences, captions and pictures."""
+"""`experiments.evaluate --dtype`: a model in several types of numbers, on sentences, captions and
+pictures."""
 
 import dataclasses
 import json
@@ -48,17 +49,26 @@ def test_figures_are_those_of_the_texts_one_by_one(translator, monkeypatch):
   monkeypatch.setattr(fd, 'load', lambda _, dtype: (model, others if dtype == 'int8' else params))
   sample = precision.Sample('dev', sources, sources, targets, lengths, most, rows=4, scored=4)
   plain, other = precision.cells_of(translator, sample, ['int8'], [], {})
-  written, own = (fd.decode(model, one, sources, fd.Greedy(), max_len=most) for one in (params, others))
+  written, own = (
+    fd.decode(model, one, sources, fd.Greedy(), max_len=most) for one in (params, others)
+  )
   choices = []
   for place in range(most):
     after = {'prefix': np.asarray(written.tokens)[:, :place]} if place else {}
-    choices.append(np.asarray(fd.decode(model, others, sources, fd.Greedy(), **after, max_len=1).tokens)[:, 0])
+    choices.append(
+      np.asarray(fd.decode(model, others, sources, fd.Greedy(), **after, max_len=1).tokens)[:, 0]
+    )
   is_same = np.stack(choices, 1) == written.tokens
   counts = np.arange(most) < np.asarray(written.lengths)[:, None]
   np.testing.assert_allclose(other.same_tokens, is_same[counts].mean(), rtol=1e-6)
   assert other.same_texts == (own.tokens == written.tokens).all(1).mean()
-  assert other.same_tokens < 1 and other.same_texts < 1 and plain.same_tokens == plain.same_texts == 1
-  nats = [-fd.score(model, others, sources[i : i + 1], targets[i : i + 1, :n]).total[0] for i, n in enumerate(lengths)]
+  assert (
+    other.same_tokens < 1 and other.same_texts < 1 and plain.same_tokens == plain.same_texts == 1
+  )
+  nats = [
+    -fd.score(model, others, sources[i : i + 1], targets[i : i + 1, :n]).total[0]
+    for i, n in enumerate(lengths)
+  ]
   np.testing.assert_allclose(other.nll, sum(nats) / 12, rtol=1e-5)
 
 
@@ -66,10 +76,13 @@ def test_a_language_model_on_captions(launch, tmp_path):
   settings = {'data.cache': tmp_path / 'cache', 'data.max_train': 200, 'data.vocab_size': 200}
   config = speculative.get_config('scale=smoke,task=lm')
   config.data.update(
-    {name.removeprefix('data.'): value for name, value in settings.items()} | {'cache': str(tmp_path / 'cache')}
+    {name.removeprefix('data.'): value for name, value in settings.items()}
+    | {'cache': str(tmp_path / 'cache')}
   )
   text = experiment_of(config).training('target').open()
-  model = fd.models.lm.LM(dataclasses.replace(text.model.config, d_model=8, d_ff=12, heads=2, layers=1))
+  model = fd.models.lm.LM(
+    dataclasses.replace(text.model.config, d_model=8, d_ff=12, heads=2, layers=1)
+  )
   folders.save(tmp_path / 'lm', model, jax.jit(model.init)(jax.random.key(0)), text.tokenizer_path)
   words = [
     f'--config={ROOT}/configs/speculative.py:scale=smoke,task=lm',
@@ -95,7 +108,10 @@ def test_a_model_of_pictures(launch, tmp_path):
   config.model.update(d_model=8, d_ff=8, heads=1)
   model = folders.model_of(ImageExperiment.of(config).model)
   folders.save(tmp_path / 'run', model, jax.jit(model.init)(jax.random.key(0)), None)
-  words = [f'--config={ROOT}/configs/celeba.py:scale=smoke', *(f'--config.{k}={v}' for k, v in settings.items())]
+  words = [
+    f'--config={ROOT}/configs/celeba.py:scale=smoke',
+    *(f'--config.{k}={v}' for k, v in settings.items()),
+  ]
   ended = launch('evaluate', *words, f'--workdir={tmp_path}/run', '--dtype=int8')
   assert ended.code == 0, ended.err
   found = measured(tmp_path / 'run')
@@ -116,7 +132,10 @@ def test_mistakes_are_one_sentence(table, launch, base, words, message):
 
 
 def test_a_config_of_something_else(launch, tmp_path):
-  words = (f'--config={ROOT}/configs/speculative.py:scale=smoke,task=translation', f'--workdir={tmp_path}')
+  words = (
+    f'--config={ROOT}/configs/speculative.py:scale=smoke,task=translation',
+    f'--workdir={tmp_path}',
+  )
   ended = launch('evaluate', *words, '--dtype=int8')
   assert ended.code == 2 and 'give configs/wmt14.py, configs/celeba.py' in ended.err
   ended = launch('evaluate', *words)
@@ -124,7 +143,9 @@ def test_a_config_of_something_else(launch, tmp_path):
 
 
 def test_the_table_says_each_type_once_and_what_is_not_measured_is_a_dash():
-  plan = precision.TypeCell('LM', 'float32', 'test', 10, 60, nll=2.5, same_texts=1.0, same_tokens=1.0)
+  plan = precision.TypeCell(
+    'LM', 'float32', 'test', 10, 60, nll=2.5, same_texts=1.0, same_tokens=1.0
+  )
   found = [
     plan,
     dataclasses.replace(plan, dtype='int8', nll=2.6, same_tokens=0.987),

@@ -22,7 +22,14 @@ from fastdec.tokenizers.reader import Reader
 from tests.decoding.fakes import HashLM
 
 REFERENCE = pathlib.Path(__file__).parents[3] / 'shared' / 'reference' / 'drafts' / 'eagle3'
-PROMPTS = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt', 'a cat', 'the dog sits']
+PROMPTS = [
+  'a dog runs',
+  'ein Hund rennt',
+  'the cat sits',
+  'die Katze sitzt',
+  'a cat',
+  'the dog sits',
+]
 
 
 @pytest.fixture
@@ -64,11 +71,20 @@ def tree(tmp_path):
 )
 def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, words, tree):
   words = [word.format(translator, tree=tree) for word in words]
-  ended = launch('generate', f'--model={translator}', '--prompt=a dog sits', '--max_len=12', '--repeats=1', *words)
+  ended = launch(
+    'generate',
+    f'--model={translator}',
+    '--prompt=a dog sits',
+    '--max_len=12',
+    '--repeats=1',
+    *words,
+  )
   assert ended.code == 0, ended.err
   text, length = greedy_text(translator, 'a dog sits', 12)
   lines = ended.out.splitlines()
-  assert lines[0] == text and lines[1].startswith(f'{length} tokens, ') and 'tokens per call' in lines[1]
+  assert (
+    lines[0] == text and lines[1].startswith(f'{length} tokens, ') and 'tokens per call' in lines[1]
+  )
   assert 'tokens per second' in lines[-1]
   assert ('times greedy decoding' in lines[-1]) == ('accepted at 1: ' in ended.out) == bool(words)
   if f'--medusa={translator}' in words:  # places are depths: of two heads, whatever the tree
@@ -77,25 +93,41 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(translator, launch, wor
     assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
 
 
-@pytest.mark.parametrize('kind, words, places', [('eagle', ['--gamma=2'], 2), ('block', ['--nodes=6'], 3)])
+@pytest.mark.parametrize(
+  'kind, words, places', [('eagle', ['--gamma=2'], 2), ('block', ['--nodes=6'], 3)]
+)
 def test_a_draft_network_writes_what_greedy_does_and_is_looked_at_first(
   translator, launch, networks, kind, words, places
 ):
-  given = (f'--model={translator}', f'--draft-head={networks[kind]}', '--prompt=a dog sits', '--max_len=12')
+  given = (
+    f'--model={translator}',
+    f'--draft-head={networks[kind]}',
+    '--prompt=a dog sits',
+    '--max_len=12',
+  )
   ended = launch('generate', *given, '--repeats=0', *words)
   assert ended.code == 0, ended.err
   text, length = greedy_text(translator, 'a dog sits', 12)
   first, *rest = ended.out.splitlines()
   assert 'this draft guesses' in ended.err and 'rope_theta' in ended.err
-  assert first.startswith(f'draft head {networks[kind]}: ') and 'of its first guesses are what the model wr' in first
+  assert (
+    first.startswith(f'draft head {networks[kind]}: ')
+    and ('of its first guesses are what the model wr') in first
+  )
   assert text in rest and f', {places}: ' in rest[-1] and f', {places + 1}: ' not in rest[-1]
   assert f'{length} tokens, ' in ended.out
 
 
-@pytest.mark.parametrize('share, said', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')])
-def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(networks, monkeypatch, share, said):
+@pytest.mark.parametrize(
+  'share, said', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')]
+)
+def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(
+  networks, monkeypatch, share, said
+):
   asked = []
-  monkeypatch.setattr(self_check, 'check_draft', lambda *given, tokens: asked.append(tokens) or share)
+  monkeypatch.setattr(
+    self_check, 'check_draft', lambda *given, tokens: asked.append(tokens) or share
+  )
   console = rich.console.Console(file=io.StringIO(), soft_wrap=True)
   settings = Settings('model', draft_head='folder')
   strategy = strategy_of(settings, None, None, fd.load_draft(networks['eagle']))
@@ -127,12 +159,23 @@ class Checked:
     return [3, 4]
 
 
-def test_a_file_of_a_draft_network_is_refused_for_another_one(translator, launch, networks, prompts, tmp_path):
+def test_a_file_of_a_draft_network_is_refused_for_another_one(
+  translator, launch, networks, prompts, tmp_path
+):
   out = tmp_path / 'out.jsonl'
-  words = ('generate', f'--model={translator}', f'--prompts={prompts}', f'--output={out}', '--max_len=9', '--nodes=6')
+  words = (
+    'generate',
+    f'--model={translator}',
+    f'--prompts={prompts}',
+    f'--output={out}',
+    '--max_len=9',
+    '--nodes=6',
+  )
   ended = launch(*words, f'--draft-head={networks["block"]}')
   assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out, ended.err
-  assert (lines_of(out)[1]['text'], lines_of(out)[1]['tokens']) == greedy_text(translator, PROMPTS[1], 9)
+  assert (lines_of(out)[1]['text'], lines_of(out)[1]['tokens']) == greedy_text(
+    translator, PROMPTS[1], 9
+  )
   assert launch(*words, f'--draft-head={networks["block"]}').code == 0
   ended = launch(*words, f'--draft-head={networks["eagle"]}')
   assert ended.code == 2 and 'made with other settings (draft_head)' in ended.err
@@ -147,7 +190,9 @@ def test_a_published_draft_writes_what_its_target_does():
   assert (strategy.depth, strategy.width, strategy.nodes) == (3, 8, 12)
   model, params = fd.load(REFERENCE / 'target')
   with np.load(cases) as known:
-    out = fd.decode(model, params, known['p9_prompt'][None], strategy, max_len=len(known['p9_target_greedy']))
+    out = fd.decode(
+      model, params, known['p9_prompt'][None], strategy, max_len=len(known['p9_target_greedy'])
+    )
     np.testing.assert_array_equal(out.tokens[0], known['p9_target_greedy'])
 
 
@@ -163,7 +208,10 @@ def test_each_config_is_read_once(translator, launch, tmp_path, monkeypatch):
   lines.write_text('a dog\n')
   smaller = translator.parent / 'smaller'
   files = (f'--prompts={lines}', f'--output={tmp_path}/out.jsonl')
-  for drafter, there in ((f'--heads={translator}', [translator]), (f'--draft={smaller}', [translator, smaller])):
+  for drafter, there in (
+    (f'--heads={translator}', [translator]),
+    (f'--draft={smaller}', [translator, smaller]),
+  ):
     (tmp_path / 'out.jsonl').unlink(missing_ok=True)
     names.clear()
     assert launch('generate', f'--model={translator}', *files, '--max_len=2', drafter).code == 0
@@ -173,21 +221,33 @@ def test_each_config_is_read_once(translator, launch, tmp_path, monkeypatch):
 def test_without_choices_the_tree_is_the_published_one_as_deep_as_the_heads(translator):
   settings, heads = Settings('model', medusa='heads'), fd.load_heads(translator)
   strategy = strategy_of(settings, None, heads)
-  assert np.bincount(strategy.choices.depths).tolist() == [1, 10, 28] and strategy.rule == fd.Exact()
+  assert (
+    np.bincount(strategy.choices.depths).tolist() == [1, 10, 28] and strategy.rule == fd.Exact()
+  )
   assert (settings.plain, settings.warnings) == (fd.Greedy(), [])
   warm = dataclasses.replace(settings, temperature=3.0)
   rule = strategy_of(warm, None, heads).rule
   assert isinstance(rule, fd.Typical) and rule.temperature == 3 and warm.plain == fd.Greedy()
 
 
-def test_a_file_of_prompts_is_what_medusa_writes_in_batches(translator, launch, prompts, tree, tmp_path):
+def test_a_file_of_prompts_is_what_medusa_writes_in_batches(
+  translator, launch, prompts, tree, tmp_path
+):
   out, moved, other = tmp_path / 'out.jsonl', tmp_path / 'moved.json', tmp_path / 'other.json'
   moved.write_text(json.dumps(TREE[::-1]))
   other.write_text('[[0]]')
-  words = ('generate', f'--model={translator}', f'--medusa={translator}', f'--prompts={prompts}', f'--output={out}')
+  words = (
+    'generate',
+    f'--model={translator}',
+    f'--medusa={translator}',
+    f'--prompts={prompts}',
+    f'--output={out}',
+  )
   words = (*words, '--max_len=9', '--rows=4')
   ended = launch(*words, f'--choices={tree}')
-  assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out and ', 2: ' in ended.out, ended.err
+  assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out and ', 2: ' in ended.out, (
+    ended.err
+  )
   line = lines_of(out)[1]
   assert (line['text'], line['tokens']) == greedy_text(translator, PROMPTS[1], 9)
   assert '0 of them new' in launch(*words, f'--choices={moved}').out  # the same tree
@@ -196,16 +256,36 @@ def test_a_file_of_prompts_is_what_medusa_writes_in_batches(translator, launch, 
     assert ended.code == 2 and 'made with other settings (choices)' in ended.err
 
 
-def test_medusa_at_a_temperature_says_that_it_is_not_lossless(translator, launch, prompts, tree, tmp_path):
-  words = ('generate', f'--model={translator}', f'--medusa={translator}', f'--choices={tree}', '--temperature=3')
-  for given in (['--prompt=a dog', '--repeats=0'], [f'--prompts={prompts}', f'--output={tmp_path / "out.jsonl"}']):
+def test_medusa_at_a_temperature_says_that_it_is_not_lossless(
+  translator, launch, prompts, tree, tmp_path
+):
+  words = (
+    'generate',
+    f'--model={translator}',
+    f'--medusa={translator}',
+    f'--choices={tree}',
+    '--temperature=3',
+  )
+  for given in (
+    ['--prompt=a dog', '--repeats=0'],
+    [f'--prompts={prompts}', f'--output={tmp_path / "out.jsonl"}'],
+  ):
     ended = launch(*words, '--max_len=9', *given)
     assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[-1] == 'not lossless: drafts were accepted where typical at temperature 3 (Typical)'
+    assert ended.out.splitlines()[-1] == (
+      'not lossless: drafts were accepted where typical at temperature 3 (Typical)'
+    )
 
 
 def test_sampling_follows_the_seed(translator, launch):
-  words = ('generate', f'--model={translator}', '--prompt=a dog', '--temperature=1', '--repeats=0', '--lookup')
+  words = (
+    'generate',
+    f'--model={translator}',
+    '--prompt=a dog',
+    '--temperature=1',
+    '--repeats=0',
+    '--lookup',
+  )
   same, again, other = (launch(*words, f'--seed={seed}', '--max_len=20').out for seed in (0, 0, 1))
   assert same == again != other
 
@@ -216,23 +296,47 @@ def lines_of(path):
 
 def test_a_file_of_prompts_yields_a_line_each_in_their_order(translator, launch, prompts, tmp_path):
   out = tmp_path / 'new' / 'out.jsonl'
-  words = (f'--model={translator}', f'--prompts={prompts}', f'--output={out}', '--max_len=9', '--lookup')
+  words = (
+    f'--model={translator}',
+    f'--prompts={prompts}',
+    f'--output={out}',
+    '--max_len=9',
+    '--lookup',
+  )
   ended = launch('generate', *words)
   assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out, ended.err
   lines = lines_of(out)
-  assert [line['index'] for line in lines] == list(range(6)) and [line['prompt'] for line in lines] == PROMPTS
+  assert [line['index'] for line in lines] == list(range(6)) and [
+    line['prompt'] for line in lines
+  ] == PROMPTS
   assert (lines[1]['text'], lines[1]['tokens']) == greedy_text(translator, PROMPTS[1], 9)
-  blocks = [sum(line['blocks'][size - 1] for line in lines if len(line['blocks']) >= size) for size in range(1, 10)]
-  assert sum(size * count for size, count in enumerate(blocks, start=1)) == sum(line['tokens'] - 1 for line in lines)
+  blocks = [
+    sum(line['blocks'][size - 1] for line in lines if len(line['blocks']) >= size)
+    for size in range(1, 10)
+  ]
+  assert sum(size * count for size, count in enumerate(blocks, start=1)) == sum(
+    line['tokens'] - 1 for line in lines
+  )
   assert counted(blocks, 9) in ended.out and 'accepted at 1: ' in ended.out
   again = launch('generate', *words)  # by the lines alone
   assert '0 of them new' in again.out and counted(blocks, 9) in again.out
-  assert sorted(path.name for path in out.parent.iterdir()) == ['out.jsonl', 'out.jsonl.settings.json']
+  assert sorted(path.name for path in out.parent.iterdir()) == [
+    'out.jsonl',
+    'out.jsonl.settings.json',
+  ]
 
 
 def test_a_run_that_was_stopped_goes_on(translator, launch, prompts, tmp_path, monkeypatch):
-  """Ctrl-C after two exchanges: what is done is kept; a torn line is made again, and all draw what they would have."""
-  words = ('generate', f'--model={translator}', f'--prompts={prompts}', '--max_len=9', '--temperature=1', '--rows=4')
+  """Ctrl-C after two exchanges: what is done is kept; a torn line is made again, and all draw what
+  they would have."""
+  words = (
+    'generate',
+    f'--model={translator}',
+    f'--prompts={prompts}',
+    '--max_len=9',
+    '--temperature=1',
+    '--rows=4',
+  )
   whole, stopped = tmp_path / 'whole.jsonl', tmp_path / 'stopped.jsonl'
   assert launch(*words, f'--output={whole}').code == 0
   with monkeypatch.context() as patch:
@@ -253,20 +357,35 @@ def test_a_run_that_was_stopped_goes_on(translator, launch, prompts, tmp_path, m
   ended = launch(*words, f'--output={stopped}')
   assert ended.code == 0 and '4 of them new' in ended.out
   assert stopped.read_bytes() == whole.read_bytes()
-  assert '0 of them new' in launch(*words, f'--output={stopped}').out and stopped.read_bytes() == whole.read_bytes()
+  assert (
+    '0 of them new' in launch(*words, f'--output={stopped}').out
+    and stopped.read_bytes() == whole.read_bytes()
+  )
 
 
 def test_an_output_of_other_settings_is_refused_and_kept(translator, launch, prompts, tmp_path):
-  out, words = tmp_path / 'out.jsonl', ('generate', f'--model={translator}', f'--prompts={prompts}', '--max_len=3')
+  out, words = (
+    tmp_path / 'out.jsonl',
+    ('generate', f'--model={translator}', f'--prompts={prompts}', '--max_len=3'),
+  )
   assert launch(*words, f'--output={out}').code == 0
   before = out.read_bytes()
-  for word, named in (('--seed=1', 'seed'), ('--lookup', 'lookup'), (f'--model={translator}/../smaller', 'model')):
+  for word, named in (
+    ('--seed=1', 'seed'),
+    ('--lookup', 'lookup'),
+    (f'--model={translator}/../smaller', 'model'),
+  ):
     ended = launch(*words, f'--output={out}', word)
-    assert (ended.code, out.read_bytes()) == (2, before) and f'other settings ({named})' in ended.err
+    assert (ended.code, out.read_bytes()) == (
+      2,
+      before,
+    ) and f'other settings ({named})' in ended.err
   prompts.write_text('a dog\n')
   assert 'other settings (prompts)' in launch(*words, f'--output={out}').err
   (tmp_path / 'out.jsonl.settings.json').unlink()
-  assert 'without its settings' in launch(*words, f'--output={out}').err and out.read_bytes() == before
+  assert (
+    'without its settings' in launch(*words, f'--output={out}').err and out.read_bytes() == before
+  )
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):
@@ -285,7 +404,8 @@ def test_a_damaged_line_is_named(tmp_path):
 
 
 class Bytes:
-  """Ids are pieces of bytes, some of them parts of a character; a space at the very beginning is left out."""
+  """Ids are pieces of bytes, some of them parts of a character; a space at the very beginning is
+  left out."""
 
   pieces = (b'', b'', b' a', b'b', b' ', 'é'.encode()[:1], 'é'.encode()[1:], *(bytes([x]) for x in '語'.encode()),
             b' cd', b'.', b' x', 'ß'.encode())  # fmt: skip
@@ -299,7 +419,8 @@ class Bytes:
 
 
 @hypothesis.given(
-  context=st.lists(st.sampled_from([2, 3, 10, 13]), max_size=3), blocks=st.lists(st.lists(st.integers(2, 13)))
+  context=st.lists(st.sampled_from([2, 3, 10, 13]), max_size=3),
+  blocks=st.lists(st.lists(st.integers(2, 13))),
 )
 def test_characters_that_blocks_split_come_out_whole(context, blocks):
   reader = Reader(Bytes(), context)
@@ -310,7 +431,8 @@ def test_characters_that_blocks_split_come_out_whole(context, blocks):
 
 
 def test_a_decoder_only_model_goes_on_from_its_prompt():
-  """One prompt, streamed: the prompt, then all that follows it, spaces as they are within a sentence."""
+  """One prompt, streamed: the prompt, then all that follows it, spaces as they are within a
+  sentence."""
   settings = Settings('model', lookup=True, max_len=20)
   strategy = strategy_of(settings, None, None)
   generator = generation.Generator(HashLM(vocab_size=14), Bytes(), settings, {}, strategy)
@@ -321,7 +443,9 @@ def test_a_decoder_only_model_goes_on_from_its_prompt():
   assert file.getvalue().startswith(f' a|b{text}\n')
   with pytest.raises(fd.UserError, match='2 tokens, which with --max_len=20 exceeds'):
     generation.Language(HashLM(max_positions=20), Bytes(), settings).check([' a|b'])
-  with pytest.raises(fd.UserError, match="the prompt's tokens have ids from 2 to 13, and the model knows 0 to 9"):
+  with pytest.raises(
+    fd.UserError, match="the prompt's tokens have ids from 2 to 13, and the model knows 0 to 9"
+  ):
     generation.Language(HashLM(vocab_size=10), Bytes(), settings).check([' a|ß'])
 
 
@@ -330,8 +454,12 @@ def test_blocks_are_coloured_in_turn():
   strategy = strategy_of(settings, None, None)
   generator = generation.Generator(HashLM(vocab_size=14), Bytes(), settings, {}, strategy)
   file = io.StringIO()
-  console = rich.console.Console(file=file, force_terminal=True, color_system='standard', _environ={})
-  sizes = streaming.stream(console, generator, ' a', {'inputs': np.array([[2]], np.int32), 'max_len': 30})
+  console = rich.console.Console(
+    file=file, force_terminal=True, color_system='standard', _environ={}
+  )
+  sizes = streaming.stream(
+    console, generator, ' a', {'inputs': np.array([[2]], np.int32), 'max_len': 30}
+  )
   assert len(sizes) > 3 and '\x1b[36m' in file.getvalue() and '\x1b[33m' in file.getvalue()
 
 

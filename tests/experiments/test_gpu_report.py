@@ -1,4 +1,5 @@
-"""The report for a GPU, on a CPU: what fits is measured, what fails is shown, a page is written, and it all goes on."""
+"""The report for a GPU, on a CPU: what fits is measured, what fails is shown, a page is written,
+and it all goes on."""
 
 import dataclasses
 import gzip
@@ -66,7 +67,12 @@ def fake(folder, words, budget=None, paces=None, works=None):
   page = FakePage(None, folder, budget, {})
   page.words, page.works, page.paces = words, works or {}, paces or {}
   table = Table('', (Column('Word', 'word', names_row=True), Column('Figure', 'figure', '.1f')))
-  return Part(folder.name.title(), f'It is about {" and ".join(words)}.', page, lambda cells: [table.of(cells)])
+  return Part(
+    folder.name.title(),
+    f'It is about {" and ".join(words)}.',
+    page,
+    lambda cells: [table.of(cells)],
+  )
 
 
 def raises(error):
@@ -87,7 +93,10 @@ def test_what_fits_is_measured_what_fails_is_shown_and_the_rest_goes_on(tmp_path
   works = {'broken': raises(RuntimeError('RESOURCE_EXHAUSTED: Out of memory'))}
   outcomes = report.fill(parts(60, works), ['* device: a toaster'], file, has_text=False)
   page = file.read_text()
-  assert {name: outcome.is_complete for name, outcome in outcomes.items()} == {'One': False, 'Two': True}
+  assert {name: outcome.is_complete for name, outcome in outcomes.items()} == {
+    'One': False,
+    'Two': True,
+  }
   assert page.startswith('# What fastdec does on this machine\n\n* device: a toaster\n')
   assert '| One | 1 of 2 | 0 |\n| Two | 1 of 2 | 1 |' in page
   assert '| small | 1.5 |' in page and '| whole | 1.5 |' in page
@@ -100,8 +109,13 @@ def test_what_fits_is_measured_what_fails_is_shown_and_the_rest_goes_on(tmp_path
   assert all(outcome.is_complete and not outcome.failed for outcome in outcomes.values())
   assert '| One | 2 of 2 | 0 |\n| Two | 2 of 2 | 0 |' in file.read_text()
   assert 'Not measured' not in file.read_text() and '--config.data.folder' not in file.read_text()
-  measured = [cell.word for name in ('one', 'two') for cell in read(tmp_path / name / 'results.jsonl', FakeCell)]
-  assert measured == ['small', 'large', 'whole', 'broken', 'broken']  # failed, then measured: nothing else twice
+  measured = [
+    cell.word
+    for name in ('one', 'two')
+    for cell in read(tmp_path / name / 'results.jsonl', FakeCell)
+  ]
+  # failed, then measured: nothing else twice
+  assert measured == ['small', 'large', 'whole', 'broken', 'broken']
 
 
 def test_a_page_that_is_killed_leaves_what_came_before(tmp_path):
@@ -139,11 +153,17 @@ def test_models_of_the_paper_scale_can_be_made():
 @pytest.mark.parametrize(
   'words, said',
   [
-    (['--config=configs/gpu_report.py'], ['scale=paper is for a GPU', 'the CPU alone', 'scale=smoke']),
+    (
+      ['--config=configs/gpu_report.py'],
+      ['scale=paper is for a GPU', 'the CPU alone', 'scale=smoke'],
+    ),
     ([], ['scale=paper is for a GPU']),  # the default page
     (["--config.widths.shapes=('2b',)"], ['scale=2b is not possible', '110m, smoke, 1b, 7b']),
     ([CONFIG, "--config.widths.dtypes=('int4',)"], ["dtype='int4'"]),
-    ([CONFIG, "--config.exact.models=('gpt',)"], ["config.exact.models[0]='gpt'", 'one of lm, transformer']),
+    (
+      [CONFIG, "--config.exact.models=('gpt',)"],
+      ["config.exact.models[0]='gpt'", 'one of lm, transformer'],
+    ),
     ([CONFIG, '--config.parity.width=20'], ['width=20', 'a multiple of it']),
     ([CONFIG, '--config.sead=1'], ["no key 'sead'", 'known are']),
     ([CONFIG, '--budget=ten'], ['--budget=ten is no time']),
@@ -173,7 +193,11 @@ def test_parity_finds_a_difference(tmp_path, monkeypatch):
   assert 'The only device is the CPU' in table.notes[-1]
 
   whole = parity.logits_along
-  monkeypatch.setattr(parity, 'logits_along', lambda case, side, text: whole(case, side, text) + (side[2] == 'default'))
+  monkeypatch.setattr(
+    parity,
+    'logits_along',
+    lambda case, side, text: whole(case, side, text) + (side[2] == 'default'),
+  )
   (cell,) = page.measure(page.groups()[0], page.groups()[0].plans)
   assert cell.largest_difference == pytest.approx(1, abs=1e-4)
 
@@ -188,21 +212,34 @@ def test_a_strategy_that_is_not_exact_fails(tmp_path, monkeypatch):
   assert table.rows[0][2].ours.startswith('failed: ')
 
 
-def test_widths_are_those_of_the_benchmark_and_a_shape_that_fails_is_one_line(tmp_path, monkeypatch):
-  page = widths.WidthsPage(settings(**{'widths.widths': (1,), 'widths.dtypes': ('int8',)}), tmp_path, None, {})
+def test_widths_are_those_of_the_benchmark_and_a_shape_that_fails_is_one_line(
+  tmp_path, monkeypatch
+):
+  page = widths.WidthsPage(
+    settings(**{'widths.widths': (1,), 'widths.dtypes': ('int8',)}), tmp_path, None, {}
+  )
   assert page.fill().is_complete
   (cell,) = page.cells()
-  assert cell.key == ('smoke', 'int8', 'greedy') and cell.to_greedy == cell.to_chain == 1 and cell.bare_ms > 0
+  assert (
+    cell.key == ('smoke', 'int8', 'greedy')
+    and cell.to_greedy == cell.to_chain == 1
+    and cell.bare_ms > 0
+  )
 
   device = type('Small', (), {'memory_stats': lambda self: {'bytes_limit': 10**9}})()
   monkeypatch.setattr(widths.jax, 'devices', lambda *_: [device])
   large = settings(**{'widths.shapes': ('7b',), 'widths.dtypes': ('bfloat16',)})
   assert not large.widths.speed('110m', 'int8', 0).packed  # which is for CPUs
   plan = widths.WidthCell('7b', 'bfloat16', 'greedy')
-  with pytest.raises(fd.UserError, match=r'7b in bfloat16 has 13.5 GB of weights, and JAX may use 1.0 GB') as found:
+  with pytest.raises(
+    fd.UserError,
+    match=r'7b in bfloat16 has 13.5 GB of weights, and JAX may use'
+    r' 1.0 GB',
+  ) as found:
     widths.check_memory(large.widths.speed('7b', 'bfloat16', 0), plan)
   failed = [
-    dataclasses.replace(plan, variant=name, error=str(found.value)) for name in ('greedy', 'width 2', 'width 4')
+    dataclasses.replace(plan, variant=name, error=str(found.value))
+    for name in ('greedy', 'width 2', 'width 4')
   ]
   small, seven = widths.tables([cell, *failed])
   assert (len(small.rows), len(seven.rows)) == (1, 1)
@@ -214,7 +251,10 @@ def test_the_whole_report_at_toy_size(launch, tmp_path):
   text = tmp_path / 'text'
   text.mkdir()
   for stem, lines in (('train', 300), ('val', 8), ('test_2016_flickr', 8)):
-    for language, words in (('en', 'a dog runs in a park number'), ('de', 'ein Hund rennt im Park Nummer')):
+    for language, words in (
+      ('en', 'a dog runs in a park number'),
+      ('de', 'ein Hund rennt im Park Nummer'),
+    ):
       (text / f'{stem}.{language}.gz').write_bytes(
         gzip.compress('\n'.join(f'{words} {i}' for i in range(lines)).encode())
       )
@@ -222,14 +262,23 @@ def test_the_whole_report_at_toy_size(launch, tmp_path):
     'data.folder': text, 'data.cache': tmp_path / 'cache', 'data.vocab_size': 60, 'table1.table.ks': (2,),
     'table1.table.regimes': ('regular',), 'table1.table.rules': ('exact',), 'table1.table.timed': 1,
   }  # fmt: skip
-  words = [CONFIG, *(f'--config.{name}={value}' for name, value in changed.items()), f'--workdir={tmp_path}/gpu']
+  words = [
+    CONFIG,
+    *(f'--config.{name}={value}' for name, value in changed.items()),
+    f'--workdir={tmp_path}/gpu',
+  ]
   ended = launch('gpu_report', *words)
   assert ended.code == 0, ended
   page = (tmp_path / 'gpu' / 'report.md').read_text()
   assert 'Not measured' not in page and 'failed:' not in page
   counts = re.findall(r'\| (\d+) of (\d+) \| 0 \|', page)
   assert len(counts) == 5 and all(done == asked for done, asked in counts)
-  for heading in ('## 1. Parity', '### smoke', '### What a step launches', '## 5. Table 1 of Stern et al. 2018'):
+  for heading in (
+    '## 1. Parity',
+    '### smoke',
+    '### What a step launches',
+    '## 5. Table 1 of Stern et al. 2018',
+  ):
     assert heading in page
   lines = sorted((tmp_path / 'gpu').glob('*/results.jsonl'))
   before = [file.read_text() for file in lines]

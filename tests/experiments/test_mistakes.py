@@ -1,4 +1,5 @@
-"""Mistakes on the command line: one sentence, exit code 2, before any work, and the disk as it was."""
+"""Mistakes on the command line: one sentence, exit code 2, before any work, and the disk as it
+was."""
 
 import os
 import shutil
@@ -44,7 +45,10 @@ def listing(folder):
     ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'give 2 or more']),
     ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give a whole number']),
     ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
-    ({'table.rules': '("tree-0",)'}, ['the rule tree-0 names no tree', '2 to 999 nodes', 'such as tree-32']),
+    (
+      {'table.rules': '("tree-0",)'},
+      ['the rule tree-0 names no tree', '2 to 999 nodes', 'such as tree-32'],
+    ),
     ({'table.rules': '("exact", "tree-x")'}, ['the rule tree-x names no tree', 'such as tree-32']),
     ({'table.rules': '("tree-1",)'}, ['the rule tree-1 names no tree', 'the root included']),
     ({'table.rules': '("tree-8", "tree-8")'}, ['config.table.rules=', 'each once']),
@@ -52,11 +56,17 @@ def listing(folder):
     ({'table.ks': '(4, 4)'}, ['config.table.ks=(4, 4)', 'each once']),
     ({'heads.decay': 0.0}, ['config.heads.decay=0.0', 'give 1']),
     ({'heads.anchors': -1}, ['config.heads.anchors=-1', 'give 0 or more']),
-    ({'heads.anchors': 4, 'heads.draw': 'one'}, ['config.heads.anchors=4 with config.heads.draw=one', 'give draw=all']),
+    (
+      {'heads.anchors': 4, 'heads.draw': 'one'},
+      ['config.heads.anchors=4 with config.heads.draw=one', 'give draw=all'],
+    ),
     ({'table.split': 'valid'}, ["no split 'valid'", 'train, dev, test']),
     ({'table.max_len': 129}, ['config.table.max_len=129', 'model.max_positions=128 is the most']),
     ({'table.timed': 0}, ['config.table.timed=0', 'give 1 or more']),
-    ({'data.row_length': 200}, ['config.data.row_length=200', 'model.max_positions=128 is the most']),
+    (
+      {'data.row_length': 200},
+      ['config.data.row_length=200', 'model.max_positions=128 is the most'],
+    ),
     ({'data.row_length': 2}, ['no pairs to train on', 'longer rows']),
     ({'data.kind': 'web'}, ["config.data.kind='web'", 'embedded, files']),
     ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
@@ -101,7 +111,11 @@ LINES = b'a dog runs\n' * 10
     ('dev.en', b'\n' * 10, ['dev.en is empty']),
     ('train.de', LINES[:-11], ['train.en has 10 lines', 'train.de has 9 lines']),
     ('test.en', b'\xff\n' + LINES[11:], ['line 1 of', 'test.en is not UTF-8']),
-    ('dev.en', b'a\n' + b'dog ' * 200 + b'\n' + LINES[22:], ['sentence 2 of the dev set', 'tokens', '128 positions']),
+    (
+      'dev.en',
+      b'a\n' + b'dog ' * 200 + b'\n' + LINES[22:],
+      ['sentence 2 of the dev set', 'tokens', '128 positions'],
+    ),
   ],
   ids=['missing', 'empty', 'blank', 'shorter', 'not UTF-8', 'too long'],
 )
@@ -115,7 +129,14 @@ def test_text_files_that_cannot_be(table, refused, tmp_path, name, content, word
     (folder / name).unlink()
   else:
     (folder / name).write_bytes(content)
-  data = {'kind': 'files', 'folder': folder, 'train': 'train', 'dev': 'dev', 'test': 'test', 'vocab_size': 14}
+  data = {
+    'kind': 'files',
+    'folder': folder,
+    'train': 'train',
+    'dev': 'dev',
+    'test': 'test',
+    'vocab_size': 14,
+  }
   data['cache'] = tmp_path / 'cache'
   settings = {f'data.{key}': value for key, value in data.items()}
   refused(words, 'table1', *table.words(**settings), f'--workdir={tmp_path}/new')
@@ -125,7 +146,12 @@ def test_text_files_that_cannot_be(table, refused, tmp_path, name, content, word
 def test_a_folder_of_text_is_asked_for(table, refused, tmp_path):
   for folder in ('', tmp_path / 'none'):
     command = table.words(**{'data.kind': 'files', 'data.folder': folder})
-    refused(['there is no folder', '--config.data.folder=...'], 'table1', *command, f'--workdir={tmp_path}/new')
+    refused(
+      ['there is no folder', '--config.data.folder=...'],
+      'table1',
+      *command,
+      f'--workdir={tmp_path}/new',
+    )
 
 
 def test_a_damaged_tokenizer_is_learnt_again(table, launch, tmp_path):
@@ -133,15 +159,23 @@ def test_a_damaged_tokenizer_is_learnt_again(table, launch, tmp_path):
   whole = (table.folder / 'base' / 'model' / 'tokenizer.model').read_bytes()
   (path,) = (path for path in cache.glob('tokenizer-*.model') if path.read_bytes() == whole)
   path.write_bytes(whole[:100])
-  ended = launch('train', *table.words(**{'data.cache': cache}), f'--workdir={tmp_path}/new', '--budget=0')
+  ended = launch(
+    'train', *table.words(**{'data.cache': cache}), f'--workdir={tmp_path}/new', '--budget=0'
+  )
   assert ended.code == 0 and path.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
   'settings, words',
   [
-    ({'train.steps': 6}, ['base was made by another config', 'training.steps is 4 there and 6 here']),
-    ({'finetune.warmup': 9}, ['k2-finetune was made by another config', 'training.warmup is 3 there and 9 here']),
+    (
+      {'train.steps': 6},
+      ['base was made by another config', 'training.steps is 4 there and 6 here'],
+    ),
+    (
+      {'finetune.warmup': 9},
+      ['k2-finetune was made by another config', 'training.warmup is 3 there and 9 here'],
+    ),
     ({'seed': 1}, ['seed is 0 there and 1 here']),
     ({'table.sentences': 5}, ['results.jsonl was measured on 6 sentences', 'this config means 5']),
   ],
@@ -169,7 +203,9 @@ def test_evaluate_wants_a_finished_run_of_its_config(table, refused, workdir, ru
 
 def test_a_finished_run_is_not_taken_for_another(table, refused, workdir):
   command = table.words('k=2', **{'base': workdir / 'base', 'freeze.steps': 9})
-  refused(['training.steps is 4 there and 9 here'], 'train', *command, f'--workdir={workdir}/k2-regular')
+  refused(
+    ['training.steps is 4 there and 9 here'], 'train', *command, f'--workdir={workdir}/k2-regular'
+  )
 
 
 @pytest.mark.parametrize(
@@ -179,8 +215,14 @@ def test_a_finished_run_is_not_taken_for_another(table, refused, workdir):
     ({'base': 'nowhere'}, ['nowhere is not a folder']),
     ({'base': ''}, ['trained on a base model']),
     ({'base': '{}'}, ['holds the runs base, k2-finetune, k2-regular']),
-    ({'base': '{}/base', 'model.d_ff': 32}, ['base holds another model', 'give the base run of the same config']),
-    ({'base': '{}/base', 'data.max_train': 190}, ['base was trained on other text', 'the same config']),
+    (
+      {'base': '{}/base', 'model.d_ff': 32},
+      ['base holds another model', 'give the base run of the same config'],
+    ),
+    (
+      {'base': '{}/base', 'data.max_train': 190},
+      ['base was trained on other text', 'the same config'],
+    ),
   ],
   ids=lambda value: ' '.join(map(str, value.items())) if isinstance(value, dict) else '',
 )
@@ -190,13 +232,22 @@ def test_heads_want_the_base_of_their_config(table, refused, workdir, tmp_path, 
   assert not (tmp_path / 'new').exists()
 
 
-@pytest.mark.parametrize('line', ['[]', '{"k": 3}', '{"k": "two", "regime": "regular", "rule": "exact"}'])
+@pytest.mark.parametrize(
+  'line', ['[]', '{"k": 3}', '{"k": "two", "regime": "regular", "rule": "exact"}']
+)
 def test_results_with_a_line_that_is_no_cell(table, refused, tmp_path, workdir, line):
   folder = shutil.copytree(workdir / 'base', tmp_path / 'run' / 'base').parent
   for results in (folder / 'results.jsonl', folder / 'base' / 'results.jsonl'):
     results.write_text(line + '\n')
-  refused(['line 1 of', 'no cell of a table', 'remove the line'], 'table1', *table.words(), f'--workdir={folder}')
-  refused(['line 1 of', 'no cell of a table'], 'evaluate', *table.words(), f'--workdir={folder}/base')
+  refused(
+    ['line 1 of', 'no cell of a table', 'remove the line'],
+    'table1',
+    *table.words(),
+    f'--workdir={folder}',
+  )
+  refused(
+    ['line 1 of', 'no cell of a table'], 'evaluate', *table.words(), f'--workdir={folder}/base'
+  )
 
 
 def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch, tmp_path):
@@ -205,7 +256,9 @@ def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch
   assert 'Out of budget' in launch(*command, '--budget=0').out
   (run / 'config.json').unlink()
   wide = table.words(**{'model.d_ff': 32})
-  refused(['is of another model', '(64,) there and shape (32,) here'], 'train', *wide, f'--workdir={run}')
+  refused(
+    ['is of another model', '(64,) there and shape (32,) here'], 'train', *wide, f'--workdir={run}'
+  )
   (run / 'config.json').write_text('{"seed": ')
   refused(['config.json cannot be read', 'choose another workdir'], *command)
   (run / 'config.json').unlink()
@@ -233,7 +286,10 @@ def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch
     ([f'--input={ROOT}'], ['Is a directory']),
     (['--input=x', 'a'], ['sentences on the command line and --input']),
     (['a', 'b\udcff'], ['sentence 2 of the command line is not UTF-8']),
-    (['a', 'dog ' * 200, 'cat ' * 99 + 'dog ' * 99], ['sentence 2 has', 'the first of 2', '128 positions', 'shorten']),
+    (
+      ['a', 'dog ' * 200, 'cat ' * 99 + 'dog ' * 99],
+      ['sentence 2 has', 'the first of 2', '128 positions', 'shorten'],
+    ),
   ],
 )
 def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
@@ -242,7 +298,10 @@ def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
 
 @pytest.mark.parametrize(
   'lines, words',
-  [(b'', ['standard input is empty']), (b'a\n\xff\n', ['sentence 2 of standard input is not UTF-8'])],
+  [
+    (b'', ['standard input is empty']),
+    (b'a\n\xff\n', ['sentence 2 of standard input is not UTF-8']),
+  ],
 )
 def test_lines_that_cannot_be_translated(refused, workdir, tmp_path, lines, words):
   refused(words, 'translate', f'--workdir={workdir}/k2-regular', stdin=lines)
@@ -254,11 +313,21 @@ def test_lines_that_cannot_be_translated(refused, workdir, tmp_path, lines, word
 def test_translate_wants_a_model(refused, workdir):
   refused(['nowhere is not a folder'], 'translate', '--workdir=nowhere', 'a')
   refused([f'{__file__} is not a folder'], 'translate', f'--workdir={__file__}', 'a')
-  refused(['holds the runs base, k2-finetune, k2-regular'], 'translate', f'--workdir={workdir}', 'a')
-  refused(['needs heads, and this is a base model'], 'translate', f'--workdir={workdir}/base', '--rule=top-2', 'a')
+  refused(
+    ['holds the runs base, k2-finetune, k2-regular'], 'translate', f'--workdir={workdir}', 'a'
+  )
+  refused(
+    ['needs heads, and this is a base model'],
+    'translate',
+    f'--workdir={workdir}/base',
+    '--rule=top-2',
+    'a',
+  )
 
 
-@pytest.mark.parametrize('file', ['config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model'])
+@pytest.mark.parametrize(
+  'file', ['config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model']
+)
 def test_a_model_cut_short(refused, workdir, tmp_path, file):
   folder = shutil.copytree(workdir / 'k2-regular' / 'model', tmp_path / 'model')
   os.truncate(folder / file, (folder / file).stat().st_size // 2)
@@ -288,7 +357,10 @@ def test_a_reader_that_stops_early_is_no_failure_to_talk_about(workdir):
 
 
 def test_ctrl_c_in_training_is_one_line_and_the_run_goes_on_later(table, launch, tmp_path):
-  words = *table.words(**{'train.steps': 100_000, 'train.every': 50_000}), f'--workdir={tmp_path}/run'
+  words = (
+    *table.words(**{'train.steps': 100_000, 'train.every': 50_000}),
+    f'--workdir={tmp_path}/run',
+  )
   process = start('train', *words, stdout=subprocess.PIPE)
   assert process.stdout.readline().startswith('step 1/')
   process.send_signal(signal.SIGINT)

@@ -14,14 +14,23 @@ OUTPUTS = ['the dog sits on the cat']
 @pytest.fixture
 def texts(tmp_path):
   (tmp_path / 'corpus.txt').write_text('\n'.join(LINES) + '\n')
-  (tmp_path / 'out.jsonl').write_text(''.join(json.dumps({'index': 0, 'text': text}) + '\n' for text in OUTPUTS))
+  (tmp_path / 'out.jsonl').write_text(
+    ''.join(json.dumps({'index': 0, 'text': text}) + '\n' for text in OUTPUTS)
+  )
   return f'{tmp_path}/corpus.txt,{tmp_path}/out.jsonl'
 
 
 @pytest.fixture
 def file(translator, launch, texts, tmp_path):
   path = tmp_path / 'pool.safetensors'
-  ended = launch('pool', f'--model={translator}', f'--texts={texts}', f'--output={path}', '--ngram=3', '--guesses=2')
+  ended = launch(
+    'pool',
+    f'--model={translator}',
+    f'--texts={texts}',
+    f'--output={path}',
+    '--ngram=3',
+    '--guesses=2',
+  )
   assert ended.code == 0 and 'n-grams of 3 tokens from 4 texts' in ended.out, ended.err
   return path
 
@@ -41,7 +50,12 @@ def test_a_pool_changes_the_calls_and_not_the_text(translator, launch, file, tmp
   rows = {}
   for name, words in (('greedy', []), ('pool', [f'--{drafter}', f'--pool={file}'])):
     output = tmp_path / f'{name}.jsonl'
-    given = (f'--model={translator}', f'--prompts={tmp_path}/prompts', f'--output={output}', '--max_len=12')
+    given = (
+      f'--model={translator}',
+      f'--prompts={tmp_path}/prompts',
+      f'--output={output}',
+      '--max_len=12',
+    )
     assert launch('generate', *given, *words).code == 0
     rows[name] = [json.loads(line)['text'] for line in output.read_text().splitlines()]
   assert rows['pool'] == rows['greedy']
@@ -55,11 +69,15 @@ def test_a_pool_of_another_vocabulary(translator, launch, tmp_path):
   fd.save_pool(fd.build_pool([[3, 4, 99]], ngram=3), tmp_path / 'pool')
   given = (f'--model={translator}', '--prompt=a', '--max_len=8')
   ended = launch('generate', *given, '--lookup', f'--pool={tmp_path}/pool')
-  assert ended.code == 2 and 'this pool is of a vocabulary of 100 words, and the model has 30' in ended.err
+  assert (
+    ended.code == 2
+    and 'this pool is of a vocabulary of 100 words, and the model has 30' in ended.err
+  )
 
 
 @pytest.mark.parametrize('name, data, said', [
-  ('nowhere', None, 'cannot read {file} (No such file or directory): give a text file with a text on each line'),
+  ('nowhere', None, 'cannot read {file} (No such file or directory): give a text file with a text'
+                    ' on each line'),
   ('empty', '', '{file} is empty: give a text on each line'),
   ('other.jsonl', '{"words": 3}\n', 'line 1 of {file} is no output of experiments.generate'),
   ('short', 'a\n', 'texts must be ids, of 5 tokens or more at least one of them'),

@@ -26,7 +26,9 @@ def test_all_tables_but_the_index_stand_between_marks(page: pathlib.Path) -> Non
   assert ('| --- |' in by_hand) == (page.name == 'README.md')
 
 
-@pytest.mark.parametrize('page', [page for page in PAGES if page.name != 'README.md'], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+  'page', [page for page in PAGES if page.name != 'README.md'], ids=lambda page: page.stem
+)
 def test_findings_come_first_in_at_most_twenty_lines(page: pathlib.Path) -> None:
   before = page.read_text().partition('<!-- table:')[0]
   findings = [line for line in before.splitlines() if line and not line.startswith('#')]
@@ -35,7 +37,11 @@ def test_findings_come_first_in_at_most_twenty_lines(page: pathlib.Path) -> None
 
 def test_figures_of_the_index_stand_on_the_pages() -> None:
   lines = results.MARKED.sub('', (FOLDER / 'README.md').read_text()).splitlines()
-  rows = [[entry.strip() for entry in line.strip('|').split('|')] for line in lines if line.startswith('|')]
+  rows = [
+    [entry.strip() for entry in line.strip('|').split('|')]
+    for line in lines
+    if line.startswith('|')
+  ]
   for experiment, _, ours, _, _, page in rows[2:]:
     there = FIGURE.findall((FOLDER / re.findall(r'\((.*)\)', page)[0]).read_text())
     assert [figure for figure in FIGURE.findall(ours) if figure not in there] == [], experiment
@@ -48,13 +54,17 @@ def test_a_line_that_changes_changes_the_table(tmp_path: pathlib.Path) -> None:
   changed['mean_block_size'] = 9.87
   (tmp_path / 'faces32.jsonl').write_text('\n'.join(map(json.dumps, lines)))
   page = tmp_path / 'page.md'
-  page.write_text('before\n<!-- table: stern2018.table2 from faces32.jsonl -->\nold\n<!-- end -->\nafter\n')
+  page.write_text(
+    'before\n<!-- table: stern2018.table2 from faces32.jsonl -->\nold\n<!-- end -->\nafter\n'
+  )
   text = results.drawn(page, TABLES)
   assert '| 9.87 (1.40) |' in text and 'old' not in text
   assert text.startswith('before\n') and text.endswith('\nafter\n')
 
 
-@pytest.mark.parametrize('mark', ['nothing from faces32.jsonl', 'stern2018.table2 from nothing.jsonl'])
+@pytest.mark.parametrize(
+  'mark', ['nothing from faces32.jsonl', 'stern2018.table2 from nothing.jsonl']
+)
 def test_what_is_not_there_is_told(tmp_path: pathlib.Path, mark: str) -> None:
   page = tmp_path / 'page.md'
   page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')

@@ -34,7 +34,11 @@ def test_the_texts_most_frequent_words_are_kept_and_the_draft_is_one_like_others
   np.testing.assert_array_equal(found['ids'], wanted['ids'])
   np.testing.assert_array_equal(found['output'], wanted['output'])
   written = launch(
-    'generate', f'--model={given["model"]}', f'--draft-head={given["output"]}', '--prompt=a dog sits', '--max_len=12'
+    'generate',
+    f'--model={given["model"]}',
+    f'--draft-head={given["output"]}',
+    '--prompt=a dog sits',
+    '--max_len=12',
   )
   assert written.code == 0, written.err
 

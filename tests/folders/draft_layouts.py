@@ -1,4 +1,5 @@
-"""Tiny drafts as each family publishes them: config.json, the shapes of the tensors, and what the network must be."""
+"""Tiny drafts as each family publishes them: config.json, the shapes of the tensors, and what the
+network must be."""
 
 import copy
 import json
@@ -14,9 +15,16 @@ LLAMA = {
 QWEN3 = LLAMA | {'model_type': 'qwen3', 'head_dim': 6, 'rope_theta': 1e6, 'attention_bias': False}
 
 
-def layer(prefix, reads=D, kv=1, width=4, has_bias=False, has_qk_norm=False, is_normed=True, in_bias=False):
+def layer(
+  prefix, reads=D, kv=1, width=4, has_bias=False, has_qk_norm=False, is_normed=True, in_bias=False
+):
   """The shapes of a layer's tensors; two heads."""
-  sizes = {'q': (2 * width, reads), 'k': (kv * width, reads), 'v': (kv * width, reads), 'o': (D, 2 * width)}
+  sizes = {
+    'q': (2 * width, reads),
+    'k': (kv * width, reads),
+    'v': (kv * width, reads),
+    'o': (D, 2 * width),
+  }
   shapes = {f'{prefix}self_attn.{name}_proj.weight': size for name, size in sizes.items()}
   biased = sizes if has_bias else ('q', 'k', 'v') if in_bias else ()
   shapes |= {f'{prefix}self_attn.{name}_proj.bias': sizes[name][:1] for name in biased}
@@ -25,7 +33,8 @@ def layer(prefix, reads=D, kv=1, width=4, has_bias=False, has_qk_norm=False, is_
   if is_normed:
     shapes[f'{prefix}input_layernorm.weight'] = (D,)
   mlp = {
-    f'{prefix}mlp.{name}_proj.weight': size for name, size in {'gate': (FF, D), 'up': (FF, D), 'down': (D, FF)}.items()
+    f'{prefix}mlp.{name}_proj.weight': size
+    for name, size in {'gate': (FF, D), 'up': (FF, D), 'down': (D, FF)}.items()
   }
   return shapes | mlp | {f'{prefix}post_attention_layernorm.weight': (D,)}
 
@@ -36,10 +45,18 @@ def first(prefix, **sizes):
 
 
 def qwen3(count, prefix='layers.'):
-  return {name: size for i in range(count) for name, size in layer(f'{prefix}{i}.', width=6, has_qk_norm=True).items()}
+  return {
+    name: size
+    for i in range(count)
+    for name, size in layer(f'{prefix}{i}.', width=6, has_qk_norm=True).items()
+  }
 
 
-FINAL, HEAD, EMBEDDED = {'norm.weight': (D,)}, {'lm_head.weight': (V, D)}, {'embed_tokens.weight': (V, D)}
+FINAL, HEAD, EMBEDDED = (
+  {'norm.weight': (D,)},
+  {'lm_head.weight': (V, D)},
+  {'embed_tokens.weight': (V, D)},
+)
 SMALL = {'lm_head.weight': (5, D), 'd2t': (5,), 't2d': (V,)}  # 5 words
 BLOCK = {'fc.weight': (D, 3 * D), 'hidden_norm.weight': (D,)} | FINAL
 MARKOV = {'markov_w1.weight': (V, 3), 'markov_w2.weight': (V, 3)}
@@ -65,10 +82,16 @@ def prefixed(prefix, shapes):
 
 def under(**settings):
   """DFlash's config.json, its settings where they are nested."""
-  return QWEN3 | {'num_hidden_layers': 2, 'block_size': 4, 'num_target_layers': 6, 'dflash_config': settings}
+  return QWEN3 | {
+    'num_hidden_layers': 2,
+    'block_size': 4,
+    'num_target_layers': 6,
+    'dflash_config': settings,
+  }
 
 
-# config.json, shapes, and what the network's fields must be; those of its layers begin with 'layers.'.
+# config.json, shapes, and what the network's fields must be; those of its layers begin with
+# 'layers.'.
 LAYOUTS = {
   'eagle-1 of two layers': (
     LLAMA | {'num_hidden_layers': 2, 'bias': False, 'qkv_bias': True, 'rope_theta': 3e4},
@@ -173,7 +196,8 @@ LAYOUTS = {
 
 
 def tensors_of(shapes):
-  """Random tensors of these shapes, by their names; d2t maps the 5 words to ids that are not their own."""
+  """Random tensors of these shapes, by their names; d2t maps the 5 words to ids that are not their
+  own."""
   rng = np.random.default_rng(0)
   tensors = {}
   for name, shape in shapes.items():
@@ -185,7 +209,8 @@ def tensors_of(shapes):
 
 
 def write(folder, layout, config=None, tensors=None):
-  """Writes a folder of this layout, some of its fields and of its tensors changed; None leaves one out."""
+  """Writes a folder of this layout, some of its fields and of its tensors changed; None leaves one
+  out."""
   from safetensors.numpy import save_file
 
   base, shapes, _ = LAYOUTS[layout]

@@ -11,7 +11,9 @@ import re
 import sys
 from pathlib import Path
 
-os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
+os.environ['XLA_FLAGS'] = (
+  '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
+)
 
 import jax
 import numpy as np
@@ -32,7 +34,8 @@ def held():
 
 
 def devices(folder, dtype=None):
-  """What each device held at most when a tensor was read, and holds in the end; whether the values are right."""
+  """What each device held at most when a tensor was read, and holds in the end; whether the values
+  are right."""
   most, read = held(), Stored.__getitem__
 
   def watched(stored, index):
@@ -45,9 +48,13 @@ def devices(folder, dtype=None):
   Stored.__getitem__ = read
   end = held()
   _, alone = fd.load(folder, dtype)
-  same = jax.tree.map(lambda a, b: a.dtype == b.dtype and bool((np.asarray(a) == np.asarray(b)).all()), params, alone)
+  same = jax.tree.map(
+    lambda a, b: a.dtype == b.dtype and bool((np.asarray(a) == np.asarray(b)).all()), params, alone
+  )
   prompt = np.arange(16).reshape(8, 2) % model.vocab_size
-  tokens = [np.asarray(fd.decode(model, p, prompt, fd.Greedy(), max_len=4).tokens) for p in (params, alone)]
+  tokens = [
+    np.asarray(fd.decode(model, p, prompt, fd.Greedy(), max_len=4).tokens) for p in (params, alone)
+  ]
   return {
     'most': list(most.values()),
     'end': list(end.values()),

@@ -33,21 +33,31 @@ def config_of(generation=(), **changes):
   ('older', 'newer'),
   [
     ({}, {'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}}),
-    ({'rope_theta': 5e5, 'rope_scaling': None}, {'rope_parameters': {'rope_type': 'default', 'rope_theta': 5e5}}),
+    (
+      {'rope_theta': 5e5, 'rope_scaling': None},
+      {'rope_parameters': {'rope_type': 'default', 'rope_theta': 5e5}},
+    ),
     ({'rope_theta': None}, {}),
     (
       {'rope_theta': 99.0, 'rope_scaling': {'type': 'linear', 'factor': 3}},
       {'rope_parameters': {'rope_type': 'linear', 'factor': 3.0, 'rope_theta': 99.0}},
     ),
-    # The context of the first training may be said inside, beside, or not at all: then it is the present one.
-    ({'rope_scaling': LLAMA3}, {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 64}}),
+    # The context of the first training may be said inside, beside, or not at all: then it is the
+    # present one.
+    (
+      {'rope_scaling': LLAMA3},
+      {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 64}},
+    ),
     (
       {'rope_scaling': LLAMA3, 'original_max_position_embeddings': 16},
       {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 16}},
     ),
     # Where both are given, `generate` has always heeded the older one.
     (
-      {'rope_scaling': {'type': 'linear', 'factor': 2.0}, 'rope_parameters': {'rope_type': 'default'}},
+      {
+        'rope_scaling': {'type': 'linear', 'factor': 2.0},
+        'rope_parameters': {'rope_type': 'default'},
+      },
       {'rope_parameters': {'rope_type': 'linear', 'factor': 2.0}},
     ),
   ],
@@ -59,7 +69,9 @@ def test_rope_means_the_same_in_older_and_newer_words(older, newer):
 def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
   stretched = config_of(rope_scaling={'type': 'linear', 'factor': 4.0}).rotary
   at = jnp.arange(8)
-  np.testing.assert_allclose(stretched.angles(4 * at, 4), config_of().rotary.angles(at, 4), rtol=1e-6)
+  np.testing.assert_allclose(
+    stretched.angles(4 * at, 4), config_of().rotary.angles(at, 4), rtol=1e-6
+  )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +107,8 @@ def test_windows(changes, windows):
   ],
 )
 def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, width):
-  """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default is 8 key heads."""
+  """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default
+  is 8 key heads."""
   heads = {'num_attention_heads': 8, 'hidden_size': 32} if kind == 'mistral' else {}
   config = config_of(model_type=kind, **said, **heads)
   assert (config.qkv_bias, config.out_bias, config.mlp_bias) == biases
@@ -107,8 +120,16 @@ def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, w
   [
     ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
     ({'rope_scaling': {'type': 'dynamic', 'factor': 2}}, {}, "rope_type='dynamic'"),
-    ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, {}, 'partial_rotary_factor=0.5'),
-    ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {}, 'one of full_attention, sli'),
+    (
+      {'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}},
+      {},
+      'partial_rotary_factor=0.5',
+    ),
+    (
+      {'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']},
+      {},
+      'one of full_attention, sli',
+    ),
     ({'head_dim': 5}, {}, 'cannot be rotated'),
     ({}, {'forced_bos_token_id': 0}, 'forced_bos_token_id=0'),
     ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
@@ -121,18 +142,23 @@ def test_what_is_not_supported_is_named(changes, generation, message):
 
 
 def test_what_is_never_emitted():
-  """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are nobody."""
+  """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are
+  nobody."""
   generation = {'eos_token_id': [2, 5], 'bad_words_ids': [[3], [5]], 'suppress_tokens': [-1, 7, 99]}
   assert decoding.suppressed(LLAMA, generation) == {3, 7}
   assert decoding.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
   older = {**LLAMA, 'bad_words_ids': [[4]]}
-  assert decoding.suppressed(older, {}) == {4} and not decoding.suppressed(older, {'eos_token_id': 2})
+  assert decoding.suppressed(older, {}) == {4} and not decoding.suppressed(
+    older, {'eos_token_id': 2}
+  )
 
 
 def test_marians_sides_may_differ_in_size():
   model = marian.model_of(MARIAN, {}, 'float32')
   params = jax.eval_shape(model.init, jax.random.key(0))
-  shapes = {side: params[f'{side}_0']['attention']['qkv']['kernel'].shape for side in ('encoder', 'decoder')}
+  shapes = {
+    side: params[f'{side}_0']['attention']['qkv']['kernel'].shape for side in ('encoder', 'decoder')
+  }
   assert shapes == {'encoder': (3, 4, 2, 8), 'decoder': (3, 2, 4, 8)}
   assert params['decoder_0']['feed_forward']['w1']['kernel'].shape == (6, 8)
   memory = jax.eval_shape(model.encode, params, jnp.ones((1, 3), jnp.int32))
@@ -172,16 +198,23 @@ def model_in(folder, generation, **changes):
       {'no_repeat_ngram_size': 3, 'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0},
       'no_repeat_ngram_size=3, min_length=5, num_beams=4, length_penalty=2.0',
     ),
-    ({'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9}, 'do_sample=True, temperature=0.7, typical_p=0.9'),
+    (
+      {'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9},
+      'do_sample=True, temperature=0.7, typical_p=0.9',
+    ),
     ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
     ({'forced_eos_token_id': 2, 'min_new_tokens': 3}, 'min_new_tokens=3, forced_eos_token_id=2'),
   ],
 )
-def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(generation, named, tmp_path):
+def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
+  generation, named, tmp_path
+):
   with pytest.warns(fd.UserNote) as caught:
     model_in(tmp_path, generation)
   (told,) = [str(warning.message) for warning in caught]
-  assert told.startswith(f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.')
+  assert told.startswith(
+    f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.'
+  )
   assert told.endswith('Tokens are chosen by the strategy that you give, and by it alone.')
 
 
@@ -191,6 +224,16 @@ def test_a_config_alone_is_asked_for_defaults_too(tmp_path):
 
 
 def test_defaults_that_change_nothing_are_passed_over(tmp_path):
-  """Warnings are errors here. Settings of sampling and of beams do nothing where `generate` would be greedy."""
-  neutral = {'repetition_penalty': 1.0, 'num_beams': 1, 'min_length': 0, 'do_sample': False, 'temperature': 0.6}
-  model_in(tmp_path, {**neutral, 'top_p': 0.9, 'length_penalty': 0.8, 'max_length': 20, 'forced_eos_token_id': None})
+  """Warnings are errors here. Settings of sampling and of beams do nothing where `generate` would
+  be greedy."""
+  neutral = {
+    'repetition_penalty': 1.0,
+    'num_beams': 1,
+    'min_length': 0,
+    'do_sample': False,
+    'temperature': 0.6,
+  }
+  model_in(
+    tmp_path,
+    {**neutral, 'top_p': 0.9, 'length_penalty': 0.8, 'max_length': 20, 'forced_eos_token_id': None},
+  )

@@ -1,4 +1,5 @@
-"""Every layout in which drafts are published: each tensor ends where it should, and is read; mistakes are sentences."""
+"""Every layout in which drafts are published: each tensor ends where it should, and is read;
+mistakes are sentences."""
 
 import re
 
@@ -39,7 +40,11 @@ NAMES = tuple(
     (r'layers\.(\d)\.mlp\.gate_proj\.weight', r'network/tower/layer_\1/gate_up/weight', 0),
     (r'layers\.(\d)\.mlp\.up_proj\.weight', r'network/tower/layer_\1/gate_up/weight', 1),
     (r'layers\.(\d)\.mlp\.down_proj\.weight', r'network/tower/layer_\1/down/weight', None),
-    (r'layers\.(\d)\.post_attention_layernorm\.weight', r'network/tower/layer_\1/mlp_norm/scale', None),
+    (
+      r'layers\.(\d)\.post_attention_layernorm\.weight',
+      r'network/tower/layer_\1/mlp_norm/scale',
+      None,
+    ),
     (r'layers\.0\.hidden_norm\.weight', 'network/feature_norm/scale', None),
   )
 )
@@ -55,13 +60,21 @@ def our_name(theirs, module):
     return f'network/{into}/{name[3:]}'.replace('weight', 'kernel'), None
   if match := re.fullmatch(r'layers\.(\d)\.input_layernorm\.weight', name):
     is_entry = is_eagle3 and match[1] == '0'
-    return 'network/embedding_norm/scale' if is_entry else f'network/tower/layer_{match[1]}/attention_norm/scale', None
-  ((match, ours, part),) = ((m, ours, part) for pattern, ours, part in NAMES if (m := pattern.fullmatch(name)))
+    return (
+      'network/embedding_norm/scale'
+      if is_entry
+      else f'network/tower/layer_{match[1]}/attention_norm/scale',
+      None,
+    )
+  ((match, ours, part),) = (
+    (m, ours, part) for pattern, ours, part in NAMES if (m := pattern.fullmatch(name))
+  )
   return match.expand(ours).replace('weight', 'kernel'), part
 
 
 def output(module, target, params):
-  """A number in which every parameter has a part: two rounds of a chain, or a block and its correction."""
+  """A number in which every parameter has a part: two rounds of a chain, or a block and its
+  correction."""
   width = module.d_target * max(len(module.taps), 1)
   states = jnp.cos(jnp.arange(3.0 * width)).reshape(1, 3, width)
   taps = jnp.split(states, max(len(module.taps), 1), axis=-1)
@@ -74,7 +87,9 @@ def output(module, target, params):
     states, _ = module.read(params, embedded, features, positions, mask, cache, start)
     again, _ = module.read(params, embedded, states, positions, mask, cache, start)
     return jnp.sin(module.logits(params, target, again)).sum()
-  cache = module.remember(params, features, positions, cache).commit(None, jnp.full(1, 3, jnp.int32))
+  cache = module.remember(params, features, positions, cache).commit(
+    None, jnp.full(1, 3, jnp.int32)
+  )
   states = module.read(params, target, tokens[:, 0], features[:, -1], cache)
   total = jnp.sin(module.logits(params, target, states)).sum()
   carry = jnp.zeros((1, module.markov))
@@ -123,10 +138,13 @@ def sigmoid(x):
 
 @pytest.mark.parametrize('kind', ['gated', 'recurrent'])
 def test_a_markov_bias_is_what_the_published_code_computes(kind, tmp_path):
-  """gated: W2 (sigmoid(gate(h, W1 y)) * W1 y). Recurrent: keep, new, out = joint(s, W1 y, h), the bias is W2 tanh(out),
-  and s becomes sigmoid(keep) s + (1 - sigmoid(keep)) tanh(new)."""
+  """gated: W2 (sigmoid(gate(h, W1 y)) * W1 y). Recurrent: keep, new, out = joint(s, W1 y, h), the
+  bias is W2 tanh(out), and s becomes sigmoid(keep) s + (1 - sigmoid(keep)) tanh(new)."""
   layout = 'dspark of SpecForge, gated' if kind == 'gated' else 'dspark of DeepSpec, recurrent'
-  t = {name.removeprefix('logit_head.').removeprefix('markov_head.'): x for name, x in write(tmp_path, layout).items()}
+  t = {
+    name.removeprefix('logit_head.').removeprefix('markov_head.'): x
+    for name, x in write(tmp_path, layout).items()
+  }
   module, params = fd.load_draft(tmp_path)
   states, carry, memory = (
     np.random.default_rng(1).normal(size=(3, 8)).astype(np.float32),
@@ -136,9 +154,13 @@ def test_a_markov_bias_is_what_the_published_code_computes(kind, tmp_path):
   for h, y in zip(states, (4, 0, 7), strict=True):
     seen = t['markov_w1.weight'][y]
     if kind == 'gated':
-      latent = seen * sigmoid(t['gate_proj.weight'] @ np.concatenate([h, seen]) + t['gate_proj.bias'])
+      latent = seen * sigmoid(
+        t['gate_proj.weight'] @ np.concatenate([h, seen]) + t['gate_proj.bias']
+      )
     else:
-      keep, new, out = np.split(t['joint_proj.weight'] @ np.concatenate([carry, seen, h]) + t['joint_proj.bias'], 3)
+      keep, new, out = np.split(
+        t['joint_proj.weight'] @ np.concatenate([carry, seen, h]) + t['joint_proj.bias'], 3
+      )
       latent, carry = np.tanh(out), sigmoid(keep) * carry + (1 - sigmoid(keep)) * np.tanh(new)
     bias, memory = module.bias(params, jnp.array([y]), None, jnp.asarray(h)[None], memory)
     np.testing.assert_allclose(bias[0], t['markov_w2.weight'] @ latent, rtol=1e-4, atol=1e-5)
@@ -147,12 +169,18 @@ def test_a_markov_bias_is_what_the_published_code_computes(kind, tmp_path):
 def test_a_draft_that_names_the_words_otherwise(tmp_path):
   layout = 'eagle-3 of speculators'
   tensors = tensors_of(LAYOUTS[layout][1])
-  write(tmp_path, layout, tensors={'d2t': None, 't2d': None, 'draft_id_to_target_id': tensors['d2t']})
+  write(
+    tmp_path, layout, tensors={'d2t': None, 't2d': None, 'draft_id_to_target_id': tensors['d2t']}
+  )
   np.testing.assert_array_equal(fd.load_draft(tmp_path)[1]['ids'], [0, 2, 3, 7, 10])
 
 
 def test_a_map_of_all_words_to_themselves_is_none(tmp_path):
-  write(tmp_path, 'eagle-3 of all words', tensors={'d2t': np.zeros(V, np.int64), 't2d': np.ones(V, bool)})
+  write(
+    tmp_path,
+    'eagle-3 of all words',
+    tensors={'d2t': np.zeros(V, np.int64), 't2d': np.ones(V, bool)},
+  )
   module, params = fd.load_draft(tmp_path)
   assert module.words is None and params.keys() == {'network', 'output'}
 
@@ -166,7 +194,11 @@ def test_a_model_with_an_mtp_head_loads_without_it(tmp_path):
   from safetensors.numpy import load_file, save_file
 
   layout = 'mtp of Qwen3'
-  layer = {k.removeprefix('mtp.'): v for k, v in tensors_of(LAYOUTS[layout][1]).items() if '.layers.0.' in k}
+  layer = {
+    k.removeprefix('mtp.'): v
+    for k, v in tensors_of(LAYOUTS[layout][1]).items()
+    if '.layers.0.' in k
+  }
   model = {f'model.{name}': value for name, value in layer.items()}
   model['model.embed_tokens.weight'] = np.ones((V, 8), np.float32)
   config = {'num_hidden_layers': 1, 'eos_token_id': 2}
@@ -174,7 +206,9 @@ def test_a_model_with_an_mtp_head_loads_without_it(tmp_path):
   with_head = fd.load(tmp_path)[1]
   assert fd.load_draft(tmp_path)[0].layers.layers == 1
   tensors = load_file(tmp_path / 'model.safetensors')
-  save_file({k: v for k, v in tensors.items() if not k.startswith('mtp.')}, tmp_path / 'model.safetensors')
+  save_file(
+    {k: v for k, v in tensors.items() if not k.startswith('mtp.')}, tmp_path / 'model.safetensors'
+  )
   jax.tree.map(np.testing.assert_array_equal, with_head, fd.load(tmp_path)[1])
   with pytest.raises(fd.UserError, match='this is no draft that is known: those of EAGLE have'):
     fd.load_draft(tmp_path)
@@ -190,56 +224,80 @@ E3, SPEC, FLASH, SPARK = (
   'dflash by its rule',
   'dspark of DeepSpec, recurrent',
 )
-WINDOWS = {'use_sliding_window': True, 'sliding_window': 4, 'layer_types': ['sliding_attention'] * 2}
+WINDOWS = {
+  'use_sliding_window': True,
+  'sliding_window': 4,
+  'layer_types': ['sliding_attention'] * 2,
+}
 REFUSED = {
-  'a tensor is missing': (E3, {}, {'midlayer.mlp.up_proj.weight': None}, r'lacks midlayer\.mlp\.up_proj\.weight: its'),
+  'a tensor is missing': (E3, {}, {'midlayer.mlp.up_proj.weight': None}, r'lacks'
+                                                                         r' midlayer\.mlp\.up_proj\.weight: its'),
   'fc is missing': (E3, {}, {'fc.weight': None}, r'lacks fc\.weight'),
-  'a tensor is not understood': (E3, {}, {'midlayer.gate': ones(2)}, r'has unknown midlayer\.gate: its tensors'),
-  'another shape': (E3, {}, {'norm.weight': ones(9)}, r'norm\.weight is of shape \[9\], and config\.json means \[8\]'),
+  'a tensor is not understood': (E3, {}, {'midlayer.gate': ones(2)}, r'has unknown midlayer\.gate:'
+                                                                     r' its tensors'),
+  'another shape': (E3, {}, {'norm.weight': ones(9)}, r'norm\.weight is of shape \[9\], and'
+                                                      r' config\.json means \[8\]'),
   'layers fewer than taps': (E3, {'eagle_config': {'eagle_aux_hidden_state_layer_ids': [1, 2]}}, {},
                              r'fc\.weight is of shape \[8, 24\], and config\.json means \[8, 16\]'),
-  'norms that config.json does not say': (E3, {'fc_norm': False}, {}, r'has unknown fc_norm\.0\.weight'),
-  'norms that are not there': (E3, {'fc_norm': False, 'norm_before_fc': True}, {}, r'lacks input_norm\.weight'),
-  'two norms before fc': (E3, {'norm_before_fc': True}, {}, 'norm_before_fc and fc_norm of config.json exclude'),
+  'norms that config.json does not say': (E3, {'fc_norm': False}, {}, r'has unknown'
+                                                                      r' fc_norm\.0\.weight'),
+  'norms that are not there': (E3, {'fc_norm': False, 'norm_before_fc': True}, {}, r'lacks'
+                                                                                   r' input_norm\.weight'),
+  'two norms before fc': (E3, {'norm_before_fc': True}, {}, 'norm_before_fc and fc_norm of'
+                                                            ' config.json exclude'),
   'words without map': (E3, {}, {'d2t': None}, 'the draft vocabulary of 5 of 11 words lacks d2t'),
   'words without projection': (E3, {}, {'lm_head.weight': None}, r'lacks lm_head\.weight'),
-  'a map beyond the words': (E3, {}, {'d2t': np.full(5, 8)}, 'maps the 5 words of the draft to ids from 8 to 12'),
-  'a map to one word twice': (E3, {}, {'d2t': np.array([1, 0, 0, 0, 0])}, 'they must be different ones from 0 to 10'),
+  'a map beyond the words': (E3, {}, {'d2t': np.full(5, 8)}, 'maps the 5 words of the draft to ids'
+                                                             ' from 8 to 12'),
+  'a map to one word twice': (E3, {}, {'d2t': np.array([1, 0, 0, 0, 0])}, 'they must be different'
+                                                                          ' ones from 0 to 10'),
   'embeddings that must be there': ('eagle-3 of a wider target', {}, {'embed_tokens.weight': None},
     'lacks embed_tokens'),
-  'an unknown activation': (E3, {'hidden_act': 'mish'}, {}, "hidden_act='mish' of config.json is not supported"),
+  'an unknown activation': (E3, {'hidden_act': 'mish'}, {}, "hidden_act='mish' of config.json is"
+                                                            " not supported"),
   'an unknown rope': (E3, {'rope_scaling': {'rope_type': 'yarn'}}, {},
     "rope_type='yarn' of config.json is not supported"),
-  'a size is missing': (E3, {'hidden_size': 'absent'}, {}, "config.json lacks the field 'hidden_size'"),
+  'a size is missing': (E3, {'hidden_size': 'absent'}, {}, "config.json lacks the field"
+                                                           " 'hidden_size'"),
   'a bias that is not there': ('eagle-1 of two layers', {'bias': True}, {}, r'lacks fc\.bias'),
-  'taps of eagle-1': ('eagle-1 of two layers', {}, {}, 'reads the last hidden state alone: leave them out'),
+  'taps of eagle-1': ('eagle-1 of two layers', {}, {}, 'reads the last hidden state alone: leave'
+                                                       ' them out'),
   'layers of a shallow target': ('eagle-3 of all words', {'num_target_layers': 6}, {},
     'coincide on a target of 6: set them'),
   'layers of another family': (SPEC, {'transformer_layer_config': {'model_type': 'gpt_oss'}}, {},
     "is of model_type 'gpt_oss'"),
-  'no layers': (SPEC, {'transformer_layer_config': None}, {}, 'is of model_type None: give one with model_type llama'),
+  'no layers': (SPEC, {'transformer_layer_config': None}, {}, 'is of model_type None: give one with'
+                                                              ' model_type llama'),
   'layers that all read the embedding': ('eagle-3 of DeepSpec', {'num_hidden_layers': 2}, {},
     'give a draft of one layer'),
-  'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {}, 'this is P-EAGLE, which is not supported'),
+  'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {}, 'this is P-EAGLE, which is not'
+                                                               ' supported'),
   'another speculator': (SPEC, {'speculators_model_type': 'peagle'}, {},
     "speculators_model_type='peagle' is not supported"),
-  'Domino': (FLASH, {'dflash_config': {'projector_type': 'domino'}}, {}, 'projector_type=.domino. is not possible'),
-  'no mask': (FLASH, {'dflash_config': {}}, {}, 'config.json lacks mask_token_id: set it to a whole number'),
+  'Domino': (FLASH, {'dflash_config': {'projector_type': 'domino'}}, {}, 'projector_type=.domino.'
+                                                                         ' is not possible'),
+  'no mask': (FLASH, {'dflash_config': {}}, {}, 'config.json lacks mask_token_id: set it to a whole'
+                                                ' number'),
   'no layers and no rule': (FLASH, {'num_target_layers': 'absent'}, {},
     'lacks target_layer_ids, and there is no num_target'),
   'the last layer': (SPARK, {'target_layer_ids': [0, 1, 5]}, {},
     'name layers that a target of 6 does not have, or its last'),
-  'a layer below all': (SPARK, {'target_layer_ids': [-2, 1, 3]}, {}, 'give layers of the target, from -1'),
-  'another bias': (SPARK, {'markov_head_type': 'lstm'}, {}, 'markov_head_type=.lstm. is not possible'),
+  'a layer below all': (SPARK, {'target_layer_ids': [-2, 1, 3]}, {}, 'give layers of the target,'
+                                                                     ' from -1'),
+  'another bias': (SPARK, {'markov_head_type': 'lstm'}, {}, 'markov_head_type=.lstm. is not'
+                                                            ' possible'),
   'confidence in no bias': (SPARK, {'markov_rank': 0}, {},
     'confidence_head_with_markov of config.json needs a markov_rank'),
-  'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {}, 'unknown_id=11: give an id from 0 to 10'),
-  'sliding windows': (FLASH, WINDOWS, {}, 'sliding windows in the layers of a draft are not supported'),
+  'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {}, 'unknown_id=11: give an id from 0'
+                                                                ' to 10'),
+  'sliding windows': (FLASH, WINDOWS, {}, 'sliding windows in the layers of a draft are not'
+                                          ' supported'),
   'a gate': ('mtp of Qwen3', {'model_type': 'qwen3_next'}, {}, 'gates what attention gives'),
   'a part of each head': ('mtp of Qwen3', {'model_type': 'qwen3_next', 'attn_output_gate': False}, {},
     'rotates a part of each'),
   'experts': ('mtp of Qwen3', {}, {'mtp.layers.0.mlp.experts.0.up_proj.weight': ones(2)}, 'mixes experts'),
-  'another model': ('mtp of Qwen3', {'model_type': 'mimo'}, {}, "are of model_type 'mimo', which is not supported"),
+  'another model': ('mtp of Qwen3', {'model_type': 'mimo'}, {}, "are of model_type 'mimo', which is"
+                                                                " not supported"),
 }  # fmt: skip
 
 
@@ -262,7 +320,9 @@ def test_pickles_and_heads_are_refused(tmp_path):
   write(tmp_path, E3)
   (tmp_path / 'model.safetensors').rename(tmp_path / 'pytorch_model.bin')
   with pytest.raises(
-    fd.UserError, match=r'only as pickle \(pytorch_model\.bin\), which is refused: convert by python -c'
+    fd.UserError,
+    match=r'only as pickle \(pytorch_model\.bin\), which is refused: convert by'
+    r' python -c',
   ):
     fd.load_draft(tmp_path)
   (tmp_path / 'config.json').write_text('{"medusa_num_heads": 3}')

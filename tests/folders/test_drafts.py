@@ -1,6 +1,8 @@
-"""Published drafts compute what their authors' code computes on the same files: float32, from features to tokens.
+"""Published drafts compute what their authors' code computes on the same files: float32, from
+features to tokens.
 
-The cases are those of ../shared/reference/drafts, made by the authors' code; without that folder they are skipped.
+The cases are those of ../shared/reference/drafts, made by the authors' code; without that folder
+they are skipped.
 """
 
 import jax
@@ -24,7 +26,11 @@ class Case:
   """A folder of the reference, for one prompt."""
 
   def __init__(self, folder, prefix):
-    self.arrays = {k.removeprefix(prefix): v for k, v in np.load(folder / 'cases.npz').items() if k.startswith(prefix)}
+    self.arrays = {
+      k.removeprefix(prefix): v
+      for k, v in np.load(folder / 'cases.npz').items()
+      if k.startswith(prefix)
+    }
     self.target = Bound(*fd.load(folder / 'target'))
     self.module, self.params = fd.load_draft(folder / 'draft')
     self.prompt, self.greedy = self.arrays['prompt'], self.arrays['target_greedy']
@@ -63,7 +69,8 @@ def test_the_target_gives_what_the_draft_reads(family, case):
 
 
 def read(case, tokens, features, cache):
-  """The rows of these tokens; row i stands at position cache.length + i, and nothing is committed."""
+  """The rows of these tokens; row i stands at position cache.length + i, and nothing is
+  committed."""
   nodes = causal(features.shape[1])
   positions = cache.length[:, None] + nodes.depths[None]
   mask = node_mask(nodes, cache.length, cache.slots)
@@ -103,7 +110,8 @@ def test_an_autoregressive_draft_computes_what_its_authors_code_does(family, cas
 
 
 def corrected(case, states, root):
-  """Greedy tokens of a block, their logits with the bias from the token before, and the confidences."""
+  """Greedy tokens of a block, their logits with the bias from the token before, and the
+  confidences."""
   base = case.module.logits(case.params, case.target, states)
   before, carry = jnp.full(1, root, jnp.int32), jnp.zeros((1, case.module.markov))
   rows, tokens, sure = [], [], []
@@ -127,12 +135,17 @@ def test_a_block_draft_computes_what_its_authors_code_does(family, case):
   if family == 'dspark':
     names = {'base': 'base_logits', 'again': 'round2_base_logits'}
   features, cache = case.features(case['target_features']), case.cache()
-  rounds = ((case.n, 0, names['base'], 'block_tokens', ''), (3, 3, names['again'], 'round2_tokens', 'round2_'))
+  rounds = (
+    (case.n, 0, names['base'], 'block_tokens', ''),
+    (3, 3, names['again'], 'round2_tokens', 'round2_'),
+  )
   for new, at, base, guesses, prefix in rounds:
     if at:
       features = case.features(case['round2_features'])
     positions = cache.length[:, None] + np.arange(new, dtype=np.int32)[None]
-    cache = case.module.remember(case.params, features, positions, cache).commit(None, jnp.full(1, new, jnp.int32))
+    cache = case.module.remember(case.params, features, positions, cache).commit(
+      None, jnp.full(1, new, jnp.int32)
+    )
     root = case.greedy[at]
     states = case.module.read(case.params, case.target, jnp.full(1, root), features[:, -1], cache)
     if not prefix:

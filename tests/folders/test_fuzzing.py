@@ -1,5 +1,5 @@
-"""Whatever stands in a folder's JSON, there is a model, or a sentence: no other exception, no file outside the folder,
-no hang and no memory without end.
+"""Whatever stands in a folder's JSON, there is a model, or a sentence: no other exception, no file
+outside the folder, no hang and no memory without end.
 """
 
 import contextlib
@@ -67,7 +67,12 @@ T5_SAID = {
   'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 16, 'layer_norm_epsilon': 1e-6,
   'is_encoder_decoder': True, 'tie_word_embeddings': True, 'decoder_start_token_id': 0, 'scale_decoder_outputs': True,
 }  # fmt: skip
-MEDUSA = {'medusa_num_heads': 1, 'medusa_num_layers': 1, 'base_model_name_or_path': 'a', 'original_lm_head': False}
+MEDUSA = {
+  'medusa_num_heads': 1,
+  'medusa_num_layers': 1,
+  'base_model_name_or_path': 'a',
+  'original_lm_head': False,
+}
 VLLM = {
   'model_type': 'medusa', 'num_heads': 1, 'num_hidden_layers': 1, 'vocab_size': 7, 'truncated_vocab_size': 7,
   'original_lm_head': False,
@@ -83,29 +88,48 @@ TOKENIZER_CONFIG = {
 SIZES = {'d_model': 4, 'd_ff': 6, 'heads': 2}
 OWN_DRAFTS = {
   'eagle': EagleNetwork(
-    layers=LMConfig(vocab_size=7, **SIZES, layers=1), vocab_size=7, d_target=4, taps=RULE, fuses=True, words=5
+    layers=LMConfig(vocab_size=7, **SIZES, layers=1),
+    vocab_size=7,
+    d_target=4,
+    taps=RULE,
+    fuses=True,
+    words=5,
   ),
   'block': BlockNetwork(
-    layers=StackConfig(**SIZES, encoder_layers=1, decoder_layers=1), vocab_size=7, d_target=4, k=3, markov=2
+    layers=StackConfig(**SIZES, encoder_layers=1, decoder_layers=1),
+    vocab_size=7,
+    d_target=4,
+    k=3,
+    markov=2,
   ),
 }
 STACKS = {**SIZES, 'encoder_layers': 1, 'decoder_layers': 1}
-FCONV = FConvConfig(vocab_size=7, d_embed=4, d_out=4, encoder_layers=((4, 3),), decoder_layers=((4, 3),))
+FCONV = FConvConfig(
+  vocab_size=7, d_embed=4, d_out=4, encoder_layers=((4, 3),), decoder_layers=((4, 3),)
+)
 MODELS = {
   'transformer': Transformer(TransformerConfig(vocab_size=7, **STACKS)),
   'lm': LM(LMConfig(vocab_size=7, layers=1, **SIZES)),
   't5': T5(T5Config(vocab_size=7, d_kv=2, buckets=8, max_distance=16, **STACKS)),
   'fconv': FConv(FCONV),
-  'image_transformer': ImageTransformer(ImageTransformerConfig(**{**STACKS, 'd_model': 8}, source_size=2, size=4)),
+  'image_transformer': ImageTransformer(
+    ImageTransformerConfig(**{**STACKS, 'd_model': 8}, source_size=2, size=4)
+  ),
 }
 
 
 def zeros(module):
-  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(module.init, jax.random.key(0)))
+  return jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(module.init, jax.random.key(0))
+  )
 
 
 def write_native(folder, model):
-  heads = BlockwiseHeads(2, model.d_model, 3) if isinstance(model, Transformer) else MedusaHeads(1, model.d_model)
+  heads = (
+    BlockwiseHeads(2, model.d_model, 3)
+    if isinstance(model, Transformer)
+    else MedusaHeads(1, model.d_model)
+  )
   folders.save(folder, model, zeros(model), None, (heads, zeros(heads)))
   return json.loads((folder / 'config.json').read_text())
 
@@ -125,7 +149,9 @@ def write_tokenizer(folder):
   tokenizers = pytest.importorskip('tokenizers')
   made = tokenizers.Tokenizer(tokenizers.models.WordLevel({'a': 0, 'b': 1}, unk_token='a'))
   made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-  made.post_processor = tokenizers.processors.TemplateProcessing(single='a $A', special_tokens=[('a', 0)])
+  made.post_processor = tokenizers.processors.TemplateProcessing(
+    single='a $A', special_tokens=[('a', 0)]
+  )
   made.save(str(folder / 'tokenizer.json'))
   (folder / 'config.json').write_text(json.dumps(LLAMA))
   return json.loads(made.to_str())
@@ -139,9 +165,21 @@ NASTY = (
   [[]], [1, 2], [-1], ['a'], [[1, 'a']], {'content': 5}, {'a': {}}, {'type': 'x'}, 'x' * 999,
 )  # fmt: skip
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
-JSON = st.recursive(SCALARS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3))
+JSON = st.recursive(
+  SCALARS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3)
+)
 WILD = st.sampled_from(NASTY) | JSON
-BROKEN = ('', '{', '[' * 10**5, '{"a":' * 10**5, '\ufeff{}', '1' * 5000, '{"vocab_size": 1e999}', 'null', '\udcff')
+BROKEN = (
+  '',
+  '{',
+  '[' * 10**5,
+  '{"a":' * 10**5,
+  '\ufeff{}',
+  '1' * 5000,
+  '{"vocab_size": 1e999}',
+  'null',
+  '\udcff',
+)
 
 
 def anything(value):
@@ -155,20 +193,26 @@ def fields(value):
   names = sorted(value)
   one = [st.tuples(st.just(name), anything(value[name])) for name in names]
   one += [
-    st.tuples(st.just(name), fields(value[name])) for name in names if isinstance(value[name], dict) and value[name]
+    st.tuples(st.just(name), fields(value[name]))
+    for name in names
+    if isinstance(value[name], dict) and value[name]
   ]
   one += [st.tuples(st.text(max_size=3), WILD)]
   left_out = st.just([]) | st.lists(st.sampled_from(names), max_size=2)
   kept = left_out.map(lambda left: {name: value[name] for name in names if name not in left})
   return st.builds(
-    lambda kept, changes: {**kept, **dict(changes)}, kept, st.lists(st.one_of(one), min_size=1, max_size=2)
+    lambda kept, changes: {**kept, **dict(changes)},
+    kept,
+    st.lists(st.one_of(one), min_size=1, max_size=2),
   )
 
 
 def changed(base):
   """Texts of a file: mostly a document with other fields."""
   document = st.builds(json.dumps, fields(base))
-  return st.one_of(document, document, document, document, st.builds(json.dumps, WILD), st.sampled_from(BROKEN))
+  return st.one_of(
+    document, document, document, document, st.builds(json.dumps, WILD), st.sampled_from(BROKEN)
+  )
 
 
 # What may happen.
@@ -191,7 +235,8 @@ def _out_of_time(*_):
 
 @contextlib.contextmanager
 def guarded(folder):
-  """The block ends well or by a sentence, soon, within bounds of memory, and opens files of the folder alone."""
+  """The block ends well or by a sentence, soon, within bounds of memory, and opens files of the
+  folder alone."""
   before = resource.getrlimit(resource.RLIMIT_AS)
   used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
   resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
@@ -211,7 +256,9 @@ def guarded(folder):
     resource.setrlimit(resource.RLIMIT_AS, before)
   imported, compiled = ('.py', '.pyc', '.so'), Path(jax.config.jax_compilation_cache_dir).resolve()
   files = [Path(file).resolve() for file in OPENED if not file.endswith(imported)]
-  outside = [file for file in files if not (file.is_relative_to(folder) or file.is_relative_to(compiled))]
+  outside = [
+    file for file in files if not (file.is_relative_to(folder) or file.is_relative_to(compiled))
+  ]
   assert not outside, outside
 
 
@@ -220,11 +267,13 @@ def put(folder, file, text):
 
 
 def fuzz(folder, file, base, action, examples):
-  """Calls the action with the folder for many contents of one of its files; first with the right ones."""
+  """Calls the action with the folder for many contents of one of its files; first with the right
+  ones."""
   put(folder, file, json.dumps(base))
   action(folder)
 
-  @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])  # where the machine is busy
+  # where the machine is busy
+  @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
   @given(changed(base))
   def hold(text):
     put(folder, file, text)
@@ -276,7 +325,11 @@ def test_an_index(folder):
 
 def test_an_index_may_name_what_no_file_can_be_called(folder):
   index = write_index(folder)
-  put(folder, 'model.safetensors.index.json', json.dumps(index | {'weight_map': {'model.norm.weight': 300 * 'x'}}))
+  put(
+    folder,
+    'model.safetensors.index.json',
+    json.dumps(index | {'weight_map': {'model.norm.weight': 300 * 'x'}}),
+  )
   with pytest.raises(fd.UserError, match='lacks x'):
     fd.load(folder)
 
@@ -289,7 +342,8 @@ def test_the_config_of_published_heads(folder):
 
 
 PUBLISHED = (
-  'eagle-1 of two layers', 'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dspark of SpecForge, gated',
+  'eagle-1 of two layers', 'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dspark of SpecForge,'
+                                                                             ' gated',
   'dspark of DeepSpec, recurrent', 'mtp with norms around zero',
 )  # fmt: skip
 
@@ -322,7 +376,11 @@ def test_the_settings_of_a_tokenizer(folder):
 
 def test_a_file_of_choices(folder):
   fuzz(
-    folder, 'tree.json', {'choices': [[0], [0, 0], [1]]}, lambda folder: fd.medusa_choices(folder / 'tree.json'), 150
+    folder,
+    'tree.json',
+    {'choices': [[0], [0, 0], [1]]},
+    lambda folder: fd.medusa_choices(folder / 'tree.json'),
+    150,
   )
 
 
@@ -331,7 +389,11 @@ def test_the_parts_of_an_experiments_config(kind, tmp_path):
   config = MODELS[kind].config
 
   @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-  @given(st.dictionaries(st.sampled_from([field.name for field in dataclasses.fields(config)]), WILD, max_size=3))
+  @given(
+    st.dictionaries(
+      st.sampled_from([field.name for field in dataclasses.fields(config)]), WILD, max_size=3
+    )
+  )
   def hold(changes):
     with guarded(tmp_path):
       to_dataclass(type(config), ConfigDict({**dataclasses.asdict(config), **changes}))

@@ -1,5 +1,5 @@
-"""Hugging Face folders against what `transformers` itself computed on them (`../shared/reference`); beam search on
-Marian is in `decoding/test_beam_reference.py`.
+"""Hugging Face folders against what `transformers` itself computed on them (`../shared/reference`);
+beam search on Marian is in `decoding/test_beam_reference.py`.
 """
 
 import functools
@@ -15,7 +15,9 @@ import fastdec as fd
 from fastdec.models.api import causal
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
-pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here')
+pytestmark = pytest.mark.skipif(
+  not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here'
+)
 MARGIN = 1e-4  # where the two best are nearer, rounding may flip the choice
 
 
@@ -23,7 +25,9 @@ MARGIN = 1e-4  # where the two best are nearer, rounding may flip the choice
 def logits_of(model, params, inputs, target):
   memory = model.encode(params, None if model.start_id is None else jnp.asarray(inputs, jnp.int32))
   cache = model.init_cache(params, memory, *target.shape)
-  return model.unembed(params, model.apply(params, jnp.asarray(target, jnp.int32), causal(target.shape[1]), cache)[0])
+  return model.unembed(
+    params, model.apply(params, jnp.asarray(target, jnp.int32), causal(target.shape[1]), cache)[0]
+  )
 
 
 @pytest.mark.parametrize('name', ['llama_tiny', 'llama_gqa_tiny', 'marian_tiny', 't5_tiny'])
@@ -33,7 +37,9 @@ def test_logits_and_greedy_tokens_are_theirs(name):
   is_lm = model.start_id is None
   inputs = expected['prompt' if is_lm else 'source']
   logits = logits_of(model, params, inputs, inputs if is_lm else expected['target'])
-  np.testing.assert_allclose(logits, expected['logits'], rtol=2e-4, atol=2e-4 * np.abs(expected['logits']).max())
+  np.testing.assert_allclose(
+    logits, expected['logits'], rtol=2e-4, atol=2e-4 * np.abs(expected['logits']).max()
+  )
   theirs = expected['greedy'][:, not is_lm :]
   out = fd.decode(model, params, inputs, fd.Greedy(), max_len=24)
   for row, (ours, length) in enumerate(zip(np.asarray(out.tokens), out.lengths, strict=True)):
@@ -55,13 +61,16 @@ def test_ragged_prompts_decode_as_alone():
 
 
 def copied(name, folder, shards=1, rename=None, copies=(), **changes):
-  """A copy with a changed config.json, its tensors renamed (None: left out) and copied, in one file or several."""
+  """A copy with a changed config.json, its tensors renamed (None: left out) and copied, in one file
+  or several."""
   from safetensors.numpy import load_file, save_file
 
   config = json.loads((REFERENCE / name / 'config.json').read_text()) | changes
   (folder / 'config.json').write_text(json.dumps(config))
   tensors = load_file(REFERENCE / name / 'model.safetensors')
-  tensors = {new: x for old, x in tensors.items() if (new := (rename or {}).get(old, old)) is not None}
+  tensors = {
+    new: x for old, x in tensors.items() if (new := (rename or {}).get(old, old)) is not None
+  }
   tensors |= {copy: tensors[of].copy() for copy, of in dict(copies).items()}
   if shards == 1:
     save_file(tensors, folder / 'model.safetensors')
@@ -94,7 +103,9 @@ def test_a_whole_file_goes_before_an_index_that_was_left_from_before(name, tmp_p
   np.testing.assert_array_equal(params['embedding'], old['embedding'] + 1)
 
 
-@pytest.mark.parametrize('outside', ['../other/model-0.safetensors', '/', 5, None, [], '', 'a\\b', 'a\0'])
+@pytest.mark.parametrize(
+  'outside', ['../other/model-0.safetensors', '/', 5, None, [], '', 'a\\b', 'a\0']
+)
 def test_an_index_names_files_of_its_own_folder_alone(outside, tmp_path):
   """An absolute path and one through the parent, both to a file that is there and whole."""
   for name in ('other', 'folder'):
@@ -105,7 +116,9 @@ def test_an_index_names_files_of_its_own_folder_alone(outside, tmp_path):
   named = f'{tmp_path}/other/model-0.safetensors' if outside == '/' else outside
   index.write_text(json.dumps({'weight_map': {**weight_map, 'model.norm.weight': named}}))
   with pytest.raises(
-    fd.UserError, match=r'says that model\.norm\.weight is in .*: it must be the name of a file beside'
+    fd.UserError,
+    match=r'says that model\.norm\.weight is in .*: it must be the name of a file'
+    r' beside',
   ):
     fd.load(tmp_path / 'folder')
 
@@ -126,8 +139,17 @@ def test_links_to_files_elsewhere_are_followed(tmp_path):
   ('name', 'copies'),
   [
     ('llama_tiny', {'lm_head.weight': 'model.embed_tokens.weight'}),
-    ('t5_tiny', {'lm_head.weight': 'shared.weight', 'decoder.embed_tokens.weight': 'shared.weight'}),
-    ('marian_tiny', {f'model.{side}.embed_tokens.weight': 'model.shared.weight' for side in ('encoder', 'decoder')}),
+    (
+      't5_tiny',
+      {'lm_head.weight': 'shared.weight', 'decoder.embed_tokens.weight': 'shared.weight'},
+    ),
+    (
+      'marian_tiny',
+      {
+        f'model.{side}.embed_tokens.weight': 'model.shared.weight'
+        for side in ('encoder', 'decoder')
+      },
+    ),
   ],
 )
 def test_a_tied_embedding_is_one_array_whatever_copies_there_are(name, copies, tmp_path):
@@ -148,7 +170,9 @@ def test_bfloat16_files_are_read(tmp_path):
 
   tensors = load_file(REFERENCE / 'llama_tiny' / 'model.safetensors')
   copied('llama_tiny', tmp_path, dtype='bfloat16')
-  save_file({name: x.astype(jnp.bfloat16) for name, x in tensors.items()}, tmp_path / 'model.safetensors')
+  save_file(
+    {name: x.astype(jnp.bfloat16) for name, x in tensors.items()}, tmp_path / 'model.safetensors'
+  )
   model, params = fd.load(tmp_path)
   assert model.config.dtype == 'bfloat16' and params['embedding'].dtype == jnp.bfloat16
 
@@ -158,9 +182,16 @@ def test_what_options_mean(tmp_path):
   older = {'rope_parameters': None, 'rope_theta': 5e5, 'eos_token_id': [2, 5], 'head_dim': None}
   scaling['original_max_position_embeddings'] = 64
   config = fd.load(copied('llama_tiny', tmp_path, rope_scaling=scaling, **older))[0].config
-  assert (config.rope, config.rope_theta, config.rope_factor, config.rope_original) == ('llama3', 5e5, 8, 64)
+  assert (config.rope, config.rope_theta, config.rope_factor, config.rope_original) == (
+    'llama3',
+    5e5,
+    8,
+    64,
+  )
   assert config.eos_ids == (2, 5) and config.pad_id == 2 and config.width == 8
-  assert fd.load(copied('llama_tiny', tmp_path, model_type='mistral', sliding_window=4))[0].config.windows == (4, 4)
+  assert fd.load(copied('llama_tiny', tmp_path, model_type='mistral', sliding_window=4))[
+    0
+  ].config.windows == (4, 4)
 
 
 LAYER = 'model.layers.{}.mlp.up_proj.weight'.format
@@ -169,23 +200,65 @@ REFUSED = {
   'rope': ({'rope_parameters': {'rope_type': 'yarn'}}, None, "'yarn' of config.json"),
   'activation': ({'hidden_act': 'tanh'}, None, "hidden_act='tanh'"),
   'quantized': ({'quantization_config': {'bits': 4}}, None, 'quantized'),
-  'missing': ({}, {LAYER(0): None, 'model.norm.weight': None}, r'lacks .*norm\.weight|lacks model\.norm\.weight'),
+  'missing': (
+    {},
+    {LAYER(0): None, 'model.norm.weight': None},
+    r'lacks .*norm\.weight|lacks'
+    r' model\.norm\.weight',
+  ),
   'missing and renamed': ({}, {LAYER(0): 'up.0'}, r'lacks model\.layers\.0\.mlp\.up_proj\.weight'),
-  'extra': ({'num_hidden_layers': 1}, None, r'has unknown model\.layers\.1\.input_layernorm\.weight, .* and 1 more'),
-  'shapes': ({'intermediate_size': 63}, None, r'mlp\.gate_proj\.weight is of shape \[64, 32\], .* means \[63, 32\]'),
-  'a word': ({'hidden_size': 'wide'}, None, r"config\.json: hidden_size='wide' is not possible: give a whole number"),
-  'a float': ({'num_hidden_layers': 1.0}, None, r'num_hidden_layers=1\.0 is not possible: give a whole number from 1'),
+  'extra': (
+    {'num_hidden_layers': 1},
+    None,
+    r'has unknown'
+    r' model\.layers\.1\.input_layernorm\.weight, .* and 1'
+    r' more',
+  ),
+  'shapes': (
+    {'intermediate_size': 63},
+    None,
+    r'mlp\.gate_proj\.weight is of shape \[64, 32\], .*'
+    r' means \[63, 32\]',
+  ),
+  'a word': (
+    {'hidden_size': 'wide'},
+    None,
+    r"config\.json: hidden_size='wide' is not possible:"
+    r' give a whole number',
+  ),
+  'a float': (
+    {'num_hidden_layers': 1.0},
+    None,
+    r'num_hidden_layers=1\.0 is not possible: give a'
+    r' whole number from 1',
+  ),
   'a bool': ({'num_attention_heads': True}, None, 'num_attention_heads=True is not possible'),
   'null': ({'vocab_size': None}, None, 'vocab_size=None is not possible'),
   'negative': ({'intermediate_size': -1}, None, 'intermediate_size=-1 is not possible'),
   'layers without end': ({'num_hidden_layers': 10**9}, None, 'give a whole number from 1 to 9999'),
   'more layers than tensors': ({'num_hidden_layers': 9999}, None, r'lacks model\.layers\.2\.'),
   'terabytes': ({'hidden_size': 2**30}, None, r'embed_tokens\.weight is of shape \[97, 32\]'),
-  'a word for a small number': ({'rms_norm_eps': '1e-5'}, None, "rms_norm_eps='1e-5' is not possible: give a number"),
+  'a word for a small number': (
+    {'rms_norm_eps': '1e-5'},
+    None,
+    "rms_norm_eps='1e-5' is not possible: give a number",
+  ),
   'no number': ({'rms_norm_eps': float('nan')}, None, 'rms_norm_eps=nan is not possible'),
-  'a word for an id': ({'eos_token_id': '2'}, None, "eos_token_id='2' is not possible: give a whole number or a list"),
-  'an end beyond the words': ({'eos_token_id': [2, 97]}, None, 'eos_token_id=97 is not among .* vocab_size=97'),
-  'a stretch that is missing': ({'rope_scaling': {'type': 'linear'}}, None, "rope_scaling lacks the field 'factor'"),
+  'a word for an id': (
+    {'eos_token_id': '2'},
+    None,
+    "eos_token_id='2' is not possible: give a whole number or a list",
+  ),
+  'an end beyond the words': (
+    {'eos_token_id': [2, 97]},
+    None,
+    'eos_token_id=97 is not among .* vocab_size=97',
+  ),
+  'a stretch that is missing': (
+    {'rope_scaling': {'type': 'linear'}},
+    None,
+    "rope_scaling lacks the field 'factor'",
+  ),
   'a list': ({'model_type': ['llama']}, None, 'known are llama'),
 }
 
@@ -210,7 +283,9 @@ def test_pickles_are_refused_with_the_command_that_converts(tmp_path):
 def test_a_size_that_config_lacks_is_named(tmp_path):
   copied('llama_tiny', tmp_path)
   config = json.loads((tmp_path / 'config.json').read_text())
-  (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in config.items() if k != 'hidden_size'}))
+  (tmp_path / 'config.json').write_text(
+    json.dumps({k: v for k, v in config.items() if k != 'hidden_size'})
+  )
   with pytest.raises(fd.UserError, match="lacks the field 'hidden_size'"):
     fd.load(tmp_path)
 
@@ -218,18 +293,55 @@ def test_a_size_that_config_lacks_is_named(tmp_path):
 @pytest.mark.parametrize(
   ('name', 'changes', 'message'),
   [
-    ('t5_tiny', {'d_kv': 7}, r'SelfAttention\.q\.weight is of shape \[32, 32\], and config\.json means \[28, 32\]'),
-    ('t5_tiny', {'vocab_size': 9}, r'shared\.weight is of shape \[103, 32\], and config\.json means \[9, 32\]'),
-    ('t5_tiny', {'d_ff': 65}, r'DenseReluDense\.wi\.weight is of shape \[64, 32\], .* means \[65, 32\]'),
-    ('marian_tiny', {'decoder_ffn_dim': 9}, r'decoder\.layers\.0\.fc1\.weight is of shape \[64, .* means \[9, 32\]'),
-    ('llama_gqa_tiny', {'num_key_value_heads': 1}, r'k_proj\.weight is of shape \[16, 32\], .* means \[8, 32\]'),
+    (
+      't5_tiny',
+      {'d_kv': 7},
+      r'SelfAttention\.q\.weight is of shape \[32, 32\], and config\.json'
+      r' means \[28, 32\]',
+    ),
+    (
+      't5_tiny',
+      {'vocab_size': 9},
+      r'shared\.weight is of shape \[103, 32\], and config\.json means'
+      r' \[9, 32\]',
+    ),
+    (
+      't5_tiny',
+      {'d_ff': 65},
+      r'DenseReluDense\.wi\.weight is of shape \[64, 32\], .* means \[65,'
+      r' 32\]',
+    ),
+    (
+      'marian_tiny',
+      {'decoder_ffn_dim': 9},
+      r'decoder\.layers\.0\.fc1\.weight is of shape \[64, .*'
+      r' means \[9, 32\]',
+    ),
+    (
+      'llama_gqa_tiny',
+      {'num_key_value_heads': 1},
+      r'k_proj\.weight is of shape \[16, 32\], .*'
+      r' means \[8, 32\]',
+    ),
     ('marian_tiny', {'tie_word_embeddings': False}, 'tie_word_embeddings=False'),
-    ('marian_tiny', {'share_encoder_decoder_embeddings': False}, 'share_encoder_decoder_embeddings=False'),
+    (
+      'marian_tiny',
+      {'share_encoder_decoder_embeddings': False},
+      'share_encoder_decoder_embeddings=False',
+    ),
     ('marian_tiny', {'decoder_vocab_size': 7}, 'decoder_vocab_size=7'),
     ('marian_tiny', {'decoder_attention_heads': 5}, 'not divisible by heads=5'),
-    ('marian_tiny', {'max_position_embeddings': 10**12}, 'max_position_embeddings=1000000000000 is not possible'),
+    (
+      'marian_tiny',
+      {'max_position_embeddings': 10**12},
+      'max_position_embeddings=1000000000000 is not possible',
+    ),
     ('marian_tiny', {'d_model': 2**30}, r'model\.shared\.weight is of shape \[101, 32\]'),
-    ('marian_tiny', {'pad_token_id': 101}, 'pad_token_id=101 is not among the ids of vocab_size=101'),
+    (
+      'marian_tiny',
+      {'pad_token_id': 101},
+      'pad_token_id=101 is not among the ids of vocab_size=101',
+    ),
     ('t5_tiny', {'pad_token_id': -1}, 'pad_token_id=-1 is not among the ids of vocab_size=103'),
     ('t5_tiny', {'decoder_start_token_id': 103}, 'decoder_start_token_id=103 is not among the ids'),
     ('t5_tiny', {'dropout_rate': 2}, 'dropout_rate=2 is not possible: give a number from 0 to 1'),
@@ -244,12 +356,20 @@ def test_damaged_files_are_named(tmp_path):
   copied('llama_tiny', tmp_path, shards=2)
   index, shard = tmp_path / 'model.safetensors.index.json', tmp_path / 'model-0.safetensors'
   weight_map = json.loads(index.read_text())['weight_map']
-  index.write_text(json.dumps({'weight_map': {**weight_map, 'model.norm.weight': 'model-9.safetensors'}}))
-  with pytest.raises(fd.UserError, match=r'lacks model-9\.safetensors, which model\.safetensors\.index\.json names'):
+  index.write_text(
+    json.dumps({'weight_map': {**weight_map, 'model.norm.weight': 'model-9.safetensors'}})
+  )
+  with pytest.raises(
+    fd.UserError,
+    match=r'lacks model-9\.safetensors, which'
+    r' model\.safetensors\.index\.json names',
+  ):
     fd.load(tmp_path)
   moved = {key: 'model-0.safetensors' for key in weight_map}
   index.write_text(json.dumps({'weight_map': moved}))
-  with pytest.raises(fd.UserError, match=r'model-0\.safetensors has no .*, which .*index\.json says'):
+  with pytest.raises(
+    fd.UserError, match=r'model-0\.safetensors has no .*, which .*index\.json says'
+  ):
     fd.load(tmp_path)
   index.write_text(json.dumps({'weight_map': weight_map}))
   shard.write_bytes(shard.read_bytes()[:-8])

@@ -1,4 +1,5 @@
-"""Medusa's published head files: every way of naming the tensors gives the same heads; what is not whole is refused."""
+"""Medusa's published head files: every way of naming the tensors gives the same heads; what is not
+whole is refused."""
 
 import json
 
@@ -46,25 +47,43 @@ def as_vllm(tensors, prefix='', layers=1):
   for name, value in tensors.items():
     i, j, *rest = name.split('.')
     part = rest[-1]
-    named[prefix + (f'blocks.{i}.layers.{j}.{part}' if int(j) < layers else f'lm_heads.{i}.weight')] = value
+    named[
+      prefix + (f'blocks.{i}.layers.{j}.{part}' if int(j) < layers else f'lm_heads.{i}.weight')
+    ] = value
   return named
 
 
-VLLM = {'model_type': 'medusa', 'hidden_size': D, 'vocab_size': V, 'num_heads': 3, 'num_hidden_layers': 1}
+VLLM = {
+  'model_type': 'medusa',
+  'hidden_size': D,
+  'vocab_size': V,
+  'num_heads': 3,
+  'num_hidden_layers': 1,
+}
 VARIANTS = {
   'heads alone': lambda folder, tensors: write(folder, tensors),
-  'config of fewer heads': lambda folder, tensors: write(folder, tensors, config={'medusa_num_heads': 2}),
-  'prefixed': lambda folder, tensors: write(folder, {f'medusa_head.{name}': x for name, x in tensors.items()}),
+  'config of fewer heads': lambda folder, tensors: write(
+    folder, tensors, config={'medusa_num_heads': 2}
+  ),
+  'prefixed': lambda folder, tensors: write(
+    folder, {f'medusa_head.{name}': x for name, x in tensors.items()}
+  ),
   "among a model's": lambda folder, tensors: write(
     folder,
-    {f'medusa_head.{name}': x for name, x in tensors.items()} | {'lm_head.weight': np.zeros((V, D), np.float32)},
+    {f'medusa_head.{name}': x for name, x in tensors.items()}
+    | {'lm_head.weight': np.zeros((V, D), np.float32)},
     'model.safetensors',
     {'model_type': 'llama', 'medusa_num_heads': 3},
   ),
   'vllm': lambda folder, tensors: write(folder, as_vllm(tensors), 'model.safetensors', VLLM),
-  'vllm, prefixed': lambda folder, tensors: write(folder, as_vllm(tensors, 'medusa_heads.'), 'model.safetensors', VLLM),
+  'vllm, prefixed': lambda folder, tensors: write(
+    folder, as_vllm(tensors, 'medusa_heads.'), 'model.safetensors', VLLM
+  ),
   'vllm, all words in its map': lambda folder, tensors: write(
-    folder, as_vllm(tensors) | {'token_map': np.arange(V)}, 'model.safetensors', VLLM | {'truncated_vocab_size': V}
+    folder,
+    as_vllm(tensors) | {'token_map': np.arange(V)},
+    'model.safetensors',
+    VLLM | {'truncated_vocab_size': V},
   ),
 }
 
@@ -75,7 +94,10 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
   tensors = tensors_of(own=own)
   folder = VARIANTS[variant](tmp_path, tensors)
   heads, params = fd.load_heads(folder)
-  assert heads == MedusaHeads(depth=3, d_model=D, vocab_size=V if own else None) and folders.open(folder).has_heads
+  assert (
+    heads == MedusaHeads(depth=3, d_model=D, vocab_size=V if own else None)
+    and folders.open(folder).has_heads
+  )
   for i in range(3):
     own_params = params[f'head_{i}']
     np.testing.assert_array_equal(own_params['block_0']['kernel'], tensors[f'{i}.0.linear.weight'])
@@ -87,7 +109,9 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
   assert folders.open(folder).heads == heads
 
 
-@pytest.mark.parametrize('name, config', [('lm_head', {}), ('lm_heads.0', {'original_lm_head': True})])
+@pytest.mark.parametrize(
+  'name, config', [('lm_head', {}), ('lm_heads.0', {'original_lm_head': True})]
+)
 def test_one_projection_for_all_heads_stays_one_array(name, config, tmp_path):
   tensors = as_vllm(tensors_of(own=False))
   projection = np.random.default_rng(1).normal(size=(V, D)).astype(np.float32)
@@ -144,7 +168,9 @@ def test_what_is_written_is_read_back(sizes, dtype, tmp_path):
     assert set(file.keys()) == set(tensors_of(2, heads.layers, heads.vocab_size is not None))
   config = json.loads((tmp_path / 'heads' / 'config.json').read_text())
   assert (config['medusa_num_heads'], config['medusa_num_layers']) == (2, heads.layers)
-  assert config['base_model_name_or_path'] == 'a/model' and [x.name for x in tmp_path.iterdir()] == ['heads']
+  assert config['base_model_name_or_path'] == 'a/model' and [
+    x.name for x in tmp_path.iterdir()
+  ] == ['heads']
   with pytest.raises(fd.UserError, match='is there already: give a new folder'):
     fd.save_heads(tmp_path / 'heads', (heads, params), base_model='a/model')
 
@@ -162,15 +188,21 @@ def test_a_model_with_heads_among_its_tensors_loads_without_them(shared, tmp_pat
 
 
 REFUSED = {
-  'fewer than promised': ({'1.0.linear.weight': None}, {}, r'lacks head_1/block_0/kernel of its 3 heads'),
+  'fewer than promised': ({'1.0.linear.weight': None}, {}, r'lacks head_1/block_0/kernel of its 3'
+                                                           r' heads'),
   'a projection is missing': ({'2.1.weight': None}, {}, r'lacks head_2/projection/kernel'),
-  'unknown': ({'3.gate': np.zeros(3)}, {}, r'has unknown 3\.gate: Medusa heads are called 0\.0\.linear\.weight'),
+  'unknown': ({'3.gate': np.zeros(3)}, {}, r'has unknown 3\.gate: Medusa heads are called'
+                                           r' 0\.0\.linear\.weight'),
   'config of more heads': ({}, {'medusa_num_heads': 5}, 'has 3 heads, and its config.json says 5'),
-  'config of more blocks': ({}, {'medusa_num_layers': 2}, 'has 1 blocks a head, and its config.json says 2'),
-  'another width': ({'1.0.linear.weight': np.zeros((5, 5))}, {}, r'holds \[5, 5\] for head_1/block_0/kernel'),
-  'another vocabulary': ({'1.1.weight': np.zeros((9, D))}, {}, r'holds \[9, 4\] for head_1/projection/kernel'),
+  'config of more blocks': ({}, {'medusa_num_layers': 2}, 'has 1 blocks a head, and its config.json'
+                                                          ' says 2'),
+  'another width': ({'1.0.linear.weight': np.zeros((5, 5))}, {}, r'holds \[5, 5\] for'
+                                                                 r' head_1/block_0/kernel'),
+  'another vocabulary': ({'1.1.weight': np.zeros((9, D))}, {}, r'holds \[9, 4\] for'
+                                                               r' head_1/projection/kernel'),
   'a part of the words': (
-    {'token_map': np.arange(V)}, {'truncated_vocab_size': V, 'vocab_size': 9}, 'a part of the vocabulary'
+    {'token_map': np.arange(V)}, {'truncated_vocab_size': V, 'vocab_size': 9}, 'a part of the'
+                                                                               ' vocabulary'
   ),
 }  # fmt: skip
 
@@ -187,7 +219,11 @@ def test_what_does_not_fit_is_refused(case, tmp_path):
 def test_pickles_are_refused_with_the_command_that_converts(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({'medusa_num_heads': 3}))
   (tmp_path / 'medusa_lm_head.pt').write_bytes(b'pickle')
-  with pytest.raises(fd.UserError, match=r'only as pickle .* python -c "import torch, safetensors.torch as s; s.save'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'only as pickle .* python -c "import torch,'
+    r' safetensors.torch as s; s.save',
+  ):
     fd.load_heads(tmp_path)
   (tmp_path / 'medusa_lm_head.pt').unlink()
   with pytest.raises(fd.UserError, match=r'has no model\.safetensors'):
@@ -212,7 +248,9 @@ def test_heads_of_another_model_are_refused_before_decoding(tmp_path):
   ):
     model = LM(LMConfig(**sizes, d_ff=8, layers=1, heads=2))
     with pytest.raises(fd.UserError, match=message):
-      fd.decode(model, model.init(jax.random.key(0)), [[3]], fd.Medusa(fd.load_heads(tmp_path), [[0], [1]]))
+      fd.decode(
+        model, model.init(jax.random.key(0)), [[3]], fd.Medusa(fd.load_heads(tmp_path), [[0], [1]])
+      )
 
 
 def test_other_heads_are_not_written_as_published(tmp_path):

@@ -1,4 +1,5 @@
-"""Loading onto a mesh: no device and no host holds much more than its share; mistakes are named before any reading."""
+"""Loading onto a mesh: no device and no host holds much more than its share; mistakes are named
+before any reading."""
 
 import json
 import subprocess
@@ -23,7 +24,8 @@ HUGGING_FACE = {
 
 
 def on_a_mesh(*words):
-  """What `tests.folders.on_a_mesh` finds, in a process of its own: the number of devices is fixed when JAX starts."""
+  """What `tests.folders.on_a_mesh` finds, in a process of its own: the number of devices is fixed
+  when JAX starts."""
   command = [sys.executable, '-m', 'tests.folders.on_a_mesh', *map(str, words)]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-3000:]
@@ -34,21 +36,32 @@ def saved(folder, **sizes):
   """A language model of random numbers, in our format."""
   model, rng = LM(LMConfig(**sizes)), np.random.default_rng(0)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
-  folders.save(folder, model, jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), shapes), None)
+  folders.save(
+    folder, model, jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), shapes), None
+  )
   return folder
 
 
 @pytest.fixture(scope='module')
 def published(tmp_path_factory):
-  """A small Llama as Hugging Face stores it, in bfloat16: queries, keys and values, and gates, each by itself."""
+  """A small Llama as Hugging Face stores it, in bfloat16: queries, keys and values, and gates, each
+  by itself."""
   from safetensors.flax import save_file
 
   folder, rng = tmp_path_factory.mktemp('published'), np.random.default_rng(0)
-  shapes = {'model.embed_tokens.weight': (64, 32), 'model.norm.weight': (32,), 'lm_head.weight': (64, 32)}
+  shapes = {
+    'model.embed_tokens.weight': (64, 32),
+    'model.norm.weight': (32,),
+    'lm_head.weight': (64, 32),
+  }
   for i in range(6):
     at = f'model.layers.{i}'
-    shapes |= {f'{at}.{name}.weight': (32,) for name in ('input_layernorm', 'post_attention_layernorm')}
-    shapes |= {f'{at}.self_attn.{name}_proj.weight': (32 if name in 'qo' else 16, 32) for name in 'qkvo'}
+    shapes |= {
+      f'{at}.{name}.weight': (32,) for name in ('input_layernorm', 'post_attention_layernorm')
+    }
+    shapes |= {
+      f'{at}.self_attn.{name}_proj.weight': (32 if name in 'qo' else 16, 32) for name in 'qkvo'
+    }
     shapes |= {f'{at}.mlp.{name}_proj.weight': (64, 32) for name in ('gate', 'up')}
     shapes[f'{at}.mlp.down_proj.weight'] = (32, 64)
   save_file(
@@ -63,7 +76,8 @@ def published(tmp_path_factory):
 def test_no_device_holds_more_than_its_parts_and_one_tensor(published, dtype):
   found = on_a_mesh('devices', published, *([dtype] if dtype else []))
   for most, end in zip(found['most'], found['end'], strict=True):
-    assert 0.25 * found['whole'] <= end < 0.3 * found['whole']  # a quarter, and the norms, which are whole
+    # a quarter, and the norms, which are whole
+    assert 0.25 * found['whole'] <= end < 0.3 * found['whole']
     assert most <= end + found['largest']
   assert found['same'] and found['same tokens']
 
@@ -79,20 +93,30 @@ def test_the_host_needs_little_more_than_the_file(tmp_path):
   assert found['taken'] < 1.3 * size, found['taken'] / size
 
 
-EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(1, 8), ('data', 'model'))  # nothing is put there
+# nothing is put there
+EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(1, 8), ('data', 'model'))
 
 
 @pytest.mark.parametrize('theirs', [True, False], ids=["Hugging Face's", 'ours'])
-def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(theirs, published, tmp_path, monkeypatch):
+def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(
+  theirs, published, tmp_path, monkeypatch
+):
   folder = tmp_path
   if theirs:
-    config = json.loads((published / 'config.json').read_text()) | {'num_attention_heads': 4, 'head_dim': 8}
+    config = json.loads((published / 'config.json').read_text()) | {
+      'num_attention_heads': 4,
+      'head_dim': 8,
+    }
     (tmp_path / 'config.json').write_text(json.dumps(config | {'num_key_value_heads': 2}))
     (tmp_path / 'model.safetensors').write_bytes((published / 'model.safetensors').read_bytes())
   else:
     folder = saved(tmp_path / 'odd', vocab_size=24, d_model=16, d_ff=24, layers=1, heads=4)
   monkeypatch.setattr(Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
-  with pytest.raises(fd.UserError, match=r'q/kernel has shape .* 4 cannot be divided over mesh\.model=8'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'q/kernel has shape .* 4 cannot be divided over'
+    r' mesh\.model=8',
+  ):
     fd.load(folder, mesh=EIGHT)
   other = jax.make_mesh((1,), ('x',))
   with pytest.raises(fd.UserError, match=r'axes .*x.*: make it by make_mesh'):
@@ -102,7 +126,9 @@ def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(theirs, 
 def test_an_index_reads_what_it_takes_of_tensors_and_of_several_as_one(tmp_path):
   from safetensors.flax import save_file
 
-  values = {name: jnp.arange(start, start + 12.0).reshape(4, 3) for name, start in (('a', 0), ('b', 50))}
+  values = {
+    name: jnp.arange(start, start + 12.0).reshape(4, 3) for name, start in (('a', 0), ('b', 50))
+  }
   save_file({'a': values['a'], 'b': values['b'].astype(jnp.bfloat16)}, tmp_path / 'file')
   stored = stored_in(tmp_path / 'file')
   np.testing.assert_array_equal(stored['a'][1:3], values['a'][1:3])

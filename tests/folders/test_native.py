@@ -1,4 +1,5 @@
-"""Model folders: what is written is read back; what is not whole, or does not belong together, is refused."""
+"""Model folders: what is written is read back; what is not whole, or does not belong together, is
+refused."""
 
 import dataclasses
 import json
@@ -21,7 +22,9 @@ from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.tokenizers.sentencepiece import Tokenizer
 
-CONFIG = TransformerConfig(vocab_size=30, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)
+CONFIG = TransformerConfig(
+  vocab_size=30, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1
+)
 HEADS = BlockwiseHeads(k=3, d_model=8, d_ff=6)
 
 
@@ -30,7 +33,9 @@ def parts(tmp_path_factory):
   """(model, params, head params, tokenizer file)."""
   model, key = Transformer(CONFIG), jax.random.key(0)
   path = tmp_path_factory.mktemp('tokenizer') / 'pieces.model'
-  Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], path, vocab_size=30)
+  Tokenizer.train(
+    ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], path, vocab_size=30
+  )
   return model, jax.jit(model.init)(key), jax.jit(HEADS.init)(key), path
 
 
@@ -49,11 +54,14 @@ def test_round_trip_by_folder_and_by_workdir(parts, folder):
     assert loaded == model and heads == HEADS
     jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
     jax.tree.map(np.testing.assert_array_equal, loaded_heads, head_params)
-    assert fd.load_tokenizer(path).decode(fd.load_tokenizer(path).encode('a dog sits')) == 'a dog sits'
+    assert (
+      fd.load_tokenizer(path).decode(fd.load_tokenizer(path).encode('a dog sits')) == 'a dog sits'
+    )
 
 
 def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_path):
-  """Trained weights are stored in float32; a copy of them in bfloat16 would be made, whole, by every decode."""
+  """Trained weights are stored in float32; a copy of them in bfloat16 would be made, whole, by
+  every decode."""
   _, params, head_params, tokenizer = parts
   model = Transformer(dataclasses.replace(CONFIG, dtype='bfloat16'))
   folders.save(tmp_path / 'model', model, params, tokenizer, (HEADS, head_params))
@@ -64,8 +72,16 @@ def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_pa
     loaded = there.params(as_stored=as_stored)
     max_len, prompt, _ = checked(there.model, [[3, 4, 1]], None, None, 4, None)
     text = _decode.lower(there.model, strategy, loaded, prompt, None, max_len).as_text()
-    sizes = {'x'.join(map(str, leaf.shape)) for leaf in jax.tree.leaves((params, head_params)) if leaf.ndim > 1}
-    return [size for size in re.findall(r'convert .*tensor<([\dx]+)xf32>\) -> tensor<.*bf16>', text) if size in sizes]
+    sizes = {
+      'x'.join(map(str, leaf.shape))
+      for leaf in jax.tree.leaves((params, head_params))
+      if leaf.ndim > 1
+    }
+    return [
+      size
+      for size in re.findall(r'convert .*tensor<([\dx]+)xf32>\) -> tensor<.*bf16>', text)
+      if size in sizes
+    ]
 
   assert not casts(as_stored=False) and len(casts(as_stored=True)) > 10
 
@@ -100,7 +116,9 @@ def test_a_dtype_is_that_of_parameters_and_computation(folder):
 @pytest.mark.parametrize('load', [fd.load, fd.load_heads])
 @pytest.mark.parametrize('dtype', ['bf16', 'int32', int, 'f4,f4'])
 def test_a_type_that_no_model_computes_in_is_refused(load, dtype, folder):
-  with pytest.raises(fd.UserError, match='is not possible: give one of float32, bfloat16, float16, float64'):
+  with pytest.raises(
+    fd.UserError, match='is not possible: give one of float32, bfloat16, float16, float64'
+  ):
     load(folder, dtype=dtype)
 
 
@@ -111,7 +129,9 @@ def test_int8_is_what_quantizing_makes_of_it(folder):
     loaded, loaded_params = fd.load(folder, name)
     assert loaded == model
     jax.tree.map(np.testing.assert_array_equal, loaded_params, fd.quantize(model, params))
-    jax.tree.map(np.testing.assert_array_equal, fd.load_heads(folder, name)[1], fd.quantize(heads, head_params))
+    jax.tree.map(
+      np.testing.assert_array_equal, fd.load_heads(folder, name)[1], fd.quantize(heads, head_params)
+    )
 
 
 def test_int8_of_a_learned_p1(parts, tmp_path):
@@ -121,14 +141,18 @@ def test_int8_of_a_learned_p1(parts, tmp_path):
   loaded, whole = fd.load(tmp_path)
   made = fd.load(tmp_path, 'int8')[1]
   jax.tree.map(np.testing.assert_array_equal, made, fd.quantize(loaded, whole))
-  assert fd.decode(loaded, made, np.array([[5, 6, 1]], np.int32), fd.Greedy(), max_len=3).tokens.shape == (1, 3)
+  assert fd.decode(
+    loaded, made, np.array([[5, 6, 1]], np.int32), fd.Greedy(), max_len=3
+  ).tokens.shape == (1, 3)
 
 
 def test_no_more_than_one_tensor_is_there_in_float32(folder, monkeypatch):
   most, read = [], Stored.__getitem__
 
   def watched(stored, index):
-    there = [x for x in jax.live_arrays() if id(x) not in before and x.dtype == np.float32 and x.ndim > 1]
+    there = [
+      x for x in jax.live_arrays() if id(x) not in before and x.dtype == np.float32 and x.ndim > 1
+    ]
     most.append(sum(x.nbytes for x in there))
     return read(stored, index)
 
@@ -141,7 +165,11 @@ def test_no_more_than_one_tensor_is_there_in_float32(folder, monkeypatch):
 
 def test_what_is_in_int8_is_not_saved(parts, tmp_path):
   model, params, _, tokenizer = parts
-  with pytest.raises(fd.UserError, match=r'parameters in int8 are not written .* save those that they were made of'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'parameters in int8 are not written .* save those that'
+    r' they were made of',
+  ):
     folders.save(tmp_path / 'model', model, fd.quantize(model, params), tokenizer)
   assert not (tmp_path / 'model').exists()
 
@@ -164,7 +192,11 @@ def test_saving_again_replaces_the_folder_whole(parts, folder):
 
 def test_a_folder_that_was_being_replaced_is_named(folder):
   folder.rename(f'{folder}.old')
-  with pytest.raises(fd.UserError, match=r'model was being replaced .*model\.old is what was there, rename it'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'model was being replaced .*model\.old is what was there,'
+    r' rename it',
+  ):
     fd.load(folder)
 
 
@@ -200,7 +232,10 @@ def edited(**fields):
 @pytest.mark.parametrize(
   'spoil, message',
   [
-    (lambda f: damage(f, 'model.safetensors', lambda data: data[: len(data) // 2]), 'corrupt or cut short'),
+    (
+      lambda f: damage(f, 'model.safetensors', lambda data: data[: len(data) // 2]),
+      'corrupt or cut short',
+    ),
     (lambda f: damage(f, 'model.safetensors', lambda data: b''), 'corrupt or cut short'),
     (lambda f: (f / 'model.safetensors').unlink(), 'is missing'),
     (lambda f: damage(f, 'config.json', lambda data: data[:20]), 'not JSON'),
@@ -208,10 +243,20 @@ def edited(**fields):
     (lambda f: damage(f, 'config.json', lambda data: b'{"a":' * 10**5), 'not JSON'),
     (lambda f: damage(f, 'config.json', lambda data: b'\xff'), 'not JSON'),
     (lambda f: damage(f, 'config.json', lambda data: b'{}'), 'not a fastdec model'),
-    (lambda f: damage(f, 'config.json', edited(vocab_size=31)), r'holds \(30, 8\) for embedding, .* means \(31, 8\)'),
+    (
+      lambda f: damage(f, 'config.json', edited(vocab_size=31)),
+      r'holds \(30, 8\) for embedding, .*'
+      r' means \(31, 8\)',
+    ),
     (lambda f: damage(f, 'config.json', edited(decoder_layers=2)), 'holds nothing for decoder_1/'),
-    (lambda f: damage(f, 'config.json', edited(depth=2)), 'unknown fields depth: known are activation'),
-    (lambda f: damage(f, 'config.json', edited(type='mamba')), "of type 'mamba': known are transformer"),
+    (
+      lambda f: damage(f, 'config.json', edited(depth=2)),
+      'unknown fields depth: known are activation',
+    ),
+    (
+      lambda f: damage(f, 'config.json', edited(type='mamba')),
+      "of type 'mamba': known are transformer",
+    ),
   ],
 )
 def test_a_folder_that_is_not_whole_is_refused(folder, spoil, message):
@@ -233,13 +278,25 @@ def test_heads_of_another_size_are_refused_before_they_are_used(parts):
   model, params, _, _ = parts
   wide = BlockwiseHeads(k=3, d_model=16, d_ff=6)
   with pytest.raises(fd.UserError, match='heads are for hidden states of 16, and this model has 8'):
-    fd.decode(model, params, np.array([[3, 1]]), fd.Blockwise((wide, wide.init(jax.random.key(0)))), max_len=4)
+    fd.decode(
+      model,
+      params,
+      np.array([[3, 1]]),
+      fd.Blockwise((wide, wide.init(jax.random.key(0)))),
+      max_len=4,
+    )
 
 
-@pytest.mark.parametrize('ids, span', [([1, 30], 'ids from 1 to 30'), ([4, 4], '2 words'), ([-1, 3], 'from -1 to 3')])
-def test_words_of_heads_that_the_model_lacks_or_that_are_named_twice_are_refused(parts, tmp_path, ids, span):
+@pytest.mark.parametrize(
+  'ids, span', [([1, 30], 'ids from 1 to 30'), ([4, 4], '2 words'), ([-1, 3], 'from -1 to 3')]
+)
+def test_words_of_heads_that_the_model_lacks_or_that_are_named_twice_are_refused(
+  parts, tmp_path, ids, span
+):
   model, params, head_params, _ = parts
   heads, short = fd.shortlist((model, params), (HEADS, head_params), np.arange(30), words=2)
   folders.save(tmp_path, model, params, None, (heads, short | {'ids': np.array(ids, np.int32)}))
-  with pytest.raises(fd.UserError, match=f'heads.safetensors has a list of .*{span}.*: they must be different ones'):
+  with pytest.raises(
+    fd.UserError, match=f'heads.safetensors has a list of .*{span}.*: they must be different ones'
+  ):
     fd.load_heads(tmp_path)

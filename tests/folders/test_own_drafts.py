@@ -1,4 +1,5 @@
-"""Drafts of our own: what is written is read back bit for bit; what is not whole, or something else, is refused."""
+"""Drafts of our own: what is written is read back bit for bit; what is not whole, or something
+else, is refused."""
 
 import dataclasses
 import json
@@ -20,7 +21,9 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.sharding import MeshConfig, make_mesh
 
 LAYERS = LMConfig(vocab_size=9, d_model=4, d_ff=6, layers=2, heads=2, key_heads=1)
-DECODER = TransformerConfig(vocab_size=9, d_model=4, d_ff=6, heads=2, encoder_layers=1, decoder_layers=1)
+DECODER = TransformerConfig(
+  vocab_size=9, d_model=4, d_ff=6, heads=2, encoder_layers=1, decoder_layers=1
+)
 STACK = StackConfig(d_model=4, d_ff=6, heads=2, decoder_layers=1)
 TARGET = {'vocab_size': 9, 'd_target': 4}
 DRAFTS = {
@@ -28,10 +31,21 @@ DRAFTS = {
   'eagle-3': EagleNetwork(layers=LAYERS, **TARGET, taps=RULE, fuses=True, words=5, entry='beside'),
   'over an encoder': EagleNetwork(layers=STACK, **TARGET),
   'with layers of its target': EagleNetwork(layers=DECODER, **TARGET, taps=(0, 1), fuses=True),
-  'block': BlockNetwork(layers=LAYERS, **TARGET, taps=(1, 2), fuses=True, norms_taps=True, k=4, markov=3),
-  'block of the same words': BlockNetwork(layers=STACK, **TARGET, k=3, markov=2, words=6, has_confidence=True),
+  'block': BlockNetwork(
+    layers=LAYERS, **TARGET, taps=(1, 2), fuses=True, norms_taps=True, k=4, markov=3
+  ),
+  'block of the same words': BlockNetwork(
+    layers=STACK, **TARGET, k=3, markov=2, words=6, has_confidence=True
+  ),
   'masks': BlockNetwork(
-    layers=LAYERS, **TARGET, k=4, entry='masks', unknown_id=8, drops_first=True, markov=3, markov_kind='rnn'
+    layers=LAYERS,
+    **TARGET,
+    k=4,
+    entry='masks',
+    unknown_id=8,
+    drops_first=True,
+    markov=3,
+    markov_kind='rnn',
   ),
 }
 
@@ -45,7 +59,9 @@ def made(module, **more):
 def assert_same(draft, other):
   assert draft[0] == other[0]
   jax.tree.map(np.testing.assert_array_equal, draft[1], other[1])
-  assert jax.tree.map(lambda x: x.dtype.name, draft[1]) == jax.tree.map(lambda x: x.dtype.name, other[1])
+  assert jax.tree.map(lambda x: x.dtype.name, draft[1]) == jax.tree.map(
+    lambda x: x.dtype.name, other[1]
+  )
 
 
 @pytest.mark.parametrize('kind', DRAFTS)
@@ -87,7 +103,9 @@ def test_int8_is_what_quantizing_makes_of_it(kind, tmp_path):
 
 def test_taps_are_set_explicitly(tmp_path):
   fd.save_draft(tmp_path, made(DRAFTS['eagle-3']))
-  assert fd.load_draft(tmp_path, taps=[0, 2, 4])[0] == dataclasses.replace(DRAFTS['eagle-3'], taps=(0, 2, 4))
+  assert fd.load_draft(tmp_path, taps=[0, 2, 4])[0] == dataclasses.replace(
+    DRAFTS['eagle-3'], taps=(0, 2, 4)
+  )
   with pytest.raises(fd.UserError, match='this draft reads 3 layers: give as many'):
     fd.load_draft(tmp_path, taps=(1, 2))
 
@@ -99,7 +117,9 @@ def test_a_newer_draft_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_p
   fd.save_draft(tmp_path / 'draft', draft)
   assert_same(fd.load_draft(tmp_path), draft)
   assert draft_content(tmp_path) != old == old.lower()
-  with pytest.raises(fd.UserError, match='is there already, and holds no draft of ours alone: give a new folder'):
+  with pytest.raises(
+    fd.UserError, match='is there already, and holds no draft of ours alone: give a new folder'
+  ):
     fd.save_draft(tmp_path, draft)
   model = Transformer(DECODER)
   folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None)
@@ -116,13 +136,17 @@ def changed(folder, change):
 REFUSED = {
   'another width': (lambda said: said.update(d_target=5, d_embed=4), r"fuses=True"),
   'another depth': (lambda said: said['layers'].update(layers=1), 'the two do not belong together'),
-  'more layers than tensors': (lambda said: said['layers'].update(layers=9999), 'holds too little for layers=9999'),
+  'more layers than tensors': (lambda said: said['layers'].update(layers=9999), 'holds too little'
+                                                                                ' for layers=9999'),
   'an unknown field': (lambda said: said.update(depth=3), 'has unknown fields depth'),
   'a field is missing': (lambda said: said.pop('vocab_size'), "lacks the field 'vocab_size'"),
-  'another kind': (lambda said: said.update(type='lookahead'), "is of type 'lookahead': known are eagle, block"),
-  'other layers': (lambda said: said.update(layers={'type': 'lstm'}), "is of type 'lstm': known are lm, stack"),
+  'another kind': (lambda said: said.update(type='lookahead'), "is of type 'lookahead': known are"
+                                                               " eagle, block"),
+  'other layers': (lambda said: said.update(layers={'type': 'lstm'}), "is of type 'lstm': known are"
+                                                                      " lm, stack"),
   'no layers': (lambda said: said.pop('layers'), 'is of type None: known are lm, stack'),
-  'a word for a number': (lambda said: said.update(taps=['deep']), r'taps\[0\]=.deep. is not possible'),
+  'a word for a number': (lambda said: said.update(taps=['deep']), r'taps\[0\]=.deep. is not'
+                                                                   r' possible'),
 }  # fmt: skip
 
 
@@ -136,7 +160,8 @@ def test_what_does_not_fit_is_refused(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'ids, span', [([0, 1, 2, 3, 9], 'ids from 0 to 9'), ([1, 1, 2, 3, 4], '5 words'), ([-1, 0, 1, 2, 3], '-1')]
+  'ids, span',
+  [([0, 1, 2, 3, 9], 'ids from 0 to 9'), ([1, 1, 2, 3, 4], '5 words'), ([-1, 0, 1, 2, 3], '-1')],
 )
 def test_words_that_its_target_lacks_or_that_are_named_twice_are_refused(ids, span, tmp_path):
   module, params = made(DRAFTS['eagle-3'])

@@ -1,4 +1,5 @@
-"""T5 from Hugging Face's tensors equals what `transformers` computed with them: logits, greedy, beams and scores."""
+"""T5 from Hugging Face's tensors equals what `transformers` computed with them: logits, greedy,
+beams and scores."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from fastdec.models import api
 from fastdec.models.t5 import T5, T5Config
 
 FOLDER = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf' / 't5_tiny'
-needs_reference = pytest.mark.skipif(not FOLDER.is_dir(), reason='needs ../shared/reference, which is not here')
+needs_reference = pytest.mark.skipif(
+  not FOLDER.is_dir(), reason='needs ../shared/reference, which is not here'
+)
 
 CONFIG = {
   'model_type': 't5', 'd_model': 12, 'd_kv': 4, 'd_ff': 16, 'num_heads': 2, 'num_layers': 1, 'num_decoder_layers': 2,
@@ -39,7 +42,11 @@ def loaded():
 
   read = lambda name: json.loads((FOLDER / name).read_text())
   model = t5.model_of(read('config.json'), read('generation_config.json'), 'float32')
-  return model, params_of(model, load_file(FOLDER / 'model.safetensors')), np.load(FOLDER / 'expected.npz')
+  return (
+    model,
+    params_of(model, load_file(FOLDER / 'model.safetensors')),
+    np.load(FOLDER / 'expected.npz'),
+  )
 
 
 @needs_reference
@@ -51,7 +58,10 @@ def test_logits_are_theirs(loaded):
     cache = model.init_cache(params, model.encode(params, source), *target.shape)
     return model.unembed(params, model.apply(params, target, api.causal(target.shape[1]), cache)[0])
 
-  ours, theirs = logits(params, jnp.asarray(expected['source']), jnp.asarray(expected['target'])), expected['logits']
+  ours, theirs = (
+    logits(params, jnp.asarray(expected['source']), jnp.asarray(expected['target'])),
+    expected['logits'],
+  )
   assert abs(ours - theirs).max() < 1e-5 * abs(theirs).max()
 
 
@@ -66,7 +76,9 @@ def test_tokens_and_scores_are_theirs(loaded, name, strategy):
   theirs = expected[name][:, 1:]  # without the start token
   out = fd.decode(model, params, expected['source'], strategy, max_len=24)
   ended = np.cumsum(theirs == 1, axis=1) - (theirs == 1) > 0  # theirs pad beams with the end
-  np.testing.assert_array_equal(np.asarray(out.tokens)[:, : theirs.shape[1]], np.where(ended, 0, theirs))
+  np.testing.assert_array_equal(
+    np.asarray(out.tokens)[:, : theirs.shape[1]], np.where(ended, 0, theirs)
+  )
   if out.scores is not None:
     np.testing.assert_allclose(out.scores, expected['beam4_scores'], rtol=1e-5)
     assert (expected['greedy'][:, : theirs.shape[1]] != expected['beam4'][:, :-1]).any()
@@ -83,10 +95,16 @@ def v11_tensors():
       at = f'{side}.block.{i}.layer'
       attentions = ['0.SelfAttention', '1.EncDecAttention'][: 1 + (side == 'decoder')]
       for name in attentions:
-        shapes |= {f'{at}.{name}.{x}.weight': (inner, d) for x in 'qkv'} | {f'{at}.{name}.o.weight': (d, inner)}
+        shapes |= {f'{at}.{name}.{x}.weight': (inner, d) for x in 'qkv'} | {
+          f'{at}.{name}.o.weight': (d, inner)
+        }
       shapes |= {f'{at}.{j}.layer_norm.weight': (d,) for j in range(len(attentions) + 1)}
       dense = f'{at}.{len(attentions)}.DenseReluDense'
-      shapes |= {f'{dense}.wi_0.weight': (f, d), f'{dense}.wi_1.weight': (f, d), f'{dense}.wo.weight': (d, f)}
+      shapes |= {
+        f'{dense}.wi_0.weight': (f, d),
+        f'{dense}.wi_1.weight': (f, d),
+        f'{dense}.wo.weight': (d, f),
+      }
   rng = np.random.default_rng(0)
   return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
@@ -109,29 +127,42 @@ class Recorded(Mapping):
 
 
 def test_every_tensor_of_v11_has_its_place():
-  """Gated, untied, a head's width of its own: the parameters are those that `init` makes, no tensor is left over."""
-  model, tensors = t5.model_of(CONFIG, {}, 'float32'), Recorded({**v11_tensors(), t5.OBSOLETE: np.zeros((32, 2))})
+  """Gated, untied, a head's width of its own: the parameters are those that `init` makes, no tensor
+  is left over."""
+  model, tensors = (
+    t5.model_of(CONFIG, {}, 'float32'),
+    Recorded({**v11_tensors(), t5.OBSOLETE: np.zeros((32, 2))}),
+  )
   params = params_of(model, tensors)
   assert tensors.asked == set(tensors)
   shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
   assert shapes(params) == shapes(jax.eval_shape(model.init, jax.random.key(0)))
   gate, linear = params['decoder_1']['feed_forward']['gate_w1']['kernel']
   np.testing.assert_array_equal(gate, tensors['decoder.block.1.layer.2.DenseReluDense.wi_0.weight'])
-  np.testing.assert_array_equal(linear, tensors['decoder.block.1.layer.2.DenseReluDense.wi_1.weight'])
+  np.testing.assert_array_equal(
+    linear, tensors['decoder.block.1.layer.2.DenseReluDense.wi_1.weight']
+  )
   kv = params['decoder_0']['cross']['kv']['kernel']
-  np.testing.assert_array_equal(kv[1, 1], tensors['decoder.block.0.layer.1.EncDecAttention.v.weight'][4:])
+  np.testing.assert_array_equal(
+    kv[1, 1], tensors['decoder.block.0.layer.1.EncDecAttention.v.weight'][4:]
+  )
 
 
 def test_logits_have_the_matrix_that_the_file_has():
-  """A copy of the embedding is no second array; another matrix is used whatever `tie_word_embeddings` says."""
+  """A copy of the embedding is no second array; another matrix is used whatever
+  `tie_word_embeddings` says."""
   tensors = v11_tensors()
   model = t5.model_of({**CONFIG, 'tie_word_embeddings': True}, {}, 'float32')
   assert 'lm_head' in params_of(model, tensors)
-  assert 'lm_head' not in params_of(model, {**tensors, 'lm_head.weight': tensors['shared.weight'].copy()})
+  assert 'lm_head' not in params_of(
+    model, {**tensors, 'lm_head.weight': tensors['shared.weight'].copy()}
+  )
   del tensors['lm_head.weight']
   params = params_of(t5.model_of(CONFIG, {}, 'float32'), tensors)
   hidden = jnp.ones((1, 12))
-  np.testing.assert_allclose(model.unembed(params, hidden), hidden @ tensors['shared.weight'].T * 12**-0.5, rtol=1e-5)
+  np.testing.assert_allclose(
+    model.unembed(params, hidden), hidden @ tensors['shared.weight'].T * 12**-0.5, rtol=1e-5
+  )
 
 
 def test_an_embedding_may_have_one_of_three_names_or_all():
@@ -150,9 +181,23 @@ def test_an_embedding_may_have_one_of_three_names_or_all():
 @pytest.mark.parametrize(
   ('change', 'generation', 'expected'),
   [
-    ({}, {}, {'is_gated': True, 'activation': 'gelu', 'is_tied': False, 'scales_logits': False, 'eos_ids': (1,)}),
+    (
+      {},
+      {},
+      {
+        'is_gated': True,
+        'activation': 'gelu',
+        'is_tied': False,
+        'scales_logits': False,
+        'eos_ids': (1,),
+      },
+    ),
     ({'tie_word_embeddings': True}, {}, {'is_tied': True, 'scales_logits': True}),
-    ({'tie_word_embeddings': True, 'scale_decoder_outputs': False}, {}, {'is_tied': True, 'scales_logits': False}),
+    (
+      {'tie_word_embeddings': True, 'scale_decoder_outputs': False},
+      {},
+      {'is_tied': True, 'scales_logits': False},
+    ),
     ({'feed_forward_proj': 'relu'}, {}, {'is_gated': False, 'activation': 'relu'}),
     ({'feed_forward_proj': 'gated-silu'}, {}, {'is_gated': True, 'activation': 'swish'}),
     ({'feed_forward_proj': 'gelu'}, {}, {'is_gated': False, 'activation': 'exact_gelu'}),
@@ -161,7 +206,11 @@ def test_an_embedding_may_have_one_of_three_names_or_all():
     ({'num_decoder_layers': None, 'num_layers': 3}, {}, {'encoder_layers': 3, 'decoder_layers': 3}),
     ({'decoder_start_token_id': None, 'pad_token_id': 2}, {}, {'pad_id': 2, 'start_id': 2}),
     ({}, {'decoder_start_token_id': 7}, {'pad_id': 0, 'start_id': 7}),
-    ({'dropout_rate': 0.2}, {}, {'dropout': 0.2, 'attention_dropout': 0.2, 'activation_dropout': 0.2}),
+    (
+      {'dropout_rate': 0.2},
+      {},
+      {'dropout': 0.2, 'attention_dropout': 0.2, 'activation_dropout': 0.2},
+    ),
   ],
 )
 def test_what_a_config_says(change, generation, expected):
@@ -187,10 +236,17 @@ def test_what_is_not_supported_is_named(change, generation, message):
 
 
 @needs_reference
-@pytest.mark.parametrize('load', [lambda: fd.load(FOLDER, dtype='float16'), lambda: T5(T5Config(dtype='float16'))])
+@pytest.mark.parametrize(
+  'load', [lambda: fd.load(FOLDER, dtype='float16'), lambda: T5(T5Config(dtype='float16'))]
+)
 def test_float16_is_refused(load):
-  """Feed-forward layers of published T5s leave its range: infinity, no number, and then the last id for ever."""
-  with pytest.raises(fd.UserError, match=r"dtype='float16' is not possible for T5.*: give bfloat16 or float32"):
+  """Feed-forward layers of published T5s leave its range: infinity, no number, and then the last id
+  for ever."""
+  with pytest.raises(
+    fd.UserError,
+    match=r"dtype='float16' is not possible for T5.*: give bfloat16"
+    r' or float32',
+  ):
     load()
 
 
@@ -204,6 +260,8 @@ def test_a_folder_that_says_float16_is_read_as_float32_unless_asked(dtype, tmp_p
   if dtype is not None:  # what is asked for is not warned of (a warning would be an error here)
     assert fd.load(tmp_path, dtype=dtype)[0].config.dtype == dtype
     return
-  with pytest.warns(fd.UserNote, match="says float16, in which .* is read as float32: give dtype='bfloat16'"):
+  with pytest.warns(
+    fd.UserNote, match="says float16, in which .* is read as float32: give dtype='bfloat16'"
+  ):
     model, params = fd.load(tmp_path)
   assert model.config.dtype == 'float32' and params['embedding'].dtype == jnp.float32

@@ -1,4 +1,5 @@
-"""Tiny random models against `transformers` itself, where PyTorch and it are installed (they are no requirement)."""
+"""Tiny random models against `transformers` itself, where PyTorch and it are installed (they are no
+requirement)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +8,13 @@ import pytest
 import fastdec as fd
 from fastdec.models.api import causal
 
-LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'rope_theta': 5e3}
+LLAMA3 = {
+  'rope_type': 'llama3',
+  'factor': 8.0,
+  'low_freq_factor': 1.0,
+  'high_freq_factor': 4.0,
+  'rope_theta': 5e3,
+}
 LM = {
   'vocab_size': 31, 'hidden_size': 24, 'intermediate_size': 40, 'num_hidden_layers': 2, 'num_attention_heads': 4,
   'num_key_value_heads': 2, 'max_position_embeddings': 64, 'bos_token_id': 1, 'eos_token_id': [2, 5, 9],
@@ -52,8 +59,12 @@ def test_logits_and_greedy_tokens_are_theirs(family, tmp_path):
   inputs, target = np.random.default_rng(0).integers(6, 30, (2, 3, 12))
   given = {'input_ids': torch.tensor(inputs)}
   with torch.no_grad():
-    expected = theirs(**given, **({'decoder_input_ids': torch.tensor(target)} if seq2seq else {})).logits.numpy()
-    theirs_out = theirs.generate(**given, max_new_tokens=8, do_sample=False, num_beams=1)[:, 1 if seq2seq else 12 :]
+    expected = theirs(
+      **given, **({'decoder_input_ids': torch.tensor(target)} if seq2seq else {})
+    ).logits.numpy()
+    theirs_out = theirs.generate(**given, max_new_tokens=8, do_sample=False, num_beams=1)[
+      :, 1 if seq2seq else 12 :
+    ]
   read = jnp.asarray(target if seq2seq else inputs, jnp.int32)
   cache = model.init_cache(params, model.encode(params, jnp.asarray(inputs)), *read.shape)
   logits = model.unembed(params, model.apply(params, read, causal(12), cache)[0])

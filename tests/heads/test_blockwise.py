@@ -1,4 +1,5 @@
-"""Blockwise heads: both layouts, one head at a time equals all at once, p1 identity or transformed."""
+"""Blockwise heads: both layouts, one head at a time equals all at once, p1 identity or
+transformed."""
 
 import dataclasses
 
@@ -12,14 +13,18 @@ from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
 
 D, F, K = 6, 10, 4
-LAYOUTS = [(layout, first) for layout in ('paper', 'separate') for first in ('identity', 'transformed')]
+LAYOUTS = [
+  (layout, first) for layout in ('paper', 'separate') for first in ('identity', 'transformed')
+]
 HIDDEN = jax.random.normal(jax.random.key(2), (3, D))
 
 
 def made(layout, first):
   heads = BlockwiseHeads(k=K, d_model=D, d_ff=F, layout=layout, first=first)
   params = heads.init(jax.random.key(0))
-  return heads, jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params)
+  return heads, jax.tree.map(
+    lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params
+  )
 
 
 def test_sizes_of_the_paper():
@@ -89,10 +94,16 @@ def test_transformed_p1_changes_the_logits_and_nothing_else():
   'make, message',
   [
     (lambda: BlockwiseHeads(k=1, d_model=D, d_ff=F), 'k >= 2'),
-    (lambda: BlockwiseHeads(k=2, d_model=D, d_ff=F, layout='wide'), 'choose one of paper, separate'),
+    (
+      lambda: BlockwiseHeads(k=2, d_model=D, d_ff=F, layout='wide'),
+      'choose one of paper, separate',
+    ),
     (lambda: Transformed(None, made('paper', 'identity')[0]), 'leave p1 the identity'),
     (lambda: fd.Blockwise(made('paper', 'identity'), k=5), 'trained for k=4'),
-    (lambda: fd.Medusa(made('paper', 'identity'), [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]), '4 deep, and there are 3'),
+    (
+      lambda: fd.Medusa(made('paper', 'identity'), [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
+      '4 deep, and there are 3',
+    ),
   ],
 )
 def test_bad_requests_are_refused(make, message):

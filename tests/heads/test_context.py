@@ -18,11 +18,20 @@ from fastdec.struct import Bound
 
 WORDS, D, E = 60, 6, 4
 KINDS = {
-  'blockwise': BlockwiseHeads(k=4, d_model=D, d_ff=8, rooted=True, d_embed=E, markov=3, words=WORDS),
+  'blockwise': BlockwiseHeads(
+    k=4, d_model=D, d_ff=8, rooted=True, d_embed=E, markov=3, words=WORDS
+  ),
   'medusa': MedusaHeads(3, D, vocab_size=WORDS, rooted=True, d_embed=E, markov=3, words=WORDS),
 }
 MODEL = FConv(
-  FConvConfig(vocab_size=WORDS, d_embed=E, d_out=D, encoder_layers=((E, 3),), decoder_layers=((E, 3),), is_tied=False)
+  FConvConfig(
+    vocab_size=WORDS,
+    d_embed=E,
+    d_out=D,
+    encoder_layers=((E, 3),),
+    decoder_layers=((E, 3),),
+    is_tied=False,
+  )
 )
 TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0], [1, 2], [0, 1, 0], [1, 2, 1]])
 
@@ -61,7 +70,8 @@ def before_bias(heads, target, row):
 
 
 def one_by_one(heads, target, row):
-  """The tree of a row in plain Python: the words of each head, put in order behind each parent's token."""
+  """The tree of a row in plain Python: the words of each head, put in order behind each parent's
+  token."""
   logits = before_bias(heads, target, row)
   before, after = (np.asarray(heads.params[name]) for name in ('before', 'after'))
   tokens = [int(ROOT[row])]
@@ -77,7 +87,9 @@ def test_a_tree_is_filled_behind_the_tokens_of_its_parents(heads, target):
   ranks = []
   for row in range(2):
     logits = before_bias(heads, target, row)[TREE.depths[1:] - 1]
-    ranks.extend((logits > np.take_along_axis(logits, np.asarray(tokens)[row, 1:, None], axis=1)).sum(axis=1))
+    ranks.extend(
+      (logits > np.take_along_axis(logits, np.asarray(tokens)[row, 1:, None], axis=1)).sum(axis=1)
+    )
   assert max(ranks) > 16  # the bias reaches far down
   without = {name: x for name, x in heads.params.items() if name not in ('before', 'after')}
   plain = Bound(dataclasses.replace(heads.module, markov=0, words=None), without)
@@ -91,7 +103,9 @@ def test_what_is_drafted_is_what_was_trained(heads, target):
   embedded = target.module.embedding(target.params, ROOT)
   for offset in (1, 2, 3):
     before = drafted[:, offset - 1]
-    law = heads.module.logits_at(heads.params, HIDDEN, jnp.int32(offset), project, None, embedded, before)
+    law = heads.module.logits_at(
+      heads.params, HIDDEN, jnp.int32(offset), project, None, embedded, before
+    )
     np.testing.assert_array_equal(law.at[:, 0].set(-jnp.inf).argmax(-1), drafted[:, offset])
 
 
@@ -113,7 +127,10 @@ def test_a_fresh_bias_does_nothing(heads):
   [
     (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, markov=4), 'markov=4 with words=None'),
     (lambda: MedusaHeads(3, 6, markov=-1), 'markov=-1'),
-    (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, rooted=True, first='transformed'), 'p1 predicts the root'),
+    (
+      lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, rooted=True, first='transformed'),
+      'p1 predicts the root',
+    ),
   ],
 )
 def test_mistakes_are_named(make, words):
@@ -134,12 +151,15 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
 
 @pytest.mark.parametrize('reach', [1, 4])
 def test_a_window_ranks_what_the_bias_has_corrected(heads, target, reach):
-  """In plain Python, behind each parent's token; the window before the bias would guess otherwise."""
+  """In plain Python, behind each parent's token; the window before the bias would guess
+  otherwise."""
 
   def near(logits):
     law = np.exp(logits - logits.max())
     law /= law.sum()
-    return np.array([law[max(0, i - reach) : i + reach + 1].sum() + 1e-3 * law[i] for i in range(WORDS)])
+    return np.array(
+      [law[max(0, i - reach) : i + reach + 1].sum() + 1e-3 * law[i] for i in range(WORDS)]
+    )
 
   chain = Topology.chain(4)
   drafted = np.asarray(draft_tokens(heads, target, HIDDEN, ROOT, chain, reach))
@@ -149,7 +169,9 @@ def test_a_window_ranks_what_the_bias_has_corrected(heads, target, reach):
     logits, token = before_bias(heads, target, row), int(ROOT[row])
     for i in range(3):
       bias = after @ before[token]
-      wrong += int(np.argmax(np.log(near(logits[i])) + bias)) != int(np.argmax(near(logits[i] + bias)))
+      wrong += int(np.argmax(np.log(near(logits[i])) + bias)) != int(
+        np.argmax(near(logits[i] + bias))
+      )
       token = int(np.argmax(near(logits[i] + bias)))
       assert drafted[row, i + 1] == token
   assert wrong and not np.array_equal(drafted, draft_tokens(heads, target, HIDDEN, ROOT, chain))
@@ -157,10 +179,14 @@ def test_a_window_ranks_what_the_bias_has_corrected(heads, target, reach):
 
 @pytest.mark.parametrize('window', [-1, 1.5, True])
 def test_a_window_is_a_whole_number(heads, window):
-  with pytest.raises(UserError, match=f'window={window} is not possible: give 0 for the likeliest id'):
+  with pytest.raises(
+    UserError, match=f'window={window} is not possible: give 0 for the likeliest id'
+  ):
     fd.Blockwise(heads, window=window)
 
 
 def test_few_words_have_no_window(heads):
-  with pytest.raises(UserError, match='guess among few words, which have no order of ids: leave window out'):
+  with pytest.raises(
+    UserError, match='guess among few words, which have no order of ids: leave window out'
+  ):
     fd.Blockwise((heads.module, heads.params | {'ids': jnp.arange(5)}), window=1)

@@ -1,4 +1,5 @@
-"""Medusa's heads: they begin as the model's own head, are what the paper's formula says, and train one at a time."""
+"""Medusa's heads: they begin as the model's own head, are what the paper's formula says, and train
+one at a time."""
 
 import dataclasses
 
@@ -18,7 +19,14 @@ from fastdec.training.losses import head_accuracy, head_loss
 from fastdec.training.state import finetuned_heads_task, frozen_heads_task
 
 D, V, DEPTH = 8, 13, 3
-STACKS = {'vocab_size': V, 'd_model': D, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
+STACKS = {
+  'vocab_size': V,
+  'd_model': D,
+  'd_ff': 12,
+  'heads': 2,
+  'encoder_layers': 1,
+  'decoder_layers': 1,
+}
 SIZES = {'own': {'vocab_size': V}, 'shared': {}, 'two blocks': {'vocab_size': V, 'layers': 2}}
 MODELS = {
   'lm': LM(LMConfig(vocab_size=V, d_model=D, d_ff=12, layers=1, heads=2, tied=False)),
@@ -80,7 +88,9 @@ def test_one_head_alone_predicts_what_it_does_among_all_and_offset_0_is_the_mode
   for offset in heads.offsets:
     alone = heads.logits_at(params, HIDDEN, jnp.int32(offset), project)
     np.testing.assert_allclose(alone, whole[:, offset - 1], atol=1e-5)
-  np.testing.assert_allclose(heads.logits_at(params, HIDDEN, jnp.int32(0), project), project(HIDDEN), atol=1e-5)
+  np.testing.assert_allclose(
+    heads.logits_at(params, HIDDEN, jnp.int32(0), project), project(HIDDEN), atol=1e-5
+  )
 
 
 def test_an_output_bias_is_added():
@@ -88,7 +98,9 @@ def test_an_output_bias_is_added():
   without, _ = made('own')
   added = heads.logits(params, HIDDEN, project) - without.logits(params, HIDDEN, project)
   for i in range(DEPTH):
-    np.testing.assert_allclose(added[:, i], np.tile(params[f'head_{i}']['projection']['bias'], (3, 1)), atol=1e-5)
+    np.testing.assert_allclose(
+      added[:, i], np.tile(params[f'head_{i}']['projection']['bias'], (3, 1)), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize('kind', SIZES)
@@ -107,7 +119,11 @@ SENTENCES = np.tile(np.array([[4, 5, 6, 7, 8, 1], [9, 10, 11, 12, 3, 1]], np.int
 BATCH = {
   f'{side}{part}': jnp.asarray(value)
   for side in ('source', 'target')
-  for part, value in (('', SENTENCES), ('_segment', SENTENCES > 0), ('_position', np.tile(np.arange(6), (4, 1))))
+  for part, value in (
+    ('', SENTENCES),
+    ('_segment', SENTENCES > 0),
+    ('_position', np.tile(np.arange(6), (4, 1))),
+  )
 } | {f'{side}_segment': jnp.ones((4, 6), jnp.int32) for side in ('source', 'target')}
 
 
@@ -115,8 +131,14 @@ BATCH = {
 def test_the_gradient_of_one_head_touches_no_other(kind):
   heads, params = made(kind)
   trunk = MODEL.init(jax.random.key(0))
-  gradient = jax.grad(lambda p: head_loss(MODEL, heads, trunk, p, BATCH, jnp.int32(2), 0.1)[0])(params)
-  assert [bool(np.any(gradient[f'head_{i}']['block_0']['kernel'])) for i in range(DEPTH)] == [False, True, False]
+  gradient = jax.grad(lambda p: head_loss(MODEL, heads, trunk, p, BATCH, jnp.int32(2), 0.1)[0])(
+    params
+  )
+  assert [bool(np.any(gradient[f'head_{i}']['block_0']['kernel'])) for i in range(DEPTH)] == [
+    False,
+    True,
+    False,
+  ]
 
 
 @pytest.mark.parametrize('draw', ['one', 'all'])
@@ -139,22 +161,31 @@ def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
   for i in range(150):
     params = step(params, jax.random.key(i))
   after = head_accuracy(MODEL, heads, trunk, params, [BATCH])
-  assert after[0] == before[0] and all(a > b + 0.3 for a, b in zip(after[1:], before[1:], strict=True))
+  assert after[0] == before[0] and all(
+    a > b + 0.3 for a, b in zip(after[1:], before[1:], strict=True)
+  )
   assert all(np.any(params[f'head_{i}']['block_0']['kernel']) for i in range(DEPTH))
 
 
 def test_fine_tuning_trains_trunk_and_heads():
   heads, start = made('own')
-  task = finetuned_heads_task(MODEL, heads, MODEL.init(jax.random.key(0)), start, p1_share=0.5, draw='all')
+  task = finetuned_heads_task(
+    MODEL, heads, MODEL.init(jax.random.key(0)), start, p1_share=0.5, draw='all'
+  )
   params = task.init(jax.random.key(0))
   gradient = jax.grad(lambda p: task.loss(p, {}, BATCH, jax.random.key(0))[0])(params)
-  assert np.any(gradient['model']['embedding']) and np.any(gradient['heads']['head_2']['projection']['kernel'])
+  assert np.any(gradient['model']['embedding']) and np.any(
+    gradient['heads']['head_2']['projection']['kernel']
+  )
 
 
 # ---- decoding
 
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]]
-PROMPTS, LENGTHS = np.array([[3, 4, 5, 6], [7, 8, 0, 0], [9, 0, 0, 0]], np.int32), np.array([4, 2, 1])
+PROMPTS, LENGTHS = (
+  np.array([[3, 4, 5, 6], [7, 8, 0, 0], [9, 0, 0, 0]], np.int32),
+  np.array([4, 2, 1]),
+)
 FORCED = {'prefix': PROMPTS, 'prompt_lengths': LENGTHS - 1}
 CASES = {  # what is given beside the prompts; seed and size of the noise, by which outputs vary
   'lm': ({'prompt_lengths': LENGTHS}, 1, 2.0),
@@ -182,15 +213,23 @@ def test_exact_trees_are_lossless_on_ragged_batches_and_rows_are_independent(nam
       row = {key: value[i : i + 1] for key, value in given.items()}
       alone = fd.decode(model, params, PROMPTS[i : i + 1], strategy, max_len=9, **row)
       for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
-        np.testing.assert_array_equal(getattr(alone, field)[0], getattr(out, field)[i], err_msg=field)
+        np.testing.assert_array_equal(
+          getattr(alone, field)[0], getattr(out, field)[i], err_msg=field
+        )
 
 
 def test_heads_in_half_precision_compute_in_the_models_type():
-  model = dataclasses.replace(MODELS['lm'], config=dataclasses.replace(MODELS['lm'].config, dtype='bfloat16'))
+  model = dataclasses.replace(
+    MODELS['lm'], config=dataclasses.replace(MODELS['lm'].config, dtype='bfloat16')
+  )
   params = model.init(jax.random.key(0))
-  hidden, _, _ = model.apply(params, jnp.asarray(PROMPTS[:1]), causal(4), model.init_cache(params, None, 1, 4))
+  hidden, _, _ = model.apply(
+    params, jnp.asarray(PROMPTS[:1]), causal(4), model.init_cache(params, None, 1, 4)
+  )
   heads, own = made('own')
-  assert hidden.dtype == jnp.bfloat16 and heads.logits(own, hidden[:, 0], project).dtype == jnp.float32
+  assert (
+    hidden.dtype == jnp.bfloat16 and heads.logits(own, hidden[:, 0], project).dtype == jnp.float32
+  )
 
 
 # ---- folders and mistakes
@@ -208,7 +247,13 @@ def test_model_folders_hold_them(tmp_path):
 def decode_with(heads):
   model = MODELS['lm']
   bound = (heads, heads.init(jax.random.key(0)))
-  return fd.decode(model, model.init(jax.random.key(0)), PROMPTS, fd.Medusa(bound, [[0], [1]]), prompt_lengths=LENGTHS)
+  return fd.decode(
+    model,
+    model.init(jax.random.key(0)),
+    PROMPTS,
+    fd.Medusa(bound, [[0], [1]]),
+    prompt_lengths=LENGTHS,
+  )
 
 
 @pytest.mark.parametrize(
@@ -217,15 +262,28 @@ def decode_with(heads):
     (lambda: MedusaHeads(depth=0, d_model=D), 'depth=0 is not possible: give 1 or more'),
     (lambda: MedusaHeads(depth=1, d_model=D, layers=0), 'layers=0'),
     (lambda: MedusaHeads(depth=1, d_model=D, output_bias=True), 'give vocab_size too'),
-    (lambda: decode_with(MedusaHeads(depth=1, d_model=16)), 'hidden states of 16, and this model has 8'),
-    (lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=12)), 'among 12 words, and this model has 13'),
-    (lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=14)), 'among 14 words, and this model has 13'),
     (
-      lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(MODEL, MODEL.init(jax.random.key(0))),
+      lambda: decode_with(MedusaHeads(depth=1, d_model=16)),
+      'hidden states of 16, and this model has 8',
+    ),
+    (
+      lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=12)),
+      'among 12 words, and this model has 13',
+    ),
+    (
+      lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=14)),
+      'among 14 words, and this model has 13',
+    ),
+    (
+      lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(
+        MODEL, MODEL.init(jax.random.key(0))
+      ),
       'vocab_size=5, and the model has 13 words',
     ),
     (
-      lambda: MedusaHeads(1, D, V).start(MODELS['marian'], noisy(MODELS['marian'].init(jax.random.key(0)))),
+      lambda: MedusaHeads(1, D, V).start(
+        MODELS['marian'], noisy(MODELS['marian'].init(jax.random.key(0)))
+      ),
       'give the heads output_bias=True',
     ),
   ],

@@ -1,4 +1,5 @@
-"""Pools of n-grams that outlive a text: counted as by hand, kept in a file, guessed where the text knows less."""
+"""Pools of n-grams that outlive a text: counted as by hand, kept in a file, guessed where the text
+knows less."""
 
 import collections
 
@@ -20,11 +21,15 @@ TEXTS = [[3, 4, 5, 3, 4, 5, 3, 4, 6], [3, 4, 6, 7], [9]]
 
 def test_what_followed_most_often_comes_first():
   pool = fd.build_pool(TEXTS, MODEL, ngram=3, guesses=2)
-  counts = collections.Counter(tuple(text[i : i + 3]) for text in TEXTS for i in range(len(text) - 2))
+  counts = collections.Counter(
+    tuple(text[i : i + 3]) for text in TEXTS for i in range(len(text) - 2)
+  )
   assert pool.ngram == 3 and pool.vocab_size == 14
   values, known = pool.best(jnp.arange(14), 3)
   for key in range(14):
-    grams = sorted((gram for gram in counts if gram[0] == key), key=lambda gram: (-counts[gram], gram))
+    grams = sorted(
+      (gram for gram in counts if gram[0] == key), key=lambda gram: (-counts[gram], gram)
+    )
     assert values[key][known[key]].tolist() == [list(gram[1:]) for gram in grams[:2]]
 
 
@@ -33,7 +38,9 @@ def test_one_list_goes_on_with_what_another_knows_beside():
   first = jnp.array([[[1, 2], [3, 4], [0, 0], [0, 0]]]), jnp.array([[True, True, False, False]])
   second = jnp.array([[[3, 4], [5, 6], [7, 8], [9, 9]]]), jnp.array([[True, True, False, True]])
   values, known = joined((first[0], second[0]), (first[1], second[1]))
-  assert values[0].tolist()[:4] == [[1, 2], [3, 4], [5, 6], [9, 9]] and known[0].tolist() == [True] * 4
+  assert (
+    values[0].tolist()[:4] == [[1, 2], [3, 4], [5, 6], [9, 9]] and known[0].tolist() == [True] * 4
+  )
   values, known = joined((first[0][:, :3], second[0]), (first[1][:, :3], second[1]))
   assert values[0].tolist() == [[1, 2], [3, 4], [5, 6]]
 
@@ -47,7 +54,8 @@ def test_lookup_guesses_from_the_pool_where_the_text_has_no_match():
 
 
 @pytest.mark.parametrize(
-  'make', [lambda pool: fd.PromptLookup(k=5, pool=pool), lambda pool: fd.Lookahead(2, 5, 3, pool=pool)]
+  'make',
+  [lambda pool: fd.PromptLookup(k=5, pool=pool), lambda pool: fd.Lookahead(2, 5, 3, pool=pool)],
 )
 def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
   """The pool is what greedy decoding has written for the same prompts, read back from its file."""
@@ -66,14 +74,29 @@ def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
 @pytest.mark.parametrize(
   'call, words',
   [
-    (lambda pool: fd.Lookahead(ngram=4, pool=pool), 'this pool has n-grams of 3 tokens: give ngram=3, not 4'),
-    (lambda pool: fd.decode(HashLM(9), {}, [[3]], fd.PromptLookup(pool=pool)), 'vocabulary of 14 words.* model has 9'),
-    (lambda pool: fd.decode(HashLM(19), {}, [[3]], fd.Lookahead(2, 3, 1, pool=pool)), 'of 14 words.* model has 19'),
-    (lambda pool: fd.build_pool(TEXTS, HashLM(5)), 'texts have ids from 3 to 6, and known are 0 to 4'),
+    (
+      lambda pool: fd.Lookahead(ngram=4, pool=pool),
+      'this pool has n-grams of 3 tokens: give ngram=3, not 4',
+    ),
+    (
+      lambda pool: fd.decode(HashLM(9), {}, [[3]], fd.PromptLookup(pool=pool)),
+      'vocabulary of 14 words.* model has 9',
+    ),
+    (
+      lambda pool: fd.decode(HashLM(19), {}, [[3]], fd.Lookahead(2, 3, 1, pool=pool)),
+      'of 14 words.* model has 19',
+    ),
+    (
+      lambda pool: fd.build_pool(TEXTS, HashLM(5)),
+      'texts have ids from 3 to 6, and known are 0 to 4',
+    ),
     (lambda pool: fd.build_pool([[3], [4]]), 'texts must be ids, of 5 tokens or more'),
     (lambda pool: fd.build_pool(['abcdef']), 'texts must be ids'),
     (lambda pool: fd.build_pool(TEXTS, guesses=0), 'guesses=0 is not possible: give 1 or more'),
-    (lambda pool: fd.load_pool('nowhere.safetensors'), 'is not a file: give what save_pool has written'),
+    (
+      lambda pool: fd.load_pool('nowhere.safetensors'),
+      'is not a file: give what save_pool has written',
+    ),
   ],
 )
 def test_mistakes(call, words):
@@ -96,4 +119,6 @@ def test_a_pool_of_ids_alone_is_of_any_model_that_has_them():
   pool = fd.build_pool([row for row in jax.random.randint(jax.random.key(0), (3, 9), 2, 13)])
   assert pool.vocab_size is None
   out = fd.decode(MODEL, {}, [[3, 4]], fd.PromptLookup(pool=pool), max_len=6)
-  np.testing.assert_array_equal(out.tokens, fd.decode(MODEL, {}, [[3, 4]], fd.Greedy(), max_len=6).tokens)
+  np.testing.assert_array_equal(
+    out.tokens, fd.decode(MODEL, {}, [[3, 4]], fd.Greedy(), max_len=6).tokens
+  )

@@ -1,4 +1,5 @@
-"""Drafters that guess among few words: over all words nothing changes, over few the text stays greedy decoding's."""
+"""Drafters that guess among few words: over all words nothing changes, over few the text stays
+greedy decoding's."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,9 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
 
 D, WORDS, LENGTH = 16, 24, 12
-MODEL = LM(LMConfig(d_model=D, d_ff=32, heads=2, layers=2, vocab_size=WORDS, dropout=0.0, eos_ids=(1,)))
+MODEL = LM(
+  LMConfig(d_model=D, d_ff=32, heads=2, layers=2, vocab_size=WORDS, dropout=0.0, eos_ids=(1,))
+)
 LAYERS = LMConfig(d_model=D, d_ff=32, heads=2, layers=1, vocab_size=WORDS, dropout=0.0)
 PROMPTS = np.random.default_rng(0).integers(2, WORDS, (6, 4))
 DRAFTERS = {
@@ -54,8 +57,13 @@ def chain(drafter, rule=None):
 
 
 def tree(drafter):
-  kinds = {EagleNetwork: lambda: fd.Eagle(drafter, 3, 2, 6), BlockNetwork: lambda: fd.BlockDraft(drafter, choices=6)}
-  return kinds.get(type(drafter[0]), lambda: fd.Medusa(drafter, [[0], [1], [0, 0], [0, 1], [1, 0]]))()
+  kinds = {
+    EagleNetwork: lambda: fd.Eagle(drafter, 3, 2, 6),
+    BlockNetwork: lambda: fd.BlockDraft(drafter, choices=6),
+  }
+  return kinds.get(
+    type(drafter[0]), lambda: fd.Medusa(drafter, [[0], [1], [0, 0], [0, 1], [1, 0]])
+  )()
 
 
 def decoded(params, strategy):
@@ -77,7 +85,8 @@ def test_over_all_words_the_drafts_are_the_same(params, name):
 
 
 @pytest.mark.parametrize(
-  'name, make', [*((name, chain) for name in DRAFTERS), ('medusa', tree), ('eagle', tree), ('block', tree)]
+  'name, make',
+  [*((name, chain) for name in DRAFTERS), ('medusa', tree), ('eagle', tree), ('block', tree)],
 )
 def test_over_few_words_the_text_is_greedy_decodings(params, name, make):
   greedy = decoded(params, fd.Greedy())
@@ -89,7 +98,8 @@ def test_over_few_words_the_text_is_greedy_decodings(params, name, make):
 def test_only_these_words_are_guessed(params, name):
   drafter, text = fresh(name), np.repeat(np.arange(3, 11), 2)
   short = fd.shortlist((MODEL, params), drafter, text, 8)
-  assert short[1]['ids'].tolist() == [1, *range(3, 10)]  # where a text ends, and of equally frequent ones the lower
+  # where a text ends, and of equally frequent ones the lower
+  assert short[1]['ids'].tolist() == [1, *range(3, 10)]
   first, without = (
     drafts(params, which)[:, 1:4] for which in (short, drafter)
   )  # a first token by the model, then these
@@ -107,7 +117,9 @@ def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
   assert module == short[0]
   jax.tree.map(np.testing.assert_array_equal, loaded, short[1])
   eight = fd.quantize(*short)
-  np.testing.assert_array_equal(decoded(params, chain((module, eight))).tokens, decoded(params, fd.Greedy()).tokens)
+  np.testing.assert_array_equal(
+    decoded(params, chain((module, eight))).tokens, decoded(params, fd.Greedy()).tokens
+  )
 
 
 @pytest.mark.parametrize('name', ['blockwise', 'blockwise, rooted, bias', 'medusa'])
@@ -123,16 +135,26 @@ def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
       assert not known or ranks[place, 0] <= before[place, 0]  # fewer stand before it
 
 
-CONV = FConv(FConvConfig(vocab_size=WORDS, d_embed=D, d_out=D, encoder_layers=((D, 3),), decoder_layers=((D, 3),)))
+CONV = FConv(
+  FConvConfig(
+    vocab_size=WORDS, d_embed=D, d_out=D, encoder_layers=((D, 3),), decoder_layers=((D, 3),)
+  )
+)
 
 
 @pytest.mark.parametrize(
   'change, sentence',
   [
-    ({'drafter': (MODEL, {})}, 'LM guesses no words by a product: give prediction heads or a draft network'),
+    (
+      {'drafter': (MODEL, {})},
+      'LM guesses no words by a product: give prediction heads or a draft network',
+    ),
     ({'words': 0}, 'words=0 is not possible: this model has 24, give 1 or more of them'),
     ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
-    ({'tokens': [3, WORDS]}, 'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew'),
+    (
+      {'tokens': [3, WORDS]},
+      'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew',
+    ),
     ({'tokens': []}, 'are no text: give ids, whole numbers'),
     ({'tokens': [[3, 4], [5]]}, 'tokens is no array: give the ids of all texts one after another'),
     ({'tokens': ['a']}, 'are no text: give ids, whole numbers'),
@@ -147,16 +169,30 @@ def test_mistakes(params, change, sentence):
   if 'of' in change:
     drafter = drafter[0], change['of'](*drafter)
   with pytest.raises(fd.UserError, match=sentence):
-    fd.shortlist((MODEL, params), drafter, change.get('tokens', np.arange(WORDS)), change.get('words', 4))
+    fd.shortlist(
+      (MODEL, params), drafter, change.get('tokens', np.arange(WORDS)), change.get('words', 4)
+    )
 
 
 @pytest.mark.parametrize(
   'module, sentence',
   [
-    (BlockwiseHeads(2, 8, 8), 'these heads are for hidden states of 8, and this model has 16: give its own'),
-    (BlockwiseHeads(2, D, 8, markov=2, words=9), 'these heads are for 9 words, and this model has 24: give its own'),
-    (MedusaHeads(2, D, vocab_size=9), 'these heads are for 9 words, and this model has 24: give its own'),
-    (EagleNetwork(layers=LAYERS, vocab_size=9, d_target=D), 'this draft is for 9 words, and this model has 24'),
+    (
+      BlockwiseHeads(2, 8, 8),
+      'these heads are for hidden states of 8, and this model has 16: give its own',
+    ),
+    (
+      BlockwiseHeads(2, D, 8, markov=2, words=9),
+      'these heads are for 9 words, and this model has 24: give its own',
+    ),
+    (
+      MedusaHeads(2, D, vocab_size=9),
+      'these heads are for 9 words, and this model has 24: give its own',
+    ),
+    (
+      EagleNetwork(layers=LAYERS, vocab_size=9, d_target=D),
+      'this draft is for 9 words, and this model has 24',
+    ),
   ],
 )
 def test_drafters_of_another_model_are_refused(params, module, sentence):
@@ -180,9 +216,14 @@ def test_padding_is_not_counted():
 def test_logits_that_are_no_product_are_refused():
   params = CONV.init(jax.random.key(0))
   params = jax.tree.map(lambda x: x + jnp.ones_like(x), params)  # the bias too
-  with pytest.raises(fd.UserError, match='adds to its logits, or bends them: a shortlist is for models whose logits'):
+  with pytest.raises(
+    fd.UserError, match='adds to its logits, or bends them: a shortlist is for models whose logits'
+  ):
     fd.shortlist(
-      (CONV, params), (BlockwiseHeads(2, D, D), BlockwiseHeads(2, D, D).init(jax.random.key(0))), np.arange(WORDS), 4
+      (CONV, params),
+      (BlockwiseHeads(2, D, D), BlockwiseHeads(2, D, D).init(jax.random.key(0))),
+      np.arange(WORDS),
+      4,
     )
 
 

@@ -8,10 +8,12 @@ import pytest
 from fastdec.models.attention import weights_of
 
 
-@pytest.mark.parametrize('width', [64, 128])  # 1 / sqrt(width): a power of two, and a number that must be rounded
+# 1 / sqrt(width): a power of two, and a number that must be rounded
+@pytest.mark.parametrize('width', [64, 128])
 def test_a_bfloat16_weight_is_rounded_once(width):
-  """Half a unit in bfloat16's last place, and float32's rounding. Queries scaled beforehand are wrong by ten of them at
-  width 128: they would be rounded before the product, and the scores here are large."""
+  """Half a unit in bfloat16's last place, and float32's rounding. Queries scaled beforehand are
+  wrong by ten of them at width 128: they would be rounded before the product, and the scores here
+  are large."""
   q_key, k_key = jax.random.split(jax.random.key(0))
   q = (4 * jax.random.normal(q_key, (1, 64, 1, width))).astype(jnp.bfloat16)
   k = (4 * jax.random.normal(k_key, (1, 1, 64, width))).astype(jnp.bfloat16)

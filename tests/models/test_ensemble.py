@@ -15,9 +15,19 @@ from tests.decoding.methods_table import METHODS, Kit
 from tests.decoding.models_table import made
 
 CONFIG = TransformerConfig(
-  vocab_size=13, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, max_positions=32, dtype='float64'
+  vocab_size=13,
+  d_model=8,
+  d_ff=16,
+  heads=2,
+  encoder_layers=1,
+  decoder_layers=1,
+  max_positions=32,
+  dtype='float64',
 )
-SMALL, WIDE = Transformer(CONFIG), Transformer(dataclasses.replace(CONFIG, d_model=12, decoder_layers=2))
+SMALL, WIDE = (
+  Transformer(CONFIG),
+  Transformer(dataclasses.replace(CONFIG, d_model=12, decoder_layers=2)),
+)
 SOURCES = np.array([[3, 4, 5, 1], [6, 7, 1, 0]], np.int32)
 
 
@@ -43,7 +53,8 @@ def test_a_model_with_itself_decodes_as_the_model(strategy, params):
 
 @pytest.fixture(scope='module')
 def kit(params):
-  """Parts that fit the ensemble of both: random heads on their hidden states side by side, and one of them as draft."""
+  """Parts that fit the ensemble of both: random heads on their hidden states side by side, and one
+  of them as draft."""
   separate = BlockwiseHeads(k=7, d_model=8 + 12, d_ff=8, dropout=0.0)
   medusa = MedusaHeads(depth=3, d_model=8 + 12, vocab_size=13)
   heads = {'separate': separate, 'medusa': medusa}
@@ -61,7 +72,9 @@ def test_every_method_writes_what_greedy_decoding_writes(name, params, kit):
 
 def test_the_law_is_the_mean_of_the_laws(params):
   targets = np.array([[5, 6, 7, 1], [8, 1, 0, 0]], np.int32)
-  alone = [fd.score(m, p, SOURCES, targets).tokens for m, p in zip((SMALL, WIDE), params, strict=True)]
+  alone = [
+    fd.score(m, p, SOURCES, targets).tokens for m, p in zip((SMALL, WIDE), params, strict=True)
+  ]
   together = fd.score(fd.Ensemble((SMALL, WIDE)), params, SOURCES, targets).tokens
   real = np.asarray(together) != 0
   mean = np.log((np.exp(np.asarray(alone[0])) + np.exp(np.asarray(alone[1]))) / 2)
@@ -77,12 +90,15 @@ def test_beams_of_an_ensemble_score_as_forced(params):
 
 
 def test_images_are_decoded_together():
-  """A model with itself is the model; with another, the picture is neither's, and the same from drafts."""
+  """A model with itself is the model; with another, the picture is neither's, and the same from
+  drafts."""
   case = made('image')
   both, pictures = fd.Ensemble((case.model, case.model)), case.rows()['inputs']
   alone = case.decode(fd.Greedy(), None)
   assert both.d_model == 2 * case.model.d_model
-  np.testing.assert_array_equal(fd.decode(both, (case.params, case.params), pictures, fd.Greedy()).tokens, alone.tokens)
+  np.testing.assert_array_equal(
+    fd.decode(both, (case.params, case.params), pictures, fd.Greedy()).tokens, alone.tokens
+  )
   mixed = case.params, case.noisy
   together = fd.decode(both, mixed, pictures, fd.Greedy())
   drafted = fd.decode(both, mixed, pictures, fd.Speculative((case.model, case.params), 3))
@@ -93,7 +109,9 @@ def test_images_are_decoded_together():
 
 def test_members_must_agree():
   other = Transformer(dataclasses.replace(CONFIG, vocab_size=14))
-  with pytest.raises(fd.UserError, match='model 2 of the ensemble has vocab_size=14, and the first has 13'):
+  with pytest.raises(
+    fd.UserError, match='model 2 of the ensemble has vocab_size=14, and the first has 13'
+  ):
     fd.Ensemble((SMALL, other))
   with pytest.raises(fd.UserError, match='at least one'):
     fd.Ensemble(())
@@ -106,7 +124,11 @@ class Mute(HashLM):
 
 
 def test_members_must_say_how_wide_their_hidden_states_are():
-  with pytest.raises(fd.UserError, match=r'model 2 of the ensemble, Mute, does not say how wide .* d_model'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'model 2 of the ensemble, Mute, does not say how wide .*'
+    r' d_model',
+  ):
     fd.Ensemble((HashLM(), Mute()))
 
   class Wrong(HashLM):
@@ -120,7 +142,9 @@ def test_members_must_say_how_wide_their_hidden_states_are():
 def test_members_may_have_no_encoder(strategy):
   prompts, key = SOURCES[:, :2], jax.random.key(0)
   alone = fd.decode(HashLM(), {}, prompts, strategy, max_len=6, key=key)
-  together = fd.decode(fd.Ensemble((HashLM(), HashLM())), ({}, {}), prompts, strategy, max_len=6, key=key)
+  together = fd.decode(
+    fd.Ensemble((HashLM(), HashLM())), ({}, {}), prompts, strategy, max_len=6, key=key
+  )
   np.testing.assert_array_equal(alone.tokens, together.tokens)
 
 

@@ -1,4 +1,5 @@
-"""The linear forecast that an image model may be told: by the definition, in plain loops; and over a cache."""
+"""The linear forecast that an image model may be told: by the definition, in plain loops; and over
+a cache."""
 
 import functools
 
@@ -54,10 +55,16 @@ def forecast_by_definition(image, picture, place, weights):
   for down, along in near(ratio):
     at = row + down, column + along
     is_inside = at[0] >= 0 and 0 <= at[1] < SIZE
-    differences += [image[at][other] - covering[other] if is_inside else 0 for other in range(CHANNELS)]
-  differences += [image[row, column][other] - covering[other] if other < channel else 0 for other in (0, 1)]
+    differences += [
+      image[at][other] - covering[other] if is_inside else 0 for other in range(CHANNELS)
+    ]
+  differences += [
+    image[row, column][other] - covering[other] if other < channel else 0 for other in (0, 1)
+  ]
   for down, along in SMALL:
-    small = picture[min(max(row // ratio + down, 0), SOURCE - 1), min(max(column // ratio + along, 0), SOURCE - 1)]
+    small = picture[
+      min(max(row // ratio + down, 0), SOURCE - 1), min(max(column // ratio + along, 0), SOURCE - 1)
+    ]
     differences += [float(small[other]) - covering[other] for other in range(CHANNELS)]
   phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
   return min(max(covering[channel] + weights[phase] @ np.array(differences), 0), 255)
@@ -65,7 +72,10 @@ def forecast_by_definition(image, picture, place, weights):
 
 def test_the_forecast_is_a_weighted_sum_of_the_differences_around():
   module = Forecast(SIZE, SOURCE, 8, 'float32')
-  around, small = around_all(SURROUNDINGS, jnp.asarray(TOKENS)), jnp.asarray(PICTURES, jnp.int32).reshape(ROWS, -1)
+  around, small = (
+    around_all(SURROUNDINGS, jnp.asarray(TOKENS)),
+    jnp.asarray(PICTURES, jnp.int32).reshape(ROWS, -1),
+  )
   places = jnp.arange(PLACES, dtype=jnp.int32)[None]
   params = module.init(jax.random.key(0), around, places, small)['params']
   forecast, _ = module.apply({'params': {**params, 'weights': WEIGHTS}}, around, places, small)
@@ -84,7 +94,9 @@ def test_it_reads_nothing_that_is_not_written_yet():
 
 def test_all_that_a_small_pixel_covers_is_near():
   """The last of 4 x 4 has the other 15 around it."""
-  assert {(down, along) for down in range(-3, 1) for along in range(-3, 1)} - {(0, 0)} <= set(near(4))
+  assert {(down, along) for down in range(-3, 1) for along in range(-3, 1)} - {(0, 0)} <= set(
+    near(4)
+  )
   assert near(2) == near(3)  # two pixels away, at least
   assert all(place < (0, 0) for place in near(4))
 
@@ -107,7 +119,9 @@ def params():
 @functools.cache
 def expected():
   """Hidden states of the images, all places at once."""
-  return np.asarray(jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(TOKENS)}))
+  return np.asarray(
+    jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(TOKENS)})
+  )
 
 
 def test_it_changes_what_is_predicted():
@@ -133,30 +147,42 @@ def test_over_a_cache_it_is_what_it_is_in_training():
 
 
 def test_a_node_of_a_tree_sees_its_own_ancestors():
-  """Two children of one node, each with a child, behind 20 tokens: both paths as if they stood alone."""
+  """Two children of one node, each with a child, behind 20 tokens: both paths as if they stood
+  alone."""
   begun, paths = 20, ((1, 3), (2, 4))
   nodes = Nodes(
     parents=np.array([-1, 0, 0, 1, 2], np.int32),
     depths=np.array([0, 1, 1, 2, 2], np.int32),
-    mask=np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 1]], bool),
+    mask=np.array(
+      [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 1]], bool
+    ),
   )
   shifted = np.pad(TOKENS, ((0, 0), (1, 0)))
   cache = MODEL.init_cache(params(), MODEL.encode(params(), SOURCES), ROWS, Capacity(PLACES, begun))
   cache = MODEL.apply(params(), jnp.asarray(shifted[:, :begun]), causal(begun), cache)[2]
   cache = cache.commit(None, jnp.full(ROWS, begun, jnp.int32))
-  tokens = np.concatenate([shifted[:, begun : begun + 1], RNG.integers(0, 256, (ROWS, 4))], axis=1).astype(np.int32)
+  tokens = np.concatenate(
+    [shifted[:, begun : begun + 1], RNG.integers(0, 256, (ROWS, 4))], axis=1
+  ).astype(np.int32)
   hidden = MODEL.apply(params(), jnp.asarray(tokens), nodes, cache)[0]
   for path in paths:
-    text = np.concatenate([shifted[:, 1 : begun + 1], tokens[:, path], np.zeros((ROWS, 1), np.int32)], axis=1)
+    text = np.concatenate(
+      [shifted[:, 1 : begun + 1], tokens[:, path], np.zeros((ROWS, 1), np.int32)], axis=1
+    )
     alone = jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(text)})
-    np.testing.assert_allclose(hidden[:, (0, *path)], alone[:, begun : begun + 3], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+      hidden[:, (0, *path)], alone[:, begun : begun + 3], rtol=1e-9, atol=1e-9
+    )
 
 
 def test_programs_of_one_and_of_several_images_agree():
-  """XLA's CPU backend once mixed up the rows of a batch here, where weights were looked up by phase."""
+  """XLA's CPU backend once mixed up the rows of a batch here, where weights were looked up by
+  phase."""
   together = jax.jit(MODEL.hidden)(params(), {'source': SOURCES, 'target': jnp.asarray(TOKENS)})
   for row in range(ROWS):
-    alone = MODEL.hidden(params(), {'source': SOURCES[row : row + 1], 'target': jnp.asarray(TOKENS[row : row + 1])})
+    alone = MODEL.hidden(
+      params(), {'source': SOURCES[row : row + 1], 'target': jnp.asarray(TOKENS[row : row + 1])}
+    )
     np.testing.assert_allclose(together[row], alone[0], rtol=1e-9, atol=1e-9)
 
 

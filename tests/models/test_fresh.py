@@ -15,7 +15,8 @@ TABLE = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 class Network(nn.Module):
-  """Parameters of all kinds: drawn and scaled, drawn and given another shape, zeros, and a constant."""
+  """Parameters of all kinds: drawn and scaled, drawn and given another shape, zeros, and a
+  constant."""
 
   @nn.compact
   def __call__(self, x):
@@ -32,7 +33,9 @@ class Model:
 
   @unrun
   def init(self, key):
-    return Network().init(key, jax.pure_callback(self._told, jax.ShapeDtypeStruct((1, 4), np.float32)))['params']
+    return Network().init(
+      key, jax.pure_callback(self._told, jax.ShapeDtypeStruct((1, 4), np.float32))
+    )['params']
 
   def _told(self):
     self.ran.append('ran')
@@ -49,12 +52,20 @@ def test_the_parameters_are_those_of_the_network_that_ran_bit_for_bit_and_it_doe
   assert (silent.ran, running.ran) == ([], ['ran'])
   assert [name for name, _ in leaves(made)] == [name for name, _ in leaves(ran)]
   for (name, a), (_, b) in zip(leaves(made), leaves(ran), strict=True):
-    assert isinstance(a, jax.Array) and a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes(), name
+    assert (
+      isinstance(a, jax.Array)
+      and a.dtype == b.dtype
+      and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    ), name
 
 
 def test_shapes_alone_and_compiled_parameters_can_be_had():
   made = Model().init(KEY)
   shapes = jax.eval_shape(Model().init, KEY)
   compiled = jax.jit(Model().init)(KEY)
-  assert jax.tree.map(jnp.shape, made) == jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, compiled)
+  assert (
+    jax.tree.map(jnp.shape, made)
+    == jax.tree.map(jnp.shape, shapes)
+    == jax.tree.map(jnp.shape, compiled)
+  )
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), made, compiled)

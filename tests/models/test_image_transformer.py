@@ -1,4 +1,5 @@
-"""The Image Transformer: blocked form, ring and full attention agree; images decode exactly, by every strategy."""
+"""The Image Transformer: blocked form, ring and full attention agree; images decode exactly, by
+every strategy."""
 
 import dataclasses
 import functools
@@ -18,7 +19,12 @@ from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
 from fastdec.models.attention import attend, attend_locally
 from fastdec.models.image_start import NEIGHBOURS, ordered_intensities
-from fastdec.models.image_transformer import PHASES, ImageTransformer, ImageTransformerConfig, Network
+from fastdec.models.image_transformer import (
+  PHASES,
+  ImageTransformer,
+  ImageTransformerConfig,
+  Network,
+)
 
 BLOCK, LENGTH, ROWS = 4, 48, 3
 CONFIG = ImageTransformerConfig(
@@ -82,8 +88,11 @@ def full_attention(q, k, v, block):
 
 
 def test_heads_of_a_grid_start_at_neighbours():
-  """Where nothing but the place tells tokens apart, each head sees its neighbour and nothing else."""
-  config = dataclasses.replace(CONFIG, d_model=128, heads=4, size=16, source_size=8, block_length=48, grid=True)
+  """Where nothing but the place tells tokens apart, each head sees its neighbour and nothing
+  else."""
+  config = dataclasses.replace(
+    CONFIG, d_model=128, heads=4, size=16, source_size=8, block_length=48, grid=True
+  )
   model, place = ImageTransformer(config), 5 * 48 + 24  # inside of the picture
   kernels = jax.jit(model.init)(jax.random.key(0))
   signal = Network(config).apply(
@@ -92,7 +101,9 @@ def test_heads_of_a_grid_start_at_neighbours():
   signal /= jnp.sqrt((signal**2).mean(-1, keepdims=True) * 2)
   for layer, head in itertools.product(range(2), range(4)):
     q, k, _ = kernels[f'decoder_{layer}']['attention']['qkv']['kernel'][:, head]
-    seen = jax.nn.softmax((signal[place] @ q.T) @ (signal[place - 72 : place + 1] @ k.T).T / 32**0.5)
+    seen = jax.nn.softmax(
+      (signal[place] @ q.T) @ (signal[place - 72 : place + 1] @ k.T).T / 32**0.5
+    )
     down, along = NEIGHBOURS[4 * layer + head]
     assert seen[72 + 48 * down + along + 1] > 0.9  # whose input is the token before it
 
@@ -100,7 +111,10 @@ def test_heads_of_a_grid_start_at_neighbours():
 def test_a_grid_decodes_with_a_cache_what_it_learns_without():
   """Greedy decoding's every token is the likeliest by the teacher-forced pass."""
   config = dataclasses.replace(CONFIG, grid=True)
-  model, weights = ImageTransformer(config), noisy(jax.jit(ImageTransformer(config).init)(jax.random.key(0)), 0.2)
+  model, weights = (
+    ImageTransformer(config),
+    noisy(jax.jit(ImageTransformer(config).init)(jax.random.key(0)), 0.2),
+  )
   out = fd.decode(model, weights, SOURCE, fd.Greedy())
   hidden = jax.jit(model.hidden)(weights, {'source': jnp.asarray(SOURCE), 'target': out.tokens})
   np.testing.assert_array_equal(out.tokens, model.unembed(weights, hidden).argmax(-1))
@@ -109,16 +123,20 @@ def test_a_grid_decodes_with_a_cache_what_it_learns_without():
   for strategy in (fd.Blockwise(bound), fd.Blockwise(bound, window=2)):
     np.testing.assert_array_equal(fd.decode(model, weights, SOURCE, strategy).tokens, out.tokens)
   guesses = [
-    fd.decode(model, weights, SOURCE, fd.Blockwise(bound, rule=fd.MinBlock(fd.Exact(), 5), window=window)).tokens
+    fd.decode(
+      model, weights, SOURCE, fd.Blockwise(bound, rule=fd.MinBlock(fd.Exact(), 5), window=window)
+    ).tokens
     for window in (0, 2)
   ]
   assert (guesses[0] != guesses[1]).any()
 
 
 @pytest.mark.parametrize('sizes, words', [
-  ({'d_model': 8, 'heads': 2, 'grid': True}, 'grid=True with d_model=8 is not possible: give 16 or more'),
+  ({'d_model': 8, 'heads': 2, 'grid': True}, 'grid=True with d_model=8 is not possible: give 16 or'
+                                             ' more'),
   ({'d_model': 16, 'heads': 8}, 'd_model=16 with heads=8 is not possible: a head compares'),
-  ({'size': 12, 'grid': True}, 'grid=True with size=12 is not possible: give a multiple of source_size=8'),
+  ({'size': 12, 'grid': True}, 'grid=True with size=12 is not possible: give a multiple of'
+                               ' source_size=8'),
 ])  # fmt: skip
 def test_sizes_without_room_are_refused(sizes, words):
   with pytest.raises(fd.UserError, match=words):
@@ -149,19 +167,26 @@ def start(nodes):
 
 
 def test_a_ring_grows_with_the_width_of_a_call_and_not_with_the_text():
-  size = lambda slots: MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, slots).own.slots
+  size = lambda slots: (
+    MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, slots).own.slots
+  )
   assert size(api.Capacity(4000, nodes=3)) == 2 * BLOCK + 2 == size(api.Capacity(40, nodes=3))
   assert size(api.Capacity(40, nodes=3, back=2)) == 2 * BLOCK + 4
-  assert size(400) == 400 and size(5) == 2 * BLOCK  # a plain number: room for all of it, in calls of any width
+  # a plain number: room for all of it, in calls of any width
+  assert size(400) == 400 and size(5) == 2 * BLOCK
 
 
 apply = jax.jit(lambda tokens, nodes, cache: MODEL.apply(params(), tokens, nodes, cache))
 
 
 @settings(max_examples=15)
-@given(st.sampled_from([1, 3, 6]), st.lists(st.tuples(*[st.integers(0, 6)] * ROWS), min_size=5, max_size=15))
+@given(
+  st.sampled_from([1, 3, 6]),
+  st.lists(st.tuples(*[st.integers(0, 6)] * ROWS), min_size=5, max_size=15),
+)
 def test_the_ring_gives_what_the_whole_sequence_gives(n, counts):
-  """For every alignment of block, width and rollback: rows go on by 0 to n positions a call, the rest is wrong."""
+  """For every alignment of block, width and rollback: rows go on by 0 to n positions a call, the
+  rest is wrong."""
   inputs = np.pad(TARGET, ((0, 0), (1, n)))[:, : LENGTH + n]
   cache, done = start(n), np.zeros(ROWS, int)
   assert cache.own.slots == 2 * BLOCK + n - 1
@@ -179,14 +204,17 @@ def test_the_ring_gives_what_the_whole_sequence_gives(n, counts):
 
 @pytest.mark.parametrize('first', range(2 * BLOCK))
 def test_a_path_of_a_tree_sees_what_a_chain_would(first):
-  """Nodes below one another across the edge of a block, from every alignment; then the path is kept."""
+  """Nodes below one another across the edge of a block, from every alignment; then the path is
+  kept."""
   topology = Topology.from_choices(TREE)
   inputs = jnp.asarray(np.pad(TARGET, ((0, 0), (1, 0))))
   cache = start(topology.n)
   for i in range(first):
     _, _, cache = apply(inputs[:, i : i + 1], api.causal(1), cache)
     cache = cache.commit(None, jnp.ones(ROWS, jnp.int32))
-  path = np.array([0, *(i for i, c in enumerate(sorted(TREE, key=lambda c: (len(c), c)), 1) if set(c) == {0})])
+  path = np.array(
+    [0, *(i for i, c in enumerate(sorted(TREE, key=lambda c: (len(c), c)), 1) if set(c) == {0})]
+  )
   tokens = np.full((ROWS, topology.n), 9)
   tokens[:, path] = inputs[:, first : first + len(path)]
   hidden, _, cache = apply(jnp.asarray(tokens), topology.nodes, cache)
@@ -202,7 +230,8 @@ def test_no_position_sees_what_comes_later_or_lies_before_the_block_before():
   other[:, 20] += 1
   change = np.abs(hidden_of(tuple(map(tuple, (other % 256).tolist()))) - expected()).max((0, 2)) > 0
   assert not change[:21].any() and change[21]  # token 20 enters at position 21, in block 5
-  two_layers = 2 * 2 * BLOCK + 21 // BLOCK * BLOCK  # each layer reaches to the end of the next block
+  # each layer reaches to the end of the next block
+  two_layers = 2 * 2 * BLOCK + 21 // BLOCK * BLOCK
   assert not change[two_layers:].any() and change[21:28].all()
 
 
@@ -211,7 +240,9 @@ def greedy():
   """By the definition: the whole model again for every token."""
   tokens = np.zeros((ROWS, LENGTH), np.int32)
   source = jnp.asarray(SOURCE)
-  logits = jax.jit(lambda t: MODEL.unembed(params(), MODEL.hidden(params(), {'source': source, 'target': t})))
+  logits = jax.jit(
+    lambda t: MODEL.unembed(params(), MODEL.hidden(params(), {'source': source, 'target': t}))
+  )
   for i in range(LENGTH):
     tokens[:, i] = np.asarray(logits(tokens))[:, i].argmax(-1)
   return tokens
@@ -246,11 +277,13 @@ def test_exact_strategies_write_the_greedy_image(name):
   np.testing.assert_array_equal(out.tokens, greedy())
   assert (np.asarray(out.lengths) == LENGTH).all()
   if name in ('speculative, gamma 5', 'lookup'):
-    assert 1.2 < out.mean_block_size < 4  # drafts are accepted and refused, in blocks of local attention and across
+    # drafts are accepted and refused, in blocks of local attention and across
+    assert 1.2 < out.mean_block_size < 4
 
 
 def test_beams_of_an_image_score_as_forced():
-  """The ring is reordered among the beams of a source. The best of three is likelier than the greedy image."""
+  """The ring is reordered among the beams of a source. The best of three is likelier than the
+  greedy image."""
   out = fd.decode(MODEL, params(), SOURCE, fd.Beam(3, length_penalty=0.0, n_best=3))
   for rank in range(3):
     forced = fd.score(MODEL, params(), SOURCE, out.nbest_tokens[:, rank])
@@ -260,7 +293,9 @@ def test_beams_of_an_image_score_as_forced():
 
 
 def test_a_forced_beginning_is_gone_on_with():
-  out = fd.decode(MODEL, params(), SOURCE, fd.Blockwise(heads()), prefix=greedy()[:, :17], max_len=LENGTH - 17)
+  out = fd.decode(
+    MODEL, params(), SOURCE, fd.Blockwise(heads()), prefix=greedy()[:, :17], max_len=LENGTH - 17
+  )
   np.testing.assert_array_equal(out.tokens, greedy()[:, 17:])
 
 
@@ -268,11 +303,14 @@ def test_a_forced_beginning_is_gone_on_with():
 def test_distance_keeps_drafts_within_tau_of_the_argmax_of_what_was_kept_before(tau):
   out = fd.decode(MODEL, params(), SOURCE, fd.Blockwise(heads(), rule=fd.Distance(tau)))
   tokens = np.asarray(out.tokens)
-  best = np.asarray(MODEL.unembed(params(), hidden_of(tuple(map(tuple, tokens.tolist()))))).argmax(-1)
+  best = np.asarray(MODEL.unembed(params(), hidden_of(tuple(map(tuple, tokens.tolist()))))).argmax(
+    -1
+  )
   apart = np.abs(tokens - best)
   assert apart.max() <= tau
   for row in range(ROWS):
-    ends = np.cumsum(np.asarray(out.block_sizes)[row, : out.calls[row] - 1])  # the last call may be cut at a draft
+    # the last call may be cut at a draft
+    ends = np.cumsum(np.asarray(out.block_sizes)[row, : out.calls[row] - 1])
     assert (apart[row, ends] == 0).all()  # the last token of a call is the model's own
   if tau == 255:
     assert (np.asarray(out.block_sizes)[:, 0] == 5).all()  # everything passes
@@ -296,20 +334,39 @@ def test_more_tokens_than_an_image_has_are_refused():
 
 
 def test_attention_without_a_mask_is_attention():
-  q, kv = jnp.ones((1, 2, 2, 3)), LayerKV(jnp.ones((1, 2, 5, 3)), jnp.arange(30.0).reshape(1, 2, 5, 3))
+  q, kv = (
+    jnp.ones((1, 2, 2, 3)),
+    LayerKV(jnp.ones((1, 2, 5, 3)), jnp.arange(30.0).reshape(1, 2, 5, 3)),
+  )
   np.testing.assert_allclose(attend(q, kv, jnp.ones((1, 1, 5), bool))[0, 0], kv.v.mean(2)[0])
 
 
 @pytest.mark.parametrize('bias', [False, True])
 def test_a_fresh_model_sees_its_source(bias):
-  """Before any training, the intensity of a pixel's own place is likelier for it than those of the other places are."""
-  sizes = dict(d_model=128, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4, dropout=0.0)
-  model = ImageTransformer(ImageTransformerConfig(**sizes, block_length=BLOCK, attention_bias=bias, norm='pre'))
+  """Before any training, the intensity of a pixel's own place is likelier for it than those of the
+  other places are."""
+  sizes = dict(
+    d_model=128,
+    d_ff=16,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    source_size=2,
+    size=4,
+    dropout=0.0,
+  )
+  model = ImageTransformer(
+    ImageTransformerConfig(**sizes, block_length=BLOCK, attention_bias=bias, norm='pre')
+  )
   fresh = jax.jit(model.init)(jax.random.key(0))
   source = np.random.default_rng(0).integers(0, 256, (100, 2, 2, 1), np.uint8).repeat(3, axis=-1)
   batch = {'source': jnp.asarray(source), 'target': jnp.full((100, LENGTH), 125)}
-  logits = np.asarray(model.unembed(fresh, model.hidden(fresh, batch))).reshape(100, 2, 2, 2, 2, 3, 256)
+  logits = np.asarray(model.unembed(fresh, model.hidden(fresh, batch))).reshape(
+    100, 2, 2, 2, 2, 3, 256
+  )
   seen = (logits - logits.mean(0)).mean((2, 4, 5)).reshape(100, 4, 256)  # by place in the source
-  of_intensity = np.take_along_axis(seen[:, :, None], source[..., 0].reshape(100, 1, 4, 1).astype(int), -1)
+  of_intensity = np.take_along_axis(
+    seen[:, :, None], source[..., 0].reshape(100, 1, 4, 1).astype(int), -1
+  )
   looked = of_intensity[..., 0].mean(0)  # [place of the pixel, place of the intensity]
   assert (looked.diagonal() > 1.2 * looked.mean(1)).all()

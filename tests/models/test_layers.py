@@ -16,7 +16,9 @@ from fastdec.quantized import quantized
 @pytest.mark.parametrize('axes', [(6,), (2, 3), (3, 2, 4)])
 @pytest.mark.parametrize('rows', [1, 5, FEW, FEW + 1])
 def test_a_product_contracts_the_last_axes(rows, axes):
-  x, kernel = (jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes)))
+  x, kernel = (
+    jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes))
+  )
   expected = np.einsum('rd,fd->rf', x, kernel.reshape(-1, 8)).reshape(rows, *axes)
   np.testing.assert_allclose(project(x, kernel), expected, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(project(x[:, None], kernel), expected[:, None], rtol=1e-5, atol=1e-5)
@@ -34,7 +36,9 @@ def test_a_kernel_of_several_axes_is_read_as_it_lies_where_rows_are_few(rows):
 @pytest.mark.parametrize('axes', [(6,), (2, 3), (3, 2, 4)])
 @pytest.mark.parametrize('rows', [1, 5, FEW, FEW + 1])
 def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(rows, axes):
-  x, kernel = (jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes)))
+  x, kernel = (
+    jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes))
+  )
   left, right = quantized(x), quantized(kernel)
   whole = np.asarray(left.values, np.int64) @ np.asarray(right.values, np.int64).reshape(-1, 8).T
   expected = whole * np.float64(left.scale)[:, None] * np.float64(right.scale).reshape(1, -1)
@@ -48,7 +52,10 @@ def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(row
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
   """Those of any magnitude beside them, which have scales of their own."""
-  x = jax.random.normal(jax.random.key(0), (FEW + 1, 32), dtype) * jnp.logspace(-3, 3, FEW + 1, dtype=dtype)[:, None]
+  x = (
+    jax.random.normal(jax.random.key(0), (FEW + 1, 32), dtype)
+    * jnp.logspace(-3, 3, FEW + 1, dtype=dtype)[:, None]
+  )
   kernel = quantized(jax.random.normal(jax.random.key(1), (*axes, 32)))
   product = jax.jit(project)
   alone = np.concatenate([product(x[i : i + 1], kernel) for i in range(len(x))])
@@ -63,7 +70,9 @@ def test_a_kernel_in_int8_is_read_as_it_lies_where_rows_are_few(rows):
     kernel = quantized(jnp.ones((*axes, 32)))
     program = jax.jit(project).lower(jnp.ones((rows, 32)), kernel).compile().as_text()
     made = re.findall(r'= s8\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
-    assert made and kernel.values.size not in [math.prod(map(int, shape.split(','))) for shape in made]
+    assert made and kernel.values.size not in [
+      math.prod(map(int, shape.split(','))) for shape in made
+    ]
 
 
 def test_the_largest_of_a_product_in_int8_with_a_bias_is_found():
@@ -72,7 +81,9 @@ def test_the_largest_of_a_product_in_int8_with_a_bias_is_found():
   x, bias = jax.random.normal(keys[0], (48, 8)), 0.1 * jax.random.normal(keys[1], (256,))
   kernel = quantized(jax.random.normal(keys[2], (256, 8)))
   found = jax.jit(lambda x: argmax(project(x, kernel) + bias[None]))(x)
-  np.testing.assert_array_equal(found, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1))
+  np.testing.assert_array_equal(
+    found, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1)
+  )
 
 
 def test_the_product_of_rows_that_are_zero_or_no_numbers():

@@ -25,15 +25,20 @@ def small():
   with jax.enable_x64(True):
     model = LM(SMALL)
     keys = iter(jax.random.split(jax.random.key(1), 100))
-    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), model.init(jax.random.key(0)))
+    params = jax.tree.map(
+      lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), model.init(jax.random.key(0))
+    )
     yield model, params
 
 
 def test_packed_training_computes_what_decoding_does(small):
-  """Two texts in a row, each predicted from bos, against each alone, token by token over the cache."""
+  """Two texts in a row, each predicted from bos, against each alone, token by token over the
+  cache."""
   model, params = small
   texts = [[3, 4, 5, 6, 7], [8, 9, 10, 11]]
-  place = lambda of: jnp.array([[x for i, text in enumerate(texts) for j, x in enumerate(of(i, text))] + [0]])
+  place = lambda of: jnp.array(
+    [[x for i, text in enumerate(texts) for j, x in enumerate(of(i, text))] + [0]]
+  )
   batch = {
     'target': place(lambda i, text: text),
     'target_segment': place(lambda i, text: [i + 1] * len(text)),
@@ -53,11 +58,17 @@ def test_packed_training_computes_what_decoding_does(small):
 
 def numpy_hidden(c, p, tokens):
   """The model over one text, all positions at once, from the papers' definitions; float64."""
-  norm = lambda x, scale: x / np.sqrt((x**2).mean(-1, keepdims=True) + c.norm_epsilon) * np.asarray(scale['scale'])
-  apply = lambda w, x: np.einsum('...d,td->...t', x, flat(w['kernel'])) + np.asarray(w['bias']).reshape(-1)
+  norm = lambda x, scale: (
+    x / np.sqrt((x**2).mean(-1, keepdims=True) + c.norm_epsilon) * np.asarray(scale['scale'])
+  )
+  apply = lambda w, x: (
+    np.einsum('...d,td->...t', x, flat(w['kernel'])) + np.asarray(w['bias']).reshape(-1)
+  )
   flat = lambda w: np.asarray(w).reshape(-1, w.shape[-1])
   t, width = len(tokens), c.width
-  turn = np.exp(1j * np.arange(t)[:, None] * c.rope_theta ** (-np.arange(0, width, 2) / width))[:, None]
+  turn = np.exp(1j * np.arange(t)[:, None] * c.rope_theta ** (-np.arange(0, width, 2) / width))[
+    :, None
+  ]
 
   def rotated(x):
     z = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn
@@ -85,11 +96,15 @@ def numpy_hidden(c, p, tokens):
 def test_it_is_its_definition(small):
   model, params = small
   tokens = np.array([1, 5, 9, 13, 2, 6, 10, 14])
-  apply = jax.jit(lambda tokens: model.apply(params, tokens, causal(8), model.init_cache(params, None, 1, 8)))
+  apply = jax.jit(
+    lambda tokens: model.apply(params, tokens, causal(8), model.init_cache(params, None, 1, 8))
+  )
   hidden, _, _ = apply(jnp.asarray(tokens)[None])
   expected = numpy_hidden(model.config, params, tokens)
   np.testing.assert_allclose(hidden[0], expected, rtol=1e-5, atol=1e-5)  # positions turn in float32
-  np.testing.assert_allclose(model.unembed(params, hidden)[0], expected @ params['output'].T, rtol=1e-5, atol=1e-4)
+  np.testing.assert_allclose(
+    model.unembed(params, hidden)[0], expected @ params['output'].T, rtol=1e-5, atol=1e-4
+  )
 
 
 def test_window_of_a_tree_is_by_position():
@@ -136,7 +151,9 @@ def test_it_trains_without_a_source():
   batch = {'target': 3 * ones, 'target_segment': ones, 'target_position': jnp.arange(4)[None]}
   params = model.init(jax.random.key(0))
   assert 'output' not in params
-  grads = jax.jit(jax.grad(lambda p: model_loss(model, p, batch, 0.1, jax.random.key(1))[0]))(params)
+  grads = jax.jit(jax.grad(lambda p: model_loss(model, p, batch, 0.1, jax.random.key(1))[0]))(
+    params
+  )
   assert all((np.asarray(x) != 0).any() for x in jax.tree.leaves(grads))
 
 

@@ -1,4 +1,5 @@
-"""Unigram and bigram models: their laws by hand, their layout, and as the draft of another model."""
+"""Unigram and bigram models: their laws by hand, their layout, and as the draft of another
+model."""
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +29,17 @@ def test_the_unigram_law_is_of_counts_and_knows_every_word():
   model = NGram(4, successors=0)
   params = model.count(SENTENCES, first=PAD)
   assert set(params) == {'unigram'}
-  np.testing.assert_allclose(law_after(model, params, [A, B]), [[1 / 12, 3 / 12, 5 / 12, 3 / 12]] * 2, rtol=1e-6)
+  np.testing.assert_allclose(
+    law_after(model, params, [A, B]), [[1 / 12, 3 / 12, 5 / 12, 3 / 12]] * 2, rtol=1e-6
+  )
 
 
 def test_the_bigram_law_backs_off_as_witten_and_bell():
   model = NGram(4, successors=4)
   unigram = np.array([1, 3, 5, 3]) / 12
   laws = law_after(model, model.count(SENTENCES, first=PAD), [PAD, A, B, END])
-  np.testing.assert_allclose(laws[0], (np.array([0, 0, 2, 0]) + 1 * unigram) / 3, rtol=1e-6)  # A begins both sentences
+  # A begins both sentences
+  np.testing.assert_allclose(laws[0], (np.array([0, 0, 2, 0]) + 1 * unigram) / 3, rtol=1e-6)
   np.testing.assert_allclose(laws[1], (np.array([0, 1, 1, 2]) + 3 * unigram) / 7, rtol=1e-6)
   np.testing.assert_allclose(laws[2], (np.array([0, 1, 1, 0]) + 2 * unigram) / 4, rtol=1e-6)
   np.testing.assert_allclose(laws[3], unigram, rtol=1e-6)  # nothing follows an end
@@ -78,14 +82,18 @@ def test_it_drafts_for_another_model():
   found = fd.decode(target, {}, prompts, fd.Speculative(draft, gamma=3), max_len=24)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert int(found.calls.sum()) < int(plain.calls.sum())
-  sampled = fd.decode(target, {}, prompts, fd.Speculative(draft, temperature=1.0), max_len=8, key=jax.random.key(0))
+  sampled = fd.decode(
+    target, {}, prompts, fd.Speculative(draft, temperature=1.0), max_len=8, key=jax.random.key(0)
+  )
   assert (np.asarray(sampled.lengths) >= 1).all()
 
 
 def test_empty_sentences_count_for_nothing():
   model = NGram(6, successors=3)
   some = model.count([np.array([3, 4]), np.array([3])], first=2)
-  with_empty = model.count([np.array([], int), np.array([3, 4]), np.array([], int), np.array([3])], first=2)
+  with_empty = model.count(
+    [np.array([], int), np.array([3, 4]), np.array([], int), np.array([3])], first=2
+  )
   for name, values in some.items():
     np.testing.assert_array_equal(with_empty[name], values)
 
@@ -101,5 +109,7 @@ def test_what_cannot_be_counted(sentences, first, message):
 
 
 def test_lists_longer_than_the_vocabulary():
-  with pytest.raises(fd.UserError, match='successors=5 is not possible: give 0, for a unigram model, to vocab_size=4'):
+  with pytest.raises(
+    fd.UserError, match='successors=5 is not possible: give 0, for a unigram model, to vocab_size=4'
+  ):
     NGram(4, successors=5)

@@ -1,4 +1,5 @@
-"""T5: its network written again in NumPy, by its definition; cached equals uncached, on chains and trees."""
+"""T5: its network written again in NumPy, by its definition; cached equals uncached, on chains and
+trees."""
 
 import dataclasses
 import functools
@@ -18,19 +19,32 @@ from fastdec.models.t5 import T5, T5Config, bucket
 
 # So few buckets that sentences of six tokens reach the last one.
 SMALL = T5Config(
-  vocab_size=19, d_model=10, d_ff=24, d_kv=4, heads=2, encoder_layers=1, decoder_layers=2, buckets=8, max_distance=5
+  vocab_size=19,
+  d_model=10,
+  d_ff=24,
+  d_kv=4,
+  heads=2,
+  encoder_layers=1,
+  decoder_layers=2,
+  buckets=8,
+  max_distance=5,
 )
 CONFIGS = {
   't5': SMALL,
-  'v1.1': dataclasses.replace(SMALL, is_gated=True, activation='gelu', is_tied=False, scales_logits=False),
+  'v1.1': dataclasses.replace(
+    SMALL, is_gated=True, activation='gelu', is_tied=False, scales_logits=False
+  ),
 }
 
 
 def random_params(model, dtype=np.float32):
-  """Nothing at its neutral value. Embeddings are small and biases large: else a random model repeats one token."""
+  """Nothing at its neutral value. Embeddings are small and biases large: else a random model
+  repeats one token."""
   rng = np.random.default_rng(1)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
-  params = jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.5, size=x.shape) + (x.ndim == 1), dtype), shapes)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(scale=0.5, size=x.shape) + (x.ndim == 1), dtype), shapes
+  )
   return params | {'embedding': params['embedding'] / 5, 'decoder_bias': params['decoder_bias'] * 4}
 
 
@@ -46,12 +60,22 @@ apply = jax.jit(lambda model, *args: model.apply(*args), static_argnums=0)
 
 def a_batch(source, target):
   """A sentence a row."""
-  part = lambda x: {'': x, '_segment': x > 0, '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape)}
+  part = lambda x: {
+    '': x,
+    '_segment': x > 0,
+    '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape),
+  }
   sides = {'source': np.array(source), 'target': np.array(target)}
-  return {f'{side}{name}': jnp.asarray(y, jnp.int32) for side, x in sides.items() for name, y in part(x).items()}
+  return {
+    f'{side}{name}': jnp.asarray(y, jnp.int32)
+    for side, x in sides.items()
+    for name, y in part(x).items()
+  }
 
 
-BATCH = a_batch([[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1]], [[9, 8, 7, 1, 0, 0], [2, 3, 4, 5, 6, 1]])
+BATCH = a_batch(
+  [[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1]], [[9, 8, 7, 1, 0, 0], [2, 3, 4, 5, 6, 1]]
+)
 SHIFTED = jnp.array([[0, 9, 8, 7, 1, 0], [0, 2, 3, 4, 5, 6]], jnp.int32)
 
 
@@ -64,7 +88,8 @@ def an_empty_cache(model, params):
 
 
 def the_bucket(ahead, buckets, max_distance, is_causal):
-  """The definition in integers: (max / exact)^(step / steps) <= distance / exact, taken to the power of `steps`."""
+  """The definition in integers: (max / exact)^(step / steps) <= distance / exact, taken to the
+  power of `steps`."""
   first, distance = 0, max(-ahead, 0)
   if not is_causal:
     buckets //= 2
@@ -105,8 +130,12 @@ def test_a_bias_is_of_the_query_head_where_heads_share_keys():
   mask = jnp.asarray(rng.random((1, 3, 6)) < 0.7)
   out = attend(q, LayerKV(k, v), mask, bias=bias, scale=0.5)
   for head in range(4):
-    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0].astype(jnp.float32)
-    np.testing.assert_allclose(out[0, :, head], weights / weights.sum(-1, keepdims=True) @ v[0, head // 2], atol=1e-5)
+    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0].astype(
+      jnp.float32
+    )
+    np.testing.assert_allclose(
+      out[0, :, head], weights / weights.sum(-1, keepdims=True) @ v[0, head // 2], atol=1e-5
+    )
 
 
 # ---- the network, written again
@@ -125,7 +154,9 @@ def forward(config, params, source, target):
       scores = (x @ q[h].T) @ (memory @ kv[0][h].T).T
       for i, j in np.ndindex(*scores.shape):
         if table is not None:
-          scores[i, j] += table[the_bucket(j - i, config.buckets, config.max_distance, is_causal), h]
+          scores[i, j] += table[
+            the_bucket(j - i, config.buckets, config.max_distance, is_causal), h
+          ]
         if is_causal and j > i:
           scores[i, j] = -np.inf
       weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -178,7 +209,8 @@ def test_cached_equals_uncached_in_steps_of_any_width(made):
 
 
 def test_a_tree_scores_each_path_as_if_it_were_alone(made):
-  """Nodes root, a, b, aa, aaa behind a committed token: paths give what they give as chains; so does what follows."""
+  """Nodes root, a, b, aa, aaa behind a committed token: paths give what they give as chains; so
+  does what follows."""
   model, params = made
   tree = Topology.from_choices([[0], [1], [0, 0], [0, 0, 0]])
   tokens = jnp.array([[9, 8, 7, 6, 5], [2, 3, 4, 5, 6]], jnp.int32)
@@ -194,7 +226,9 @@ def test_a_tree_scores_each_path_as_if_it_were_alone(made):
     picked = jnp.take_along_axis(hidden, path[..., None], axis=1)
     np.testing.assert_allclose(picked, expected, atol=2e-5)
     count = jnp.full(2, path.shape[1])
-    np.testing.assert_allclose(after(cache.commit(path, count)), after(chain.commit(None, count)), atol=2e-5)
+    np.testing.assert_allclose(
+      after(cache.commit(path, count)), after(chain.commit(None, count)), atol=2e-5
+    )
 
 
 def test_packed_sentences_do_not_see_each_other(made):
@@ -205,7 +239,9 @@ def test_packed_sentences_do_not_see_each_other(made):
     'target': [[8, 1, 5, 6, 1]], 'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
   }  # fmt: skip
   packed = {name: jnp.array(x, jnp.int32) for name, x in packed.items()}
-  np.testing.assert_allclose(hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5)
+  np.testing.assert_allclose(
+    hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5
+  )
 
 
 def test_bfloat16_is_near_float32(made):
@@ -238,17 +274,24 @@ def test_fresh_scores_have_the_variance_that_scaled_ones_have():
 
 @pytest.fixture(scope='module')
 def in_float64():
-  """Model, parameters, sources (one of them empty) and what greedy decoding by the definition writes."""
+  """Model, parameters, sources (one of them empty) and what greedy decoding by the definition
+  writes."""
   with jax.enable_x64(True):
     model = T5(dataclasses.replace(SMALL, dtype='float64'))
     params = random_params(model, np.float64)
-    source = np.array([[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1], [0, 0, 0, 0, 0, 0], [12, 1, 0, 0, 0, 0]], np.int32)
-    best = jax.jit(lambda params, batch: model.unembed(params, model.hidden(params, batch)).argmax(-1))
+    source = np.array(
+      [[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1], [0, 0, 0, 0, 0, 0], [12, 1, 0, 0, 0, 0]], np.int32
+    )
+    best = jax.jit(
+      lambda params, batch: model.unembed(params, model.hidden(params, batch)).argmax(-1)
+    )
     tokens = np.zeros((4, 10), np.int32)
     running = (source > 1).any(1)
     tokens[~running, 0] = 1
     for t in range(10):
-      choice = best(params, a_batch(source, tokens) | {'target_segment': jnp.ones((4, 10), jnp.int32)})[:, t]
+      choice = best(
+        params, a_batch(source, tokens) | {'target_segment': jnp.ones((4, 10), jnp.int32)}
+      )[:, t]
       tokens[running, t] = choice[running]
       running &= choice != 1
     yield model, params, source, tokens

@@ -1,4 +1,5 @@
-"""What the numbers of taps mean, and what else drafts read of a target: states of packed batches, and of the source."""
+"""What the numbers of taps mean, and what else drafts read of a target: states of packed batches,
+and of the source."""
 
 import dataclasses
 import functools
@@ -48,7 +49,9 @@ def features_of(model, params, batch, taps=(), key=None):
   return model.features(params, batch, taps, key)
 
 
-hidden_of = jax.jit(lambda model, params, batch, key=None: model.hidden(params, batch, key), static_argnums=0)
+hidden_of = jax.jit(
+  lambda model, params, batch, key=None: model.hidden(params, batch, key), static_argnums=0
+)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -71,7 +74,8 @@ def batch_of(model):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_the_last_tap_lacks_nothing_but_what_ends_the_model(name):
-  """Its final norm, where it has one; a convolution's last projection; nothing where norms come last."""
+  """Its final norm, where it has one; a convolution's last projection; nothing where norms come
+  last."""
   case = made(name)
   model, c = case.model, case.model.config
   features = features_of(model, case.params, batch_of(model), every_tap(model))
@@ -118,7 +122,8 @@ def test_taps_come_in_the_order_asked_for_and_leave_the_hidden_states_as_they_ar
 
 @pytest.mark.parametrize('name', TRANSLATORS)
 def test_the_source_of_packed_pairs_is_that_of_each_alone(name):
-  """What a draft's cross-attention is trained on is what it reads in decoding; taps of packed pairs likewise."""
+  """What a draft's cross-attention is trained on is what it reads in decoding; taps of packed pairs
+  likewise."""
   case = made(name)
   packed = features_of(case.model, case.params, a_batch(PACKED), every_tap(case.model))
   for source, at_source, target, at_target in ALONE.values():
@@ -156,21 +161,29 @@ def test_a_model_without_an_encoder_has_no_source():
 
 
 def test_a_convolution_s_source_tells_tokens_apart_that_stand_in_one_place():
-  """It holds the embedding of the token itself, as a Transformer's states do: here times the root of a half."""
+  """It holds the embedding of the token itself, as a Transformer's states do: here times the root
+  of a half."""
   case = made('fconv')
   params = jax.tree.map(jnp.zeros_like, case.params) | {'embedding': case.params['embedding']}
   found = read_source(case.model, params, jnp.array([[3, 4]], jnp.int32))
-  np.testing.assert_allclose(found.hidden[0], 0.5**0.5 * params['embedding'][jnp.array([3, 4])], rtol=1e-9)
+  np.testing.assert_allclose(
+    found.hidden[0], 0.5**0.5 * params['embedding'][jnp.array([3, 4])], rtol=1e-9
+  )
 
 
 def test_features_have_dropout_where_they_are_given_a_key():
-  """A target may be trained together with its draft, which then reads what the target's own loss has seen."""
+  """A target may be trained together with its draft, which then reads what the target's own loss
+  has seen."""
   case, key = made('transformer'), jax.random.key(0)
   model = type(case.model)(dataclasses.replace(case.model.config, dropout=0.5))
   features = features_of(model, case.params, a_batch(PACKED), (1,), key)
-  np.testing.assert_array_equal(features.hidden, hidden_of(model, case.params, a_batch(PACKED), key))
+  np.testing.assert_array_equal(
+    features.hidden, hidden_of(model, case.params, a_batch(PACKED), key)
+  )
   quiet = features_of(model, case.params, a_batch(PACKED), (1,))
-  assert not np.allclose(features.hidden, quiet.hidden) and not np.allclose(features.taps[0], quiet.taps[0])
+  assert not np.allclose(features.hidden, quiet.hidden) and not np.allclose(
+    features.taps[0], quiet.taps[0]
+  )
 
 
 def test_a_learned_p1_passes_on_what_its_trunk_gives():
@@ -184,11 +197,14 @@ def test_a_learned_p1_passes_on_what_its_trunk_gives():
     taps = model.apply(params, source, causal(3), cache, taps=(1, 0))[1]
     return model.features(params, a_batch(PACKED), (1, 0)), source_of(model)(memory).hidden, taps
 
-  outer = all_of(Transformed(case.model, heads), {'model': case.params, 'heads': heads.init(jax.random.key(0))})
+  outer = all_of(
+    Transformed(case.model, heads), {'model': case.params, 'heads': heads.init(jax.random.key(0))}
+  )
   jax.tree.map(np.testing.assert_array_equal, outer, all_of(case.model, case.params))
 
 
-# Layers in the numbers of each family, and how these differ from ours: (family, its numbers, what is added).
+# Layers in the numbers of each family, and how these differ from ours: (family, its numbers, what
+# is added).
 FAMILIES = {
   'eagle3': ((2, 4, 5), 0),  # states that enter a layer, of a target of eight
   'eagle3_speculators': ((1, 2, 3), 0),
@@ -207,12 +223,15 @@ def references(shared, family):
   if not folder.is_dir():
     pytest.skip(f'no reference data at {folder}')
   arrays = np.load(folder / 'cases.npz')
-  cases = [{k.removeprefix(p): arrays[k] for k in arrays.files if k.startswith(p)} for p in ('p17_', 'p9_')]
+  cases = [
+    {k.removeprefix(p): arrays[k] for k in arrays.files if k.startswith(p)} for p in ('p17_', 'p9_')
+  ]
   return *fd.load(folder / 'target'), cases
 
 
 def states_of_both(model, params, cases, taps):
-  """Hidden states and taps of both prompts, in one ragged batch, and of the three tokens after, in a second call."""
+  """Hidden states and taps of both prompts, in one ragged batch, and of the three tokens after, in
+  a second call."""
   length = jnp.array([17, 9], jnp.int32)
   prompts = np.stack([np.pad(case['prompt'], (0, 17 - len(case['prompt']))) for case in cases])
   more = np.stack([case['target_greedy'][:3] for case in cases])
@@ -234,7 +253,9 @@ def test_taps_are_what_published_drafts_are_fed(family, shared):
   model, params, cases = references(shared, family)
   (_, first), (_, second) = states_of_both(model, params, cases, tuple(k + added for k in theirs))
   for row, case in enumerate(cases):
-    fed, after = (np.concatenate([np.asarray(x)[row] for x in states], axis=-1) for states in (first, second))
+    fed, after = (
+      np.concatenate([np.asarray(x)[row] for x in states], axis=-1) for states in (first, second)
+    )
     np.testing.assert_allclose(fed[: len(case['prompt'])], case['target_features'], atol=5e-4)
     np.testing.assert_allclose(after, case['round2_features'], atol=5e-4)
 
@@ -243,7 +264,9 @@ def test_the_hidden_state_is_what_eagle_1_is_fed(shared):
   model, params, cases = references(shared, 'eagle1')
   (first, _), (second, _) = states_of_both(model, params, cases, ())
   for row, case in enumerate(cases):
-    np.testing.assert_allclose(first[row, : len(case['prompt'])], case['target_features'], atol=5e-4)
+    np.testing.assert_allclose(
+      first[row, : len(case['prompt'])], case['target_features'], atol=5e-4
+    )
     np.testing.assert_allclose(second[row], case['round2_features'], atol=5e-4)
 
 
@@ -256,5 +279,7 @@ def test_features_of_a_text_are_those_of_its_prefill(shared):
     'target': [[*prompt[1:].tolist(), 0]], 'target_segment': [[1] * 17], 'target_position': [list(range(17))]
   }  # fmt: skip
   features = features_of(begins, params, a_batch(batch), (2, 4, 5))
-  np.testing.assert_allclose(jnp.concatenate(features.taps, axis=-1)[0], cases[0]['target_features'], atol=5e-4)
+  np.testing.assert_allclose(
+    jnp.concatenate(features.taps, axis=-1)[0], cases[0]['target_features'], atol=5e-4
+  )
   np.testing.assert_allclose(features.hidden[0], cases[0]['target_last_hidden'], atol=5e-4)

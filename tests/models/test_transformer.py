@@ -1,4 +1,5 @@
-"""Transformer and FConv: cached equals uncached, nothing sees the future; a user's own model joins by the protocol."""
+"""Transformer and FConv: cached equals uncached, nothing sees the future; a user's own model joins
+by the protocol."""
 
 import collections
 import dataclasses
@@ -18,12 +19,15 @@ from fastdec.models import api, attention
 from fastdec.models.fconv import ARCHITECTURES, FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-SMALL = TransformerConfig(vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)
+SMALL = TransformerConfig(
+  vocab_size=19, d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2
+)
 POST = dataclasses.replace(
   SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32,
   source_vocab_size=12, is_tied=False,
 )  # fmt: skip
-CONVOLUTIONS = FConvConfig(  # kernels of odd and even width, and of 1; channels that change and stay
+# kernels of odd and even width, and of 1; channels that change and stay
+CONVOLUTIONS = FConvConfig(
   vocab_size=19,
   d_embed=12,
   d_out=16,
@@ -89,7 +93,8 @@ def test_cached_equals_uncached_in_steps_of_any_width(made):
 
 
 def test_a_tree_scores_each_path_as_if_it_were_alone(made):
-  """Nodes root, a, b, aa: the path root, b gives what those tokens give alone; so does what follows a commit."""
+  """Nodes root, a, b, aa: the path root, b gives what those tokens give alone; so does what follows
+  a commit."""
   model, params = made
   tree = Topology.from_choices([[0], [1], [0, 0]])
   tokens = jnp.array([[0, 9, 8, 7], [0, 2, 3, 4]], jnp.int32)
@@ -105,10 +110,13 @@ def test_a_tree_scores_each_path_as_if_it_were_alone(made):
 
 
 def test_causality_by_gradient(made):
-  """Position 2 depends on targets 0 and 1 (its inputs) and on the whole source; on nothing later."""
+  """Position 2 depends on targets 0 and 1 (its inputs) and on the whole source; on nothing
+  later."""
   model, params = made
   tables = {name: params[name] for name in ('embedding', 'source_embedding') if name in params}
-  gradients = jax.jit(jax.grad(lambda tables: model.hidden({**params, **tables}, BATCH)[1, 2].sum()))(tables)
+  gradients = jax.jit(
+    jax.grad(lambda tables: model.hidden({**params, **tables}, BATCH)[1, 2].sum())
+  )(tables)
   moved = {name: np.abs(gradient).sum(1) > 0 for name, gradient in gradients.items()}
   row = {'source': [7, 8, 9, 10, 11, 1], 'seen targets': [0, 2, 3], 'later targets': [4, 5]}
   assert moved.get('source_embedding', moved['embedding'])[row['source']].all()
@@ -127,8 +135,12 @@ def test_packed_sentences_do_not_see_each_other(made):
     'target_segment': [[2, 2, 1, 1, 1]],
     'target_position': [[0, 1, 0, 1, 2]],
   }
-  packed = jax.tree.map(lambda x: jnp.array(x, jnp.int32), packed, is_leaf=lambda x: isinstance(x, list))
-  np.testing.assert_allclose(hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5)
+  packed = jax.tree.map(
+    lambda x: jnp.array(x, jnp.int32), packed, is_leaf=lambda x: isinstance(x, list)
+  )
+  np.testing.assert_allclose(
+    hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5
+  )
 
 
 def test_padding_of_the_source_changes_nothing(made):
@@ -145,13 +157,18 @@ def test_bfloat16_is_near_float32(made):
   wide, narrow = (m.unembed(params, hidden_of(m, params, BATCH)) for m in (model, half))
   assert narrow.dtype == jnp.float32
   np.testing.assert_allclose(narrow, wide, atol=0.25)
-  tokens = fd.decode(half, params, BATCH['source'][:1], fd.Greedy(), max_len=4).tokens  # the one-row products
+  # the one-row products
+  tokens = fd.decode(half, params, BATCH['source'][:1], fd.Greedy(), max_len=4).tokens
   assert tokens.shape == (1, 4)
 
 
 @pytest.mark.parametrize(
   'change, message',
-  [({'norm': 'middle'}, 'one of pre, post'), ({'heads': 5}, 'not divisible'), ({'positions': 'no'}, 'sinusoidal')],
+  [
+    ({'norm': 'middle'}, 'one of pre, post'),
+    ({'heads': 5}, 'not divisible'),
+    ({'positions': 'no'}, 'sinusoidal'),
+  ],
 )
 def test_bad_sizes_are_refused(change, message):
   with pytest.raises(fd.UserError, match=message):
@@ -161,7 +178,11 @@ def test_bad_sizes_are_refused(change, message):
 @pytest.mark.parametrize(
   'change, message',
   [
-    ({'decoder_layers': ((8, 3), (8, 0))}, r'decoder_layers\[1\]=\(8, 0\) is not possible: give \(channels'),
+    (
+      {'decoder_layers': ((8, 3), (8, 0))},
+      r'decoder_layers\[1\]=\(8, 0\) is not possible: give'
+      r' \(channels',
+    ),
     ({'encoder_layers': ((0, 3),)}, r'encoder_layers\[0\]=\(0, 3\) is not possible'),
     ({'encoder_layers': ((8, 3, 1),)}, r'give \(channels, kernel width\), both 1 or more'),
     ({'encoder_layers': ()}, 'give one pair'),
@@ -182,15 +203,22 @@ def test_bad_convolutions_are_refused(change, message):
   [
     ('fconv', {(1024, 1536): 20}),
     ('fconv_iwslt_de_en', {(512, 768): 3}),
-    ('fconv_wmt_en_de', {(1024, 1536): 9, (2048, 1536): 1, (2048, 3072): 3, (4096, 1024): 1, (4096, 2048): 1}),
+    (
+      'fconv_wmt_en_de',
+      {(1024, 1536): 9, (2048, 1536): 1, (2048, 3072): 3, (4096, 1024): 1, (4096, 2048): 1},
+    ),
   ],
 )
 def test_the_published_architectures(name, kernels):
   model = FConv(FConvConfig(vocab_size=7, **ARCHITECTURES[name]))
   params = jax.eval_shape(model.init, jax.random.key(0))
-  convs = [params[f'decoder_{i}']['conv']['kernel'].shape for i in range(len(model.config.decoder_layers))]
+  convs = [
+    params[f'decoder_{i}']['conv']['kernel'].shape for i in range(len(model.config.decoder_layers))
+  ]
   assert collections.Counter((2 * channels, frame) for _, channels, frame in convs) == kernels
-  assert params['decoder_leave']['kernel'].shape[0] == params['output'].shape[1] == model.config.d_out
+  assert (
+    params['decoder_leave']['kernel'].shape[0] == params['output'].shape[1] == model.config.d_out
+  )
 
 
 def test_the_config_of_wmt14_is_the_published_one():
@@ -207,12 +235,20 @@ def test_a_source_longer_than_the_learned_positions_is_refused(made):
 def test_the_example_of_the_protocol_decodes():
   """The model in `models/api.py`'s docstring is code that works, with a draft too."""
   example = re.split(r'\(a test runs it\):\n', api.__doc__)[1]
-  names = {'dataclasses': dataclasses, 'jax': jax, 'jnp': jnp, 'KVCache': KVCache, 'attention': attention}
+  names = {
+    'dataclasses': dataclasses,
+    'jax': jax,
+    'jnp': jnp,
+    'KVCache': KVCache,
+    'attention': attention,
+  }
   exec('\n'.join(line[2:] for line in example.splitlines()), names)
   model = names['Bag']()
   assert isinstance(model, api.Model)
   params = model.init(jax.random.key(0))
-  out = fd.decode(model, params, np.array([[3, 4, 5], [6, 0, 0]]), fd.Greedy(), prompt_lengths=[3, 1], max_len=5)
+  out = fd.decode(
+    model, params, np.array([[3, 4, 5], [6, 0, 0]]), fd.Greedy(), prompt_lengths=[3, 1], max_len=5
+  )
   embedding = np.asarray(params['embedding'])
   tokens = [3, 4, 5]
   for _ in range(int(out.lengths[0])):

@@ -1,4 +1,5 @@
-"""fairseq's dictionaries: ids by line, pieces joined, and a sentence for each way that a file can be wrong."""
+"""fairseq's dictionaries: ids by line, pieces joined, and a sentence for each way that a file can
+be wrong."""
 
 import pytest
 

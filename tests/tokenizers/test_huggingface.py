@@ -7,7 +7,12 @@ import pytest
 
 import fastdec as fd
 
-LINES = ['a small dog runs', 'the cat sat on the mat', 'two men run on grass', 'a dog and a cat'] * 4
+LINES = [
+  'a small dog runs',
+  'the cat sat on the mat',
+  'two men run on grass',
+  'a dog and a cat',
+] * 4
 TEXT = 'the dog sat'
 
 
@@ -16,7 +21,12 @@ def pieces(**ids):
 
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(LINES), model_writer=model, vocab_size=40, model_type='bpe', minloglevel=2, **ids
+    sentence_iterator=iter(LINES),
+    model_writer=model,
+    vocab_size=40,
+    model_type='bpe',
+    minloglevel=2,
+    **ids,
   )
   return model.getvalue()
 
@@ -59,7 +69,11 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
   ids = tokenizer.encode(f'>>fra<<{TEXT}')
   assert ids[0] == 2 and ids[-1] == 0 and tokenizer.decode([*ids[1:], 40, 40]) == TEXT
   shown = tokenizer.pieces([*ids, 99])
-  assert shown[0] == '>>fra<<' and shown[-2:] == ['</s>', '<unk>'] and ''.join(shown[1:-2]) == '▁the▁dog▁sat'
+  assert (
+    shown[0] == '>>fra<<'
+    and shown[-2:] == ['</s>', '<unk>']
+    and ''.join(shown[1:-2]) == '▁the▁dog▁sat'
+  )
   assert 1 in tokenizer.encode('Ж')
 
 
@@ -69,7 +83,9 @@ def test_tokenizer_json(folder):
   made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token='<s>'))
   made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
   made.add_special_tokens(['<s>'])
-  made.post_processor = tokenizers.processors.TemplateProcessing(single='<s> $A', special_tokens=[('<s>', 0)])
+  made.post_processor = tokenizers.processors.TemplateProcessing(
+    single='<s> $A', special_tokens=[('<s>', 0)]
+  )
   made.save(str(folder / 'tokenizer.json'))
   tokenizer = fd.load_tokenizer(folder)
   assert tokenizer.encode(TEXT)[0] == 0 and tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
@@ -83,15 +99,20 @@ def test_tokenizer_json(folder):
 
 
 def write_words(folder, template=None):
-  """tokenizer.json of words, with <s> and </s> around a text where the template says so; then the ids of TEXT."""
+  """tokenizer.json of words, with <s> and </s> around a text where the template says so; then the
+  ids of TEXT."""
   tokenizers = pytest.importorskip('tokenizers')
   words = ['<s>', '</s>', '<bos>', *TEXT.split()]
-  made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token='<s>'))
+  made = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token='<s>')
+  )
   made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
   made.add_special_tokens(words[:3])
   if template:
     special = [(word, i) for i, word in enumerate(words[:3])]
-    made.post_processor = tokenizers.processors.TemplateProcessing(single=template, special_tokens=special)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+      single=template, special_tokens=special
+    )
   made.save(str(folder / 'tokenizer.json'))
   return [3, 4, 5]
 
@@ -101,7 +122,8 @@ def settings(folder, **said):
 
 
 LLAMA, START_END = 'LlamaTokenizerFast', '<s> $A </s>'
-AROUND = [  # tokenizer.json's template, what tokenizer_config.json says, the ids before and after a text
+# tokenizer.json's template, what tokenizer_config.json says, the ids before and after a text
+AROUND = [
   (None, {'tokenizer_class': LLAMA, 'add_bos_token': True}, [0], []),
   (None, {'tokenizer_class': LLAMA, 'add_bos_token': True, 'add_eos_token': True}, [0], [1]),
   (START_END, {'tokenizer_class': LLAMA, 'add_bos_token': False, 'add_eos_token': False}, [], []),
@@ -120,11 +142,16 @@ AROUND = [  # tokenizer.json's template, what tokenizer_config.json says, the id
 
 
 @pytest.mark.parametrize(('template', 'said', 'before', 'after'), AROUND)
-def test_start_and_end_are_put_around_as_the_class_and_its_flags_have_it(template, said, before, after, folder):
+def test_start_and_end_are_put_around_as_the_class_and_its_flags_have_it(
+  template, said, before, after, folder
+):
   ids = write_words(folder, template)
   settings(folder, **said)
   tokenizer = fd.load_tokenizer(folder)
-  assert tokenizer.encode(TEXT) == [*before, *ids, *after] and tokenizer.decode([*before, *ids, *after]) == TEXT
+  assert (
+    tokenizer.encode(TEXT) == [*before, *ids, *after]
+    and tokenizer.decode([*before, *ids, *after]) == TEXT
+  )
 
 
 def test_tokenizer_json_alone_speaks_where_no_class_is_said_and_the_model_is_no_llama(folder):
@@ -138,9 +165,16 @@ def test_tokenizer_json_alone_speaks_where_no_class_is_said_and_the_model_is_no_
 @pytest.mark.parametrize(
   ('said', 'message'),
   [
-    ({'tokenizer_class': 5}, r'tokenizer_config\.json: tokenizer_class=5 is not possible: give a word'),
+    (
+      {'tokenizer_class': 5},
+      r'tokenizer_config\.json: tokenizer_class=5 is not possible: give a'
+      r' word',
+    ),
     ({'add_bos_token': 'yes'}, "add_bos_token='yes' is not possible: give true or false"),
-    ({'bos_token': '<start>'}, "puts '<start>' around texts, which tokenizer.json does not have: mend bos_token"),
+    (
+      {'bos_token': '<start>'},
+      "puts '<start>' around texts, which tokenizer.json does not have: mend bos_token",
+    ),
     ({'bos_token': {'text': '<s>'}}, 'puts None around texts'),
     ({'bos_token': []}, r'bos_token=\[\] is not possible'),
   ],

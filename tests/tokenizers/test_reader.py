@@ -1,4 +1,5 @@
-"""Text that is read while it comes is the text read at the end, and a long one is not read again and again."""
+"""Text that is read while it comes is the text read at the end, and a long one is not read again
+and again."""
 
 import random
 
@@ -37,9 +38,14 @@ class ByteLevel:
 
   def __init__(self, folder):
     model = tokenizers.Tokenizer(models.BPE())
-    model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    model.pre_tokenizer, model.decoder = (
+      pre_tokenizers.ByteLevel(add_prefix_space=False),
+      decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    model.train_from_iterator(LINES[:2], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet))
+    model.train_from_iterator(
+      LINES[:2], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet)
+    )
     self.encode, self.decode = lambda text: model.encode(text).ids, model.decode
 
 
@@ -57,7 +63,8 @@ class Counted:
 @pytest.mark.parametrize('kind', [Pieces, ByteLevel])
 @pytest.mark.parametrize('seed', range(8))
 def test_a_long_stream_says_what_one_reading_says(kind, seed, tmp_path):
-  """Blocks of 1 to 5 tokens cut words and characters; the reader must have forgotten many times by the end."""
+  """Blocks of 1 to 5 tokens cut words and characters; the reader must have forgotten many times by
+  the end."""
   tokenizer, chance = kind(tmp_path), random.Random(seed)
   context = tokenizer.encode(' '.join(LINES))
   rest = [token for _ in range(60) for token in tokenizer.encode(' ' + chance.choice(LINES))]

@@ -8,12 +8,19 @@ from hypothesis import strategies as st
 from fastdec.errors import UserError
 from fastdec.tokenizers.sentencepiece import Tokenizer, normalise
 
-LINES = ['Zwei junge Männer sind im Freien.', 'Two young men are outside.', 'Ein Kind lacht; a child laughs …', '']
+LINES = [
+  'Zwei junge Männer sind im Freien.',
+  'Two young men are outside.',
+  'Ein Kind lacht; a child laughs …',
+  '',
+]
 
 
 @pytest.fixture(scope='module')
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-  return Tokenizer.train(LINES, tmp_path_factory.mktemp('tokenizer') / 'tokenizer.model', vocab_size=60)
+  return Tokenizer.train(
+    LINES, tmp_path_factory.mktemp('tokenizer') / 'tokenizer.model', vocab_size=60
+  )
 
 
 @given(st.text(alphabet='Zweijung Männersid.Th…'))
@@ -46,7 +53,9 @@ def test_pieces_show_where_words_begin(tokenizer: Tokenizer):
   assert ''.join(tokenizer.pieces(tokenizer.encode('a child'))) == '▁a▁child'
 
 
-def test_a_loaded_model_is_the_trained_one_and_training_is_deterministic(tokenizer: Tokenizer, tmp_path):
+def test_a_loaded_model_is_the_trained_one_and_training_is_deterministic(
+  tokenizer: Tokenizer, tmp_path
+):
   again = Tokenizer.train(iter(LINES), tmp_path / 'deep' / 'again.model', vocab_size=60)
   loaded = Tokenizer.load(tmp_path / 'deep' / 'again.model')
   assert tokenizer.model_proto == again.model_proto == loaded.model_proto
@@ -62,7 +71,9 @@ def test_a_loaded_model_is_the_trained_one_and_training_is_deterministic(tokeniz
     (['', ' '], 60, 'no line of text'),
   ],
 )
-def test_impossible_vocabularies_are_refused_and_nothing_written(tmp_path, lines, vocab_size, message):
+def test_impossible_vocabularies_are_refused_and_nothing_written(
+  tmp_path, lines, vocab_size, message
+):
   with pytest.raises(UserError, match=message):
     Tokenizer.train(lines, tmp_path / 'tokenizer.model', vocab_size)
   assert not list(tmp_path.iterdir())
@@ -74,7 +85,11 @@ def test_a_missing_or_foreign_model_file_is_refused(tokenizer: Tokenizer, tmp_pa
   if damage == 'other ids':
     with open(path, 'wb') as file:
       sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_writer=file, vocab_size=60, model_type='bpe', minloglevel=2
+        sentence_iterator=iter(LINES),
+        model_writer=file,
+        vocab_size=60,
+        model_type='bpe',
+        minloglevel=2,
       )
   elif damage != 'missing':
     content = {'empty': b'', 'cut': tokenizer.model_proto[:-100], 'text': b'not a model'}

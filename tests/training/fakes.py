@@ -12,7 +12,8 @@ VOCAB, WIDTH, HEADS = 11, 6, 3
 
 @dataclasses.dataclass(frozen=True)
 class Bigram:
-  """The hidden state is an embedding of the token before, dropped out; logits are a product with a second matrix."""
+  """The hidden state is an embedding of the token before, dropped out; logits are a product with a
+  second matrix."""
 
   vocab_size = VOCAB
 
@@ -52,7 +53,8 @@ class Matrices:
 
 
 def packed(seed, rows=3, length=12):
-  """A batch of rows with sentences of 1 to 5 tokens one behind the other, each counting up from its first token."""
+  """A batch of rows with sentences of 1 to 5 tokens one behind the other, each counting up from its
+  first token."""
   rng = np.random.default_rng(seed)
   names = ('target', 'target_segment', 'target_position')
   batch = {name: np.zeros((rows, length), np.int32) for name in names}
@@ -69,7 +71,10 @@ def packed(seed, rows=3, length=12):
 
 def pairs(seed, rows=3, length=12):
   """A batch with sources, for a Transformer; a target segment may be without its source."""
-  source = {name.replace('target', 'source'): value for name, value in packed(seed + 1000, rows, length).items()}
+  source = {
+    name.replace('target', 'source'): value
+    for name, value in packed(seed + 1000, rows, length).items()
+  }
   return source | packed(seed, rows, length)
 
 

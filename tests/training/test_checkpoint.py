@@ -16,7 +16,9 @@ from tests.training.fakes import batches
 def state_at(step, shape=(2, 3)):
   params = {'layer': {'w': jax.numpy.full(shape, step, jax.numpy.float32)}}
   opt_state = {'mean': jax.numpy.full(shape, -step, jax.numpy.float32)}
-  return TrainState(step=jax.numpy.int32(step), params=params, opt_state=opt_state, key=jax.random.key(step))
+  return TrainState(
+    step=jax.numpy.int32(step), params=params, opt_state=opt_state, key=jax.random.key(step)
+  )
 
 
 def position():
@@ -63,7 +65,14 @@ def test_without_checkpoints_the_fresh_state_comes_back(tmp_path):
 def test_the_newest_two_and_those_to_be_averaged_are_kept(tmp_path):
   checkpoints = Checkpoints(tmp_path, Keep((20, 34)))
   kept = lambda: sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
-  steps = (10, [10]), (13, [10, 13]), (20, [13, 20]), (30, [20, 30]), (34, [20, 30, 34]), (36, [20, 34, 36])
+  steps = (
+    (10, [10]),
+    (13, [10, 13]),
+    (20, [13, 20]),
+    (30, [20, 30]),
+    (34, [20, 30, 34]),
+    (36, [20, 34, 36]),
+  )
   for step, expected in steps:
     checkpoints.save(state_at(step), position())
     assert kept() == expected
@@ -112,7 +121,9 @@ def test_a_power_cut_that_empties_the_sums_loses_nothing(saved, left):
   assert restore(saved).step == 6
 
 
-@pytest.mark.parametrize(('steps', 'mean'), [((6,), 6), ((4, 6), 5), ((2, 4, 6), 4), ((2, 3, 6), 4)])
+@pytest.mark.parametrize(
+  ('steps', 'mean'), [((6,), 6), ((4, 6), 5), ((2, 4, 6), 4), ((2, 3, 6), 4)]
+)
 def test_an_average_is_the_mean_of_those_asked_for_that_are_there(saved, steps, mean):
   w = average_checkpoints(saved, steps)['layer']['w']
   assert w.dtype == np.float32 and np.array_equal(w, np.full((2, 3), mean))
@@ -121,7 +132,11 @@ def test_an_average_is_the_mean_of_those_asked_for_that_are_there(saved, steps, 
 def test_an_average_needs_good_checkpoints(saved, tmp_path):
   damage(saved, 4)
   assert average_checkpoints(saved, [6])['layer']['w'][0, 0] == 6
-  mistakes = (saved, [4, 6], '4 cannot be read'), (tmp_path / 'no', [6], 'train first'), (saved, [8], 'steps 8: train')
+  mistakes = (
+    (saved, [4, 6], '4 cannot be read'),
+    (tmp_path / 'no', [6], 'train first'),
+    (saved, [8], 'steps 8: train'),
+  )
   for workdir, steps, words in mistakes:
     with pytest.raises(UserError, match=words):
       average_checkpoints(workdir, steps)
@@ -132,7 +147,11 @@ def test_a_workdir_belongs_to_one_config(tmp_path):
   for _ in range(2):
     claim_workdir(tmp_path / 'run', config)
   other = {'model': {'layers': 3, 'width': 8}, 'seed': 1, 'sizes': (1, 2), 'k': 4}
-  with pytest.raises(UserError, match=r'model\.layers is 2 there and 3 here, k is nothing there and 4 here;'):
+  with pytest.raises(
+    UserError,
+    match=r'model\.layers is 2 there and 3 here, k is nothing there and'
+    r' 4 here;',
+  ):
     claim_workdir(tmp_path / 'run', other)
   assert json.loads((tmp_path / 'run' / 'config.json').read_text())['model']['layers'] == 2
   assert [path.name for path in (tmp_path / 'run').iterdir()] == ['config.json']

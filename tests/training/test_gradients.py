@@ -17,11 +17,18 @@ from fastdec.training.gradients import gradients_of
 from fastdec.training.loop import make_step
 from fastdec.training.losses import model_loss
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.state import Task, TrainState, base_task, finetuned_heads_task, frozen_heads_task
+from fastdec.training.state import (
+  Task,
+  TrainState,
+  base_task,
+  finetuned_heads_task,
+  frozen_heads_task,
+)
 from tests.training.fakes import Bigram, Matrices, on_device, packed, pairs
 
 MODEL = Bigram()
-SURE = Task(MODEL.init, lambda params, _, batch, key: model_loss(MODEL, params, batch, 0.1))  # without dropout
+# without dropout
+SURE = Task(MODEL.init, lambda params, _, batch, key: model_loss(MODEL, params, batch, 0.1))
 
 
 def ragged():
@@ -40,7 +47,9 @@ def close(a, b, rtol=1e-5):
 def test_parts_have_the_gradient_of_the_whole_batch(parts):
   params, key = MODEL.init(jax.random.key(0)), jax.random.key(1)
   whole, metrics = gradients_of(SURE, params, {}, ragged(), key)
-  gradients, of_parts = jax.jit(lambda params: gradients_of(SURE, params, {}, ragged(), key, parts))(params)
+  gradients, of_parts = jax.jit(
+    lambda params: gradients_of(SURE, params, {}, ragged(), key, parts)
+  )(params)
   close(gradients, whole)
   close(of_parts, metrics)
   part = lambda i: {name: x[i::parts] for name, x in ragged().items()}
@@ -62,21 +71,30 @@ def test_parts_of_a_batch_of_images_have_the_gradient_of_the_whole():
   }
   batch = jax.tree.map(jnp.asarray, batch)
   whole, parts = (
-    jax.jit(lambda params, n=n: gradients_of(task, params, {}, batch, jax.random.key(1), n)[0])(params) for n in (1, 2)
+    jax.jit(lambda params, n=n: gradients_of(task, params, {}, batch, jax.random.key(1), n)[0])(
+      params
+    )
+    for n in (1, 2)
   )
   close(parts, whole, rtol=1e-3)
 
 
 def test_a_batch_of_padding_has_no_gradient():
   empty = jax.tree.map(jnp.zeros_like, ragged())
-  gradients, metrics = gradients_of(SURE, MODEL.init(jax.random.key(0)), {}, empty, jax.random.key(1), 2)
+  gradients, metrics = gradients_of(
+    SURE, MODEL.init(jax.random.key(0)), {}, empty, jax.random.key(1), 2
+  )
   assert metrics['tokens'] == 0 and not any(leaf.any() for leaf in jax.tree.leaves(gradients))
 
 
 def test_all_parts_train_the_head_that_was_drawn():
   task = finetuned_heads_task(MODEL, Matrices(), MODEL.init(jax.random.key(0)))
   params = task.init(jax.random.key(2))
-  both = jax.jit(lambda key: [gradients_of(task, params, {}, ragged(), key, parts)[1]['head'] for parts in (1, 3)])
+  both = jax.jit(
+    lambda key: [
+      gradients_of(task, params, {}, ragged(), key, parts)[1]['head'] for parts in (1, 3)
+    ]
+  )
   heads = [tuple(map(int, both(jax.random.key(i)))) for i in range(12)]
   assert all(whole == in_parts for whole, in_parts in heads) and len(set(heads)) > 2
 
@@ -96,12 +114,16 @@ def test_a_step_in_parts_is_a_step():
 @pytest.fixture(scope='module')
 def trained():
   """Ten steps in either precision: (model, state, metrics)."""
-  sizes = TransformerConfig(vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+  sizes = TransformerConfig(
+    vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1
+  )
   optimizer, found = OptimizerConfig(d_model=16, warmup=10, constant=0.2), {}
   for dtype in ('float32', 'bfloat16'):
     model = Transformer(dataclasses.replace(sizes, dtype=dtype))
     task = base_task(model)
-    state = TrainState.create(dataclasses.replace(task, init=jax.jit(task.init)), optimizer.build(), jax.random.key(1))
+    state = TrainState.create(
+      dataclasses.replace(task, init=jax.jit(task.init)), optimizer.build(), jax.random.key(1)
+    )
     step, metrics = make_step(task, optimizer.build(), optimizer.learning_rate), []
     for i in range(10):
       state, of_step = step(state, {}, pairs(i, rows=8))
@@ -127,17 +149,26 @@ def test_losses_in_half_precision_are_near_those_in_float32(trained):
 
 def test_what_was_trained_in_half_precision_loads_in_either(trained, tmp_path):
   model, state, _ = trained['bfloat16']
-  Tokenizer.train(['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'], tmp_path / 'pieces.model', 30)
+  Tokenizer.train(
+    ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'],
+    tmp_path / 'pieces.model',
+    30,
+  )
   folders.save(tmp_path / 'model', model, state.params, tmp_path / 'pieces.model')
   for asked, dtype in ((None, 'bfloat16'), ('float32', 'float32'), ('bfloat16', 'bfloat16')):
     loaded, params = folders.load(tmp_path / 'model', asked)
-    assert loaded.config.dtype == dtype and {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
+    assert loaded.config.dtype == dtype and {
+      leaf.dtype.name for leaf in jax.tree.leaves(params)
+    } == {dtype}
   close(folders.load(tmp_path / 'model', 'float32')[1], state.params, rtol=0)
-  close(folders.open(tmp_path / 'model').params(as_stored=True), state.params, rtol=0)  # to train on
+  # to train on
+  close(folders.open(tmp_path / 'model').params(as_stored=True), state.params, rtol=0)
 
 
 def test_parameters_in_int8_are_neither_trained_nor_trained_on():
-  model = Transformer(TransformerConfig(vocab_size=30, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1))
+  model = Transformer(
+    TransformerConfig(vocab_size=30, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
+  )
   params = jax.jit(model.init)(jax.random.key(0))
   in_int8, key = fd.quantize(model, params), jax.random.key(1)
   heads = BlockwiseHeads(k=2, d_model=8, d_ff=8)

@@ -1,4 +1,5 @@
-"""The loop as a whole: exact continuation, also after SIGKILL; clean ends; nothing bad is ever saved."""
+"""The loop as a whole: exact continuation, also after SIGKILL; clean ends; nothing bad is ever
+saved."""
 
 import random
 import signal
@@ -25,8 +26,19 @@ OPTIMIZER = OptimizerConfig(d_model=6, warmup=20)
 
 
 def run(workdir, steps, optimizer=OPTIMIZER, data=None, evaluate=None, budget=None, **config):
-  config = LoopConfig(**({'steps': steps, 'log_every': 10, 'checkpoint_every': 7, 'eval_every': 20} | config))
-  return train(base_task(Bigram()), data or batches(), optimizer, config, workdir, jax.random.key(3), evaluate, budget)
+  config = LoopConfig(
+    **({'steps': steps, 'log_every': 10, 'checkpoint_every': 7, 'eval_every': 20} | config)
+  )
+  return train(
+    base_task(Bigram()),
+    data or batches(),
+    optimizer,
+    config,
+    workdir,
+    jax.random.key(3),
+    evaluate,
+    budget,
+  )
 
 
 def slowly(batch):
@@ -35,7 +47,9 @@ def slowly(batch):
 
 
 def same(a, b):
-  return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+  return all(
+    np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )
 
 
 @pytest.fixture(scope='module')
@@ -55,7 +69,10 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
   moments = []
   for _ in range(2):
     process = subprocess.Popen(
-      [sys.executable, '-m', 'tests.training.test_loop', str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+      [sys.executable, '-m', 'tests.training.test_loop', str(tmp_path)],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      text=True,
     )
     for _ in range(random.randint(1, 3)):  # so many lines of the log
       moments.append(process.stdout.readline())
@@ -98,17 +115,24 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 
 def test_a_checkpoint_after_some_seconds(tmp_path):
   run(tmp_path, 3, checkpoint_every=100, checkpoint_seconds=1e-9)
-  assert {path.name for path in (tmp_path / 'checkpoints').iterdir()} == {'2', '3'}  # the newest two
+  # the newest two
+  assert {path.name for path in (tmp_path / 'checkpoints').iterdir()} == {'2', '3'}
 
 
-@pytest.mark.parametrize(('constant', 'every', 'what'), [(1e25, 100, 'loss|gradient_norm'), (1e39, 1, 'a parameter')])
-def test_divergence_stops_the_run_and_the_last_good_checkpoint_stays(constant, every, what, tmp_path):
+@pytest.mark.parametrize(
+  ('constant', 'every', 'what'), [(1e25, 100, 'loss|gradient_norm'), (1e39, 1, 'a parameter')]
+)
+def test_divergence_stops_the_run_and_the_last_good_checkpoint_stays(
+  constant, every, what, tmp_path
+):
   run(tmp_path, 10)
   wild = OptimizerConfig(d_model=6, constant=constant, warmup=1)
   with pytest.raises(UserError, match=f'({what}) .* the last good checkpoint is kept'):
     run(tmp_path, 40, optimizer=wild, checkpoint_every=every)
   assert run(tmp_path, 10).is_finished
-  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(average_checkpoints(tmp_path, [10])))
+  assert all(
+    np.isfinite(leaf).all() for leaf in jax.tree.leaves(average_checkpoints(tmp_path, [10]))
+  )
 
 
 def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
@@ -118,7 +142,10 @@ def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
   assert len(seen) == 3 and same(seen[-1], finished.params)  # after 20, 40, and the end
   lines = capsys.readouterr().out.splitlines()
   assert 'step 40/45  evaluation: nll 0.5' in lines
-  assert any(line.startswith('step 30/45  loss ') and 'tokens/s' in line and line.endswith('left') for line in lines)
+  assert any(
+    line.startswith('step 30/45  loss ') and 'tokens/s' in line and line.endswith('left')
+    for line in lines
+  )
   assert list((tmp_path / 'tb').iterdir())
 
 
@@ -143,7 +170,9 @@ def test_what_is_averaged_does_not_depend_on_interruptions(tmp_path):
     pass
   steps = LoopConfig(20, **config).kept
   assert {int(path.name) for path in (tmp_path / 'parts' / 'checkpoints').iterdir()} == {*steps, 19}
-  assert same(average_checkpoints(tmp_path / 'parts', steps), average_checkpoints(tmp_path / 'whole', steps))
+  assert same(
+    average_checkpoints(tmp_path / 'parts', steps), average_checkpoints(tmp_path / 'whole', steps)
+  )
 
 
 @pytest.mark.parametrize('field', ['steps', 'log_every', 'checkpoint_every', 'keep'])

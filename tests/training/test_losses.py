@@ -28,13 +28,20 @@ def test_cross_entropy_is_the_distance_to_the_smoothed_target():
   p[np.arange(3), targets[0]] = 0.9
   divergence = (p * (np.log(p) - log_probabilities(logits)[0])).sum(-1).mean()
   np.testing.assert_allclose(loss, divergence, rtol=1e-5)
-  np.testing.assert_allclose(metrics['nll'], -log_probabilities(logits)[0, range(3), targets[0]].mean(), rtol=1e-5)
+  np.testing.assert_allclose(
+    metrics['nll'], -log_probabilities(logits)[0, range(3), targets[0]].mean(), rtol=1e-5
+  )
 
 
 def test_accuracy_counts_argmax_and_only_tokens_under_the_mask_count():
   logits = jnp.eye(3)[None] * 9  # predicts 0, 1, 2
   targets = jnp.array([[0, 2, 1]])
-  for mask, accuracy, tokens in (([1, 1, 1], 1 / 3, 3), ([1, 1, 0], 1 / 2, 2), ([1, 0, 0], 1, 1), ([0, 0, 0], 0, 0)):
+  for mask, accuracy, tokens in (
+    ([1, 1, 1], 1 / 3, 3),
+    ([1, 1, 0], 1 / 2, 2),
+    ([1, 0, 0], 1, 1),
+    ([0, 0, 0], 0, 0),
+  ):
     loss, metrics = losses.cross_entropy(logits, targets, jnp.array([mask], bool), smoothing=0.0)
     assert np.isclose(metrics['accuracy'], accuracy) and metrics['tokens'] == tokens
     assert (loss == 0) == (tokens == 0)
@@ -42,7 +49,9 @@ def test_accuracy_counts_argmax_and_only_tokens_under_the_mask_count():
 
 def test_padding_does_not_count():
   batch = on_device(0)
-  with_other_padding = batch | {'target': jnp.where(batch['target_segment'] == 0, 7, batch['target'])}
+  with_other_padding = batch | {
+    'target': jnp.where(batch['target_segment'] == 0, 7, batch['target'])
+  }
   assert (batch['target_segment'] == 0).any()
   loss = [losses.model_loss(MODEL, PARAMS, b, 0.1)[0] for b in (batch, with_other_padding)]
   assert loss[0] == loss[1]
@@ -77,16 +86,22 @@ def test_head_loss_is_about_the_token_offset_places_later_in_the_same_sentence(h
 
 
 def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_gradient():
-  """Over all pairs of anchors of each row: rows with 6 and 3 anchors, the mean over whose tokens is none of rows."""
+  """Over all pairs of anchors of each row: rows with 6 and 3 anchors, the mean over whose tokens is
+  none of rows."""
   segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0, 0]])
-  batch = on_device(3, rows=2) | {'target': jnp.arange(16).reshape(2, 8) % VOCAB, 'target_segment': segments}
+  batch = on_device(3, rows=2) | {
+    'target': jnp.arange(16).reshape(2, 8) % VOCAB,
+    'target_segment': segments,
+  }
   batch['target_position'] = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 0, 1, 2, 0, 0, 0]])
   params, shares = IDENTITY.init(jax.random.key(2)), {1: 0.5, 2: 0.3, 3: 0.2}
 
   @jax.jit
   def found(params, anchors=None):
     keys = None, jax.random.key(0)
-    loss = lambda params: losses.all_heads_loss(MODEL, IDENTITY, PARAMS, params, batch, shares, 0.1, keys, anchors)[0]
+    loss = lambda params: losses.all_heads_loss(
+      MODEL, IDENTITY, PARAMS, params, batch, shares, 0.1, keys, anchors
+    )[0]
     return jax.value_and_grad(loss)(params)
 
   pairs = [list(itertools.combinations(places, 2)) for places in ([0, 1, 2, 3, 5, 6], [0, 2, 3])]
@@ -95,17 +110,25 @@ def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_grad
   weight, is_real = jnp.array([6 / 2, 3 / 2]), jnp.ones((2, 2), bool)
   each = jax.vmap(lambda places: found(params, Anchors(places, is_real, weight)))(samples)
   mean = jax.tree.map(lambda x: x.mean(0), each)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), mean, found(params))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), mean, found(params)
+  )
   assert each[0].std() > 0.01  # a sample of its own is another loss
 
 
 def test_anchors_are_drawn_equally_often_and_know_how_many_they_stand_for():
-  batch = {'target_segment': jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]])}
+  batch = {
+    'target_segment': jnp.array(
+      [[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]]
+    )
+  }
   keys = jax.random.split(jax.random.key(0), 3000)
   drawn = jax.device_get(jax.jit(jax.vmap(lambda key: anchors_of(batch, 2, key)))(keys))
   assert (drawn.weight == [6 / 2, 3 / 2, 1]).all()
   assert (drawn.is_real.sum(2) == [2, 2, 1]).all()
-  for row, expected in enumerate([[1 / 3] * 4 + [0, 1 / 3, 1 / 3, 0], [2 / 3, 0, 2 / 3, 2 / 3], [1]]):
+  for row, expected in enumerate(
+    [[1 / 3] * 4 + [0, 1 / 3, 1 / 3, 0], [2 / 3, 0, 2 / 3, 2 / 3], [1]]
+  ):
     places = drawn.place[:, row][drawn.is_real[:, row]]
     share = np.bincount(places, minlength=8) / len(keys)
     np.testing.assert_allclose(share, expected + [0] * (8 - len(expected)), atol=0.05)
@@ -113,7 +136,9 @@ def test_anchors_are_drawn_equally_often_and_know_how_many_they_stand_for():
 
 def test_p1_of_identity_heads_is_the_model():
   batch = on_device(2)
-  head = losses.head_loss(MODEL, IDENTITY, PARAMS, IDENTITY.init(jax.random.key(0)), batch, jnp.int32(0), 0.1)[0]
+  head = losses.head_loss(
+    MODEL, IDENTITY, PARAMS, IDENTITY.init(jax.random.key(0)), batch, jnp.int32(0), 0.1
+  )[0]
   np.testing.assert_allclose(head, losses.model_loss(MODEL, PARAMS, batch, 0.1)[0], rtol=1e-6)
 
 
@@ -125,7 +150,8 @@ def test_dev_loss_weighs_batches_by_their_tokens():
 
 
 def test_head_accuracy_of_heads_that_count():
-  """Sentences count upwards, so permutation matrices over one-hot hidden states know every later token."""
+  """Sentences count upwards, so permutation matrices over one-hot hidden states know every later
+  token."""
 
   class Counting(Bigram):
     def hidden(self, params, batch, dropout_key=None):
@@ -139,7 +165,9 @@ def test_head_accuracy_of_heads_that_count():
   step[words, words % (VOCAB - 1) + 1] = 1  # one-hot @ step = one-hot of the next word
   right = [np.linalg.matrix_power(step, n) for n in range(1, HEADS + 1)]
   wrong = [right[0], right[0], right[2]]
-  accuracy = lambda w: losses.head_accuracy(Counting(), IDENTITY, {}, {'w': jnp.array(w)}, [on_device(5), on_device(6)])
+  accuracy = lambda w: losses.head_accuracy(
+    Counting(), IDENTITY, {}, {'w': jnp.array(w)}, [on_device(5), on_device(6)]
+  )
   assert accuracy(right) == (1, 1, 1, 1)
   assert accuracy(wrong) == (1, 1, 0, 1)
 

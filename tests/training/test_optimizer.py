@@ -29,11 +29,16 @@ def test_noam_is_the_legacy_schedule():
   ('schedule', 'expected'),
   [
     ('linear', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.5e-3, 40: 5e-4, 50: 0, 60: 0}),
-    ('cosine', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.7071068e-3, 30: 1e-3, 40: 2.928932e-4, 50: 0, 60: 0}),
+    (
+      'cosine',
+      {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.7071068e-3, 30: 1e-3, 40: 2.928932e-4, 50: 0, 60: 0},
+    ),
   ],
 )
 def test_a_rate_that_falls_to_zero(schedule, expected):
-  rate = OptimizerConfig(d_model=512, schedule=schedule, constant=2e-3, warmup=10, steps=50).learning_rate
+  rate = OptimizerConfig(
+    d_model=512, schedule=schedule, constant=2e-3, warmup=10, steps=50
+  ).learning_rate
   for step, value in expected.items():
     np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5, atol=1e-9)
 

@@ -30,7 +30,8 @@ def start(workdir):
   command = [sys.executable, '-m', 'tests.training.two_processes', str(port)]
   pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
   return [
-    subprocess.Popen([*command, str(i), str(workdir)], cwd=ROOT, env=os.environ | FLAGS, **pipes) for i in range(2)
+    subprocess.Popen([*command, str(i), str(workdir)], cwd=ROOT, env=os.environ | FLAGS, **pipes)
+    for i in range(2)
   ]
 
 
@@ -70,17 +71,26 @@ def test_two_processes_train_together_and_go_on_exactly_after_a_kill(tmp_path):
     assert np.array_equal(after['outputs'], expected['outputs'])
     assert np.array_equal(after['inputs']['embedding'], expected['inputs']['embedding'])
 
-  alone = run(tmp_path / 'alone', None, batches(rows=4))  # and one process with one device gives the same to rounding
-  np.testing.assert_allclose(alone.params['outputs'], average_checkpoints(whole, [60])['outputs'], rtol=1e-4, atol=1e-6)
+  # and one process with one device gives the same to rounding
+  alone = run(tmp_path / 'alone', None, batches(rows=4))
+  np.testing.assert_allclose(
+    alone.params['outputs'], average_checkpoints(whole, [60])['outputs'], rtol=1e-4, atol=1e-6
+  )
 
 
 def test_one_process_is_the_first_and_agrees_with_itself():
-  assert is_first() and agreed(True) and not agreed(False) and everywhere(True) and not everywhere(False)
+  assert (
+    is_first() and agreed(True) and not agreed(False) and everywhere(True) and not everywhere(False)
+  )
 
 
 @pytest.mark.parametrize(
   ('coordinator', 'process', 'words'),
-  [('localhost:7001', 2, 'process=2 of processes=2'), ('localhost', 0, 'is no address'), (':70', 0, 'is no address')],
+  [
+    ('localhost:7001', 2, 'process=2 of processes=2'),
+    ('localhost', 0, 'is no address'),
+    (':70', 0, 'is no address'),
+  ],
 )
 def test_mistakes_are_named(coordinator, process, words):
   with pytest.raises(UserError, match=words):

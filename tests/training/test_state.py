@@ -60,14 +60,18 @@ def test_fine_tuning_starts_from_the_trunk_and_leaves_the_callers_copy(trunk):
 
 
 def test_a_warm_start_has_a_fresh_optimizer(trunk):
-  state = TrainState.create(finetuned_heads_task(MODEL, IDENTITY, trunk), OPTIMIZER.build(), jax.random.key(1))
+  state = TrainState.create(
+    finetuned_heads_task(MODEL, IDENTITY, trunk), OPTIMIZER.build(), jax.random.key(1)
+  )
   assert state.step == 0 and not any(leaf.any() for leaf in jax.tree.leaves(state.opt_state))
 
 
 def draws(task, params, count):
   """(head, loss) of one batch under `count` keys."""
   keys = jax.random.split(jax.random.key(2), count)
-  metrics = jax.jit(jax.vmap(lambda key: task.loss(params, task.frozen, on_device(0), key)[1]))(keys)
+  metrics = jax.jit(jax.vmap(lambda key: task.loss(params, task.frozen, on_device(0), key)[1]))(
+    keys
+  )
   return np.asarray(metrics['head']), np.asarray(metrics['loss'])
 
 
@@ -76,7 +80,9 @@ def test_a_draw_is_the_loss_of_one_head_and_its_expectation_the_mean_of_all(head
   task = frozen_heads_task(MODEL, heads, trunk)
   params = task.init(jax.random.key(3))
   of_head = {
-    offset + 1: float(head_loss(MODEL, heads, trunk, params, on_device(0), jnp.int32(offset), 0.1)[0])
+    offset + 1: float(
+      head_loss(MODEL, heads, trunk, params, on_device(0), jnp.int32(offset), 0.1)[0]
+    )
     for offset in heads.offsets
   }
   drawn, loss = draws(task, params, 3000)
@@ -108,30 +114,45 @@ def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradien
   weights /= weights.sum()
 
   def by_hand(params):
-    one = lambda offset: head_loss(MODEL, heads, trunk, params, on_device(0), jnp.int32(offset), 0.1)[0]
+    one = lambda offset: head_loss(
+      MODEL, heads, trunk, params, on_device(0), jnp.int32(offset), 0.1
+    )[0]
     return sum(weight * one(offset) for weight, offset in zip(weights, heads.offsets, strict=True))
 
   of_task = lambda params: task.loss(params, trunk, on_device(0), jax.random.key(4))[0]
-  (value, slope), (expected, expected_slope) = jax.value_and_grad(of_task)(params), jax.value_and_grad(by_hand)(params)
+  (value, slope), (expected, expected_slope) = (
+    jax.value_and_grad(of_task)(params),
+    jax.value_and_grad(by_hand)(params),
+  )
   np.testing.assert_allclose(value, expected, rtol=1e-5)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), slope, expected_slope)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), slope, expected_slope
+  )
 
 
 @pytest.mark.parametrize('make', [frozen_heads_task, finetuned_heads_task])
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
 def test_anchors_that_leave_out_no_place_are_all_places(heads, make, trunk):
   """Rows of 12 places have 11 anchors at most, which 11 draws find, in another order."""
-  tasks = [make(MODEL, heads, trunk, draw='all', decay=0.5, anchors=count) for count in (0, 11, 100)]
+  tasks = [
+    make(MODEL, heads, trunk, draw='all', decay=0.5, anchors=count) for count in (0, 11, 100)
+  ]
   params = tasks[0].init(jax.random.key(3))
-  of_task = lambda task: jax.value_and_grad(task.loss, has_aux=True)(params, trunk, on_device(0), jax.random.key(4))
+  of_task = lambda task: jax.value_and_grad(task.loss, has_aux=True)(
+    params, trunk, on_device(0), jax.random.key(4)
+  )
   everywhere, *sampled = map(of_task, tasks)
   for found in sampled:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, everywhere)
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, everywhere
+    )
 
 
 def test_anchors_leave_p1_at_all_places(trunk):
   batch, key = on_device(0), jax.random.key(4)
-  tasks = [finetuned_heads_task(MODEL, IDENTITY, trunk, draw='all', anchors=count) for count in (0, 2)]
+  tasks = [
+    finetuned_heads_task(MODEL, IDENTITY, trunk, draw='all', anchors=count) for count in (0, 2)
+  ]
   params = tasks[0].init(jax.random.key(3))
   everywhere, sampled = (task.loss(params, {}, batch, key)[1] for task in tasks)
   np.testing.assert_allclose(sampled['loss_head_1'], everywhere['loss_head_1'], rtol=1e-6)

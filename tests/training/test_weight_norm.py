@@ -1,4 +1,5 @@
-"""Weight normalisation: the optimizer moves kernels as if the model itself were made of directions and lengths."""
+"""Weight normalisation: the optimizer moves kernels as if the model itself were made of directions
+and lengths."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ def kernel_of(parts):
 
 
 def test_it_is_the_optimizer_of_directions_and_lengths():
-  """Against the definition: Adam, with clipping, on v and g, the kernel being made of them in the model."""
+  """Against the definition: Adam, with clipping, on v and g, the kernel being made of them in the
+  model."""
   inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
   kernel = jax.random.normal(jax.random.key(2), (2, 2, 3))
   params = {'layer': {'kernel': kernel}, 'bias': jnp.zeros((2, 2))}
@@ -38,26 +40,35 @@ def test_it_is_the_optimizer_of_directions_and_lengths():
   for _ in range(5):
     updates, state = outer.update(jax.grad(loss)(params), state, params)
     params = optax.apply_updates(params, updates)
-    updates, expected_state = inner.update(jax.grad(lambda p: loss(in_model(p)))(parts), expected_state, parts)
+    updates, expected_state = inner.update(
+      jax.grad(lambda p: loss(in_model(p)))(parts), expected_state, parts
+    )
     parts = optax.apply_updates(parts, updates)
     updates, plain = inner.update(jax.grad(loss)(without), plain, without)
     without = optax.apply_updates(without, updates)
   np.testing.assert_allclose(params['layer']['kernel'], kernel_of(parts), rtol=1e-5)
   np.testing.assert_allclose(params['bias'], parts['bias'], rtol=1e-5)
-  assert abs(params['layer']['kernel'] - without['layer']['kernel']).max() > 0.01  # Adam alone goes elsewhere
+  # Adam alone goes elsewhere
+  assert abs(params['layer']['kernel'] - without['layer']['kernel']).max() > 0.01
 
 
 def test_a_config_asks_for_it_and_spares_heads():
   config = OptimizerConfig(d_model=4, constant=1.0, warmup=1, weight_norm=True, heads_rate=2.0)
   kernel = jnp.array([[3.0, 4.0]])
-  params = {'model': {'conv': {'kernel': kernel}, 'embedding': kernel}, 'heads': {'block': {'kernel': kernel}}}
+  params = {
+    'model': {'conv': {'kernel': kernel}, 'embedding': kernel},
+    'heads': {'block': {'kernel': kernel}},
+  }
   optimizer = config.build()
   state = optimizer.init(params)
   (normalised,) = (part for part in state if hasattr(part, 'direction'))
-  assert {name: list(g) for name, g in normalised.length.items()} == {'model/conv/kernel/length': [5.0]}
+  assert {name: list(g) for name, g in normalised.length.items()} == {
+    'model/conv/kernel/length': [5.0]
+  }
   updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
   assert jax.tree.structure(updates) == jax.tree.structure(params)
-  frozen = config.build().init({'head_0': {'block_0': {'kernel': 0 * kernel}}})  # Medusa's alone begin at zero
+  # Medusa's alone begin at zero
+  frozen = config.build().init({'head_0': {'block_0': {'kernel': 0 * kernel}}})
   assert not any(part.length for part in frozen if hasattr(part, 'length'))
 
 

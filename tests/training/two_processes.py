@@ -1,4 +1,5 @@
-"""One of two processes that train together: `python -m tests.training.two_processes <port> <process> <workdir>`."""
+"""One of two processes that train together: `python -m tests.training.two_processes <port>
+<process> <workdir>`."""
 
 import sys
 
@@ -21,7 +22,8 @@ from tests.training.fakes import Bigram, batches, packed
 from tests.training.test_loop import slowly
 
 STEPS = 60
-TABLE = ((r'outputs$', jax.sharding.PartitionSpec(None, 'model')),)  # a parameter that no process has whole
+# a parameter that no process has whole
+TABLE = ((r'outputs$', jax.sharding.PartitionSpec(None, 'model')),)
 
 
 def run(workdir, mesh, data):
@@ -29,7 +31,18 @@ def run(workdir, mesh, data):
   config = LoopConfig(STEPS, log_every=10, checkpoint_every=7, eval_every=20)
   evaluate = lambda params: dev_loss(Bigram(), params, [packed(1000)])
   optimizer = OptimizerConfig(d_model=6, warmup=20)
-  return train(base_task(Bigram()), data, optimizer, config, workdir, jax.random.key(3), evaluate, None, mesh, TABLE)
+  return train(
+    base_task(Bigram()),
+    data,
+    optimizer,
+    config,
+    workdir,
+    jax.random.key(3),
+    evaluate,
+    None,
+    mesh,
+    TABLE,
+  )
 
 
 def main(workdir):

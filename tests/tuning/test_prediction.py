@@ -1,4 +1,5 @@
-"""Predictions where all is known: costs that are straight lines, drafts that are accepted by the same chance."""
+"""Predictions where all is known: costs that are straight lines, drafts that are accepted by the
+same chance."""
 
 import numpy as np
 import pytest
@@ -49,18 +50,27 @@ def test_a_family_of_which_one_ran_has_drafts_that_cost_as_much_for_each_token()
 def test_trees_between_grow_with_the_logarithm_of_their_nodes():
   def tree(nodes, per_call):
     steps = STEPS / per_call
-    return Ran(PROMPT + steps * (1.8 + 0.2 * nodes + 1.0), steps, PROMPT + STEPS * 2.0, STEPS, per_call)
+    return Ran(
+      PROMPT + steps * (1.8 + 0.2 * nodes + 1.0), steps, PROMPT + STEPS * 2.0, STEPS, per_call
+    )
 
   members = {f'{n}': Member('trees', n, False) for n in (2, 4, 8)}
-  found = prediction.predicted(members, {'2': tree(2, 1.5), '8': tree(8, 2.5)}, {'2': 2, '4': 4, '8': 8}, WIDE)
+  found = prediction.predicted(
+    members, {'2': tree(2, 1.5), '8': tree(8, 2.5)}, {'2': 2, '4': 4, '8': 8}, WIDE
+  )
   assert found == {'4': pytest.approx(tree(4, 2.0).plain_seconds / tree(4, 2.0).seconds)}
 
 
 def test_what_nothing_is_known_of_is_not_predicted():
-  members = {'3': Member('chains', 3, True), '4': Member('chains', 4, True), 'tree': Member('trees', 8, False)}
+  members = {
+    '3': Member('chains', 3, True),
+    '4': Member('chains', 4, True),
+    'tree': Member('trees', 8, False),
+  }
   nodes = {'3': 4, '4': 5, 'tree': 8}
   assert prediction.predicted(members, {}, nodes, WIDE) == {}
-  assert prediction.predicted(members, {'3': chain(3)}, nodes, WIDE) == {}  # no longer one than what ran
+  # no longer one than what ran
+  assert prediction.predicted(members, {'3': chain(3)}, nodes, WIDE) == {}
 
 
 def test_strategies_that_differ_in_one_size_are_a_family():
@@ -83,7 +93,10 @@ def test_strategies_that_differ_in_one_size_are_a_family():
   assert len({prediction.member_of(one).family for one in lookups}) == 3
   draft = kit.network('eagle')
   trees = [prediction.member_of(fd.Eagle(draft, 3, 2, nodes)) for nodes in (6, 7)]
-  assert trees[0].family == trees[1].family and [(one.size, one.is_chain) for one in trees] == [(6, False), (7, False)]
+  assert trees[0].family == trees[1].family and [(one.size, one.is_chain) for one in trees] == [
+    (6, False),
+    (7, False),
+  ]
   assert prediction.member_of(fd.BlockDraft(kit.network('block'), choices=6)).size == 6
   assert prediction.member_of(fd.Medusa(heads, [[0], [1]])).size == 3
   assert prediction.member_of(fd.Speculative(kit.draft, 3, adaptive=True)) is None

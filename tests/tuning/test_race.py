@@ -41,7 +41,9 @@ def test_the_slower_leave_as_soon_as_may_be_and_the_plain_one_never():
   assert race.running == ['greedy', 'fast', 'slow']
   race = raced({'greedy': 3.0, 'fast': 1.0, 'slow': 2.0}, batches=8, rounds=racing.LEAST + 2)
   assert race.running == ['greedy', 'fast']
-  assert len(race.seconds['slow']) == racing.LEAST and len(race.seconds['greedy']) == racing.LEAST + 2
+  assert (
+    len(race.seconds['slow']) == racing.LEAST and len(race.seconds['greedy']) == racing.LEAST + 2
+  )
   assert race.ratio('slow', 'fast').value == pytest.approx(0.5)  # over the rounds that both were in
 
 
@@ -58,7 +60,8 @@ def test_the_winner_is_the_fastest_of_those_that_are_ahead_beyond_noise():
 
 
 def test_a_lead_within_noise_is_none():
-  """Twice as fast on three batches of eight, slower on the others: ahead in the mean, and by chance."""
+  """Twice as fast on three batches of eight, slower on the others: ahead in the mean, and by
+  chance."""
   lucky = lambda batch, visit: 1.0 if batch < 3 else 2.2
   race = raced({'greedy': 2.0, 'lucky': lucky}, batches=8, rounds=16)
   ratio = race.ratio('lucky', 'greedy')
@@ -68,23 +71,31 @@ def test_a_lead_within_noise_is_none():
 
 @pytest.mark.parametrize('batches, rounds, said', [
   (4, 12, 'there are 4 batches of prompts, too few to tell candidates apart, which takes 5'),
-  (9, 4, 'the budget was enough for 4 batches of prompts, too few to tell candidates apart, which takes 5'),
+  (9, 4, 'the budget was enough for 4 batches of prompts, too few to tell candidates apart, which'
+         ' takes 5'),
 ])  # fmt: skip
 def test_few_batches_tell_nothing(batches, rounds, said):
-  assert raced({'greedy': 3.0, 'fast': 1.0}, batches, rounds).winner() == ('greedy', f'greedy is kept: {said}')
+  assert raced({'greedy': 3.0, 'fast': 1.0}, batches, rounds).winner() == (
+    'greedy',
+    f'greedy is kept: {said}',
+  )
 
 
 def test_a_moment_in_which_the_machine_was_busy_does_not_count():
   busy = lambda batch, visit: 100.0 if visit == 1 else 1.0
   race = raced({'greedy': 3.0, 'fast': busy}, batches=5, rounds=15)
-  assert race.seconds_per_batch('fast', 'fast') == 1.0 and race.ratio('fast', 'greedy').value == pytest.approx(3.0)
+  assert race.seconds_per_batch('fast', 'fast') == 1.0 and race.ratio(
+    'fast', 'greedy'
+  ).value == pytest.approx(3.0)
 
 
 def test_each_round_begins_with_another_candidate():
   order = []
   race = Race('greedy', 5)
   race.join(['greedy', 'a', 'b'])
-  entrants = {name: lambda batch, name=name: order.append((name, batch)) or 1 for name in race.running}
+  entrants = {
+    name: lambda batch, name=name: order.append((name, batch)) or 1 for name in race.running
+  }
   ticks = iter(range(100))
   for _ in range(2):
     race.run(entrants, lambda: next(ticks))
@@ -95,7 +106,8 @@ def test_it_is_over_when_more_rounds_would_change_nothing():
   one = raced({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=5)
   assert not one.is_over  # a batch has not been seen
   assert raced({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=6).is_over
-  assert raced({'greedy': 1.0, 'a': 2.0, 'b': 3.0}, batches=6, rounds=racing.LEAST).is_over  # greedy alone is left
+  # greedy alone is left
+  assert raced({'greedy': 1.0, 'a': 2.0, 'b': 3.0}, batches=6, rounds=racing.LEAST).is_over
   equal = {'greedy': 3.0, 'a': 1.0, 'b': 1.0}
   assert not raced(equal, batches=2, rounds=racing.VISITS * 2 - 1).is_over
   assert raced(equal, batches=2, rounds=racing.VISITS * 2).is_over
@@ -107,7 +119,9 @@ def test_who_joins_later_is_compared_over_the_rounds_that_both_were_in():
   race = Race('greedy', 6)
   race.join(['greedy', 'fast'])
   slowing = lambda seconds: lambda batch, visit: seconds * (1 if visit < 7 else 2)
-  entrants = {name: clock.entrant(slowing(seconds)) for name, seconds in (('greedy', 3.0), ('fast', 1.0))}
+  entrants = {
+    name: clock.entrant(slowing(seconds)) for name, seconds in (('greedy', 3.0), ('fast', 1.0))
+  }
   entrants['late'] = clock.entrant(1.0)
   for number in range(14):
     if number == 7:

@@ -1,4 +1,5 @@
-"""Tuning on models without weights: who takes part, what is counted, what is said, and what is kept in JSON."""
+"""Tuning on models without weights: who takes part, what is counted, what is said, and what is kept
+in JSON."""
 
 import dataclasses
 import json
@@ -48,7 +49,9 @@ RELAXED = {
 def test_exact_lets_no_relaxed_rule_take_part(monkeypatch):
   """Whatever is given, and however fast it were: a relaxed candidate is not even run."""
   ran = []
-  monkeypatch.setattr(Race, 'winner', lambda race: ran.extend(race.seconds) or (max(race.seconds), 'of this test'))
+  monkeypatch.setattr(
+    Race, 'winner', lambda race: ran.extend(race.seconds) or (max(race.seconds), 'of this test')
+  )
   found = tune({**RELAXED, 'lookup': fd.PromptLookup(2, 4)})
   assert set(ran) == {'greedy', 'lookup'}
   by_name = {one.name: one for one in found.table}
@@ -76,25 +79,38 @@ def test_in_law_takes_those_that_draw_from_the_same_law_alone():
 def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes():
   found = tune({'lookup': fd.PromptLookup(2, 4), 'top': RELAXED['top']}, promise='relaxed')
   assert [one.rounds > 0 for one in found.table] == [True] * 3
-  for one, strategy in zip(found.table, (fd.Greedy(), fd.PromptLookup(2, 4), RELAXED['top']), strict=True):
+  for one, strategy in zip(
+    found.table, (fd.Greedy(), fd.PromptLookup(2, 4), RELAXED['top']), strict=True
+  ):
     rows = [fd.decode(MODEL, PARAMS, [prompt], strategy, max_len=8) for prompt in PROMPTS]
     plain = [fd.decode(MODEL, PARAMS, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
     calls = sum(int(out.calls[0]) for out in rows)
-    assert one.tokens_per_call == pytest.approx(sum(int(out.lengths[0]) - 1 for out in rows) / calls)
-    assert one.same == np.mean([(a.tokens == b.tokens).all() for a, b in zip(rows, plain, strict=True)])
+    assert one.tokens_per_call == pytest.approx(
+      sum(int(out.lengths[0]) - 1 for out in rows) / calls
+    )
+    assert one.same == np.mean(
+      [(a.tokens == b.tokens).all() for a, b in zip(rows, plain, strict=True)]
+    )
   assert found.table[0].same == found.table[1].same == 1 and found.table[2].same < 1
 
 
 def test_where_all_take_as_long_greedy_is_kept_and_it_is_said():
   found = tune([fd.PromptLookup(2, 4)])
-  assert (found.name, found.why) == ('greedy', 'greedy is kept: nothing else was faster beyond noise')
+  assert (found.name, found.why) == (
+    'greedy',
+    'greedy is kept: nothing else was faster beyond noise',
+  )
   assert isinstance(found.strategy, fd.Greedy) and found.table[1].name == 'PromptLookup 0'
   assert 'PromptLookup 0' in str(found) and '> greedy' in str(found)
 
 
 def test_few_prompts_are_said_and_greedy_is_kept():
-  found = tune({'lookup': fd.PromptLookup(2, 4)}, PROMPTS[:3] * 9)  # the same ones again tell nothing
-  assert found.name == 'greedy' and 'there are 3 batches of prompts, too few to tell candidates apart' in found.why
+  # the same ones again tell nothing
+  found = tune({'lookup': fd.PromptLookup(2, 4)}, PROMPTS[:3] * 9)
+  assert (
+    found.name == 'greedy'
+    and ('there are 3 batches of prompts, too few to tell candidates apart') in found.why
+  )
   assert found.prompts == 3
 
 
@@ -117,19 +133,31 @@ def same(texts, others):
 
 
 def test_types_are_models_of_their_own_in_one_race(monkeypatch):
-  """What a candidate promises is about its own type's greedy output, and how far that is the first's is counted."""
+  """What a candidate promises is about its own type's greedy output, and how far that is the
+  first's is counted."""
   other, lies = Imitation(), {'lies': 7}
-  monkeypatch.setattr('fastdec.tuning.tune.check_types', lambda *_: None)  # these two stand for one model in two types
+  # these two stand for one model in two types
+  monkeypatch.setattr('fastdec.tuning.tune.check_types', lambda *_: None)
   monkeypatch.setattr(Race, 'winner', lambda race: ('lookup, int8', 'of this test'))
   lookup = fd.PromptLookup(2, 4)
-  found = tune({'lookup': lookup}, types={'int8': (other, lies, {'lookup': lookup})}, dtype='float32')
+  found = tune(
+    {'lookup': lookup}, types={'int8': (other, lies, {'lookup': lookup})}, dtype='float32'
+  )
   texts = [fd.decode(MODEL, PARAMS, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
   others = [fd.decode(other, lies, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
   assert [one.name for one in found.table] == ['greedy', 'lookup', 'greedy, int8', 'lookup, int8']
   assert [one.same for one in found.table] == [1, 1, 1, 1]
-  assert [one.as_first for one in found.table] == [None, None, same(others, texts), same(others, texts)]
+  assert [one.as_first for one in found.table] == [
+    None,
+    None,
+    same(others, texts),
+    same(others, texts),
+  ]
   assert 0 < same(others, texts) < 1 and 'as float32 %' in str(found)
-  assert found.dtype == 'int8' and f'{100 * same(others, texts):.1f} % of the texts are those of float32' in found.why
+  assert (
+    found.dtype == 'int8'
+    and (f'{100 * same(others, texts):.1f} % of the texts are those of float32') in found.why
+  )
 
 
 def test_numbers_of_rows_decode_the_same_prompts_in_one_race():
@@ -143,7 +171,8 @@ def test_numbers_of_rows_decode_the_same_prompts_in_one_race():
 
 
 def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race():
-  """Compiling takes 10 seconds of 39: two candidates at first, a third when these have raced, and never a fourth."""
+  """Compiling takes 10 seconds of 39: two candidates at first, a third when these have raced, and
+  never a fourth."""
   clock = Ticks(0.01)
 
   def said(line):
@@ -159,9 +188,13 @@ def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race():
 
 def test_a_budget_too_small_for_one_round_is_a_sentence():
   with pytest.raises(
-    fd.UserError, match=r'the budget ended before one round: compiling 2 candidates took \d+ s, so give'
+    fd.UserError,
+    match=r'the budget ended before one round: compiling 2 candidates took \d+ s, so'
+    r' give',
   ):
-    fd.tune(MODEL, PARAMS, {'lookup': fd.PromptLookup(2, 4)}, PROMPTS, max_len=8, budget=2, clock=Ticks())
+    fd.tune(
+      MODEL, PARAMS, {'lookup': fd.PromptLookup(2, 4)}, PROMPTS, max_len=8, budget=2, clock=Ticks()
+    )
 
 
 IN_INT8 = {'int8': (MODEL, PARAMS, {})}
@@ -177,9 +210,11 @@ IN_INT8 = {'int8': (MODEL, PARAMS, {})}
   ({'rows': 0}, 'rows=0 is not possible'),
   ({'rows': (1, 1)}, r'rows=\(1, 1\) is not possible: give one number or more, each once'),
   ({'rows': ()}, 'is not possible: give one number or more'),
-  ({'types': {'int8': (Imitation(), {}, {})}}, "int8 is another model: load the same folder with dtype='int8'"),
+  ({'types': {'int8': (Imitation(), {}, {})}}, "int8 is another model: load the same folder with"
+                                               " dtype='int8'"),
   ({'types': IN_INT8, 'dtype': 'int8'}, 'the type int8 is given twice'),
-  ({'types': IN_INT8, 'strategies': {'greedy, int8': fd.PromptLookup()}}, 'two candidates have the name greedy, int8'),
+  ({'types': IN_INT8, 'strategies': {'greedy, int8': fd.PromptLookup()}}, 'two candidates have the'
+                                                                          ' name greedy, int8'),
   ({'prompts': []}, 'there are no inputs to decode'),
   ({'prompts': [[2], []]}, 'a prompt is empty'),
   ({'prompts': [[99]]}, 'inputs have ids from 99 to 99'),
@@ -202,10 +237,16 @@ def test_a_candidate_that_cannot_decode_is_named():
 KINDS = {
   **LOSSLESS,
   'sampling': lambda kit: fd.Sample(0.8, 5, 0.95),
-  'typical': lambda kit: fd.Medusa(kit.heads('separate'), [[0], [1], [0, 0]], fd.Typical(0.1, 0.3, 0.7)),
+  'typical': lambda kit: fd.Medusa(
+    kit.heads('separate'), [[0], [1], [0, 0]], fd.Typical(0.1, 0.3, 0.7)
+  ),
   'min': lambda kit: fd.Blockwise(kit.heads('separate'), 3, fd.MinBlock(fd.TopN(2), 2)),
-  'lenient': lambda kit: fd.Speculative(kit.draft, 2, temperature=0.8, rule=fd.Rejection(0.5), same_ids=True),
-  'verified': lambda kit: fd.Speculative(kit.draft, 2, temperature=0.8, rule=fd.BlockVerification()),
+  'lenient': lambda kit: fd.Speculative(
+    kit.draft, 2, temperature=0.8, rule=fd.Rejection(0.5), same_ids=True
+  ),
+  'verified': lambda kit: fd.Speculative(
+    kit.draft, 2, temperature=0.8, rule=fd.BlockVerification()
+  ),
 }
 
 
@@ -235,7 +276,8 @@ def test_a_strategy_of_someone_elses_is_not_saved():
 
 
 @pytest.mark.parametrize(
-  'said', [None, 3, {}, {'kind': 'Beam'}, {'kind': 'Greedy', 'k': 2}, {'kind': 'Blockwise', 'heads': 1}]
+  'said',
+  [None, 3, {}, {'kind': 'Beam'}, {'kind': 'Greedy', 'k': 2}, {'kind': 'Blockwise', 'heads': 1}],
 )
 def test_what_describes_no_strategy_is_refused(said):
   with pytest.raises(fd.UserError, match=r'is no kind that is saved|has no setting'):
@@ -266,7 +308,10 @@ def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
   again = fd.load_tuned(place / 'model')
   assert dataclasses.replace(again, strategy=None) == dataclasses.replace(figures, strategy=None)
   model, params = fd.load(place / 'model')
-  texts = [fd.decode(model, params, [[2, 3]], one, max_len=6).tokens for one in (again.strategy, fd.Greedy())]
+  texts = [
+    fd.decode(model, params, [[2, 3]], one, max_len=6).tokens
+    for one in (again.strategy, fd.Greedy())
+  ]
   assert again.strategy.k == 2 and (texts[0] == texts[1]).all()
 
 
@@ -278,7 +323,9 @@ def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
   before = folders.content(tmp_path)
   dataclasses.replace(tune([]), strategy=fd.Greedy()).save(tmp_path)
   (tmp_path / 'out.jsonl.settings.json').write_text('{}')
-  assert folders.content(tmp_path) == before and isinstance(fd.load_tuned(tmp_path).strategy, fd.Greedy)
+  assert folders.content(tmp_path) == before and isinstance(
+    fd.load_tuned(tmp_path).strategy, fd.Greedy
+  )
   for name in ('config.json', 'model-00001-of-00001.safetensors', 'tokenizer.json'):
     said = (tmp_path / name).read_text()
     (tmp_path / name).write_text(f'{said} ')
@@ -292,16 +339,22 @@ def test_a_folder_of_heads_elsewhere_is_remembered(run, tmp_path):
   file = figures.save(place / 'model', place / 'other', tmp_path / 'mine.json')
   found = fd.load_tuned(place / 'model', file=file)
   wanted = jax.tree.leaves(fd.Blockwise(fd.load_heads(place / 'other'), 2))
-  assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found.strategy), wanted, strict=True))
+  assert all(
+    np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found.strategy), wanted, strict=True)
+  )
   assert fd.load_tuned(place / 'model', part=place / 'other', file=file).strategy.k == 2
   with pytest.raises(
-    fd.UserError, match=r'was made with another set of heads than is in .*model now: make it again by'
+    fd.UserError,
+    match=r'was made with another set of heads than is in .*model now: make it again'
+    r' by',
   ):
     fd.load_tuned(place / 'model', part=place / 'model', file=file)
   content = json.loads(file.read_text())
   content['part']['folder'] = str(tmp_path / 'gone')
   file.write_text(json.dumps(content))
-  with pytest.raises(fd.UserError, match=r'uses the set of heads in .*gone, which is no folder now'):
+  with pytest.raises(
+    fd.UserError, match=r'uses the set of heads in .*gone, which is no folder now'
+  ):
     fd.load_tuned(place / 'model', file=file)
 
 
@@ -317,7 +370,9 @@ def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
 def test_heads_are_prepared_as_the_caller_says(run):
   place, figures = run
   figures.save(place / 'model')
-  found = fd.load_tuned(place / 'model', prepare=lambda module, params: (module, jax.tree.map(np.zeros_like, params)))
+  found = fd.load_tuned(
+    place / 'model', prepare=lambda module, params: (module, jax.tree.map(np.zeros_like, params))
+  )
   assert not any(leaf.any() for leaf in jax.tree.leaves(found.strategy))
 
 
@@ -325,10 +380,16 @@ def test_a_file_of_another_model_is_refused(run):
   place, figures = run
   file = figures.save(place / 'model')
   with pytest.raises(
-    fd.UserError, match=r'was made with another model than is in .*other now: make it again by python'
+    fd.UserError,
+    match=r'was made with another model than is in .*other now: make it again by'
+    r' python',
   ):
     fd.load_tuned(place / 'other', file=file)
-  with pytest.raises(fd.UserError, match=r'other/tuned.json is not there: make it by python -m experiments.tune'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'other/tuned.json is not there: make it by python -m'
+    r' experiments.tune',
+  ):
     fd.load_tuned(place / 'other')
 
 
@@ -347,7 +408,9 @@ def test_a_damaged_file_is_a_sentence(run, tmp_path, part, value):
 def test_a_file_of_another_machine_is_used_with_a_note(run, tmp_path, monkeypatch):
   place, figures = run
   elsewhere = dataclasses.replace(figures.machine, processor='Another CPU', cpus=64)
-  file = dataclasses.replace(figures, machine=elsewhere).save(place / 'model', file=tmp_path / 'tuned.json')
+  file = dataclasses.replace(figures, machine=elsewhere).save(
+    place / 'model', file=tmp_path / 'tuned.json'
+  )
   with pytest.warns(fd.UserNote, match=r'figures of another machine \(Another CPU, 64 CPUs\)'):
     assert fd.load_tuned(place / 'model', file=file).strategy.k == 2
   assert tuned.NAME == 'tuned.json'

@@ -6,7 +6,8 @@ from experiments.lab.cells import AgainstPlain
 from fastdec.errors import UserError
 
 TREES = {
-  'chain': 'chain', 'published': 'published', 'calibrated': 'calibrated', 'fastest': 'calibrated, fastest',
+  'chain': 'chain', 'published': 'published', 'calibrated': 'calibrated', 'fastest': 'calibrated,'
+                                                                                     ' fastest',
   'typical': 'calibrated, typical',
 }  # fmt: skip
 
@@ -20,7 +21,8 @@ class MedusaCell(AgainstPlain):
   batch: int
   nodes: int | None = None  # the root included
   depth: int | None = None
-  tokens_unseen: float | None = None  # per call of a row, over texts whose prompts begin no text of the training
+  # per call of a row, over texts whose prompts begin no text of the training
+  tokens_unseen: float | None = None
   nll: float | None = None  # of the held-out text by the model itself, nats a token
 
   def __post_init__(self) -> None:

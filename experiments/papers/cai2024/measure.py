@@ -25,7 +25,9 @@ from fastdec.training.losses import dev_loss
 ROWS = 64  # prompts at once, where nothing is timed
 
 
-def models_hash(workdir: pathlib.Path, plan: MedusaCell, found: tree_calibration.Calibration) -> str:
+def models_hash(
+  workdir: pathlib.Path, plan: MedusaCell, found: tree_calibration.Calibration
+) -> str:
   """A hash of what a cell is measured with: the run, and the tree if it is a calibrated one."""
   run = folders.content(workdir / plan.stage)
   if plan.tree in ('chain', 'published'):
@@ -42,7 +44,9 @@ class MedusaMeasuring:
     conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: MedusaExperiment, workdir: pathlib.Path, conditions: Conditions) -> None:
+  def __init__(
+    self, experiment: MedusaExperiment, workdir: pathlib.Path, conditions: Conditions
+  ) -> None:
     self.experiment, self.config, self.workdir = experiment, experiment.measure, workdir
     self.text = experiment.open()
     self.text.check_base(workdir / 'target')
@@ -51,7 +55,11 @@ class MedusaMeasuring:
     self.timed = prompts[spaced(len(prompts), min(config.timed, len(prompts)))]
     self.seen = set(map(tuple, prompts_of(self.text, 'train', config.prompt).tolist()))
     seen = sum(tuple(prompt) in self.seen for prompt in self.timed.tolist())
-    own = {'dtype': experiment.model.dtype, 'seed': experiment.seed, 'seen_prompts': seen / len(self.timed)}
+    own = {
+      'dtype': experiment.model.dtype,
+      'seed': experiment.seed,
+      'seen_prompts': seen / len(self.timed),
+    }
     self.conditions = conditions | experiment.asked | own
 
   def calibrate(self, stage: str, path: pathlib.Path) -> tree_calibration.Calibration:
@@ -70,15 +78,25 @@ class MedusaMeasuring:
     """Measures a cell, by the calibration of its heads."""
     target, heads = self._bound(plan.stage)
     choices = self._choices(plan.tree, heads, found)
-    rule = fd.Typical(self.config.typical, self.config.typical**0.5) if plan.tree == 'typical' else fd.Exact()
+    rule = (
+      fd.Typical(self.config.typical, self.config.typical**0.5)
+      if plan.tree == 'typical'
+      else fd.Exact()
+    )
     strategy = fd.Medusa(heads, choices, rule)
     batches = batches_of(self.timed, plan.batch, target.module.pad_id, None)
     comparison = Comparison(target, strategy, fd.Greedy(), batches, self.config.max_len)
     counts, theirs = comparison.counts
     if not (counts.later and theirs.later):
-      raise UserError('the model ends every text after one token, so nothing is drafted: train it for longer')
+      raise UserError(
+        'the model ends every text after one token, so nothing is drafted: train it for longer'
+      )
     is_exact = plan.tree != 'typical'
-    agreement = comparison.agreement(self.experiment.model.dtype) if is_exact else {'same_as_plain': comparison.same}
+    agreement = (
+      comparison.agreement(self.experiment.model.dtype)
+      if is_exact
+      else {'same_as_plain': comparison.same}
+    )
     clock = comparison.clock(self.config.repeats, {})
     return dataclasses.replace(
       plan, nodes=choices.n, depth=choices.max_depth,
@@ -94,8 +112,11 @@ class MedusaMeasuring:
     return dev_loss(target.module, target.params, self.text.dev_batches())['nll']
 
   def _unseen(self, comparison: Comparison) -> float | None:
-    """Tokens per call over the prompts that no text of the training begins with; None without any."""
-    is_new = np.array([tuple(row) not in self.seen for prompts, _ in comparison.batches for row in prompts.tolist()])
+    """Tokens per call over the prompts that no text of the training begins with; None without
+    any."""
+    is_new = np.array(
+      [tuple(row) not in self.seen for prompts, _ in comparison.batches for row in prompts.tolist()]
+    )
     texts = joined(comparison.ours)
     calls = texts.calls[is_new].sum()
     return float((texts.lengths[is_new] - 1).sum() / calls) if calls else None

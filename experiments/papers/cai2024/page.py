@@ -51,7 +51,9 @@ class MedusaPage(Page[MedusaCell]):
 
   def calibrations(self) -> Mapping[str, Calibration]:
     """Those of the heads that there are now."""
-    return {stage: Calibration.load(self._tree(stage)) for stage in STAGES if self._is_calibrated(stage)}
+    return {
+      stage: Calibration.load(self._tree(stage)) for stage in STAGES if self._is_calibrated(stage)
+    }
 
   @functools.cached_property
   def measuring(self) -> MedusaMeasuring:
@@ -73,7 +75,9 @@ class MedusaPage(Page[MedusaCell]):
   def _is_trained(self, name: str) -> bool:
     """Whether a run, and all that it comes from, are finished and of one piece."""
     chain = ['target', *STAGES][: 1 + ['target', *STAGES].index(name)]
-    return all(self.run(one).is_current for one in chain) and (name == 'target' or self._is_written())
+    return all(self.run(one).is_current for one in chain) and (
+      name == 'target' or self._is_written()
+    )
 
   def _is_written(self) -> bool:
     config = self.experiment.measure
@@ -85,7 +89,10 @@ class MedusaPage(Page[MedusaCell]):
     return (
       self._is_trained(stage)
       and self._tree(stage).is_file()
-      and (self._tree(stage).stat().st_mtime > (self.workdir / stage / 'model' / 'config.json').stat().st_mtime)
+      and (
+        self._tree(stage).stat().st_mtime
+        > (self.workdir / stage / 'model' / 'config.json').stat().st_mtime
+      )
     )
 
   def nodes(self) -> list[graph.Node]:
@@ -102,7 +109,9 @@ class MedusaPage(Page[MedusaCell]):
 
     own = []
     if writes:
-      own = [graph.Node('own', 'writing text with the language model', ('target',), is_written, write)]
+      own = [
+        graph.Node('own', 'writing text with the language model', ('target',), is_written, write)
+      ]
     first, second = STAGES
     trainings = [
       self.training(self.run(first), TITLES[first], ('own' if writes else 'target',)),
@@ -122,7 +131,9 @@ class MedusaPage(Page[MedusaCell]):
 
     return graph.Node(f'{stage}-tree', f'growing the tree of {stage}', (stage,), is_done, calibrate)
 
-  def measure(self, group: Group[MedusaCell], missing: Sequence[MedusaCell]) -> Iterator[MedusaCell]:
+  def measure(
+    self, group: Group[MedusaCell], missing: Sequence[MedusaCell]
+  ) -> Iterator[MedusaCell]:
     for plan in missing:
       yield self.measuring.cell(plan, Calibration.load(self._tree(plan.stage)))
 

@@ -1,4 +1,5 @@
-"""What `experiments.medusa` means: a language model of captions, heads on it, their trainings, what is measured."""
+"""What `experiments.medusa` means: a language model of captions, heads on it, their trainings, what
+is measured."""
 
 import dataclasses
 import pathlib
@@ -14,7 +15,8 @@ from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Model, Params
 
-STAGES = ('medusa-1', 'medusa-2')  # heads on the frozen model; heads and model together, beginning with those
+# heads on the frozen model; heads and model together, beginning with those
+STAGES = ('medusa-1', 'medusa-2')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +38,14 @@ class HeadsConfig:
     at_least(0, 'heads', markov=self.markov)
     check_anchors(self.anchors, self.draw)
     if not 0 < self.decay <= 1:
-      raise UserError(f'config.heads.decay={self.decay} is not possible: give 1 for equal weights, or less, above 0')
+      raise UserError(
+        f'config.heads.decay={self.decay} is not possible: give 1 for equal weights,'
+        ' or less, above 0'
+      )
     if not 0 < self.p1_share < 1:
-      raise UserError(f'config.heads.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
+      raise UserError(
+        f'config.heads.p1_share={self.p1_share} is not possible: give a share above 0 and below 1'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +88,18 @@ class MedusaExperiment(OnModelText, CaptionTraining, HeadsTraining):
     deep = Topology.from_choices(medusa_choices(self.measure.published)).max_depth
     if deep > self.heads.depth:
       given = f'config.measure.published={self.measure.published} is {deep} deep'
-      raise UserError(f'{given}, and config.heads.depth={self.heads.depth}: give as many heads, or another tree')
+      raise UserError(
+        f'{given}, and config.heads.depth={self.heads.depth}: give as many heads, or another tree'
+      )
 
   def run(self, k: int, regime: str) -> RunConfig:
-    return self.train if k == 1 else self.freeze if regime == self.regime_of(STAGES[0]) else self.finetune
+    return (
+      self.train
+      if k == 1
+      else self.freeze
+      if regime == self.regime_of(STAGES[0])
+      else self.finetune
+    )
 
   @property
   def writes(self) -> bool:
@@ -99,11 +114,14 @@ class MedusaExperiment(OnModelText, CaptionTraining, HeadsTraining):
   def on(self, own: pathlib.Path | None, stage: str = '') -> 'MedusaExperiment':
     """With the text that a stage is trained on: people's, what the model wrote into `own`, or both.
 
-    Text `mixed` is both for Medusa-2 alone: there the model itself learns, and is to keep what it knows of people's.
+    Text `mixed` is both for Medusa-2 alone: there the model itself learns, and is to keep what it
+    knows of people's.
     """
     written = str(own) if own and self.writes else ''
     mixed = bool(written) and self.text == 'mixed' and stage == STAGES[1]
-    return dataclasses.replace(self, data=dataclasses.replace(self.data, distilled=written, mixed=mixed))
+    return dataclasses.replace(
+      self, data=dataclasses.replace(self.data, distilled=written, mixed=mixed)
+    )
 
   def heads_for(self, k: int) -> MedusaHeads:
     """k - 1 heads: with the model's own prediction they write k tokens at most."""

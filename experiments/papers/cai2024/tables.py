@@ -1,4 +1,5 @@
-"""Tables of Medusa from measured cells, what Cai et al. 2024 publish beside, before they are drawn."""
+"""Tables of Medusa from measured cells, what Cai et al. 2024 publish beside, before they are
+drawn."""
 
 from collections.abc import Iterable
 
@@ -10,11 +11,15 @@ from experiments.papers.cai2024.cells import TREES, MedusaCell
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
 
 NOTES = (
-  'Tokens: per call of the model; of a batch, per step, which goes on until its last row ends. Call: what a call on the'
-  ' tree takes, heads included, in calls of plain greedy decoding of the same model. New: tokens per call of a row,'
-  ' over prompts that begin no text of the training. Speed-up: over plain greedy decoding in turn, whole texts, and in'
+  'Tokens: per call of the model; of a batch, per step, which goes on until its last row ends.'
+  ' Call: what a call on the'
+  ' tree takes, heads included, in calls of plain greedy decoding of the same model. New: tokens'
+  ' per call of a row,'
+  ' over prompts that begin no text of the training. Speed-up: over plain greedy decoding in turn,'
+  ' whole texts, and in'
   ' brackets the slowest and fastest round; calls alone: without the prompt.',
-  f'{SAME_NOTE} Typical acceptance is not lossless. NLL: of held-out text by the model itself: Medusa-2 trains it too.',
+  f'{SAME_NOTE} Typical acceptance is not lossless. NLL: of held-out text by the model itself:'
+  ' Medusa-2 trains it too.',
 )
 CONDITIONS = ('text', 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', *MACHINE)
 
@@ -48,24 +53,34 @@ SPEEDS = Table(
 
 def speed_table(cells: Iterable[MedusaCell]) -> Drawn:
   """Every cell, then the published figures."""
-  found = sorted(latest(cells).values(), key=lambda cell: (cell.stage, cell.batch, list(TREES).index(cell.tree)))
+  found = sorted(
+    latest(cells).values(), key=lambda cell: (cell.stage, cell.batch, list(TREES).index(cell.tree))
+  )
   below = []
   for stage, model, speedup, tokens, overhead in published.SPEEDS:
     row = {'Heads': stage.capitalize(), 'Tree': f'{model} (paper)', 'Nodes': '64', 'Batch': '1'}
-    row |= {'Tokens': text(tokens, '.2f'), 'Call': text(overhead, '.2f'), 'Speed-up': f'{speedup:.2f}×'}
+    row |= {
+      'Tokens': text(tokens, '.2f'),
+      'Call': text(overhead, '.2f'),
+      'Speed-up': f'{speedup:.2f}×',
+    }
     below.append(row)
   shares = (cell.conditions.get('seen_prompts') for cell in found if cell.error is None)
   seen = [share for share in shares if share is not None]
-  begun = [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.'] if seen else []
+  begun = (
+    [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.'] if seen else []
+  )
   return SPEEDS.of(found, below=below, notes=(*begun, *repetition_note(found)))
 
 
 HEADS_NOTE = (
-  'Right: the token that the model itself writes is among the first choices, over all tokens of its texts; in'
+  'Right: the token that the model itself writes is among the first choices, over all tokens of its'
+  ' texts; in'
   ' parentheses {name}, Medusa-1 (Cai et al. 2024).'
 )
 WIDTHS_NOTE = (
-  'Tokens: what the tree of this many nodes writes a call, as counted on these texts. ms: what a call takes at batch 1,'
+  'Tokens: what the tree of this many nodes writes a call, as counted on these texts. ms: what a'
+  ' call takes at batch 1,'
   ' heads included. 1 node is greedy decoding without heads.'
 )
 
@@ -78,9 +93,14 @@ def heads_table(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B'
     def theirs(head: int) -> str:
       return f'({100 * accuracy[head][place]:.0f})' if head < len(accuracy) else ''
 
-    return Column(f'Top-{top} %', lambda head: found.right[top][head], '.1f', scale=100, beside=theirs)
+    return Column(
+      f'Top-{top} %', lambda head: found.right[top][head], '.1f', scale=100, beside=theirs
+    )
 
-  columns = [Column('Head', lambda head: head + 1), *(right(place, top) for place, top in enumerate(TOPS))]
+  columns = [
+    Column('Head', lambda head: head + 1),
+    *(right(place, top) for place, top in enumerate(TOPS)),
+  ]
   notes = (HEADS_NOTE.format(name=beside), f'Counted at {found.positions:,} tokens.')
   return Table(f'{of}: how often each head is right', columns, notes).of(range(len(found.right[1])))
 

@@ -1,4 +1,5 @@
-"""The cells of `experiments.drafts`: one drafter, as a chain or a tree, at one temperature and batch size."""
+"""The cells of `experiments.drafts`: one drafter, as a chain or a tree, at one temperature and
+batch size."""
 
 import dataclasses
 
@@ -16,19 +17,22 @@ CHAINS = ('model', 'lookup')  # that draft no trees
 
 @dataclasses.dataclass(frozen=True)
 class DraftCell(AgainstPlain):
-  """One measurement. Tokens a call, acceptance and agreement are of all sentences, whatever the batch size."""
+  """One measurement. Tokens a call, acceptance and agreement are of all sentences, whatever the
+  batch size."""
 
   drafter: str  # a key of DRAFTERS
   tree: int  # nodes that are asked for, the root included; 0: a chain
   temperature: float
   batch: int
   short: int = 0  # guesses of a chain that is shorter than the table's others; 0: it is as long
-  nodes: int | None = None  # that the target scores a call; fewer than asked for where no other guess was ever right
+  # that the target scores a call; fewer than asked for where no other guess was ever right
+  nodes: int | None = None
   parameters: int | None = None  # of the drafter
   training_tokens: int | None = None  # of the target's side, that it was trained on
   training_seconds: float | None = None
   tokens: float | None = None  # per call of a row
-  accepted: tuple[float | None, ...] | None = None  # of a chain: how often each guess is, where those before it are
+  # of a chain: how often each guess is, where those before it are
+  accepted: tuple[float | None, ...] | None = None
   call_ms: float | None = None
   draft_ms: float | None = None  # what a call takes more than the target's own on as many nodes
   plain_ms: float | None = None  # a call of plain decoding
@@ -36,8 +40,12 @@ class DraftCell(AgainstPlain):
 
   def __post_init__(self) -> None:
     if self.drafter not in DRAFTERS or (self.tree and (self.short or self.drafter in CHAINS)):
-      given = f"a cell cannot have drafter '{self.drafter}', tree {self.tree} and short {self.short}"
-      known = f'known are {", ".join(DRAFTERS)}, and {" and ".join(CHAINS)} and short chains are no trees'
+      given = (
+        f"a cell cannot have drafter '{self.drafter}', tree {self.tree} and short {self.short}"
+      )
+      known = (
+        f'known are {", ".join(DRAFTERS)}, and {" and ".join(CHAINS)} and short chains are no trees'
+      )
       raise UserError(f'{given}: {known}')
 
   @property

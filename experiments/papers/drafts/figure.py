@@ -1,4 +1,5 @@
-"""The picture of `experiments.drafts`: what a chain writes a call, against what its drafter has been trained on."""
+"""The picture of `experiments.drafts`: what a chain writes a call, against what its drafter has
+been trained on."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,14 +19,18 @@ STYLES = {
   'model': Style(drawing.PUBLISHED, 'X'),
   'lookup': Style(drawing.PUBLISHED, '*'),
 }
-PANELS = {'dev': 'On own text of held-out sources', 'training': 'On own text of the training sources'}
+PANELS = {
+  'dev': 'On own text of held-out sources',
+  'training': 'On own text of the training sources',
+}
 TRAINED = ('block', 'block-2', 'eagle', 'heads', 'rooted', 'markov')  # on own text
 Curves = Mapping[str, Mapping[str, Iterable[tuple[float, float]]]]
 
 
 def learning(curves: Curves, cells: Iterable[DraftCell], path: Path) -> None:
-  """A PNG of 1800 x 900 pixels: on the left held-out text, with what finished chains reach in decoding (open), on the
-  right training text; the gap between the two is what more own text would close.
+  """A PNG of 1800 x 900 pixels: on the left held-out text, with what finished chains reach in
+  decoding (open), on the right training text; the gap between the two is what more own text would
+  close.
 
   Args:
     curves: by row, then by a key of PANELS: points of training tokens and tokens a call.
@@ -51,6 +56,11 @@ def _finished(cells: Iterable[DraftCell]) -> list[DraftCell]:
   """One cell of each drafter's chain at temperature 0."""
   found = {}
   for cell in latest(cells).values():
-    if cell.error is None and cell.is_whole_chain and cell.temperature == 0 and cell.drafter in TRAINED:
+    if (
+      cell.error is None
+      and cell.is_whole_chain
+      and cell.temperature == 0
+      and cell.drafter in TRAINED
+    ):
       found[cell.drafter] = cell
   return list(found.values())

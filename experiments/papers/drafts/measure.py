@@ -1,4 +1,5 @@
-"""Measures the drafters of a workdir: tokens a call and acceptance over a whole split, and the clock on some of it."""
+"""Measures the drafters of a workdir: tokens a call and acceptance over a whole split, and the
+clock on some of it."""
 
 import dataclasses
 import functools
@@ -12,7 +13,16 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import scalars
-from experiments.lab.against_plain import MORE, Comparison, batches_of, counted, joined, lengths_of, net, spaced
+from experiments.lab.against_plain import (
+  MORE,
+  Comparison,
+  batches_of,
+  counted,
+  joined,
+  lengths_of,
+  net,
+  spaced,
+)
 from experiments.lab.captions import Captions, prompts_of
 from experiments.lab.conditions import Conditions
 from experiments.lab.decoding import padded_sources
@@ -49,7 +59,11 @@ class DraftMeasuring:
   """
 
   def __init__(
-    self, page: SideBySide, base: pathlib.Path, drafters: Mapping[str, pathlib.Path], conditions: Conditions
+    self,
+    page: SideBySide,
+    base: pathlib.Path,
+    drafters: Mapping[str, pathlib.Path],
+    conditions: Conditions,
   ) -> None:
     self.page, self.table, self.base, self.drafters = page, page.table, base, drafters
     self.target = Bound(*packed(*folders.load(base)))
@@ -63,7 +77,8 @@ class DraftMeasuring:
     self.conditions = conditions | {'dtype': self.dtype, 'seed': page.shared.seed} | page.asked
 
   def cells(self, plans: Sequence[DraftCell]) -> Iterator[DraftCell]:
-    """Measures cells of one drafter, tree and temperature: tokens are counted once for all batch sizes."""
+    """Measures cells of one drafter, tree and temperature: tokens are counted once for all batch
+    sizes."""
     drafter, tree, temperature, _, short = plans[0].key
     strategy = self._strategy(drafter, tree, temperature, short or self.table.gamma)
     common = self._trained(drafter) | self._counted(strategy, tree, temperature)
@@ -81,19 +96,16 @@ class DraftMeasuring:
       shares = accepted_by_place(texts, nodes - 1)
       accepted = tuple(None if math.isnan(share) else share for share in shares)
     repeated = {'repeated_4grams': repeated_share(joined(whole.theirs))}
-    return {
-      'nodes': nodes,
-      'accepted': accepted,
-      'conditions': self.conditions | repeated,
-      **found,
-    }
+    return {'nodes': nodes, 'accepted': accepted, 'conditions': self.conditions | repeated, **found}
 
   def _clocked(self, strategy: Any, temperature: float, batch: int) -> dict[str, Any]:
     """What is timed, in turn with plain decoding."""
     timed = self._comparison(strategy, temperature, self.timed, batch)
     ours, theirs = timed.counts
     state, few = timed.state(strategy), max(FEW // batch, 1)
-    calls = {'alone': (wide_calls(self.target, strategy, state, strategy.drafter.nodes), ours.steps)}
+    calls = {
+      'alone': (wide_calls(self.target, strategy, state, strategy.drafter.nodes), ours.steps)
+    }
     clock = timed.clock(self.table.repeats, calls, few)
 
     def milliseconds(name: str, steps: int) -> float | None:
@@ -108,7 +120,9 @@ class DraftMeasuring:
       **timed.speed(clock),
     }
 
-  def _comparison(self, strategy: Any, temperature: float, prompts: np.ndarray, batch: int) -> Comparison:
+  def _comparison(
+    self, strategy: Any, temperature: float, prompts: np.ndarray, batch: int
+  ) -> Comparison:
     plain = fd.Sample(temperature) if temperature else fd.Greedy()
     key = jax.random.key(self.page.shared.seed) if temperature else None
     batches = batches_of(prompts, batch, self.target.module.pad_id, key)
@@ -143,7 +157,8 @@ class DraftMeasuring:
 
   @functools.lru_cache  # noqa: B019
   def _ranks(self, drafter: str) -> Any:
-    """The ranks of heads along what the base writes for the dev set, of which their trees are grown."""
+    """The ranks of heads along what the base writes for the dev set, of which their trees are
+    grown."""
     prompts = self._prompts('dev')
     chosen = prompts[spaced(len(prompts), min(self.table.calibrated, len(prompts)))]
     lengths = lengths_of(chosen, self.target.module.pad_id)
@@ -181,7 +196,8 @@ class DraftMeasuring:
 
 
 def models_hash(base: pathlib.Path, drafter: pathlib.Path | None) -> str:
-  """A hash of what a cell is measured with: the base, and the drafter in a workdir, if it is a trained one."""
+  """A hash of what a cell is measured with: the base, and the drafter in a workdir, if it is a
+  trained one."""
   if drafter is None:
     return folders.content(base)
   if (drafter / 'draft').is_dir():

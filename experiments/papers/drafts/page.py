@@ -1,6 +1,8 @@
-"""The graph of `experiments.drafts`: one base, what it writes, every drafter on it, and their cells.
+"""The graph of `experiments.drafts`: one base, what it writes, every drafter on it, and their
+cells.
 
-base -> own (what it writes itself) -> heads, rooted, markov, block, block-2, eagle -> each its cells
+base -> own (what it writes itself) -> heads, rooted, markov, block, block-2, eagle -> each its
+cells
 base, model -> the draft model's cells;   base -> prompt lookup's
 """
 
@@ -26,7 +28,8 @@ Curve = list[tuple[float, float]]  # training tokens, tokens a call
 
 
 class DraftsPage(Page[DraftCell]):
-  """See `Page`; also own/, with what the base writes. A base or own text that the config names is taken as it is."""
+  """See `Page`; also own/, with what the base writes. A base or own text that the config names is
+  taken as it is."""
 
   kind = DraftCell
   experiment: SideBySide
@@ -48,10 +51,12 @@ class DraftsPage(Page[DraftCell]):
       return self.experiment.table.base
     model = folders.open(self.base).model
     found = (model.model if isinstance(model, Transformed) else model).config
-    return dataclasses.replace(found, vocab_size=self.experiment.table.base.vocab_size)  # which the text gives
+    # which the text gives
+    return dataclasses.replace(found, vocab_size=self.experiment.table.base.vocab_size)
 
   def groups(self) -> list[Group[DraftCell]]:
-    """Every drafter as a chain, as shorter ones and as each tree, at each temperature; all batch sizes at once."""
+    """Every drafter as a chain, as shorter ones and as each tree, at each temperature; all batch
+    sizes at once."""
     table, found = self.experiment.table, []
     for row in table.rows:
       shapes = [(0, short) for short in (0, *table.short)]
@@ -89,7 +94,10 @@ class DraftsPage(Page[DraftCell]):
   def draft_runs(self) -> dict[str, DraftRun]:
     """Those of draft networks, by their rows."""
     rows = [row for row in self.experiment.table.rows if row in NETWORKS]
-    return {row: DraftRun(self.experiment.draft(row, self.base, self.own), self.workdir / row) for row in rows}
+    return {
+      row: DraftRun(self.experiment.draft(row, self.base, self.own), self.workdir / row)
+      for row in rows
+    }
 
   def check(self) -> None:
     if self.experiment.shared.base:
@@ -115,7 +123,11 @@ class DraftsPage(Page[DraftCell]):
       return None
     if plan.drafter == 'lookup':
       return models_hash(self.base, None)
-    return models_hash(self.base, self.workdir / plan.drafter) if self._is_trained(plan.drafter) else None
+    return (
+      models_hash(self.base, self.workdir / plan.drafter)
+      if self._is_trained(plan.drafter)
+      else None
+    )
 
   def _is_trained(self, row: str) -> bool:
     if row in NETWORKS:
@@ -130,7 +142,11 @@ class DraftsPage(Page[DraftCell]):
       found.append(self.training(self.base_run(), 'the base'))
     before = [node.name for node in found]
     if not shared.data.own:
-      found.append(graph.Node('own', 'writing text with the base', tuple(before), self._is_written, self._write))
+      found.append(
+        graph.Node(
+          'own', 'writing text with the base', tuple(before), self._is_written, self._write
+        )
+      )
       before = ['own']
     for row in self.experiment.table.rows:
       if row in HEADS:
@@ -148,11 +164,15 @@ class DraftsPage(Page[DraftCell]):
     def train(budget: float | None) -> None:
       self.heads_run(row).train(budget)  # made now: the base, whose sizes they have, is there
 
-    return graph.Node(row, f'training {DRAFTERS[row]}', tuple(before), lambda: self._is_trained(row), train)
+    return graph.Node(
+      row, f'training {DRAFTERS[row]}', tuple(before), lambda: self._is_trained(row), train
+    )
 
   def _draft_node(self, row: str, before: Sequence[str]) -> graph.Node:
     run = self.draft_runs()[row]
-    return graph.Node(row, f'training {DRAFTERS[row]}', tuple(before), lambda: run.is_current, run.train)
+    return graph.Node(
+      row, f'training {DRAFTERS[row]}', tuple(before), lambda: run.is_current, run.train
+    )
 
   def _is_written(self) -> bool:
     if self.experiment.task == 'lm':
@@ -183,7 +203,8 @@ class DraftsPage(Page[DraftCell]):
     return f'batch {cell.batch}: {cell.tokens:.2f} tokens a call, measured {cell.speedup:.2f}x'
 
   def curves(self) -> dict[str, dict[str, Curve]]:
-    """By row, then 'dev' and 'training': tokens a call of a chain on own text after so many training tokens."""
+    """By row, then 'dev' and 'training': tokens a call of a chain on own text after so many
+    training tokens."""
     found = {}
     for row, run in self.draft_runs().items():
       known = scalars.evaluations(run.workdir)

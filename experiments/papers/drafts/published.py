@@ -1,10 +1,12 @@
-"""What others publish about draft networks, to stand beside ours: on language models, on accelerators."""
+"""What others publish about draft networks, to stand beside ours: on language models, on
+accelerators."""
 
 from typing import NamedTuple
 
 
 class Published(NamedTuple):
-  """One row. Tokens a call include the token that the target itself adds; None is what is not told."""
+  """One row. Tokens a call include the token that the target itself adds; None is what is not
+  told."""
 
   drafter: str
   target: str

@@ -33,7 +33,8 @@ from fastdec.training.drafts.losses import draft_accuracy
 from fastdec.training.drafts.start import begin
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 
-SAMPLE = 16  # batches of the training text that a draft is looked at on, beside those of the dev set
+# batches of the training text that a draft is looked at on, beside those of the dev set
+SAMPLE = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,9 @@ class DraftRun(InWorkdir):
     text = self._text(target.module)
     material = text.open()
     material.check_base(self.base)
-    batches = material.train_batches(config.rows, seed_of(experiment.seed, f'{experiment.kind}-{experiment.regime}'))
+    batches = material.train_batches(
+      config.rows, seed_of(experiment.seed, f'{experiment.kind}-{experiment.regime}')
+    )
     ids = None
     if module.words is not None:
       ids = most_frequent(target.module, words_of(material), module.words)
@@ -77,13 +80,19 @@ class DraftRun(InWorkdir):
     draft = Bound(module, self._begun(module, target, jax.random.fold_in(key, 1), ids))
     dev = material.own_dev_batches() if experiment.data.own else material.dev_batches()
     if not dev:
-      raise UserError('the dev set has no sentence that fits into config.data.row_length: give longer rows')
+      raise UserError(
+        'the dev set has no sentence that fits into config.data.row_length: give longer rows'
+      )
     job = self._job(material, target, draft, dev, [batches[i] for i in range(SAMPLE)])
     self.claim(material.content)  # a wrong config has shown by now
     table = self._partition(target, module)
-    return carry_out(job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table)
+    return carry_out(
+      job, batches, config, target.module.d_model, self.workdir, key, budget, text.devices, table
+    )
 
-  def _begun(self, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None) -> Params:
+  def _begun(
+    self, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None
+  ) -> Params:
     """What the draft begins at: `config.draft.init`."""
     init = self.experiment.draft.init
     if not self.experiment.draft.begins_trained:
@@ -91,17 +100,31 @@ class DraftRun(InWorkdir):
     known, params = load_draft(init, dtype='float32')
     other = differences(known, module)
     if other:
-      raise UserError(f'{init} holds another draft than config.draft means ({", ".join(other)}): give its settings')
+      raise UserError(
+        f'{init} holds another draft than config.draft means ({", ".join(other)}):'
+        ' give its settings'
+      )
     if ids is not None and not np.array_equal(params['ids'], ids):
-      raise UserError(f'{init} drafts other words than those that are frequent in this text: give the text it is of')
+      raise UserError(
+        f'{init} drafts other words than those that are frequent in this text: give'
+        ' the text it is of'
+      )
     return {name: x for name, x in params.items() if name != 'warmth'}
 
-  def _job(self, material: Text, target: Bound, draft: Bound, dev: list[Any], sample: list[Any]) -> Job:
+  def _job(
+    self, material: Text, target: Bound, draft: Bound, dev: list[Any], sample: list[Any]
+  ) -> Job:
     """The task, what it is evaluated by, and how its result is saved."""
     experiment, fixed = self.experiment, split(draft.params)[1]
-    is_both, depth, anchors = experiment.regime == 'both', experiment.draft.depth, experiment.loss.anchors
+    is_both, depth, anchors = (
+      experiment.regime == 'both',
+      experiment.draft.depth,
+      experiment.loss.anchors,
+    )
     if is_both:
-      task = finetuned_draft_task(target, draft, experiment.loss, experiment.p1_share, experiment.run.label_smoothing)
+      task = finetuned_draft_task(
+        target, draft, experiment.loss, experiment.p1_share, experiment.run.label_smoothing
+      )
     else:
       task = frozen_draft_task(target, draft, experiment.loss)
 
@@ -119,7 +142,9 @@ class DraftRun(InWorkdir):
     def save(params: Params) -> None:
       learnt, of_target = parts(params)
       if is_both:
-        folders.save(self.workdir / 'model', target.module, of_target.params, material.tokenizer_path)
+        folders.save(
+          self.workdir / 'model', target.module, of_target.params, material.tokenizer_path
+        )
       warmth = warmth_of(learnt, of_target, dev, depth, anchors)
       save_draft(self.result, (draft.module, learnt.params | {'warmth': jnp.asarray(warmth)}))
 
@@ -157,13 +182,25 @@ class DraftRun(InWorkdir):
     return str(self.base), self.experiment.data.own or self.experiment.data.distilled
 
   def _record(
-    self, there: Mapping[str, Any], base: Mapping[str, Any], distilled: str, content: str | None = None
+    self,
+    there: Mapping[str, Any],
+    base: Mapping[str, Any],
+    distilled: str,
+    content: str | None = None,
   ) -> dict[str, Any]:
     experiment = self.experiment
     own = "the base's" if experiment.data.own else ''
     data = dataclasses.replace(experiment.data, distilled=distilled, own=own)
-    parts = {'draft': experiment.draft, 'loss': experiment.loss, 'data': data, 'training': experiment.run}
-    plain = {name: fields_of(part, record.part(there, name) if there else None) for name, part in parts.items()}
+    parts = {
+      'draft': experiment.draft,
+      'loss': experiment.loss,
+      'data': data,
+      'training': experiment.run,
+    }
+    plain = {
+      name: fields_of(part, record.part(there, name) if there else None)
+      for name, part in parts.items()
+    }
     if self.experiment.draft.begins_trained:
       plain['draft']['init'] = 'a trained draft'  # which one, `base` says: its 'init'
     if content is not None:
@@ -174,7 +211,8 @@ class DraftRun(InWorkdir):
 
 
 def differences(known: DraftNetwork, wanted: DraftNetwork) -> list[str]:
-  """The settings by which one draft is not the other; those that no parameter was trained with do not count."""
+  """The settings by which one draft is not the other; those that no parameter was trained with do
+  not count."""
   found = []
   for part, at, to in (('', known, wanted), ('layers.', known.layers, wanted.layers)):
     if type(at) is not type(to):

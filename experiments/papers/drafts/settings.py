@@ -1,4 +1,5 @@
-"""What `configs/drafts.py` means: heads or a draft network for a finished base, and how it is trained."""
+"""What `configs/drafts.py` means: heads or a draft network for a finished base, and how it is
+trained."""
 
 import dataclasses
 import pathlib
@@ -43,7 +44,9 @@ class DraftConfig:
     at_least(1, 'draft', layers=self.layers)
     at_least(0, 'draft', words=self.words)
     if not 0 <= self.dropout < 1:
-      raise UserError(f'config.draft.dropout={self.dropout} is not possible: give 0 for none, or below 1')
+      raise UserError(
+        f'config.draft.dropout={self.dropout} is not possible: give 0 for none, or below 1'
+      )
 
   @property
   def depth(self) -> int:
@@ -59,7 +62,9 @@ class DraftConfig:
     """Raises UserError where there is nothing to begin at."""
     if self.begins_trained and not (self.init and pathlib.Path(self.init).is_dir()):
       choices = ' or '.join(INITS)
-      raise UserError(f'config.draft.init={self.init!r} is no folder: give one with a trained draft, or {choices}')
+      raise UserError(
+        f'config.draft.init={self.init!r} is no folder: give one with a trained draft, or {choices}'
+      )
 
   def network(self, model: Model) -> DraftNetwork:
     """The network for a base.
@@ -72,7 +77,9 @@ class DraftConfig:
   def _sizes(self, model: Any) -> dict[str, Any]:
     check_taps(self.taps, model.layers)
     if self.words > model.vocab_size:
-      raise UserError(f'config.draft.words={self.words} is not possible: the base has {model.vocab_size} words')
+      raise UserError(
+        f'config.draft.words={self.words} is not possible: the base has {model.vocab_size} words'
+      )
     reads = {'taps': self.taps, 'fuses': True, 'norms_taps': True} if self.taps else {}
     sizes = {'vocab_size': model.vocab_size, 'd_target': model.d_model, 'words': self.words or None}
     return {'layers': self._layers(model), 'entry': self.entry, **reads, **sizes}
@@ -81,7 +88,9 @@ class DraftConfig:
     """Those of the base, with the draft's own dropout."""
     layers = layers_like(model, self.layers)
     if isinstance(layers, StackConfig):
-      return dataclasses.replace(layers, dropout=self.dropout, attention_dropout=0.0, activation_dropout=0.0)
+      return dataclasses.replace(
+        layers, dropout=self.dropout, attention_dropout=0.0, activation_dropout=0.0
+      )
     return dataclasses.replace(layers, dropout=self.dropout)
 
 
@@ -175,7 +184,8 @@ class CaptionHeads(CaptionText, OnBase):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """The training of one drafter on a finished base; fields as in `configs/drafts.py`. Subclasses say of which kind."""
+  """The training of one drafter on a finished base; fields as in `configs/drafts.py`. Subclasses
+  say of which kind."""
 
   task: Literal['translation', 'lm']
   kind: Literal['heads', 'eagle', 'block']
@@ -212,7 +222,9 @@ class Experiment:
     wanted = MODELS[self.task]
     if not isinstance(model, wanted):
       given = f'task={self.task} means a base that is a {wanted.__name__}, and {self.base} holds a'
-      raise UserError(f'{given} {type(model).__name__}: give another base, or the task that it was trained for')
+      raise UserError(
+        f'{given} {type(model).__name__}: give another base, or the task that it was trained for'
+      )
     return model.config
 
 
@@ -225,11 +237,15 @@ class HeadsExperiment(Experiment):
 
   def __post_init__(self) -> None:
     if self.k < 2:
-      raise UserError(f'config.k={self.k} is not possible: give 2 or more, the root and k - 1 guesses')
+      raise UserError(
+        f'config.k={self.k} is not possible: give 2 or more, the root and k - 1 guesses'
+      )
 
   def training(self, model: Model) -> TranslationHeads | CaptionHeads:
     """What `Run` trains on this model; errors as of `text`."""
-    same: Any = {name: getattr(self, name) for name in ('seed', 'mesh', 'train', 'finetune', 'data', 'heads')}
+    same: Any = {
+      name: getattr(self, name) for name in ('seed', 'mesh', 'train', 'finetune', 'data', 'heads')
+    }
     kind: Any = TranslationHeads if self.task == 'translation' else CaptionHeads
     return kind(model=self._sizes(model), freeze=self.train, **same)
 
@@ -244,7 +260,9 @@ class DraftExperiment(Experiment):
 
   def __post_init__(self) -> None:
     if not 0 < self.p1_share < 1:
-      raise UserError(f'config.p1_share={self.p1_share} is not possible: give a share above 0 and below 1')
+      raise UserError(
+        f'config.p1_share={self.p1_share} is not possible: give a share above 0 and below 1'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,10 +279,12 @@ KINDS = {'heads': HeadsExperiment, 'eagle': EagleExperiment, 'block': BlockExper
 
 
 def experiment_of(config: Any) -> HeadsExperiment | DraftExperiment:
-  """The experiment of a locked ConfigDict, by its `kind`; mistakes in it are UserErrors, its `table` aside."""
+  """The experiment of a locked ConfigDict, by its `kind`; mistakes in it are UserErrors, its
+  `table` aside."""
   return KINDS[config.kind].of(locked(**{name: config[name] for name in config if name != 'table'}))
 
 
 def words_of(text: Text) -> np.ndarray:
-  """The tokens of the training text, one behind the other: what a draft vocabulary is counted on."""
+  """The tokens of the training text, one behind the other: what a draft vocabulary is counted
+  on."""
   return text.tokens('train', text.experiment.data.row_length).target.tokens

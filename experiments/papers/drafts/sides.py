@@ -1,4 +1,5 @@
-"""What `experiments.drafts` means: all kinds of drafters on one base, how each is trained, and what is measured."""
+"""What `experiments.drafts` means: all kinds of drafters on one base, how each is trained, and what
+is measured."""
 
 import dataclasses
 import pathlib
@@ -53,31 +54,52 @@ class TableConfig:
   repeats: int
 
   def __post_init__(self) -> None:
-    each_once('table', rows=self.rows, nodes=self.nodes, batches=self.batches, temperatures=self.temperatures)
+    each_once(
+      'table',
+      rows=self.rows,
+      nodes=self.nodes,
+      batches=self.batches,
+      temperatures=self.temperatures,
+    )
     for row in self.rows:
       if row not in DRAFTERS:
-        raise UserError(f'config.table.rows={self.rows} name {row!r}: known are {", ".join(DRAFTERS)}')
-    at_least(self.gamma + 1, 'table', **{f'nodes[{i}]': value for i, value in enumerate(self.nodes)})
+        raise UserError(
+          f'config.table.rows={self.rows} name {row!r}: known are {", ".join(DRAFTERS)}'
+        )
+    at_least(
+      self.gamma + 1, 'table', **{f'nodes[{i}]': value for i, value in enumerate(self.nodes)}
+    )
     at_least(1, 'table', **{f'short[{i}]': value for i, value in enumerate(self.short)})
     if len(set(self.short)) < len(self.short) or max(self.short, default=0) >= self.gamma:
       given = f'config.table.short={self.short} is not possible: config.table.gamma={self.gamma}'
       raise UserError(f'{given} is the longest chain, so give fewer guesses, each once')
     at_least(1, 'table', **{f'batches[{i}]': value for i, value in enumerate(self.batches)})
-    at_least(1, 'table', **{n: getattr(self, n) for n in ('gamma', 'lookup', 'prompt', 'timed', 'calibrated')})
+    at_least(
+      1,
+      'table',
+      **{n: getattr(self, n) for n in ('gamma', 'lookup', 'prompt', 'timed', 'calibrated')},
+    )
     at_least(1, 'table', repeats=self.repeats)
     at_least(2, 'table', max_len=self.max_len)
     at_least(0, 'table', sentences=self.sentences)
     if min(self.temperatures) < 0:
-      raise UserError(f'config.table.temperatures={self.temperatures} is not possible: give 0, or 1e-6 to 1e6')
+      raise UserError(
+        f'config.table.temperatures={self.temperatures} is not possible: give 0, or 1e-6 to 1e6'
+      )
     if self.distill.beam != 1 or self.distill.samples:
-      raise UserError('config.table.distill writes what the base itself does: give beam=1, and samples=0')
+      raise UserError(
+        'config.table.distill writes what the base itself does: give beam=1, and samples=0'
+      )
     for row in self.rows:
       if row not in NETWORKS:
         continue
       name = 'eagle' if row == 'eagle' else 'block'
       depth = getattr(self, name).depth
       if self.gamma > depth:
-        given = f'config.table.gamma={self.gamma} is not possible: config.table.{name} makes {depth} guesses'
+        given = (
+          f'config.table.gamma={self.gamma} is not possible: config.table.{name} makes'
+          f' {depth} guesses'
+        )
         raise UserError(f'{given}, so give as many or fewer')
 
 
@@ -115,12 +137,18 @@ class SideBySide:
 
   @classmethod
   def of(cls, config: Any) -> 'SideBySide':
-    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any
+    work."""
     if config.regime != 'regular':
-      raise UserError(f'regime={config.regime} trains another base for each draft: the table is for regime=regular')
+      raise UserError(
+        f'regime={config.regime} trains another base for each draft: the table is for'
+        ' regime=regular'
+      )
     shared = experiment_of(config)
     if not isinstance(shared, DraftExperiment):
-      raise UserError(f'kind={config.kind} is one row of the table, which has all kinds: leave out the kind')
+      raise UserError(
+        f'kind={config.kind} is one row of the table, which has all kinds: leave out the kind'
+      )
     return cls(shared, to_dataclass(TABLES[config.task], config.table, 'config.table'))
 
   def __post_init__(self) -> None:
@@ -130,7 +158,10 @@ class SideBySide:
     self.table.block.check_init()
     limit = getattr(self.table.base, 'max_positions', None)
     if limit is not None and self.table.max_len > limit:
-      raise UserError(f'config.table.max_len={self.table.max_len} is not possible: max_positions={limit} is the most')
+      raise UserError(
+        f'config.table.max_len={self.table.max_len} is not possible:'
+        f' max_positions={limit} is the most'
+      )
 
   @property
   def task(self) -> str:
@@ -151,7 +182,9 @@ class SideBySide:
 
   def writing(self, model: Any) -> Writing:
     """How a base, whose settings these are, writes its own text."""
-    return Writing(model=model, distill=self.table.distill, **self._same(self.table.base_run, self.data))
+    return Writing(
+      model=model, distill=self.table.distill, **self._same(self.table.base_run, self.data)
+    )
 
   def heads(self, row: str, model: Any, own: str) -> TranslationHeads | CaptionHeads:
     """The training of heads on a base, on its own text in a folder."""
@@ -173,7 +206,9 @@ class SideBySide:
     if row == 'eagle':
       return EagleExperiment(kind='eagle', draft=self.table.eagle, **same)
     layers = 2 if row == 'block-2' else self.table.block.layers
-    return BlockExperiment(kind='block', draft=dataclasses.replace(self.table.block, layers=layers), **same)
+    return BlockExperiment(
+      kind='block', draft=dataclasses.replace(self.table.block, layers=layers), **same
+    )
 
   @property
   def trees(self) -> tuple[str, ...]:

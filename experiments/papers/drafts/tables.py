@@ -10,14 +10,19 @@ from experiments.papers.drafts import published
 from experiments.papers.drafts.cells import CHAINS, DRAFTERS, DraftCell
 
 NOTES = (
-  'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training: tokens of the'
-  " target's side, and seconds. Tokens: per call of a row, over all texts; speeds are over some of them.",
-  "Draft: milliseconds that a call takes more than the target's own on as many nodes. Speed-up: over plain decoding of"
-  ' the same model in turn, whole texts, and in brackets the slowest and fastest round; calls alone: without prompts.',
+  'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training:'
+  ' tokens of the'
+  " target's side, and seconds. Tokens: per call of a row, over all texts; speeds are over some of"
+  ' them.',
+  "Draft: milliseconds that a call takes more than the target's own on as many nodes. Speed-up:"
+  ' over plain decoding of'
+  ' the same model in turn, whole texts, and in brackets the slowest and fastest round; calls'
+  ' alone: without prompts.',
   SAME_NOTE,
 )
 ACCEPTED_NOTES = (
-  'How often the guess at each place of a chain is accepted where all before it are, in per cent. The guess at which a'
+  'How often the guess at each place of a chain is accepted where all before it are, in per cent.'
+  ' The guess at which a'
   ' text ends is not counted.',
 )
 CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *MACHINE)
@@ -60,8 +65,8 @@ SPEEDS = Table(
 
 
 def speed_table(cells: Iterable[DraftCell], plans: Iterable[DraftCell] = ()) -> Drawn:
-  """Greedy decoding or sampling, then every cell; below, what has not been measured, and what trees are worth against
-  chains.
+  """Greedy decoding or sampling, then every cell; below, what has not been measured, and what trees
+  are worth against chains.
 
   Args:
     cells: what is known.
@@ -76,7 +81,8 @@ def speed_table(cells: Iterable[DraftCell], plans: Iterable[DraftCell] = ()) -> 
 
 
 def all_plans(cells: Iterable[DraftCell]) -> list[DraftCell]:
-  """Each drafter of these cells, as a chain and as each tree, at each temperature and batch size that is among them."""
+  """Each drafter of these cells, as a chain and as each tree, at each temperature and batch size
+  that is among them."""
   found = list(cells)
   drafters = [drafter for drafter in DRAFTERS if drafter in {cell.drafter for cell in found}]
   trees = sorted({cell.tree for cell in found} | {0})
@@ -89,26 +95,47 @@ def all_plans(cells: Iterable[DraftCell]) -> list[DraftCell]:
 
 
 def _plain(cells: Sequence[DraftCell]) -> list[Mapping[str, str]]:
-  """A row for plain decoding at each temperature and batch size: what the others stand beside, in the median."""
+  """A row for plain decoding at each temperature and batch size: what the others stand beside, in
+  the median."""
   rows = []
   for temperature, batch in sorted({(cell.temperature, cell.batch) for cell in cells}):
-    beside = [cell.plain_ms for cell in cells if (cell.temperature, cell.batch) == (temperature, batch)]
+    beside = [
+      cell.plain_ms for cell in cells if (cell.temperature, cell.batch) == (temperature, batch)
+    ]
     known = [value for value in beside if value is not None]
-    row = {'Drafter': 'sampling' if temperature else 'greedy', 'Draft': 'none', 'T': f'{temperature:g}'}
-    row |= {'Batch': str(batch), 'Nodes': '1', 'Parameters': '0', 'Tokens': '1.00', 'Speed-up': '1.00×'}
+    row = {
+      'Drafter': 'sampling' if temperature else 'greedy',
+      'Draft': 'none',
+      'T': f'{temperature:g}',
+    }
+    row |= {
+      'Batch': str(batch),
+      'Nodes': '1',
+      'Parameters': '0',
+      'Tokens': '1.00',
+      'Speed-up': '1.00×',
+    }
     rows.append(row | {'Call ms': text(statistics.median(known) if known else None, '.2f')})
   return rows
 
 
 def below_their_chain(cells: Iterable[DraftCell]) -> tuple[list[str], int]:
-  """Trees that write fewer tokens a call than the chain of as many nodes of the same drafter, at temperature 0; and how
-  many pairs there are to compare."""
-  known = [cell for cell in cells if cell.error is None and cell.temperature == 0 and not cell.short]
+  """Trees that write fewer tokens a call than the chain of as many nodes of the same drafter, at
+  temperature 0; and how many pairs there are to compare."""
+  known = [
+    cell for cell in cells if cell.error is None and cell.temperature == 0 and not cell.short
+  ]
   at_zero = {(cell.drafter, cell.tree): cell for cell in known}
   worse, pairs = [], 0
   for (drafter, tree), cell in sorted(at_zero.items()):
     chain = at_zero.get((drafter, 0))
-    if not tree or chain is None or tree != chain.nodes or cell.tokens is None or chain.tokens is None:
+    if (
+      not tree
+      or chain is None
+      or tree != chain.nodes
+      or cell.tokens is None
+      or chain.tokens is None
+    ):
       continue
     pairs += 1
     if cell.tokens < chain.tokens:
@@ -133,16 +160,25 @@ def _trees_note(cells: Iterable[DraftCell]) -> list[str]:
   if not pairs:
     return []
   if not worse:
-    return [f'At equal nodes no tree writes fewer tokens a call than its chain, of {pairs} compared (temperature 0).']
+    return [
+      f'At equal nodes no tree writes fewer tokens a call than its chain, of {pairs} compared'
+      ' (temperature 0).'
+    ]
   return [
-    f'At equal nodes {len(worse)} of {pairs} trees write fewer tokens a call than their chain: {"; ".join(worse)}.'
+    f'At equal nodes {len(worse)} of {pairs} trees write fewer tokens a call than their chain:'
+    f' {"; ".join(worse)}.'
   ]
 
 
 def acceptance_table(cells: Iterable[DraftCell]) -> Drawn:
   """The chains, place by place."""
-  found = [cell for cell in latest(cells).values() if cell.error is None and cell.is_whole_chain and cell.accepted]
-  once = {(cell.drafter, cell.temperature): cell for cell in found}  # batch sizes are counted together
+  found = [
+    cell
+    for cell in latest(cells).values()
+    if cell.error is None and cell.is_whole_chain and cell.accepted
+  ]
+  # batch sizes are counted together
+  once = {(cell.drafter, cell.temperature): cell for cell in found}
   places = max((len(cell.accepted or ()) for cell in found), default=0)
 
   def at(place: int) -> Column:
@@ -173,7 +209,10 @@ PUBLISHED = Table(
     Column('Speed-up', 'speedup', '.2f', '×'),
     Column('Source', 'source'),
   ),
-  ('Large language models on accelerators, at batch 1: other models and other text, so no goal for the rows above.',),
+  (
+    'Large language models on accelerators, at batch 1: other models and other text, so no goal for'
+    ' the rows above.',
+  ),
 )
 
 

@@ -1,4 +1,5 @@
-"""The cells of `experiments.lookahead`: one method at one size, its pool of one kind, at one batch size."""
+"""The cells of `experiments.lookahead`: one method at one size, its pool of one kind, at one batch
+size."""
 
 import dataclasses
 
@@ -15,8 +16,8 @@ FOREIGN = ('written', 'corpus')  # pools of other texts, which prompt lookup tak
 
 @dataclasses.dataclass(frozen=True)
 class LookaheadCell(AgainstPlain):
-  """One measurement. Tokens a call and agreement are of all sentences, whatever the batch size. A cell without a
-  speed-up has been counted and not timed."""
+  """One measurement. Tokens a call and agreement are of all sentences, whatever the batch size. A
+  cell without a speed-up has been counted and not timed."""
 
   method: str  # a key of METHODS
   window: int  # of Jacobi and of prompt lookup: 0

@@ -23,10 +23,17 @@ def write_passages(folder: pathlib.Path) -> None:
     return
   files = [file for name in FOLDERS for file in sorted((ROOT / name).rglob('*.py'))]
   if len(files) < HELD_OUT:
-    raise UserError(f'{ROOT} has {len(files)} source files, too few to learn code from: use the whole repository')
+    raise UserError(
+      f'{ROOT} has {len(files)} source files, too few to learn code from: use the whole repository'
+    )
   with whole_folder(folder) as partial:
     for name, places in (('dev', (4,)), ('test', (9,)), ('train', (0, 1, 2, 3, 5, 6, 7, 8))):
-      found = [passage for i, file in enumerate(files) if i % HELD_OUT in places for passage in passages(file)]
+      found = [
+        passage
+        for i, file in enumerate(files)
+        if i % HELD_OUT in places
+        for passage in passages(file)
+      ]
       (partial / f'{name}.{LANGUAGE}').write_text('\n'.join(found) + '\n')
 
 

@@ -9,12 +9,19 @@ from experiments.papers.fu2024.cells import METHODS, LookaheadCell
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, Style
 
-STYLES = {'lookahead': Style(BLUE, 'o', ''), 'jacobi': Style(GREEN, 's', ''), 'lookup': Style(ORANGE, 'P', '')}
+STYLES = {
+  'lookahead': Style(BLUE, 'o', ''),
+  'jacobi': Style(GREEN, 's', ''),
+  'lookup': Style(ORANGE, 'P', ''),
+}
 
 
 def tokens_by_nodes(cells: Iterable[LookaheadCell], path: Path) -> None:
-  """A PNG: the cells of the smallest batch, one panel. Filled: the pool of window, prompt and output; open: another."""
-  found = [cell for cell in latest(cells).values() if cell.error is None and cell.nodes and cell.tokens]
+  """A PNG: the cells of the smallest batch, one panel. Filled: the pool of window, prompt and
+  output; open: another."""
+  found = [
+    cell for cell in latest(cells).values() if cell.error is None and cell.nodes and cell.tokens
+  ]
   figure, (panel,) = drawing.panels(1)
   drawing.dress(panel, 'What wider calls bring', 'tokens a call', 'nodes of a call')
   smallest = min((cell.batch for cell in found), default=1)

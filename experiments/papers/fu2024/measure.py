@@ -1,4 +1,5 @@
-"""Measures the cells of `experiments.lookahead`: tokens a call over many texts, and the clock on some of them."""
+"""Measures the cells of `experiments.lookahead`: tokens a call over many texts, and the clock on
+some of them."""
 
 import dataclasses
 import functools
@@ -22,7 +23,8 @@ from fastdec.struct import Bound
 
 ROWS = 8  # texts at once, where nothing is timed
 FEW = 3  # texts, see `Comparison.clock`
-LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}  # prompt, output
+# prompt, output
+LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
 
 
 @struct.pytree
@@ -34,7 +36,9 @@ class Ablated(fd.Lookahead):
 
   @property
   def drafter(self) -> Drafter:
-    return LookaheadDrafter(self.window, self.ngram, self.guesses, self.reads_prompt, self.reads_text, self.pool)
+    return LookaheadDrafter(
+      self.window, self.ngram, self.guesses, self.reads_prompt, self.reads_text, self.pool
+    )
 
 
 class LookaheadMeasuring:
@@ -46,7 +50,9 @@ class LookaheadMeasuring:
     conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: LookaheadExperiment, model: pathlib.Path, conditions: Conditions) -> None:
+  def __init__(
+    self, experiment: LookaheadExperiment, model: pathlib.Path, conditions: Conditions
+  ) -> None:
     self.experiment, self.config, self.model = experiment, experiment.measure, model
     self.text = experiment.training().open()
     self.text.check_base(model)
@@ -58,8 +64,8 @@ class LookaheadMeasuring:
     self.conditions = conditions | {'dtype': self.dtype, 'seed': experiment.seed} | asked
 
   def cells(self, plans: Sequence[LookaheadCell]) -> Iterator[LookaheadCell]:
-    """Measures cells of one method, size and pool: tokens are counted once for all batch sizes, unless the plans
-    have them; and timed, if the config asks for times."""
+    """Measures cells of one method, size and pool: tokens are counted once for all batch sizes,
+    unless the plans have them; and timed, if the config asks for times."""
     strategy = self._strategy(plans[0])
     counts = {} if all(plan.tokens for plan in plans) else self._counted(strategy)
     for plan in plans:
@@ -109,7 +115,9 @@ class LookaheadMeasuring:
     """Of what the model writes for as many prompts of the dev set."""
     prompts = self._some(self.experiment.prompts(self.text, self.target.module, 'dev'))
     texts = joined(self._comparison(fd.Greedy(), prompts, min(ROWS, len(prompts))).ours)
-    return self._pool([row[:length] for row, length in zip(texts.tokens, texts.lengths, strict=True)])
+    return self._pool(
+      [row[:length] for row, length in zip(texts.tokens, texts.lengths, strict=True)]
+    )
 
   def _pool(self, texts: Sequence[Any]) -> fd.NGramPool:
     config = self.config

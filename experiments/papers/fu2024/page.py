@@ -1,4 +1,5 @@
-"""The graph of `experiments.lookahead`: one training, unless the config names a base, then the cells."""
+"""The graph of `experiments.lookahead`: one training, unless the config names a base, then the
+cells."""
 
 import functools
 import pathlib
@@ -24,8 +25,8 @@ class LookaheadPage(Page[LookaheadCell]):
   experiment: LookaheadExperiment
 
   def plans(self) -> list[LookaheadCell]:
-    """Empty cells: the first size at all batch sizes, beside the two methods that need no training either; every
-    pool, and the sweep, at the first batch size."""
+    """Empty cells: the first size at all batch sizes, beside the two methods that need no training
+    either; every pool, and the sweep, at the first batch size."""
     first, *others = self.experiment.measure.batches
     sizes, found = self.experiment.measure.sizes, []
     for batch in (first, *others):
@@ -43,7 +44,11 @@ class LookaheadPage(Page[LookaheadCell]):
     return pathlib.Path(self.experiment.base or self.workdir / 'model')
 
   def runs(self) -> list[Run]:
-    return [] if self.experiment.base else [Run(self.experiment.training(), 1, 'regular', None, self.base)]
+    return (
+      []
+      if self.experiment.base
+      else [Run(self.experiment.training(), 1, 'regular', None, self.base)]
+    )
 
   @functools.cached_property
   def measuring(self) -> LookaheadMeasuring:
@@ -73,14 +78,17 @@ class LookaheadPage(Page[LookaheadCell]):
     return found
 
   def missing(self, group: Group[LookaheadCell]) -> list[LookaheadCell]:
-    """Also the cells that have been counted and not timed, where the config asks for times: those keep their counts."""
+    """Also the cells that have been counted and not timed, where the config asks for times: those
+    keep their counts."""
     wanted = super().missing(group)
     if self.experiment.measure.repeats:
       known = latest(self._known(group.plans)).values()
       wanted += [cell for cell in known if cell.error is None and cell.speedup is None]
     return wanted
 
-  def measure(self, group: Group[LookaheadCell], missing: Sequence[LookaheadCell]) -> Iterator[LookaheadCell]:
+  def measure(
+    self, group: Group[LookaheadCell], missing: Sequence[LookaheadCell]
+  ) -> Iterator[LookaheadCell]:
     return self.measuring.cells(missing)
 
   def summary(self, cell: LookaheadCell) -> str:

@@ -1,4 +1,5 @@
-"""What Fu et al. 2024 publish: speed-ups over greedy decoding on an A100 and, in the ablation, tokens a call."""
+"""What Fu et al. 2024 publish: speed-ups over greedy decoding on an A100 and, in the ablation,
+tokens a call."""
 
 from typing import NamedTuple
 
@@ -19,4 +20,8 @@ ABLATION = (
   Ablation('lookahead, pool from the prompt too', (15, 5, 15), 1.88, 2.05),
   Ablation('lookahead, narrow window', (1, 5, 30), 1.04, None),
 )
-SPEEDUPS = (('MT-Bench', '1.45 to 1.64'), ('GSM8K', '1.70 to 1.89'), ('HumanEval, completion', 'up to 2.25'))
+SPEEDUPS = (
+  ('MT-Bench', '1.45 to 1.64'),
+  ('GSM8K', '1.70 to 1.89'),
+  ('HumanEval, completion', 'up to 2.25'),
+)

@@ -1,4 +1,5 @@
-"""What `experiments.lookahead` means: one model and its training, the sizes of lookahead, what is measured."""
+"""What `experiments.lookahead` means: one model and its training, the sizes of lookahead, what is
+measured."""
 
 import dataclasses
 import pathlib
@@ -45,7 +46,8 @@ class MeasureConfig:
 
   @property
   def sizes(self) -> list[tuple[int, int, int]]:
-    """(window, ngram, guesses): the first of each, then the others of one with the first of the two others."""
+    """(window, ngram, guesses): the first of each, then the others of one with the first of the two
+    others."""
     window, ngram, guesses = self.windows[0], self.ngrams[0], self.guesses[0]
     found = [(window, ngram, guesses)]
     found += [(other, ngram, guesses) for other in self.windows[1:]]
@@ -56,7 +58,8 @@ class MeasureConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LookaheadExperiment:
-  """The whole; fields as in `configs/lookahead.py`. Subclasses say what the model is, and what it reads."""
+  """The whole; fields as in `configs/lookahead.py`. Subclasses say what the model is, and what it
+  reads."""
 
   task: Literal['lm', 'translation', 'code']
   scale: str
@@ -119,9 +122,12 @@ class OfPairs(LookaheadExperiment):
 
 
 def experiment_of(config: Any, workdir: pathlib.Path) -> LookaheadExperiment:
-  """From a locked ConfigDict. Code without a folder is this repository's, which is written into the workdir."""
+  """From a locked ConfigDict. Code without a folder is this repository's, which is written into the
+  workdir."""
   experiment = to_dataclass(OfPairs if config.task == 'translation' else OfLines, config)
   if experiment.task != 'code' or experiment.data.folder:
     return experiment
   write_passages(workdir / LANGUAGE)
-  return dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, folder=str(workdir / LANGUAGE)))
+  return dataclasses.replace(
+    experiment, data=dataclasses.replace(experiment.data, folder=str(workdir / LANGUAGE))
+  )

@@ -25,14 +25,19 @@ class SavingCell(Cell):
   batch: int
   length: int  # tokens of the output; of 'encoder': of the source
   # By way, a key of WAYS; of 'encoder': 'jitted' and 'eager'. Medians.
-  milliseconds: Mapping[str, float] | None = None  # 'growth': a token of all rows; else an output, or a call
-  to_fastest: Mapping[str, float] | None = None  # ratios to 'device', or 'jitted', of rounds side by side
+  # 'growth': a token of all rows; else an output, or a call
+  milliseconds: Mapping[str, float] | None = None
+  # ratios to 'device', or 'jitted', of rounds side by side
+  to_fastest: Mapping[str, float] | None = None
   spread: Mapping[str, Sequence[float]] | None = None  # the least and the largest of these ratios
-  to_shortest: Mapping[str, float] | None = None  # 'growth': ratios of a token to one of the shortest length
+  # 'growth': ratios of a token to one of the shortest length
+  to_shortest: Mapping[str, float] | None = None
   steps: int | None = None  # 'growth': tokens that were timed without a cache
-  parted: int | None = None  # rows that the ways do not write alike; in float32 'growth' at near ties only
+  # rows that the ways do not write alike; in float32 'growth' at near ties only
+  parted: int | None = None
   largest_gap: float | None = None  # between the logits of two tokens where such a row parts
-  counts: Mapping[str, int] | None = None  # 'launches': see `experiments.papers.incremental.operations`
+  # 'launches': see `experiments.papers.incremental.operations`
+  counts: Mapping[str, int] | None = None
 
   def __post_init__(self) -> None:
     if self.part not in PARTS:

@@ -13,11 +13,13 @@ from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, VERMILION, Style
 
 COLOURS = {'transformer': BLUE, 'fconv': VERMILION}
-LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}  # marker and line of a way to decode
+# marker and line of a way to decode
+LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}
 
 
 def draw(cells: Iterable[SavingCell], path: Path) -> None:
-  """A PNG with a panel a batch, both axes logarithmic: a colour is a model, a line's style a way to decode."""
+  """A PNG with a panel a batch, both axes logarithmic: a colour is a model, a line's style a way to
+  decode."""
   found = [cell for cell in latest(cells).values() if cell.part == 'growth' and cell.error is None]
   batches = sorted({cell.batch for cell in found})
   figure, axes_of = drawing.panels(len(batches))
@@ -32,7 +34,9 @@ def _panel(axes: Axes, cells: list[SavingCell], title: str) -> None:
   for model in sorted({cell.model for cell in cells}, key=list(TITLES).index):
     own = sorted((cell for cell in cells if cell.model == model), key=lambda cell: cell.length)
     for way, line in LINES.items():
-      points = [(cell.length, cell.milliseconds[way]) for cell in own if cell.milliseconds is not None]
+      points = [
+        (cell.length, cell.milliseconds[way]) for cell in own if cell.milliseconds is not None
+      ]
       drawing.curve(axes, points, Style(COLOURS[model], *line), f'{TITLES[model]}, {WAYS[way]}')
   axes.set_xscale('log')
   axes.set_yscale('log')

@@ -7,16 +7,28 @@ from typing import Any
 from jax.extend import core
 
 # Instructions that give a value a name, and launch nothing.
-NAMES = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id'}
+NAMES = {
+  'parameter',
+  'constant',
+  'tuple',
+  'get-tuple-element',
+  'bitcast',
+  'after-all',
+  'partition-id',
+  'replica-id',
+}
 CALLED = r'(?:to_apply|body|condition|calls|true_computation|false_computation)=%?([\w.-]+)'
 BRANCHES = r'branch_computations={([^}]*)}'
-OUTER = {'call', 'while', 'conditional', 'async-start'}  # what they call is launched instruction by instruction
+# what they call is launched instruction by instruction
+OUTER = {'call', 'while', 'conditional', 'async-start'}
 
 
 def launches(hlo: str) -> int:
-  """Instructions of a compiled program that run as something of their own: on a GPU kernels and library calls.
+  """Instructions of a compiled program that run as something of their own: on a GPU kernels and
+  library calls.
 
-  Counted in the entry computation and in the bodies of loops and branches, once each; a fusion is one.
+  Counted in the entry computation and in the bodies of loops and branches, once each; a fusion is
+  one.
 
   Args:
     hlo: `compiled.as_text()`.
@@ -26,13 +38,16 @@ def launches(hlo: str) -> int:
 
 
 def of_loop(hlo: str) -> list[tuple[str, str]]:
-  """What `launches` counts in the body of the program's longest loop, in order: (opcode, line of the text)."""
+  """What `launches` counts in the body of the program's longest loop, in order: (opcode, line of
+  the text)."""
   computations, _ = _computations(hlo)
   bodies = [list(_launched(computations, name)) for name in re.findall(r'body=%?([\w.-]+)', hlo)]
   return max(bodies, key=len)
 
 
-def _launched(computations: dict[str, list[tuple[str, str]]], name: str) -> Iterator[tuple[str, str]]:
+def _launched(
+  computations: dict[str, list[tuple[str, str]]], name: str
+) -> Iterator[tuple[str, str]]:
   for opcode, line in computations[name]:
     if opcode in OUTER:
       branches = ','.join(re.findall(BRANCHES, line))
@@ -43,7 +58,8 @@ def _launched(computations: dict[str, list[tuple[str, str]]], name: str) -> Iter
 
 
 def primitives(jaxpr: Any) -> int:
-  """Operations of a traced program (`jax.make_jaxpr(f)(...)`): what runs where nothing is compiled as a whole."""
+  """Operations of a traced program (`jax.make_jaxpr(f)(...)`): what runs where nothing is compiled
+  as a whole."""
   total = 0
   for equation in jaxpr.eqns:
     inner = list(_inner(equation.params.values()))

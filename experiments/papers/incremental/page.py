@@ -22,11 +22,19 @@ class IncrementalPage(Page[SavingCell]):
 
   def plans(self) -> list[SavingCell]:
     """What is quick to measure first."""
-    growth, layout, encoder = self.experiment.growth, self.experiment.layout, self.experiment.encoder
+    growth, layout, encoder = (
+      self.experiment.growth,
+      self.experiment.layout,
+      self.experiment.encoder,
+    )
     keys: list[tuple[str, str, str, int, int]] = [
       ('launches', model, 'float32', 1, min(growth.lengths)) for model in growth.models
     ]
-    keys += [('encoder', model, 'float32', b, encoder.source) for model in growth.models for b in encoder.batches]
+    keys += [
+      ('encoder', model, 'float32', b, encoder.source)
+      for model in growth.models
+      for b in encoder.batches
+    ]
     keys += [
       ('growth', model, 'float32', b, length)
       for b in sorted(growth.batches)
@@ -63,7 +71,10 @@ class IncrementalPage(Page[SavingCell]):
     found = []
     for name, plans in plans_of.items():
       first, lengths = plans[0], ', '.join(str(plan.length) for plan in plans)
-      title = f'{PARTS[first.part]}: {TITLES[first.model]}, {first.dtype}, batch {first.batch}, {lengths} tokens'
+      title = (
+        f'{PARTS[first.part]}: {TITLES[first.model]}, {first.dtype}, batch {first.batch},'
+        f' {lengths} tokens'
+      )
       found.append(Group(name, title, tuple(plans)))
     return found
 

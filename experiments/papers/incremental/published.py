@@ -1,8 +1,10 @@
-"""What FasterTransformer 2.0 publishes (its guide, NVIDIA DeepLearningExamples), to stand beside ours.
+"""What FasterTransformer 2.0 publishes (its guide, NVIDIA DeepLearningExamples), to stand beside
+ours.
 
-Its Decoder op is one step of all layers, the loop being TensorFlow's; its Decoding op is the whole loop, beam search
-included. 8 heads of 64, 6 layers, 30,000 words; TensorFlow 1.x without XLA; means of 50 iterations. There is no V100
-table of the Decoder op. "70 to 16 kernels a decoder layer" is of NVIDIA's talk about it.
+Its Decoder op is one step of all layers, the loop being TensorFlow's; its Decoding op is the whole
+loop, beam search included. 8 heads of 64, 6 layers, 30,000 words; TensorFlow 1.x without XLA; means
+of 50 iterations. There is no V100 table of the Decoder op. "70 to 16 kernels a decoder layer" is of
+NVIDIA's talk about it.
 """
 
 from typing import NamedTuple
@@ -18,8 +20,8 @@ class Times(NamedTuple):
 
   @property
   def speedup(self) -> float:
-    """The speed-up of the op over the framework. It is the printed one, except for two of the T4 Decoder that are most
-    likely misprints: 3.41 in FP16 at 1, 128, and 2.01 in FP32 at 256, 32."""
+    """The speed-up of the op over the framework. It is the printed one, except for two of the T4
+    Decoder that are most likely misprints: 3.41 in FP16 at 1, 128, and 2.01 in FP32 at 256, 32."""
     return self.framework / self.op
 
 

@@ -48,7 +48,9 @@ class Growth:
   def __post_init__(self) -> None:
     for name in self.models:
       if name not in KINDS:
-        raise UserError(f"config.growth.models={self.models} has '{name}', which is no model: {known(KINDS)}")
+        raise UserError(
+          f"config.growth.models={self.models} has '{name}', which is no model: {known(KINDS)}"
+        )
     each_once('growth', models=self.models, lengths=self.lengths, batches=self.batches)
     _all_at_least_one('growth', lengths=self.lengths, batches=self.batches)
     at_least(1, 'growth', source=self.source, steps=self.steps, rounds=self.rounds)
@@ -69,7 +71,10 @@ class Layout:
     for name, rows in self.rows.items():
       for row in rows:
         if len(row) != 2 or min(row) < 1:
-          raise UserError(f'config.layout.{name} has the row {row}: give pairs, sentences and tokens, each 1 or more')
+          raise UserError(
+            f'config.layout.{name} has the row {row}: give pairs, sentences and'
+            ' tokens, each 1 or more'
+          )
 
   @property
   def rows(self) -> dict[str, tuple[tuple[int, ...], ...]]:
@@ -132,18 +137,26 @@ class IncrementalExperiment:
       part, name, dtype: of the cell.
       is_deeper: with one decoder layer more.
     """
-    kind, config = KINDS[name], self.layout.model if part == 'layout' else getattr(self.models, name)
-    config = dataclasses.replace(config, dtype=dtype, eos_ids=(), **kind.deeper(config) if is_deeper else {})
+    kind, config = (
+      KINDS[name],
+      self.layout.model if part == 'layout' else getattr(self.models, name),
+    )
+    config = dataclasses.replace(
+      config, dtype=dtype, eos_ids=(), **kind.deeper(config) if is_deeper else {}
+    )
     return kind.model(config)
 
 
 def _all_at_least_one(part: str, **values: tuple[int, ...]) -> None:
-  at_least(1, part, **{f'{name}[{i}]': x for name, value in values.items() for i, x in enumerate(value)})
+  at_least(
+    1, part, **{f'{name}[{i}]': x for name, value in values.items() for i, x in enumerate(value)}
+  )
 
 
 def _check_positions(setting: str, tokens: int, model: str, most: int) -> None:
   if tokens > most:
     raise UserError(
-      f"config.{setting} has {tokens} tokens, and the model '{model}' {most} positions: give fewer tokens, or a larger"
+      f"config.{setting} has {tokens} tokens, and the model '{model}' {most} positions: give fewer"
+      ' tokens, or a larger'
       ' max_positions'
     )

@@ -1,4 +1,5 @@
-"""Tables of what incremental decoding saves, what FasterTransformer 2.0 publishes beside, before they are drawn."""
+"""Tables of what incremental decoding saves, what FasterTransformer 2.0 publishes beside, before
+they are drawn."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,10 @@ Cells = Iterable[SavingCell]
 def tables(cells: Cells) -> list[Drawn]:
   """All that there are cells for."""
   found = list(latest(cells).values())
-  parts = {part: [cell for cell in found if cell.part == part] for part in ('growth', 'layout', 'launches', 'encoder')}
+  parts = {
+    part: [cell for cell in found if cell.part == part]
+    for part in ('growth', 'layout', 'launches', 'encoder')
+  }
   batches = sorted({cell.batch for cell in parts['growth']})
   drawn = [growth_table(parts['growth'], batch) for batch in batches]
   more = (('layout', layout_table), ('launches', launches_table), ('encoder', encoder_table))
@@ -26,7 +30,8 @@ def tables(cells: Cells) -> list[Drawn]:
 
 
 def growth_table(cells: Sequence[SavingCell], batch: int) -> Drawn:
-  """Milliseconds for a token of every row, by length; the last line is the longest over the shortest."""
+  """Milliseconds for a token of every row, by length; the last line is the longest over the
+  shortest."""
   found = {(cell.model, cell.length): cell for cell in cells if cell.batch == batch}
   lengths = sorted({length for _, length in found})
   columns = [Column('Tokens', str, names_row=True)]
@@ -36,7 +41,9 @@ def growth_table(cells: Sequence[SavingCell], batch: int) -> Drawn:
     columns += _growth_columns(TITLES[model], own)
     longest = own.get(lengths[-1])
     ratios = (longest and longest.to_shortest) or {}
-    grown |= {f'{TITLES[model]} {LETTERS[way]}': text(ratio, '.2f', '×') for way, ratio in ratios.items()}
+    grown |= {
+      f'{TITLES[model]} {LETTERS[way]}': text(ratio, '.2f', '×') for way, ratio in ratios.items()
+    }
   title = f'Milliseconds a token against length, batch {batch}'
   table = Table(title, columns, _growth_notes(cells, batch), ('source', *CONDITIONS))
   return table.of(lengths, cells=cells, below=[grown])
@@ -46,7 +53,9 @@ def _growth_columns(model: str, own: Mapping[int, SavingCell]) -> list[Column]:
   """The columns of one model, whose cells are found by length."""
   device = LETTERS['device']
   times = [_time(f'{model} {letter}', way, own.get) for way, letter in LETTERS.items()]
-  ratios = [_ratio(f'{model} {LETTERS[way]}/{device}', way, own.get) for way in ('uncached', 'host')]
+  ratios = [
+    _ratio(f'{model} {LETTERS[way]}/{device}', way, own.get) for way in ('uncached', 'host')
+  ]
   return [*times, *ratios]
 
 
@@ -60,7 +69,8 @@ def _time(heading: str, way: str, cell: Callable[[Any], SavingCell | None] = _it
 
 
 def _ratio(heading: str, way: str, cell: Callable[[Any], SavingCell | None] = _itself) -> Column:
-  """How many times longer a way takes than the fastest, between the least and the largest ratio of rounds."""
+  """How many times longer a way takes than the fastest, between the least and the largest ratio of
+  rounds."""
 
   def rounds(row: Any) -> str:
     found = cell(row)
@@ -79,13 +89,19 @@ def _growth_notes(cells: Sequence[SavingCell], batch: int) -> list[str]:
   ties = f'except {parted} rows that part at near ties, by at most {gap:.1e} in logits'
   same = ties if parted else 'token for token'
   return [
-    '(a) no cache: one program a length, a loop on the device that runs all positions of that length for every token;'
-    ' (b) the cache, one compiled step at a time from the host, which looks at each whether all rows are done; (c) the'
-    ' whole loop on the device, `fd.decode`. A token of every row; medians of rounds in turn. (b) and (c) are whole'
-    f' outputs, encoder included, over their tokens. Of (a) at most {steps} tokens of each length are timed, evenly'
-    ' spread over its positions, which all cost the same; the source is the same for all, so its encoder is'
+    '(a) no cache: one program a length, a loop on the device that runs all positions of that'
+    ' length for every token;'
+    ' (b) the cache, one compiled step at a time from the host, which looks at each whether all'
+    ' rows are done; (c) the'
+    ' whole loop on the device, `fd.decode`. A token of every row; medians of rounds in turn. (b)'
+    ' and (c) are whole'
+    f' outputs, encoder included, over their tokens. Of (a) at most {steps} tokens of each length'
+    ' are timed, evenly'
+    ' spread over its positions, which all cost the same; the source is the same for all, so its'
+    ' encoder is'
     " no part of that loop where the compiler takes it out, as XLA's for CPUs does.",
-    f'Random weights, no end token. The three write the same {same}; of (a) that is known of the timed tokens.',
+    f'Random weights, no end token. The three write the same {same}; of (a) that is known of the'
+    ' timed tokens.',
   ]
 
 
@@ -94,7 +110,11 @@ def _published(heading: str, table: Mapping[published.Key, published.Times]) -> 
 
   def theirs(cell: SavingCell) -> str:
     times = table.get((PRECISIONS[cell.dtype], cell.batch, cell.length))
-    return MISSING if times is None else f'{times.framework:.2f} / {times.op:.2f} = {times.speedup:.2f}×'
+    return (
+      MISSING
+      if times is None
+      else (f'{times.framework:.2f} / {times.op:.2f} = {times.speedup:.2f}×')
+    )
 
   return Column(heading, lambda cell: '', beside=theirs, names_row=True)
 
@@ -112,11 +132,16 @@ LAYOUT = Table(
     _published('V100 Decoding, beam 4, ms', published.DECODING_V100),
   ),
   (
-    'Ours: beam search, from the host a step at a time, as their Decoder op has it, and in one program, as their'
-    ' Decoding op; whole outputs, encoder included, sources as long as the output. Published, FasterTransformer 2.0:'
-    ' TensorFlow / op = how many times faster (8 heads of 64, 6 layers, 30,000 words; the Decoder with beam 1; there'
-    ' is no V100 table of it). Beside our bfloat16 stands their FP16; V100 FP16 at 1, 128 repeats the figure of FP32'
-    ' there too, and two ratios are printed otherwise (T4 Decoder: 3.41 in FP16 at 1, 128, and 2.01 in FP32 at 256,'
+    'Ours: beam search, from the host a step at a time, as their Decoder op has it, and in one'
+    ' program, as their'
+    ' Decoding op; whole outputs, encoder included, sources as long as the output. Published,'
+    ' FasterTransformer 2.0:'
+    ' TensorFlow / op = how many times faster (8 heads of 64, 6 layers, 30,000 words; the Decoder'
+    ' with beam 1; there'
+    ' is no V100 table of it). Beside our bfloat16 stands their FP16; V100 FP16 at 1, 128 repeats'
+    ' the figure of FP32'
+    ' there too, and two ratios are printed otherwise (T4 Decoder: 3.41 in FP16 at 1, 128, and 2.01'
+    ' in FP32 at 256,'
     ' 32): these are of the times.',
   ),
   ('beams', *CONDITIONS),
@@ -127,13 +152,20 @@ LAYOUT = Table(
 def layout_table(cells: Sequence[SavingCell]) -> Drawn:
   """Whole outputs of beam search, ours and the published ones."""
   parted = [cell for cell in cells if cell.parted]
-  differ = ', '.join(f'{cell.parted} of {cell.batch} in {cell.dtype} at {cell.batch}, {cell.length}' for cell in parted)
-  return LAYOUT.of(cells, notes=[f'Sentences that (b) and (c) write differently: {differ or "none"}.'])
+  differ = ', '.join(
+    f'{cell.parted} of {cell.batch} in {cell.dtype} at {cell.batch}, {cell.length}'
+    for cell in parted
+  )
+  return LAYOUT.of(
+    cells, notes=[f'Sentences that (b) and (c) write differently: {differ or "none"}.']
+  )
 
 
 LAUNCHES_NOTE = (
-  'A greedy step at batch 1; of a layer: what one decoder layer more adds. Compiled: instructions of the optimised'
-  ' program that run by themselves (on a GPU kernels and library calls, on a CPU fusions, products, copies).'
+  'A greedy step at batch 1; of a layer: what one decoder layer more adds. Compiled: instructions'
+  ' of the optimised'
+  ' program that run by themselves (on a GPU kernels and library calls, on a CPU fusions, products,'
+  ' copies).'
   ' Primitives: operations of the traced program, what op-by-op execution would launch.'
 )
 
@@ -152,7 +184,9 @@ def launches_table(cells: Sequence[SavingCell]) -> Drawn:
   before, after = published.LAUNCHES
   talk = {'Model': 'FasterTransformer (talk)', f'{unit} a layer': str(after)}
   talk |= {'Primitives a layer': f'{before} (TensorFlow)'}
-  return Table('What a step launches', columns, (LAUNCHES_NOTE,), CONDITIONS).of(cells, below=[talk])
+  return Table('What a step launches', columns, (LAUNCHES_NOTE,), CONDITIONS).of(
+    cells, below=[talk]
+  )
 
 
 ENCODER = Table(
@@ -165,7 +199,10 @@ ENCODER = Table(
     _time('Op by op, ms', 'eager'),
     _ratio('Ratio', 'eager'),
   ),
-  ("Op by op: one primitive at a time (`jax.disable_jit`), started from Python; its time, and linen's, is in it.",),
+  (
+    'Op by op: one primitive at a time (`jax.disable_jit`), started from Python; its time, and'
+    " linen's, is in it.",
+  ),
   CONDITIONS,
   sort=lambda cell: (list(TITLES).index(cell.model), cell.batch),
 )

@@ -1,6 +1,8 @@
-"""Three ways to write the same text: without a cache, with one step by step from the host, the whole loop on device.
+"""Three ways to write the same text: without a cache, with one step by step from the host, the
+whole loop on device.
 
-The third is `fd.decode`. fairseq and FasterTransformer's Decoder op have the loop on the host, as the second way.
+The third is `fd.decode`. fairseq and FasterTransformer's Decoder op have the loop on the host, as
+the second way.
 """
 
 from typing import Any
@@ -22,13 +24,15 @@ from fastdec.struct import Bound
 def rewritten(
   target: Bound, source: Int[Array, 'b s'], tokens: Int[Array, 'b t'], steps: int | Array
 ) -> Int[Array, 'b t']:
-  """Greedy decoding without a cache: for each token all t positions run again, as in training, and one is read.
+  """Greedy decoding without a cache: for each token all t positions run again, as in training, and
+  one is read.
 
   Args:
     target: an encoder-decoder.
     source: without padding.
-    tokens: an existing output. `steps` evenly spaced positions are computed again, each from the tokens before it;
-      steps=t computes all of them again. A step takes equally long at every position.
+    tokens: an existing output. `steps` evenly spaced positions are computed again, each from the
+      tokens before it; steps=t computes all of them again. A step takes equally long at every
+      position.
     steps: an array, so that one compiled program serves every number of steps.
   """
   model, params = target
@@ -44,7 +48,8 @@ def rewritten(
 
 
 def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -> Decoded:
-  """Decodes as `fd.decode`, but in a loop on the host, which reads after each step whether all rows are done."""
+  """Decodes as `fd.decode`, but in a loop on the host, which reads after each step whether all rows
+  are done."""
   model = target.module
   _, prompt, _ = checked(model, inputs, None, None, max_len, None)
   state, is_over = start(target, strategy, padded(model, prompt), None, room_of(model, max_len))

@@ -1,4 +1,5 @@
-"""The task lm of `experiments.speculative`: decoder-only language models that write the target side's sentences."""
+"""The task lm of `experiments.speculative`: decoder-only language models that write the target
+side's sentences."""
 
 import dataclasses
 
@@ -30,7 +31,9 @@ class CaptionExperiment(SpeculativeExperiment):
 
   def training(self, role: str) -> CaptionTraining:
     part: CaptionModel = getattr(self, role)
-    return CaptionTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
+    return CaptionTraining(
+      seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model
+    )
 
   def prompts(self, text: Text, model: LM) -> Int[np.ndarray, 'n s']:
     assert isinstance(text, Captions)  # which is what `CaptionTraining` opens

@@ -17,7 +17,9 @@ class SpecCell(AgainstPlain):
 
   draft: str  # a key of DRAFTS
   temperature: float
-  plan: str  # a number: gamma; 'adaptive': gamma at most; 'best': the gamma that was the fastest with the first batch
+  # a number: gamma; 'adaptive': gamma at most; 'best': the gamma that was the fastest with the
+  # first batch
+  plan: str
   batch: int
   gamma: int | None = None
   alpha_beta: float | None = None  # see `acceptance`
@@ -26,11 +28,15 @@ class SpecCell(AgainstPlain):
   v: float | None = None  # the target's call on gamma + 1 tokens, in those on one
   drafts_per_call: float | None = None  # calls of the draft model for each of the target
   predicted: float | None = None  # the paper's theorem 3.8, by alpha_beta
-  predicted_width: float | None = None  # tokens_per_call / (v + drafts_per_call c); compare with speedup_calls
+  # tokens_per_call / (v + drafts_per_call c); compare with speedup_calls
+  predicted_width: float | None = None
 
   def __post_init__(self) -> None:
     if self.draft not in DRAFTS or not (self.plan in ('adaptive', 'best') or self.plan.isdigit()):
-      raise UserError(f"a cell cannot have draft '{self.draft}' and plan '{self.plan}': known are {', '.join(DRAFTS)}")
+      raise UserError(
+        f"a cell cannot have draft '{self.draft}' and plan '{self.plan}': known are"
+        f' {", ".join(DRAFTS)}'
+      )
 
   @property
   def key(self) -> Key:

@@ -22,9 +22,12 @@ STYLES = {
 
 
 def predictions(cells: Iterable[SpecCell], path: Path) -> None:
-  """A PNG of 1800 x 900 pixels: on the left by the paper's formula, with its own points, on the right with the width's
-  cost. Filled: temperature 0; open: above. Measured is the calls alone, without encoder and prompt."""
-  found = [cell for cell in latest(cells).values() if cell.error is None and cell.speedup_calls is not None]
+  """A PNG of 1800 x 900 pixels: on the left by the paper's formula, with its own points, on the
+  right with the width's cost. Filled: temperature 0; open: above. Measured is the calls alone,
+  without encoder and prompt."""
+  found = [
+    cell for cell in latest(cells).values() if cell.error is None and cell.speedup_calls is not None
+  ]
   figure, (left, right) = drawing.panels(2)
   theirs = [(row.predicted, row.measured) for row in SPEEDS]
   drawing.curve(left, theirs, Style(drawing.PUBLISHED, 'x', ''), 'Leviathan et al. 2022, Table 4')
@@ -37,8 +40,15 @@ def predictions(cells: Iterable[SpecCell], path: Path) -> None:
   drawing.save(figure, path)
 
 
-def _panel(axes: Axes, found: Sequence[SpecCell], name: str, title: str, theirs: Sequence[tuple[float, float]]) -> None:
-  """Our cells by one prediction, and a line where prediction and measurement are equal; `theirs` set the scale too."""
+def _panel(
+  axes: Axes,
+  found: Sequence[SpecCell],
+  name: str,
+  title: str,
+  theirs: Sequence[tuple[float, float]],
+) -> None:
+  """Our cells by one prediction, and a line where prediction and measurement are equal; `theirs`
+  set the scale too."""
   drawing.dress(axes, title, 'measured speed-up, calls alone', 'predicted speed-up')
   points = []
   for cell in found:
@@ -50,4 +60,6 @@ def _panel(axes: Axes, found: Sequence[SpecCell], name: str, title: str, theirs:
     drawing.nothing_yet(axes)
   most = 1.1 * max([1.0, *(speed for point in (*points, *theirs) for speed in point)])
   axes.plot([0, most], [0, most], color='black', linewidth=0.5)
-  axes.fill_between([0, most], [0, most * (1 - WITHIN)], [0, most * (1 + WITHIN)], color='black', alpha=0.07)
+  axes.fill_between(
+    [0, most], [0, most * (1 - WITHIN)], [0, most * (1 + WITHIN)], color='black', alpha=0.07
+  )

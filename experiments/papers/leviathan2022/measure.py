@@ -1,4 +1,5 @@
-"""Measures one cell of `experiments.speculative`: acceptance, the costs of calls, and wall clock in turn."""
+"""Measures one cell of `experiments.speculative`: acceptance, the costs of calls, and wall clock in
+turn."""
 
 import functools
 import hashlib
@@ -33,7 +34,9 @@ class SpeculativeMeasuring:
     conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: SpeculativeExperiment, workdir: pathlib.Path, conditions: Conditions) -> None:
+  def __init__(
+    self, experiment: SpeculativeExperiment, workdir: pathlib.Path, conditions: Conditions
+  ) -> None:
     config = experiment.measure
     self.experiment, self.config, self.workdir = experiment, config, workdir
     self.text = experiment.training('target').open()
@@ -47,7 +50,8 @@ class SpeculativeMeasuring:
     self.conditions = conditions | own | experiment.asked
 
   def cell(self, draft: str, temperature: float, plan: str, gamma: int, batch: int) -> SpecCell:
-    """Measures one cell, of a draft (a key of `DRAFTS`) at this temperature; `gamma` at most, if the plan adapts it."""
+    """Measures one cell, of a draft (a key of `DRAFTS`) at this temperature; `gamma` at most, if
+    the plan adapts it."""
     strategy = self._strategy(draft, temperature, gamma, plan == 'adaptive')
     plain = fd.Sample(temperature) if temperature else fd.Greedy()
     key = jax.random.key(self.experiment.seed) if temperature else None
@@ -55,7 +59,9 @@ class SpeculativeMeasuring:
     comparison = Comparison(self.target, strategy, plain, batches, self.config.max_len)
     counts, theirs = comparison.counts
     if not (counts.later and theirs.later):
-      raise UserError('the target ends every text after one token, so nothing is drafted: train it for longer')
+      raise UserError(
+        'the target ends every text after one token, so nothing is drafted: train it for longer'
+      )
     agreement = {} if temperature else comparison.agreement(self.experiment.target.model.dtype)
     steps, plain_steps = counts.steps, theirs.steps
     calls = self._calls(comparison, gamma, steps, plain_steps)
@@ -76,7 +82,8 @@ class SpeculativeMeasuring:
     )  # fmt: skip
 
   def models(self, draft: str) -> str:
-    """A hash of what a cell is measured with: the target and, if it is a trained one, the draft model."""
+    """A hash of what a cell is measured with: the target and, if it is a trained one, the draft
+    model."""
     return models_hash(self.workdir, draft)
 
   @functools.lru_cache  # noqa: B019 (one object a process)
@@ -85,7 +92,9 @@ class SpeculativeMeasuring:
     strategy = fd.Sample(temperature) if temperature else fd.Greedy()
     key = jax.random.key(self.experiment.seed) if temperature else None
     module, params = self.target
-    texts = fd.decode(module, params, self.prompts, strategy, max_len=self.config.max_len, key=key).checked()
+    texts = fd.decode(
+      module, params, self.prompts, strategy, max_len=self.config.max_len, key=key
+    ).checked()
     found = betas(tuple(self.target), tuple(self._draft(draft)), self.prompts, texts, temperature)
     return min(1.0, float(found.mean()))  # sums of probabilities may exceed 1 by rounding
 
@@ -95,16 +104,22 @@ class SpeculativeMeasuring:
       return Bound(*packed(*folders.load(self.workdir / draft)))
     target = self.target.module
     successors = min(SUCCESSORS, target.vocab_size) if draft == 'bigram' else 0
-    model = NGram(target.vocab_size, successors, target.eos_ids, target.pad_id, target.suppressed_ids)
+    model = NGram(
+      target.vocab_size, successors, target.eos_ids, target.pad_id, target.suppressed_ids
+    )
     words = self.text.tokens('train').target
-    return Bound(model, model.count([words[i] for i in range(len(words))], self.experiment.first_id(target)))
+    return Bound(
+      model, model.count([words[i] for i in range(len(words))], self.experiment.first_id(target))
+    )
 
   def _strategy(self, draft: str, temperature: float, gamma: int, adaptive: bool) -> Any:
     if draft == 'lookup':
       return fd.PromptLookup(self.config.lookup, gamma + 1, temperature)
     return fd.Speculative(tuple(self._draft(draft)), gamma, temperature, adaptive=adaptive)
 
-  def _calls(self, comparison: Comparison, gamma: int, steps: int, plain_steps: int) -> dict[str, Any]:
+  def _calls(
+    self, comparison: Comparison, gamma: int, steps: int, plain_steps: int
+  ) -> dict[str, Any]:
     """The parts that the formulas reckon with, and how many of each a text takes."""
     plain, ours = comparison.state(comparison.plain), comparison.state(comparison.strategy)
     return {
@@ -116,5 +131,7 @@ class SpeculativeMeasuring:
 
 def models_hash(workdir: pathlib.Path, draft: str) -> str:
   """See `SpeculativeMeasuring.models`."""
-  parts = [folders.content(workdir / role) for role in ('target', *([draft] if draft in TRAINED else []))]
+  parts = [
+    folders.content(workdir / role) for role in ('target', *([draft] if draft in TRAINED else []))
+  ]
   return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]

@@ -1,10 +1,12 @@
-"""Figures that Leviathan, Kalman and Matias published (2022, arXiv 2211.17192): T5-XXL and others, on one TPU v4."""
+"""Figures that Leviathan, Kalman and Matias published (2022, arXiv 2211.17192): T5-XXL and others,
+on one TPU v4."""
 
 from typing import NamedTuple
 
 
 class Published(NamedTuple):
-  """A row of Tables 2 and 4: predicted by theorem 3.8, and measured at batch 1 over T5X's decoding."""
+  """A row of Tables 2 and 4: predicted by theorem 3.8, and measured at batch 1 over T5X's
+  decoding."""
 
   task: str
   draft: str

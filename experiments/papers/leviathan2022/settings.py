@@ -1,4 +1,5 @@
-"""What `experiments.speculative` means: a target, its draft models and their trainings, the text, what is measured."""
+"""What `experiments.speculative` means: a target, its draft models and their trainings, the text,
+what is measured."""
 
 import dataclasses
 from typing import Any, Literal, Protocol
@@ -39,12 +40,16 @@ class MeasureConfig:
   def __post_init__(self) -> None:
     each_once('measure', gammas=self.gammas, batches=self.batches, temperatures=self.temperatures)
     for name in ('gammas', 'batches'):
-      at_least(1, 'measure', **{f'{name}[{i}]': value for i, value in enumerate(getattr(self, name))})
+      at_least(
+        1, 'measure', **{f'{name}[{i}]': value for i, value in enumerate(getattr(self, name))}
+      )
     names = ('ngram_gamma', 'lookup', 'prompt', 'timed', 'max_len', 'repeats')
     at_least(1, 'measure', **{name: getattr(self, name) for name in names})
     at_least(0, 'measure', sentences=self.sentences)
     if min(self.temperatures) < 0:
-      raise UserError(f'config.measure.temperatures={self.temperatures} is not possible: give 0, or 1e-6 to 1e6')
+      raise UserError(
+        f'config.measure.temperatures={self.temperatures} is not possible: give 0, or 1e-6 to 1e6'
+      )
 
 
 class RoleSettings(Protocol):
@@ -59,7 +64,8 @@ class RoleSettings(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class SpeculativeExperiment:
-  """The whole; fields as in `configs/speculative.py`. Subclasses say what the three models are, and what they read."""
+  """The whole; fields as in `configs/speculative.py`. Subclasses say what the three models are, and
+  what they read."""
 
   task: Literal['translation', 'lm']
   scale: str
@@ -116,17 +122,22 @@ class Translation(SpeculativeExperiment):
     if self.measure.max_len > part.model.max_positions:
       limit = f'{role}.model.max_positions={part.model.max_positions} is the most'
       raise UserError(f'config.measure.max_len={self.measure.max_len} is not possible: {limit}')
-    return TranslationTraining(seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model)
+    return TranslationTraining(
+      seed=self.seed, mesh=self.mesh, train=part.train, data=self.data, model=part.model
+    )
 
   def prompts(self, text: Text, model: Transformer) -> Int[np.ndarray, 'n s']:
-    return padded_sources(text.tokens(self.measure.split), model, f'of the {self.measure.split} set')
+    return padded_sources(
+      text.tokens(self.measure.split), model, f'of the {self.measure.split} set'
+    )
 
   def first_id(self, model: Transformer) -> int:
     return model.start_id
 
 
 def experiment_of(config: Any) -> SpeculativeExperiment:
-  """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any work."""
+  """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any
+  work."""
   if config.task == 'lm':
     from experiments.papers.leviathan2022.captions import CaptionExperiment
 

@@ -1,4 +1,5 @@
-"""Tables 2 and 3 of Leviathan et al. 2022 from measured cells, the paper's rows below ours, before they are drawn."""
+"""Tables 2 and 3 of Leviathan et al. 2022 from measured cells, the paper's rows below ours, before
+they are drawn."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,18 +11,26 @@ from fastdec.decoding import theory
 from fastdec.evaluation.agreement import NEAR_TIE
 
 SPEED_NOTES = (
-  'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own texts (temperature'
-  ' 0: how often the most likely words agree), and by acceptance, of the drafted tokens that a call came to.',
-  "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target on one token.",
-  'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1)) with α by beta; with'
-  ' the width: tokens / (v + γ c). Emp: measured over plain decoding in turn, whole texts, and in brackets the slowest'
+  'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own'
+  ' texts (temperature'
+  ' 0: how often the most likely words agree), and by acceptance, of the drafted tokens that a call'
+  ' came to.',
+  "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target"
+  ' on one token.',
+  'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1))'
+  ' with α by beta; with'
+  ' the width: tokens / (v + γ c). Emp: measured over plain decoding in turn, whole texts, and in'
+  ' brackets the slowest'
   ' and fastest round; calls alone: without encoder and prompt, which the formulas leave out.',
-  "Same: texts that are plain greedy decoding's, token for token; in brackets, how many are not, and by how much the"
-  ' logits of the two tokens differ at most where such a text parts from the plain one. In float32 a cell fails where'
+  "Same: texts that are plain greedy decoding's, token for token; in brackets, how many are not,"
+  ' and by how much the'
+  ' logits of the two tokens differ at most where such a text parts from the plain one. In float32'
+  ' a cell fails where'
   f' that is not under {NEAR_TIE:g}, which the rounding of wide calls explains.',
 )
 ALPHA_NOTES = (
-  'α by beta. Tokens: expected per call, (1 - α^(γ+1)) / (1 - α), and measured. Prompt lookup proposes no law: its α is'
+  'α by beta. Tokens: expected per call, (1 - α^(γ+1)) / (1 - α), and measured. Prompt lookup'
+  ' proposes no law: its α is'
   ' not defined.',
 )
 CONDITIONS = (
@@ -38,7 +47,11 @@ def _gamma(cell: SpecCell) -> str:
 
 
 def _parted(cell: SpecCell) -> str:
-  return f'({cell.parted} of {cell.texts} part, by {text(cell.largest_gap, ".1g")})' if cell.parted else ''
+  return (
+    f'({cell.parted} of {cell.texts} part, by {text(cell.largest_gap, ".1g")})'
+    if cell.parted
+    else ''
+  )
 
 
 def _order(cell: SpecCell) -> tuple:
@@ -83,14 +96,19 @@ def speed_table(cells: Iterable[SpecCell]) -> Drawn:
 
 
 def alpha_table(cells: Iterable[SpecCell]) -> Drawn:
-  """Alpha, expected and measured tokens of every draft at batch 1 and the smallest gamma, then the paper's alphas."""
+  """Alpha, expected and measured tokens of every draft at batch 1 and the smallest gamma, then the
+  paper's alphas."""
   found = [cell for cell in latest(cells).values() if cell.error is None and cell.plan.isdigit()]
   temperatures = sorted({cell.temperature for cell in found})
   drafts = [name for name in reversed(DRAFTS) if any(cell.draft == name for cell in found)]
   gammas = {draft: min(int(cell.plan) for cell in found if cell.draft == draft) for draft in drafts}
   columns = [Column('Draft', lambda draft: DRAFTS[draft]), Column('γ', lambda draft: gammas[draft])]
   for temperature in temperatures:
-    at = {cell.draft: cell for cell in found if (cell.gamma, cell.temperature) == (gammas[cell.draft], temperature)}
+    at = {
+      cell.draft: cell
+      for cell in found
+      if (cell.gamma, cell.temperature) == (gammas[cell.draft], temperature)
+    }
     columns += _alpha_columns(temperature, at)
   theirs = []
   for (target, draft), alphas in ALPHAS.items():
@@ -121,6 +139,14 @@ def _alpha_columns(temperature: float, at: Mapping[str, SpecCell]) -> list[Colum
 def _close(cells: Iterable[SpecCell]) -> list[str]:
   """How many cells came out as predicted."""
   pairs = [(cell.speedup_calls, cell.predicted_width) for cell in cells]
-  known = [(speedup, predicted) for speedup, predicted in pairs if speedup is not None and predicted is not None]
+  known = [
+    (speedup, predicted)
+    for speedup, predicted in pairs
+    if speedup is not None and predicted is not None
+  ]
   close = sum(abs(speedup / predicted - 1) <= WITHIN for speedup, predicted in known)
-  return [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {len(known)}.'] if known else []
+  return (
+    [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {len(known)}.']
+    if known
+    else []
+  )

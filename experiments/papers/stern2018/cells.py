@@ -8,8 +8,8 @@ from typing import ClassVar
 from experiments.lab.cells import Cell
 from fastdec.errors import UserError
 
-# Without heads, on the base as it is: the linear forecast of an image model guesses, by the weights that the base
-# reads, or by others, fitted to what it writes.
+# Without heads, on the base as it is: the linear forecast of an image model guesses, by the weights
+# that the base reads, or by others, fitted to what it writes.
 UNTRAINED = FORECAST, FITTED = 'forecast', 'fitted'
 REGIMES = {
   'regular': 'Regular',
@@ -36,9 +36,11 @@ class BlockwiseCell(Cell):
   compound_bleu_signature: str | None = None
   bits_per_dimension: float | None = None  # of the originals, given the inputs
   psnr: float | None = None  # dB, against the originals; see `image_quality`
-  bicubic_psnr: float | None = None  # dB, of the inputs enlarged by a bicubic filter, against the originals
+  # dB, of the inputs enlarged by a bicubic filter, against the originals
+  bicubic_psnr: float | None = None
   ssim: float | None = None  # against the originals, -1 to 1
-  psnr_to_greedy: float | None = None  # dB, against the same model's greedy output; infinite where equal
+  # dB, against the same model's greedy output; infinite where equal
+  psnr_to_greedy: float | None = None
   mean_block_size: float | None = None  # tokens per call of the target
   calls_per_output: float | None = None
   ms_per_output: float | None = None  # batch 1, median
@@ -47,8 +49,10 @@ class BlockwiseCell(Cell):
   spread: tuple[float, float] | None = None  # the least and the largest of these ratios
   same_as_greedy: float | None = None  # share of outputs that are the same model's greedy ones
   compile_seconds: float | None = None
-  head_accuracy: tuple[float | None, ...] = ()  # top-1 of p1 .. pk, 0 to 1: on references of the dev set, or originals
-  own_accuracy: tuple[float | None, ...] = ()  # the same on what the model writes greedily for the split's sources
+  # top-1 of p1 .. pk, 0 to 1: on references of the dev set, or originals
+  head_accuracy: tuple[float | None, ...] = ()
+  # the same on what the model writes greedily for the split's sources
+  own_accuracy: tuple[float | None, ...] = ()
   outputs: int | None = None
   split: str | None = None
 
@@ -60,7 +64,9 @@ class BlockwiseCell(Cell):
     if self.regime not in REGIMES or not re.fullmatch(RULE, self.rule):
       rules = 'exact, top-N, min-N, distance-N, window-N, tree-N or beam-N'
       allowed = f'regime is one of {", ".join(REGIMES)}, rule is {rules}'
-      raise UserError(f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}")
+      raise UserError(
+        f"a cell of a table cannot have regime '{self.regime}' and rule '{self.rule}': {allowed}"
+      )
 
   @property
   def key(self) -> Key:

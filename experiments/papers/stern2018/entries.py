@@ -1,4 +1,5 @@
-"""What the tables of text and of images have in common: columns, the order of regimes and rules, conditions, files."""
+"""What the tables of text and of images have in common: columns, the order of regimes and rules,
+conditions, files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,10 @@ from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from fastdec.files import write_text
 
 Published = Mapping[Key, tuple[float | None, float]]  # BLEU and mean accepted block size in a paper
-SPEED_NOTE = 'One output at a time (batch 1), in turn with greedy decoding by the same model: median ratio of rounds.'
+SPEED_NOTE = (
+  'One output at a time (batch 1), in turn with greedy decoding by the same model:'
+  ' median ratio of rounds.'
+)
 ROUNDS_NOTE = 'In parentheses or below the speed-up, the least and the largest ratio of rounds.'
 SAME_NOTE = 'Same: outputs that are those of greedy decoding with the same model.'
 CONDITIONS = (
@@ -31,11 +35,14 @@ CONDITIONS = (
 
 
 def _top_1(heading: str, field: str) -> Column:
-  """How often each head is right, per cent; it does not depend on the rule, so it stands with the exact one alone."""
+  """How often each head is right, per cent; it does not depend on the rule, so it stands with the
+  exact one alone."""
 
   def shares(cell: BlockwiseCell) -> str:
     accuracy = getattr(cell, field) if cell.rule == 'exact' else ()
-    return ' '.join(report.text(None if share is None else 100 * share, '.0f') for share in accuracy)
+    return ' '.join(
+      report.text(None if share is None else 100 * share, '.0f') for share in accuracy
+    )
 
   return Column(heading, shares)
 
@@ -49,7 +56,8 @@ TOP_1_OWN = _top_1('own text', 'own_accuracy')
 TOP_1_ORIGINALS = _top_1('Top-1 % of p1 .. pk, originals', 'head_accuracy')
 TOP_1_OWN_IMAGES = _top_1('own images', 'own_accuracy')
 TOP_1_NOTE = (
-  "Top-1: how often each head names the next token, of people's references on the dev set and of the model's own greedy"
+  "Top-1: how often each head names the next token, of people's references on the dev set and of"
+  " the model's own greedy"
   ' text, which is what it has to guess.'
 )
 
@@ -66,7 +74,8 @@ def heads_note(cells: Iterable[BlockwiseCell]) -> list[str]:
 
 
 def one_run_note(cells: Iterable[BlockwiseCell]) -> list[str]:
-  """Which regimes that train the base too have one model for several k; nothing where each k has its own."""
+  """Which regimes that train the base too have one model for several k; nothing where each k has
+  its own."""
   ks: dict[tuple[str, str], set[int]] = {}
   for cell in cells:
     if cell.regime in TUNED and cell.models:
@@ -77,7 +86,8 @@ def one_run_note(cells: Iterable[BlockwiseCell]) -> list[str]:
     if len(found) > 1
   ]
   return [
-    f'One model, decoded with its first heads, is behind {one}; the paper trains one for each k.' for one in shared
+    f'One model, decoded with its first heads, is behind {one}; the paper trains one for each k.'
+    for one in shared
   ]
 
 
@@ -94,11 +104,15 @@ def rank(rule: str) -> tuple[bool, str, int]:
 
 
 def tidy_csv(cells: Iterable[BlockwiseCell], published: Published) -> str:
-  """One line a cell, its conditions and the paper's figures included; without the columns that no cell has."""
+  """One line a cell, its conditions and the paper's figures included; without the columns that no
+  cell has."""
   rows = []
   for key, cell in latest(cells).items():
     bleu, block = published.get(key, (None, None))
-    accuracy = {'head_accuracy': _shares(cell.head_accuracy), 'own_accuracy': _shares(cell.own_accuracy)}
+    accuracy = {
+      'head_accuracy': _shares(cell.head_accuracy),
+      'own_accuracy': _shares(cell.own_accuracy),
+    }
     rows.append(flat(cell) | accuracy | {'paper_bleu': bleu, 'paper_mean_block_size': block})
   return report.csv_text(rows, (*field_names(BlockwiseCell), 'paper_bleu', 'paper_mean_block_size'))
 
@@ -108,9 +122,14 @@ def _shares(accuracy: Iterable[float | None]) -> str | None:
 
 
 def write(
-  tables: Iterable[report.Drawn], cells: Sequence[BlockwiseCell], stem: Path, picture: str, published: Published
+  tables: Iterable[report.Drawn],
+  cells: Sequence[BlockwiseCell],
+  stem: Path,
+  picture: str,
+  published: Published,
 ) -> None:
-  """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells to <stem>.csv."""
+  """Writes the tables to <stem>.md, which shows a picture beside it (see `figures`), and the cells
+  to <stem>.csv."""
   page = '\n'.join(map(report.markdown, tables)) + f'\n![The same as a picture]({picture})\n'
   write_text(stem.with_name(f'{stem.name}.md'), page)
   write_text(stem.with_name(f'{stem.name}.csv'), tidy_csv(cells, published))

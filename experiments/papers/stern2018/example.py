@@ -1,4 +1,5 @@
-"""The worked example of Stern et al. 2018 (section 7.4): which tokens each call of the model accepted."""
+"""The worked example of Stern et al. 2018 (section 7.4): which tokens each call of the model
+accepted."""
 
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ DPI, SIZE, LINE = 150, 9, 100  # LINE: characters of the source in a line
 
 
 def as_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
-  """A line for each call, tokens between bars; the first block is the token that came with the prompt."""
+  """A line for each call, tokens between bars; the first block is the token that came with the
+  prompt."""
   lines = [f'{_name(i, block):14}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
   return '\n'.join([f'{"source":14}{source}', *lines]) + '\n'
 
@@ -31,7 +33,10 @@ def picture(source: str, blocks: Sequence[Sequence[str]], path: Path) -> None:
   lines = textwrap.wrap(source, LINE) or ['']
   boxes = [[width_of(_shown(token)) + 2 * PADDING for token in block] for block in blocks]
   widest = max([*map(width_of, lines), *(sum(row) + GAP * len(row) for row in boxes)])
-  width, height = NAME_WIDTH + widest + 2 * MARGIN, ROW_HEIGHT * (len(blocks) + len(lines)) + 2 * MARGIN
+  width, height = (
+    NAME_WIDTH + widest + 2 * MARGIN,
+    ROW_HEIGHT * (len(blocks) + len(lines)) + 2 * MARGIN,
+  )
   figure.texts.clear()
   figure.set_size_inches(width / DPI, height / DPI)
   axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))

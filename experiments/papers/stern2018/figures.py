@@ -1,4 +1,5 @@
-"""Pictures of the tables: BLEU against block size (Table 1), and wall-clock speed-up against block size (Figure 4)."""
+"""Pictures of the tables: BLEU against block size (Table 1), and wall-clock speed-up against block
+size (Figure 4)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,13 @@ COLOURS = {
   FORECAST: ORANGE,
   FITTED: PURPLE,
 }  # a colour is a regime, ...
-RULES = {'exact': ('o', '-'), 'top-2': ('^', '--'), 'top-3': ('s', ':'), TREE: ('D', '-.'), 'distance-2': ('^', '--')}
+RULES = {
+  'exact': ('o', '-'),
+  'top-2': ('^', '--'),
+  'top-3': ('s', ':'),
+  TREE: ('D', '-.'),
+  'distance-2': ('^', '--'),
+}
 OTHER_RULE = ('P', '-.')  # ... a marker and a line are a rule
 TRANSLATION, IMAGES = ('both', 'exact'), ('finetune', 'distance-2')  # what Figure 4 is about
 BY_FORECAST, BY_FITTED = ((regime, 'distance-2') for regime in (FORECAST, FITTED))
@@ -35,13 +42,18 @@ def style(regime: str, rule: str) -> Style:
 
 
 def scatter(cells: Iterable[BlockwiseCell], path: Path) -> None:
-  """The columns of Table 1 as a PNG of 1800 x 900 pixels. A point is a cell, its label k; lines join what differs in k
-  only."""
+  """The columns of Table 1 as a PNG of 1800 x 900 pixels. A point is a cell, its label k; lines
+  join what differs in k only."""
   known = latest(cells)
   wanted = columns(known)
   ours: dict[Key, tuple[float, float]] = {}
   for key, cell in known.items():
-    if key[1:] in wanted and cell.error is None and cell.bleu is not None and cell.mean_block_size is not None:
+    if (
+      key[1:] in wanted
+      and cell.error is None
+      and cell.bleu is not None
+      and cell.mean_block_size is not None
+    ):
       ours[key] = cell.bleu, cell.mean_block_size
   figure, (left, right) = drawing.panels(2, sharex=True)
   shown = {(regime, rule) for _, regime, rule in (*ours, *published.TABLE1)}
@@ -50,7 +62,13 @@ def scatter(cells: Iterable[BlockwiseCell], path: Path) -> None:
   _panel(right, published.TABLE1, series, 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)')
   drawing.legend(figure, 6)
   for axes, points in ((left, ours), (right, published.TABLE1)):
-    place(axes, [Label(str(k), block, bleu, COLOURS[regime]) for (k, regime, _), (bleu, block) in points.items()])
+    place(
+      axes,
+      [
+        Label(str(k), block, bleu, COLOURS[regime])
+        for (k, regime, _), (bleu, block) in points.items()
+      ],
+    )
   drawing.save(figure, path)
 
 
@@ -58,7 +76,9 @@ def _panel(axes: Axes, points: Points, series: Sequence[tuple[str, str]], title:
   drawing.dress(axes, title, 'BLEU')
   for regime, rule in series:
     name = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
-    own = sorted((k, block, bleu) for (k, *column), (bleu, block) in points.items() if column == [regime, rule])
+    own = sorted(
+      (k, block, bleu) for (k, *column), (bleu, block) in points.items() if column == [regime, rule]
+    )
     drawing.curve(axes, [(block, bleu) for _, block, bleu in own], style(regime, rule), name)
   if not points:
     axes.set(yticks=())
@@ -68,8 +88,8 @@ def _panel(axes: Axes, points: Points, series: Sequence[tuple[str, str]], title:
 def speedups(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """Figure 4 as a PNG of 1200 x 900 pixels; a point is a k.
 
-  Of the cells it shows translation distilled and fine-tuned, with exact acceptance, and images fine-tuned, or by
-  forecast, with a distance of 2.
+  Of the cells it shows translation distilled and fine-tuned, with exact acceptance, and images
+  fine-tuned, or by forecast, with a distance of 2.
   """
   ours: dict[tuple[str, str], dict[int, tuple[float, float]]] = {
     TRANSLATION: {},
@@ -96,7 +116,11 @@ def speedups(cells: Iterable[BlockwiseCell], path: Path) -> None:
       drawing.curve(axes, points.values(), look, name)
       labels += [Label(f'k = {k}', *point, look.colour) for k, point in points.items()]
   axes.axhline(1, color='black', linewidth=0.5, linestyle=':')
-  caption = "The paper's translation: speed-ups of Table 4 (newstest2014) at block sizes of Table 1 (newstest2013)"
+  caption = (
+    "The paper's translation: speed-ups of Table 4 (newstest2014) at block sizes of Table"
+    ' 1'
+    ' (newstest2013)'
+  )
   axes.set_title(f'Blockwise parallel decoding, Figure 4\n{caption}', fontsize=8)
   drawing.legend(figure, 2)
   place(axes, labels)

@@ -1,4 +1,5 @@
-"""Has a base write its own images of the small training images, shard by shard; see `own_images`."""
+"""Has a base write its own images of the small training images, shard by shard; see
+`own_images`."""
 
 import pathlib
 import time
@@ -25,11 +26,13 @@ ROWS = 64  # images at once
 SHARD_SIZE = 512  # images between two points to resume from
 
 
-def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path, budget: float | None = None) -> bool:
+def write(
+  experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path, budget: float | None = None
+) -> bool:
   """Has the base write images of the small training images, or goes on; true when all are written.
 
-  Of every one, or of as many as `distill.images` says, evenly spaced. Where the training is on mirrored images, the
-  mirrored ones have images of their own. Several processes may share the work.
+  Of every one, or of as many as `distill.images` says, evenly spaced. Where the training is on
+  mirrored images, the mirrored ones have images of their own. Several processes may share the work.
 
   Args:
     experiment: whose training images are meant.
@@ -38,15 +41,22 @@ def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path,
     budget: seconds after which no further shard is begun; at least one is.
 
   Raises:
-    UserError: a base that is not finished, or that this config does not mean; a folder of something else; a full disk.
+    UserError: a base that is not finished, or that this config does not mean; a folder of something
+      else; a full disk.
   """
   start = time.monotonic()
   pictures, mirrored = experiment.photographs(), experiment.data.mirrored
   model, params = folders.load(base)
   if model != pictures.model:
-    raise UserError(f'{base} holds another model than this config means: give the base run of the same config')
+    raise UserError(
+      f'{base} holds another model than this config means: give the base run of the same config'
+    )
   pictures.check_base(base)
-  record: dict[str, object] = {'teacher': author_of(model, params), 'images': pictures.content, 'mirrored': mirrored}
+  record: dict[str, object] = {
+    'teacher': author_of(model, params),
+    'images': pictures.content,
+    'mirrored': mirrored,
+  }
   originals = pictures.images.array('train')
   source = shrink(originals)
   if mirrored:
@@ -77,7 +87,9 @@ def write(experiment: ImageExperiment, base: pathlib.Path, folder: pathlib.Path,
       return False
   with locked(parts / 'lock'):
     if not is_finished(folder, record):  # another process has not done it meanwhile
-      tokens = np.concatenate([np.array(shards.read(shard), np.uint8) for shard in range(len(shards))])
+      tokens = np.concatenate(
+        [np.array(shards.read(shard), np.uint8) for shard in range(len(shards))]
+      )
       own_images.save(folder, source, tokens.reshape(-1, *originals.shape[1:]), record)
   return True
 
@@ -95,6 +107,7 @@ def is_finished(folder: pathlib.Path, record: dict[str, object]) -> bool:
 
 
 def greedily(model: Model, params: Params, inputs: UInt8[np.ndarray, 'n 8 8 3']) -> list[list[int]]:
-  """The intensities of the images that greedy decoding writes, in calls of `ROWS` images, so that one program does."""
+  """The intensities of the images that greedy decoding writes, in calls of `ROWS` images, so that
+  one program does."""
   padded = np.concatenate([inputs, np.zeros((ROWS - len(inputs), *inputs.shape[1:]), np.uint8)])
   return fd.decode(model, params, padded, fd.Greedy()).checked().tokens[: len(inputs)].tolist()

@@ -1,4 +1,5 @@
-"""Pictures of image super-resolution: block sizes (Table 2), the sweep over distances, images, what each call wrote."""
+"""Pictures of image super-resolution: block sizes (Table 2), the sweep over distances, images, what
+each call wrote."""
 
 import collections
 import textwrap
@@ -33,7 +34,8 @@ PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: 
 
 
 def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
-  """Table 2 as a PNG of 1800 x 900 pixels, ours and the paper's: mean accepted block size against k.
+  """Table 2 as a PNG of 1800 x 900 pixels, ours and the paper's: mean accepted block size against
+  k.
 
   The last point of each line has its figure beside it.
   """
@@ -44,14 +46,21 @@ def blocks(cells: Iterable[BlockwiseCell], path: Path) -> None:
   }
   figure, axes_of = drawing.panels(2, sharex=True, sharey=True)
   both = (ours, published.TABLE2)
-  for axes, points, title in zip(axes_of, both, ('Ours', 'Stern et al. 2018, Table 2 (CelebA, dev)'), strict=True):
+  for axes, points, title in zip(
+    axes_of, both, ('Ours', 'Stern et al. 2018, Table 2 (CelebA, dev)'), strict=True
+  ):
     _block_panel(axes, points, title)
     axes.set_xticks(sorted({k for found in both for k, _, _ in found}))
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
   for axes, points in zip(axes_of, both, strict=True):
     last = {(regime, rule): (k, block) for (k, regime, rule), block in sorted(points.items())}
-    place(axes, [Label(f'{block:.2f}', k, block, COLOURS[regime]) for (regime, _), (k, block) in last.items()])
+    place(
+      axes,
+      [
+        Label(f'{block:.2f}', k, block, COLOURS[regime]) for (regime, _), (k, block) in last.items()
+      ],
+    )
   drawing.save(figure, path)
 
 
@@ -68,9 +77,12 @@ def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
 def tau_sweep(cells: Iterable[BlockwiseCell], path: Path) -> None:
   """Block size and PSNR against the distance accepted, as a PNG of 1800 x 900 pixels.
 
-  A line is a regime and k: those with distances between and beyond the columns of Table 2, or all if none has.
+  A line is a regime and k: those with distances between and beyond the columns of Table 2, or all
+  if none has.
   """
-  found = [cell for cell in latest(cells).values() if cell.error is None and distance(cell) is not None]
+  found = [
+    cell for cell in latest(cells).values() if cell.error is None and distance(cell) is not None
+  ]
   counts = collections.Counter((cell.regime, cell.k) for cell in found)
   found = [cell for cell in found if counts[cell.regime, cell.k] > TABLE2_TAUS] or found
   figure, (left, right) = drawing.panels(2)
@@ -94,7 +106,9 @@ def _tau_panel(axes: Axes, found: Sequence[BlockwiseCell], field: str, meaning: 
       if (cell.regime, cell.k) == (regime, k) and tau is not None and value is not None:
         points.append((tau, value))
     marker = drawing.MARKERS[ks.index(k) % len(drawing.MARKERS)]
-    drawing.curve(axes, sorted(points), Style(COLOURS[regime], marker), f'{REGIMES[regime]}, k = {k}')
+    drawing.curve(
+      axes, sorted(points), Style(COLOURS[regime], marker), f'{REGIMES[regime]}, k = {k}'
+    )
 
 
 def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) -> None:
@@ -103,7 +117,8 @@ def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) ->
   Pixels stay sharp: each image is enlarged to 128 x 128 by repeating them.
 
   Args:
-    rows: for each face its images, such as input, greedy, approximate, original: uint8[h, h, 3], h dividing 128.
+    rows: for each face its images, such as input, greedy, approximate, original: uint8[h, h, 3], h
+      dividing 128.
     path: the file.
     titles: one for each column.
 
@@ -113,7 +128,10 @@ def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) ->
   wrong = [len(row) for row in rows if len(row) != len(titles)]
   if wrong or not rows or not titles:
     given = f'a row of {wrong[0]} images' if wrong else f'{len(rows)} rows'
-    raise UserError(f'a sheet cannot have {given} under {len(titles)} titles: give each row an image for each title')
+    raise UserError(
+      f'a sheet cannot have {given} under {len(titles)} titles: give each row an'
+      ' image for each title'
+    )
   lines = [textwrap.fill(title, TITLE) for title in titles]
   step, heading = SIDE + GAP, LINE * (2 + max(line.count('\n') for line in lines))
   canvas = np.full((heading + step * len(rows), GAP + step * len(titles), 3), 255, np.uint8)
@@ -126,7 +144,9 @@ def sheet(rows: Sequence[Sequence[Image]], path: Path, titles: Sequence[str]) ->
   figure.figimage(canvas)  # neither scaled nor smoothed
   for j, line in enumerate(lines):
     middle = GAP + step * j + SIDE / 2
-    figure.text(middle / width, 1 - heading / 2 / height, line, fontsize=9, ha='center', va='center')
+    figure.text(
+      middle / width, 1 - heading / 2 / height, line, fontsize=9, ha='center', va='center'
+    )
   drawing.save(figure, path)
 
 
@@ -134,19 +154,25 @@ def _enlarged(image: Shaped[np.ndarray, '...']) -> UInt8[np.ndarray, '128 128 3'
   side = image.shape[0] if image.ndim else 0
   if image.dtype != np.uint8 or image.shape != (side, side, 3) or not side or SIDE % side:
     shape = f'{image.dtype}{list(image.shape)}'
-    raise UserError(f'an image of a sheet is {shape}: give uint8[h, h, 3] with h a divisor of {SIDE}, such as 8 or 32')
+    raise UserError(
+      f'an image of a sheet is {shape}: give uint8[h, h, 3] with h a divisor of'
+      f' {SIDE}, such as 8 or 32'
+    )
   return image.repeat(SIDE // side, axis=0).repeat(SIDE // side, axis=1)
 
 
 def block_map(output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: Path) -> None:
-  """Which call wrote what, as a PNG of 1800 x 640 pixels: the picture, its calls, and the sizes of their blocks.
+  """Which call wrote what, as a PNG of 1800 x 640 pixels: the picture, its calls, and the sizes of
+  their blocks.
 
-  Each pixel is drawn as its three tokens side by side, red, green and blue. A call has one colour, another one than the
-  call before and, where there are enough colours, than those it touches; the first token, from the prompt, is grey.
+  Each pixel is drawn as its three tokens side by side, red, green and blue. A call has one colour,
+  another one than the call before and, where there are enough colours, than those it touches; the
+  first token, from the prompt, is grey.
 
   Args:
     output: uint8[h, w, 3], the picture.
-    block_sizes: tokens that each call wrote (raster scan; red, green and blue of a pixel in turn), 0 after the last.
+    block_sizes: tokens that each call wrote (raster scan; red, green and blue of a pixel in turn),
+      0 after the last.
 
   Raises:
     UserError: block sizes that do not make up the picture.
@@ -155,7 +181,9 @@ def block_map(output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: P
   height, width, channels = image.shape
   if 1 + sizes_t.sum() != image.size or channels != 3:
     made = f'block sizes of {1 + sizes_t.sum()} tokens, the first one included, do not make up'
-    raise UserError(f'{made} uint8{list(image.shape)}: give those of this picture, in red, green and blue')
+    raise UserError(
+      f'{made} uint8{list(image.shape)}: give those of this picture, in red, green and blue'
+    )
   sizes_c = sizes_t[sizes_t > 0]
   calls_n = np.repeat(np.arange(len(sizes_c) + 1), np.concatenate([[1], sizes_c]))
   calls = calls_n.reshape(height, -1)
@@ -171,7 +199,12 @@ def block_map(output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: P
   titles = ('the picture', 'a colour for each call', 'tokens written by the call')
   for axes, pixels, title in zip(panels, shown, titles, strict=True):
     drawn = axes.imshow(
-      pixels, extent=(0, width, height, 0), interpolation='nearest', cmap=cmap, vmin=0.5, vmax=most + 0.5
+      pixels,
+      extent=(0, width, height, 0),
+      interpolation='nearest',
+      cmap=cmap,
+      vmin=0.5,
+      vmax=most + 0.5,
     )
     axes.set_title(title, fontsize=10)
     axes.axis('off')
@@ -180,8 +213,8 @@ def block_map(output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: P
 
 
 def _colouring(calls: Int[np.ndarray, 'h w']) -> Int[np.ndarray, 'h w']:
-  """An index of `CALL_COLOURS` for each call, another one than that of blocks before and above it where it can be; the
-  index after those for the prompt."""
+  """An index of `CALL_COLOURS` for each call, another one than that of blocks before and above it
+  where it can be; the index after those for the prompt."""
   count, width = len(CALL_COLOURS), calls.shape[1]
   calls_n = calls.reshape(-1)
   colour_c = np.full(calls_n[-1] + 1, count)

@@ -1,4 +1,5 @@
-"""Measures one trained image model: block sizes, likeness to the originals, wall clock and head accuracy, as cells."""
+"""Measures one trained image model: block sizes, likeness to the originals, wall clock and head
+accuracy, as cells."""
 
 import functools
 import pathlib
@@ -46,12 +47,18 @@ class ImageMeasuring:
     experiment: whose `table` says what.
     pictures: its images.
     split: 'dev' or 'test'.
-    folder: of the outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and block_sizes.
+    folder: of the outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8)
+      and block_sizes.
     conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
   def __init__(
-    self, experiment: ImageExperiment, pictures: Pictures, split: str, folder: pathlib.Path, conditions: Conditions
+    self,
+    experiment: ImageExperiment,
+    pictures: Pictures,
+    split: str,
+    folder: pathlib.Path,
+    conditions: Conditions,
   ) -> None:
     table = experiment.table
     self.experiment, self.material, self.split, self.folder = experiment, pictures, split, folder
@@ -64,17 +71,23 @@ class ImageMeasuring:
     self.conditions = conditions | own | timing
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
-    """Raises UserError where a finished cell of this split, read from `path`, was measured on other images."""
+    """Raises UserError where a finished cell of this split, read from `path`, was measured on other
+    images."""
     for cell in done:
       if cell.error is None and cell.split == self.split and cell.outputs != len(self.originals):
         there = f'{cell.outputs} images of the {self.split} set'
         asked = f'this config means {len(self.originals)}'
-        raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
+        raise UserError(
+          f'{path} was measured on {there}, and {asked}: choose another workdir, or that config'
+        )
 
-  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
+  def cells(
+    self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> Iterator[BlockwiseCell]:
     """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact').
 
-    All rules but those with a window run in the same compiled programs, timed in turn with the same model's greedy.
+    All rules but those with a window run in the same compiled programs, timed in turn with the same
+    model's greedy.
     """
     content, (model, params) = folders.content(workdir), packed(*folders.load(workdir))
     heads = None if k == 1 or regime in UNTRAINED else packed(*folders.load_heads(workdir))
@@ -108,7 +121,10 @@ class ImageMeasuring:
 
   def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
-    return f'k={cell.k} {cell.regime} {cell.rule}: mean block {cell.mean_block_size:.2f}, PSNR {cell.psnr:.2f} dB'
+    return (
+      f'k={cell.k} {cell.regime} {cell.rule}: mean block {cell.mean_block_size:.2f}, PSNR'
+      f' {cell.psnr:.2f} dB'
+    )
 
   @functools.cached_property
   def _fitted(self) -> np.ndarray:
@@ -118,13 +134,20 @@ class ImageMeasuring:
 
   def _timings(self, model: Any, params: Any, strategies: dict[str, Any]) -> dict[str, Any]:
     table = self.experiment.table
-    timed = {'greedy': fd.Greedy(), **{rule: strategies[rule] for rule in TIMED if rule in strategies}}
-    functions = {name: functools.partial(_decode_one, model, params, strategy) for name, strategy in timed.items()}
+    timed = {
+      'greedy': fd.Greedy(),
+      **{rule: strategies[rule] for rule in TIMED if rule in strategies},
+    }
+    functions = {
+      name: functools.partial(_decode_one, model, params, strategy)
+      for name, strategy in timed.items()
+    }
     chosen = spaced(len(self.inputs), min(table.timed, len(self.inputs)))
     return measure(functions, table.repeats, [(self.inputs[i][None],) for i in chosen])
 
   def _greedy(self, model: Any, params: Any, content: str) -> Decoded:
-    """Greedy decoding, of the last model without doing it again: one with frozen heads is measured for several k."""
+    """Greedy decoding, of the last model without doing it again: one with frozen heads is measured
+    for several k."""
     if self._last_greedy[0] != content:
       self._last_greedy = content, self._decode(model, params, fd.Greedy())
     return self._last_greedy[1]
@@ -139,7 +162,10 @@ class ImageMeasuring:
     return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
 
   def _quality(self, out: Decoded, greedy: Decoded) -> dict[str, Any]:
-    blocks, made, plain = count_blocks(out.lengths, out.block_sizes), *map(pictures_of, (out.tokens, greedy.tokens))
+    blocks, made, plain = (
+      count_blocks(out.lengths, out.block_sizes),
+      *map(pictures_of, (out.tokens, greedy.tokens)),
+    )
     return {
       'mean_block_size': blocks.mean_block_size,
       'calls_per_output': blocks.calls_per_output,
@@ -154,7 +180,8 @@ class ImageMeasuring:
   def _check_same(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
     """Raises UserError where an image parts from greedy decoding's at what is no near tie."""
     gaps = [np.zeros(0)]
-    for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):  # one by one: scoring takes memory
+    # one by one: scoring takes memory
+    for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):
       ours, plain = (jax.tree.map(lambda x, i=i: x[i : i + 1], one) for one in (out, greedy))
       gaps.append(partings((model, params), self.inputs[i : i + 1], ours, plain))
     check_partings(np.concatenate(gaps), len(self.inputs), self.experiment.model.dtype)
@@ -170,25 +197,36 @@ class ImageMeasuring:
     )
     return dev_loss(model, params, batches)['nll'] / np.log(2)
 
-  def _accuracy(self, model: Any, params: Any, heads: Any, k: int, greedy: Decoded) -> dict[str, tuple[float, ...]]:
-    """How often the first k heads are right: about photographs of the dev set, and what the model itself writes."""
+  def _accuracy(
+    self, model: Any, params: Any, heads: Any, k: int, greedy: Decoded
+  ) -> dict[str, tuple[float, ...]]:
+    """How often the first k heads are right: about photographs of the dev set, and what the model
+    itself writes."""
     module, head_params = heads
     model, params = without_heads(model, params)
     if module.k > k:
       module, head_params = module.drafting(head_params, k - 1)
     looked_at = min(DEV_IMAGES, len(self.inputs))
     rows = min(self.experiment.data.rows, looked_at)
-    written: Any = written_batches(self.inputs[:looked_at], pictures_of(greedy.tokens[:looked_at]), rows, seed=0)
+    written: Any = written_batches(
+      self.inputs[:looked_at], pictures_of(greedy.tokens[:looked_at]), rows, seed=0
+    )
     own = [written[i] for i in range(looked_at // rows)]
     return {
-      'head_accuracy': head_accuracy(model, module, params, head_params, self.material.dev_batches()),
+      'head_accuracy': head_accuracy(
+        model, module, params, head_params, self.material.dev_batches()
+      ),
       'own_accuracy': head_accuracy(model, module, params, head_params, own),
     }
 
   def _save(self, name: str, out: Decoded) -> None:
     with whole_file(self.folder / f'{name}.npz') as file:
       np.savez_compressed(
-        file, input=self.inputs, output=pictures_of(out.tokens), original=self.originals, block_sizes=out.block_sizes
+        file,
+        input=self.inputs,
+        output=pictures_of(out.tokens),
+        original=self.originals,
+        block_sizes=out.block_sizes,
       )
 
 

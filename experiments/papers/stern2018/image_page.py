@@ -19,8 +19,12 @@ def table2_cells(experiment: ImageExperiment) -> list[ModelCells]:
   table = experiment.table
   found = [ModelCells(1, 'regular', ('exact',), table.split)]
   forecasts = [FORECAST, *[FITTED] * bool(experiment.own)] if table.forecast else []
-  found += [ModelCells(k, regime, FORECASTS, table.split) for regime in forecasts for k in table.forecast]
-  found += [ModelCells(k, regime, COLUMNS, table.split) for regime in table.regimes for k in table.ks]
+  found += [
+    ModelCells(k, regime, FORECASTS, table.split) for regime in forecasts for k in table.forecast
+  ]
+  found += [
+    ModelCells(k, regime, COLUMNS, table.split) for regime in table.regimes for k in table.ks
+  ]
   if others := tuple(within(tau) for tau in table.taus if tau not in (0, TAU)):  # within 0 is exact
     swept = forecasts * (max(table.ks) in table.forecast) + list(table.regimes)
     found += [ModelCells(max(table.ks), regime, others, table.split, 'sweep') for regime in swept]
@@ -66,7 +70,10 @@ def draw(table: ImagePage, found: Sequence[BlockwiseCell]) -> list[str]:
   images = workdir / 'images'
   greedy = images / f'{settings.split}-k1-regular-exact.npz'
   kinds = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
-  blockwise = {name: images / f'{settings.split}-k{k}-{regime}-{within(TAU)}.npz' for regime, name in kinds.items()}
+  blockwise = {
+    name: images / f'{settings.split}-k{k}-{regime}-{within(TAU)}.npz'
+    for regime, name in kinds.items()
+  }
   blockwise = {name: path for name, path in blockwise.items() if path.is_file()}
   if greedy.is_file() and blockwise:
     with np.load(greedy) as plain:

@@ -1,4 +1,5 @@
-"""Table 2 of Stern et al. 2018, image super-resolution, from measured cells, and what the paper does not give."""
+"""Table 2 of Stern et al. 2018, image super-resolution, from measured cells, and what the paper
+does not give."""
 
 import dataclasses
 import math
@@ -37,28 +38,41 @@ FORECASTS = {  # ours alone
   (FITTED, 'exact'): 'Fitted',
   (FITTED, 'distance-2'): 'Fitted, within 2',
 }
-CENTRED = {('regular', 'window-2'): 'Approximate, centred', ('finetune', 'window-2'): 'Both, centred'}
+CENTRED = {
+  ('regular', 'window-2'): 'Approximate, centred',
+  ('finetune', 'window-2'): 'Both, centred',
+}
 PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}  # for `entries.write`
 
 TABLE2_NOTE = (
-  "Mean accepted block size; in parentheses or below, the paper's (CelebA, development set). Approximate and Both"
+  "Mean accepted block size; in parentheses or below, the paper's (CelebA, development set)."
+  ' Approximate and Both'
   ' accept intensities up to 2 away.'
 )
 FORECAST_NOTE = (
-  "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the intensities around; fitted:"
-  ' with weights by least squares on what the base writes of small training images. Not in the paper.'
+  "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the"
+  ' intensities around; fitted:'
+  ' with weights by least squares on what the base writes of small training images. Not in the'
+  ' paper.'
 )
-CENTRED_NOTE = 'Centred: a guess is the middle of the five intensities that are likeliest together; not in the paper.'
+CENTRED_NOTE = (
+  'Centred: a guess is the middle of the five intensities that are likeliest'
+  ' together;'
+  ' not in the paper.'
+)
 HEADS_NOTE = (
-  'Top-1: how often each head names the intensity that comes, in originals of the dev set and in what the model itself'
+  'Top-1: how often each head names the intensity that comes, in originals of the dev set and in'
+  ' what the model itself'
   ' writes, which is what it has to guess; at most 32 images of each.'
 )
 OWN_NOTE = (
-  'Heads, and in fine tuning the base with them, are trained on what the base writes of the small training images; not'
+  'Heads, and in fine tuning the base with them, are trained on what the base writes of the small'
+  ' training images; not'
   ' in the paper.'
 )
 QUALITY_NOTE = (
-  'PSNR (dB, of the mean squared error over all images) and SSIM (windows of 7 x 7) against the originals; To greedy:'
+  'PSNR (dB, of the mean squared error over all images) and SSIM (windows of 7 x 7) against the'
+  ' originals; To greedy:'
   ' PSNR against the greedy output of the same model. Bits: bits per dimension of the originals.'
 )
 TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
@@ -67,14 +81,18 @@ TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
 def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
   """Mean accepted block sizes by k, in the paper's columns."""
   found = {key: cell for key, cell in latest(cells).items() if key[1:] in COLUMNS | FORECASTS}
-  ours = {column: name for column, name in FORECASTS.items() if any(key[1:] == column for key in found)}
+  ours = {
+    column: name for column, name in FORECASTS.items() if any(key[1:] == column for key in found)
+  }
 
   def block_sizes(name: str, column: tuple[str, str]) -> Column:
     def theirs(k: int) -> str:
       block = published.TABLE2.get((k, *column))
       return '' if block is None else f'({block:.2f})'
 
-    return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column)))
+    return Column(
+      name, 'mean_block_size', '.2f', beside=theirs, cell=lambda k: found.get((k, *column))
+    )
 
   columns = [
     Column('k', str, names_row=True),
@@ -92,7 +110,8 @@ def table2(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 
 def distance(cell: BlockwiseCell) -> int | None:
-  """N of the rule 'distance-N', 0 of 'exact'; None of other rules, and where there is nothing to accept."""
+  """N of the rule 'distance-N', 0 of 'exact'; None of other rules, and where there is nothing to
+  accept."""
   name, _, number = cell.rule.partition('-')
   if name == 'exact' and cell.k > 1:
     return 0
@@ -100,8 +119,11 @@ def distance(cell: BlockwiseCell) -> int | None:
 
 
 def _to_greedy(cell: BlockwiseCell) -> float | str | None:
-  """PSNR against greedy. A file holds no infinity, so that is told by the share of equal outputs."""
-  is_infinite = cell.psnr_to_greedy == math.inf or (cell.psnr_to_greedy is None and cell.same_as_greedy == 1)
+  """PSNR against greedy. A file holds no infinity, so that is told by the share of equal
+  outputs."""
+  is_infinite = cell.psnr_to_greedy == math.inf or (
+    cell.psnr_to_greedy is None and cell.same_as_greedy == 1
+  )
   return '∞' if is_infinite else cell.psnr_to_greedy
 
 
@@ -131,13 +153,18 @@ QUALITY = Table(
 )
 HEADS = Table('Heads', (K, TRAINING, TOP_1_ORIGINALS, TOP_1_OWN_IMAGES), (HEADS_NOTE,))
 DISTANCES = Table(
-  'Distance accepted', (K, TRAINING, Column('τ', distance, names_row=True), BLOCK, *LIKENESS), (TAU_NOTE, QUALITY_NOTE)
+  'Distance accepted',
+  (K, TRAINING, Column('τ', distance, names_row=True), BLOCK, *LIKENESS),
+  (TAU_NOTE, QUALITY_NOTE),
 )
 
 
 def quality_table(cells: Iterable[BlockwiseCell]) -> Drawn:
-  """Block size, speed-up and quality of every finished cell, except cells of other distances than Table 2's."""
-  shown = in_order(cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2))
+  """Block size, speed-up and quality of every finished cell, except cells of other distances than
+  Table 2's."""
+  shown = in_order(
+    cell for cell in _finished(cells) if cell.rule == 'exact' or distance(cell) in (None, 2)
+  )
   centred = [CENTRED_NOTE] * any(cell.key[1:] in CENTRED for cell in shown)
   forecast = [FORECAST_NOTE] * any(cell.regime in UNTRAINED for cell in shown)
   notes = (*own_note(shown), *centred, *forecast, *bicubic_note(shown), *QUALITY.notes)
@@ -152,7 +179,11 @@ def own_note(cells: Iterable[BlockwiseCell]) -> list[str]:
 def bicubic_note(cells: Iterable[BlockwiseCell]) -> list[str]:
   """What a bicubic enlargement of the same images comes to."""
   found = {cell.bicubic_psnr for cell in cells if cell.bicubic_psnr is not None}
-  return [f"A bicubic enlargement's PSNR: {' or '.join(f'{one:.2f}' for one in sorted(found))}."] if found else []
+  return (
+    [f"A bicubic enlargement's PSNR: {' or '.join(f'{one:.2f}' for one in sorted(found))}."]
+    if found
+    else []
+  )
 
 
 def tau_table(cells: Iterable[BlockwiseCell]) -> Drawn:

@@ -16,7 +16,13 @@ from experiments.lab import record
 from experiments.lab.settings import Experiment, Regime, at_least, each_once
 from experiments.papers.stern2018.own_images import OwnImages, check_own, key_of, open_own
 from fastdec import folders
-from fastdec.data.images.corpus import ImageData, Images, image_batches, open_images, written_batches
+from fastdec.data.images.corpus import (
+  ImageData,
+  Images,
+  image_batches,
+  open_images,
+  written_batches,
+)
 from fastdec.data.images.resizing import SIDE, SMALL, shrink
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
@@ -50,7 +56,9 @@ class ImagesConfig:
   @property
   def data(self) -> ImageData:
     """Where the images are."""
-    return ImageData(self.kind, self.path, self.folder, self.max_train or None, self.side, self.black_corners)
+    return ImageData(
+      self.kind, self.path, self.folder, self.max_train or None, self.side, self.black_corners
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +86,15 @@ class TableConfig:
   def __post_init__(self) -> None:
     each_once('table', ks=self.ks, regimes=self.regimes)
     if unknown := set(self.regimes) - {'regular', 'finetune'}:
-      raise UserError(f'config.table.regimes has {min(unknown)}: images have no teacher, give regular or finetune')
-    at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
+      raise UserError(
+        f'config.table.regimes has {min(unknown)}: images have no teacher, give regular or finetune'
+      )
+    # k = 1, the base, is always there
+    at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})
     at_least(2, 'table', **{f'forecast[{i}]': k for i, k in enumerate(self.forecast)})
-    at_least(0, 'table', images=self.images, **{f'taus[{i}]': tau for i, tau in enumerate(self.taus)})
+    at_least(
+      0, 'table', images=self.images, **{f'taus[{i}]': tau for i, tau in enumerate(self.taus)}
+    )
     at_least(1, 'table', rows=self.rows, timed=self.timed, repeats=self.repeats)
 
 
@@ -109,10 +122,14 @@ class ImageExperiment(Experiment):
     small, large = self.model.source_size, self.model.size
     if (small, large) != (SMALL, self.data.side):
       given = f'config.model makes {large} x {large} pixels of {small} x {small}'
-      raise UserError(f'{given}: leave source_size out, and let size be data.side, {self.data.side}')
+      raise UserError(
+        f'{given}: leave source_size out, and let size be data.side, {self.data.side}'
+      )
     if self.table.forecast and not self.model.forecast:
       given = f'config.table.forecast={self.table.forecast} with config.model.forecast=False'
-      raise UserError(f'{given} is not possible: give forecast=(), or train a base with model.forecast=True')
+      raise UserError(
+        f'{given} is not possible: give forecast=(), or train a base with model.forecast=True'
+      )
 
   @property
   def own(self) -> str:
@@ -177,36 +194,49 @@ class Pictures:
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
 
   def check_base(self, folder: pathlib.Path) -> None:
-    """Raises UserError where a run was trained on other images, or its model has not written the own ones."""
+    """Raises UserError where a run was trained on other images, or its model has not written the
+    own ones."""
     there = record.part(record.read(folder), 'data').get('content', self.content)
     if there != self.content:
       remedy = 'give a run of the same config, on the same images'
       raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.own is not None:
-      check_own(pathlib.Path(self.experiment.own), folder, self.content, self.experiment.data.mirrored)
+      check_own(
+        pathlib.Path(self.experiment.own), folder, self.content, self.experiment.data.mirrored
+      )
 
 
 def forecast_of(k: int, name: str, weights: np.ndarray | None = None) -> fd.LinearForecast:
-  """Blocks guessed by the base's linear forecast, or by one of other weights, accepted by the rule of this name."""
+  """Blocks guessed by the base's linear forecast, or by one of other weights, accepted by the rule
+  of this name."""
   return fd.LinearForecast(k, rule_of(name), weights)
 
 
 def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:
-  """Blockwise decoding by the rule of this name; 'window-2' is 'distance-2' with each guess at the middle of the five
-  intensities that are likeliest together."""
+  """Blockwise decoding by the rule of this name; 'window-2' is 'distance-2' with each guess at the
+  middle of the five intensities that are likeliest together."""
   kind, _, number = name.partition('-')
   return fd.Blockwise(heads, k, rule_of(name), int(number) if kind == 'window' else 0)
 
 
 @functools.cache
 def rule_of(name: str) -> fd.MinBlock:
-  """'exact', 'distance-2', 'min-3': all of one structure, so that a sweep over them is one compiled program."""
+  """'exact', 'distance-2', 'min-3': all of one structure, so that a sweep over them is one compiled
+  program."""
   match = re.fullmatch(r'exact|(distance|min|window)-(\d{1,9})', name)
-  if match is None or name == 'min-0' or (match[1] == 'window' and not 1 <= int(match[2]) < INTENSITIES // 2):
-    allowed = f'exact, distance-N, min-N or window-N (N from 1, of a window below {INTENSITIES // 2})'
+  if (
+    match is None
+    or name == 'min-0'
+    or (match[1] == 'window' and not 1 <= int(match[2]) < INTENSITIES // 2)
+  ):
+    allowed = (
+      f'exact, distance-N, min-N or window-N (N from 1, of a window below {INTENSITIES // 2})'
+    )
     raise UserError(f'the rule {name} is unknown: give {allowed}, such as distance-{TAU}')
   number = int(match[2] or 0)
-  return fd.MinBlock(fd.Distance(0 if match[1] == 'min' else number), number if match[1] == 'min' else 1)
+  return fd.MinBlock(
+    fd.Distance(0 if match[1] == 'min' else number), number if match[1] == 'min' else 1
+  )
 
 
 def pictures_of(tokens: Any) -> np.ndarray:

@@ -19,17 +19,24 @@ class Kind(NamedTuple):
   """What launchers need to know of a `config.task`."""
 
   experiment: type[Experiment]
-  measuring: Callable[[Any, pathlib.Path, Conditions], Measuring]  # on an experiment's split; the folder is for outputs
+  # on an experiment's split; the folder is for outputs
+  measuring: Callable[[Any, pathlib.Path, Conditions], Measuring]
   rules: Callable[[Any], tuple[str, ...]]  # of an experiment, for heads
   tables: tuple[Callable[..., Drawn], ...]  # of cells
 
 
-def _text(experiment: TranslationExperiment, folder: pathlib.Path, conditions: Conditions) -> TranslationMeasuring:
+def _text(
+  experiment: TranslationExperiment, folder: pathlib.Path, conditions: Conditions
+) -> TranslationMeasuring:
   return TranslationMeasuring(experiment, experiment.open(), experiment.table.split, conditions)
 
 
-def _images(experiment: ImageExperiment, folder: pathlib.Path, conditions: Conditions) -> ImageMeasuring:
-  return ImageMeasuring(experiment, experiment.open(), experiment.table.split, folder / 'images', conditions)
+def _images(
+  experiment: ImageExperiment, folder: pathlib.Path, conditions: Conditions
+) -> ImageMeasuring:
+  return ImageMeasuring(
+    experiment, experiment.open(), experiment.table.split, folder / 'images', conditions
+  )
 
 
 KINDS = {

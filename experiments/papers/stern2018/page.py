@@ -4,11 +4,13 @@
 
 and, where a teacher translates the training text (`text_page`),
 
-  teacher (another seed) -> distilled text -> base on it (distil) -> heads on it (distil) -> together (both)
+  teacher (another seed) -> distilled text -> base on it (distil) -> heads on it (distil) ->
+  together (both)
 
-and from every model its cells. In the workdir: base/, k<k>-<regime>/ and so on (one run each), results.jsonl (one line
-a cell), and what the launchers make of it. Where the heads are nested (the layout 'separate' with p1 the identity), one
-run with frozen heads for the largest k serves all; with `table.one_run` one for the largest k does so in every regime.
+and from every model its cells. In the workdir: base/, k<k>-<regime>/ and so on (one run each),
+results.jsonl (one line a cell), and what the launchers make of it. Where the heads are nested (the
+layout 'separate' with p1 the identity), one run with frozen heads for the largest k serves all;
+with `table.one_run` one for the largest k does so in every regime.
 """
 
 import pathlib
@@ -24,7 +26,12 @@ from experiments.papers.stern2018.cells import UNTRAINED, BlockwiseCell
 from fastdec import folders
 
 # Conditions of cells, and the settings of the table that they were when a cell was measured.
-AS_MEASURED = {'timing_rounds': 'repeats', 'timing_sentences': 'timed', 'timing_images': 'timed', 'batch': 'rows'}
+AS_MEASURED = {
+  'timing_rounds': 'repeats',
+  'timing_sentences': 'timed',
+  'timing_images': 'timed',
+  'batch': 'rows',
+}
 
 
 class ModelCells(NamedTuple):
@@ -45,11 +52,15 @@ class Measuring(Protocol):
   """Measures models on one split."""
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
-    """Raises UserError where a finished cell of this split, read from `path`, was measured on something else."""
+    """Raises UserError where a finished cell of this split, read from `path`, was measured on
+    something else."""
     ...
 
-  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
-    """One cell a rule, of a run's model with its first k heads; k = 1 is the model without heads."""
+  def cells(
+    self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> Iterator[BlockwiseCell]:
+    """One cell a rule, of a run's model with its first k heads; k = 1 is the model without
+    heads."""
     ...
 
   def summary(self, cell: BlockwiseCell) -> str:
@@ -98,7 +109,9 @@ class BlockwisePage(Page[BlockwiseCell]):
     if regime in UNTRAINED:
       return self.run(1, 'regular')
     table = self.experiment.table
-    if k > 1 and (table.one_run or (regime not in TUNED and self.experiment.heads_for(k).are_nested)):
+    if k > 1 and (
+      table.one_run or (regime not in TUNED and self.experiment.heads_for(k).are_nested)
+    ):
       k = max(table.ks)
     base = _base_of(k, regime)
     workdir = None if base is None else self.run(*base).workdir
@@ -113,7 +126,8 @@ class BlockwisePage(Page[BlockwiseCell]):
     return []
 
   def model_of(self, k: int, regime: str) -> str | None:
-    """The hash of the finished model for a k and a regime; None where it, or what it came from, is to be made yet."""
+    """The hash of the finished model for a k and a regime; None where it, or what it came from, is
+    to be made yet."""
     runs = [self.run(*key) for key in _chain(k, regime)]
     return folders.content(runs[-1].workdir) if all(run.is_current for run in runs) else None
 
@@ -146,9 +160,13 @@ class BlockwisePage(Page[BlockwiseCell]):
         found.append(Group(one.name, title, plans, (self.run(one.k, one.regime).workdir.name,)))
     return found
 
-  def measure(self, group: Group[BlockwiseCell], missing: Sequence[BlockwiseCell]) -> Iterator[BlockwiseCell]:
+  def measure(
+    self, group: Group[BlockwiseCell], missing: Sequence[BlockwiseCell]
+  ) -> Iterator[BlockwiseCell]:
     k, regime = group.plans[0].k, group.plans[0].regime
-    for cell in self.measuring.cells(self.run(k, regime).workdir, k, regime, [plan.rule for plan in missing]):
+    for cell in self.measuring.cells(
+      self.run(k, regime).workdir, k, regime, [plan.rule for plan in missing]
+    ):
       yield cell
       if self.budget.is_over:
         break
@@ -161,14 +179,19 @@ class BlockwisePage(Page[BlockwiseCell]):
     table = self.experiment.table
     for condition, name in AS_MEASURED.items():
       asked = getattr(table, name)
-      there = {cell.conditions[condition] for cell in done if condition in cell.conditions} - {asked}
+      there = {cell.conditions[condition] for cell in done if condition in cell.conditions} - {
+        asked
+      }
       if there:
         found = f'were measured with table.{name}={", ".join(map(str, sorted(there)))}'
         remedy = f'they are measured again where their lines are taken out of {self.results}'
-        self.console.print(f'Finished cells {found}, and stay as they are with table.{name}={asked}: {remedy}')
+        self.console.print(
+          f'Finished cells {found}, and stay as they are with table.{name}={asked}: {remedy}'
+        )
 
   def prepare(self, run: Run) -> None:
-    if run.regime not in DISTILLED or self.experiment.distilled:  # else a teacher is to write its text first
+    # else a teacher is to write its text first
+    if run.regime not in DISTILLED or self.experiment.distilled:
       super().prepare(run)
 
   def _run_node(self, k: int, regime: str) -> graph.Node:

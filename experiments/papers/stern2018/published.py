@@ -1,13 +1,16 @@
-"""Figures of Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models".
+"""Figures of Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep
+Autoregressive Models".
 
-Keys of Tables 1 and 2 are (k, regime, rule) as in `BlockwiseCell`; the values of Table 1 are BLEU and mean
-accepted block size, of Table 2 mean accepted block size. Keys of Table 3 are (k, rule), its values per cent of raters
-who prefer the fine-tuned model to the base, and the ends of the 90 % bootstrap interval.
+Keys of Tables 1 and 2 are (k, regime, rule) as in `BlockwiseCell`; the values of Table 1 are BLEU
+and mean accepted block size, of Table 2 mean accepted block size. Keys of Table 3 are (k, rule),
+its values per cent of raters who prefer the fine-tuned model to the base, and the ends of the 90 %
+bootstrap interval.
 """
 
 from typing import NamedTuple
 
-# Table 1: WMT14 English-German, newstest2013. It has no figures for a minimum block size (section 5.3).
+# Table 1: WMT14 English-German, newstest2013. It has no figures for a minimum block size (section
+# 5.3).
 _TABLE1 = """
 k   regular     distil      finetune    both        both,top-2  both,top-3
 1   26.00/1.00  26.41/1.00  -           -           -           -
@@ -33,7 +36,8 @@ def _parse(table: str) -> dict[tuple[int, str, str], tuple[float, float]]:
 
 TABLE1 = _parse(_TABLE1)
 
-# Table 2: CelebA from 8 x 8 to 32 x 32, development set. "Approximate" and "Both" accept up to a distance of 2.
+# Table 2: CelebA from 8 x 8 to 32 x 32, development set. "Approximate" and "Both" accept up to a
+# distance of 2.
 _TABLE2 = {
   ('regular', 'exact'): {1: 1.00, 2: 1.07, 4: 1.08, 6: 1.09, 8: 1.09, 10: 1.10},
   ('regular', 'distance-2'): {2: 1.24, 4: 1.36, 6: 1.38, 8: 1.49, 10: 1.40},
@@ -61,12 +65,21 @@ _TABLE3 = {
 }
 TABLE3 = {(k, rule): figures for rule, column in _TABLE3.items() for k, figures in column.items()}
 
-# Table 4: newstest2014. k -> BLEU and wall-clock speed-up of a single sentence; trained on distilled data.
-TABLE4 = {1: (29.11, 1.0), 2: (28.95, 1.72), 4: (28.54, 2.69), 6: (28.11, 3.10), 8: (27.88, 3.31), 10: (27.40, 3.04)}
+# Table 4: newstest2014. k -> BLEU and wall-clock speed-up of a single sentence; trained on
+# distilled data.
+TABLE4 = {
+  1: (29.11, 1.0),
+  2: (28.95, 1.72),
+  4: (28.54, 2.69),
+  6: (28.11, 3.10),
+  8: (27.88, 3.31),
+  10: (27.40, 3.04),
+}
 
 
 class Rival(NamedTuple):
-  """A row of Table 4 that is another paper's: BLEU in per cent, the speed-up where one was published."""
+  """A row of Table 4 that is another paper's: BLEU in per cent, the speed-up where one was
+  published."""
 
   model: str
   bleu: float
@@ -93,7 +106,11 @@ RIVALS = (
   Rival('Kaiser 2018, latent, top 100', 22.5),
 )
 
-# Figure 4's points are not in the text, except the peaks: translation's (k = 8, block size 4.7, speed-up 3.3) agrees
-# with Table 4's speed-ups at Table 1's block sizes, which stand here. k -> mean accepted block size and speed-up.
+# Figure 4's points are not in the text, except the peaks: translation's (k = 8, block size 4.7,
+# speed-up 3.3) agrees with Table 4's speed-ups at Table 1's block sizes, which stand here. k ->
+# mean accepted block size and speed-up.
 FIGURE4_IMAGES = {6: (5.3, 4.0)}
-FIGURE4 = {k: (TABLE1[k, 'distil' if k == 1 else 'both', 'exact'][1], speedup) for k, (_, speedup) in TABLE4.items()}
+FIGURE4 = {
+  k: (TABLE1[k, 'distil' if k == 1 else 'both', 'exact'][1], speedup)
+  for k, (_, speedup) in TABLE4.items()
+}

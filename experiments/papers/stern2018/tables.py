@@ -1,4 +1,5 @@
-"""Tables 1 and 4 of Stern et al. 2018 from measured cells, the paper's figures beside ours, before they are drawn."""
+"""Tables 1 and 4 of Stern et al. 2018 from measured cells, the paper's figures beside ours, before
+they are drawn."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -26,17 +27,25 @@ from experiments.papers.stern2018.entries import (
   regimes,
 )
 
-TABLE1_NOTE = "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de, newstest2013)."
+TABLE1_NOTE = (
+  "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de,"
+  ' newstest2013).'
+)
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
 OWN_NOTE = (
-  'Regular and Fine tuning: heads trained on what the base itself writes for the training sources; not in the paper.'
+  'Regular and Fine tuning: heads trained on what the base itself writes for the training sources;'
+  ' not in the paper.'
 )
 TREE = 'tree-32'  # the column of Table 1 that the paper does not have
-TREE_NOTE = f'{TREE}: exact acceptance on a tree of 32 nodes, grown on another split; not in the paper.'
+TREE_NOTE = (
+  f'{TREE}: exact acceptance on a tree of 32 nodes, grown on another split; not in the paper.'
+)
 TABLE4_NOTES = (
-  "Ours: trained on distilled text, heads and base together. In parentheses or below, the paper's Table 4: WMT14 en-de,"
-  ' newstest2014, rivals as it quotes them (NAT: not autoregressive, FT: fine-tuned, NPD: best of s candidates).',
+  "Ours: trained on distilled text, heads and base together. In parentheses or below, the paper's"
+  ' Table 4: WMT14 en-de,'
+  ' newstest2014, rivals as it quotes them (NAT: not autoregressive, FT: fine-tuned, NPD: best of s'
+  ' candidates).',
   'T2T BLEU: tokenised, compounds split, as Tensor2Tensor reports it.',
   'Rounds: the least and the largest speed-up of rounds.',
 )
@@ -65,11 +74,14 @@ def table1(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 
 def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
-  """(regime, rule) of the columns of Table 1: the regimes that were run with exact acceptance, in the paper's order,
-  then the last of them with top-n, which in the paper is Both, and on the tree of 32 nodes, which it has not."""
+  """(regime, rule) of the columns of Table 1: the regimes that were run with exact acceptance, in
+  the paper's order, then the last of them with top-n, which in the paper is Both, and on the tree
+  of 32 nodes, which it has not."""
   keys = list(found)
   run = regimes(keys)
-  top = {rule for _, regime, rule in keys if rule.startswith('top-') and regime == run[-1] != 'regular'}
+  top = {
+    rule for _, regime, rule in keys if rule.startswith('top-') and regime == run[-1] != 'regular'
+  }
   tree = {rule for _, regime, rule in keys if rule == TREE and regime == run[-1]}
   more = (*sorted(top, key=rank), *tree)
   return [*((regime, 'exact') for regime in run), *((run[-1], rule) for rule in more)]
@@ -78,14 +90,21 @@ def columns(found: Iterable[Key]) -> list[tuple[str, str]]:
 def rules_table(cells: Iterable[BlockwiseCell]) -> Drawn:
   """BLEU / mean accepted block size of every rule that is not lossless, by k and regime."""
   found = _accepting(cells)
-  lines = {Line(k, rule) for k, _, rule in found if rule != 'exact' and not rule.startswith('tree-')}
+  lines = {
+    Line(k, rule) for k, _, rule in found if rule != 'exact' and not rule.startswith('tree-')
+  }
   label = Column('k, rule', lambda line: f'{line.k}, {line.rule.replace("-", " ")}', names_row=True)
   figures = [_beside_the_papers(REGIMES[regime], found, regime) for regime in regimes(found)]
   notes = [TABLE1_NOTE]
   if any(line.rule.startswith('min-') for line in lines):
     notes.append(MIN_NOTE)
   notes += _own_note(found.values())
-  table = Table('Other rules of acceptance', (label, *figures), notes, sort=lambda line: (rank(line.rule), line.k))
+  table = Table(
+    'Other rules of acceptance',
+    (label, *figures),
+    notes,
+    sort=lambda line: (rank(line.rule), line.k),
+  )
   return table.of(lines)
 
 
@@ -108,7 +127,8 @@ WALL_CLOCK = Table(
 
 
 def wallclock_table(cells: Iterable[BlockwiseCell]) -> Drawn:
-  """Milliseconds per output against greedy decoding of the same model, and how often each head is right."""
+  """Milliseconds per output against greedy decoding of the same model, and how often each head is
+  right."""
   found = in_order(cell for cell in latest(cells).values() if cell.error is None)
   return WALL_CLOCK.of(found, notes=_own_note(found))
 
@@ -118,7 +138,8 @@ def _own_note(cells: Iterable[BlockwiseCell]) -> list[str]:
 
 
 def _published_at(place: int, form: str) -> Any:
-  """What stands beside a cell of Table 4: the paper's BLEU (0) or speed-up (1), for exact acceptance."""
+  """What stands beside a cell of Table 4: the paper's BLEU (0) or speed-up (1), for exact
+  acceptance."""
 
   def beside(cell: BlockwiseCell) -> str:
     theirs = published.TABLE4.get(cell.k) if cell.rule == 'exact' else None
@@ -128,19 +149,38 @@ def _published_at(place: int, form: str) -> Any:
 
 
 def _model(cell: BlockwiseCell) -> str:
-  return f'Ours, greedy, k = {cell.k}' if cell.rule == 'exact' else f'Ours, {cell.rule.replace("-", " ")}'
+  return (
+    f'Ours, greedy, k = {cell.k}'
+    if cell.rule == 'exact'
+    else (f'Ours, {cell.rule.replace("-", " ")}')
+  )
 
 
-# A rival's row has no figure of ours, and a failed one none but the reason: their places stay empty.
+# A rival's row has no figure of ours, and a failed one none but the reason: their places stay
+# empty.
 TABLE4 = Table(
   'Blockwise parallel decoding, Table 4',
   (
     Column('Model', _model, names_row=True),
     Column('sacreBLEU', lambda cell: text(cell.bleu, '.2f'), missing=''),
-    Column('T2T BLEU', lambda cell: text(cell.compound_bleu, '.2f'), beside=_published_at(0, '({:.2f})'), missing=''),
-    Column('Speed-up', lambda cell: text(cell.speedup, '.2f', '×'), beside=_published_at(1, '({:.2f}×)'), missing=''),
+    Column(
+      'T2T BLEU',
+      lambda cell: text(cell.compound_bleu, '.2f'),
+      beside=_published_at(0, '({:.2f})'),
+      missing='',
+    ),
+    Column(
+      'Speed-up',
+      lambda cell: text(cell.speedup, '.2f', '×'),
+      beside=_published_at(1, '({:.2f}×)'),
+      missing='',
+    ),
     Column('Rounds', lambda cell: between(cell.spread).strip('()') or MISSING, missing=''),
-    Column('Mean block', lambda cell: text(cell.mean_block_size, '.2f') if cell.rule == 'exact' else '', missing=''),
+    Column(
+      'Mean block',
+      lambda cell: text(cell.mean_block_size, '.2f') if cell.rule == 'exact' else '',
+      missing='',
+    ),
   ),
   (*TABLE4_NOTES, SPEED_NOTE),
   CONDITIONS,
@@ -149,12 +189,21 @@ TABLE4 = Table(
 
 
 def table4(cells: Iterable[BlockwiseCell]) -> Drawn:
-  """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k beside the paper's."""
+  """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k
+  beside the paper's."""
   rivals = []
   for rival in published.RIVALS:
     speedup = '' if rival.speedup is None else f'({rival.speedup:.2f}×)'
-    rivals.append({'Model': rival.model, 'T2T BLEU': Entry('', f'({rival.bleu:.2f})'), 'Speed-up': Entry('', speedup)})
-  distilled = [cell for cell in latest(cells).values() if cell.regime == ('distil' if cell.k == 1 else 'both')]
+    rivals.append(
+      {
+        'Model': rival.model,
+        'T2T BLEU': Entry('', f'({rival.bleu:.2f})'),
+        'Speed-up': Entry('', speedup),
+      }
+    )
+  distilled = [
+    cell for cell in latest(cells).values() if cell.regime == ('distil' if cell.k == 1 else 'both')
+  ]
   return TABLE4.of(distilled, above=rivals)
 
 
@@ -176,14 +225,17 @@ def _is_footnoted(regime: str, rule: str) -> bool:
 def _beside_the_papers(
   heading: str, found: Mapping[Key, BlockwiseCell], regime: str, rule: str | None = None
 ) -> Column:
-  """A column of BLEU / mean accepted block size with Table 1's beside, of one rule or else of each line's own."""
+  """A column of BLEU / mean accepted block size with Table 1's beside, of one rule or else of each
+  line's own."""
 
   def key(line: Line) -> Key:
     return line.k, regime, rule or line.rule
 
   def theirs(line: Line) -> str:
     k, _, own_rule = key(line)
-    figures = published.TABLE1.get((k, 'both' if _is_footnoted(regime, own_rule) else regime, own_rule))
+    figures = published.TABLE1.get(
+      (k, 'both' if _is_footnoted(regime, own_rule) else regime, own_rule)
+    )
     return '' if figures is None else f'({figures[0]:.2f} / {figures[1]:.2f})'
 
   return Column(heading, bleu_and_block, beside=theirs, cell=lambda line: found.get(key(line)))

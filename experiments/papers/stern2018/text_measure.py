@@ -1,4 +1,5 @@
-"""Measures one trained model: BLEU, block sizes, wall clock and head accuracy, as cells of the tables."""
+"""Measures one trained model: BLEU, block sizes, wall clock and head accuracy, as cells of the
+tables."""
 
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,11 +40,18 @@ class TranslationMeasuring:
     conditions: what the figures depend on beside these, see `experiments.lab.conditions`.
   """
 
-  def __init__(self, experiment: TranslationExperiment, text: Text, split: str, conditions: Conditions) -> None:
+  def __init__(
+    self, experiment: TranslationExperiment, text: Text, split: str, conditions: Conditions
+  ) -> None:
     table = experiment.table
     pairs = text.pairs(split)[: table.sentences or None]
     self.experiment, self.text, self.split = experiment, text, split
-    own = {'dtype': experiment.model.dtype, 'batch': table.rows, 'seed': experiment.seed, 'max_len': table.max_len}
+    own = {
+      'dtype': experiment.model.dtype,
+      'batch': table.rows,
+      'seed': experiment.seed,
+      'max_len': table.max_len,
+    }
     timing = {'timing_batch': 1, 'timing_sentences': table.timed, 'timing_rounds': table.repeats}
     self.conditions = conditions | own | timing
     self.tokens = tokenise(pairs, text.tokenizer)
@@ -57,34 +65,49 @@ class TranslationMeasuring:
     self.timed = [(self.tokens.source[i][None],) for i in chosen]
 
   def check(self, done: Iterable[BlockwiseCell], path: pathlib.Path) -> None:
-    """Raises UserError where a finished cell of this split, read from `path`, was measured on other sentences."""
+    """Raises UserError where a finished cell of this split, read from `path`, was measured on other
+    sentences."""
     here = len(self.references), self.experiment.table.max_len
     for cell in done:
       measured = cell.outputs, cell.conditions.get('max_len', here[1])
       if cell.error is None and cell.split == self.split and measured != here:
         there = f'{measured[0]} sentences of the {self.split} set at max_len={measured[1]}'
         asked = f'this config means {here[0]} at max_len={here[1]}'
-        raise UserError(f'{path} was measured on {there}, and {asked}: choose another workdir, or that config')
+        raise UserError(
+          f'{path} was measured on {there}, and {asked}: choose another workdir, or that config'
+        )
 
-  def cells(self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[BlockwiseCell]:
-    """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact') or by beam search.
+  def cells(
+    self, workdir: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> Iterator[BlockwiseCell]:
+    """One cell a rule, of a run's model with its first k heads; k = 1 decodes greedily ('exact') or
+    by beam search.
 
-    All acceptance rules of chains run in the same compiled programs, trees each in their own, and all are timed in turn
-    with the same model's greedy.
+    All acceptance rules of chains run in the same compiled programs, trees each in their own, and
+    all are timed in turn with the same model's greedy.
     """
     self.text.check_base(workdir)
     model, params = packed(*folders.load(workdir))
     trees = self._trees(Bound(model, params), workdir, k, rules)
-    strategies = {rule: trees[rule] if rule in trees else self._strategy(workdir, k, rule) for rule in rules}
-    decode = {'greedy': fd.Greedy(), **{rule: s for rule, s in strategies.items() if (k, rule) != (1, 'exact')}}
+    strategies = {
+      rule: trees[rule] if rule in trees else self._strategy(workdir, k, rule) for rule in rules
+    }
+    decode = {
+      'greedy': fd.Greedy(),
+      **{rule: s for rule, s in strategies.items() if (k, rule) != (1, 'exact')},
+    }
     functions = {name: self._timed(model, params, strategy) for name, strategy in decode.items()}
     timings = measure(functions, self.experiment.table.repeats, self.timed)
     greedy = self._translate(model, params, fd.Greedy())
-    accuracy, own_accuracy = ((), ()) if k == 1 else self._accuracy(model, params, workdir, k, greedy)
+    accuracy, own_accuracy = (
+      ((), ()) if k == 1 else self._accuracy(model, params, workdir, k, greedy)
+    )
     content = folders.content(workdir)
     for rule, strategy in strategies.items():
       out = greedy if rule not in decode else self._translate(model, params, strategy)
-      more = {'tree_nodes': trees[rule].drafter.nodes, **self.tree_conditions} if rule in trees else {}
+      more = (
+        {'tree_nodes': trees[rule].drafter.nodes, **self.tree_conditions} if rule in trees else {}
+      )
       if k > 1 and regime not in DISTILLED and self.experiment.data.own:
         more |= {'heads_text': 'own'}
       if k > 1:
@@ -98,14 +121,17 @@ class TranslationMeasuring:
   def summary(self, cell: BlockwiseCell) -> str:
     """A cell in one line."""
     return (
-      f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block {cell.mean_block_size:.2f}, '
+      f'k={cell.k} {cell.regime} {cell.rule}: BLEU {cell.bleu:.2f}, mean block'
+      f' {cell.mean_block_size:.2f}, '
       f'{cell.ms_per_output:.1f} ms a sentence (greedy {cell.greedy_ms_per_output:.1f})'
     )
 
   def translate(self, workdir: pathlib.Path, k: int, sentence: str | None = None) -> Output:
     """Every sentence of the split, or the one given, with exact acceptance."""
     tokens = self.tokens if sentence is None else tokenise([(sentence, '')], self.text.tokenizer)
-    return self._translate(*packed(*folders.load(workdir)), self._strategy(workdir, k, 'exact'), tokens)
+    return self._translate(
+      *packed(*folders.load(workdir)), self._strategy(workdir, k, 'exact'), tokens
+    )
 
   def _strategy(self, workdir: pathlib.Path, k: int, rule: str) -> Any:
     if rule == BEAM:
@@ -115,7 +141,9 @@ class TranslationMeasuring:
   def _heads(self, workdir: pathlib.Path) -> Bound:
     return Bound(*packed(*folders.load_heads(workdir)))
 
-  def _trees(self, target: Bound, workdir: pathlib.Path, k: int, rules: Sequence[str]) -> dict[str, fd.Medusa]:
+  def _trees(
+    self, target: Bound, workdir: pathlib.Path, k: int, rules: Sequence[str]
+  ) -> dict[str, fd.Medusa]:
     """How the rules decode that name trees."""
     nodes = {rule: count for rule in rules if (count := tree_nodes(rule))}
     if not nodes:
@@ -128,7 +156,8 @@ class TranslationMeasuring:
   def _accuracy(
     self, model: Any, params: Any, workdir: pathlib.Path, k: int, greedy: Output
   ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """How often the first k heads are right: about people's references, and about what the model writes itself."""
+    """How often the first k heads are right: about people's references, and about what the model
+    writes itself."""
     heads = folders.load_heads(workdir)
     if heads[0].k > k:
       heads = heads[0].drafting(heads[1], k - 1)
@@ -141,7 +170,9 @@ class TranslationMeasuring:
       head_accuracy(model, heads[0], params, heads[1], own) if own else (),
     )
 
-  def _translate(self, model: Any, params: Any, strategy: Any, tokens: TokenPairs | None = None) -> Output:
+  def _translate(
+    self, model: Any, params: Any, strategy: Any, tokens: TokenPairs | None = None
+  ) -> Output:
     table, tokens = self.experiment.table, self.tokens if tokens is None else tokens
     rows = min(table.rows, len(tokens))
     return translate(model, params, self.text.tokenizer, tokens, strategy, table.max_len, rows)

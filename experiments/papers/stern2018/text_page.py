@@ -1,4 +1,5 @@
-"""The pages of the paper about translation: Tables 1 and 4, Figure 4, the worked example; with a teacher."""
+"""The pages of the paper about translation: Tables 1 and 4, Figure 4, the worked example; with a
+teacher."""
 
 import dataclasses
 import pathlib
@@ -54,7 +55,8 @@ class TranslationPage(BlockwisePage):
 
   def settings(self, k: int, regime: str) -> TranslationExperiment:
     distilled = str(self._distilled) if regime in DISTILLED else ''
-    own = self.experiment.data.own if k > 1 and regime not in DISTILLED else ''  # the base's, not the distilled base's
+    # the base's, not the distilled base's
+    own = self.experiment.data.own if k > 1 and regime not in DISTILLED else ''
     data = dataclasses.replace(self.experiment.data, distilled=distilled, own=own)
     return dataclasses.replace(self.experiment, data=data)
 
@@ -75,7 +77,14 @@ class TranslationPage(BlockwisePage):
     is_done = (workdir / 'config.json').is_file
     return [
       graph.Node('teacher', 'training the teacher', (), lambda: teacher.is_current, teacher.train),
-      graph.Node('distilled', 'translating the training text with the teacher', ('teacher',), is_done, distil, True),
+      graph.Node(
+        'distilled',
+        'translating the training text with the teacher',
+        ('teacher',),
+        is_done,
+        distil,
+        True,
+      ),
     ]
 
   def runs(self) -> list[Run]:

@@ -30,8 +30,11 @@ class TableConfig:
 
   def __post_init__(self) -> None:
     each_once('table', ks=self.ks, regimes=self.regimes, rules=self.rules)
-    at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})  # k = 1, the base, is always there
-    at_least(1, 'table', max_len=self.max_len, rows=self.rows, timed=self.timed, repeats=self.repeats)
+    # k = 1, the base, is always there
+    at_least(2, 'table', **{f'ks[{i}]': k for i, k in enumerate(self.ks)})
+    at_least(
+      1, 'table', max_len=self.max_len, rows=self.rows, timed=self.timed, repeats=self.repeats
+    )
     at_least(0, 'table', sentences=self.sentences)
     for rule in self.rules:
       if tree_nodes(rule) is None:
@@ -53,9 +56,14 @@ class TranslationExperiment(OnModelText, Distilling, Experiment):
   def __post_init__(self) -> None:
     super().__post_init__()
     limit = self.model.max_positions
-    for name, length in (('data.row_length', self.data.row_length), ('table.max_len', self.table.max_len)):
+    for name, length in (
+      ('data.row_length', self.data.row_length),
+      ('table.max_len', self.table.max_len),
+    ):
       if length > limit:
-        raise UserError(f'config.{name}={length} is not possible: model.max_positions={limit} is the most')
+        raise UserError(
+          f'config.{name}={length} is not possible: model.max_positions={limit} is the most'
+        )
 
   def run(self, k: int, regime: str) -> RunConfig:
     return self.retrain if k == 1 and regime in DISTILLED else super().run(k, regime)

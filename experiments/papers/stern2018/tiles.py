@@ -26,24 +26,33 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
   """The picture in a file.
 
   Raises:
-    UserError: there is none, it has other channels than red, green and blue, or more tiles than that.
+    UserError: there is none, it has other channels than red, green and blue, or more tiles than
+      that.
   """
   try:
     with PIL.Image.open(path) as opened:
       mode, pixels = opened.mode, np.asarray(opened)
   except FileNotFoundError:
     raise UserError(f'there is no file {path}: name a picture, such as a PNG or JPEG') from None
-  except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # Pillow's words for damaged files
+  # Pillow's words for damaged files
+  except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
     raise UserError(f'{path} cannot be read as a picture ({error}): give a PNG or JPEG') from None
   if mode != 'RGB':
-    kinds = {'L': 'grey', '1': 'black and white', 'RGBA': 'with alpha', 'LA': 'grey with alpha', 'P': 'with a palette'}
+    kinds = {
+      'L': 'grey',
+      '1': 'black and white',
+      'RGBA': 'with alpha',
+      'LA': 'grey with alpha',
+      'P': 'with a palette',
+    }
     what = f'{kinds[mode]} ({mode})' if mode in kinds else f'of mode {mode}'
     raise UserError(f'{path} is {what}: give it in RGB without alpha')
   count = _counts(pixels)[0] * _counts(pixels)[1]
   if count > most_tiles:
     width, height = pixels.shape[1], pixels.shape[0]
     raise UserError(
-      f'{path} has {width} x {height} pixels, which are {count} tiles of {SIDE} x {SIDE}, and --most_tiles={most_tiles}'
+      f'{path} has {width} x {height} pixels, which are {count} tiles of {SIDE} x {SIDE}, and'
+      f' --most_tiles={most_tiles}'
       ' is the most: shrink or crop it, or raise the limit'
     )
   return pixels
@@ -56,7 +65,9 @@ def check_output(path: pathlib.Path, source: pathlib.Path) -> None:
   if path.exists() and path.samefile(source):
     raise UserError(f'--output={path} is the picture itself: give another name')
   if not path.parent.is_dir():
-    raise UserError(f'there is no folder {path.parent} for --output={path}: make it, or give another')
+    raise UserError(
+      f'there is no folder {path.parent} for --output={path}: make it, or give another'
+    )
 
 
 def write(path: pathlib.Path, picture: Picture) -> None:
@@ -78,13 +89,18 @@ def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
 def joined(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
   """The large tiles of a picture side by side, without what went beyond it."""
   (down, across), large = _counts(picture), tiles.shape[1]
-  whole = tiles.reshape(down, across, large, large, 3).swapaxes(1, 2).reshape(down * large, across * large, 3)
+  whole = (
+    tiles.reshape(down, across, large, large, 3)
+    .swapaxes(1, 2)
+    .reshape(down * large, across * large, 3)
+  )
   factor = large // SIDE
   return whole[: picture.shape[0] * factor, : picture.shape[1] * factor]
 
 
 class Upscaler:
-  """A model of tiles with its heads, if it has any; else guesses are its own forecast, if it makes one.
+  """A model of tiles with its heads, if it has any; else guesses are its own forecast, if it makes
+  one.
 
   Args:
     workdir: of a finished image run.
@@ -100,7 +116,9 @@ class Upscaler:
     folder = folders.open(workdir)
     self.model, self.params = folder.model, folder.params()
     if not isinstance(self.model, ImageTransformer):
-      raise UserError(f'{workdir} holds a {type(self.model).__name__}: give the workdir of an image run')
+      raise UserError(
+        f'{workdir} holds a {type(self.model).__name__}: give the workdir of an image run'
+      )
     if folder.has_heads:
       self.strategy = strategy_of((folder.heads, folder.head_params()), None, rule)
     else:
@@ -125,19 +143,26 @@ class Upscaler:
     def made(name):
       return np.concatenate([np.asarray(getattr(out, name)) for out in outputs])[: len(tiles)]
 
-    self.seconds, self.blocks = time.monotonic() - start, count_blocks(made('lengths'), made('block_sizes'))
+    self.seconds, self.blocks = (
+      time.monotonic() - start,
+      count_blocks(made('lengths'), made('block_sizes')),
+    )
     return joined(pictures_of(made('tokens')), picture)
 
   def summary(self) -> str:
     """How it went, in two lines."""
     found = self.blocks
     assert found is not None, 'there is no summary before the first picture'
-    sizes = ', '.join(f'{size}: {100 * n / found.calls:.0f} %' for size, n in enumerate(found.histogram, 1) if n)
+    sizes = ', '.join(
+      f'{size}: {100 * n / found.calls:.0f} %' for size, n in enumerate(found.histogram, 1) if n
+    )
     large = self.model.config.size
     name = 'tile' if found.outputs == 1 else 'tiles'
     tiles = f'{found.outputs} {name} of {SIDE} x {SIDE} -> {large} x {large}, each on its own'
     calls = f'{found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}'
-    return f'{tiles}, in {self.seconds:.1f} s with compilation: {calls}\ncalls by block size: {sizes}'
+    return (
+      f'{tiles}, in {self.seconds:.1f} s with compilation: {calls}\ncalls by block size: {sizes}'
+    )
 
 
 def _counts(picture: Picture) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""Chain against tree on the same blockwise heads: what is gained by scoring several guesses for a place."""
+"""Chain against tree on the same blockwise heads: what is gained by scoring several guesses for a
+place."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,12 +11,15 @@ from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell
 from experiments.papers.stern2018.entries import SAME, SPEED_NOTE, in_order
 
 NOTES = (
-  'Chain / tree: exact acceptance by the same heads. The tree is the best one for those heads of at most this many'
+  'Chain / tree: exact acceptance by the same heads. The tree is the best one for those heads of at'
+  ' most this many'
   ' nodes, the root included, as counted on what the model writes for sources of another split.',
-  'Each tree is compared with the longest measured chain on the same heads that has no more nodes than the tree; a dash'
+  'Each tree is compared with the longest measured chain on the same heads that has no more nodes'
+  ' than the tree; a dash'
   ' if there is none. A chain has at most k nodes, so wider calls cannot help it.',
   SPEED_NOTE,
-  'In parentheses or below, the least and the largest of the tree. Same: outputs of the tree that are those of greedy'
+  'In parentheses or below, the least and the largest of the tree. Same: outputs of the tree that'
+  ' are those of greedy'
   ' decoding.',
 )
 
@@ -28,7 +32,9 @@ class Pair(NamedTuple):
 
   def nodes(self) -> str:
     width = self.tree.rule.removeprefix('tree-')
-    return f'{self.chain.k if self.chain else MISSING} / {self.tree.conditions.get("tree_nodes", width)}'
+    return (
+      f'{self.chain.k if self.chain else MISSING} / {self.tree.conditions.get("tree_nodes", width)}'
+    )
 
   def more(self) -> float | None:
     """By how much more tokens a call of the tree writes, per cent."""
@@ -49,7 +55,11 @@ TREES = Table(
     Column('Tokens a call', lambda pair: pair.both('mean_block_size', '.2f')),
     Column('More %', Pair.more, '+.1f'),
     Column('ms', lambda pair: pair.both('ms_per_output', '.1f')),
-    Column('Speed-up', lambda pair: pair.both('speedup', '.2f', '×'), beside=lambda pair: between(pair.tree.spread)),
+    Column(
+      'Speed-up',
+      lambda pair: pair.both('speedup', '.2f', '×'),
+      beside=lambda pair: between(pair.tree.spread),
+    ),
     dataclasses.replace(SAME, cell=lambda pair: pair.tree),
   ),
   NOTES,
@@ -64,7 +74,8 @@ def trees_table(cells: Iterable[BlockwiseCell]) -> Drawn:
 
 
 def _chain(tree: BlockwiseCell, finished: Iterable[BlockwiseCell]) -> BlockwiseCell | None:
-  """The longest chain by the heads of a tree that is no wider than it; heads that are nested serve several k."""
+  """The longest chain by the heads of a tree that is no wider than it; heads that are nested serve
+  several k."""
   most = min(tree.k, int(tree.rule.removeprefix('tree-')))
 
   def same(cell):

@@ -1,6 +1,7 @@
 """The trees of Table 1's rules such as 'tree-32': the best tree of that size for a run's own heads.
 
-Which nodes are best is counted on what the model itself writes, for sources of another split than the one measured on.
+Which nodes are best is counted on what the model itself writes, for sources of another split than
+the one measured on.
 """
 
 from collections.abc import Collection
@@ -22,7 +23,8 @@ def other_split(split: str) -> str:
 
 
 def sources_of(text: Text, split: str) -> list[list[int]]:
-  """The ids of at most `SENTENCES` sources of a split, evenly spaced; without those that the model is too short for."""
+  """The ids of at most `SENTENCES` sources of a split, evenly spaced; without those that the model
+  is too short for."""
   pairs = text.pairs(split)
   chosen = np.linspace(0, len(pairs) - 1, min(SENTENCES, len(pairs))).round().astype(int)
   tokens = tokenise([pairs[i] for i in chosen], text.tokenizer, text.model.max_positions)
@@ -30,11 +32,19 @@ def sources_of(text: Text, split: str) -> list[list[int]]:
 
 
 def grown(
-  target: Bound, heads: Bound, depth: int, sources: list[list[int]], nodes: Collection[int], max_len: int, rows: int
+  target: Bound,
+  heads: Bound,
+  depth: int,
+  sources: list[list[int]],
+  nodes: Collection[int],
+  max_len: int,
+  rows: int,
 ) -> dict[int, Tree]:
-  """The best tree of each size for the first `depth` heads; it is smaller where no other guess was ever right.
+  """The best tree of each size for the first `depth` heads; it is smaller where no other guess was
+  ever right.
 
-  Each is grown by itself, and so is the same whichever others are asked for; the text is written once.
+  Each is grown by itself, and so is the same whichever others are asked for; the text is written
+  once.
 
   Args:
     target, heads: the model, and blockwise heads on it.

@@ -13,8 +13,10 @@ from fastdec.errors import UserError
 RESAMPLES = 10_000
 TABLE3_COLUMNS = {'exact': 'FT exact', 'distance-2': 'FT approximate'}
 TABLE3_NOTES = (
-  'Per cent of votes for fine tuning with this k, exact or approximate (distance 2), against Regular, exact, k = 1; in'
-  " brackets the 90 % bootstrap interval; in parentheses or below, the paper's (CelebA, Mechanical Turk).",
+  'Per cent of votes for fine tuning with this k, exact or approximate (distance 2), against'
+  ' Regular, exact, k = 1; in'
+  " brackets the 90 % bootstrap interval; in parentheses or below, the paper's (CelebA, Mechanical"
+  ' Turk).',
   f'Interval: {RESAMPLES:,} resamples of votes, each taken as independent, whoever cast it.',
 )
 
@@ -30,8 +32,9 @@ class Preference(NamedTuple):
 def preference(votes: Bool[Array | np.ndarray, ' n'], seed: int = 0) -> Preference:
   """The percentage that prefers method 1, with its 90 % bootstrap interval (percentiles 5 and 95).
 
-  The paper says only "90% bootstrap confidence intervals". Here the unit that is resampled is the vote: votes of one
-  rater, or on one image, count as independent, so the interval is too narrow where they are alike.
+  The paper says only "90% bootstrap confidence intervals". Here the unit that is resampled is the
+  vote: votes of one rater, or on one image, count as independent, so the interval is too narrow
+  where they are alike.
 
   Args:
     votes: true where the vote is for method 1.
@@ -58,10 +61,14 @@ def table3(found: Mapping[tuple[int, str], tuple[Preference, int, int]]) -> Draw
   columns = [Column('k', str, names_row=True)]
   for rule, heading in TABLE3_COLUMNS.items():
     columns += _method(found, rule, heading)
-  return Table('Blockwise parallel decoding, Table 3', columns, TABLE3_NOTES).of(sorted({k for k, _ in found}))
+  return Table('Blockwise parallel decoding, Table 3', columns, TABLE3_NOTES).of(
+    sorted({k for k, _ in found})
+  )
 
 
-def _method(found: Mapping[tuple[int, str], tuple[Preference, int, int]], rule: str, heading: str) -> list[Column]:
+def _method(
+  found: Mapping[tuple[int, str], tuple[Preference, int, int]], rule: str, heading: str
+) -> list[Column]:
   """The preference for one way to accept, the paper's beside it, and what ours rests on."""
 
   def ours(k: int) -> tuple[Preference, int, int] | None:

@@ -1,8 +1,9 @@
-"""Images of 32 x 32 or 16 x 16 pixels, and those of 8 x 8 that a model makes them of (Stern et al. 2018, section 7.2).
+"""Images of 32 x 32 or 16 x 16 pixels, and those of 8 x 8 that a model makes them of (Stern et al.
+2018, section 7.2).
 
-Like text, they are read by random access from TFDS sets on disk: those in a file of arrays and the embedded ones are
-prepared once, in a folder named after their content; those of CelebA are read where TFDS prepared them, and cropped
-and shrunk as they are read.
+Like text, they are read by random access from TFDS sets on disk: those in a file of arrays and the
+embedded ones are prepared once, in a folder named after their content; those of CelebA are read
+where TFDS prepared them, and cropped and shrunk as they are read.
 """
 
 import dataclasses
@@ -38,12 +39,14 @@ class ImageData:
   Fields:
     kind: 'embedded', those of `fastdec.data.images.embedded`; 'npz', a file; or 'tfds', CelebA (see
       `fastdec.data.images.celeba`).
-    path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may be missing.
-    folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
+    path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may
+    be missing. folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
     max_train: reads at most this many training images (None: all).
     side: pixels a side of the images to write, 32 or 16: they are shrunk to 16 as they are read.
-    black_corners: of kind 'npz', False leaves out images with a corner that is exactly black, as photographs have
-      that were turned into their frame: a model that learns of them begins dark images with a black they have not.
+    black_corners: of kind 'npz', False leaves out images with a corner that is exactly black, as
+    photographs have
+      that were turned into their frame: a model that learns of them begins dark images with a black
+      they have not.
   """
 
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
@@ -117,16 +120,21 @@ class Images:
     split = self.split(name)
     count = len(split) if count is None else count
     if not 1 <= count <= len(split):
-      raise UserError(f"{count} images of split '{name}' were asked for: it has {len(split)}, give 1 to {len(split)}")
+      raise UserError(
+        f"{count} images of split '{name}' were asked for: it has {len(split)}, give"
+        f' 1 to {len(split)}'
+      )
     return np.stack([split[i] for i in range(count)])
 
 
 def open_images(data: ImageData, cache_dir: PathLike) -> Images:
-  """The images, checked, and prepared under `cache_dir` where that has not been done; else no more than opened.
+  """The images, checked, and prepared under `cache_dir` where that has not been done; else no more
+  than opened.
 
   Raises:
-    UserError: a file that is not an npz, is damaged, or lacks the arrays; arrays of another dtype or shape, or empty;
-      a cache folder that cannot be written, or is damaged; CelebA where TFDS has not prepared it.
+    UserError: a file that is not an npz, is damaged, or lacks the arrays; arrays of another dtype
+      or shape, or empty; a cache folder that cannot be written, or is damaged; CelebA where TFDS
+      has not prepared it.
   """
   _check(data)
   if data.kind == 'tfds':
@@ -147,24 +155,26 @@ def open_images(data: ImageData, cache_dir: PathLike) -> Images:
   found = {split: Split(source, counts[split], convert, folder) for split, source in rows.items()}
   for split in found.values():
     split[0]  # files are opened when they are read: damage shows now, not in hours
-  content = f'{key} {data.max_train} {data.side} halves up'  # ... as means are rounded, see `shrink`
+  # ... as means are rounded, see `shrink`
+  content = f'{key} {data.max_train} {data.side} halves up'
   return Images(hashlib.sha256(content.encode()).hexdigest(), found)
 
 
 def image_batches(
   images: Images, split: str, rows: int, seed: int, mirrored: bool = False, moved: int = 0
 ) -> grain.MapDataset:
-  """Training batches without end, by index; every epoch is a new shuffle, and an image comes once in each.
+  """Training batches without end, by index; every epoch is a new shuffle, and an image comes once
+  in each.
 
-  A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, h * h * 3], the intensities of the
-  one to write in raster scan, red, green and blue of a pixel behind one another; and `target_segment`, as many ones,
-  for each row is one example. An epoch may end inside a batch.
+  A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, h * h * 3], the
+  intensities of the one to write in raster scan, red, green and blue of a pixel behind one another;
+  and `target_segment`, as many ones, for each row is one example. An epoch may end inside a batch.
 
   Args:
     rows: images in a batch.
     mirrored: left and right change places in every other image, drawn anew each time.
-    moved: every intensity goes up or down by at most this many, drawn anew each time, so that no background is exactly
-      constant.
+    moved: every intensity goes up or down by at most this many, drawn anew each time, so that no
+      background is exactly constant.
 
   Raises:
     UserError: there is no such split, no rows, or more than the split has images.
@@ -172,7 +182,8 @@ def image_batches(
   source = images.split(split)
   if not 1 <= rows <= len(source):
     raise UserError(
-      f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, give 1 to {len(source)}"
+      f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, give 1"
+      f' to {len(source)}'
     )
   data = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
   if mirrored:
@@ -191,10 +202,16 @@ def written_batches(
     UserError: no rows, or more than there are images.
   """
   if not 1 <= rows <= len(source):
-    raise UserError(f'a batch of {rows} written images is not possible: there are {len(source)}, give 1 to that')
-  pairs = [{'source': small, 'written': large} for small, large in zip(source, written, strict=True)]
+    raise UserError(
+      f'a batch of {rows} written images is not possible: there are {len(source)}, give 1 to that'
+    )
+  pairs = [
+    {'source': small, 'written': large} for small, large in zip(source, written, strict=True)
+  ]
   data = grain.MapDataset.source(pairs).seed(seed).shuffle().repeat()
-  return data.batch(rows, drop_remainder=True).map(lambda batch: _filled(batch['source'], batch['written']))
+  return data.batch(rows, drop_remainder=True).map(
+    lambda batch: _filled(batch['source'], batch['written'])
+  )
 
 
 def _perhaps_mirrored(image: Image, rng: np.random.Generator) -> Image:
@@ -223,33 +240,49 @@ def _face(row: Mapping[str, Any]) -> Image:
   return celeba.face(row['image'])
 
 
-def _shrunk(convert: Callable[[Mapping[str, Any]], Image], side: int, row: Mapping[str, Any]) -> Image:
+def _shrunk(
+  convert: Callable[[Mapping[str, Any]], Image], side: int, row: Mapping[str, Any]
+) -> Image:
   return shrink(convert(row), side)
 
 
 def _check(data: ImageData) -> None:
   if data.kind not in ('embedded', 'npz', 'tfds'):
-    raise UserError(f"images of kind '{data.kind}' are not known: set kind to embedded, npz or tfds")
+    raise UserError(
+      f"images of kind '{data.kind}' are not known: set kind to embedded, npz or tfds"
+    )
   if data.path and data.kind != 'npz':
-    raise UserError(f"images of kind '{data.kind}' were given the file {data.path}: set kind to npz, or leave path out")
+    raise UserError(
+      f"images of kind '{data.kind}' were given the file {data.path}: set kind to"
+      ' npz, or leave path out'
+    )
   if data.folder and data.kind != 'tfds':
     given = f"images of kind '{data.kind}' were given the folder {data.folder}"
     raise UserError(f'{given}: set kind to tfds, or leave folder out')
   if data.max_train is not None and data.max_train < 1:
     raise UserError(f'max_train is {data.max_train}: give at least 1, or None for all')
   if not data.black_corners and data.kind != 'npz':
-    raise UserError(f"images of kind '{data.kind}' cannot be chosen by their corners: set black_corners to True")
+    raise UserError(
+      f"images of kind '{data.kind}' cannot be chosen by their corners: set black_corners to True"
+    )
   if data.side not in SIDES:
     allowed = ' or '.join(map(str, SIDES))
-    raise UserError(f'images of {data.side} x {data.side} pixels are not possible: set side to {allowed}')
+    raise UserError(
+      f'images of {data.side} x {data.side} pixels are not possible: set side to {allowed}'
+    )
 
 
-def _embedded(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
-  from fastdec.data.images import embedded  # scikit-image and its photographs take half a second to load
+def _embedded(
+  data: ImageData,
+) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
+  # scikit-image and its photographs take half a second to load
+  from fastdec.data.images import embedded
 
   splits = {split: functools.partial(embedded.generate, split) for split in embedded.SIZES}
   return builders.EmbeddedImages, embedded.content_key(), splits
 
 
-def _npz(data: ImageData) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
+def _npz(
+  data: ImageData,
+) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
   return builders.NpzImages, *npz.from_file(data.path, data.black_corners)

@@ -1,10 +1,11 @@
-"""Small images that come with the package's dependencies: windows of four of scikit-image's photographs.
+"""Small images that come with the package's dependencies: windows of four of scikit-image's
+photographs.
 
-They stand in for faces where there are none: enough to run everything and to compare methods, not to compare with
-the paper, for windows of photographs are smoother than faces and blocks come out larger. The photographs (an
-astronaut, a cat, a cup of coffee, a rocket) are in the public domain or CC0, and lie in scikit-image's wheel, so that
-nothing is downloaded. Each is cut into three bands, from left to right: windows of train, of dev and of test do not
-overlap.
+They stand in for faces where there are none: enough to run everything and to compare methods, not
+to compare with the paper, for windows of photographs are smoother than faces and blocks come out
+larger. The photographs (an astronaut, a cat, a cup of coffee, a rocket) are in the public domain or
+CC0, and lie in scikit-image's wheel, so that nothing is downloaded. Each is cut into three bands,
+from left to right: windows of train, of dev and of test do not overlap.
 """
 
 import functools
@@ -32,7 +33,8 @@ Image = UInt8[np.ndarray, '32 32 3']
 
 
 def generate(split: str) -> Iterator[tuple[Image]]:
-  """The images of 'train', 'dev' or 'test', one of each photograph in turn: the same ones each time."""
+  """The images of 'train', 'dev' or 'test', one of each photograph in turn: the same ones each
+  time."""
   for images in zip(*(_windows(name, split) for name in PHOTOGRAPHS), strict=True):
     yield from ((image,) for image in images)
 
@@ -48,8 +50,13 @@ def content_key() -> str:
 
 
 def band(width: int, split: str) -> tuple[int, int]:
-  """The columns of a photograph of this width that belong to a split: the first, and the one after the last."""
-  return {'train': (0, width - 2 * BAND), 'dev': (width - 2 * BAND, width - BAND), 'test': (width - BAND, width)}[split]
+  """The columns of a photograph of this width that belong to a split: the first, and the one after
+  the last."""
+  return {
+    'train': (0, width - 2 * BAND),
+    'dev': (width - 2 * BAND, width - BAND),
+    'test': (width - BAND, width),
+  }[split]
 
 
 def _windows(name: str, split: str) -> list[Image]:

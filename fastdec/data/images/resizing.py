@@ -1,6 +1,8 @@
-"""Shrinking pictures by area: every output pixel is the mean of what it covers, of parts of pixels by their part.
+"""Shrinking pictures by area: every output pixel is the mean of what it covers, of parts of pixels
+by their part.
 
-As `tf.image.resize` does by its method 'area'. All sums are of integers, so they are the same on every machine.
+As `tf.image.resize` does by its method 'area'. All sums are of integers, so they are the same on
+every machine.
 """
 
 import numpy as np
@@ -11,11 +13,14 @@ SIDES = (16, SIDE)  # ... that there may be
 SMALL = 8  # of those that are read
 
 
-def shrink(images: UInt8[np.ndarray, '*b h h 3'], side: int = SMALL) -> UInt8[np.ndarray, '*b {side} {side} 3']:
-  """The mean of each block of pixels, rounded (halves up): as it is, a model's input. `side` divides theirs.
+def shrink(
+  images: UInt8[np.ndarray, '*b h h 3'], side: int = SMALL
+) -> UInt8[np.ndarray, '*b {side} {side} 3']:
+  """The mean of each block of pixels, rounded (halves up): as it is, a model's input. `side`
+  divides theirs.
 
-  Of four pixels every fourth mean is a half. To even, five of eight means would be even, and a model of them would
-  always choose an even intensity.
+  Of four pixels every fourth mean is a half. To even, five of eight means would be even, and a
+  model of them would always choose an even intensity.
   """
   factor = images.shape[-2] // side
   blocks = images.reshape(*images.shape[:-3], side, factor, side, factor, 3)
@@ -23,7 +28,9 @@ def shrink(images: UInt8[np.ndarray, '*b h h 3'], side: int = SMALL) -> UInt8[np
   return ((blocks.sum(axis=(-4, -2), dtype=np.int64) + pixels // 2) // pixels).astype(np.uint8)
 
 
-def area_resize(image: UInt8[np.ndarray, 'h w 3'], side: int) -> UInt8[np.ndarray, '{side} {side} 3']:
+def area_resize(
+  image: UInt8[np.ndarray, 'h w 3'], side: int
+) -> UInt8[np.ndarray, '{side} {side} 3']:
   """The image with `side` x `side` pixels, not more than it has, rounded (halves to even)."""
   height, width, _ = image.shape
   by_row = covered(image, side)
@@ -32,12 +39,14 @@ def area_resize(image: UInt8[np.ndarray, 'h w 3'], side: int) -> UInt8[np.ndarra
 
 
 def covered(values: Integer[np.ndarray, 'n *rest'], side: int) -> Int64[np.ndarray, '{side} *rest']:
-  """Sums over what each of `side` equal parts of the first axis covers, in parts of 1 / side of a value.
+  """Sums over what each of `side` equal parts of the first axis covers, in parts of 1 / side of a
+  value.
 
-  [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40], for the value in the middle belongs to both.
+  [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40], for the value in the middle belongs to
+  both.
 
-  Differences of cumulative sums: a product with a matrix of these weights took BLAS, whose threads wait for one
-  another, 16 ms of a busy machine's time, and this 0.8 ms.
+  Differences of cumulative sums: a product with a matrix of these weights took BLAS, whose threads
+  wait for one another, 16 ms of a busy machine's time, and this 0.8 ms.
   """
   zero = np.zeros_like(values[:1], np.int64)
   before = np.concatenate([zero, np.cumsum(values, axis=0, dtype=np.int64)])

@@ -1,7 +1,8 @@
-"""What a corpus becomes on the way to training, made once and kept: its tokenizer, and the ids of its splits.
+"""What a corpus becomes on the way to training, made once and kept: its tokenizer, and the ids of
+its splits.
 
-The files are named after all that decides their content, so that a launch neither reads nor hashes the text, and
-maps the ids into memory. Several runs share them.
+The files are named after all that decides their content, so that a launch neither reads nor hashes
+the text, and maps the ids into memory. Several runs share them.
 """
 
 import contextlib
@@ -18,13 +19,17 @@ from fastdec.tokenizers.sentencepiece import Tokenizer
 
 PathLike = str | os.PathLike[str]
 SAMPLE = 1_000_000  # pairs that a tokenizer is learnt from; more teach it nothing, and take an hour
-COVERAGE = 0.9999  # of characters, where there are more: text from the web has thousands that occur a few times
+# of characters, where there are more: text from the web has thousands that occur a few times
+COVERAGE = 0.9999
 
 
-def tokenizer_of(corpus: Corpus, vocab_size: int, cache_dir: PathLike) -> tuple[Tokenizer, pathlib.Path]:
+def tokenizer_of(
+  corpus: Corpus, vocab_size: int, cache_dir: PathLike
+) -> tuple[Tokenizer, pathlib.Path]:
   """The tokenizer learnt from the training pairs, and its file; see `Tokenizer.train`."""
   path = pathlib.Path(cache_dir) / f'tokenizer-{_digest(corpus.key, vocab_size)}.model'
-  with contextlib.suppress(UserError):  # missing or damaged: the same lines give the same file again
+  # missing or damaged: the same lines give the same file again
+  with contextlib.suppress(UserError):
     return Tokenizer.load(path), path
   lines = (line for pair in corpus.pairs('train', SAMPLE) for line in pair)
   coverage = COVERAGE if corpus.counts['train'] > SAMPLE else 1.0
@@ -36,11 +41,15 @@ def tokens_of(
 ) -> TokenPairs:
   """The ids of a split; see `tokenise`. A missing or damaged file is made again."""
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
-  path = pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
+  path = (
+    pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
+  )
   return _kept(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
 
 
-def shortened(tokens: TokenPairs, key: str, max_length: int | None, cache_dir: PathLike) -> TokenPairs:
+def shortened(
+  tokens: TokenPairs, key: str, max_length: int | None, cache_dir: PathLike
+) -> TokenPairs:
   """The ids without the pairs that are too long, if there are any; `key` says what ids they are."""
   if max_length is None or tokens.lengths.max(initial=0) <= max_length:
     return tokens
@@ -48,7 +57,9 @@ def shortened(tokens: TokenPairs, key: str, max_length: int | None, cache_dir: P
   return _kept(path, lambda: tokens.at_most(max_length))
 
 
-def union_of(parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike) -> TokenPairs:
+def union_of(
+  parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike
+) -> TokenPairs:
   """`TokenPairs.union` of some ids; `decisive` says what ids they are."""
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(*decisive)}-union.npy'
   return _kept(path, lambda: TokenPairs.union(parts))
@@ -60,7 +71,8 @@ def _kept(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:
     return stored
   fresh = make()
   fresh.save(path)
-  return TokenPairs.load(path) or fresh  # a file's pages come as they are read, and leave when memory is short
+  # a file's pages come as they are read, and leave when memory is short
+  return TokenPairs.load(path) or fresh
 
 
 def _digest(*decisive: str | int | None) -> str:

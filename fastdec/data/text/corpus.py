@@ -1,7 +1,10 @@
-"""Parallel text as pairs of lines: from files, archives, the embedded corpus, or a set that TFDS prepared.
+"""Parallel text as pairs of lines: from files, archives, the embedded corpus, or a set that TFDS
+prepared.
 
-Lines are read where they are, a few at a time, so that the text of WMT fits. A text is known by a hash of its
-*content*: what is made from it and kept (`fastdec.data.text.caching`) is made anew when a file has changed.
+Lines are read where they are, a few at a time, so that the text of WMT fits. A text is known by a
+hash of its
+*content*: what is made from it and kept (`fastdec.data.text.caching`) is made anew when a file has
+changed.
 """
 
 import dataclasses
@@ -28,10 +31,13 @@ class TextData:
   """Where parallel text comes from.
 
   Fields:
-    kind: 'embedded', the English-German corpus of `fastdec.data.text.embedded`; 'files'; or WMT14 English-German (see
+    kind: 'embedded', the English-German corpus of `fastdec.data.text.embedded`; 'files'; or WMT14
+    English-German (see
       `fastdec.data.text.wmt14`), from the original 'archives' or as prepared by 'tfds'.
-    train, dev, test: of kind 'files', the paths of source and target: line i of one translates line i of the
-      other; gzipped where the name ends in .gz, segments where it ends in .sgm; () for a split that there is not.
+    train, dev, test: of kind 'files', the paths of source and target: line i of one translates line
+    i of the
+      other; gzipped where the name ends in .gz, segments where it ends in .sgm; () for a split that
+      there is not.
     folder: of kind 'archives', where they are; of kind 'tfds', its data_dir ('': TFDS's default).
     source, target: of WMT14, the languages: 'en' and 'de', or the other way round.
     max_train: reads at most this many lines of training text (None: all).
@@ -52,8 +58,8 @@ class Corpus(NamedTuple):
 
   Fields:
     key: a hash of the content, and of max_train.
-    counts: for each split, how many pairs are read; those of train that have an empty side are then left out.
-    read: for each split, the pairs with given indices, which ascend.
+    counts: for each split, how many pairs are read; those of train that have an empty side are then
+    left out. read: for each split, the pairs with given indices, which ascend.
   """
 
   key: str
@@ -83,15 +89,15 @@ class Corpus(NamedTuple):
 def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
   """The text, checked; a file that has changed since the last time is read once for that.
 
-  Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an empty line
-  is a sentence to translate) and are left out of train.
+  Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an
+  empty line is a sentence to translate) and are left out of train.
 
   Args:
     cache_dir: the folder that keeps what reading a file found.
 
   Raises:
-    UserError: a missing or empty file, files of different lengths, text that is not UTF-8; a set that TFDS has not
-      prepared, or that is damaged.
+    UserError: a missing or empty file, files of different lengths, text that is not UTF-8; a set
+      that TFDS has not prepared, or that is damaged.
   """
   kind = {'files': _files, 'archives': _archives, 'embedded': _embedded, 'tfds': _tfds}[data.kind]
   key, counts, read = kind(data, pathlib.Path(cache_dir))
@@ -107,11 +113,16 @@ def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
 
 def _embedded(data: TextData, cache: pathlib.Path) -> Corpus:
   if data.train or data.dev or data.test:
-    raise UserError("text of kind 'embedded' was given files: set kind to 'files', or leave the paths out")
+    raise UserError(
+      "text of kind 'embedded' was given files: set kind to 'files', or leave the paths out"
+    )
   from fastdec.data.text import embedded  # Babel's data takes a second to load
 
   counts = {split: embedded.SIZES[split] for split in SPLITS}
-  read = {split: functools.partial(_picked, functools.partial(embedded.generate, split)) for split in SPLITS}
+  read = {
+    split: functools.partial(_picked, functools.partial(embedded.generate, split))
+    for split in SPLITS
+  }
   return Corpus(embedded.content_key(), counts, read)
 
 
@@ -124,16 +135,23 @@ def _files(data: TextData, cache: pathlib.Path) -> Corpus:
   for split in SPLITS:
     if paths := getattr(data, split):
       if len(paths) != 2:
-        raise UserError(f'{split} names {len(paths)} files ({", ".join(paths)}): give two, source and target')
+        raise UserError(
+          f'{split} names {len(paths)} files ({", ".join(paths)}): give two, source and target'
+        )
       splits[split] = [(Lines(paths[0]), Lines(paths[1]))]
   if not splits:
-    raise UserError("text of kind 'files' names no files: set train, dev and test to two paths each")
+    raise UserError(
+      "text of kind 'files' names no files: set train, dev and test to two paths each"
+    )
   return _of_files(splits, cache)
 
 
 def _of_files(splits: Mapping[str, Sequence[LinePair]], cache: pathlib.Path) -> Corpus:
   key, counts = content_of(splits, cache / 'scans')
-  read = {split: functools.partial(_picked, functools.partial(read_pairs, files)) for split, files in splits.items()}
+  read = {
+    split: functools.partial(_picked, functools.partial(read_pairs, files))
+    for split, files in splits.items()
+  }
   return Corpus(key, counts, read)
 
 
@@ -154,11 +172,14 @@ def _tfds(data: TextData, cache: pathlib.Path) -> Corpus:
   read = {split: functools.partial(_rows, source, folder, data) for split, source in rows.items()}
   counts = {split: len(source) for split, source in rows.items()}
   for split, count in counts.items():
-    next(read[split](range(min(count, 1))), None)  # files are opened when they are read: damage shows now
+    # files are opened when they are read: damage shows now
+    next(read[split](range(min(count, 1))), None)
   return Corpus(key, counts, read)
 
 
-def _rows(rows: Any, folder: pathlib.Path, data: TextData, indices: Sequence[int]) -> Iterator[Pair]:
+def _rows(
+  rows: Any, folder: pathlib.Path, data: TextData, indices: Sequence[int]
+) -> Iterator[Pair]:
   """The pairs with these indices in a data source of TFDS."""
   from fastdec.data import builders  # not above: TFDS takes seconds to load
 

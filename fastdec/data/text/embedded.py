@@ -1,9 +1,10 @@
 """An English-German corpus made on the spot from CLDR's localisation data.
 
 Names of countries and languages, currencies, units, dates and times come from CLDR by way of Babel,
-numbers in words from num2words, people, cities and things from `fastdec.data.text.embedded_sentences`. The
-text changes with the CLDR release, so pyproject pins Babel. English lines are all different, and so are
-German ones: what is in dev or test is nowhere else.
+numbers in words from num2words, people, cities and things from
+`fastdec.data.text.embedded_sentences`. The text changes with the CLDR release, so pyproject pins
+Babel. English lines are all different, and so are German ones: what is in dev or test is nowhere
+else.
 """
 
 import datetime
@@ -52,7 +53,8 @@ def content_key() -> str:
 
 
 def _pairs() -> Iterator[Pair]:
-  """Pairs without end, no line of which occurs in another: first those of dev, then test, then train."""
+  """Pairs without end, no line of which occurs in another: first those of dev, then test, then
+  train."""
   rng, seen = random.Random(SEED), set()
   while True:
     english, german = sentence(rng)
@@ -112,11 +114,14 @@ def _document(rng: random.Random) -> Drawn:
 
 
 def _clock(rng: random.Random) -> Drawn:
-  """A time as it is said: German counts the half hour towards the next one ('halb vier' is 3:30)."""
+  """A time as it is said: German counts the half hour towards the next one ('halb vier' is
+  3:30)."""
   kind, hour = rng.randrange(4), rng.randrange(1, 13)
   following = hour % 12 + 1
   now, later = num2words(hour), num2words(following)
-  english = (f"{now} o'clock", f'quarter past {now}', f'half past {now}', f'quarter to {later}')[kind]
+  english = (f"{now} o'clock", f'quarter past {now}', f'half past {now}', f'quarter to {later}')[
+    kind
+  ]
   now, later = num2words(hour, lang='de'), num2words(following, lang='de')
   full = 'ein' if hour == 1 else now
   german = (f'{full} Uhr', f'Viertel nach {now}', f'halb {later}', f'Viertel vor {later}')[kind]
@@ -218,24 +223,32 @@ SLOTS: dict[str, Slot] = {
   'time': _shown(_time, lambda time, locale: dates.format_time(time, TIME[locale], locale=locale)),
   'year': _shown(lambda rng: rng.randrange(1950, 2025), lambda year, _: str(year)),
   'platform': _shown(lambda rng: rng.randrange(1, 25), lambda platform, _: str(platform)),
-  'number': _shown(lambda rng: rng.choice(NUMBERS), lambda number, locale: num2words(number, lang=locale)),
+  'number': _shown(
+    lambda rng: rng.choice(NUMBERS), lambda number, locale: num2words(number, lang=locale)
+  ),
   'ordinal': _shown(
-    lambda rng: rng.randrange(2, 60), lambda number, locale: num2words(number, to='ordinal', lang=locale)
+    lambda rng: rng.randrange(2, 60),
+    lambda number, locale: num2words(number, to='ordinal', lang=locale),
   ),
   'percent': _shown(
     lambda rng: rng.randrange(1, 1000) / 1000,
     lambda share, locale: numbers.format_percent(share, PERCENT[locale], locale=locale),
   ),
   'price': _shown(
-    _money([n / 2 - 0.01 for n in range(4, 1800)]), lambda money, locale: numbers.format_currency(*money, locale=locale)
+    _money([n / 2 - 0.01 for n in range(4, 1800)]),
+    lambda money, locale: numbers.format_currency(*money, locale=locale),
   ),
   'amount': _shown(
     _money(range(20, 5000, 10)),
-    lambda money, locale: numbers.format_currency(*money, locale=locale, format_type='name', currency_digits=False),
+    lambda money, locale: numbers.format_currency(
+      *money, locale=locale, format_type='name', currency_digits=False
+    ),
   ),
   'distance': _quantity(('length-kilometer', range(20, 2500)), ('length-mile', range(20, 1500))),
   'duration': _quantity(('duration-hour', range(2, 10)), ('duration-minute', range(5, 60))),
-  'weight': _quantity(('mass-gram', range(50, 1000, 10)), ('mass-kilogram', [n / 2 for n in range(3, 41)])),
+  'weight': _quantity(
+    ('mass-gram', range(50, 1000, 10)), ('mass-kilogram', [n / 2 for n in range(3, 41)])
+  ),
   'volume': _quantity(('volume-milliliter', range(50, 1000, 50)), ('volume-liter', range(2, 9))),
   'temperature': _quantity(('temperature-celsius', range(-15, 39))),
 }

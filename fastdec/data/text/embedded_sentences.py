@@ -1,8 +1,10 @@
-"""What the embedded corpus is made of: lists of things, and sentences in English with German wordings.
+"""What the embedded corpus is made of: lists of things, and sentences in English with German
+wordings.
 
-A field of a sentence is a slot of `fastdec.data.text.embedded`, perhaps numbered (`city2` differs from
-`city`), perhaps in another form (`person_dat`, `country_to`). Each German wording has a weight. Weights
-are unequal, so that there is a likeliest wording to learn, and others for distillation to give up.
+A field of a sentence is a slot of `fastdec.data.text.embedded`, perhaps numbered (`city2` differs
+from `city`), perhaps in another form (`person_dat`, `country_to`). Each German wording has a
+weight. Weights are unequal, so that there is a likeliest wording to learn, and others for
+distillation to give up.
 """
 
 
@@ -18,17 +20,22 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 ARTICLELESS_COUNTRIES = _words(  # in German: 'in', 'nach' and 'aus' Andorra
-  'AD AF AL AM AO AR AT AU AZ BB BD BE BF BG BH BI BJ BO BR BW BY BZ CA CL CM CN CO CR CU CY CZ DE DJ '
-  'DK DM DZ EC EE EG ER ES ET FI FJ FR GA GD GE GH GL GQ GR GT GY HN HR HT HU ID IE IL IN IS IT JM JO '
-  'JP KE KG KH KP KR KW KZ LA LI LK LR LS LT LU LV LY MA MC ME MG MK ML MT MU MW MX MY MZ NA NG NI NO '
-  'NP NZ PA PE PG PK PL PT PY QA RO RS RU RW SA SE SG SI SL SM SN SO SR SV SY TH TJ TM TN TO TW TZ UG '
+  'AD AF AL AM AO AR AT AU AZ BB BD BE BF BG BH BI BJ BO BR BW BY BZ CA CL CM CN CO CR CU CY CZ DE'
+  ' DJ '
+  'DK DM DZ EC EE EG ER ES ET FI FJ FR GA GD GE GH GL GQ GR GT GY HN HR HT HU ID IE IL IN IS IT JM'
+  ' JO '
+  'JP KE KG KH KP KR KW KZ LA LI LK LR LS LT LU LV LY MA MC ME MG MK ML MT MU MW MX MY MZ NA NG NI'
+  ' NO '
+  'NP NZ PA PE PG PK PL PT PY QA RO RS RU RW SA SE SG SI SL SM SN SO SR SV SY TH TJ TM TN TO TW TZ'
+  ' UG '
   'UY UZ VE VN WS ZA ZM ZW'
 )
 FEMININE_COUNTRIES = _words('CH MN SK TR UA')  # die Schweiz
 MASCULINE_COUNTRIES = _words('IQ IR LB SD TD YE')  # der Irak
 COUNTRIES = ARTICLELESS_COUNTRIES + FEMININE_COUNTRIES + MASCULINE_COUNTRIES
 LANGUAGES = _words(  # 'Deutsch' and names in '-isch', which are declined alike
-  'ab am ar az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr fy ga hr hu hy id is it '
+  'ab am ar az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr fy ga hr hu hy id is'
+  ' it '
   'ja ka kk ko ku ky lb lo lt lv mk mn ms mt nl no pl pt ro ru sk sl sq sr sv tg th tr uk uz vi zh'
 )
 CURRENCIES = _words('AUD CAD CHF CZK DKK EUR GBP INR ISK JPY MXN NOK NZD SEK TRY USD')
@@ -44,8 +51,14 @@ CITIES = _pairs(
   'Rotterdam=Rotterdam'
 )
 PEOPLE = (  # English; German nominative, accusative, dative; whether a woman
-  *((name, (name,) * 3, True) for name in _words('Anna Laura Maria Clara Emma Julia Sophie Lena Nora')),
-  *((name, (name,) * 3, False) for name in _words('Peter Paul Jonas Lukas David Felix Simon Tom Martin')),
+  *(
+    (name, (name,) * 3, True)
+    for name in _words('Anna Laura Maria Clara Emma Julia Sophie Lena Nora')
+  ),
+  *(
+    (name, (name,) * 3, False)
+    for name in _words('Peter Paul Jonas Lukas David Felix Simon Tom Martin')
+  ),
   ('the doctor', ('die Ärztin', 'die Ärztin', 'der Ärztin'), True),
   ('the engineer', ('die Ingenieurin', 'die Ingenieurin', 'der Ingenieurin'), True),
   ('the director', ('die Direktorin', 'die Direktorin', 'der Direktorin'), True),
@@ -62,26 +75,32 @@ PEOPLE = (  # English; German nominative, accusative, dative; whether a woman
   ('our customer', ('unser Kunde', 'unseren Kunden', 'unserem Kunden'), False),
 )
 DOCUMENTS = _pairs(
-  'the file=die Datei, the report=der Bericht, the contract=der Vertrag, the invoice=die Rechnung, the '
-  'photo=das Foto, the list=die Liste, the letter=der Brief, the calendar=der Kalender, the draft=der '
+  'the file=die Datei, the report=der Bericht, the contract=der Vertrag, the invoice=die Rechnung,'
+  ' the '
+  'photo=das Foto, the list=die Liste, the letter=der Brief, the calendar=der Kalender, the'
+  ' draft=der '
   'Entwurf, the presentation=die Präsentation, the map=die Karte, the form=das Formular, the '
   'program=das Programm, the document=das Dokument, the recording=die Aufnahme, the timetable=der '
   'Fahrplan'
 )
 PRODUCTS = _pairs(
-  'the camera=die Kamera, the bicycle=das Fahrrad, the winter coat=der Wintermantel, the tent=das Zelt,'
-  ' the washing machine=die Waschmaschine, the dictionary=das Wörterbuch, the armchair=der Sessel, the '
+  'the camera=die Kamera, the bicycle=das Fahrrad, the winter coat=der Wintermantel, the tent=das'
+  ' Zelt,'
+  ' the washing machine=die Waschmaschine, the dictionary=das Wörterbuch, the armchair=der Sessel,'
+  ' the '
   'lamp=die Lampe, the keyboard=die Tastatur, the suitcase=der Koffer, the guitar=die Gitarre, the '
   'coffee maker=die Kaffeemaschine, the desk=der Schreibtisch, the backpack=der Rucksack, the '
   'screen=der Bildschirm, the sewing machine=die Nähmaschine, the bookshelf=das Bücherregal'
 )
 MESSAGES = _pairs(
-  'messages=Nachrichten, e-mails=E-Mails, comments=Kommentare, reports=Berichte, requests=Anfragen, '
+  'messages=Nachrichten, e-mails=E-Mails, comments=Kommentare, reports=Berichte, requests=Anfragen,'
+  ' '
   'letters=Briefe, invitations=Einladungen, reviews=Bewertungen, notifications=Benachrichtigungen, '
   'questions=Fragen'
 )
 LIQUIDS = _pairs(
-  'milk=Milch, water=Wasser, cream=Sahne, oil=Öl, lemon juice=Zitronensaft, white wine=Weißwein, broth=Brühe'
+  'milk=Milch, water=Wasser, cream=Sahne, oil=Öl, lemon juice=Zitronensaft, white wine=Weißwein,'
+  ' broth=Brühe'
 )
 FOODS = _pairs(
   'flour=Mehl, sugar=Zucker, butter=Butter, rice=Reis, cheese=Käse, chocolate=Schokolade, '
@@ -140,9 +159,18 @@ TEMPLATES = (
   (
     '{person} cannot come on {day} because {person_they} has to be in {city} at {clock}.',
     (
-      (5, '{person} kann am {day} nicht kommen, weil {person_they} um {clock} in {city} sein muss.'),
-      (3, 'Am {day} kann {person} nicht kommen, weil {person_they} um {clock} in {city} sein muss.'),
-      (2, '{person} kann am {day} nicht kommen, denn {person_they} muss um {clock} in {city} sein.'),
+      (
+        5,
+        '{person} kann am {day} nicht kommen, weil {person_they} um {clock} in {city} sein muss.',
+      ),
+      (
+        3,
+        'Am {day} kann {person} nicht kommen, weil {person_they} um {clock} in {city} sein muss.',
+      ),
+      (
+        2,
+        '{person} kann am {day} nicht kommen, denn {person_they} muss um {clock} in {city} sein.',
+      ),
     ),
   ),
   (
@@ -164,9 +192,17 @@ TEMPLATES = (
   (
     'The book was translated from {language} into {language2} by {person} in {year}.',
     (
-      (5, 'Das Buch wurde {year} von {person_dat} aus dem {language_dat} ins {language2_acc} übersetzt.'),
+      (
+        5,
+        'Das Buch wurde {year} von {person_dat} aus dem {language_dat} ins {language2_acc}'
+        ' übersetzt.',
+      ),
       (3, '{person} übersetzte das Buch {year} aus dem {language_dat} ins {language2_acc}.'),
-      (2, '{person} hat das Buch im Jahr {year} aus dem {language_dat} ins {language2_acc} übersetzt.'),
+      (
+        2,
+        '{person} hat das Buch im Jahr {year} aus dem {language_dat} ins {language2_acc}'
+        ' übersetzt.',
+      ),
     ),
   ),
   (
@@ -220,9 +256,20 @@ TEMPLATES = (
   (
     'If {person} misses the bus to {city} at {clock}, {person_they} will have to wait {duration}.',
     (
-      (5, 'Wenn {person} um {clock} den Bus nach {city} verpasst, muss {person_they} {duration} warten.'),
-      (3, 'Verpasst {person} um {clock} den Bus nach {city}, muss {person_they} {duration} warten.'),
-      (2, '{person} muss {duration} warten, wenn {person_they} um {clock} den Bus nach {city} verpasst.'),
+      (
+        5,
+        'Wenn {person} um {clock} den Bus nach {city} verpasst, muss {person_they} {duration}'
+        ' warten.',
+      ),
+      (
+        3,
+        'Verpasst {person} um {clock} den Bus nach {city}, muss {person_they} {duration} warten.',
+      ),
+      (
+        2,
+        '{person} muss {duration} warten, wenn {person_they} um {clock} den Bus nach {city}'
+        ' verpasst.',
+      ),
     ),
   ),
   (
@@ -236,8 +283,16 @@ TEMPLATES = (
   (
     'The museum in {city} is closed every {day} and opens at {clock} on all other days.',
     (
-      (5, 'Das Museum in {city} ist jeden {day} geschlossen und öffnet an allen anderen Tagen um {clock}.'),
-      (3, 'Jeden {day} bleibt das Museum in {city} geschlossen; an allen anderen Tagen öffnet es um {clock}.'),
+      (
+        5,
+        'Das Museum in {city} ist jeden {day} geschlossen und öffnet an allen anderen Tagen um'
+        ' {clock}.',
+      ),
+      (
+        3,
+        'Jeden {day} bleibt das Museum in {city} geschlossen; an allen anderen Tagen öffnet es um'
+        ' {clock}.',
+      ),
       (2, 'Das Museum in {city} hat {day_every} geschlossen und öffnet sonst um {clock}.'),
     ),
   ),
@@ -245,7 +300,10 @@ TEMPLATES = (
     'In {country}, the population grew by {percent} between {span} and {span_end}.',
     (
       (5, '{country_in} wuchs die Bevölkerung zwischen {span} und {span_end} um {percent}.'),
-      (3, 'Zwischen {span} und {span_end} ist die Bevölkerung {country_in} um {percent} gewachsen.'),
+      (
+        3,
+        'Zwischen {span} und {span_end} ist die Bevölkerung {country_in} um {percent} gewachsen.',
+      ),
       (2, 'Die Bevölkerung {country_in} nahm zwischen {span} und {span_end} um {percent} zu.'),
     ),
   ),
@@ -276,9 +334,15 @@ TEMPLATES = (
   (
     'For {number} guests, this recipe needs {volume} of {liquid} and {weight} of {food}.',
     (
-      (5, 'Für {number} Gäste braucht man bei diesem Rezept {volume} {liquid} und {weight} {food}.'),
+      (
+        5,
+        'Für {number} Gäste braucht man bei diesem Rezept {volume} {liquid} und {weight} {food}.',
+      ),
       (3, 'Dieses Rezept erfordert für {number} Gäste {volume} {liquid} und {weight} {food}.'),
-      (2, 'Bei diesem Rezept benötigt man für {number} Gäste {volume} {liquid} und {weight} {food}.'),
+      (
+        2,
+        'Bei diesem Rezept benötigt man für {number} Gäste {volume} {liquid} und {weight} {food}.',
+      ),
     ),
   ),
 )

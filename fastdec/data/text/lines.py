@@ -1,7 +1,7 @@
 """Lines of text, wherever they are, and what one pass over them finds.
 
-A pass over the text of WMT takes minutes, so what it found is kept beside the size and the times of the file: a file
-that has not changed since is not read again.
+A pass over the text of WMT takes minutes, so what it found is kept beside the size and the times of
+the file: a file that has not changed since is not read again.
 """
 
 import contextlib
@@ -24,14 +24,17 @@ from fastdec.files import parse_json, whole_file
 
 Pair = tuple[str, str]
 RACY = 2.0  # seconds in which a second change of a file may leave its times as they are
-ENTITIES = {b'&quot;': b'"', b'&apos;': b"'", b'&lt;': b'<', b'&gt;': b'>', b'&amp;': b'&'}  # the ampersand last
+# the ampersand last
+ENTITIES = {b'&quot;': b'"', b'&apos;': b"'", b'&lt;': b'<', b'&gt;': b'>', b'&amp;': b'&'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-  """The lines of a file, or of one in an archive, without their ends; only a newline ends a line, as for `wc -l`.
+  """The lines of a file, or of one in an archive, without their ends; only a newline ends a line,
+  as for `wc -l`.
 
-  Of a name in .sgm, the format of WMT's test sets, they are the segments, white space at the ends and entities undone.
+  Of a name in .sgm, the format of WMT's test sets, they are the segments, white space at the ends
+  and entities undone.
 
   Fields:
     path: the file, gzipped where the name ends in .gz.
@@ -72,7 +75,9 @@ class Lines:
         if info.isfile() and posixpath.normpath(info.name) == self.member:
           yield from archive.extractfile(info) or ()
           return
-    raise UserError(f'{self.path} holds no file {self.member}: give the archive of that name from statmt.org')
+    raise UserError(
+      f'{self.path} holds no file {self.member}: give the archive of that name from statmt.org'
+    )
 
 
 LinePair = tuple[Lines, Lines]
@@ -100,7 +105,8 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
     memory: the folder that keeps what a pass over a file found.
 
   Raises:
-    UserError: a file that is missing, damaged, empty or not UTF-8; a source and a target of different lengths.
+    UserError: a file that is missing, damaged, empty or not UTF-8; a source and a target of
+      different lengths.
   """
   digest, counts, found = hashlib.sha256(), {}, {}
   for split, files in splits.items():
@@ -119,7 +125,8 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
 
 
 class _Scan(NamedTuple):
-  """What one pass over a file finds: number of lines, sha256 of its text; and of which state of the file."""
+  """What one pass over a file finds: number of lines, sha256 of its text; and of which state of the
+  file."""
 
   lines: int
   digest: str
@@ -136,14 +143,17 @@ def _scan(place: Lines) -> _Scan:
       digest.update(line + b'\n')
       content = content or bool(line.strip())
   except UnicodeDecodeError as error:
-    raise UserError(f'line {lines} of {place} is not UTF-8 ({error.reason}): convert the file') from error
+    raise UserError(
+      f'line {lines} of {place} is not UTF-8 ({error.reason}): convert the file'
+    ) from error
   if not content:
     raise UserError(f'the text file {place} is empty: give a file with a sentence on each line')
   return _Scan(lines, digest.hexdigest(), stamp)
 
 
 def _stamp(path: str) -> str:
-  """Size and times of a file; '' where there is none, or one changed just now that may change again unseen."""
+  """Size and times of a file; '' where there is none, or one changed just now that may change again
+  unseen."""
   try:
     status = os.stat(path)
   except OSError:

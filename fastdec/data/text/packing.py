@@ -1,8 +1,9 @@
 """Pairs of sentences to batches of one fixed shape: tokenised once, packed several to a row.
 
-One shape means one compilation. A first-fit plan made once for each (seed, epoch) says which pairs share
-a row (Krell et al. 2021, section 3); batches are then read by index, so a training run resumes at any
-batch by this index alone. In a row, source segment i and target segment i are a pair:
+One shape means one compilation. A first-fit plan made once for each (seed, epoch) says which pairs
+share a row (Krell et al. 2021, section 3); batches are then read by index, so a training run
+resumes at any batch by this index alone. In a row, source segment i and target segment i are a
+pair:
 
     source           [ 7 8 9 1 4 5 1 0 0 ]     target           [ 5 6 1 9 9 9 1 0 0 ]
     source_segment   [ 1 1 1 1 2 2 2 0 0 ]     target_segment   [ 1 1 1 2 2 2 2 0 0 ]
@@ -36,7 +37,9 @@ OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a 
 
 
 def tokenise(
-  pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer | DictionaryPair, max_length: int | None = None
+  pairs: Iterable[tuple[str, str]],
+  tokenizer: Tokenizer | DictionaryPair,
+  max_length: int | None = None,
 ) -> TokenPairs:
   """The ids of all pairs, EOS appended to both sides, some thousand pairs at a time.
 
@@ -50,7 +53,8 @@ def tokenise(
     encoded = zip(*(side.encode_lines(part) for side, part in lines), strict=True)
     kept = [pair for pair in encoded if max_length is None or max(map(len, pair)) <= max_length]
     dropped += len(chunk) - len(kept)
-    for part, side in zip(parts, zip(*kept, strict=True), strict=False):  # nothing kept has no sides
+    # nothing kept has no sides
+    for part, side in zip(parts, zip(*kept, strict=True), strict=False):
       part.append(Ragged.of(side))
   source, target = map(Ragged.joined, parts)
   return TokenPairs(source, target, dropped)
@@ -59,9 +63,10 @@ def tokenise(
 def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> grain.MapDataset:
   """Training batches without end: int32[rows, length] arrays named as in the table above, by index.
 
-  Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the first
-  epoch's plan, rounded up). Places for rows that a plan does not need lie scattered and empty; the few rows
-  that a later plan may need more than there are places are left out of that epoch.
+  Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the
+  first epoch's plan, rounded up). Places for rows that a plan does not need lie scattered and
+  empty; the few rows that a later plan may need more than there are places are left out of that
+  epoch.
 
   Args:
     rows: rows in a batch.
@@ -73,15 +78,20 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
   if rows < 1:
     raise UserError(f'a batch of {rows} rows is not possible: give at least 1')
   if not len(tokens):
-    raise UserError('there are no pairs to train on: give text, or longer rows if all were too long')
+    raise UserError(
+      'there are no pairs to train on: give text, or longer rows if all were too long'
+    )
   longest = tokens.lengths.max()
   if longest > length:
-    raise UserError(f'a sentence has {longest} tokens, a row {length}: give longer rows or limit max_length')
+    raise UserError(
+      f'a sentence has {longest} tokens, a row {length}: give longer rows or limit max_length'
+    )
   return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
 
 
 class _Plan(NamedTuple):
-  """Which pairs share a row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this order."""
+  """Which pairs share a row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this
+  order."""
 
   order: Int[np.ndarray, ' n']
   starts: Int[np.ndarray, ' rows_plus_1']
@@ -128,13 +138,15 @@ class _PackedSource:
   def _begun(self, epoch: int) -> 'Future[_Plan]':
     with self._lock:
       if epoch not in self._plans:
-        self._plans = {e: plan for e, plan in self._plans.items() if epoch - 2 <= e <= epoch}  # readers run ahead
+        # readers run ahead
+        self._plans = {e: plan for e, plan in self._plans.items() if epoch - 2 <= e <= epoch}
         self._plans[epoch] = Future()
         threading.Thread(target=self._make, args=(epoch, self._plans[epoch]), daemon=True).start()
       return self._plans[epoch]
 
   def _make(self, epoch: int, plan: 'Future[_Plan]') -> None:
-    """Makes a plan, which takes half a minute for the pairs of WMT; nobody waits for it at the end of the process."""
+    """Makes a plan, which takes half a minute for the pairs of WMT; nobody waits for it at the end
+    of the process."""
     try:
       plan.set_result(self._scatter(epoch, *self._assign(epoch)))
     except BaseException as error:
@@ -150,7 +162,8 @@ class _PackedSource:
 
 
 def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, ' n']:
-  """The row of each pair: the first open one with room on both sides, else a new one for the fullest.
+  """The row of each pair: the first open one with room on both sides, else a new one for the
+  fullest.
 
   (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
   """
@@ -178,11 +191,13 @@ def _lay_out(
   segment: Int[np.ndarray, ' n'],
   shape: tuple[int, int],
 ) -> Batch:
-  """One side of a batch: its pairs' tokens, segments and positions, one behind the other in each row."""
+  """One side of a batch: its pairs' tokens, segments and positions, one behind the other in each
+  row."""
   lengths = side.lengths[pairs]
   ends = np.cumsum(lengths)
   position = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-  rows_before = np.concatenate([[0], ends])[np.searchsorted(row, row)]  # tokens of the batch ahead of the row
+  # tokens of the batch ahead of the row
+  rows_before = np.concatenate([[0], ends])[np.searchsorted(row, row)]
   flat = np.repeat(row * shape[1] - rows_before, lengths) + np.arange(lengths.sum())
   tokens = side.tokens[np.repeat(side.offsets[pairs], lengths) + position]
   values = tokens, np.repeat(segment, lengths), position

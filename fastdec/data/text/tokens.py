@@ -2,7 +2,8 @@
 
 The file is one .npy of int32, so that it can be mapped into memory rather than read:
 
-    number of pairs, number dropped, lengths of sources, lengths of targets, tokens of sources, tokens of targets
+    number of pairs, number dropped, lengths of sources, lengths of targets, tokens of sources,
+    tokens of targets
 """
 
 import dataclasses
@@ -22,7 +23,8 @@ PathLike = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-  """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
+  """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i +
+  1]]."""
 
   tokens: Int32[np.ndarray, ' total']
   offsets: Int[np.ndarray, ' n_plus_1']
@@ -45,7 +47,9 @@ class Ragged:
   @classmethod
   def of(cls, sequences: Sequence[Sequence[int]]) -> 'Ragged':
     offsets = np.cumsum([0, *map(len, sequences)])
-    return cls(np.fromiter(itertools.chain.from_iterable(sequences), np.int32, offsets[-1]), offsets)
+    return cls(
+      np.fromiter(itertools.chain.from_iterable(sequences), np.int32, offsets[-1]), offsets
+    )
 
   @classmethod
   def joined(cls, parts: Sequence['Ragged']) -> 'Ragged':
@@ -86,7 +90,8 @@ class TokenPairs:
     kept: list[TokenPairs] = []
     seen: set[bytes] = set()
     for part in parts:
-      found = [part.source[i].tobytes() + part.target[i].tobytes() for i in range(len(part))]  # a source ends in EOS
+      # a source ends in EOS
+      found = [part.source[i].tobytes() + part.target[i].tobytes() for i in range(len(part))]
       is_new = np.array([pair not in seen for pair in found], bool)
       kept.append(cls(part.source.chosen(is_new), part.target.chosen(is_new), part.dropped))
       seen.update(found)
@@ -95,13 +100,17 @@ class TokenPairs:
 
   @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':
-    """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut or is another's."""
+    """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut
+    or is another's."""
     try:
       stored = np.asarray(np.load(path, mmap_mode='r', allow_pickle=False))
       if stored.dtype != np.int32:
         return None
       count, dropped = map(int, stored[:2])
-      sides = [np.cumsum(np.concatenate([[0], part])) for part in stored[2 : 2 + 2 * count].reshape(2, count)]
+      sides = [
+        np.cumsum(np.concatenate([[0], part]))
+        for part in stored[2 : 2 + 2 * count].reshape(2, count)
+      ]
       source, target = np.split(stored[2 + 2 * count :], [sides[0][-1]])
       if len(target) != sides[1][-1]:
         return None
@@ -116,7 +125,11 @@ class TokenPairs:
       UserError: it cannot be written.
     """
     sides = self.source, self.target
-    parts = [np.array([len(self), self.dropped]), *(side.lengths for side in sides), *(side.tokens for side in sides)]
+    parts = [
+      np.array([len(self), self.dropped]),
+      *(side.lengths for side in sides),
+      *(side.tokens for side in sides),
+    ]
     header = {'descr': '<i4', 'fortran_order': False, 'shape': (sum(map(len, parts)),)}
     with whole_file(pathlib.Path(path)) as file:
       np.lib.format.write_array_header_1_0(file, header)

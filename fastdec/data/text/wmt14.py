@@ -1,7 +1,8 @@
-"""WMT14 English-German (Bojar et al. 2014), the text of Stern et al. 2018 and of Vaswani et al. 2017.
+"""WMT14 English-German (Bojar et al. 2014), the text of Stern et al. 2018 and of Vaswani et al.
+2017.
 
-train: Europarl v7, Common Crawl, News Commentary v9, 4.5 million pairs; dev: newstest2013, 3,000; test: newstest2014,
-3,003. There are two ways to it:
+train: Europarl v7, Common Crawl, News Commentary v9, 4.5 million pairs; dev: newstest2013, 3,000;
+test: newstest2014, 3,003. There are two ways to it:
 
   prepared by TFDS, which needs TensorFlow, once:  tfds build wmt14_translate/de-en --file_format=array_record
   the original archives, without TensorFlow:
@@ -10,8 +11,8 @@ train: Europarl v7, Common Crawl, News Commentary v9, 4.5 million pairs; dev: ne
     https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz
     https://data.statmt.org/wmt19/translation-task/dev.tgz
 
-TFDS shuffles the training pairs, and leaves entities (&amp;) in newstest2014 as they are; from the archives pairs come
-in order, and without entities.
+TFDS shuffles the training pairs, and leaves entities (&amp;) in newstest2014 as they are; from the
+archives pairs come in order, and without entities.
 """
 
 import pathlib
@@ -25,9 +26,17 @@ NAME = 'wmt14_translate/de-en'
 SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names, and those of TFDS
 ARCHIVES = {  # of each split: archive, its German file, its English one
   'train': (
-    ('training-parallel-europarl-v7.tgz', 'training/europarl-v7.de-en.de', 'training/europarl-v7.de-en.en'),
+    (
+      'training-parallel-europarl-v7.tgz',
+      'training/europarl-v7.de-en.de',
+      'training/europarl-v7.de-en.en',
+    ),
     ('training-parallel-commoncrawl.tgz', 'commoncrawl.de-en.de', 'commoncrawl.de-en.en'),
-    ('training-parallel-nc-v9.tgz', 'training/news-commentary-v9.de-en.de', 'training/news-commentary-v9.de-en.en'),
+    (
+      'training-parallel-nc-v9.tgz',
+      'training/news-commentary-v9.de-en.de',
+      'training/news-commentary-v9.de-en.en',
+    ),
   ),
   'dev': (('dev.tgz', 'dev/newstest2013.de', 'dev/newstest2013.en'),),
   'test': (('dev.tgz', 'dev/newstest2014-deen-src.de.sgm', 'dev/newstest2014-deen-ref.en.sgm'),),
@@ -43,7 +52,10 @@ def in_archives(folder: str, source: str, target: str) -> dict[str, list[LinePai
   _check_languages(source, target)
   names = dict.fromkeys(archive for parts in ARCHIVES.values() for archive, _, _ in parts)
   if missing := [name for name in names if not (pathlib.Path(folder) / name).is_file()]:
-    raise UserError(f'the folder {folder} lacks {", ".join(missing)}: put the archives of WMT14 there, from statmt.org')
+    raise UserError(
+      f'the folder {folder} lacks {", ".join(missing)}: put the archives of WMT14'
+      ' there, from statmt.org'
+    )
   splits = {}
   for split, parts in ARCHIVES.items():
     splits[split] = []
@@ -54,16 +66,19 @@ def in_archives(folder: str, source: str, target: str) -> dict[str, list[LinePai
 
 
 def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path, dict[str, Any]]:
-  """What TFDS prepared under a folder ('': its own): a hash of what it is, where, and each split's data source.
+  """What TFDS prepared under a folder ('': its own): a hash of what it is, where, and each split's
+  data source.
 
   A row has the fields 'de' and 'en'.
 
   Raises:
-    UserError: it is not prepared there, or not as array records, or the languages are not English and German.
+    UserError: it is not prepared there, or not as array records, or the languages are not English
+      and German.
   """
   with extras.explained():
     from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
-  from fastdec.data import builders  # not above: TFDS takes seconds to load, and the archives do without
+  # not above: TFDS takes seconds to load, and the archives do without
+  from fastdec.data import builders
 
   _check_languages(source, target)
   return builders.from_tfds(NAME, folder, SPLITS, ', or give the archives with kind=archives')
@@ -71,4 +86,6 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
 
 def _check_languages(source: str, target: str) -> None:
   if {source, target} != {'en', 'de'}:
-    raise UserError(f"WMT14 is here from '{source}' to '{target}': give source and target, en and de")
+    raise UserError(
+      f"WMT14 is here from '{source}' to '{target}': give source and target, en and de"
+    )

@@ -1,7 +1,8 @@
 """The running beams and the finished hypotheses of rows, and what one more token makes of them.
 
-Running beams all have the same length; a hypothesis is finished by an end token, or where its row's limit is reached.
-Ties go to the lower beam, then to the lower token id; a finished hypothesis stays before its equals.
+Running beams all have the same length; a hypothesis is finished by an end token, or where its row's
+limit is reached. Ties go to the lower beam, then to the lower token id; a finished hypothesis stays
+before its equals.
 """
 
 import dataclasses
@@ -18,7 +19,8 @@ NEVER = -jnp.inf  # score of an empty slot
 
 @struct.pytree
 class Beams:
-  """Each row has g groups of w running beams and w finished hypotheses; one group alone has no axis g."""
+  """Each row has g groups of w running beams and w finished hypotheses; one group alone has no axis
+  g."""
 
   tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
   scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
@@ -28,8 +30,11 @@ class Beams:
   pad_id: int = struct.static()
 
   @classmethod
-  def empty(cls, shape: tuple[int, int, int], max_len: int, pad_id: int, dtype: DTypeLike) -> 'Beams':
-    """Before the first token, of shape (b, g, w): one beam a group, as equal ones find the same continuations."""
+  def empty(
+    cls, shape: tuple[int, int, int], max_len: int, pad_id: int, dtype: DTypeLike
+  ) -> 'Beams':
+    """Before the first token, of shape (b, g, w): one beam a group, as equal ones find the same
+    continuations."""
     pad, never = jnp.full((*shape, max_len), pad_id, jnp.int32), jnp.full(shape, NEVER, dtype)
     return cls(pad, never.at[..., 0].set(0.0), pad, never, jnp.zeros(shape, jnp.int32), pad_id)
 
@@ -41,9 +46,15 @@ class Beams:
 
     return dataclasses.replace(
       self,
-      finished=put(jnp.full_like(self.finished, self.pad_id).at[:, 0, 0, 0].set(eos_id), self.finished),
-      finished_scores=put(jnp.full_like(self.scores, NEVER).at[:, 0, 0].set(0.0), self.finished_scores),
-      finished_lengths=put(jnp.zeros_like(self.finished_lengths).at[:, 0, 0].set(1), self.finished_lengths),
+      finished=put(
+        jnp.full_like(self.finished, self.pad_id).at[:, 0, 0, 0].set(eos_id), self.finished
+      ),
+      finished_scores=put(
+        jnp.full_like(self.scores, NEVER).at[:, 0, 0].set(0.0), self.finished_scores
+      ),
+      finished_lengths=put(
+        jnp.zeros_like(self.finished_lengths).at[:, 0, 0].set(1), self.finished_lengths
+      ),
     )
 
   def extended(
@@ -56,7 +67,8 @@ class Beams:
   ) -> tuple['Beams', Int[Array, 'b w']]:
     """One more token for one group.
 
-    Only the best w continuations may finish, as in fairseq and Hugging Face; the best w of the others go on.
+    Only the best w continuations may finish, as in fairseq and Hugging Face; the best w of the
+    others go on.
 
     Args:
       law: what each token adds to the score of each beam; minus infinity where it is ruled out.
@@ -76,7 +88,9 @@ class Beams:
     n = length + 1
     is_end = jnp.isin(token, jnp.array(eos_ids, jnp.int32)) | (n >= limit)[:, None]
     is_new = jnp.arange(t, dtype=length.dtype)[None, None] == length[:, None, None]
-    tokens = jnp.where(is_new, token[..., None], jnp.take_along_axis(self.tokens, origin[..., None], axis=1))
+    tokens = jnp.where(
+      is_new, token[..., None], jnp.take_along_axis(self.tokens, origin[..., None], axis=1)
+    )
 
     divisor = penalty(n).astype(scores.dtype)
     ended = jnp.where(is_end & (jnp.arange(count) < w)[None], scores / divisor[:, None], NEVER)
@@ -98,9 +112,14 @@ class Beams:
     return beams, jnp.take_along_axis(origin, going_on, axis=1)
 
   def is_over(
-    self, n: Int[Array, ' b'], limit: Int[Array, ' b'], penalty: LengthPenalty, early_stopping: bool | str
+    self,
+    n: Int[Array, ' b'],
+    limit: Int[Array, ' b'],
+    penalty: LengthPenalty,
+    early_stopping: bool | str,
   ) -> Bool[Array, ' b']:
-    """Whether the search of one group has ended: no beam runs, or none is worth going on with (see `Beam`)."""
+    """Whether the search of one group has ended: no beam runs, or none is worth going on with (see
+    `Beam`)."""
     best, worst = self.scores[:, 0], self.finished_scores[:, -1]
     full = worst > NEVER
     if early_stopping is True:
@@ -111,7 +130,8 @@ class Beams:
     return (full & (best / divisor.astype(best.dtype) <= worst)) | (best == NEVER)
 
   def best(self, n: int) -> tuple[Int[Array, 'b n t'], Float[Array, 'b n'], Int[Array, 'b n']]:
-    """Tokens, scores and lengths of the n best hypotheses over all groups, each once though several groups found it.
+    """Tokens, scores and lengths of the n best hypotheses over all groups, each once though several
+    groups found it.
 
     Where there are fewer: nothing but padding, score minus infinity, length 0.
     """
@@ -121,7 +141,10 @@ class Beams:
     def pick(x: Array, order: Array) -> Array:
       return jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)
 
-    tokens, lengths = pick(self.finished.reshape(b, -1, t), order), pick(self.finished_lengths.reshape(b, -1), order)
+    tokens, lengths = (
+      pick(self.finished.reshape(b, -1, t), order),
+      pick(self.finished_lengths.reshape(b, -1), order),
+    )
     if g > 1:
       same = (tokens[:, :, None] == tokens[:, None]).all(-1)
       again = (same & jnp.tri(g * w, k=-1, dtype=bool)[None]).any(-1)

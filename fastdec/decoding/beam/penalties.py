@@ -1,4 +1,5 @@
-"""What beam search adds to the model's law: length penalties, and tokens it forbids or discourages."""
+"""What beam search adds to the model's law: length penalties, and tokens it forbids or
+discourages."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,8 @@ ALPHA = 'a number alpha, or PowerPenalty(alpha)'
 
 @runtime_checkable
 class LengthPenalty(Protocol):
-  """A frozen pytree: a hypothesis of n tokens with summed log-probability s has the score s / penalty(n)."""
+  """A frozen pytree: a hypothesis of n tokens with summed log-probability s has the score s /
+  penalty(n)."""
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
     """The divisor for n generated tokens, the end token counted."""
@@ -22,7 +24,8 @@ class LengthPenalty(Protocol):
 
 @struct.pytree
 class GNMTPenalty:
-  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14; Vaswani et al. 2017 and T2T use alpha = 0.6).
+  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14; Vaswani et al. 2017 and T2T use alpha =
+  0.6).
 
   >>> print(GNMTPenalty(1.0)(jnp.array([1, 7, 13])))
   [1. 2. 3.]
@@ -58,14 +61,18 @@ def _power(x: Float[Array, '*b'], alpha: Any) -> Float[Array, '*b']:
   return x ** jnp.asarray(alpha, x.dtype)
 
 
-def repeats(tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int) -> Bool[Array, 'r v']:
-  """Which next tokens would write an n-gram of size `ngram` that is among the first `length` tokens already.
+def repeats(
+  tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int
+) -> Bool[Array, 'r v']:
+  """Which next tokens would write an n-gram of size `ngram` that is among the first `length` tokens
+  already.
 
   tokens a b c a b, ngram 3 -> c
   """
   t = tokens.shape[1]
   place = jnp.arange(t, dtype=length.dtype)
-  complete = place[None, :] + ngram <= length[:, None]  # an n-gram begins here and ends before `length`
+  # an n-gram begins here and ends before `length`
+  complete = place[None, :] + ngram <= length[:, None]
   for i in range(ngram - 1):
     own = jnp.take_along_axis(tokens, (length - ngram + 1 + i).clip(0, t - 1)[:, None], axis=1)
     complete &= jnp.roll(tokens, -i, axis=1) == own

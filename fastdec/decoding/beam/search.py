@@ -1,12 +1,14 @@
 """Beam search: a loop of its own over the same models and caches, which it reorders.
 
-Every row (a sentence) has `size` running beams, all of the same length, and keeps its finished hypotheses apart. One
-step scores the newest token of every beam in one call, ranks the continuations, moves those that end among the best
-`size` to the finished ones, and reorders the cache by where the others came from. The encoder's memory is not copied:
-cross-attention reads the beams of a row as several queries.
+Every row (a sentence) has `size` running beams, all of the same length, and keeps its finished
+hypotheses apart. One step scores the newest token of every beam in one call, ranks the
+continuations, moves those that end among the best `size` to the finished ones, and reorders the
+cache by where the others came from. The encoder's memory is not copied: cross-attention reads the
+beams of a row as several queries.
 
-Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own: what is suppressed is left
-out of the search, not of the law. The stopping rules are Hugging Face's, with its names.
+Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own: what is
+suppressed is left out of the search, not of the law. The stopping rules are Hugging Face's, with
+its names.
 """
 
 import dataclasses
@@ -50,18 +52,22 @@ class Beam:
 
   Args:
     size: beams a row.
-    length_penalty: a float alpha is GNMT's ((5 + n) / 6)^alpha; `PowerPenalty(alpha)` is n^alpha. n counts the
-      generated tokens, the end token included.
+    length_penalty: a float alpha is GNMT's ((5 + n) / 6)^alpha; `PowerPenalty(alpha)` is n^alpha. n
+      counts the generated tokens, the end token included.
     n_best: hypotheses to return a row, in `Decoded.nbest_tokens` and `nbest_scores`.
     min_len: fewest tokens of a hypothesis, the end token counted.
-    max_len: (a, b) limits a row to a * source + b tokens (source tokens with their end; of a decoder-only model, the
-      prompt's); None: to what `decode` is given. The smaller limit holds. What runs then counts as finished.
-    early_stopping: when a row with `size` finished hypotheses stops: True at once; False when its best beam would not
-      rank among them if it ended now; 'never' when no beam can rank among them at any length it may reach.
+    max_len: (a, b) limits a row to a * source + b tokens (source tokens with their end; of a
+      decoder-only model, the prompt's); None: to what `decode` is given. The smaller limit holds.
+      What runs then counts as finished.
+    early_stopping: when a row with `size` finished hypotheses stops: True at once; False when its
+      best beam would not rank among them if it ended now; 'never' when no beam can rank among them
+      at any length it may reach.
     unknown_penalty, unknown_id: subtracted from this token's log-probability.
-    no_repeat_ngram: n-grams of this size are written once (0: no such rule); where that leaves a row no token, again.
-    groups, diversity: `groups` groups of size / groups beams, one after the other; a token loses `diversity` for each
-      beam of an earlier group that chose it in this step (Vijayakumar et al. 2018, Hamming diversity).
+    no_repeat_ngram: n-grams of this size are written once (0: no such rule); where that leaves a
+      row no token, again.
+    groups, diversity: `groups` groups of size / groups beams, one after the other; a token loses
+      `diversity` for each beam of an earlier group that chose it in this step (Vijayakumar et al.
+      2018, Hamming diversity).
 
   Raises:
     UserError: a setting is out of range; in `decode`, an unknown_id that the vocabulary lacks.
@@ -85,37 +91,58 @@ class Beam:
       size=count('size', self.size, 1, 'at least 1 beam'),
       n_best=count('n_best', self.n_best, 1, f'1 to size={self.size}'),
       groups=count('groups', self.groups, 1, 'a divisor of size'),
-      no_repeat_ngram=count('no_repeat_ngram', self.no_repeat_ngram, 0, '0 for no such rule, or more'),
+      no_repeat_ngram=count(
+        'no_repeat_ngram', self.no_repeat_ngram, 0, '0 for no such rule, or more'
+      ),
       unknown_penalty=number('unknown_penalty=', self.unknown_penalty, 'a number'),
       diversity=number('diversity=', self.diversity, 'a number'),
     )
     if self.n_best > self.size:
       raise UserError(f'n_best={self.n_best} is not possible: give 1 to size={self.size}')
     if self.size % self.groups:
-      raise UserError(f'size={self.size} beams do not make groups={self.groups} equal groups: give a divisor of size')
+      raise UserError(
+        f'size={self.size} beams do not make groups={self.groups} equal groups: give'
+        ' a divisor of size'
+      )
     if not (isinstance(self.early_stopping, bool) or self.early_stopping == 'never'):
-      raise UserError(f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'")
+      raise UserError(
+        f"early_stopping={self.early_stopping!r} is unknown: give True, False or 'never'"
+      )
     if not is_traced(self.min_len):
       struct.assign(self, min_len=np.int32(count('min_len', self.min_len, 0, '0 tokens or more')))
     if self.unknown_id is not None:
-      struct.assign(self, unknown_id=count('unknown_id', self.unknown_id, 0, 'a token of the vocabulary'))
+      struct.assign(
+        self, unknown_id=count('unknown_id', self.unknown_id, 0, 'a token of the vocabulary')
+      )
     if _is_set(self.unknown_penalty) and self.unknown_id is None:
-      raise UserError('an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it')
+      raise UserError(
+        'an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it'
+      )
     if _is_set(self.diversity) and self.groups == 1:
-      raise UserError('diversity is between groups of beams, and there is one: give groups=2 or more')
+      raise UserError(
+        'diversity is between groups of beams, and there is one: give groups=2 or more'
+      )
     if self.max_len is not None:
       if not _is_line(self.max_len):
-        raise UserError(f'max_len={self.max_len} is not possible: give (a, b) from 0, for a * source + b tokens')
-      struct.assign(self, max_len=tuple(number('max_len: ', x, '(a, b) from 0') for x in self.max_len))
+        raise UserError(
+          f'max_len={self.max_len} is not possible: give (a, b) from 0, for a * source + b tokens'
+        )
+      struct.assign(
+        self, max_len=tuple(number('max_len: ', x, '(a, b) from 0') for x in self.max_len)
+      )
     if not isinstance(self.length_penalty, LengthPenalty):
       struct.assign(self, length_penalty=GNMTPenalty(self.length_penalty))
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     """See `Strategy.check`."""
     if self.unknown_id is not None and self.unknown_id >= model.vocab_size:
-      raise UserError(f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}')
+      raise UserError(
+        f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}'
+      )
     if self.max_len is not None and model.fixed_length is not None:
-      raise UserError('max_len=(a, b) counts tokens of a source, and pictures have none: give decode max_len')
+      raise UserError(
+        'max_len=(a, b) counts tokens of a source, and pictures have none: give decode max_len'
+      )
 
   def most_tokens(self, source: int, max_len: int) -> int:
     """See `Strategy.most_tokens`."""
@@ -124,7 +151,8 @@ class Beam:
     return min(max(int(_on_line(self.max_len, np.array(source))), 1), max_len)
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
-    """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's beams."""
+    """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's
+    beams."""
     model, params = target
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
@@ -146,7 +174,9 @@ class Beam:
   def step(self, target: Bound, state: BeamState) -> BeamState:
     """See `Strategy.step`."""
     model, params = target
-    newest = take_node(state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1]), self._spread(state.length) - 1)
+    newest = take_node(
+      state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1]), self._spread(state.length) - 1
+    )
     hidden, _, cache = model.apply(params, newest[:, None], causal(1), state.cache)
     cache = cache.commit(None, self._spread(~state.done.all(1)).astype(jnp.int32))
     logits = model.unembed(params, hidden).reshape(len(state.length), self.size, -1)
@@ -161,10 +191,13 @@ class Beam:
     return dataclasses.replace(rest, cache=cache)
 
   def result(self, state: BeamState) -> Decoded:
-    """The best hypotheses over all groups. `calls` counts steps: a row may go on after its best hypothesis ended."""
+    """The best hypotheses over all groups. `calls` counts steps: a row may go on after its best
+    hypothesis ended."""
     tokens, scores, lengths = state.beams.best(self.n_best)
     lengths, max_len = lengths[:, 0], tokens.shape[-1]
-    block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(jnp.int32)
+    block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(
+      jnp.int32
+    )
     nothing = jnp.zeros_like(lengths)
     return Decoded(
       tokens[:, 0], lengths, block_sizes, state.length - 1, nothing, state.finite,
@@ -179,7 +212,9 @@ class Beam:
     return cache.gather(self._spread(jnp.arange(len(cache.length))))
 
   def _limit(self, model: Any, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
-    limit = jnp.full(prompt.length.shape, max_len, jnp.int32) if prompt.limit is None else prompt.limit
+    limit = (
+      jnp.full(prompt.length.shape, max_len, jnp.int32) if prompt.limit is None else prompt.limit
+    )
     if self.max_len is None:
       return limit
     source = prompt.length if prompt.inputs is None else (prompt.inputs != model.pad_id).sum(1)
@@ -199,8 +234,12 @@ class Beam:
     parts = []
     for i in range(g):
       beams = jax.tree.map(lambda x, i=i: x[:, i], state.beams)
-      own_law = law[:, i] - jnp.asarray(self.diversity, law.dtype) * chosen[:, None] if i else law[:, i]
-      beams, origin = beams.extended(own_law, state.length, state.limit, model.eos_ids, self.length_penalty)
+      own_law = (
+        law[:, i] - jnp.asarray(self.diversity, law.dtype) * chosen[:, None] if i else law[:, i]
+      )
+      beams, origin = beams.extended(
+        own_law, state.length, state.limit, model.eos_ids, self.length_penalty
+      )
       over = beams.is_over(state.length + 1, state.limit, self.length_penalty, self.early_stopping)
       if i + 1 < g:
         newest = jnp.take_along_axis(beams.tokens, state.length[:, None, None], axis=2)[..., 0]
@@ -224,12 +263,21 @@ class Beam:
       cache=state.cache.gather(order.reshape(-1)),
     )
 
-  def _constrained(self, model: Any, state: BeamState, law: Float[Array, 'b w v']) -> Float[Array, 'b w v']:
+  def _constrained(
+    self, model: Any, state: BeamState, law: Float[Array, 'b w v']
+  ) -> Float[Array, 'b w v']:
     """Log-probabilities after the unknown penalty, too early ends and repeated n-grams."""
     words = np.arange(law.shape[-1])
     if self.unknown_id is not None:
-      law = law - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0).astype(law.dtype)[None, None]
-    too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)[None, None]
+      law = (
+        law
+        - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0).astype(law.dtype)[
+          None, None
+        ]
+      )
+    too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)[
+      None, None
+    ]
     law = jnp.where(too_early, NEVER, law).astype(state.beams.scores.dtype)
     if not self.no_repeat_ngram:
       return law

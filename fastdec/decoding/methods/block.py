@@ -1,8 +1,10 @@
-"""Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once, Stern's idea with eyes.
+"""Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once,
+Stern's idea with eyes.
 
-The network scores the words, or its best few, for each token of the block; a bias from the token guessed before puts
-them in order (`lattice`). Their best path is a chain, and their best paths are a tree. The target's features of the
-accepted tokens go into the network's cache after each call: the next pass sees them.
+The network scores the words, or its best few, for each token of the block; a bias from the token
+guessed before puts them in order (`lattice`). Their best path is a chain, and their best paths are
+a tree. The target's features of the accepted tokens go into the network's cache after each call:
+the next pass sees them.
 """
 
 import os
@@ -39,16 +41,20 @@ WIDTH = 8  # of trees that grow: children of each node, and nodes of each level 
 class BlockDraft(DrawnDrafts):
   """Decoding with a one-pass draft network. Lossless with the default rules.
 
-  Above temperature 0 a chain is drawn, each token from the law that the bias from the one before makes, and accepted by
-  `Rejection`; a tree is the draft's best guesses, of which the one is accepted that the target's law draws.
+  Above temperature 0 a chain is drawn, each token from the law that the bias from the one before
+  makes, and accepted by `Rejection`; a tree is the draft's best guesses, of which the one is
+  accepted that the target's law draws.
 
   Args:
     draft: (module, params), a `BlockNetwork` as `load_draft` gives it.
     k: block size, the root's token included, at most the draft's own (None: its own).
-    choices: None: a chain of k - 1 tokens. A number: the tree of so many nodes, the root included, that the draft finds
-      likeliest, another one each time. Or a static tree, as `Medusa` takes it: paths of ranks, a `Topology`, a name.
-    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own draw for a tree.
-    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most likely token.
+    choices: None: a chain of k - 1 tokens. A number: the tree of so many nodes, the root included,
+      that the draft finds likeliest, another one each time. Or a static tree, as `Medusa` takes it:
+      paths of ranks, a `Topology`, a name.
+    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
+      draw for a tree.
+    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
+      likely token.
 
   Raises:
     UserError: another kind of draft, or sizes that make no block or no tree.
@@ -56,7 +62,9 @@ class BlockDraft(DrawnDrafts):
 
   draft: Bound | tuple[Any, Any]
   k: Whole | None = struct.static(default=None)
-  choices: Topology | Whole | Sequence[Sequence[int]] | str | os.PathLike[str] | None = struct.static(default=None)
+  choices: Topology | Whole | Sequence[Sequence[int]] | str | os.PathLike[str] | None = (
+    struct.static(default=None)
+  )
   rule: Rule | None = None
   temperature: Any = 0.0
   top_k: Any = 0
@@ -68,7 +76,9 @@ class BlockDraft(DrawnDrafts):
     most = draft.module.k
     k = most if self.k is None else self.k
     if not (is_whole(k, 2, 'iu') and k <= most):
-      raise UserError(f'k={k!r} is out of range: this draft was trained for k={most}, so give 2 <= k <= {most}')
+      raise UserError(
+        f'k={k!r} is out of range: this draft was trained for k={most}, so give 2 <= k <= {most}'
+      )
     choices = _tree(self.choices, int(k) - 1, draft.module.choices)
     if isinstance(choices, Topology) and self.k is None:
       k = choices.max_depth + 1
@@ -81,7 +91,8 @@ class BlockDraft(DrawnDrafts):
 
   @property
   def drafter(self) -> Drafter:
-    assert self.k is not None and isinstance(self.choices, Topology | int | None)  # by __post_init__
+    # by __post_init__
+    assert self.k is not None and isinstance(self.choices, Topology | int | None)
     # Trees are guessed at any temperature.
     sampling = None if self.drafts_trees else self.sampling
     return BlockDrafter(Bound(*self.draft), self.k, self.choices, sampling)
@@ -98,7 +109,8 @@ class BlockDraft(DrawnDrafts):
 
 
 def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
-  """What a strategy drafts: a static tree, the nodes of one that grows, or None, a chain; a UserError if it cannot."""
+  """What a strategy drafts: a static tree, the nodes of one that grows, or None, a chain; a
+  UserError if it cannot."""
   if choices is None:
     return None
   if is_whole(choices, -(2**31), 'iu'):
@@ -106,9 +118,14 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
     return nodes
   tree = static_tree(choices)
   if not 1 <= tree.max_depth <= depth:
-    raise UserError(f'a tree {tree.max_depth} deep does not fit a block of {depth} guesses: give paths of 1 to {depth}')
+    raise UserError(
+      f'a tree {tree.max_depth} deep does not fit a block of {depth} guesses: give'
+      f' paths of 1 to {depth}'
+    )
   if tree.ranks.max() >= candidates:
-    raise UserError(f'rank {tree.ranks.max()} is not possible: a draft has {candidates} candidates for each token')
+    raise UserError(
+      f'rank {tree.ranks.max()} is not possible: a draft has {candidates} candidates for each token'
+    )
   return tree
 
 
@@ -122,7 +139,8 @@ class Seen:
 
 @struct.pytree
 class BlockDrafter:
-  """Drafts a chain (greedily, or by sampling), a static tree, or one that grows to a number of nodes."""
+  """Drafts a chain (greedily, or by sampling), a static tree, or one that grows to a number of
+  nodes."""
 
   draft: Bound
   k: int = struct.static()
@@ -145,10 +163,14 @@ class BlockDrafter:
     cache = module.init_cache(params, source_of(target.module)(prefill.memory), rows, slots)
     return self._see(prefill.hidden, prefill.taps, prefill.prompt.length, cache)
 
-  def propose(self, target: Bound, state: Seen, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Seen]:
+  def propose(
+    self, target: Bound, state: Seen, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Seen]:
     module, params = self.draft
     states = module.read(params, target, root, state.last, state.cache)[:, : self.k - 1]
-    logits = suppress_words(params, module.logits(params, target, states), target.module.suppressed_ids)
+    logits = suppress_words(
+      params, module.logits(params, target, states), target.module.suppressed_ids
+    )
     made = self._lattice(states, logits)
     if isinstance(self.tree, int):
       width = min(WIDTH, module.choices)
@@ -190,7 +212,9 @@ class BlockDrafter:
     if not module.markov:
       return Lattice(scores, ids)
 
-    def bias(i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w r']) -> tuple[Array, Array]:
+    def bias(
+      i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w r']
+    ) -> tuple[Array, Array]:
       state = jnp.broadcast_to(states[:, None, i], (*before.shape, states.shape[-1]))
       after = None if after_bgmr is None else after_bgmr[:, None, i]
       return module.bias(params, before, after, state, carry)

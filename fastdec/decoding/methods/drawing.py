@@ -1,4 +1,5 @@
-"""What the strategies have in common whose drafts are guessed at temperature 0, and drawn from a law above it."""
+"""What the strategies have in common whose drafts are guessed at temperature 0, and drawn from a
+law above it."""
 
 from typing import Any
 
@@ -15,8 +16,9 @@ from fastdec.errors import UserError
 class DrawnDrafts(LoopStrategy):
   """A strategy with the settings below, which its `__post_init__` settles.
 
-  Whether temperature is 0 is part of the compiled program, found when the strategy is made; what is traced counts as
-  above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a sweep over them compiles once.
+  Whether temperature is 0 is part of the compiled program, found when the strategy is made; what is
+  traced counts as above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a
+  sweep over them compiles once.
   """
 
   rule: Rule | None
@@ -34,16 +36,27 @@ class DrawnDrafts(LoopStrategy):
     """Makes arrays of temperature, top_k and top_p, and checks the rule.
 
     Raises:
-      UserError: a setting that is out of range, what is no rule, or a rule that cannot take such drafts.
+      UserError: a setting that is out of range, what is no rule, or a rule that cannot take such
+        drafts.
     """
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
     if self.rule is not None:
       check_rule(self.rule)
     name = type(self.rule).__name__
     if self.drafts_trees and isinstance(self.rule, LawRule):
-      raise UserError(f'{name} needs a chain of drafts, and this draft is a tree: leave out the rule')
-    if not self.is_greedy and self.rule is not None and (self.drafts_trees or not isinstance(self.rule, LawRule)):
-      wanted = 'leave out the rule for a tree' if self.drafts_trees else 'give Rejection or BlockVerification as rule'
+      raise UserError(
+        f'{name} needs a chain of drafts, and this draft is a tree: leave out the rule'
+      )
+    if (
+      not self.is_greedy
+      and self.rule is not None
+      and (self.drafts_trees or not isinstance(self.rule, LawRule))
+    ):
+      wanted = (
+        'leave out the rule for a tree'
+        if self.drafts_trees
+        else ('give Rejection or BlockVerification as rule')
+      )
       raise UserError(f'{name} does not sample: above temperature 0 {wanted}')
 
   @property

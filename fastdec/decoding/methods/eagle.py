@@ -1,9 +1,11 @@
-"""Drafting by an autoregressive draft network on the target's features: EAGLE (Li et al. 2024, 2025), MTP heads.
+"""Drafting by an autoregressive draft network on the target's features: EAGLE (Li et al. 2024,
+2025), MTP heads.
 
-A chain, each token guessed from the network's own state behind the one before; or a tree that grows where the network
-is confident (EAGLE-2, `growing`), for any number of rows. After each call of the target the network reads the accepted
-tokens once more, with the target's true features, and its rows of guesses are forgotten: one pass for the first token
-of the next draft, and one for each level behind it.
+A chain, each token guessed from the network's own state behind the one before; or a tree that grows
+where the network is confident (EAGLE-2, `growing`), for any number of rows. After each call of the
+target the network reads the accepted tokens once more, with the target's true features, and its
+rows of guesses are forgotten: one pass for the first token of the next draft, and one for each
+level behind it.
 """
 
 from typing import Any
@@ -34,18 +36,22 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Eagle(DrawnDrafts):
-  """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP). Lossless with the default rules.
+  """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP). Lossless with the default
+  rules.
 
-  Above temperature 0 a chain is drawn from the draft's law, and accepted by `Rejection`; a tree is the draft's best
-  guesses, of which the one is accepted that the target's law draws.
+  Above temperature 0 a chain is drawn from the draft's law, and accepted by `Rejection`; a tree is
+  the draft's best guesses, of which the one is accepted that the target's law draws.
 
   Args:
     draft: (module, params), an `EagleNetwork` as `load_draft` gives it.
     depth: tokens below the root, at most.
-    width: 1: a chain of `depth` tokens; more: the children of each node, and the nodes of each level that are expanded.
+    width: 1: a chain of `depth` tokens; more: the children of each node, and the nodes of each
+      level that are expanded.
     nodes: tokens that the target scores a call, the root's included (None: 1 + depth * width).
-    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own draw for a tree.
-    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most likely token.
+    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
+      draw for a tree.
+    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
+      likely token.
 
   Raises:
     UserError: another kind of draft, or sizes that make no tree.
@@ -118,8 +124,12 @@ class _EagleDrafter:
     module, params = self.draft
     prompt = prefill.prompt
     slots = prefill.capacity.total + self.guessed
-    cache = module.init_cache(params, source_of(target.module)(prefill.memory), len(prefill.root), slots)
-    return self._read(target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache)
+    cache = module.init_cache(
+      params, source_of(target.module)(prefill.memory), len(prefill.root), slots
+    )
+    return self._read(
+      target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache
+    )
 
   def observe(self, target: Bound, state: Read, step: Step) -> Read:
     hidden, taps = step.on_path((step.hidden, step.taps))
@@ -136,8 +146,8 @@ class _EagleDrafter:
     count: Int[Array, ' b'],
     cache: DraftCache,
   ) -> Read:
-    """Reads the first `count` of n positions that the target has read, each with the token behind it: the root is
-    behind the last."""
+    """Reads the first `count` of n positions that the target has read, each with the token behind
+    it: the root is behind the last."""
     module, params = self.draft
     n = tokens.shape[1]
     is_last = jnp.arange(n, dtype=jnp.int32)[None] == count[:, None] - 1
@@ -153,7 +163,9 @@ class _EagleDrafter:
   def _logits(self, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
     """Over the draft's words, minus infinity for those that are never emitted."""
     module, params = self.draft
-    return suppress_words(params, module.logits(params, target, states), target.module.suppressed_ids)
+    return suppress_words(
+      params, module.logits(params, target, states), target.module.suppressed_ids
+    )
 
 
 @struct.pytree
@@ -168,12 +180,16 @@ class ChainDrafter(_EagleDrafter):
   def nodes(self) -> int:
     return self.depth + 1
 
-  def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
+  def propose(
+    self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Read]:
     module, params = self.draft
     b, n = root.shape[0], self.nodes
     length, slots = state.cache.length, own_cache(state.cache).slots
 
-    def guess(i: int | Array, last: Array, tokens: Array, q: Array | None) -> tuple[Array, Array | None]:
+    def guess(
+      i: int | Array, last: Array, tokens: Array, q: Array | None
+    ) -> tuple[Array, Array | None]:
       logits = self._logits(target, last)
       if q is None or self.sampling is None:
         return tokens.at[:, i + 1].set(module.ids(params, argmax(logits))), None
@@ -187,7 +203,9 @@ class ChainDrafter(_EagleDrafter):
       place = length + i - 1
       mask = row_mask(place, slots)
       embedded = module.embedded(params, target, token)
-      states, cache = module.read(params, embedded, last[:, None], place[:, None], mask, cache, place)
+      states, cache = module.read(
+        params, embedded, last[:, None], place[:, None], mask, cache, place
+      )
       return states[:, 0], *guess(i, states[:, 0], tokens, q), cache
 
     tokens = jnp.broadcast_to(root[:, None], (b, n))
@@ -196,7 +214,9 @@ class ChainDrafter(_EagleDrafter):
       wide = jnp.promote_types(state.last.dtype, jnp.float32)
       q = jnp.zeros((b, n, module.vocab_size), wide)
     tokens, q = guess(0, state.last, tokens, q)
-    _, tokens, q, cache = fori_loop(1, self.depth, one, (state.last, tokens, q, state.cache), nodes=1)
+    _, tokens, q, cache = fori_loop(
+      1, self.depth, one, (state.last, tokens, q, state.cache), nodes=1
+    )
     return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
 
 
@@ -213,7 +233,9 @@ class TreeDrafter(_EagleDrafter):
   def guessed(self) -> int:
     return growing.frontier_rows(self.depth, self.width, self.nodes)
 
-  def propose(self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Read]:
+  def propose(
+    self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Read]:
     module, params = self.draft
     cache, length = state.cache, state.cache.length
     ids = params['ids'].astype(root.dtype) if 'ids' in params else None
@@ -244,8 +266,11 @@ def row_mask(place: Int[Array, ' b'], slots: int) -> Bool[Array, 'b 1 s']:
   return jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
 
 
-def frontier_mask(among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b w s']:
-  """Which slots a frontier sees: all committed ones, and of the m rows of guesses behind them its own ancestors'."""
+def frontier_mask(
+  among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int
+) -> Bool[Array, 'b w s']:
+  """Which slots a frontier sees: all committed ones, and of the m rows of guesses behind them its
+  own ancestors'."""
   m = among.shape[-1]
   row_bs = jnp.arange(slots, dtype=jnp.int32)[None] - length[:, None]
   seen_bws = jnp.take_along_axis(among, row_bs.clip(0, m - 1)[:, None], axis=-1)

@@ -1,8 +1,10 @@
-"""Drafting an image's intensities by the linear forecast that its model is told (`models.forecast`): nothing to train.
+"""Drafting an image's intensities by the linear forecast that its model is told
+(`models.forecast`): nothing to train.
 
-Each guess is the forecast behind those before it, as a whole number. A guess costs some dozen multiplications; what the
-model adds to the forecast is what is guessed wrong. Weights that are fitted to what the model itself writes
-(`fit_forecast`) write smoother images and longer blocks within a distance; exact ones may be shorter (docs/results).
+Each guess is the forecast behind those before it, as a whole number. A guess costs some dozen
+multiplications; what the model adds to the forecast is what is guessed wrong. Weights that are
+fitted to what the model itself writes (`fit_forecast`) write smoother images and longer blocks
+within a distance; exact ones may be shorter (docs/results).
 """
 
 from typing import Any
@@ -45,10 +47,14 @@ class ForecastDrafter:
     room = prefill.capacity.total + self.nodes
     tokens = jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, room - prompt.tokens.shape[1] + 1)))
     return _behind(
-      Written(tokens, prompt.length - 1, prefill.memory), prefill.root[:, None], jnp.ones_like(prompt.length)
+      Written(tokens, prompt.length - 1, prefill.memory),
+      prefill.root[:, None],
+      jnp.ones_like(prompt.length),
     )
 
-  def propose(self, target: Bound, state: Written, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Written]:
+  def propose(
+    self, target: Bound, state: Written, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Written]:
     model, params = target
     rows = jnp.arange(len(root))
 
@@ -67,7 +73,8 @@ class ForecastDrafter:
 
 
 def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Written:
-  """With the first `count` of a block behind; what else the block has lies where the next one will be."""
+  """With the first `count` of a block behind; what else the block has lies where the next one will
+  be."""
 
   def put(row: Array, new: Array, at: Array) -> Array:
     return jax.lax.dynamic_update_slice(row, new, (at,))
@@ -78,8 +85,8 @@ def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -
 
 @struct.pytree
 class LinearForecast(LoopStrategy):
-  """Blocks guessed by an image model's linear forecast (an `ImageTransformer` with forecast=True). Lossless with the
-  default rule.
+  """Blocks guessed by an image model's linear forecast (an `ImageTransformer` with forecast=True).
+  Lossless with the default rule.
 
   Args:
     k: block size, the root's token included, at least 2.
@@ -93,7 +100,9 @@ class LinearForecast(LoopStrategy):
 
   def __post_init__(self) -> None:
     if not is_whole(self.k, 2, 'iu'):
-      raise UserError(f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()')
+      raise UserError(
+        f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()'
+      )
     check_rule(self.rule)
     struct.assign(self, k=int(self.k))
 
@@ -123,11 +132,15 @@ def fit_forecast(
   side = model.config.size
   if outputs.dtype != np.uint8 or outputs.shape != (len(inputs), side, side, 3):
     given = f'{outputs.dtype}{list(outputs.shape)}'
-    raise UserError(f'outputs must be uint8[{len(inputs)}, {side}, {side}, 3], one of each input, not {given}')
+    raise UserError(
+      f'outputs must be uint8[{len(inputs)}, {side}, {side}, 3], one of each input, not {given}'
+    )
   return model.fit_forecast(inputs, outputs)
 
 
 def check_forecasts(model: Any) -> None:
   """Raises UserError for a model without a forecast."""
   if not getattr(model, 'forecasts', False):
-    raise UserError('this model makes no forecasts: give an image model with forecast=True, or another strategy')
+    raise UserError(
+      'this model makes no forecasts: give an image model with forecast=True, or another strategy'
+    )

@@ -49,7 +49,8 @@ class Sample(LoopStrategy):
   Args:
     temperature: divides the logits; 1e-6 to 1e6.
     top_k: only the k most likely tokens (0: all).
-    top_p: only the fewest most likely tokens that have this probability together, after top_k (1: all).
+    top_p: only the fewest most likely tokens that have this probability together, after top_k (1:
+      all).
   """
 
   temperature: Any = 1.0

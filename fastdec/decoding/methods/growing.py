@@ -1,15 +1,17 @@
-"""Trees that grow where the drafter is confident (EAGLE-2, Li et al. 2024, section 4). Their parents are data, one tree
-for each row, in any batch and inside jit.
+"""Trees that grow where the drafter is confident (EAGLE-2, Li et al. 2024, section 4). Their
+parents are data, one tree for each row, in any batch and inside jit.
 
-A node's score is the sum of log q on the path to it: the drafter's confidence that the whole path is right.
+A node's score is the sum of log q on the path to it: the drafter's confidence that the whole path
+is right.
 
   start    the best w children of the root are level 1, and its frontier
   advance  each node of the frontier has its best w children; the best w of all these are the next frontier
   finish   of all candidates the best nodes - 1 are kept, and stand in the order in which they were found
 
-A parent comes before its children, and they never score higher: no node is kept without its parent. So a child is kept
-only behind the whole path to it and behind all that stand before its parent in the frontier; where these alone are
-nodes - 1, it need not be looked for, and a small tree's deeper frontiers are narrower than w (`frontier_width`).
+A parent comes before its children, and they never score higher: no node is kept without its parent.
+So a child is kept only behind the whole path to it and behind all that stand before its parent in
+the frontier; where these alone are nodes - 1, it need not be looked for, and a small tree's deeper
+frontiers are narrower than w (`frontier_width`).
 """
 
 import dataclasses
@@ -32,8 +34,9 @@ ROOT = 0  # its number
 class Growing:
   """A tree of some levels, whose newest best nodes, the frontier, are to be expanded.
 
-  Nodes are numbered in the order in which they are found. Node e in the order of expansion (the root is 0, then come
-  the frontiers, level by level and best first) has the children 1 + e * width + r, r being the rank. At width 2:
+  Nodes are numbered in the order in which they are found. Node e in the order of expansion (the
+  root is 0, then come the frontiers, level by level and best first) has the children 1 + e * width
+  + r, r being the rank. At width 2:
 
     expanded   root   1    2    5    3       level 1 is 1 and 2; 5 and 3 were the best of level 2
     children   1 2   3 4  5 6  7 8  9 10
@@ -41,9 +44,12 @@ class Growing:
 
   tokens: Int[Array, 'b f']  # of the frontier, best first
   scores: Float[Array, 'b f']
-  origin: Int[Array, 'b f']  # where the parent of each stands in the frontier before; 0 at level 1: the root
-  paths: tuple[Int[Array, 'b _ _'], ...]  # numbers from the root's child down to each node of every frontier so far
-  found: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]  # tokens and scores of each level's candidates
+  # where the parent of each stands in the frontier before; 0 at level 1: the root
+  origin: Int[Array, 'b f']
+  # numbers from the root's child down to each node of every frontier so far
+  paths: tuple[Int[Array, 'b _ _'], ...]
+  # tokens and scores of each level's candidates
+  found: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]
   width: int = struct.static()  # children of a node, and nodes of a frontier at most
   nodes: int = struct.static()  # of the finished tree, the root included
 
@@ -59,25 +65,31 @@ class Growing:
 
   @property
   def sees(self) -> Bool[Array, 'b f s']:
-    """Which nodes of all s in the frontiers so far, in the order of expansion, are a frontier node's ancestors or
-    itself: what it attends to where each frontier is written to a cache behind the one before."""
+    """Which nodes of all s in the frontiers so far, in the order of expansion, are a frontier
+    node's ancestors or itself: what it attends to where each frontier is written to a cache behind
+    the one before."""
     expanded_bs = jnp.concatenate([path[..., -1] for path in self.paths], axis=1)
     return (self.paths[-1][:, :, None, :] == expanded_bs[:, None, :, None]).any(-1)
 
 
 def frontier_width(level: int, width: int, nodes: int) -> int:
-  """How many nodes of a level can have children that are kept: the f-th best of level l has f - 1 others before it
-  there and l - 1 above, so f + l nodes with one child of its own, and nodes - 1 are kept. (1 where none can.)"""
+  """How many nodes of a level can have children that are kept: the f-th best of level l has f - 1
+  others before it there and l - 1 above, so f + l nodes with one child of its own, and nodes - 1
+  are kept. (1 where none can.)"""
   return max(1, min(width, nodes - 1 - level))
 
 
 def frontier_rows(depth: int, width: int, nodes: int) -> int:
-  """Nodes of all frontiers together, down to a tree's last level but one: rows that a drafter reads to make it."""
+  """Nodes of all frontiers together, down to a tree's last level but one: rows that a drafter reads
+  to make it."""
   return sum(frontier_width(level, width, nodes) for level in range(1, depth))
 
 
 def start(
-  log_q: Float[Array, 'b v'], width: int, nodes: int, ids: Int[Array, ' v'] | Int[Array, 'b 1 v'] | None = None
+  log_q: Float[Array, 'b v'],
+  width: int,
+  nodes: int,
+  ids: Int[Array, ' v'] | Int[Array, 'b 1 v'] | None = None,
 ) -> Growing:
   """Level 1: the best children of the root.
 
@@ -85,10 +97,11 @@ def start(
     log_q: log-probabilities of the token behind the root; minus infinity for what is never emitted.
     width: children of each node, and nodes of each frontier at most.
     nodes: of the finished tree, the root included. The sizes must be possible (`check_sizes`).
-    ids: the token that each entry of log_q stands for, in all rows or, with an axis for nodes, in each; None: their own
-      indices. They differ.
+    ids: the token that each entry of log_q stands for, in all rows or, with an axis for nodes, in
+      each; None: their own indices. They differ.
   """
-  nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))  # sums in bfloat16 would all tie
+  # sums in bfloat16 would all tie
+  nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))
   tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, ids)
   tokens_bf, scores_bf = (x[:, : frontier_width(1, width, nodes)] for x in (tokens_bw, scores_bw))
   numbers = jnp.broadcast_to(1 + jnp.arange(tokens_bf.shape[1], dtype=jnp.int32), tokens_bf.shape)
@@ -97,7 +110,9 @@ def start(
 
 
 def advance(
-  growing: Growing, log_q: Float[Array, 'b #f v'], ids: Int[Array, ' v'] | Int[Array, 'b #f v'] | None = None
+  growing: Growing,
+  log_q: Float[Array, 'b #f v'],
+  ids: Int[Array, ' v'] | Int[Array, 'b #f v'] | None = None,
 ) -> Growing:
   """One level more.
 
@@ -125,15 +140,21 @@ def advance(
 
 
 def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'], Topology]:
-  """The tree of the root and the best nodes - 1 candidates: its tokens, and who stands below whom."""
+  """The tree of the root and the best nodes - 1 candidates: its tokens, and who stands below
+  whom."""
   width, depth, nodes = growing.width, growing.depth, growing.nodes
-  tokens_bc, scores_bc = (jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True))
+  tokens_bc, scores_bc = (
+    jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True)
+  )
   kept = jnp.sort(ranked(scores_bc, nodes - 1)[1], axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
   number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
 
-  # Paths to all expanded nodes, padded with the root, which is above all others; then those to the nodes' parents.
-  padded = [jnp.pad(path, ((0, 0), (0, 0), (0, depth - path.shape[-1]))) for path in growing.paths[:-1]]
+  # Paths to all expanded nodes, padded with the root, which is above all others; then those to the
+  # nodes' parents.
+  padded = [
+    jnp.pad(path, ((0, 0), (0, 0), (0, depth - path.shape[-1]))) for path in growing.paths[:-1]
+  ]
   path_bed = jnp.concatenate([jnp.full((len(root), 1, depth), ROOT, jnp.int32), *padded], axis=1)
   child_bn = jnp.maximum(number_bn - 1, 0)
   above_bnd = jnp.take_along_axis(path_bed, (child_bn // width)[..., None], axis=1)
@@ -141,7 +162,9 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   is_root = number_bn == ROOT
   parent = above_bnd.max(-1)  # numbers grow along a path
   parents = (number_bn[:, None, :] < parent[:, :, None]).sum(-1, dtype=jnp.int32)
-  mask = (above_bnd[:, :, None, :] == number_bn[:, None, :, None]).any(-1) | jnp.eye(nodes, dtype=bool)[None]
+  mask = (above_bnd[:, :, None, :] == number_bn[:, None, :, None]).any(-1) | jnp.eye(
+    nodes, dtype=bool
+  )[None]
   return tokens_bn, Topology(
     parents=jnp.where(is_root, NO_PARENT, parents),
     ranks=child_bn % width,
@@ -152,7 +175,9 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   )
 
 
-def check_sizes(depth: Any, width: Any, nodes: Any, choices: int | None = None) -> tuple[int, int, int]:
+def check_sizes(
+  depth: Any, width: Any, nodes: Any, choices: int | None = None
+) -> tuple[int, int, int]:
   """The sizes of a tree, as Python ints.
 
   Args:
@@ -168,18 +193,25 @@ def check_sizes(depth: Any, width: Any, nodes: Any, choices: int | None = None) 
   width = count('width', width, 1, 'how many children each node may have, 1 or more')
   nodes = count('nodes', nodes, 1, 'how many tokens a call may score, the root counted')
   if choices is not None and width > choices:
-    raise UserError(f'width={width} is not possible: this draft has {choices} candidates for each token, give no more')
+    raise UserError(
+      f'width={width} is not possible: this draft has {choices} candidates for each'
+      ' token, give no more'
+    )
   most = 1 + width + (depth - 1) * width**2
   if not depth < nodes <= most:
     raise UserError(
-      f'nodes={nodes} is not possible: with the root, a tree of depth={depth} and width={width} has at least'
+      f'nodes={nodes} is not possible: with the root, a tree of depth={depth} and width={width} has'
+      ' at least'
       f' {depth + 1} and at most {most} nodes'
     )
   return depth, width, nodes
 
 
-def named(ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']) -> Int[Array, 'b p w']:
-  """The tokens with these indices, of all rows' or of each node's `ids`; None: the indices themselves."""
+def named(
+  ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']
+) -> Int[Array, 'b p w']:
+  """The tokens with these indices, of all rows' or of each node's `ids`; None: the indices
+  themselves."""
   if ids is None:
     return index
   return ids[index] if ids.ndim == 1 else jnp.take_along_axis(ids, index, axis=-1)
@@ -193,7 +225,8 @@ def _children(
 ) -> tuple[Int[Array, 'b c'], Float[Array, 'b c']]:
   """Tokens and scores of the best children of each node, side by side: c = p * width."""
   best_bpw, index_bpw = best(log_q, width)
-  # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than its parent.
+  # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than
+  # its parent.
   best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0)).astype(scores.dtype)
   scores_bpw = scores[..., None] + best_bpw
   tokens_bpw = jnp.broadcast_to(named(ids, index_bpw), scores_bpw.shape)

@@ -1,4 +1,5 @@
-"""What the strategies have in common whose guesses have no law: what they copy or remember is right or not."""
+"""What the strategies have in common whose guesses have no law: what they copy or remember is right
+or not."""
 
 from typing import Any
 
@@ -12,8 +13,8 @@ from fastdec.models.api import Model
 
 
 class LawlessDrafts(LoopStrategy):
-  """A strategy with the settings below, which its `__post_init__` settles: greedy at temperature 0, and above it one
-  that accepts a guess where the model's own draw is the same.
+  """A strategy with the settings below, which its `__post_init__` settles: greedy at temperature 0,
+  and above it one that accepts a guess where the model's own draw is the same.
 
   Whether temperature is 0 is part of the compiled program; above 0, the three numbers are arrays.
   """

@@ -1,7 +1,8 @@
-"""Drafting by prediction heads on the target's hidden state: a chain (Stern et al. 2018) or a tree (Cai et al. 2024).
+"""Drafting by prediction heads on the target's hidden state: a chain (Stern et al. 2018) or a tree
+(Cai et al. 2024).
 
-The heads read the hidden state of the last accepted node, which the scoring call has computed anyway: no further call
-of the target (Stern's combined scoring and proposal model, section 4).
+The heads read the hidden state of the last accepted node, which the scoring call has computed
+anyway: no further call of the target (Stern's combined scoring and proposal model, section 4).
 """
 
 import os
@@ -59,14 +60,18 @@ def draft_tokens(
   topology: Topology,
   window: int = 0,
 ) -> Int[Array, 'b n']:
-  """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias: behind its parent).
+  """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias:
+  behind its parent).
 
   With a window, the choice is by what is likely at most that many ids away, see `sampling.centred`.
   """
   logits_bhw = head_logits(heads, target, hidden, root)
   words, ranks = logits_bhw.shape[-1], int(topology.ranks.max()) + 1
   if ranks > words:
-    raise UserError(f'the tree asks a head for {ranks} choices, and there are {words} words: give ranks below {words}')
+    raise UserError(
+      f'the tree asks a head for {ranks} choices, and there are {words} words: give'
+      f' ranks below {words}'
+    )
 
   def bias(i: int, before: Int[Array, 'b w'], carry: None) -> tuple[Float[Array, 'b w m'], None]:
     return heads.module.bias(heads.params, before), carry
@@ -78,14 +83,18 @@ def draft_tokens(
 def head_logits(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b']
 ) -> Float[Array, 'b h w']:
-  """What each head predicts behind this hidden state and this root, before any Markov bias, over the heads' words.
+  """What each head predicts behind this hidden state and this root, before any Markov bias, over
+  the heads' words.
 
   Raises:
     UserError: the heads are of another model.
   """
   wanted, d = heads.module.d_model, hidden.shape[-1]
   if wanted != d:
-    raise UserError(f'these heads are for hidden states of {wanted}, and this model has {d}: load the two together')
+    raise UserError(
+      f'these heads are for hidden states of {wanted}, and this model has {d}: load'
+      ' the two together'
+    )
   embedded = embedding_of(target.module)(target.params, root) if heads.module.rooted else None
 
   def over_words(outputs: Float[Array, '*b d']) -> Float[Array, '*b w']:
@@ -96,20 +105,23 @@ def head_logits(
   logits_bhw = heads.module.logits(heads.params, hidden, over_words, embedded)
   known, words = logits_bhw.shape[-1], target.module.vocab_size
   if known != words and 'ids' not in heads.params:
-    raise UserError(f'these heads choose among {known} words, and this model has {words}: load the two together')
+    raise UserError(
+      f'these heads choose among {known} words, and this model has {words}: load the two together'
+    )
   return suppress_words(heads.params, logits_bhw, target.module.suppressed_ids)
 
 
 @struct.pytree
 class Blockwise(LoopStrategy):
-  """Blockwise parallel decoding (Stern et al. 2018), one call of the target an iteration (section 4).
+  """Blockwise parallel decoding (Stern et al. 2018), one call of the target an iteration (section
+  4).
 
   Args:
     heads: (module, params) as `load_heads` gives them.
     k: block size, at most the heads' own (None: theirs); k = 1 is greedy decoding.
     rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
-    window: a guess is the middle of the 2 window + 1 ids that are likeliest together, which is what `Distance(window)`
-      rewards where ids are an order, such as intensities; 0: the likeliest id.
+    window: a guess is the middle of the 2 window + 1 ids that are likeliest together, which is what
+      `Distance(window)` rewards where ids are an order, such as intensities; 0: the likeliest id.
   """
 
   heads: Bound | tuple[Any, Any]
@@ -121,13 +133,20 @@ class Blockwise(LoopStrategy):
     heads = drafted_by(self.heads, 'heads', Heads)
     check_rule(self.rule)
     if not is_whole(self.window, 0, 'iu'):
-      raise UserError(f'window={self.window!r} is not possible: give 0 for the likeliest id, or how far from it counts')
+      raise UserError(
+        f'window={self.window!r} is not possible: give 0 for the likeliest id, or how'
+        ' far from it counts'
+      )
     if self.window and 'ids' in heads.params:
-      raise UserError('these heads guess among few words, which have no order of ids: leave window out')
+      raise UserError(
+        'these heads guess among few words, which have no order of ids: leave window out'
+      )
     most = heads.module.depth + 1
     k = most if self.k is None else self.k
     if not (is_whole(k, 1, 'iu') and k <= most):
-      raise UserError(f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}')
+      raise UserError(
+        f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}'
+      )
     struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k), window=int(self.window))
 
   @property
@@ -139,12 +158,13 @@ class Blockwise(LoopStrategy):
 
 @struct.pytree
 class Medusa(LoopStrategy):
-  """Heads whose several best guesses are scored at once as a tree (Cai et al. 2024); any heads, Stern's too.
+  """Heads whose several best guesses are scored at once as a tree (Cai et al. 2024); any heads,
+  Stern's too.
 
   Args:
     heads: (module, params); the head at depth i fills the nodes of depth i.
-    choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static `Topology`; or the name
-      of a published tree, or a file with one (`trees.medusa_choices`).
+    choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static
+      `Topology`; or the name of a published tree, or a file with one (`trees.medusa_choices`).
     rule: how to accept; `Exact()` is lossless, `Typical()` is the paper's own and is not.
 
   Raises:
@@ -178,8 +198,10 @@ class Medusa(LoopStrategy):
 
 
 def first_heads(heads: Bound, depth: int) -> Bound:
-  """The heads that draft the first `depth` tokens below the root, without the others; as they are for depth 0.
+  """The heads that draft the first `depth` tokens below the root, without the others; as they are
+  for depth 0.
 
-  Strategies cut their heads when they are made: inside the loop XLA would copy the slices anew at every step.
+  Strategies cut their heads when they are made: inside the loop XLA would copy the slices anew at
+  every step.
   """
   return Bound(*heads.module.drafting(heads.params, depth)) if depth else heads

@@ -1,18 +1,20 @@
-"""Jacobi decoding (Santilli et al. 2023): the model guesses the next k - 1 tokens by what it said of them a call ago.
+"""Jacobi decoding (Santilli et al. 2023): the model guesses the next k - 1 tokens by what it said
+of them a call ago.
 
-Each call reads the root and the guesses, a chain, and says what follows each of them. The guesses that are what the
-model says after the ones before them are accepted, as ever; what it says after the others, out of date as it may be,
-are the next call's guesses.
+Each call reads the root and the guesses, a chain, and says what follows each of them. The guesses
+that are what the model says after the ones before them are accepted, as ever; what it says after
+the others, out of date as it may be, are the next call's guesses.
 
     text     The cat
     call 1   guesses  dog dog      the model says   sat in the        accepted: none; bonus: sat
     call 2   guesses  in  the      the model says   on  the mat       accepted: none; bonus: on
     call 3   guesses  the mat      the model says   the mat .         accepted: the mat; bonus: .
 
-A guess is right only if the model says it too early, after tokens that are wrong. `Lookahead` makes more of the same:
-its window remembers the last N - 1 calls and not one, so that a column of it is an n-gram of which each token was said
-after the one before; and such n-grams are verified where their first token comes up, later and in another place.
-Jacobi is what lookahead with N = 2 would be, where the window of one row is the guess.
+A guess is right only if the model says it too early, after tokens that are wrong. `Lookahead` makes
+more of the same: its window remembers the last N - 1 calls and not one, so that a column of it is
+an n-gram of which each token was said after the one before; and such n-grams are verified where
+their first token comes up, later and in another place. Jacobi is what lookahead with N = 2 would
+be, where the window of one row is the guess.
 """
 
 from typing import Any
@@ -32,8 +34,8 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Jacobi(LawlessDrafts):
-  """The model guesses the next tokens by what it said of them a call ago (`methods.jacobi`). No training, and lossless:
-  temperature 0 is greedy decoding, any other the law of `Sample`.
+  """The model guesses the next tokens by what it said of them a call ago (`methods.jacobi`). No
+  training, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
 
   Args:
     k: block size, at least 2: k - 1 tokens are guessed.

@@ -1,8 +1,10 @@
-"""Drafts from one pass that scores the candidates, few words or all, for each of the next g tokens: a lattice.
+"""Drafts from one pass that scores the candidates, few words or all, for each of the next g tokens:
+a lattice.
 
-A bias from the token before may put the candidates of each token into another order (DSpark's Markov head), so that the
-best path of the lattice is a chain of guesses, and its best paths together are a tree. The network does not run again:
-what follows costs g small steps on arrays of m candidates.
+A bias from the token before may put the candidates of each token into another order (DSpark's
+Markov head), so that the best path of the lattice is a chain of guesses, and its best paths
+together are a tree. The network does not run again: what follows costs g small steps on arrays of m
+candidates.
 """
 
 import dataclasses
@@ -25,21 +27,27 @@ Bias = Callable[[int, Array, Carry], tuple[Array, Carry]]
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-  """m candidates, all different, for each of the g tokens behind the root. Of equal scores the first counts more.
+  """m candidates, all different, for each of the g tokens behind the root. Of equal scores the
+  first counts more.
 
-  `bias(i, before, carry)` is what the tokens before the i-th, [b, w], add to the scores of its candidates, [b, w, m],
-  and what the bias of the next token is to be given as carry, arrays [b, w, ...]; the first is given `carry`,
-  [b, 1, ...]. None: nothing is added.
+  `bias(i, before, carry)` is what the tokens before the i-th, [b, w], add to the scores of its
+  candidates, [b, w, m], and what the bias of the next token is to be given as carry, arrays [b, w,
+  ...]; the first is given `carry`, [b, 1, ...]. None: nothing is added.
   """
 
   scores: Float[Array, 'b g m']  # logits, or log-probabilities
-  ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None  # their tokens, or all guesses' alike; None: 0, 1, ...
+  # their tokens, or all guesses' alike; None: 0, 1, ...
+  ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None
   bias: Bias | None = None
   carry: Carry = None
-  window: int = 0  # ids away from a candidate that count for it, see `sampling.centred`; then ids is None
+  # ids away from a candidate that count for it, see `sampling.centred`; then ids is None
+  window: int = 0
 
-  def corrected(self, i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b #w m'], Carry]:
-    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry of the next.
+  def corrected(
+    self, i: int, before: Int[Array, 'b w'], carry: Carry
+  ) -> tuple[Float[Array, 'b #w m'], Carry]:
+    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry
+    of the next.
 
     Without a bias they are the same behind all, and have an axis of length 1.
     """
@@ -55,16 +63,21 @@ class Lattice:
 
 
 def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
-  """The tokens of a static tree's nodes, level by level: a node of rank r is the r-th choice behind its parent's token.
+  """The tokens of a static tree's nodes, level by level: a node of rank r is the r-th choice behind
+  its parent's token.
 
   On a chain that is the best path, token by token.
   """
   if lattice.bias is None:
     choice_bgr = best(centred(lattice.scores, lattice.window), int(topology.ranks.max()) + 1)[1]
     tokens_bgr = named(lattice.ids, choice_bgr).astype(root.dtype)
-    return jnp.concatenate([root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1)
+    return jnp.concatenate(
+      [root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1
+    )
   tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
-  carry_bn = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), topology.n, *x.shape[2:])), lattice.carry)
+  carry_bn = jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (len(x), topology.n, *x.shape[2:])), lattice.carry
+  )
   for depth in range(1, topology.max_depth + 1):
     (nodes,) = np.nonzero(topology.depths == depth)
     parents, which = np.unique(topology.parents[nodes], return_inverse=True)
@@ -73,25 +86,37 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the first
     tokens_bpr = named(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
     tokens_bn = tokens_bn.at[:, nodes].set(tokens_bpr[:, which, topology.ranks[nodes]])
-    carry_bn = jax.tree.map(lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp)
+    carry_bn = jax.tree.map(
+      lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp
+    )
   return tokens_bn
 
 
 def grow(
-  lattice: Lattice, root: Int[Array, ' b'], width: int, nodes: int, temperatures: Float[Array, ' g'] | None = None
+  lattice: Lattice,
+  root: Int[Array, ' b'],
+  width: int,
+  nodes: int,
+  temperatures: Float[Array, ' g'] | None = None,
 ) -> tuple[Int[Array, 'b n'], Topology]:
-  """The tree of the paths that are likeliest by the corrected laws over the candidates (`growing`), g levels deep.
+  """The tree of the paths that are likeliest by the corrected laws over the candidates (`growing`),
+  g levels deep.
 
   Args:
     lattice, root: the candidates, and the token that they follow.
     width, nodes: sizes as in `growing.check_sizes`, whose depth is g and whose choices are m.
-    temperatures: divide the corrected scores of each level: how far its confidence is to be trusted. None: 1.
+    temperatures: divide the corrected scores of each level: how far its confidence is to be
+      trusted. None: 1.
   """
 
-  def log_q(i: int, before: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b #w m'], Carry]:
+  def log_q(
+    i: int, before: Int[Array, 'b w'], carry: Carry
+  ) -> tuple[Float[Array, 'b #w m'], Carry]:
     scores, carry = lattice.corrected(i, before, carry)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    return jax.nn.log_softmax(scores if temperatures is None else scores / temperatures[i], axis=-1), carry
+    return jax.nn.log_softmax(
+      scores if temperatures is None else scores / temperatures[i], axis=-1
+    ), carry
 
   first, carry = log_q(0, root[:, None], lattice.carry)
   tree = growing.start(first[:, 0], width, nodes, lattice.ids_of(0))
@@ -104,7 +129,11 @@ def grow(
 
 
 def sample(
-  lattice: Lattice, root: Int[Array, ' b'], law: Callable[[Array], Array], keys: Array | None, words: int
+  lattice: Lattice,
+  root: Int[Array, ' b'],
+  law: Callable[[Array], Array],
+  keys: Array | None,
+  words: int,
 ) -> tuple[Int[Array, 'b n'], Float[Array, 'b n v']]:
   """A chain that is drawn token by token, n = g + 1 with the root.
 
@@ -115,8 +144,10 @@ def sample(
     words: of the vocabulary.
 
   Returns:
-    The tokens, and the laws q that they were drawn from, over the vocabulary: 0 outside the candidates, and at the
-    root, which is not drawn. They are the laws behind the tokens that were drawn before, as `Rejection` asks.
+    The tokens, and the laws q that they were drawn from, over the vocabulary: 0 outside the
+      candidates, and at the
+    root, which is not drawn. They are the laws behind the tokens that were drawn before, as
+    `Rejection` asks.
   """
   tokens_bn, carry, laws = root[:, None], lattice.carry, []
   for i in range(lattice.scores.shape[1]):

@@ -1,13 +1,16 @@
-"""Lookahead decoding (Fu et al. 2024): the model guesses for itself, without a draft model and without training.
+"""Lookahead decoding (Fu et al. 2024): the model guesses for itself, without a draft model and
+without training.
 
 Each call scores two things below the root besides the root itself.
 
   window    N - 1 rows of W columns: what the model has said of the next tokens in its last N - 1 calls. Each call reads
-            all rows and says a new one, the last. A column of the window and what is said below it are an n-gram.
+            all rows and says a new one, the last. A column of the window and what is said below it
+            are an n-gram.
   guesses   up to G n-grams of all that were seen whose key is the root: chains below it, merged into a trie. These
             alone may be accepted.
 
-Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) is the root. W = 3, N = 4:
+Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) is the root. W = 3, N
+= 4:
 
     (0,0) root - (0,1) - (0,2)       row 0 is the oldest: positions p, p + 1, p + 2
         |          |       |
@@ -15,13 +18,13 @@ Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) i
         |          |       |
       (2,0)      (2,1)   (2,2)       the last row: what the model says here is the next window's
 
-After the call each row takes the place of the row above it, whose columns then begin at the new root: the window moves
-on by one token a call, whatever was accepted.
+After the call each row takes the place of the row above it, whose columns then begin at the new
+root: the window moves on by one token a call, whatever was accepted.
 
-Differences to the authors' code, none of which changes what is written: guesses are verified from the first call on,
-and not after N - 2 calls that fill the window; after a full match the bonus is emitted too, N tokens in all; n-grams of
-the text are learnt as they are, of prompt, source and output; the window begins with the prompt's words in their order,
-not with random ones.
+Differences to the authors' code, none of which changes what is written: guesses are verified from
+the first call on, and not after N - 2 calls that fill the window; after a full match the bonus is
+emitted too, N tokens in all; n-grams of the text are learnt as they are, of prompt, source and
+output; the window begins with the prompt's words in their order, not with random ones.
 """
 
 from typing import Any
@@ -46,8 +49,9 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Lookahead(LawlessDrafts):
-  """The model guesses for itself: n-grams that its own guesses have left behind, and those of the text so far. No
-  training, no draft model, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
+  """The model guesses for itself: n-grams that its own guesses have left behind, and those of the
+  text so far. No training, no draft model, and lossless: temperature 0 is greedy decoding, any
+  other the law of `Sample`.
 
   A call scores (window + guesses) * (ngram - 1) tokens, and emits up to `ngram`.
 
@@ -57,7 +61,8 @@ class Lookahead(LawlessDrafts):
     guesses: n-grams that are verified a call, at most; at least 1.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
-    pool: n-grams of other texts (`build_pool`), which are guessed where those of this text leave room.
+    pool: n-grams of other texts (`build_pool`), which are guessed where those of this text leave
+      room.
   """
 
   window: Whole = struct.static(default=15)
@@ -71,19 +76,25 @@ class Lookahead(LawlessDrafts):
 
   def __post_init__(self) -> None:
     window = count('window', self.window, 1, 'how many tokens ahead to guess, 1 or more')
-    ngram = count('ngram', self.ngram, 3, '3 or more, or decode by Jacobi(k), whose window is one row')
+    ngram = count(
+      'ngram', self.ngram, 3, '3 or more, or decode by Jacobi(k), whose window is one row'
+    )
     guesses = count('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
     struct.assign(self, window=window, ngram=ngram, guesses=guesses)
     self.settle()
     if self.pool is not None and self.pool.ngram != ngram:
-      raise UserError(f'this pool has n-grams of {self.pool.ngram} tokens: give ngram={self.pool.ngram}, not {ngram}')
+      raise UserError(
+        f'this pool has n-grams of {self.pool.ngram} tokens: give'
+        f' ngram={self.pool.ngram}, not {ngram}'
+      )
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     super().check(model, prompt, max_len)
     reach, limit = self.window + self.ngram - 2, model.max_positions
     if limit is not None and reach > limit:
       raise UserError(
-        f'window={self.window} and ngram={self.ngram} look {reach} tokens ahead, and the model has {limit} positions:'
+        f'window={self.window} and ngram={self.ngram} look {reach} tokens ahead, and the model has'
+        f' {limit} positions:'
         ' give a narrower window'
       )
 
@@ -102,7 +113,8 @@ class Ahead:
 
   window: Int[Array, 'b r w']  # its first entry stands for the root, whatever it is
   log: Log
-  recent: Int[Array, 'b _']  # the last n - 1 tokens of the text, the root included; NONE before its beginning
+  # the last n - 1 tokens of the text, the root included; NONE before its beginning
+  recent: Int[Array, 'b _']
 
 
 @struct.pytree
@@ -112,7 +124,8 @@ class LookaheadDrafter:
   window: int = struct.static()
   ngram: int = struct.static()
   guesses: int = struct.static()
-  reads_prompt: bool = struct.static(default=True)  # whether n-grams of source and prompt are learnt
+  # whether n-grams of source and prompt are learnt
+  reads_prompt: bool = struct.static(default=True)
   reads_text: bool = struct.static(default=True)  # whether those of what is emitted are
   pool: NGramPool | None = None
 
@@ -129,11 +142,15 @@ class LookaheadDrafter:
     prompt, root, n = prefill.prompt, prefill.root, self.ngram
     b, t = prompt.tokens.shape
     text, length = jnp.pad(prompt.tokens, ((0, 0), (0, 1))), prompt.length + 1
-    text = jnp.where(jnp.arange(t + 1, dtype=jnp.int32)[None] == prompt.length[:, None], root[:, None], text)
+    text = jnp.where(
+      jnp.arange(t + 1, dtype=jnp.int32)[None] == prompt.length[:, None], root[:, None], text
+    )
     grams = jnp.zeros((b, n, 0), jnp.int32)
     if self.reads_prompt:
       source, source_length = source_text(target.module, prompt)
-      grams = jnp.concatenate([grams_of(source, source_length, n), grams_of(text, length, n)], axis=2)
+      grams = jnp.concatenate(
+        [grams_of(source, source_length, n), grams_of(text, length, n)], axis=2
+      )
     max_len = prefill.capacity.total - t - self.nodes
     room = max_len * (self.window + 1) + self.window + n
     last = length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
@@ -141,12 +158,15 @@ class LookaheadDrafter:
     return Ahead(self._first_window(target, prefill), Log.of(grams, room), recent)
 
   def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:
-    """Guesses that are as good as any: each token of the window stands for the word that is its position's."""
+    """Guesses that are as good as any: each token of the window stands for the word that is its
+    position's."""
     words = first_words(target, prefill, self.window + self.rows - 1)
     place = np.arange(self.rows)[:, None] + np.arange(self.window)[None]
     return words[:, place]
 
-  def propose(self, target: Bound, state: Ahead, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Ahead]:
+  def propose(
+    self, target: Bound, state: Ahead, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Ahead]:
     chains, known = state.log.newest(root, self.guesses)
     if self.pool is not None:
       others, others_known = self.pool.best(root, self.guesses)
@@ -163,16 +183,22 @@ class LookaheadDrafter:
     n_guesses = self.nodes - ahead
 
     def beside(of_window: Any, of_guesses: Any) -> Array:
-      each = [jnp.broadcast_to(x, (b, *x.shape[-of_window.ndim :])) for x in (of_window, of_guesses)]
+      each = [
+        jnp.broadcast_to(x, (b, *x.shape[-of_window.ndim :])) for x in (of_window, of_guesses)
+      ]
       return jnp.concatenate(each, axis=1)
 
-    parents = jnp.where(guesses.parents < 0, 0, guesses.parents + ahead)  # above a guess stands the root or a guess
+    # above a guess stands the root or a guess
+    parents = jnp.where(guesses.parents < 0, 0, guesses.parents + ahead)
     sees_root = jnp.broadcast_to(np.arange(ahead) == 0, (b, n_guesses, ahead))
     return Topology(
       parents=beside(window.parents, parents.reshape(b, -1)),
       ranks=beside(window.ranks, np.arange(ahead, self.nodes, dtype=np.int32)),
       depths=beside(window.depths, np.tile(np.arange(1, self.ngram, dtype=np.int32), self.guesses)),
-      mask=beside(np.pad(window.mask, ((0, 0), (0, n_guesses))), jnp.concatenate([sees_root, guesses.sees], axis=2)),
+      mask=beside(
+        np.pad(window.mask, ((0, 0), (0, n_guesses))),
+        jnp.concatenate([sees_root, guesses.sees], axis=2),
+      ),
       acceptable=beside(window.acceptable, guesses.is_kept.reshape(b, -1)),
       max_depth=self.rows,  # of what may be accepted
     )
@@ -192,7 +218,9 @@ class LookaheadDrafter:
     grams, learnt = jnp.concatenate([window, said[:, None]], axis=1), jnp.full(b, w, jnp.int32)
 
     text = jnp.concatenate([state.recent, step.block(n)], axis=1)
-    recent = jnp.take_along_axis(text, step.count[:, None] + jnp.arange(n - 1, dtype=jnp.int32)[None], axis=1)
+    recent = jnp.take_along_axis(
+      text, step.count[:, None] + jnp.arange(n - 1, dtype=jnp.int32)[None], axis=1
+    )
     new_grams = grams
     if self.reads_text:
       of_text = grams_of(text, step.count + n - 1, n)
@@ -201,8 +229,9 @@ class LookaheadDrafter:
 
 
 def first_words(target: Bound, prefill: Prefill, length: int) -> Int[Array, 'b l']:
-  """Words to begin guessing with: the source's, where it speaks the target's words; else the prompt's; where there is
-  neither, those that the model finds likeliest at first. They are repeated until there are enough."""
+  """Words to begin guessing with: the source's, where it speaks the target's words; else the
+  prompt's; where there is neither, those that the model finds likeliest at first. They are repeated
+  until there are enough."""
   model, params = target
   words, count_b = source_text(model, prefill.prompt)
   if model.start_id is None:

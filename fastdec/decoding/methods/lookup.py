@@ -1,16 +1,18 @@
-"""Prompt lookup: what followed the last time the text read like this (an n-gram match, no model, nothing to train).
+"""Prompt lookup: what followed the last time the text read like this (an n-gram match, no model,
+nothing to train).
 
-The draft is a chain that copies the text after the latest earlier occurrence of the longest matching suffix, n-grams
-of `ngram` tokens first, then shorter ones, down to one. A copy that runs past the end of the text goes on with itself,
-as in LZ77: in "a b a b", "a b" was followed by "a b a b a b ...". Where nothing matches, no node is acceptable.
+The draft is a chain that copies the text after the latest earlier occurrence of the longest
+matching suffix, n-grams of `ngram` tokens first, then shorter ones, down to one. A copy that runs
+past the end of the text goes on with itself, as in LZ77: in "a b a b", "a b" was followed by "a b a
+b a b ...". Where nothing matches, no node is acceptable.
 
     text            the cat sat . the cat          ngram 3, k 4
     "the cat"       was followed by                 sat . the
 
-The text is the prompt and what has been emitted; of an encoder-decoder model also its source, which counts as earlier
-than all of it, where both speak of the same words: images do not, nor sources with ids of their own. Speculative
-decoding's n-gram draft (Leviathan et al. 2022, section 4.1) in the form that became known as prompt lookup (Saxena
-2023); the copy that goes on is ours.
+The text is the prompt and what has been emitted; of an encoder-decoder model also its source, which
+counts as earlier than all of it, where both speak of the same words: images do not, nor sources
+with ids of their own. Speculative decoding's n-gram draft (Leviathan et al. 2022, section 4.1) in
+the form that became known as prompt lookup (Saxena 2023); the copy that goes on is ours.
 """
 
 import dataclasses
@@ -34,7 +36,8 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Text:
-  """All that has been read and written: the source in slots 0..begin - 1, then the prompt and what was emitted."""
+  """All that has been read and written: the source in slots 0..begin - 1, then the prompt and what
+  was emitted."""
 
   tokens: Int[Array, '*b l']
   source_length: Int[Array, '*b']
@@ -57,13 +60,19 @@ class LookupDrafter:
     text = Text(jnp.concatenate([source, tokens], axis=1), source_length, prompt.length, begin)
     return _appended(text, prefill.root[:, None], jnp.ones_like(prompt.length))
 
-  def propose(self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Text]:
-    copied, is_known = jax.vmap(functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1))(state)
+  def propose(
+    self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Text]:
+    copied, is_known = jax.vmap(
+      functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1)
+    )(state)
     if self.pool is not None:
       copied, is_known = _or_from_pool(self.pool, root, copied, is_known)
     tokens = jnp.concatenate([root[:, None], copied], axis=1)
     acceptable = jnp.pad(is_known, ((0, 0), (1, 0)), constant_values=True)
-    return Draft(tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)), state
+    return Draft(
+      tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)
+    ), state
 
   def observe(self, target: Bound, state: Text, step: Step) -> Text:
     return _appended(state, step.block(self.nodes), step.count)
@@ -72,7 +81,8 @@ class LookupDrafter:
 def _or_from_pool(
   pool: NGramPool, root: Int[Array, ' b'], copied: Int[Array, 'b k'], is_known: Bool[Array, 'b k']
 ) -> tuple[Int[Array, 'b k'], Bool[Array, 'b k']]:
-  """In rows whose text knows nothing, what followed the root most often in the texts of the pool."""
+  """In rows whose text knows nothing, what followed the root most often in the texts of the
+  pool."""
   best, known = pool.best(root, 1)
   k = copied.shape[1]
   value = jnp.pad(best[:, 0], ((0, 0), (0, max(k - best.shape[2], 0))))[:, :k]
@@ -94,11 +104,14 @@ def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> 
   index = jnp.arange(n, dtype=jnp.int32)[None]
   place = jnp.where(index < count[:, None], text.begin + text.length[:, None] + index, end)
   put = jax.vmap(lambda row, place, values: row.at[place].set(values, mode='drop'))
-  return dataclasses.replace(text, tokens=put(text.tokens, place, block), length=text.length + count)
+  return dataclasses.replace(
+    text, tokens=put(text.tokens, place, block), length=text.length + count
+  )
 
 
 def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
-  """What followed the best match in one row's text, and which of it is known: `count` tokens, or none."""
+  """What followed the best match in one row's text, and which of it is known: `count` tokens, or
+  none."""
   tokens, root = text.tokens, text.begin + text.length - 1
   place, matched = _best_match(text, ngram)
   in_source = place < text.begin
@@ -109,7 +122,8 @@ def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'],
 
 
 def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
-  """Where in one row's text the longest suffix that something follows ends for the last time, and its length.
+  """Where in one row's text the longest suffix that something follows ends for the last time, and
+  its length.
 
   A match lies within the source or within the text, not across the border.
   """
@@ -120,25 +134,32 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
   agrees = index + 1 < jnp.where(is_source, text.source_length, root + 1)
   matched = jnp.zeros(tokens.shape, jnp.int32)
   for back in range(ngram):
-    here = (jnp.roll(tokens, back) == tokens[root - back]) & (index - back >= first) & (root - back >= text.begin)
+    here = (
+      (jnp.roll(tokens, back) == tokens[root - back])
+      & (index - back >= first)
+      & (root - back >= text.begin)
+    )
     agrees &= here
     matched += agrees.astype(jnp.int32)
-  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)  # the latest among the longest
+  # the latest among the longest
+  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)
   return place, matched[place]
 
 
 @struct.pytree
 class PromptLookup(LawlessDrafts):
-  """Drafts copied from the text so far: what followed the latest earlier occurrence of its longest matching suffix in
-  the prompt and what has been emitted, and, of a source in the model's own vocabulary, in the source
-  (`methods.lookup`). No training, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
+  """Drafts copied from the text so far: what followed the latest earlier occurrence of its longest
+  matching suffix in the prompt and what has been emitted, and, of a source in the model's own
+  vocabulary, in the source (`methods.lookup`). No training, and lossless: temperature 0 is greedy
+  decoding, any other the law of `Sample`.
 
   Args:
     ngram: the longest suffix looked for, at least 1.
     k: block size, at least 2: at most k - 1 tokens are copied.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
-    pool: n-grams of other texts (`build_pool`), the likeliest of which is guessed where this text has no match.
+    pool: n-grams of other texts (`build_pool`), the likeliest of which is guessed where this text
+      has no match.
   """
 
   ngram: Whole = struct.static(default=3)
@@ -153,7 +174,9 @@ class PromptLookup(LawlessDrafts):
     if not is_whole(self.ngram, 1, 'iu'):
       raise UserError(f'ngram={self.ngram!r} is no length to look for: give 1 or more')
     if not is_whole(self.k, 2, 'iu'):
-      raise UserError(f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()')
+      raise UserError(
+        f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()'
+      )
     struct.assign(self, ngram=int(self.ngram), k=int(self.k))
     self.settle()
 

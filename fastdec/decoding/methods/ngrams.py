@@ -1,8 +1,9 @@
 """n-grams that have been seen, for drafts that begin with the token that was emitted last.
 
-An n-gram is n tokens; the first is its key, the others are its value: what once followed the key. Those of a row stand
-in a log, an array in the order in which they came. What is wanted of it are the newest values of a key that differ: as
-many as a dictionary of lists would keep that drops the value that was neither added nor seen again for longest.
+An n-gram is n tokens; the first is its key, the others are its value: what once followed the key.
+Those of a row stand in a log, an array in the order in which they came. What is wanted of it are
+the newest values of a key that differ: as many as a dictionary of lists would keep that drops the
+value that was neither added nor seen again for longest.
 """
 
 import jax
@@ -30,12 +31,16 @@ class Log:
 
   def append(self, grams: Int[Array, 'b m w'], count: Int[Array, ' b']) -> 'Log':
     """The log with the first `count` of these behind it. The key of the others has to be NONE."""
-    put = jax.vmap(lambda row, new, place: jax.lax.dynamic_update_slice_in_dim(row, new, place, axis=1))
+    put = jax.vmap(
+      lambda row, new, place: jax.lax.dynamic_update_slice_in_dim(row, new, place, axis=1)
+    )
     return Log(put(self.grams, grams, self.length), self.length + count)
 
-  def newest(self, key: Int[Array, ' b'], count: int) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
-    """The newest values of each row's key, no two the same, the newest first; and how many of them there are, as which
-    entries are known. g = count, c = m - 1."""
+  def newest(
+    self, key: Int[Array, ' b'], count: int
+  ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
+    """The newest values of each row's key, no two the same, the newest first; and how many of them
+    there are, as which entries are known. g = count, c = m - 1."""
     b, m, slots = self.grams.shape
     index = jnp.arange(slots, dtype=jnp.int32)[None]
 
@@ -48,18 +53,27 @@ class Log:
       place = jnp.where(live, index, -1).max(axis=1)
       gram = jnp.take_along_axis(self.grams, jnp.maximum(place, 0)[:, None, None], axis=2)
       again = (self.grams == gram).all(axis=1)
-      return i + 1, live & ~again, values.at[:, i].set(gram[:, 1:, 0]), known.at[:, i].set(place >= 0)
+      return (
+        i + 1,
+        live & ~again,
+        values.at[:, i].set(gram[:, 1:, 0]),
+        known.at[:, i].set(place >= 0),
+      )
 
     live = self.grams[:, 0] == key[:, None]
     values, known = jnp.zeros((b, count, m - 1), jnp.int32), jnp.zeros((b, count), bool)
-    _, _, values, known = jax.lax.while_loop(is_unfinished, find, (jnp.int32(0), live, values, known))
+    _, _, values, known = jax.lax.while_loop(
+      is_unfinished, find, (jnp.int32(0), live, values, known)
+    )
     return values, known
 
 
 def joined(
-  values: tuple[Int[Array, 'b g c'], Int[Array, 'b h c']], known: tuple[Bool[Array, 'b g'], Bool[Array, 'b h']]
+  values: tuple[Int[Array, 'b g c'], Int[Array, 'b h c']],
+  known: tuple[Bool[Array, 'b g'], Bool[Array, 'b h']],
 ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
-  """The first list, gone on with by what the second knows and the first does not, as far as there is room."""
+  """The first list, gone on with by what the second knows and the first does not, as far as there
+  is room."""
   both_bjc, known_bj = jnp.concatenate(values, axis=1), jnp.concatenate(known, axis=1)
   same = (both_bjc[:, :, None] == both_bjc[:, None]).all(-1) & known_bj[:, None]
   is_before = jnp.tri(known_bj.shape[1], k=-1, dtype=bool)[None]  # [i, j]: j stands before i
@@ -70,8 +84,8 @@ def joined(
 
 
 def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:
-  """All n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0); those that reach further have the key
-  NONE."""
+  """All n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0); those that reach
+  further have the key NONE."""
   slots = max(tokens.shape[1] - n + 1, 0)
   grams = jnp.stack([tokens[:, i : i + slots] for i in range(n)], axis=1)
   is_whole = jnp.arange(slots, dtype=jnp.int32)[None] + n <= length[:, None]
@@ -80,7 +94,8 @@ def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int
 
 @struct.pytree
 class Merged:
-  """Chains below the root as one trie: of several nodes that stand for the same tokens, the first chain's is kept."""
+  """Chains below the root as one trie: of several nodes that stand for the same tokens, the first
+  chain's is kept."""
 
   parents: Int[Array, 'b g c']  # node g * c + d is the d-th of chain g; -1: the root
   sees: Bool[Array, 'b n n']  # whether node i sees node j, an ancestor or itself; n = g * c
@@ -88,18 +103,22 @@ class Merged:
 
 
 def merge(chains: Int[Array, 'b g c'], known: Bool[Array, 'b g']) -> Merged:
-  """Finds who stands below whom. Nodes of chains that are not known are not kept, and nothing hangs below them.
+  """Finds who stands below whom. Nodes of chains that are not known are not kept, and nothing hangs
+  below them.
 
-  Chains a b c and a d e: the second one's first node is the first one's, below which its second hangs.
+  Chains a b c and a d e: the second one's first node is the first one's, below which its second
+  hangs.
 
       node     0  1  2   3  4  5
       token    a  b  c   a  d  e
       parent  -1  0  1  -1  0  4      3 is not kept
   """
   b, g, c = chains.shape
-  same = jnp.cumprod(chains[:, :, None] == chains[:, None, :], axis=-1).astype(bool)  # [b, g, other, c]
+  # [b, g, other, c]
+  same = jnp.cumprod(chains[:, :, None] == chains[:, None, :], axis=-1).astype(bool)
   same &= known[:, :, None, None] & known[:, None, :, None]
-  first = jnp.argmax(same, axis=2).astype(jnp.int32)  # the first chain that begins with the same tokens
+  # the first chain that begins with the same tokens
+  first = jnp.argmax(same, axis=2).astype(jnp.int32)
   depth, own = jnp.arange(c, dtype=jnp.int32), jnp.arange(g, dtype=jnp.int32)
   node = first * c + depth[None, None]  # that stands for the d-th token of each chain
   parents = jnp.pad(node[:, :, :-1], ((0, 0), (0, 0), (1, 0)), constant_values=-1)
@@ -107,6 +126,9 @@ def merge(chains: Int[Array, 'b g c'], known: Bool[Array, 'b g']) -> Merged:
 
   is_above = depth[None, :] < depth[:, None]  # [d, e]: the e-th of a chain is above the d-th
   index = jnp.arange(g * c, dtype=jnp.int32)
-  above = jnp.where(is_above[None, None], node[:, :, None, :], -1).reshape(b, g * c, c)  # each node's ancestors
-  sees = (above[..., None] == index[None, None, None]).any(axis=2) | jnp.eye(g * c, dtype=bool)[None]
+  # each node's ancestors
+  above = jnp.where(is_above[None, None], node[:, :, None, :], -1).reshape(b, g * c, c)
+  sees = (above[..., None] == index[None, None, None]).any(axis=2) | jnp.eye(g * c, dtype=bool)[
+    None
+  ]
   return Merged(parents, sees, is_kept)

@@ -1,4 +1,5 @@
-"""Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023), greedily or by sampling."""
+"""Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023), greedily or by
+sampling."""
 
 import dataclasses
 from typing import Any
@@ -21,23 +22,29 @@ from fastdec.errors import UserError
 from fastdec.models.api import Cache, Model, causal, has_own_source_ids, source_words, suppress
 from fastdec.struct import Bound
 
-PADDING = 0.01  # of a vocabulary: rows that make its size a round number differ by less between models of one tokenizer
+# of a vocabulary: rows that make its size a round number differ by less between models of one
+# tokenizer
+PADDING = 0.01
 
 
 @struct.pytree
 class Speculative(DrawnDrafts):
-  """A smaller model drafts, the target verifies; the output is what the target alone would write, or has its law.
+  """A smaller model drafts, the target verifies; the output is what the target alone would write,
+  or has its law.
 
   Args:
-    draft: (model, params): any model over the target's vocabulary, with an encoder only if the target has one. Sizes
-      that differ by at most 1 %, with an end token in common, count as one vocabulary, padded differently.
+    draft: (model, params): any model over the target's vocabulary, with an encoder only if the
+      target has one. Sizes that differ by at most 1 %, with an end token in common, count as one
+      vocabulary, padded differently.
     gamma: tokens drafted for each call of the target, at least 1.
-    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most likely token.
-    rule: None: `Exact()` at temperature 0, else `Rejection()`. At temperature 0 any rule goes; above, one that compares
-      laws: `Rejection`, `BlockVerification`.
+    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
+      likely token.
+    rule: None: `Exact()` at temperature 0, else `Rejection()`. At temperature 0 any rule goes;
+      above, one that compares laws: `Rejection`, `BlockVerification`.
     adaptive: gamma is the most that is drafted, and follows the acceptance seen (`ModelDrafter`).
-    same_ids: the ids that both vocabularies have mean the same, whatever their sizes: one tokenizer's ids are the first
-      of the other's. What the draft has beyond the target's is not drafted.
+    same_ids: the ids that both vocabularies have mean the same, whatever their sizes: one
+      tokenizer's ids are the first of the other's. What the draft has beyond the target's is not
+      drafted.
   """
 
   draft: Bound | tuple[Any, Any]
@@ -52,7 +59,10 @@ class Speculative(DrawnDrafts):
 
   def __post_init__(self) -> None:
     if not is_whole(self.gamma, 1):
-      raise UserError(f'gamma={self.gamma!r} is not possible: give 1 or more tokens to draft, or decode by Greedy()')
+      raise UserError(
+        f'gamma={self.gamma!r} is not possible: give 1 or more tokens to draft, or'
+        ' decode by Greedy()'
+      )
     struct.assign(self, draft=drafted_by(self.draft, 'draft', Model), gamma=int(self.gamma))
     self.settle()
 
@@ -64,20 +74,24 @@ class Speculative(DrawnDrafts):
     draft, _ = self.draft
     check_draft_model(model, draft, prompt, max_len)
 
-  def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> loop.DecodeState:
+  def init(
+    self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None
+  ) -> loop.DecodeState:
     draft, _ = self.draft
     check_vocabularies(target.module, draft, self.same_ids)
     return super().init(target, prompt, max_len, keys)
 
 
 def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
-  """Raises UserError where the two models' ids cannot mean the same tokens, as far as the models know."""
+  """Raises UserError where the two models' ids cannot mean the same tokens, as far as the models
+  know."""
   have, want = draft.vocab_size, target.vocab_size
   ends = bool(set(draft.eos_ids) & set(target.eos_ids)) or not (draft.eos_ids or target.eos_ids)
   if same_ids or have == want or (abs(have - want) <= PADDING * max(have, want) and ends):
     return
   raise UserError(
-    f"the draft model has {have} tokens and the target {want}: give a draft model with the target's tokenizer, "
+    f"the draft model has {have} tokens and the target {want}: give a draft model with the target's"
+    ' tokenizer, '
     'or same_ids=True if one vocabulary begins with the whole of the other'
   )
 
@@ -85,12 +99,15 @@ def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
 def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int) -> None:
   """Raises UserError where the draft model cannot read what the target reads."""
   if target.start_id is None and draft.start_id is not None:
-    raise UserError('the draft model has an encoder, and the target has none: give a decoder-only draft model')
+    raise UserError(
+      'the draft model has an encoder, and the target has none: give a decoder-only draft model'
+    )
   if draft.start_id is not None and (has_own_source_ids(draft) or has_own_source_ids(target)):
     have, want = source_words(draft), source_words(target)
     if have != want:
       raise UserError(
-        f"the draft model's source has {have} words and the target's {want}: give a draft model with the target's"
+        f"the draft model's source has {have} words and the target's {want}: give a draft model"
+        " with the target's"
         ' tokenizer'
       )
   limit = draft.max_positions
@@ -101,11 +118,17 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
     s = inputs.shape[1]
   t = int(prompt.length.max())
   if s > limit or t + max_len - 1 > limit:
-    asked = f'a source of {s} tokens' if s > limit else f'a prompt of {t} tokens and max_len={max_len}'
-    raise UserError(f"{asked} exceed the draft model's {limit} positions: shorten them, or give another draft model")
+    asked = (
+      f'a source of {s} tokens' if s > limit else (f'a prompt of {t} tokens and max_len={max_len}')
+    )
+    raise UserError(
+      f"{asked} exceed the draft model's {limit} positions: shorten them, or give"
+      ' another draft model'
+    )
 
 
-Drafting = tuple[Array, Array | None, Cache]  # tokens [b, n] and their laws [b, n, v] so far, and the draft's cache
+# tokens [b, n] and their laws [b, n, v] so far, and the draft's cache
+Drafting = tuple[Array, Array | None, Cache]
 
 
 @struct.pytree
@@ -114,7 +137,8 @@ class Reading:
 
   cache: Cache
   before_root: Int[Array, ' b']
-  unread: Int[Array, ' b']  # 1: the root; 2: the token before it, and the root; 0: the row has finished
+  # 1: the root; 2: the token before it, and the root; 0: the row has finished
+  unread: Int[Array, ' b']
   gamma: Int[Array, ' b']  # how many tokens the row wants drafted
 
 
@@ -122,11 +146,12 @@ class Reading:
 class ModelDrafter:
   """Drafts a chain of at most gamma tokens.
 
-  adaptive: each row has a gamma of its own, from 1 to `gamma`, which grows by 2 where the whole draft was accepted and
-  shrinks by 1 where not (the heuristic of Hugging Face's assisted generation). A batch drafts as many tokens as the
-  row that wants most, and what a row did not want is not acceptable in it: what becomes of a row does not depend on the
-  others. The target's call keeps its width, gamma + 1 nodes, which is a shape; what is saved is calls of the draft
-  model. `draft_calls` counts those that the row wanted.
+  adaptive: each row has a gamma of its own, from 1 to `gamma`, which grows by 2 where the whole
+  draft was accepted and shrinks by 1 where not (the heuristic of Hugging Face's assisted
+  generation). A batch drafts as many tokens as the row that wants most, and what a row did not want
+  is not acceptable in it: what becomes of a row does not depend on the others. The target's call
+  keeps its width, gamma + 1 nodes, which is a shape; what is saved is calls of the draft model.
+  `draft_calls` counts those that the row wanted.
   """
 
   draft: Bound
@@ -151,7 +176,9 @@ class ModelDrafter:
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
 
-  def propose(self, target: Bound, state: Reading, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Reading]:
+  def propose(
+    self, target: Bound, state: Reading, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Reading]:
     first = jnp.stack([jnp.where(state.unread == 2, state.before_root, root), root], axis=1)
     hidden_bnd, cache = self._read(first, state.cache)
     cache = cache.commit(None, state.unread)
@@ -159,7 +186,9 @@ class ModelDrafter:
 
     b, n = root.shape[0], self.nodes
     tokens_bn = jnp.broadcast_to(root[:, None], (b, n)).at[:, 1].set(drafted)
-    q_bnv = None if q_bv is None else jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
+    q_bnv = (
+      None if q_bv is None else jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
+    )
 
     def guess_next(i: Int[Array, ''], carry: Drafting) -> Drafting:
       tokens_bn, q_bnv, cache = carry
@@ -169,18 +198,25 @@ class ModelDrafter:
         q_bnv = q_bnv.at[:, i + 1].set(q_bv)
       return tokens_bn.at[:, i + 1].set(drafted), q_bnv, cache.commit(None, jnp.ones_like(root))
 
-    tokens_bn, q_bnv, cache = fori_loop(1, self._calls(state), guess_next, (tokens_bn, q_bnv, cache), nodes=1)
+    tokens_bn, q_bnv, cache = fori_loop(
+      1, self._calls(state), guess_next, (tokens_bn, q_bnv, cache), nodes=1
+    )
     wanted_bn = jnp.arange(n, dtype=jnp.int32)[None] <= state.gamma[:, None]
     chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
     q_bnv = None if q_bnv is None else jnp.where(wanted_bn[..., None], q_bnv, 0)
-    return Draft(tokens_bn, chain, q_bnv, calls=state.gamma), dataclasses.replace(state, cache=cache)
+    return Draft(tokens_bn, chain, q_bnv, calls=state.gamma), dataclasses.replace(
+      state, cache=cache
+    )
 
   def observe(self, target: Bound, state: Reading, step: Step) -> Reading:
     accepted, runs = step.accepted.node, step.count > 0
     whole = accepted == state.gamma
-    read = self._calls(state) - 1  # drafts that the cache holds, which ends at the root where none of them is kept
+    # drafts that the cache holds, which ends at the root where none of them is kept
+    read = self._calls(state) - 1
     kept = jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)
-    gamma = (state.gamma + jnp.where(whole, 2, -1)).clip(1, self.gamma) if self.adaptive else state.gamma
+    gamma = (
+      (state.gamma + jnp.where(whole, 2, -1)).clip(1, self.gamma) if self.adaptive else state.gamma
+    )
     return Reading(
       cache=state.cache.commit(None, kept - read),
       before_root=take_node(step.draft.tokens, accepted),
@@ -189,11 +225,15 @@ class ModelDrafter:
     )
 
   def _source(self, target: Model, prompt: Prompt) -> Array | None:
-    """What the draft model encodes: words that it does not know as its last, and its own padding behind them."""
+    """What the draft model encodes: words that it does not know as its last, and its own padding
+    behind them."""
     model, inputs = self.draft.module, prompt.inputs
     if inputs is None or inputs.ndim != 2:
       return inputs
-    is_padding = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None] >= prompt.source_length(target.pad_id)[:, None]
+    is_padding = (
+      jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+      >= prompt.source_length(target.pad_id)[:, None]
+    )
     return jnp.where(is_padding, model.pad_id, jnp.minimum(inputs, source_words(model) - 1))
 
   def _calls(self, state: Reading) -> int | Int[Array, '']:
@@ -201,7 +241,9 @@ class ModelDrafter:
     return jnp.where(state.unread > 0, state.gamma, 1).max() if self.adaptive else self.gamma
 
   def _read(self, tokens: Int[Array, 'b n'], cache: Cache) -> tuple[Float[Array, 'b n d'], Cache]:
-    hidden, _, cache = self.draft.module.apply(self.draft.params, self._known(tokens), causal(tokens.shape[1]), cache)
+    hidden, _, cache = self.draft.module.apply(
+      self.draft.params, self._known(tokens), causal(tokens.shape[1]), cache
+    )
     return hidden, cache
 
   def _known(self, tokens: Int[Array, 'b n']) -> Int[Array, 'b n']:

@@ -1,8 +1,9 @@
-"""The trees that were published with Medusa's heads, each of 63 nodes and the root (Cai et al. 2024; values as in
-medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0).
+"""The trees that were published with Medusa's heads, each of 63 nodes and the root (Cai et al.
+2024; values as in medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0).
 
-Stage 1 stands for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medusa-2). They were grown
-from the accuracies of those very heads: other heads want other trees, which come in files.
+Stage 1 stands for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medusa-2).
+They were grown from the accuracies of those very heads: other heads want other trees, which come in
+files.
 """
 
 import json
@@ -16,29 +17,38 @@ from fastdec.errors import UserError
 # 'path:children': the node at this path of ranks has this number of children, of ranks 0, 1, ...
 PUBLISHED = {
   'mc_sim_7b_63': (
-    'root:10 0:10 1:7 2:3 3:2 4:1 5:1 6:1 7:1 8:1 9:1 00:10 01:3 02:2 03:1 04:1 05:1 06:1 07:1 10:2 20:1 000:2'
+    'root:10 0:10 1:7 2:3 3:2 4:1 5:1 6:1 7:1 8:1 9:1 00:10 01:3 02:2 03:1 04:1 05:1 06:1 07:1 10:2'
+    ' 20:1 000:2'
   ),
   'vicuna_7b_stage2': (
-    'root:10 0:10 1:5 2:2 3:2 4:1 5:1 6:1 7:1 00:9 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 000:4 001:1 002:1 010:1'
+    'root:10 0:10 1:5 2:2 3:2 4:1 5:1 6:1 7:1 00:9 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 000:4'
+    ' 001:1 002:1 010:1'
   ),
   'vicuna_7b_stage1_ablation': (
-    'root:10 0:10 1:4 2:2 3:2 4:1 5:1 6:1 00:10 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 30:1 000:4 001:1 002:1 010:1'
+    'root:10 0:10 1:4 2:2 3:2 4:1 5:1 6:1 00:10 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 30:1 000:4'
+    ' 001:1 002:1 010:1'
   ),
   'vicuna_7b_stage1': (
     'root:10 0:10 1:7 2:4 3:3 4:2 5:2 6:1 7:1 8:1 9:1 00:9 01:3 02:2 03:1 04:1 05:1 10:2 20:1 000:1'
   ),
   'vicuna_13b_stage2': (
-    'root:10 0:10 1:4 2:2 3:1 4:1 5:1 00:10 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 30:1 000:4 001:2 002:1 010:1 100:1'
+    'root:10 0:10 1:4 2:2 3:1 4:1 5:1 00:10 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 30:1 000:4'
+    ' 001:2 002:1 010:1 100:1'
   ),
   'vicuna_13b_stage1': (
-    'root:10 0:10 1:7 2:4 3:2 4:2 5:1 6:1 7:1 8:1 00:10 01:4 02:2 03:1 04:1 05:1 10:2 11:1 20:1 000:1'
+    'root:10 0:10 1:7 2:4 3:2 4:2 5:1 6:1 7:1 8:1 00:10 01:4 02:2 03:1 04:1 05:1 10:2 11:1 20:1'
+    ' 000:1'
   ),
   'vicuna_33b_stage2': (
-    'root:10 0:10 1:5 2:3 3:2 4:1 5:1 6:1 7:1 00:10 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 000:3 001:1 010:1'
+    'root:10 0:10 1:5 2:3 3:2 4:1 5:1 6:1 7:1 00:10 01:4 02:2 03:1 04:1 05:1 10:3 11:1 20:1 000:3'
+    ' 001:1 010:1'
   ),
-  'vicuna_33b_stage1': ('root:10 0:10 1:8 2:5 3:3 4:2 5:2 6:1 7:1 8:1 9:1 00:9 01:3 02:2 03:1 04:1 10:2 20:1'),
+  'vicuna_33b_stage1': (
+    'root:10 0:10 1:8 2:5 3:3 4:2 5:2 6:1 7:1 8:1 9:1 00:9 01:3 02:2 03:1 04:1 10:2 20:1'
+  ),
   'zephyr_stage2': (
-    'root:10 0:10 1:6 2:4 3:2 4:2 5:1 6:1 7:1 00:10 01:4 02:2 03:1 04:1 05:1 10:2 11:1 20:1 000:2 001:1'
+    'root:10 0:10 1:6 2:4 3:2 4:2 5:1 6:1 7:1 00:10 01:4 02:2 03:1 04:1 05:1 10:2 11:1 20:1 000:2'
+    ' 001:1'
   ),
 }
 
@@ -47,8 +57,8 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
   """A tree, as paths of ranks below the root: what `Medusa` takes as choices.
 
   Args:
-    name: a published tree's, whose paths come shortest first. Or a JSON file with a list of paths, [[0], [0, 0], [1]],
-      or with an object that has one as "choices".
+    name: a published tree's, whose paths come shortest first. Or a JSON file with a list of paths,
+      [[0], [0, 0], [1]], or with an object that has one as "choices".
 
   Raises:
     UserError: neither a known name nor a file, or a file that holds no tree.
@@ -58,7 +68,10 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
     return _read(pathlib.Path(name))
   if published is None:
     known = ', '.join(PUBLISHED)
-    raise UserError(f'{str(name)!r} is no published tree: known are {known}; a JSON file of paths of ranks will do too')
+    raise UserError(
+      f'{str(name)!r} is no published tree: known are {known}; a JSON file of paths'
+      ' of ranks will do too'
+    )
   choices = []
   for node in published.split():
     path, children = node.removeprefix('root').split(':')
@@ -72,12 +85,19 @@ def _read(path: pathlib.Path) -> list[list[int]]:
   try:
     content = json.loads(path.read_bytes())
   except OSError as error:
-    raise UserError(f'cannot read {path} ({error.strerror}): give a JSON file of paths of ranks') from None
+    raise UserError(
+      f'cannot read {path} ({error.strerror}): give a JSON file of paths of ranks'
+    ) from None
   except (ValueError, RecursionError):
-    raise UserError(f'{path} is not JSON: give a file of paths of ranks, such as [[0], [0, 0], [1]]') from None
+    raise UserError(
+      f'{path} is not JSON: give a file of paths of ranks, such as [[0], [0, 0], [1]]'
+    ) from None
   choices = content.get('choices') if isinstance(content, dict) else content
   if not isinstance(choices, list) or not all(map(_is_path, choices)):
-    raise UserError(f'{path} holds no list of paths of ranks: give [[0], [0, 0], [1]], or {{"choices": [[0], ...]}}')
+    raise UserError(
+      f'{path} holds no list of paths of ranks: give [[0], [0, 0], [1]], or'
+      f' {{"choices": [[0], ...]}}'
+    )
   try:
     Topology.from_choices(choices)
   except UserError as error:
@@ -86,7 +106,8 @@ def _read(path: pathlib.Path) -> list[list[int]]:
 
 
 def static_tree(choices: Any) -> Topology:
-  """The tree that a strategy was given: a static `Topology`, paths of ranks, a published tree's name, or a file.
+  """The tree that a strategy was given: a static `Topology`, paths of ranks, a published tree's
+  name, or a file.
 
   Raises:
     UserError: it is none of these.
@@ -95,7 +116,9 @@ def static_tree(choices: Any) -> Topology:
     choices = medusa_choices(choices)
   tree = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
   if not tree.is_static:
-    raise UserError('this tree is data, one for each row: give a static one, such as [[0], [0, 0], [1]]')
+    raise UserError(
+      'this tree is data, one for each row: give a static one, such as [[0], [0, 0], [1]]'
+    )
   return tree
 
 

@@ -1,8 +1,9 @@
-"""Section 3 of Stern et al. 2018 as written: predict, verify, accept, the prediction by a model call of its own.
+"""Section 3 of Stern et al. 2018 as written: predict, verify, accept, the prediction by a model
+call of its own.
 
-The drafter keeps a cache of its own and, once the verified tokens are known, runs the target over them again to get the
-hidden state its heads read. `HeadsDrafter` reads that state off the verifying call instead (section 4): the same drafts
-for half the calls.
+The drafter keeps a cache of its own and, once the verified tokens are known, runs the target over
+them again to get the hidden state its heads read. `HeadsDrafter` reads that state off the verifying
+call instead (section 4): the same drafts for half the calls.
 """
 
 import jax.numpy as jnp
@@ -43,8 +44,12 @@ class TwoCallDrafter:
     last = take_node(prompt.tokens, prompt.length - 1)
     return Pending(cache, jnp.broadcast_to(last[:, None], (b, self.nodes)), jnp.ones_like(last))
 
-  def propose(self, target: Bound, state: Pending, root: Int[Array, ' b'], keys: Array | None) -> tuple[Draft, Pending]:
-    hidden, _, cache = target.module.apply(target.params, state.tokens, causal(self.nodes), state.cache)
+  def propose(
+    self, target: Bound, state: Pending, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Pending]:
+    hidden, _, cache = target.module.apply(
+      target.params, state.tokens, causal(self.nodes), state.cache
+    )
     cache = cache.commit(None, state.count)
     last_hidden = take_node(hidden, (state.count - 1).clip(0))
     chain = Topology.chain(self.nodes)
@@ -57,8 +62,9 @@ class TwoCallDrafter:
 
 @struct.pytree
 class BlockwiseTwoCalls(Blockwise):
-  """Blockwise parallel decoding as section 3 states it: the proposals cost a second call an iteration, counted in
-  `draft_calls`. Same output and block sizes as `Blockwise`; kept to compare with, and as a test's oracle."""
+  """Blockwise parallel decoding as section 3 states it: the proposals cost a second call an
+  iteration, counted in `draft_calls`. Same output and block sizes as `Blockwise`; kept to compare
+  with, and as a test's oracle."""
 
   @property
   def drafter(self) -> Drafter:

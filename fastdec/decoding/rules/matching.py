@@ -1,8 +1,9 @@
-"""Acceptance rules that compare a draft with the target's prediction (Stern et al. 2018, sections 3 and 5).
+"""Acceptance rules that compare a draft with the target's prediction (Stern et al. 2018, sections 3
+and 5).
 
-Each says which nodes match, given that their parents do; `longest` finds the longest matching path. The bonus is the
-target's choice after that path: its argmax, or what `Sampling` draws. `Exact` and `Sampling` are lossless; the others
-trade fidelity for longer blocks.
+Each says which nodes match, given that their parents do; `longest` finds the longest matching path.
+The bonus is the target's choice after that path: its argmax, or what `Sampling` draws. `Exact` and
+`Sampling` are lossless; the others trade fidelity for longer blocks.
 """
 
 from typing import Any
@@ -22,9 +23,12 @@ from fastdec.errors import UserError
 class _Matching:
   """A rule made of `matches`: which nodes agree with the target's prediction at their parent."""
 
-  names_one = False  # whether behind each node it accepts one token alone, so that all deepest paths are the same text
+  # whether behind each node it accepts one token alone, so that all deepest paths are the same text
+  names_one = False
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     raise NotImplementedError
 
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
@@ -32,7 +36,11 @@ class _Matching:
     return argmax(logits)
 
   def __call__(
-    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+    self,
+    keys: Array | None,
+    draft: Draft,
+    logits: Float[Array, 'b n v'],
+    acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     choice = self.choose(keys, logits)
     matching = self.matches(draft, logits, choice) & acceptable
@@ -42,7 +50,8 @@ class _Matching:
 
 @struct.pytree
 class Exact(_Matching):
-  """A draft is accepted where it is the target's argmax. Lossless: the output is the target's greedy output."""
+  """A draft is accepted where it is the target's argmax. Lossless: the output is the target's
+  greedy output."""
 
   names_one = True
 
@@ -50,13 +59,16 @@ class Exact(_Matching):
   def promise(self) -> Promise:
     return 'exact'
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     return draft.tokens == at_parent(choice, draft.topology)
 
 
 @struct.pytree
 class TopN(_Matching):
-  """A draft is accepted where it is among the target's n most likely tokens (section 5.1). Not lossless."""
+  """A draft is accepted where it is among the target's n most likely tokens (section 5.1). Not
+  lossless."""
 
   n: Any  # int32 scalar
 
@@ -67,7 +79,9 @@ class TopN(_Matching):
   def promise(self) -> Promise:
     return 'exact' if self.n == 1 else 'relaxed'
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
     own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)
     index = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
@@ -77,7 +91,8 @@ class TopN(_Matching):
 
 @struct.pytree
 class Distance(_Matching):
-  """A draft is accepted within tau of the target's argmax, ids taken as intensities (section 5.2). Not lossless."""
+  """A draft is accepted within tau of the target's argmax, ids taken as intensities (section 5.2).
+  Not lossless."""
 
   tau: Any  # int32 scalar
 
@@ -88,21 +103,27 @@ class Distance(_Matching):
   def promise(self) -> Promise:
     return 'exact' if self.tau == 0 else 'relaxed'
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     return jnp.abs(draft.tokens - at_parent(choice, draft.topology)) <= self.tau
 
 
 @struct.pytree
 class MinBlock(_Matching):
-  """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1 drafts unseen.
-  Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it is kept."""
+  """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1
+  drafts unseen. Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it
+  is kept."""
 
   rule: Any  # one of this file's kind
   size: Any  # int32 scalar
 
   def __post_init__(self) -> None:
     if not isinstance(self.rule, _Matching):
-      raise UserError(f'MinBlock cannot be about {self.rule!r}: give a rule that matches, such as Exact() or TopN(2)')
+      raise UserError(
+        f'MinBlock cannot be about {self.rule!r}: give a rule that matches, such as'
+        ' Exact() or TopN(2)'
+      )
     struct.assign(self, size=whole(self.size, 1, 'MinBlock takes size'))
 
   @property
@@ -112,14 +133,19 @@ class MinBlock(_Matching):
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
     return self.rule.choose(keys, logits)
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     if not draft.topology.is_chain:
-      raise UserError('MinBlock needs a chain of drafts, and this draft is a tree: use another rule, or no tree')
+      raise UserError(
+        'MinBlock needs a chain of drafts, and this draft is a tree: use another rule, or no tree'
+      )
     return self.rule.matches(draft, logits, choice) | (draft.topology.depths < self.size)[None]
 
 
 def at_parent(x: Array, topology: Topology) -> Array:
-  """For each node, what x [b, n, ...] holds at its parent (the root: at itself, where nobody reads it)."""
+  """For each node, what x [b, n, ...] holds at its parent (the root: at itself, where nobody reads
+  it)."""
   if topology.is_chain:
     return jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
   if topology.is_static:
@@ -128,11 +154,14 @@ def at_parent(x: Array, topology: Topology) -> Array:
   return jnp.take_along_axis(x, parents.reshape(*parents.shape, *([1] * (x.ndim - 2))), axis=1)
 
 
-def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v'] | None) -> Int[Array, ' b']:
-  """The last node of the longest path from the root whose nodes all match; 0 where no draft below the root does.
+def longest(
+  matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v'] | None
+) -> Int[Array, ' b']:
+  """The last node of the longest path from the root whose nodes all match; 0 where no draft below
+  the root does.
 
-  Among equally long paths the one with the highest summed log-probability of the target wins, then the lowest node.
-  A row with the nodes a and b below the root, aa and ab below a, and ba below b:
+  Among equally long paths the one with the highest summed log-probability of the target wins, then
+  the lowest node. A row with the nodes a and b below the root, aa and ab below a, and ba below b:
 
                root    a     b    aa    ab    ba
     matching          yes   yes   no    yes   yes
@@ -142,10 +171,11 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
     score        0   -0.2  -0.5  -2.2  -1.1  -0.9     the sums of log_p along the paths: ba is returned
 
   Args:
-    matching: nodes that the rule accepts, given that their parents are. The root's entry is not read.
+    matching: nodes that the rule accepts, given that their parents are. The root's entry is not
+      read.
     draft: its tokens and their topology.
-    logits: the target's, of the token after each node; only read to choose among equally long paths. None: equally
-      long paths are the same text, and the lowest node wins.
+    logits: the target's, of the token after each node; only read to choose among equally long
+      paths. None: equally long paths are the same text, and the lowest node wins.
   """
   topology = draft.topology
   depths = with_rows(topology.depths, 2)
@@ -153,7 +183,8 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   matching = matching | is_root
   if topology.is_chain:  # one path: it goes on until the first draft that does not match
     return jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32) - 1
-  on_path = with_rows(topology.mask, 3)  # [b, i, j]: node j lies on the path from the root to node i
+  # [b, i, j]: node j lies on the path from the root to node i
+  on_path = with_rows(topology.mask, 3)
   is_whole = (matching[:, None, :] | ~on_path).all(-1)
   depth = jnp.where(is_whole, depths, -1)
   is_deepest = depth == depth.max(axis=1, keepdims=True)
@@ -162,7 +193,7 @@ def longest(matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b 
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
   log_p = jnp.where(is_root, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
   score = jnp.where(on_path, log_p[:, None, :], 0).sum(-1)
-  # A suppressed token's log_p is minus infinity. A path through it may be the only one that is deepest, and must then
-  # still rank before those that are not.
+  # A suppressed token's log_p is minus infinity. A path through it may be the only one that is
+  # deepest, and must then still rank before those that are not.
   score = jnp.maximum(score, jnp.finfo(score.dtype).min)
   return argmax(jnp.where(is_deepest, score, -jnp.inf))

@@ -1,11 +1,13 @@
-"""Acceptance rules that compare two laws: p, the target's, and q, the one that a token was drafted from.
+"""Acceptance rules that compare two laws: p, the target's, and q, the one that a token was drafted
+from.
 
   Rejection           token by token (Leviathan et al. 2022, algorithm 1, and Chen et al. 2023), with lenience (A.5)
   BlockVerification   the block as a whole (Sun et al. 2024, arXiv 2403.10444, algorithm 2)
 
-Both are lossless in law where p and q are the processed laws, of the same temperature, top-k and top-p: the tokens
-emitted have the law of tokens sampled from p one by one, whatever q is. Both take chains. Where nothing was drafted,
-and after the last draft, q is 0: nothing can be accepted there, and what is left of p to draw the bonus from is p.
+Both are lossless in law where p and q are the processed laws, of the same temperature, top-k and
+top-p: the tokens emitted have the law of tokens sampled from p one by one, whatever q is. Both take
+chains. Where nothing was drafted, and after the last draft, q is 0: nothing can be accepted there,
+and what is left of p to draw the bonus from is p.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -36,7 +38,8 @@ class LawRule(Rule, Protocol):
 
 @struct.pytree
 class Warped:
-  """A rule on the target's law as `sampling` makes it of the logits: that which the drafts were drawn by."""
+  """A rule on the target's law as `sampling` makes it of the logits: that which the drafts were
+  drawn by."""
 
   rule: LawRule
   sampling: Sampling
@@ -46,20 +49,26 @@ class Warped:
     return promise_of(self.rule)
 
   def __call__(
-    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+    self,
+    keys: Array | None,
+    draft: Draft,
+    logits: Float[Array, 'b n v'],
+    acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     return self.rule(keys, draft, self.sampling.law(logits), acceptable)
 
 
 @struct.pytree
 class Rejection:
-  """A draft x is accepted with probability min(1, p(x) / (lenience q(x))); the first that is not is replaced by a draw
-  from norm(max(0, p - q)), and after the last a token is drawn from p. Lossless in law at lenience 1.
+  """A draft x is accepted with probability min(1, p(x) / (lenience q(x))); the first that is not is
+  replaced by a draw from norm(max(0, p - q)), and after the last a token is drawn from p. Lossless
+  in law at lenience 1.
 
   Args:
-    lenience: above 0, at most 1; smaller is looser, and below 1 not lossless: no token is emitted with more than
-      p(x) / lenience, but rare ones may become rarer still (A.5, which multiplies q by it where p and q are compared,
-      and leaves the residual law as it is). At temperature 0: a draft is accepted where p(x) >= lenience max p.
+    lenience: above 0, at most 1; smaller is looser, and below 1 not lossless: no token is emitted
+      with more than p(x) / lenience, but rare ones may become rarer still (A.5, which multiplies q
+      by it where p and q are compared, and leaves the residual law as it is). At temperature 0: a
+      draft is accepted where p(x) >= lenience max p.
   """
 
   lenience: Any = 1.0  # float32 scalar
@@ -77,12 +86,18 @@ class Rejection:
     return NearlyBest(self.lenience)
 
   def __call__(
-    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+    self,
+    keys: Array | None,
+    draft: Draft,
+    logits: Float[Array, 'b n v'],
+    acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     p_bnv, q_bnv = laws(draft, logits, acceptable)
     p_of_draft, q_of_draft = (_of_next(law, draft.tokens) for law in (p_bnv, q_bnv))
     chance = _uniform(keys, p_of_draft)
-    matching = (chance * self.lenience.astype(chance.dtype) * q_of_draft < p_of_draft) & (q_of_draft > 0)
+    matching = (chance * self.lenience.astype(chance.dtype) * q_of_draft < p_of_draft) & (
+      q_of_draft > 0
+    )
     node = jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32)
     p_bv, q_bv = take_node(p_bnv, node), take_node(q_bnv, node)
     return Accepted(node, _bonus(keys, jnp.maximum(p_bv - q_bv, 0), p_bv))
@@ -90,12 +105,13 @@ class Rejection:
 
 @struct.pytree
 class BlockVerification:
-  """Drafts x1..xg are accepted up to the last i that passes a test of its own (Sun et al. 2024, algorithm 2). Lossless
-  in law, and accepts at least as many as `Rejection` on average: an unlikely token can be made up for by later ones.
+  """Drafts x1..xg are accepted up to the last i that passes a test of its own (Sun et al. 2024,
+  algorithm 2). Lossless in law, and accepts at least as many as `Rejection` on average: an unlikely
+  token can be made up for by later ones.
 
     w_0 = 1,   w_i = min(1, w_{i-1} p(x_i) / q(x_i))
-    e_i = sum_x max(0, w_i p(x) - q(x)), p and q being the laws of the token after x_i; after the last, q = 0
-    x_i passes with probability e_i / (e_i + 1 - w_i), which is w_i for the last
+    e_i = sum_x max(0, w_i p(x) - q(x)), p and q being the laws of the token after x_i; after the
+    last, q = 0 x_i passes with probability e_i / (e_i + 1 - w_i), which is w_i for the last
     the bonus after x_i is drawn from norm(max(0, w_i p - q))
 
   At temperature 0 it is `Exact`.
@@ -110,7 +126,11 @@ class BlockVerification:
     return Exact()
 
   def __call__(
-    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+    self,
+    keys: Array | None,
+    draft: Draft,
+    logits: Float[Array, 'b n v'],
+    acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     p_bnv, q_bnv = laws(draft, logits, acceptable)
     p_of_draft, q_of_draft = (_of_next(law, draft.tokens) for law in (p_bnv, q_bnv))
@@ -132,8 +152,8 @@ class BlockVerification:
 
 @struct.pytree
 class NearlyBest(Exact):
-  """A draft is accepted where it is the target's argmax, or p(x) >= lenience max p (A.5). At lenience 1 it is `Exact`:
-  of equally likely tokens only the lowest id is accepted."""
+  """A draft is accepted where it is the target's argmax, or p(x) >= lenience max p (A.5). At
+  lenience 1 it is `Exact`: of equally likely tokens only the lowest id is accepted."""
 
   lenience: Any  # float32 scalar
 
@@ -141,7 +161,9 @@ class NearlyBest(Exact):
   def promise(self) -> Promise:
     return 'exact' if self.lenience == 1 else 'relaxed'
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
     own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)[..., 0]
     near = own >= predicted.max(axis=-1) + jnp.log(self.lenience).astype(own.dtype)
@@ -151,20 +173,25 @@ class NearlyBest(Exact):
 def laws(
   draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
 ) -> tuple[Float[Array, 'b n v'], Float[Array, 'b n v']]:
-  """p and q of the token after each node of a chain; q is 0 where no token follows that may be accepted.
+  """p and q of the token after each node of a chain; q is 0 where no token follows that may be
+  accepted.
 
   Raises:
     UserError: for a tree, and for drafts that come without q.
   """
   if not draft.topology.is_chain:
-    raise UserError('Rejection and BlockVerification need a chain of drafts, and this is a tree: use another rule')
+    raise UserError(
+      'Rejection and BlockVerification need a chain of drafts, and this is a tree: use another rule'
+    )
   p_bnv = jax.nn.softmax(logits, axis=-1)
   if draft.topology.n == 1:
     return p_bnv, jnp.zeros_like(p_bnv)
   if draft.probabilities is None:
     raise UserError(
-      'Rejection and BlockVerification need the law that drafts were drawn from, and these come without: '
-      'use them where a model or a draft network drafts, and fd.Sampling(temperature) to sample here'
+      'Rejection and BlockVerification need the law that drafts were drawn from, and these come'
+      ' without: '
+      'use them where a model or a draft network drafts, and fd.Sampling(temperature) to sample'
+      ' here'
     )
   q_bnv = jnp.where(acceptable[..., None], draft.probabilities, 0).astype(p_bnv.dtype)
   return p_bnv, jnp.pad(q_bnv[:, 1:], ((0, 0), (0, 1), (0, 0)))
@@ -180,6 +207,8 @@ def _uniform(keys: Array | None, like: Float[Array, 'b g']) -> Float[Array, 'b g
   return jax.vmap(lambda key: jax.random.uniform(key, like.shape[1:], like.dtype))(folded(keys, 0))
 
 
-def _bonus(keys: Array | None, rest: Float[Array, 'b v'], p: Float[Array, 'b v']) -> Int[Array, ' b']:
+def _bonus(
+  keys: Array | None, rest: Float[Array, 'b v'], p: Float[Array, 'b v']
+) -> Int[Array, ' b']:
   """A draw from norm(rest); from p where rounding has left nothing, which p == q can."""
   return draw(folded(keys, 1), jnp.log(jnp.where(rest.sum(-1, keepdims=True) > 0, rest, p)))

@@ -1,4 +1,5 @@
-"""Draws the next token from the law of the target; drafts are kept where they are what was drawn."""
+"""Draws the next token from the law of the target; drafts are kept where they are what was
+drawn."""
 
 from typing import Any
 
@@ -14,9 +15,10 @@ from fastdec.decoding.settings import SMALLEST, is_zero, real, temperature, whol
 
 @struct.pytree
 class Sampling(Exact):
-  """The target's choice is drawn from its law, warped by temperature, top-k and top-p (`sampling.warp`), and a draft is
-  accepted where it is what was drawn. Lossless in distribution for drafts that are guesses without a law of their own:
-  a draft x is accepted with probability p(x), and what replaces it is drawn from p given that it is not x.
+  """The target's choice is drawn from its law, warped by temperature, top-k and top-p
+  (`sampling.warp`), and a draft is accepted where it is what was drawn. Lossless in distribution
+  for drafts that are guesses without a law of their own: a draft x is accepted with probability
+  p(x), and what replaces it is drawn from p given that it is not x.
   """
 
   temperature: Any = 1.0  # float32 scalar
@@ -51,7 +53,8 @@ def greedy_or_sampling(value: Any, top_k: Any, top_p: Any) -> dict[str, Any]:
     top_k, top_p: as in `Sampling`; checked at temperature 0 too.
 
   Returns:
-    `is_greedy`, which must be static, as another rule is another program; and temperature, top_k and top_p as arrays.
+    `is_greedy`, which must be static, as another rule is another program; and temperature, top_k
+    and top_p as arrays.
 
   Raises:
     UserError: a setting is out of range.

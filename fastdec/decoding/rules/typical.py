@@ -1,7 +1,9 @@
-"""Typical acceptance (Cai et al. 2024, section 2.3.1): what the target finds plausible is good enough.
+"""Typical acceptance (Cai et al. 2024, section 2.3.1): what the target finds plausible is good
+enough.
 
-A rule for drafts that are guesses, on chains and trees, with any heads. Not lossless, and not a way of sampling: where
-temperature is above 0 the output is neither the greedy one nor a draw from the target's law.
+A rule for drafts that are guesses, on chains and trees, with any heads. Not lossless, and not a way
+of sampling: where temperature is above 0 the output is neither the greedy one nor a draw from the
+target's law.
 """
 
 from typing import Any
@@ -20,17 +22,20 @@ from fastdec.decoding.topology import take_node
 
 @struct.pytree
 class Typical(Exact):
-  """A draft x is accepted where p(x) > min(epsilon, delta exp(-H(p))), p being the target's law at `temperature` and H
-  its entropy in nats: the less sure the target is, the less likely a token may be. Not lossless.
+  """A draft x is accepted where p(x) > min(epsilon, delta exp(-H(p))), p being the target's law at
+  `temperature` and H its entropy in nats: the less sure the target is, the less likely a token may
+  be. Not lossless.
 
-  The longest path is kept, of equally long ones the likeliest by p. The first token and every bonus are the target's
-  argmax, as in the original's default, so that no key is needed. The argmax is always accepted where delta < 1, since
-  max p >= exp(-H).
+  The longest path is kept, of equally long ones the likeliest by p. The first token and every bonus
+  are the target's argmax, as in the original's default, so that no key is needed. The argmax is
+  always accepted where delta < 1, since max p >= exp(-H).
 
   Args:
-    epsilon: 0 to 1; a token at least this likely is accepted whatever the entropy. 0 accepts all that is possible.
+    epsilon: 0 to 1; a token at least this likely is accepted whatever the entropy. 0 accepts all
+      that is possible.
     delta: 0 to 1; the authors advise sqrt(epsilon).
-    temperature: divides the logits before p; higher ones accept more. 0 is `Exact`; else 1e-6 to 1e6.
+    temperature: divides the logits before p; higher ones accept more. 0 is `Exact`; else 1e-6 to
+      1e6.
   """
 
   epsilon: Any = 0.09  # float32 scalars
@@ -43,7 +48,9 @@ class Typical(Exact):
       self,
       epsilon=real('epsilon', self.epsilon, 0.0, 1.0, '0 to 1'),
       delta=real('delta', self.delta, 0.0, 1.0, '0 to 1'),
-      temperature=jnp.zeros((), jnp.float32) if is_zero(self.temperature) else temperature(self.temperature, allowed),
+      temperature=jnp.zeros((), jnp.float32)
+      if is_zero(self.temperature)
+      else temperature(self.temperature, allowed),
     )
 
   @property
@@ -54,18 +61,26 @@ class Typical(Exact):
     """The logits at the rule's temperature."""
     return logits / jnp.where(self.temperature > 0, self.temperature, 1).astype(logits.dtype)
 
-  def matches(self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']) -> Bool[Array, 'b n']:
+  def matches(
+    self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
+  ) -> Bool[Array, 'b n']:
     log_p = jax.nn.log_softmax(self.scaled(logits), axis=-1)
     surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)  # suppressed tokens have none to give
     entropy = (jnp.exp(log_p) * surprise).sum(-1)
     epsilon, delta = self.epsilon.astype(entropy.dtype), self.delta.astype(entropy.dtype)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
-    own = jnp.take_along_axis(at_parent(log_p, draft.topology), draft.tokens[..., None], axis=-1)[..., 0]
+    own = jnp.take_along_axis(at_parent(log_p, draft.topology), draft.tokens[..., None], axis=-1)[
+      ..., 0
+    ]
     typical = jnp.exp(own) > at_parent(threshold, draft.topology)
     return jnp.where(self.temperature > 0, typical, super().matches(draft, logits, choice))
 
   def __call__(
-    self, keys: Array | None, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
+    self,
+    keys: Array | None,
+    draft: Draft,
+    logits: Float[Array, 'b n v'],
+    acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     choice = argmax(logits)
     node = longest(self.matches(draft, logits, choice) & acceptable, draft, self.scaled(logits))

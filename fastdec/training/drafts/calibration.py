@@ -1,8 +1,10 @@
-"""Calibration of drafts: a temperature for each guess, so that a draft that says .7 is right in seven cases of ten.
+"""Calibration of drafts: a temperature for each guess, so that a draft that says .7 is right in
+seven cases of ten.
 
-Trees branch where they are told to by the products of confidences along a path. So the temperatures are fitted one
-behind the other, each on the product of its guess's confidence and those before it (sequential temperature scaling), on
-held-out text of the target's own writing; and the draft goes on behind its own guesses there, as it does in decoding.
+Trees branch where they are told to by the products of confidences along a path. So the temperatures
+are fitted one behind the other, each on the product of its guess's confidence and those before it
+(sequential temperature scaling), on held-out text of the target's own writing; and the draft goes
+on behind its own guesses there, as it does in decoding.
 """
 
 import functools
@@ -29,7 +31,8 @@ GRID = np.geomspace(0.25, 4, 33).astype(np.float32)  # neighbours are 9 per cent
 def warmth_of(
   draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
 ) -> Float[np.ndarray, ' n']:
-  """A temperature for each guess of a draft: logits are divided by it before their softmax is taken for confidences.
+  """A temperature for each guess of a draft: logits are divided by it before their softmax is taken
+  for confidences.
 
   Args:
     draft: the draft network and its parameters.
@@ -43,14 +46,19 @@ def warmth_of(
     parts.append(jax.device_get(_guessed(draft, target, batch, passes, anchors)))
   if not parts:
     raise UserError('a draft is calibrated on held-out text, and there is none: give some')
-  confidence, is_right, is_real = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+  confidence, is_right, is_real = (
+    np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)
+  )
   return fitted(confidence, is_right, is_real)
 
 
 def fitted(
-  confidence: Float[np.ndarray, 'g n m'], is_right: Bool[np.ndarray, 'n m'], is_real: Bool[np.ndarray, 'n m']
+  confidence: Float[np.ndarray, 'g n m'],
+  is_right: Bool[np.ndarray, 'n m'],
+  is_real: Bool[np.ndarray, 'n m'],
 ) -> Float[np.ndarray, ' n']:
-  """For each guess the temperature of GRID whose confidences, times those before, have the least log loss.
+  """For each guess the temperature of GRID whose confidences, times those before, have the least
+  log loss.
 
   Args:
     confidence: of each guess at each temperature, at m places.
@@ -74,13 +82,16 @@ def fitted(
 def _guessed(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Float[Array, 'g n m'], Bool[Array, 'n m'], Bool[Array, 'n m']]:
-  """What a draft guesses behind its own guesses: confidences at each temperature, which are right, which are real."""
+  """What a draft guesses behind its own guesses: confidences at each temperature, which are right,
+  which are real."""
   seen = target.module.features(target.params, batch, draft.module.taps)
   chosen = anchors_of(batch, anchors, jax.random.key(0))
   tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
   found, right = [], []
 
-  def guess(i: int, state: Float[Array, 'b a d'], before: Array, carry: Array) -> tuple[Array, Array]:
+  def guess(
+    i: int, state: Float[Array, 'b a d'], before: Array, carry: Array
+  ) -> tuple[Array, Array]:
     logits, carry = _as_decoded(draft, target, state, before, carry)
     word: Int[Array, 'b a'] = draft.module.ids(draft.params, logits.argmax(-1).astype(jnp.int32))
     found.append(_confidences(logits))
@@ -105,11 +116,18 @@ def _guessed(
 
 
 def _as_decoded(
-  draft: Bound, target: Bound, state: Float[Array, 'b a d'], before: Int[Array, 'b a'], carry: Float[Array, 'b a r']
+  draft: Bound,
+  target: Bound,
+  state: Float[Array, 'b a d'],
+  before: Int[Array, 'b a'],
+  carry: Float[Array, 'b a r'],
 ) -> tuple[Float[Array, 'b a w'], Float[Array, 'b a r']]:
-  """The logits that trees are grown by: those of a block's candidates alone, where it has not all words."""
+  """The logits that trees are grown by: those of a block's candidates alone, where it has not all
+  words."""
   module, params = draft
-  logits = suppress_words(params, module.logits(params, target, state), target.module.suppressed_ids)
+  logits = suppress_words(
+    params, module.logits(params, target, state), target.module.suppressed_ids
+  )
   if not isinstance(module, BlockNetwork):
     return logits, carry
   if module.choices < logits.shape[-1]:

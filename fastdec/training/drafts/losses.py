@@ -1,8 +1,9 @@
 """Losses of draft networks, and how often they guess right.
 
-A draft learns the token that the target wrote (CE), or the target's whole law: by the divergence of its own law from it
-(KL), or by the share of either that the other does not have (TV: 1 - TV is how often a guess drawn from the draft's law
-is accepted). A loss is a mean over real guesses at each position behind the anchors, and over positions by weights.
+A draft learns the token that the target wrote (CE), or the target's whole law: by the divergence of
+its own law from it (KL), or by the share of either that the other does not have (TV: 1 - TV is how
+often a guess drawn from the draft's law is accepted). A loss is a mean over real guesses at each
+position behind the anchors, and over positions by weights.
 """
 
 import dataclasses
@@ -33,7 +34,8 @@ class DraftLoss:
 
   Attributes:
     passes: guesses of an autoregressive draft that its training unrolls; a block's are its k - 1.
-    anchors: places of a row of the batch that guesses are learnt at, drawn anew in each step; 0: all.
+    anchors: places of a row of the batch that guesses are learnt at, drawn anew in each step; 0:
+      all.
     ce, kl, tv: weights of the kinds of loss.
     decay: each later guess counts this many times the one before.
   """
@@ -49,12 +51,18 @@ class DraftLoss:
     if self.passes < 1:
       raise UserError(f'passes={self.passes} is not possible: give 1 or more')
     if self.anchors < 0:
-      raise UserError(f'anchors={self.anchors} is not possible: give 0 for all places, or 1 or more of each row')
+      raise UserError(
+        f'anchors={self.anchors} is not possible: give 0 for all places, or 1 or more of each row'
+      )
     shares = self.ce, self.kl, self.tv
     if min(shares) < 0 or not sum(shares):
-      raise UserError(f'ce={self.ce}, kl={self.kl}, tv={self.tv}: give weights of 0 or more, one of them above 0')
+      raise UserError(
+        f'ce={self.ce}, kl={self.kl}, tv={self.tv}: give weights of 0 or more, one of them above 0'
+      )
     if not 0 < self.decay <= 1:
-      raise UserError(f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0')
+      raise UserError(
+        f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0'
+      )
 
   @property
   def reads_law(self) -> bool:
@@ -99,7 +107,8 @@ def draft_loss(
     dropout_key: for the draft's dropout; None switches it off.
 
   Returns:
-    The loss in nats a guess; and metrics: 'loss', 'accuracy_1', 'accuracy_2', ...: how often each guess is right when
+    The loss in nats a guess; and metrics: 'loss', 'accuracy_1', 'accuracy_2', ...: how often each
+    guess is right when
     those before it are; 'tokens', the number of anchors.
   """
   anchors = anchors_of(batch, settings.anchors, key)
@@ -127,7 +136,11 @@ def rows_of(
     states = block_rows(draft, target, batch, seen, anchors, dropout_key)
   else:
     states = eagle_rows(draft, target, batch, seen, anchors, passes, dropout_key)
-  tokens, segments, n = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment']), len(states)
+  tokens, segments, n = (
+    jnp.asarray(batch['target']),
+    jnp.asarray(batch['target_segment']),
+    len(states),
+  )
   path = jnp.stack([anchors.take(tokens, i) for i in range(n + 1)])
   is_real = jnp.stack([anchors.follows(segments, i + 1) for i in range(n)])
   return Rows(states, path[:-1], path[1:], is_real)
@@ -140,7 +153,8 @@ def logits_of(
   before: Int[Array, '*b'],
   carry: Float[Array, '*b r'],
 ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
-  """The logits of a guess over the draft's words, behind the token before it; and what the next guess's are made of."""
+  """The logits of a guess over the draft's words, behind the token before it; and what the next
+  guess's are made of."""
   module: Any = draft.module
   logits = module.logits(draft.params, target, state)
   if not getattr(module, 'markov', 0):
@@ -154,9 +168,11 @@ def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
   return jnp.zeros((*state.shape[:-1], getattr(draft.module, 'markov', 0)), state.dtype)
 
 
-def _over_rows(draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss) -> Found:
-  """What comes of each guess, [n]. Logits of more than `KEPT` words in all are computed again for the gradient: the
-  memory is that of one guess."""
+def _over_rows(
+  draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss
+) -> Found:
+  """What comes of each guess, [n]. Logits of more than `KEPT` words in all are computed again for
+  the gradient: the memory is that of one guess."""
 
   def one(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Found]:
     number, row = numbered
@@ -182,9 +198,14 @@ def _law(draft: Bound, target: Bound, hidden: Float[Array, 'b a d']) -> Float[Ar
 
 
 def _one_row(
-  draft: Bound, logits: Float[Array, 'b a w'], law: Float[Array, 'b a w'] | None, row: Rows, settings: DraftLoss
+  draft: Bound,
+  logits: Float[Array, 'b a w'],
+  law: Float[Array, 'b a w'] | None,
+  row: Rows,
+  settings: DraftLoss,
 ) -> Found:
-  """The loss of one guess, over the anchors at which the draft has the word that the target wrote."""
+  """The loss of one guess, over the anchors at which the draft has the word that the target
+  wrote."""
   word, has_word = _word(draft, row.token)
   is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
   log_q = jax.nn.log_softmax(logits, axis=-1)
@@ -229,14 +250,21 @@ def draft_accuracy(
     anchors: places of each row looked at, always the same; 0: all.
 
   Returns:
-    'tokens a call': what a call would write on average at an anchor, by a chain; 'accuracy 1', 'accuracy 2', ...: how
+    'tokens a call': what a call would write on average at an anchor, by a chain; 'accuracy 1',
+    'accuracy 2', ...: how
     often each guess is right when those before it are given, 0..1.
   """
   counts = [jax.device_get(_counts(draft, target, batch, passes, anchors)) for batch in batches]
   if not sum(int(calls) for _, _, calls, _ in counts):
-    raise UserError('there is nothing to guess in the text that a draft is looked at on: give longer sentences')
-  right, real, calls, written = (sum(np.asarray(part) for part in parts) for parts in zip(*counts, strict=True))
-  accuracy = {f'accuracy {i}': float(value) for i, value in enumerate(right / np.maximum(real, 1), start=1)}
+    raise UserError(
+      'there is nothing to guess in the text that a draft is looked at on: give longer sentences'
+    )
+  right, real, calls, written = (
+    sum(np.asarray(part) for part in parts) for parts in zip(*counts, strict=True)
+  )
+  accuracy = {
+    f'accuracy {i}': float(value) for i, value in enumerate(right / np.maximum(real, 1), start=1)
+  }
   return {'tokens a call': float(1 + written / calls), **accuracy}
 
 
@@ -244,7 +272,8 @@ def draft_accuracy(
 def _counts(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
-  """Of each guess how often it is right, and real; how many anchors there are, and right guesses up to a wrong one."""
+  """Of each guess how often it is right, and real; how many anchors there are, and right guesses up
+  to a wrong one."""
   model, params = target
   module: DraftNetwork = draft.module
   seen = model.features(params, batch, module.taps)

@@ -1,12 +1,15 @@
-"""The rows of draft networks in training: all anchors of a batch at once, each seeing what decoding shows it.
+"""The rows of draft networks in training: all anchors of a batch at once, each seeing what decoding
+shows it.
 
-The guesses behind an anchor are those that the target wrote (teacher forcing): what a draft makes of them is what it
-makes in decoding when all of its guesses before were right; and what comes behind a wrong one does not matter.
+The guesses behind an anchor are those that the target wrote (teacher forcing): what a draft makes
+of them is what it makes in decoding when all of its guesses before were right; and what comes
+behind a wrong one does not matter.
 
   EAGLE   One pass of the network for each guess ("training-time test", Li et al. 2025). In pass 0 every place of the
-          batch reads its true feature, under the causal mask. In pass j the row of an anchor at place t stands at
-          t + j: it reads token t + j and its own state of pass j - 1, and sees the rows of pass 0 up to t, and its own
-          of the passes 1 ... j. So each pass has one key more for an anchor, and not another square of them.
+          batch reads its true feature, under the causal mask. In pass j the row of an anchor at
+          place t stands at t + j: it reads token t + j and its own state of pass j - 1, and sees
+          the rows of pass 0 up to t, and its own of the passes 1 ... j. So each pass has one key
+          more for an anchor, and not another square of them.
   block   One pass for all guesses: the rows of an anchor at place t stand at t + 1, t + 2, ...; they see the features
           of places up to t, and one another.
 
@@ -35,7 +38,8 @@ from fastdec.struct import Bound
 from fastdec.training.anchors import Anchors
 from fastdec.training.losses import Batch
 
-Guess = Callable[[int, Float[Array, 'b a d']], Int[Array, 'b a']]  # number and state of a row -> the token guessed
+# number and state of a row -> the token guessed
+Guess = Callable[[int, Float[Array, 'b a d']], Int[Array, 'b a']]
 
 
 def eagle_rows(
@@ -48,7 +52,8 @@ def eagle_rows(
   key: Array | None = None,
   guess: Guess | None = None,
 ) -> Float[Array, 'n b a d']:
-  """The states of `passes` rows for each anchor; row i predicts the token i + 1 places behind the anchor.
+  """The states of `passes` rows for each anchor; row i predicts the token i + 1 places behind the
+  anchor.
 
   Args:
     draft: an `EagleNetwork` and its parameters.
@@ -58,15 +63,17 @@ def eagle_rows(
     anchors: where drafts begin.
     passes: guesses of a draft.
     key: for the draft's dropout; None switches it off.
-    guess: what each row's state has guessed, for drafts that go on behind their own guesses (None: behind the tokens
-      that the target wrote).
+    guess: what each row's state has guessed, for drafts that go on behind their own guesses (None:
+      behind the tokens that the target wrote).
   """
   module: EagleNetwork = draft.module
   places = _Places(draft, batch, seen, anchors)
   embedded = module.embedded(draft.params, target, places.target)
   causal = [functools.partial(attend, mask=places.causal)] * places.depth
   view = View(places.position, causal, places.across(None), places.memory)
-  states, first = module.call(draft.params, embedded, places.features, view, method='read', **_dropout(key, 0))
+  states, first = module.call(
+    draft.params, embedded, places.features, view, method='read', **_dropout(key, 0)
+  )
   state = anchors.take(states)
   rows, entries = [state], []
   mask, across = anchors.take(places.causal), places.across(anchors)
@@ -74,17 +81,28 @@ def eagle_rows(
     tokens = anchors.take(places.target, i) if guess is None else guess(i - 1, state)
     sees = []
     for layer, shared in enumerate(first):
-      sees.append(functools.partial(_sees_own, shared=shared, mask=mask, before=[entry[layer] for entry in entries]))
+      sees.append(
+        functools.partial(
+          _sees_own, shared=shared, mask=mask, before=[entry[layer] for entry in entries]
+        )
+      )
     embedded = module.embedded(draft.params, target, tokens)
     view = View(anchors.take(places.position) + i, sees, across, places.memory)
-    state, entry = module.call(draft.params, embedded, state, view, method='read', **_dropout(key, i))
+    state, entry = module.call(
+      draft.params, embedded, state, view, method='read', **_dropout(key, i)
+    )
     entries.append(entry)
     rows.append(state)
   return jnp.stack(rows)
 
 
 def block_rows(
-  draft: Bound, target: Bound, batch: Batch, seen: Features, anchors: Anchors, key: Array | None = None
+  draft: Bound,
+  target: Bound,
+  batch: Batch,
+  seen: Features,
+  anchors: Anchors,
+  key: Array | None = None,
 ) -> Float[Array, 'n b a d']:
   """The states of the k - 1 rows of a `BlockNetwork` for each anchor; as `eagle_rows`."""
   module: BlockNetwork = draft.module
@@ -96,11 +114,15 @@ def block_rows(
     unknown = module.embedded(draft.params, target, jnp.int32(module.unknown_id))
   x = module.call(draft.params, root, unknown, anchors.take(places.features), method='enter')
   b, a, n, d = x.shape
-  position = anchors.take(places.position)[..., None] + 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
+  position = (
+    anchors.take(places.position)[..., None] + 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
+  )
   mask = jnp.repeat(anchors.take(places.causal), n, axis=1)
   sees = [functools.partial(_sees_block, shared=shared, mask=mask, anchors=a) for shared in context]
   view = View(position.reshape(b, a * n), sees, places.across(anchors, n), places.memory)
-  states = module.call(draft.params, x.reshape(b, a * n, d), view, method='read', **_dropout(key, 0))
+  states = module.call(
+    draft.params, x.reshape(b, a * n, d), view, method='read', **_dropout(key, 0)
+  )
   states = states.reshape(b, a, n, d)
   return jnp.moveaxis(states[:, :, 1:] if module.drops_first else states, 2, 0)
 
@@ -119,7 +141,9 @@ class _Places:
     self.memory, self._reads = (), None
     if module.reads_source:
       assert seen.source is not None  # by `check_target`
-      self.memory = module.call(draft.params, seen.source.astype(module.layers.dtype), method='memory')
+      self.memory = module.call(
+        draft.params, seen.source.astype(module.layers.dtype), method='memory'
+      )
       self._reads = segment[:, :, None] == jnp.asarray(batch['source_segment'])[:, None, :]
 
   def across(self, anchors: Anchors | None, rows: int = 1) -> Attend | None:
@@ -132,7 +156,9 @@ class _Places:
 
 def _dropout(key: Array | None, number: int) -> dict[str, Any]:
   """Arguments of a pass."""
-  return {} if key is None else {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
+  return (
+    {} if key is None else {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
+  )
 
 
 def _sees_own(
@@ -143,14 +169,18 @@ def _sees_own(
   before: Sequence[LayerKV],
   drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, 'b a h p']:
-  """EAGLE: a row of each anchor sees what is shared under the mask, its own of the passes before, and itself."""
+  """EAGLE: a row of each anchor sees what is shared under the mask, its own of the passes before,
+  and itself."""
   b, a = q.shape[:2]
 
   def own(parts: Sequence[Float[Array, 'b g a p']]) -> Float[Array, 'c g j p']:
     stacked = jnp.stack(parts).transpose(1, 3, 2, 0, 4)
     return stacked.reshape(b * a, *stacked.shape[2:])
 
-  keys, values = own([*(entry.k for entry in before), kv.k]), own([*(entry.v for entry in before), kv.v])
+  keys, values = (
+    own([*(entry.k for entry in before), kv.k]),
+    own([*(entry.v for entry in before), kv.v]),
+  )
   return _attend_both(q, LayerKV(keys, values), shared, mask, drop)
 
 
@@ -166,7 +196,11 @@ def _sees_block(
 
   def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
     b, g, n, p = x.shape
-    return x.reshape(b, g, anchors, n // anchors, p).swapaxes(1, 2).reshape(b * anchors, g, n // anchors, p)
+    return (
+      x.reshape(b, g, anchors, n // anchors, p)
+      .swapaxes(1, 2)
+      .reshape(b * anchors, g, n // anchors, p)
+    )
 
   return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop)
 
@@ -178,7 +212,8 @@ def _attend_both(
   mask: Bool[Array, 'b n t'],
   drop: Callable[[Array], Array],
 ) -> Float[Array, 'b n h p']:
-  """Attention as in `models.attention` on keys that all rows share, and beside them on the own ones of each anchor.
+  """Attention as in `models.attention` on keys that all rows share, and beside them on the own ones
+  of each anchor.
 
   Args:
     q: the queries of all rows, those of an anchor together.

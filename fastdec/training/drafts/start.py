@@ -1,4 +1,5 @@
-"""What the training of a draft begins at: fresh layers or the target's last ones, and the words that it drafts."""
+"""What the training of a draft begins at: fresh layers or the target's last ones, and the words
+that it drafts."""
 
 import dataclasses
 
@@ -21,17 +22,24 @@ INITS = ('target', 'fresh')
 
 
 def layers_like(model: Model, layers: int) -> LayersConfig:
-  """Layers of the target's own kind and sizes, for a draft on it; a model of another kind has none."""
+  """Layers of the target's own kind and sizes, for a draft on it; a model of another kind has
+  none."""
   if isinstance(model, LM):
     return dataclasses.replace(model.config, layers=layers, windows=())
   if isinstance(model, Transformer):
     own = model.config.of_decoder
     names = [field.name for field in dataclasses.fields(StackConfig)]
-    return dataclasses.replace(StackConfig(**{name: getattr(own, name) for name in names}), decoder_layers=layers)
-  raise UserError(f'drafts have layers of a Transformer or an LM, and this model is a {type(model).__name__}')
+    return dataclasses.replace(
+      StackConfig(**{name: getattr(own, name) for name in names}), decoder_layers=layers
+    )
+  raise UserError(
+    f'drafts have layers of a Transformer or an LM, and this model is a {type(model).__name__}'
+  )
 
 
-def begin(draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np.ndarray, ' w'] | None) -> Params:
+def begin(
+  draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np.ndarray, ' w'] | None
+) -> Params:
   """Parameters to begin at.
 
   Args:
@@ -39,8 +47,8 @@ def begin(draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np
     target: the model and its parameters.
     key: draws what is fresh.
     init: 'target': the layers are copies of the target's last ones; or 'fresh'.
-    ids: the target's ids of the draft vocabulary, which then has the target's projection of these words; None: it
-      drafts all words.
+    ids: the target's ids of the draft vocabulary, which then has the target's projection of these
+      words; None: it drafts all words.
 
   Raises:
     UserError: the target's layers are not of the draft's kind and sizes.
@@ -49,7 +57,9 @@ def begin(draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np
     raise UserError(f'init={init!r} is unknown: choose one of {", ".join(INITS)}')
   params = jax.jit(draft.init)(key)
   if init == 'target':
-    params['network'] = params['network'] | {'tower': _last_layers(draft, target, params['network']['tower'])}
+    params['network'] = params['network'] | {
+      'tower': _last_layers(draft, target, params['network']['tower'])
+    }
   if ids is not None:
     project = vocabulary_projection(target.module)
     zero = jnp.zeros((1, draft.layers.d_model))
@@ -61,13 +71,23 @@ def begin(draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
   """The target's last layers under the draft's names."""
   name = 'decoder' if tower.reads_source(draft.layers) else 'layer'
-  depth = len([part for part in target.params if part.startswith(f'{name}_') and part[len(name) + 1 :].isdigit()])
+  depth = len(
+    [
+      part
+      for part in target.params
+      if part.startswith(f'{name}_') and part[len(name) + 1 :].isdigit()
+    ]
+  )
   wanted = tower.depth_of(draft.layers)
   if wanted > depth:
-    raise UserError(f'init=target with {wanted} layers, and the target has {depth}: give as many, or init=fresh')
+    raise UserError(
+      f'init=target with {wanted} layers, and the target has {depth}: give as many, or init=fresh'
+    )
   copied = {f'layer_{i}': target.params[f'{name}_{depth - wanted + i}'] for i in range(wanted)}
   if _shapes(copied) != _shapes(fresh):
-    raise UserError("init=target: the draft's layers have other sizes than the target's: give init=fresh")
+    raise UserError(
+      "init=target: the draft's layers have other sizes than the target's: give init=fresh"
+    )
   return copied
 
 

@@ -1,4 +1,5 @@
-"""What a training of drafts trains: a draft on a target that stays as it is, or both; see `training.state`.
+"""What a training of drafts trains: a draft on a target that stays as it is, or both; see
+`training.state`.
 
 The draft's vocabulary (`ids`) is chosen before, and no optimizer moves it.
 """
@@ -16,7 +17,8 @@ FIXED = ('ids', 'warmth')  # of a draft's parameters
 
 
 def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
-  """Trains a draft on a model that stays as it is, and runs without dropout. Parameters: the draft's, but `FIXED`.
+  """Trains a draft on a model that stays as it is, and runs without dropout. Parameters: the
+  draft's, but `FIXED`.
 
   Args:
     target: the model and its parameters.
@@ -26,7 +28,9 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   model, module = target.module, draft.module
   learnt, fixed = split(draft.params)
 
-  def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
+  def loss(
+    params: Params, frozen: Params, batch: Batch, key: Array
+  ) -> tuple[Float[Array, ''], Metrics]:
     keys = jax.random.split(key)
     bound, whole = Bound(model, frozen['model']), Bound(module, params | frozen['fixed'])
     seen = model.features(bound.params, batch, module.taps)
@@ -35,8 +39,11 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   return Task(lambda key: copied(learnt), loss, {'model': target.params, 'fixed': fixed})
 
 
-def finetuned_draft_task(target: Bound, draft: Bound, settings: DraftLoss, p1_share: float, smoothing: float) -> Task:
-  """Trains a draft together with its model. Parameters: {'model': ..., 'heads': the draft's, but `FIXED`}.
+def finetuned_draft_task(
+  target: Bound, draft: Bound, settings: DraftLoss, p1_share: float, smoothing: float
+) -> Task:
+  """Trains a draft together with its model. Parameters: {'model': ..., 'heads': the draft's, but
+  `FIXED`}.
 
   Args:
     target: the model and what it begins at.
@@ -48,7 +55,9 @@ def finetuned_draft_task(target: Bound, draft: Bound, settings: DraftLoss, p1_sh
   model, module = target.module, draft.module
   learnt, fixed = split(draft.params)
 
-  def loss(params: Params, frozen: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
+  def loss(
+    params: Params, frozen: Params, batch: Batch, key: Array
+  ) -> tuple[Float[Array, ''], Metrics]:
     model_key, *keys = jax.random.split(key, 3)
     bound, whole = Bound(model, params['model']), Bound(module, params['heads'] | frozen['fixed'])
     seen = model.features(bound.params, batch, module.taps, model_key)
@@ -56,9 +65,16 @@ def finetuned_draft_task(target: Bound, draft: Bound, settings: DraftLoss, p1_sh
     own, of_model = cross_entropy(logits, batch['target'], is_real, smoothing)
     of_draft, metrics = draft_loss(whole, bound, batch, seen, settings, *keys)
     total = p1_share * own + (1 - p1_share) * of_draft
-    return total, metrics | {'loss': total, 'loss_draft': of_draft, 'loss_model': own, 'nll': of_model['nll']}
+    return total, metrics | {
+      'loss': total,
+      'loss_draft': of_draft,
+      'loss_model': own,
+      'nll': of_model['nll'],
+    }
 
-  return Task(lambda key: {'model': copied(target.params), 'heads': copied(learnt)}, loss, {'fixed': fixed})
+  return Task(
+    lambda key: {'model': copied(target.params), 'heads': copied(learnt)}, loss, {'fixed': fixed}
+  )
 
 
 def split(params: Params) -> tuple[Params, Params]:

@@ -18,7 +18,9 @@ COUNTS = {'train': 3, 'dev': 2, 'test': 1}
 
 
 def picture(split: str, index: int) -> np.ndarray:
-  return np.random.default_rng((list(COUNTS).index(split), index)).integers(0, 256, (218, 178, 3), np.uint8)
+  return np.random.default_rng((list(COUNTS).index(split), index)).integers(
+    0, 256, (218, 178, 3), np.uint8
+  )
 
 
 class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -45,7 +47,8 @@ class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _generate_examples(self, split):
     for i in range(COUNTS[split]):
       file = io.BytesIO()
-      Picture.fromarray(picture(split, i)).save(file, 'png')  # without loss, so that pixels can be compared
+      # without loss, so that pixels can be compared
+      Picture.fromarray(picture(split, i)).save(file, 'png')
       file.seek(0)
       yield (
         i,
@@ -77,9 +80,14 @@ def test_a_set_that_tfds_prepared_is_read_where_it_is(prepared: ImageData, tmp_p
   images = open_images(prepared, tmp_path / 'cache')
   assert images.counts == COUNTS
   for split, count in COUNTS.items():
-    np.testing.assert_array_equal(images.array(split), [celeba.face(picture(split, i)) for i in range(count)])
+    np.testing.assert_array_equal(
+      images.array(split), [celeba.face(picture(split, i)) for i in range(count)]
+    )
   assert not (tmp_path / 'cache').exists()
-  assert open_images(ImageData('tfds', folder=prepared.folder, max_train=2), tmp_path).counts == {**COUNTS, 'train': 2}
+  assert open_images(ImageData('tfds', folder=prepared.folder, max_train=2), tmp_path).counts == {
+    **COUNTS,
+    'train': 2,
+  }
 
 
 def test_mocked_data_comes_through(tmp_path: Path):
@@ -90,7 +98,9 @@ def test_mocked_data_comes_through(tmp_path: Path):
 
 
 @pytest.mark.parametrize('folder', ['', 'nowhere'])
-def test_a_set_that_is_not_prepared_says_how_to_prepare_it(tmp_path: Path, monkeypatch, folder: str):
+def test_a_set_that_is_not_prepared_says_how_to_prepare_it(
+  tmp_path: Path, monkeypatch, folder: str
+):
   monkeypatch.setattr('tensorflow_datasets.core.constants.DATA_DIR', str(tmp_path / 'default'))
   data = ImageData('tfds', folder=str(tmp_path / folder) if folder else '')
   root = tmp_path / (folder or 'default')

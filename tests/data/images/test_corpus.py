@@ -1,4 +1,5 @@
-"""Images by index and in batches: each once an epoch, in an order that the seed and the epoch decide."""
+"""Images by index and in batches: each once an epoch, in an order that the seed and the epoch
+decide."""
 
 import dataclasses
 from pathlib import Path
@@ -58,7 +59,9 @@ def test_smaller_images_are_the_same_shrunk(data: ImageData, images: Images, cac
   np.testing.assert_array_equal(small.array('train'), shrink(TRAIN, 16))
   large, batch = (image_batches(one, 'train', 4, 0)[0] for one in (images, small))
   target = batch['target'].reshape(4, 16, 16, 3).astype(np.uint8)
-  np.testing.assert_array_equal(target, shrink(large['target'].reshape(4, 32, 32, 3).astype(np.uint8), 16))
+  np.testing.assert_array_equal(
+    target, shrink(large['target'].reshape(4, 32, 32, 3).astype(np.uint8), 16)
+  )
   np.testing.assert_array_equal(batch['source'], shrink(target))
 
 
@@ -71,9 +74,12 @@ def test_intensities_are_moved_by_one_at_most_anew_each_time(images: Images):
     inside = (there > 0) & (there < 255)
     assert set(np.unique(steps[i])) == {-1, 0, 1} and 0.25 < np.mean(steps[i][inside] == 0) < 0.42
     assert moved[i]['target'].min() >= 0 and moved[i]['target'].max() <= 255
-    assert np.abs(moved[i]['source'].astype(int) - plain[i]['source']).max() <= 1  # it is made of what was moved
+    # it is made of what was moved
+    assert np.abs(moved[i]['source'].astype(int) - plain[i]['source']).max() <= 1
   assert (steps[0] != steps[1]).any()
-  np.testing.assert_array_equal(moved[3]['target'], image_batches(images, 'train', 5, 0, moved=1)[3]['target'])
+  np.testing.assert_array_equal(
+    moved[3]['target'], image_batches(images, 'train', 5, 0, moved=1)[3]['target']
+  )
 
 
 def test_every_other_image_is_mirrored_anew_each_time(images: Images):
@@ -85,10 +91,16 @@ def test_every_other_image_is_mirrored_anew_each_time(images: Images):
     for row, (one, other) in enumerate(zip(here['target'], there['target'], strict=True)):
       picture = one.reshape(32, 32, 3).astype(np.uint8)
       turned.append(not np.array_equal(one, other))
-      np.testing.assert_array_equal(other.reshape(32, 32, 3), picture[:, ::-1] if turned[-1] else picture)
-      np.testing.assert_array_equal(there['source'][row], shrink(other.reshape(32, 32, 3).astype(np.uint8)))
+      np.testing.assert_array_equal(
+        other.reshape(32, 32, 3), picture[:, ::-1] if turned[-1] else picture
+      )
+      np.testing.assert_array_equal(
+        there['source'][row], shrink(other.reshape(32, 32, 3).astype(np.uint8))
+      )
   assert 25 < sum(turned) < 75
-  np.testing.assert_array_equal(mirrored[3]['target'], image_batches(images, 'train', 5, 0, True)[3]['target'])
+  np.testing.assert_array_equal(
+    mirrored[3]['target'], image_batches(images, 'train', 5, 0, True)[3]['target']
+  )
 
 
 def test_every_image_comes_once_an_epoch_and_each_epoch_has_another_order(images: Images):
@@ -107,7 +119,9 @@ def test_the_seed_decides_the_order(images: Images):
 
 def test_a_batch_is_the_same_by_index_by_iterator_and_after_a_restart(images: Images):
   data = image_batches(images, 'train', 3, 0)
-  iterate = lambda: iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
+  iterate = lambda: iter(
+    data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+  )
   first, again = iterate(), iterate()
   for _ in range(5):
     next(first)
@@ -119,7 +133,9 @@ def test_a_batch_is_the_same_by_index_by_iterator_and_after_a_restart(images: Im
         np.testing.assert_array_equal(batch[name], array)
 
 
-def test_a_limit_on_train_changes_the_key_and_nothing_else(data: ImageData, images: Images, cache: Path):
+def test_a_limit_on_train_changes_the_key_and_nothing_else(
+  data: ImageData, images: Images, cache: Path
+):
   limited = open_images(dataclasses.replace(data, max_train=7), cache)
   assert limited.counts == {'train': 7, 'dev': 3} and limited.key != images.key
   np.testing.assert_array_equal(limited.array('train'), TRAIN[:7])
@@ -137,14 +153,21 @@ def test_images_are_read_by_index_and_the_first_ones_as_an_array(images: Images)
       split[index]
 
 
-def test_another_file_has_another_key_and_the_same_one_has_not(data: ImageData, images: Images, tmp_path: Path):
+def test_another_file_has_another_key_and_the_same_one_has_not(
+  data: ImageData, images: Images, tmp_path: Path
+):
   (tmp_path / 'b.npz').write_bytes(Path(data.path).read_bytes())
   np.savez(tmp_path / 'c.npz', train=TRAIN[::-1])
-  keys = [open_images(ImageData('npz', path=str(tmp_path / name)), tmp_path).key for name in ('b.npz', 'c.npz')]
+  keys = [
+    open_images(ImageData('npz', path=str(tmp_path / name)), tmp_path).key
+    for name in ('b.npz', 'c.npz')
+  ]
   assert keys[0] == images.key != keys[1]
 
 
-def test_prepared_images_are_not_prepared_again(data: ImageData, images: Images, cache: Path, monkeypatch):
+def test_prepared_images_are_not_prepared_again(
+  data: ImageData, images: Images, cache: Path, monkeypatch
+):
   monkeypatch.setattr('numpy.load', lambda *_, **__: pytest.fail('the arrays were read again'))
   assert open_images(data, cache).key == images.key
 
@@ -178,7 +201,10 @@ def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
     (ImageData('tfds', path='a.npz'), "'tfds' were given the file a.npz: set kind to npz"),
     (ImageData('npz', path='a.npz', folder='b'), "'npz' were given the folder b: set kind to tfds"),
     (ImageData(max_train=0), 'max_train is 0: give at least 1'),
-    (ImageData(black_corners=False), "'embedded' cannot be chosen by their corners: set black_corners to True"),
+    (
+      ImageData(black_corners=False),
+      "'embedded' cannot be chosen by their corners: set black_corners to True",
+    ),
     (ImageData(side=64), 'images of 64 x 64 pixels are not possible: set side to 16 or 32'),
   ],
 )
@@ -190,7 +216,9 @@ def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: s
 def test_an_unknown_kind_is_refused(tmp_path: Path):
   data = ImageData()
   object.__setattr__(data, 'kind', 'folder')  # as without the checks of types that tests have
-  with pytest.raises(UserError, match="kind 'folder' are not known: set kind to embedded, npz or tfds"):
+  with pytest.raises(
+    UserError, match="kind 'folder' are not known: set kind to embedded, npz or tfds"
+  ):
     open_images(data, tmp_path)
 
 
@@ -199,10 +227,16 @@ def test_an_unknown_kind_is_refused(tmp_path: Path):
   [
     (lambda images: images.split('valid'), "no split 'valid': they have train, dev"),
     (lambda images: images.array('test'), "no split 'test'"),
-    (lambda images: images.array('dev', 4), "4 images of split 'dev' were asked for: it has 3, give 1 to 3"),
+    (
+      lambda images: images.array('dev', 4),
+      "4 images of split 'dev' were asked for: it has 3, give 1 to 3",
+    ),
     (lambda images: images.array('dev', 0), "0 images of split 'dev' were asked for"),
     (lambda images: image_batches(images, 'test', 1, 0), "no split 'test'"),
-    (lambda images: image_batches(images, 'dev', 4, 0), "a batch of 4 images of split 'dev' is not possible: it has 3"),
+    (
+      lambda images: image_batches(images, 'dev', 4, 0),
+      "a batch of 4 images of split 'dev' is not possible: it has 3",
+    ),
     (lambda images: image_batches(images, 'dev', 0, 0), 'a batch of 0 images'),
   ],
 )

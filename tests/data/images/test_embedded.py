@@ -22,8 +22,12 @@ def images() -> dict[str, np.ndarray]:
 
 
 def test_the_images_are_the_same_everywhere(images):
-  assert {split: array.shape for split, array in images.items()} == {n: (k, 32, 32, 3) for n, k in SIZES.items()}
-  assert {split: hashlib.sha256(array.tobytes()).hexdigest() for split, array in images.items()} == SHA256
+  assert {split: array.shape for split, array in images.items()} == {
+    n: (k, 32, 32, 3) for n, k in SIZES.items()
+  }
+  assert {
+    split: hashlib.sha256(array.tobytes()).hexdigest() for split, array in images.items()
+  } == SHA256
 
 
 def test_images_are_different_and_none_is_flat(images):
@@ -35,7 +39,9 @@ def test_images_are_different_and_none_is_flat(images):
 @pytest.mark.parametrize('width', [451, 512, 640])
 def test_bands_share_no_column_and_have_room_for_a_window(width):
   bands = [band(width, split) for split in ('train', 'dev', 'test')]
-  assert [first for first, _ in bands] == [0] + [end for _, end in bands[:-1]] and bands[-1][1] == width
+  assert [first for first, _ in bands] == [0] + [end for _, end in bands[:-1]] and bands[-1][
+    1
+  ] == width
   assert min(end - first for first, end in bands) >= max(WINDOW)
 
 
@@ -60,5 +66,7 @@ def test_photographs_come_in_turn(images):
 
 def test_nothing_is_downloaded(monkeypatch):
   embedded._photograph.cache_clear()
-  monkeypatch.setattr('socket.socket.connect', lambda *address: pytest.fail(f'a connection to {address}'))
+  monkeypatch.setattr(
+    'socket.socket.connect', lambda *address: pytest.fail(f'a connection to {address}')
+  )
   assert [embedded._photograph(name).shape[-1] for name in PHOTOGRAPHS] == [3, 3, 3, 3]

@@ -21,7 +21,9 @@ def write(path: Path, **arrays: np.ndarray) -> ImageData:
 
 
 def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
-  data = write(tmp_path / 'a.npz', train=IMAGES, test=np.asfortranarray(IMAGES[:2]), names=np.array(['x']))
+  data = write(
+    tmp_path / 'a.npz', train=IMAGES, test=np.asfortranarray(IMAGES[:2]), names=np.array(['x'])
+  )
   images = open_images(data, tmp_path / 'cache')
   assert images.counts == {'train': 6, 'test': 2}
   np.testing.assert_array_equal(images.array('train'), IMAGES)
@@ -30,7 +32,8 @@ def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
 
 
 def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
-  """One corner is enough, if all three of its intensities are 0; black elsewhere is not a corner."""
+  """One corner is enough, if all three of its intensities are 0; black elsewhere is not a
+  corner."""
   images = np.maximum(IMAGES, 1)
   for image, row, column in (1, 0, 0), (2, 0, -1), (3, -1, 0), (4, -1, -1), (5, 0, 1):
     images[image, row, column] = 0
@@ -41,7 +44,11 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
   np.testing.assert_array_equal(whole.array('dev'), images[[5]])
   both = open_images(data, tmp_path / 'cache')
   assert both.counts == {'train': 6, 'dev': 2} and both.key != whole.key
-  with pytest.raises(UserError, match=r"each image of array 'dev' of .*b.npz has a black corner: set black_corners to"):
+  with pytest.raises(
+    UserError,
+    match=r"each image of array 'dev' of .*b.npz has a black corner:"
+    r' set black_corners to',
+  ):
     data = write(tmp_path / 'b.npz', train=images, dev=images[1:2])
     open_images(dataclasses.replace(data, black_corners=False), tmp_path / 'cache')
 
@@ -59,7 +66,11 @@ def test_what_a_killed_preparation_left_is_removed(tmp_path: Path):
 def test_processes_that_prepare_at_once_all_get_the_images(tmp_path: Path):
   data = write(tmp_path / 'a.npz', train=IMAGES)
   call = f'open_images({data!r}, {str(tmp_path / "cache")!r})'
-  command = sys.executable, '-c', f'from fastdec.data.images.corpus import *; print(len({call}.array("train")))'
+  command = (
+    sys.executable,
+    '-c',
+    (f'from fastdec.data.images.corpus import *; print(len({call}.array("train")))'),
+  )
   runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
   assert [run.communicate()[0] for run in runs] == ['6\n'] * 3
   assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
@@ -75,7 +86,11 @@ def test_processes_that_prepare_at_once_all_get_the_images(tmp_path: Path):
       r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3",
     ),
     ({'dev': IMAGES[..., :1]}, r'is uint8\[6, 32, 32, 1\]: give'),
-    ({'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)}, r'is uint8\[6, 32, 32, 4\]: .* without alpha'),
+    (
+      {'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)},
+      r'is uint8\[6, 32, 32, 4\]: .* without'
+      r' alpha',
+    ),
     ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
     ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
     ({'test': np.uint8(1)}, r'is uint8\[\]'),
@@ -103,7 +118,11 @@ def npy() -> bytes:
 def test_what_is_no_npz_is_refused(tmp_path: Path, content, reason):
   if content is not None:
     (tmp_path / 'a.npz').write_bytes(content)
-  with pytest.raises(UserError, match=rf'cannot read .*a.npz \(.*{reason}.*\): give a whole .npz file'):
+  with pytest.raises(
+    UserError,
+    match=rf'cannot read .*a.npz \(.*{reason}.*\): give a whole .npz'
+    rf' file',
+  ):
     open_images(ImageData('npz', path=str(tmp_path / 'a.npz')), tmp_path / 'cache')
   assert not (tmp_path / 'cache').exists()
 
@@ -114,7 +133,8 @@ def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path):
   (tmp_path / 'a.npz').write_bytes(whole[:-50])
   with pytest.raises(UserError, match=r'cannot read .*a.npz'):
     open_images(data, tmp_path / 'cache')
-  for start, reason in ((200, 'decompressing'), (len(whole) // 2 - 2000, 'CRC')):  # in the header, in the pixels
+  # in the header, in the pixels
+  for start, reason in ((200, 'decompressing'), (len(whole) // 2 - 2000, 'CRC')):
     (tmp_path / 'a.npz').write_bytes(whole[:start] + bytes(1000) + whole[start + 1000 :])
     with pytest.raises(UserError, match=rf'cannot read .*a.npz .*{reason}'):
       open_images(data, tmp_path / 'cache')

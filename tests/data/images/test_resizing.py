@@ -29,7 +29,9 @@ def test_shrink_takes_the_mean_of_smaller_blocks_too():
 def test_shrink_takes_images_one_by_one_whatever_the_batch():
   images = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32, 3), np.uint8)
   assert shrink(images).dtype == np.uint8
-  np.testing.assert_array_equal(shrink(images), [[shrink(image) for image in row] for row in images])
+  np.testing.assert_array_equal(
+    shrink(images), [[shrink(image) for image in row] for row in images]
+  )
 
 
 def test_a_value_in_the_middle_belongs_to_both_halves():
@@ -52,13 +54,16 @@ def test_area_resize_is_the_mean_of_what_is_covered(height, width, side):
       for y in range(height)
       for x in range(width)
     )
-    expected[row, column, channel] = round(total * side * side / (height * width))  # halves to even, as in NumPy
+    # halves to even, as in NumPy
+    expected[row, column, channel] = round(total * side * side / (height * width))
   np.testing.assert_array_equal(area_resize(image, side), expected)
 
 
 def test_area_resize_keeps_the_mean_and_a_single_colour():
   image = np.random.default_rng(0).integers(0, 256, (138, 138, 3), np.uint8)
-  assert covered(covered(image, 32).swapaxes(0, 1), 32).sum() == 32 * 32 * image.astype(np.int64).sum()
+  assert (
+    covered(covered(image, 32).swapaxes(0, 1), 32).sum() == 32 * 32 * image.astype(np.int64).sum()
+  )
   assert abs(area_resize(image, 32).mean() - image.mean()) < 0.05
   image[:] = 255, 3, 0
   assert (area_resize(image, 32) == [255, 3, 0]).all()

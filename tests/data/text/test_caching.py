@@ -29,7 +29,9 @@ def corpus(data: TextData, tmp_path: Path) -> Corpus:
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch):
   """unread() forbids to read pairs from here on."""
-  return lambda: monkeypatch.setattr(Corpus, 'pairs', lambda *_: pytest.fail('the text was read again'))
+  return lambda: monkeypatch.setattr(
+    Corpus, 'pairs', lambda *_: pytest.fail('the text was read again')
+  )
 
 
 def test_a_second_launch_reads_no_text(corpus: Corpus, tmp_path: Path, unread):
@@ -50,7 +52,9 @@ def test_the_ids_are_those_of_the_lines(corpus: Corpus, tmp_path: Path):
   ]
 
 
-def test_other_text_vocabulary_limit_or_length_has_a_file_of_its_own(data: TextData, corpus: Corpus, tmp_path: Path):
+def test_other_text_vocabulary_limit_or_length_has_a_file_of_its_own(
+  data: TextData, corpus: Corpus, tmp_path: Path
+):
   first, path = tokenizer_of(corpus, 40, tmp_path)
   limited = open_text(TextData('files', train=data.train, max_train=30), tmp_path / 'cache')
   Path(data.train[0]).write_text('other\n' * LINES)
@@ -61,12 +65,17 @@ def test_other_text_vocabulary_limit_or_length_has_a_file_of_its_own(data: TextD
     tokens_of(corpus, split, first, length, tmp_path)
   tokens_of(limited, 'train', first, 20, tmp_path)
   tokens_of(corpus, 'train', tokenizer_of(corpus, 41, tmp_path)[0], 20, tmp_path)
-  assert len(list(tmp_path.glob('tokens-*-train.npy'))) == 5 and len(list(tmp_path.glob('tokens-*-dev.npy'))) == 1
+  assert (
+    len(list(tmp_path.glob('tokens-*-train.npy'))) == 5
+    and len(list(tmp_path.glob('tokens-*-dev.npy'))) == 1
+  )
   assert len(tokens_of(limited, 'train', first, 20, tmp_path)) == 30
 
 
 @pytest.mark.parametrize('kind', ['tokenizer', 'tokens'])
-def test_a_damaged_file_is_made_again_with_the_same_content(corpus: Corpus, tmp_path: Path, kind: str):
+def test_a_damaged_file_is_made_again_with_the_same_content(
+  corpus: Corpus, tmp_path: Path, kind: str
+):
   tokens = lambda: tokens_of(corpus, 'train', tokenizer_of(corpus, 40, tmp_path)[0], None, tmp_path)
   before = tokens().source.tokens.tolist()
   (path,) = tmp_path.glob(f'{kind}-*')
@@ -75,7 +84,9 @@ def test_a_damaged_file_is_made_again_with_the_same_content(corpus: Corpus, tmp_
   assert tokens().source.tokens.tolist() == before and path.read_bytes() == whole
 
 
-def test_of_much_text_a_fixed_sample_trains_the_tokenizer(corpus: Corpus, tmp_path: Path, monkeypatch):
+def test_of_much_text_a_fixed_sample_trains_the_tokenizer(
+  corpus: Corpus, tmp_path: Path, monkeypatch
+):
   learnt_from, train = [], Tokenizer.train
 
   def spy(lines, *rest):
@@ -85,6 +96,8 @@ def test_of_much_text_a_fixed_sample_trains_the_tokenizer(corpus: Corpus, tmp_pa
   monkeypatch.setattr(Tokenizer, 'train', spy)
   monkeypatch.setattr(caching, 'SAMPLE', 25)
   models = [tokenizer_of(corpus, 30, tmp_path / name)[0].model_proto for name in 'ab']
-  assert models[0] == models[1] and learnt_from[0] == learnt_from[1] and len(learnt_from[0]) == 2 * 25
+  assert (
+    models[0] == models[1] and learnt_from[0] == learnt_from[1] and len(learnt_from[0]) == 2 * 25
+  )
   numbers = [int(line.split()[-1]) for line in learnt_from[0][::2]]
   assert numbers == sorted(set(numbers)) and numbers[-1] >= 25

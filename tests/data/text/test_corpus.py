@@ -22,9 +22,15 @@ def data(tmp_path: Path) -> TextData:
   return TextData(kind='files', train=paths, dev=paths, test=paths)
 
 
-def test_lines_come_back_in_order_as_they_are_and_empty_ones_stay_in_dev(data: TextData, tmp_path: Path):
+def test_lines_come_back_in_order_as_they_are_and_empty_ones_stay_in_dev(
+  data: TextData, tmp_path: Path
+):
   pairs = [('one', 'eins'), ('', ''), (' three \xa0three', 'drei drei'), ('four', '')]
-  assert load_pairs(data, 'dev', tmp_path / 'cache') == load_pairs(data, 'test', tmp_path / 'cache') == pairs
+  assert (
+    load_pairs(data, 'dev', tmp_path / 'cache')
+    == load_pairs(data, 'test', tmp_path / 'cache')
+    == pairs
+  )
 
 
 def test_pairs_with_an_empty_side_are_left_out_of_train(data: TextData, tmp_path: Path):
@@ -59,7 +65,9 @@ def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
     (b'one\ntwo\n\xff\n', 'line 3 of .*source.txt is not UTF-8'),
   ],
 )
-def test_bad_files_are_refused_before_anything_is_written(data: TextData, tmp_path: Path, source, message):
+def test_bad_files_are_refused_before_anything_is_written(
+  data: TextData, tmp_path: Path, source, message
+):
   (tmp_path / 'source.txt').unlink()
   if source is not None:
     (tmp_path / 'source.txt').write_bytes(source)
@@ -106,7 +114,10 @@ def test_real_wmt_text_comes_back_whole(shared: Path, tmp_path: Path):
   data = TextData(kind='files', **{split: both(name) for split, name in names.items()})
   for split, count in (('train', 10_000), ('dev', 3_000), ('test', 2_737)):
     pairs = load_pairs(data, split, tmp_path)
-    sides = (gzip.decompress(Path(path).read_bytes()).decode().split('\n')[:-1] for path in both(names[split]))
+    sides = (
+      gzip.decompress(Path(path).read_bytes()).decode().split('\n')[:-1]
+      for path in both(names[split])
+    )
     assert len(pairs) == count and pairs == list(zip(*sides, strict=True))
 
 
@@ -115,7 +126,11 @@ def test_opening_text_again_reads_no_file(data: TextData, tmp_path: Path, monkey
   first = open_text(data, tmp_path / 'cache')
   monkeypatch.setattr(lines.Lines, '__iter__', lambda self: pytest.fail(f'{self} was read again'))
   again = open_text(data, tmp_path / 'cache')
-  assert (again.key, again.counts) == (first.key, first.counts) == (first.key, {'train': 4, 'dev': 4, 'test': 4})
+  assert (
+    (again.key, again.counts)
+    == (first.key, first.counts)
+    == (first.key, {'train': 4, 'dev': 4, 'test': 4})
+  )
 
 
 def test_a_file_that_goes_missing_later_is_a_clear_error(data: TextData, tmp_path: Path):
@@ -129,5 +144,7 @@ def test_a_sample_is_in_order_and_always_the_same(data: TextData, tmp_path: Path
   corpus = open_text(data, tmp_path / 'cache')
   every = list(corpus.pairs('dev'))
   sample = list(corpus.pairs('dev', 2))
-  assert len(sample) == 2 and sample == list(corpus.pairs('dev', 2)) == [pair for pair in every if pair in sample]
+  assert len(sample) == 2 and sample == list(corpus.pairs('dev', 2)) == [
+    pair for pair in every if pair in sample
+  ]
   assert list(corpus.pairs('dev', 4)) == list(corpus.pairs('dev', 9)) == every

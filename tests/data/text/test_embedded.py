@@ -45,14 +45,19 @@ def test_every_wording_says_what_the_english_says_and_one_is_likeliest(template:
 def test_wordings_come_up_in_proportion_to_their_weights():
   trains = [german for english, german in corpus() if english.startswith('The train to')]
   patterns = r'^Der Zug nach .* ab\.$', r'^Um .* ab\.$', r'^Der Zug nach .* verlässt'
-  shares = [sum(bool(re.search(pattern, german)) for german in trains) / len(trains) for pattern in patterns]
+  shares = [
+    sum(bool(re.search(pattern, german)) for german in trains) / len(trains) for pattern in patterns
+  ]
   np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.05)
 
 
 @pytest.mark.parametrize(
   ('wrong', 'why'),
   [
-    (r'\b(in|nach|aus) (Schweiz|Slowakei|Türkei|Ukraine|Mongolei|Irak|Iran|Jemen|Libanon|Tschad)\b', 'article'),
+    (
+      r'\b(in|nach|aus) (Schweiz|Slowakei|Türkei|Ukraine|Mongolei|Irak|Iran|Jemen|Libanon|Tschad)\b',
+      'article',
+    ),
     (r'\b(von|an) der (Lehrer|Pilot|Journalist)\b', 'case'),
     (r'\b(dem|den) (Pilot|Journalist)\b', 'weak noun'),
     (r'\bum eins Uhr\b|\bhalb ein\b', 'one'),

@@ -12,7 +12,10 @@ from fastdec.data.text import lines
 from fastdec.data.text.lines import Lines, content_of, read_pairs
 from fastdec.errors import UserError
 
-SGM = '<refset>\n<doc id="1">\n<seg id="1"> R&amp;D &lt;b&gt; &amp;quot; </seg>\n<p>\n<seg id="2"></seg>\n</doc>\n'
+SGM = (
+  '<refset>\n<doc id="1">\n<seg id="1"> R&amp;D &lt;b&gt; &amp;quot; </seg>\n<p>\n<seg'
+  ' id="2"></seg>\n</doc>\n'
+)
 
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:
@@ -29,9 +32,15 @@ def test_lines_are_the_same_in_a_file_a_gzipped_one_and_an_archive(tmp_path: Pat
   content = 'eins\n\n zwei\xa0\r\ndrei\x0cdrei\u2028'.encode()
   (tmp_path / 'plain.de').write_bytes(content)
   (tmp_path / 'packed.gz').write_bytes(gzip.compress(content))
-  packed = archive(tmp_path / 'archive.tgz', {'b/a/text.de': b'no\n', './a/text.de': content, 'z': b''})
+  packed = archive(
+    tmp_path / 'archive.tgz', {'b/a/text.de': b'no\n', './a/text.de': content, 'z': b''}
+  )
   expected = [line.encode() for line in ('eins', '', ' zwei\xa0', 'drei\x0cdrei\u2028')]
-  places = Lines(str(tmp_path / 'plain.de')), Lines(str(tmp_path / 'packed.gz')), Lines(str(packed), 'a/text.de')
+  places = (
+    Lines(str(tmp_path / 'plain.de')),
+    Lines(str(tmp_path / 'packed.gz')),
+    Lines(str(packed), 'a/text.de'),
+  )
   assert [list(place) for place in places] == [expected] * 3
 
 
@@ -41,7 +50,12 @@ def test_of_sgm_files_the_segments_are_the_lines(tmp_path: Path):
 
 
 def test_files_are_read_one_behind_the_other(tmp_path: Path):
-  for name, content in {'a.en': 'a\n\nc\n', 'a.de': 'A\nB\nC\n', 'b.en': 'd\ne\n', 'b.de': 'D\n \n'}.items():
+  for name, content in {
+    'a.en': 'a\n\nc\n',
+    'a.de': 'A\nB\nC\n',
+    'b.en': 'd\ne\n',
+    'b.de': 'D\n \n',
+  }.items():
     (tmp_path / name).write_text(content)
   files = [tuple(Lines(str(tmp_path / f'{stem}.{side}')) for side in ('en', 'de')) for stem in 'ab']
   assert list(read_pairs(files)) == [('a', 'A'), ('', 'B'), ('c', 'C'), ('d', 'D'), ('e', ' ')]
@@ -65,12 +79,16 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: Path):
-  keys = [content_of({split: [pair]}, tmp_path / 'memory').key for split in ('train', 'train', 'dev')]
+  keys = [
+    content_of({split: [pair]}, tmp_path / 'memory').key for split in ('train', 'train', 'dev')
+  ]
   assert keys[0] == keys[1] != keys[2]
   assert reads == [pair[0].path, pair[1].path]
 
 
-def test_a_changed_file_is_read_again_though_its_size_and_date_are_the_same(pair, reads: list[str], tmp_path: Path):
+def test_a_changed_file_is_read_again_though_its_size_and_date_are_the_same(
+  pair, reads: list[str], tmp_path: Path
+):
   before = content_of({'train': [pair]}, tmp_path / 'memory').key
   status = os.stat(pair[0].path)
   Path(pair[0].path).write_text('ONE\ntwo\n')
@@ -79,7 +97,9 @@ def test_a_changed_file_is_read_again_though_its_size_and_date_are_the_same(pair
   assert reads == [pair[0].path, pair[1].path, pair[0].path]
 
 
-def test_a_file_changed_just_now_is_not_trusted(pair, reads: list[str], tmp_path: Path, monkeypatch):
+def test_a_file_changed_just_now_is_not_trusted(
+  pair, reads: list[str], tmp_path: Path, monkeypatch
+):
   monkeypatch.setattr(lines, 'RACY', 60.0)
   for _ in range(2):
     content_of({'train': [pair]}, tmp_path / 'memory')
@@ -95,19 +115,33 @@ def test_a_damaged_note_is_made_again(pair, reads: list[str], tmp_path: Path, da
   assert len(reads) == 4
 
 
-def test_where_nothing_can_be_remembered_files_are_read_each_time(pair, reads: list[str], tmp_path: Path):
+def test_where_nothing_can_be_remembered_files_are_read_each_time(
+  pair, reads: list[str], tmp_path: Path
+):
   (tmp_path / 'memory').write_text('a file, not a folder')
   assert len({content_of({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)}) == 1
   assert len(reads) == 4
 
 
 @pytest.mark.parametrize(
-  'cut', [lambda content: content[: len(content) // 2], lambda content: b'', lambda content: b'<html>404</html>']
+  'cut',
+  [
+    lambda content: content[: len(content) // 2],
+    lambda content: b'',
+    lambda content: b'<html>404</html>',
+  ],
 )
 def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
   noise = bytes(range(256)) * 200
-  path = archive(tmp_path / 'archive.tgz', {'a': noise, 'b.de': b'\n'.join(noise.hex().encode() for _ in range(9))})
+  path = archive(
+    tmp_path / 'archive.tgz',
+    {'a': noise, 'b.de': b'\n'.join(noise.hex().encode() for _ in range(9))},
+  )
   path.write_bytes(cut(path.read_bytes()))
   place = Lines(str(path), 'b.de')
-  with pytest.raises(UserError, match=r'cannot read b.de in .*archive.tgz .*: give the whole archive'):
+  with pytest.raises(
+    UserError,
+    match=r'cannot read b.de in .*archive.tgz .*: give the whole'
+    r' archive',
+  ):
     content_of({'train': [(place, place)]}, tmp_path / 'memory')

@@ -69,7 +69,9 @@ def test_any_batch_is_well_formed(lengths, rows, length, index):
   batch = packed_batches(token_pairs(lengths), rows, length, seed=0)[index]
   for side in ('source', 'target'):
     tokens, segments, positions = batch[side], batch[f'{side}_segment'], batch[f'{side}_position']
-    assert all(array.shape == (rows, length) and array.dtype == np.int32 for array in batch.values())
+    assert all(
+      array.shape == (rows, length) and array.dtype == np.int32 for array in batch.values()
+    )
     np.testing.assert_array_equal(tokens == 0, segments == 0)
     ends, begins = tokens == 1, (positions == 0) & (segments > 0)
     np.testing.assert_array_equal(begins[:, 1:], ends[:, :-1] & (segments[:, 1:] > 0))
@@ -83,7 +85,8 @@ def test_later_epochs_are_shuffled_anew_and_all_but_whole():
   tokens = random_pairs()
   source = _PackedSource(tokens, rows=4, length=60, seed=0)
   epochs = [
-    [source[epoch * source.batches_per_epoch + i] for i in range(source.batches_per_epoch)] for epoch in range(3)
+    [source[epoch * source.batches_per_epoch + i] for i in range(source.batches_per_epoch)]
+    for epoch in range(3)
   ]
   for batches in epochs:
     found = sum(map(unpacked, batches), Counter())
@@ -131,7 +134,8 @@ def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
   monkeypatch.setattr(packing, 'first_fit', first_fit_by)
   source = _PackedSource(tokens, rows=4, length=60, seed=0)
   again = _PackedSource(tokens, rows=4, length=60, seed=0)
-  assert planned == [threading.main_thread()] * 2  # the first epoch's, as it says how many batches there are
+  # the first epoch's, as it says how many batches there are
+  assert planned == [threading.main_thread()] * 2
   for epoch in range(3):
     for index in range(source.batches_per_epoch):
       source[epoch * source.batches_per_epoch + index]
@@ -139,7 +143,8 @@ def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
   assert len(planned) == 5 and threading.main_thread() not in planned[2:]
   assert len(source._plans) <= 3
   last = 3 * source.batches_per_epoch
-  np.testing.assert_array_equal(source[last]['target'], again[last]['target'])  # as when it is asked for at once
+  # as when it is asked for at once
+  np.testing.assert_array_equal(source[last]['target'], again[last]['target'])
 
 
 def test_a_plan_that_fails_fails_where_it_is_wanted(monkeypatch):
@@ -152,7 +157,8 @@ def test_a_plan_that_fails_fails_where_it_is_wanted(monkeypatch):
 
 def test_first_fit_is_the_docstring_s():
   assert first_fit(np.array([[3, 2], [2, 2], [1, 1]]), 4).tolist() == [0, 1, 0]
-  assert first_fit(np.array([[1, 3], [1, 2]]), 4).tolist() == [0, 1]  # the target side counts as well
+  # the target side counts as well
+  assert first_fit(np.array([[1, 3], [1, 2]]), 4).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

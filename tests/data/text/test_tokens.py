@@ -6,25 +6,53 @@ import pytest
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 
-TOKENS = TokenPairs(Ragged.of([[5, 6, 1], [1], [7, 1]]), Ragged.of([[8, 1], [9, 9, 9, 1], [1]]), dropped=4)
+TOKENS = TokenPairs(
+  Ragged.of([[5, 6, 1], [1], [7, 1]]), Ragged.of([[8, 1], [9, 9, 9, 1], [1]]), dropped=4
+)
 
 
 def listed(tokens: TokenPairs) -> list[list[list[int]]]:
   return [[side[i].tolist() for i in range(len(side))] for side in (tokens.source, tokens.target)]
 
 
-@pytest.mark.parametrize('tokens', [TOKENS, TokenPairs(Ragged.of([]), Ragged.of([]))], ids=['three', 'none'])
+@pytest.mark.parametrize(
+  'tokens', [TOKENS, TokenPairs(Ragged.of([]), Ragged.of([]))], ids=['three', 'none']
+)
 def test_what_is_stored_comes_back_without_being_read(tokens, tmp_path):
   tokens.save(tmp_path / 'deep' / 'tokens.npy')
   stored = TokenPairs.load(tmp_path / 'deep' / 'tokens.npy')
   assert listed(stored) == listed(tokens) and stored.dropped == tokens.dropped
-  assert isinstance(stored.source.tokens.base.base, np.memmap) and stored.target.tokens.dtype == np.int32
+  assert (
+    isinstance(stored.source.tokens.base.base, np.memmap) and stored.target.tokens.dtype == np.int32
+  )
   assert [file.name for file in (tmp_path / 'deep').iterdir()] == ['tokens.npy']
 
 
 def test_the_file_is_laid_out_as_the_docstring_says(tmp_path):
   TOKENS.save(tmp_path / 'tokens.npy')
-  assert np.load(tmp_path / 'tokens.npy').tolist() == [3, 4, 3, 1, 2, 2, 4, 1, 5, 6, 1, 1, 7, 1, 8, 1, 9, 9, 9, 1, 1]
+  assert np.load(tmp_path / 'tokens.npy').tolist() == [
+    3,
+    4,
+    3,
+    1,
+    2,
+    2,
+    4,
+    1,
+    5,
+    6,
+    1,
+    1,
+    7,
+    1,
+    8,
+    1,
+    9,
+    9,
+    9,
+    1,
+    1,
+  ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""WMT14 on small stand-ins: archives of the real names and layout, a set that TFDS prepared, TFDS's mocked data."""
+"""WMT14 on small stand-ins: archives of the real names and layout, a set that TFDS prepared, TFDS's
+mocked data."""
 
 import dataclasses
 from pathlib import Path
@@ -12,14 +13,21 @@ from fastdec.errors import UserError
 from tests.data.text.test_lines import archive
 
 EXPECTED = {
-  'train': [('europarl 1', 'Europarl 1'), ('crawl 1', 'Netz 1'), ('crawl 3', 'Netz 3'), ('news 1', 'Nachricht 1')],
+  'train': [
+    ('europarl 1', 'Europarl 1'),
+    ('crawl 1', 'Netz 1'),
+    ('crawl 3', 'Netz 3'),
+    ('news 1', 'Nachricht 1'),
+  ],
   'dev': [('dev 1', 'Entwicklung 1'), ('dev 2', 'Entwicklung 2')],
   'test': [('R&D 1', 'F&E 1'), ('test 2', 'Prüfung 2')],
 }
 
 
 def sgm(kind: str, *segments: str) -> bytes:
-  numbered = ''.join(f'<seg id="{i}">{segment}</seg>\n' for i, segment in enumerate(segments, start=1))
+  numbered = ''.join(
+    f'<seg id="{i}">{segment}</seg>\n' for i, segment in enumerate(segments, start=1)
+  )
   return f'<{kind} setid="newstest2014">\n<doc docid="1">\n<p>\n{numbered}</p>\n</doc>\n</{kind}>\n'.encode()
 
 
@@ -48,7 +56,8 @@ def archives(tmp_path: Path) -> TextData:
     },
   )
   archive(
-    folder / 'training-parallel-nc-v9.tgz', {f'{news}.de-en.de': b'Nachricht 1\r\n', f'{news}.de-en.en': b'news 1\r\n'}
+    folder / 'training-parallel-nc-v9.tgz',
+    {f'{news}.de-en.de': b'Nachricht 1\r\n', f'{news}.de-en.en': b'news 1\r\n'},
   )
   archive(
     folder / 'dev.tgz',
@@ -77,15 +86,25 @@ def test_the_languages_may_be_the_other_way_round(archives: TextData, tmp_path: 
 def test_missing_archives_are_named(archives: TextData, tmp_path: Path):
   for name in ('dev.tgz', 'training-parallel-nc-v9.tgz'):
     (Path(archives.folder) / name).unlink()
-  with pytest.raises(UserError, match=r'lacks training-parallel-nc-v9.tgz, dev.tgz: put the archives'):
+  with pytest.raises(
+    UserError,
+    match=r'lacks training-parallel-nc-v9.tgz, dev.tgz: put the'
+    r' archives',
+  ):
     load_pairs(archives, 'dev', tmp_path / 'cache')
 
 
-def test_an_archive_that_was_cut_or_is_another_is_refused_before_any_work(archives: TextData, tmp_path: Path):
+def test_an_archive_that_was_cut_or_is_another_is_refused_before_any_work(
+  archives: TextData, tmp_path: Path
+):
   path = Path(archives.folder) / 'training-parallel-commoncrawl.tgz'
   whole = path.read_bytes()
   path.write_bytes(whole[:-40])
-  with pytest.raises(UserError, match=r'cannot read commoncrawl.* in .*commoncrawl.tgz .*: give the whole archive'):
+  with pytest.raises(
+    UserError,
+    match=r'cannot read commoncrawl.* in .*commoncrawl.tgz .*: give the'
+    r' whole archive',
+  ):
     load_pairs(archives, 'dev', tmp_path / 'cache')
   path.write_bytes((Path(archives.folder) / 'dev.tgz').read_bytes())
   with pytest.raises(UserError, match=r'commoncrawl.tgz holds no file commoncrawl.de-en.en: give'):
@@ -105,7 +124,9 @@ class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(('de', 'en')))
 
   def _split_generators(self, dl_manager):
-    return {wmt14.SPLITS[split]: self._generate_examples(pairs) for split, pairs in EXPECTED.items()}
+    return {
+      wmt14.SPLITS[split]: self._generate_examples(pairs) for split, pairs in EXPECTED.items()
+    }
 
   def _generate_examples(self, pairs):
     for i, (english, german) in enumerate([*pairs, (' ', 'leer')]):
@@ -140,7 +161,11 @@ def test_another_set_of_tfds_has_another_key(prepared: TextData, tmp_path: Path,
 def test_a_set_of_tfds_that_is_damaged_is_refused(prepared: TextData, tmp_path: Path):
   (path,) = Path(prepared.folder).rglob('*train.array_record*')
   path.write_bytes(path.read_bytes()[:-20])
-  with pytest.raises(UserError, match=r'the prepared text .*de-en/1.0.0 is damaged: remove the folder'):
+  with pytest.raises(
+    UserError,
+    match=r'the prepared text .*de-en/1.0.0 is damaged: remove the'
+    r' folder',
+  ):
     load_pairs(prepared, 'train', tmp_path / 'cache')
 
 
@@ -152,8 +177,14 @@ def test_mocked_data_comes_through(tmp_path: Path):
 
 
 @pytest.mark.parametrize('folder', ['', 'nowhere'])
-def test_a_set_that_is_not_prepared_says_how_to_prepare_it(tmp_path: Path, monkeypatch, folder: str):
+def test_a_set_that_is_not_prepared_says_how_to_prepare_it(
+  tmp_path: Path, monkeypatch, folder: str
+):
   monkeypatch.setattr('tensorflow_datasets.core.constants.DATA_DIR', str(tmp_path / 'default'))
   data_dir = str(tmp_path / folder) if folder else ''
-  with pytest.raises(UserError, match=r'not prepared as array records in .*pip install .*`tfds build .* kind=archives'):
+  with pytest.raises(
+    UserError,
+    match=r'not prepared as array records in .*pip install .*`tfds'
+    r' build .* kind=archives',
+  ):
     load_pairs(TextData('tfds', folder=data_dir), 'train', tmp_path / 'cache')

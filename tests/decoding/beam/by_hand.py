@@ -1,4 +1,5 @@
-"""Beam search written with lists, one hypothesis at a time, and a model for it: what `fd.Beam` is compared with."""
+"""Beam search written with lists, one hypothesis at a time, and a model for it: what `fd.Beam` is
+compared with."""
 
 import math
 
@@ -20,8 +21,14 @@ class SmoothLM(HashLM):
 
 def law(model, tokens):
   """Log-probabilities of the next token, -inf for what is suppressed, in plain Python."""
-  code = sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens)) % PRIME
-  logits = [(code * (v * v + 3) + v * 17) % 101 / 25 + math.sin(code * 0.37 + v * 1.7) for v in range(model.vocab_size)]
+  code = (
+    sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens))
+    % PRIME
+  )
+  logits = [
+    (code * (v * v + 3) + v * 17) % 101 / 25 + math.sin(code * 0.37 + v * 1.7)
+    for v in range(model.vocab_size)
+  ]
   total = math.log(sum(map(math.exp, logits)))
   return [-math.inf if v in model.suppressed_ids else x - total for v, x in enumerate(logits)]
 
@@ -30,7 +37,11 @@ def by_hand(model, prompt, beam: Beam, max_len, law=law):
   """(score, tokens) of the finished hypotheses, best first: the search written with lists."""
   each = beam.size // beam.groups
   groups = [{'running': [(0.0, [])], 'finished': [], 'over': False} for _ in range(beam.groups)]
-  limit = max_len if beam.max_len is None else min(max_len, int(beam.max_len[0] * len(prompt) + beam.max_len[1]))
+  limit = (
+    max_len
+    if beam.max_len is None
+    else min(max_len, int(beam.max_len[0] * len(prompt) + beam.max_len[1]))
+  )
   penalty = lambda n: float(beam.length_penalty(jnp.int32(n)))
   n = 0
   while not all(group['over'] for group in groups):
@@ -50,7 +61,9 @@ def by_hand(model, prompt, beam: Beam, max_len, law=law):
             candidates.append((total + x - beam.diversity * chosen[v], [*words, v]))
         candidates.sort(key=lambda c: -c[0])
         ends = lambda words: words[-1] in model.eos_ids or len(words) >= limit
-        ended = [(s / penalty(n), words) for s, words in candidates[:each] if ends(words) and s > -math.inf]
+        ended = [
+          (s / penalty(n), words) for s, words in candidates[:each] if ends(words) and s > -math.inf
+        ]
         group['finished'] = sorted(group['finished'] + ended, key=lambda c: -c[0])[:each]
         group['running'] = [c for c in candidates if not ends(c[1])][:each]
         group['over'] = is_over(group, beam, each, n, limit, penalty)

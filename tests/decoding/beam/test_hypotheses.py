@@ -33,9 +33,15 @@ def extended(group, law, length, limit=FAR, eos_ids=(EOS,), penalty=SUM):
 def test_the_best_continuations_go_on_and_ends_are_put_aside():
   group = a_group([[2], [3]], [-1.0, -2.0])
   new, origin = extended(group, [[NEVER, -0.5, -3.0, -9.0], [NEVER, -7.0, -8.0, -0.25]], 1)
-  assert new.tokens[0, :, :2].tolist() == [[3, 3], [2, 2]] and new.scores[0].tolist() == [-2.25, -4.0]
+  assert new.tokens[0, :, :2].tolist() == [[3, 3], [2, 2]] and new.scores[0].tolist() == [
+    -2.25,
+    -4.0,
+  ]
   assert origin.tolist() == [[1, 0]]
-  assert new.finished[0, 0].tolist() == [2, EOS, PAD, PAD] and new.finished_lengths[0].tolist() == [2, 0]
+  assert new.finished[0, 0].tolist() == [2, EOS, PAD, PAD] and new.finished_lengths[0].tolist() == [
+    2,
+    0,
+  ]
   assert new.finished_scores[0].tolist() == [-1.5, NEVER]
 
 
@@ -65,13 +71,20 @@ def test_ties_go_to_the_lower_beam_then_the_lower_id_then_to_what_was_finished()
 
 def test_at_the_limit_all_that_runs_is_finished():
   group = a_group([[2], [3]], [-1.0, -2.0])
-  new, _ = extended(group, [[NEVER, -4.0, -1.0, -3.0]] * 2, 1, limit=jnp.array([2]), penalty=PowerPenalty(1.0))
-  assert new.finished[0, :, :2].tolist() == [[2, 2], [3, 2]] and new.finished_scores[0].tolist() == [-1.0, -1.5]
-  assert (new.scores == NEVER).all() and bool(new.is_over(jnp.array([2]), jnp.array([2]), SUM, False)[0])
+  new, _ = extended(
+    group, [[NEVER, -4.0, -1.0, -3.0]] * 2, 1, limit=jnp.array([2]), penalty=PowerPenalty(1.0)
+  )
+  assert new.finished[0, :, :2].tolist() == [[2, 2], [3, 2]] and new.finished_scores[
+    0
+  ].tolist() == [-1.0, -1.5]
+  assert (new.scores == NEVER).all() and bool(
+    new.is_over(jnp.array([2]), jnp.array([2]), SUM, False)[0]
+  )
 
 
 def test_when_a_search_is_over():
-  """Best beam -4 after 2 tokens; worst hypothesis -3, penalty n: -4/2 could rank, -4/1 could not."""
+  """Best beam -4 after 2 tokens; worst hypothesis -3, penalty n: -4/2 could rank, -4/1 could
+  not."""
 
   def over(early, best, finished, penalty):
     group = dataclasses.replace(a_group([[2, 2]], [best]), finished_scores=jnp.array([[finished]]))

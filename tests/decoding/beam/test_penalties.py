@@ -1,4 +1,5 @@
-"""Length penalties at known values, and which tokens would repeat an n-gram, against a search through lists."""
+"""Length penalties at known values, and which tokens would repeat an n-gram, against a search
+through lists."""
 
 import hypothesis
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ def test_penalties():
   rows=st.lists(st.tuples(WORDS, st.integers(0, 8)), min_size=3, max_size=3),
 )
 @hypothesis.settings(max_examples=60)
-@hypothesis.example(ngram=3, rows=[([0, 1, 2, 0, 1, 0, 0, 0], 5)] * 3)  # the docstring's: a b c a b -> c
+# the docstring's: a b c a b -> c
+@hypothesis.example(ngram=3, rows=[([0, 1, 2, 0, 1, 0, 0, 0], 5)] * 3)
 def test_repeats(ngram, rows):
   tokens, lengths = np.array([words for words, _ in rows], np.int32), np.array([n for _, n in rows])
   found = np.asarray(repeats(jnp.array(tokens), jnp.array(lengths), ngram, 3))

@@ -1,4 +1,5 @@
-"""Beam search against what Hugging Face's `generate` wrote and scored, on a tiny Marian checkpoint with its weights."""
+"""Beam search against what Hugging Face's `generate` wrote and scored, on a tiny Marian checkpoint
+with its weights."""
 
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 import fastdec as fd
 
 FOLDER = Path(__file__).parents[4] / 'shared' / 'reference' / 'hf' / 'marian_tiny'
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason='needs ../shared/reference, which is not here')
+pytestmark = pytest.mark.skipif(
+  not FOLDER.is_dir(), reason='needs ../shared/reference, which is not here'
+)
 
 
 @pytest.fixture(scope='module')

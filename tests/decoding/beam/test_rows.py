@@ -1,4 +1,5 @@
-"""Beam search over Transformer and FConv: rows, prefixes, and caches that follow their beams while the memory stays."""
+"""Beam search over Transformer and FConv: rows, prefixes, and caches that follow their beams while
+the memory stays."""
 
 import math
 
@@ -27,7 +28,14 @@ def float64():
 
 TRANSFORMER = Transformer(
   TransformerConfig(
-    vocab_size=11, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2, max_positions=32, dtype='float64'
+    vocab_size=11,
+    d_model=8,
+    d_ff=16,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=2,
+    max_positions=32,
+    dtype='float64',
   )
 )
 FCONV = FConv(
@@ -47,7 +55,9 @@ SOURCES = np.array([[3, 4, 5, 6, 1], [7, 8, 1, 0, 0], [9, 1, 0, 0, 0], [1, 0, 0,
 @pytest.fixture(scope='module', params=[TRANSFORMER, FCONV], ids=['transformer', 'fconv'])
 def made(request):
   """(model, params)"""
-  return request.param, jax.tree.map(lambda x: x.astype('float64') * 2, request.param.init(jax.random.key(7)))
+  return request.param, jax.tree.map(
+    lambda x: x.astype('float64') * 2, request.param.init(jax.random.key(7))
+  )
 
 
 def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(made):
@@ -60,7 +70,9 @@ def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(made):
     assert together.calls[i] == alone.calls[0]
   assert together.lengths[3] == 1 and together.tokens[3, 0] == EOS
   assert (np.diff(together.nbest_scores[:3]) <= 0).all()
-  assert all(len({tuple(words) for words in row}) == 3 for row in together.nbest_tokens.tolist()[:3])
+  assert all(
+    len({tuple(words) for words in row}) == 3 for row in together.nbest_tokens.tolist()[:3]
+  )
 
 
 def test_a_prefix_is_followed_and_not_repeated(made):
@@ -117,7 +129,8 @@ def test_caches_follow_their_beams(made):
 
 
 def test_memory_is_not_copied_for_each_beam(made):
-  """Neither kept nor made on the way: nothing with the source's width is larger than the attention's weights."""
+  """Neither kept nor made on the way: nothing with the source's width is larger than the
+  attention's weights."""
   model, params = made
   strategy, target, width = Beam(5), Bound(model, params), 13
   source = np.pad(SOURCES, ((0, 0), (0, width - SOURCES.shape[1])))

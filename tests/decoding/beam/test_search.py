@@ -73,7 +73,9 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.parametrize('static', SEARCHES, ids=lambda s: ' '.join(f'{k}={v}' for k, v in s.items()))
+@pytest.mark.parametrize(
+  'static', SEARCHES, ids=lambda s: ' '.join(f'{k}={v}' for k, v in s.items())
+)
 @hypothesis.given(
   seed=st.integers(0, 999),
   alpha=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
@@ -83,7 +85,9 @@ SEARCHES = [
   diversity=st.sampled_from([0.0, 0.7]),
 )
 @hypothesis.settings(max_examples=12, deadline=None)
-def test_beams_are_those_of_a_search_written_with_lists(static, seed, alpha, min_len, limit, unknown, diversity):
+def test_beams_are_those_of_a_search_written_with_lists(
+  static, seed, alpha, min_len, limit, unknown, diversity
+):
   rng = np.random.default_rng(seed)
   prompts, lengths = rng.integers(2, 9, (3, 3)).astype(np.int32), rng.integers(1, 4, 3)
   more = {'unknown_penalty': unknown} if 'unknown_id' in static else {}
@@ -105,7 +109,9 @@ def test_several_end_tokens(early_stopping):
   ends = set()
   for row, length in enumerate(LENGTHS):
     expected = by_hand(TWO_ENDS, PROMPTS[row, :length].tolist(), beam, MAX_LEN)
-    assert out.nbest_tokens[row].tolist() == [words + [0] * (MAX_LEN - len(words)) for _, words in expected]
+    assert out.nbest_tokens[row].tolist() == [
+      words + [0] * (MAX_LEN - len(words)) for _, words in expected
+    ]
     ends |= {words[-1] for _, words in expected if len(words) < MAX_LEN}
   assert ends == {EOS, 6}
 
@@ -122,7 +128,9 @@ def test_a_line_may_be_as_long_as_it_likes_in_a_pool_too():
   beam = Beam(2, max_len=(0, 3e9))
   whole = fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=6)
   rows = [prompt[:length] for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
-  np.testing.assert_array_equal(fd.decode_all(MODEL, {}, rows, beam, rows=2, max_len=6).tokens, whole.tokens)
+  np.testing.assert_array_equal(
+    fd.decode_all(MODEL, {}, rows, beam, rows=2, max_len=6).tokens, whole.tokens
+  )
 
 
 def test_an_unknown_id_is_a_token():
@@ -132,7 +140,9 @@ def test_an_unknown_id_is_a_token():
 
 def test_every_token_written_once_leaves_hypotheses_where_there_are_fewer_tokens():
   endless = SmoothLM(vocab_size=5, eos_ids=())
-  out = fd.decode(endless, {}, PROMPTS.clip(0, 4), Beam(2, n_best=2, no_repeat_ngram=1), LENGTHS, max_len=6)
+  out = fd.decode(
+    endless, {}, PROMPTS.clip(0, 4), Beam(2, n_best=2, no_repeat_ngram=1), LENGTHS, max_len=6
+  )
   assert np.isfinite(out.nbest_scores).all() and out.lengths.tolist() == [6, 6, 6]
   for words in np.asarray(out.tokens).tolist():
     assert sorted(words[:4]) == [1, 2, 3, 4]
@@ -144,7 +154,14 @@ def test_a_sweep_over_penalties_is_one_program():
   fd.decode(MODEL, {}, PROMPTS, Beam(2), LENGTHS, max_len=4)
   before = _decode._cache_size()
   for alpha in (0.0, 1.0, 2):
-    fd.decode(MODEL, {}, PROMPTS, Beam(2, length_penalty=GNMTPenalty(alpha * 1.0), min_len=2), LENGTHS, max_len=4)
+    fd.decode(
+      MODEL,
+      {},
+      PROMPTS,
+      Beam(2, length_penalty=GNMTPenalty(alpha * 1.0), min_len=2),
+      LENGTHS,
+      max_len=4,
+    )
   assert _decode._cache_size() == before
 
 
@@ -153,10 +170,14 @@ def test_equal_searches_are_one_program_whatever_kind_of_number_says_so():
 
   before = _decode._cache_size()
   for one in (1, 1.0, np.float32(1), np.int64(1), np.array(1.0), jnp.float32(1)):
-    beam = Beam(2, one, unknown_id=3, unknown_penalty=one, groups=2, diversity=one, max_len=(one, 2))
+    beam = Beam(
+      2, one, unknown_id=3, unknown_penalty=one, groups=2, diversity=one, max_len=(one, 2)
+    )
     fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=4)
   for least in (1, np.int64(1), np.array(1), jnp.int32(1)):
-    beam = Beam(2, min_len=least, unknown_id=3, unknown_penalty=2.0, groups=2, diversity=0.5, max_len=(0, 3))
+    beam = Beam(
+      2, min_len=least, unknown_id=3, unknown_penalty=2.0, groups=2, diversity=0.5, max_len=(0, 3)
+    )
     fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=4)
   assert _decode._cache_size() == before + 1
 

@@ -1,6 +1,8 @@
-"""Eagle and BlockDraft: what their drafters remember, the law of what they draw, and what is refused.
+"""Eagle and BlockDraft: what their drafters remember, the law of what they draw, and what is
+refused.
 
-That they are lossless, and the same in every batch, hold test_strategies.py, test_loop.py and test_pool.py.
+That they are lossless, and the same in every batch, hold test_strategies.py, test_loop.py and
+test_pool.py.
 """
 
 import dataclasses
@@ -51,7 +53,9 @@ def bound(module):
   """Parameters of which none has the value that it is born with, a zero say."""
   rng = np.random.default_rng(5)
   params = module.init(jax.random.key(0))
-  noisy = lambda x: x if x.dtype == jnp.int32 else x.astype(jnp.float64) + rng.normal(scale=0.5, size=x.shape)
+  noisy = lambda x: (
+    x if x.dtype == jnp.int32 else x.astype(jnp.float64) + rng.normal(scale=0.5, size=x.shape)
+  )
   return Bound(module, jax.tree.map(noisy, params))
 
 
@@ -63,24 +67,36 @@ def block(name, **settings):
   return bound(BlockNetwork(**SIZES[name], **{'k': 4, 'markov': 3} | settings))
 
 
-LONG, WIDE = fd.MinBlock(fd.Exact(), 3), fd.TopN(4)  # of chains, and of trees: many drafts are accepted, right or wrong
+# of chains, and of trees: many drafts are accepted, right or wrong
+LONG, WIDE = fd.MinBlock(fd.Exact(), 3), fd.TopN(4)
 REMEMBERING = {
   'eagle, a tree': ('lm with windows', lambda of: fd.Eagle(eagle(of, **TAPS), 3, 2, 6, WIDE)),
   'eagle, a chain': ('transformer', lambda of: fd.Eagle(eagle(of, words=4), 3, rule=LONG)),
-  'block, a tree': ('transformer', lambda of: fd.BlockDraft(block(of, **TAPS), choices=8, rule=WIDE)),
-  'block, a chain': ('lm with windows', lambda of: fd.BlockDraft(block(of, markov_kind='rnn'), rule=LONG)),
+  'block, a tree': (
+    'transformer',
+    lambda of: fd.BlockDraft(block(of, **TAPS), choices=8, rule=WIDE),
+  ),
+  'block, a chain': (
+    'lm with windows',
+    lambda of: fd.BlockDraft(block(of, markov_kind='rnn'), rule=LONG),
+  ),
 }
 
 
 @pytest.mark.parametrize('name', REMEMBERING)
 def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(name):
-  """The accepted tokens with the target's features, and nothing of its guesses; rows end one after another."""
+  """The accepted tokens with the target's features, and nothing of its guesses; rows end one after
+  another."""
   of, make = REMEMBERING[name]
   case, strategy = made(of), make(of)
   target, rows = Bound(case.model, case.params), case.rows()
-  _, prompt, _ = checked(case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None)
+  _, prompt, _ = checked(
+    case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None
+  )
   prompt = dataclasses.replace(
-    prompt, tokens=jnp.pad(prompt.tokens, ((0, 0), (0, MAX_LEN))), limit=jnp.array([MAX_LEN, 4, 9], jnp.int32)
+    prompt,
+    tokens=jnp.pad(prompt.tokens, ((0, 0), (0, MAX_LEN))),
+    limit=jnp.array([MAX_LEN, 4, 9], jnp.int32),
   )
   begin = jax.jit(lambda prompt: strategy.init(target, prompt, MAX_LEN, None))
   step = jax.jit(lambda state: strategy.step(target, state))
@@ -110,9 +126,13 @@ def test_stream_yields_the_blocks_of_decode(name):
 
 
 def test_a_static_tree_has_the_same_guesses_at_any_temperature():
-  """Also where all words are candidates and nothing corrects them, as in published drafts of DFlash."""
+  """Also where all words are candidates and nothing corrects them, as in published drafts of
+  DFlash."""
   case, tree = made('lm with windows'), [[0], [2], [0, 1], [2, 0]]
-  target, draft = Bound(case.model, case.params), block('lm with windows', markov=0, candidates=None)
+  target, draft = (
+    Bound(case.model, case.params),
+    block('lm with windows', markov=0, candidates=None),
+  )
   rows = case.rows()
   _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
   prompt = jax.device_put(prompt)  # for what is not compiled
@@ -130,7 +150,9 @@ def test_a_block_is_the_best_path_over_all_of_its_words(words):
   """In plain Python, with ids of a draft vocabulary in an order of their own."""
   case, (module, params) = made('lm with windows'), block('lm with windows', words=words)
   if words is not None:
-    params = params | {'ids': jnp.asarray(np.random.default_rng(1).permutation(WORDS)[:words], jnp.int32)}
+    params = params | {
+      'ids': jnp.asarray(np.random.default_rng(1).permutation(WORDS)[:words], jnp.int32)
+    }
   target, strategy = Bound(case.model, case.params), fd.BlockDraft((module, params))
   rows = case.rows()
   _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
@@ -157,7 +179,8 @@ def behind(prompt, state):
 
 
 def remembered(state, row):
-  """What the drafter knows of one row: its committed keys and values, and what the next draft begins with."""
+  """What the drafter knows of one row: its committed keys and values, and what the next draft
+  begins with."""
   own = own_cache(state.drafter.cache)
   length = int(own.length[row])
   entries = [x[row, :, :length] for layer in own.layers for x in (layer.k, layer.v)]
@@ -181,7 +204,9 @@ class Unbiased:
   def propose(self, target, state, root, keys):
     draft, _ = self.drafter.propose(target, state, root, keys)
     module, params = self.drafter.draft
-    plain = dataclasses.replace(self.drafter, draft=Bound(dataclasses.replace(module, markov=0), params))
+    plain = dataclasses.replace(
+      self.drafter, draft=Bound(dataclasses.replace(module, markov=0), params)
+    )
     wrong, _ = plain.propose(target, state, root, keys)
     q_bnv = jnp.where(self.honest, draft.probabilities, wrong.probabilities)
     return dataclasses.replace(draft, probabilities=q_bnv), state
@@ -218,7 +243,8 @@ def eagle_chain(rule, honest):
 
 def block_chain(rule, honest):
   module, params = block(OF, k=3, candidates=4)
-  biased = module, params | {'after': 8 * params['after']}  # the bias says what is drawn, at this temperature too
+  # the bias says what is drawn, at this temperature too
+  biased = module, params | {'after': 8 * params['after']}
   return Doubted(fd.BlockDraft(biased, rule=rule, temperature=WARM), jnp.array(honest))
 
 
@@ -286,20 +312,44 @@ HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
 @pytest.mark.parametrize(
   'make, message',
   [
-    (lambda: fd.Eagle((BLOCK, {})), 'of the kind BlockNetwork, and not EagleNetwork: Eagle takes an EagleNetwork'),
+    (
+      lambda: fd.Eagle((BLOCK, {})),
+      'of the kind BlockNetwork, and not EagleNetwork: Eagle takes an EagleNetwork',
+    ),
     (lambda: fd.BlockDraft((NETWORK, {})), 'of the kind EagleNetwork, and not BlockNetwork'),
     (lambda: fd.Eagle((HEADS, {})), 'of the kind MedusaHeads.*Medusa take heads'),
     (lambda: fd.Eagle((NETWORK, {}), 3, 2, 3), 'nodes=3 is not possible.* has at least 4'),
     (lambda: fd.Eagle((NETWORK, {}), 0), 'depth=0'),
-    (lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1), 'width=7 is not possible: this draft has 6 candidates'),
-    (lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), temperature=1.0), 'Exact does not sample.*give Rejection'),
-    (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), temperature=1.0), 'Rejection needs a chain'),
-    (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), temperature=1.0), 'leave out the rule for a tree'),
+    (
+      lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1),
+      'width=7 is not possible: this draft has 6 candidates',
+    ),
+    (
+      lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), temperature=1.0),
+      'Exact does not sample.*give Rejection',
+    ),
+    (
+      lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), temperature=1.0),
+      'Rejection needs a chain',
+    ),
+    (
+      lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), temperature=1.0),
+      'leave out the rule for a tree',
+    ),
     (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
-    (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]), 'a tree 4 deep'),
-    (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [1], [2]]), 'rank 2 is not possible: a draft has 2 candidates'),
+    (
+      lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
+      'a tree 4 deep',
+    ),
+    (
+      lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [1], [2]]),
+      'rank 2 is not possible: a draft has 2 candidates',
+    ),
     (lambda: fd.BlockDraft((BLOCK, {}), choices=3), 'nodes=3 is not possible'),
-    (lambda: fd.BlockDraft((BLOCK, {}), choices=8, rule=fd.BlockVerification()), 'BlockVerification needs a chain'),
+    (
+      lambda: fd.BlockDraft((BLOCK, {}), choices=8, rule=fd.BlockVerification()),
+      'BlockVerification needs a chain',
+    ),
   ],
 )
 def test_settings_that_are_not_possible(make, message):
@@ -313,8 +363,16 @@ def test_settings_that_are_not_possible(make, message):
     (OF, {'d_target': 4, 'fuses': True}, 'hidden states of 4, and this model has 8'),
     (OF, {'vocab_size': 7}, 'is for 7 words, and this model has 6'),
     (OF, {'layers': STACK_LAYERS}, 'reads an encoder, and this model has none'),
-    (OF, {'taps': (0, 5), 'fuses': True}, 'ask for layer 5, which is not there: give numbers from 0'),
-    (OF, {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True}, 'layers of 4 do not fit the vocabulary'),
+    (
+      OF,
+      {'taps': (0, 5), 'fuses': True},
+      'ask for layer 5, which is not there: give numbers from 0',
+    ),
+    (
+      OF,
+      {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True},
+      'layers of 4 do not fit the vocabulary',
+    ),
     (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
     ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
     ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
@@ -329,6 +387,7 @@ def test_drafts_that_cannot_read_their_target(of, change, message):
   if of in MODELS:
     model, params, inputs = MODELS[of], made(of).params, made(of).rows()
   network = EagleNetwork(**SIZES.get(of, SIZES[OF]) | change)
-  own = bound(network).params if 'd_embed' in change else {}  # the others are told without a look at parameters
+  # the others are told without a look at parameters
+  own = bound(network).params if 'd_embed' in change else {}
   with pytest.raises(fd.UserError, match=message):
     fd.decode(model, params, **inputs, strategy=fd.Eagle((network, own), 2), max_len=3)

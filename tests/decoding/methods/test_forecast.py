@@ -1,4 +1,5 @@
-"""Blocks guessed by an image model's linear forecast: greedy decoding's images, and the guesses one by one."""
+"""Blocks guessed by an image model's linear forecast: greedy decoding's images, and the guesses one
+by one."""
 
 import functools
 
@@ -47,8 +48,12 @@ def test_the_image_is_greedy_decoding_s(make, k):
 def test_what_is_forecast_rightly_is_written_in_blocks():
   """A fresh model writes much the same intensity everywhere: weights fitted to that guess it."""
   greedy = fd.decode(MODEL, fresh(), PICTURES, fd.Greedy()).tokens
-  weights = fd.fit_forecast(MODEL, PICTURES, np.asarray(greedy).reshape(-1, SIZE, SIZE, CHANNELS).astype(np.uint8))
-  assert fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, weights=weights)).mean_block_size > 1.2
+  weights = fd.fit_forecast(
+    MODEL, PICTURES, np.asarray(greedy).reshape(-1, SIZE, SIZE, CHANNELS).astype(np.uint8)
+  )
+  assert (
+    fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, weights=weights)).mean_block_size > 1.2
+  )
 
 
 def test_behind_what_is_forced_too():
@@ -61,7 +66,8 @@ def test_behind_what_is_forced_too():
 
 @pytest.mark.parametrize('k', [2, 4, 7])
 def test_guesses_are_the_forecast_behind_those_before_them(k):
-  """Accepted whatever they are, they stand in the image, k - 1 behind each token of the model's own."""
+  """Accepted whatever they are, they stand in the image, k - 1 behind each token of the model's
+  own."""
   out = decoded(fd.LinearForecast(k, EVERYTHING))
   assert (np.asarray(out.block_sizes)[:, :3] == k).all()
   weights = np.asarray(random_params()['forecast']['weights'])
@@ -74,7 +80,10 @@ def test_guesses_are_the_forecast_behind_those_before_them(k):
 
 
 def test_within_a_distance_blocks_are_no_shorter():
-  blocks = [fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, fd.Distance(tau))) for tau in (0, 2, 255)]
+  blocks = [
+    fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, fd.Distance(tau)))
+    for tau in (0, 2, 255)
+  ]
   sizes = [out.mean_block_size for out in blocks]
   assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
 
@@ -96,14 +105,19 @@ def test_weights_are_fitted_by_least_squares():
   pictures = rng.integers(0, 256, (400, *PICTURES.shape[1:])).astype(np.uint8)
   around = around_all(SURROUNDINGS, jnp.asarray(images.reshape(400, -1), jnp.int32))
   own, differences = SURROUNDINGS.differences(
-    around, jnp.arange(PLACES, dtype=jnp.int32)[None], jnp.asarray(pictures.reshape(400, -1), jnp.int32)
+    around,
+    jnp.arange(PLACES, dtype=jnp.int32)[None],
+    jnp.asarray(pictures.reshape(400, -1), jnp.int32),
   )
   found = fd.fit_forecast(MODEL, pictures, images)
   wanted = images.reshape(400, -1) - np.asarray(own)
   written = SURROUNDINGS.index.shape[1]
   for phase in range(SURROUNDINGS.phases):
     there = SURROUNDINGS.phase == phase
-    x, y = np.asarray(differences)[:, there].reshape(-1, SURROUNDINGS.width), wanted[:, there].reshape(-1)
+    x, y = (
+      np.asarray(differences)[:, there].reshape(-1, SURROUNDINGS.width),
+      wanted[:, there].reshape(-1),
+    )
     off = np.ones(SURROUNDINGS.width)
     off[:written] = np.sqrt(MOVED * len(x))
     ridge = np.concatenate([x, np.diag(off)]), np.concatenate([y, np.zeros(SURROUNDINGS.width)])
@@ -117,6 +131,8 @@ def test_fitted_weights_guess_and_write_the_same_image():
   out = decoded(fd.LinearForecast(4, weights=weights))
   np.testing.assert_array_equal(out.tokens, greedy.tokens)
   everything = decoded(fd.LinearForecast(4, EVERYTHING, weights))
-  assert (np.asarray(everything.tokens) != np.asarray(decoded(fd.LinearForecast(4, EVERYTHING)).tokens)).any()
+  assert (
+    np.asarray(everything.tokens) != np.asarray(decoded(fd.LinearForecast(4, EVERYTHING)).tokens)
+  ).any()
   with pytest.raises(fd.UserError, match=r'outputs must be uint8\[3, 4, 4, 3\]'):
     fd.fit_forecast(MODEL, PICTURES, images[:2])

@@ -1,4 +1,5 @@
-"""Trees that grow: EAGLE-2's algorithm against one in plain Python, and the trees that its authors' code grew."""
+"""Trees that grow: EAGLE-2's algorithm against one in plain Python, and the trees that its authors'
+code grew."""
 
 import functools
 import itertools
@@ -10,19 +11,37 @@ import pytest
 from safetensors.numpy import load_file
 
 import fastdec as fd
-from fastdec.decoding.methods.growing import advance, check_sizes, finish, frontier_rows, frontier_width, start
+from fastdec.decoding.methods.growing import (
+  advance,
+  check_sizes,
+  finish,
+  frontier_rows,
+  frontier_width,
+  start,
+)
 from fastdec.decoding.topology import Topology
 
 ROWS, WORDS, CANDIDATES = 3, 20, 8
 RNG = np.random.default_rng(1)
-# Which tokens a law is over: those with its own indices, a draft vocabulary, or other ones behind each token.
+# Which tokens a law is over: those with its own indices, a draft vocabulary, or other ones behind
+# each token.
 NAMES = {
   'own': np.tile(np.arange(CANDIDATES), (WORDS, 1)),
   'vocabulary': np.tile(RNG.permutation(WORDS)[:CANDIDATES], (WORDS, 1)),
   'candidates': np.stack([RNG.permutation(WORDS)[:CANDIDATES] for _ in range(WORDS)]),
 }
 # Depth, width, nodes; deeper frontiers of small trees are narrower than the width.
-SIZES = [(1, 3, 3), (1, 4, 5), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 3, 16), (4, 1, 5), (4, 4, 6), (5, 6, 8)]
+SIZES = [
+  (1, 3, 3),
+  (1, 4, 5),
+  (2, 2, 7),
+  (3, 3, 6),
+  (3, 4, 37),
+  (4, 3, 16),
+  (4, 1, 5),
+  (4, 4, 6),
+  (5, 6, 8),
+]
 
 
 def random_laws(kind, depth, seed=0):
@@ -37,11 +56,12 @@ def random_laws(kind, depth, seed=0):
 
 
 def by_hand(laws, names, width, nodes, rows=None):
-  """One row's tree by the definition: all candidates, the numbers of those kept, and the numbers of each frontier,
-  which has `width` nodes, or as many as `rows` says of its level.
+  """One row's tree by the definition: all candidates, the numbers of those kept, and the numbers of
+  each frontier, which has `width` nodes, or as many as `rows` says of its level.
 
-  `laws` and `names` say for each level, behind each token, what log q of each candidate is and which token. What is
-  found is (score, token, number of its parent, rank); number 0 is the root, whose token is 0.
+  `laws` and `names` say for each level, behind each token, what log q of each candidate is and
+  which token. What is found is (score, token, number of its parent, rank); number 0 is the root,
+  whose token is 0.
   """
   found, frontier, frontiers = [(np.float32(0), 0, None, 0)], [0], []
   for level, (law, name) in enumerate(zip(laws, names, strict=True), start=1):
@@ -49,7 +69,9 @@ def by_hand(laws, names, width, nodes, rows=None):
     for parent in frontier:
       score, before, *_ = found[parent]
       ranked = sorted(range(law.shape[1]), key=lambda i, law=law[before]: (-law[i], i))[:width]
-      found += [(score + law[before][i], name[before][i], parent, rank) for rank, i in enumerate(ranked)]
+      found += [
+        (score + law[before][i], name[before][i], parent, rank) for rank, i in enumerate(ranked)
+      ]
     frontier = sorted(range(first, len(found)), key=lambda i: (-found[i][0], i))
     frontier = frontier[: rows(level, width, nodes) if rows else width]
     frontiers.append(frontier)
@@ -72,10 +94,18 @@ def grown(laws, names, width, nodes):
   levels = [start(laws[:, 0, 0], width, nodes, ids(root[:, None]))]
   for i in range(1, laws.shape[1]):
     before = levels[-1].tokens
-    levels.append(advance(levels[-1], jnp.take_along_axis(laws[:, i], before[..., None], axis=1), ids(before)))
+    levels.append(
+      advance(levels[-1], jnp.take_along_axis(laws[:, i], before[..., None], axis=1), ids(before))
+    )
   tokens, topology = finish(levels[-1], root)
-  fields = {name: getattr(topology, name) for name in ('parents', 'ranks', 'depths', 'mask', 'acceptable')}
-  return tokens, fields, [(level.tokens, level.scores, level.origin, level.sees) for level in levels]
+  fields = {
+    name: getattr(topology, name) for name in ('parents', 'ranks', 'depths', 'mask', 'acceptable')
+  }
+  return (
+    tokens,
+    fields,
+    [(level.tokens, level.scores, level.origin, level.sees) for level in levels],
+  )
 
 
 @pytest.mark.parametrize('names', NAMES)
@@ -88,18 +118,27 @@ def test_a_tree_is_that_of_the_definition(kind, names):
       found, kept, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes)
       paths = [path_to(found, number) for number in kept]
       np.testing.assert_array_equal(tokens[row], [found[number][1] for number in kept])
-      np.testing.assert_array_equal(tree['parents'][row], [-1, *(kept.index(path[1]) for path in paths[1:])])
+      np.testing.assert_array_equal(
+        tree['parents'][row], [-1, *(kept.index(path[1]) for path in paths[1:])]
+      )
       np.testing.assert_array_equal(tree['ranks'][row], [found[number][3] for number in kept])
       np.testing.assert_array_equal(tree['depths'][row], [len(path) - 1 for path in paths])
-      np.testing.assert_array_equal(tree['mask'][row], [[number in path for number in kept] for path in paths])
+      np.testing.assert_array_equal(
+        tree['mask'][row], [[number in path for number in kept] for path in paths]
+      )
       assert tree['acceptable'].all()
       found, _, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes, frontier_width)
       for i, (frontier, level) in enumerate(zip(frontiers, levels, strict=True)):
-        before, expanded = frontiers[i - 1] if i else [0], list(itertools.chain(*frontiers[: i + 1]))
+        before, expanded = (
+          frontiers[i - 1] if i else [0],
+          list(itertools.chain(*frontiers[: i + 1])),
+        )
         of_level = [np.asarray(field[row]).tolist() for field in level]
         np.testing.assert_array_equal(of_level[0], [found[number][1] for number in frontier])
         np.testing.assert_array_equal(of_level[1], [found[number][0] for number in frontier])
-        np.testing.assert_array_equal(of_level[2], [before.index(found[number][2]) for number in frontier])
+        np.testing.assert_array_equal(
+          of_level[2], [before.index(found[number][2]) for number in frontier]
+        )
         sees = [[number in path_to(found, node) for number in expanded] for node in frontier]
         np.testing.assert_array_equal(of_level[3], sees)
 
@@ -112,7 +151,8 @@ def test_a_small_tree_reads_fewer_rows():
 
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out', 'nan', 'above 0'])
 def test_parents_come_first_and_siblings_differ_whatever_the_law(kind):
-  """As `Topology` has it of the parents alone; a law that is NaN in places may guess anything, and still on a tree."""
+  """As `Topology` has it of the parents alone; a law that is NaN in places may guess anything, and
+  still on a tree."""
   for seed, (depth, width, nodes) in enumerate(SIZES):
     laws = random_laws(kind, depth, seed)
     if kind == 'nan':
@@ -122,7 +162,8 @@ def test_parents_come_first_and_siblings_differ_whatever_the_law(kind):
     tokens, tree, _ = grown(laws, 'candidates', width, nodes)
     for row in range(ROWS):
       parents = np.asarray(tree['parents'][row])
-      static = Topology.from_parents(parents, np.asarray(tree['ranks'][row]))  # raises where it is no tree
+      # raises where it is no tree
+      static = Topology.from_parents(parents, np.asarray(tree['ranks'][row]))
       np.testing.assert_array_equal(tree['mask'][row], static.mask)
       np.testing.assert_array_equal(tree['depths'][row], static.depths)
       assert static.max_depth <= depth
@@ -134,7 +175,9 @@ def test_scores_of_laws_in_bfloat16_are_summed_in_float32():
   laws = jnp.asarray(random_laws('plain', 3), jnp.bfloat16)
   with jax.numpy_dtype_promotion('standard'):  # the strict one knows no type that holds both
     made = jax.tree.leaves(grown(laws, 'own', 3, 12))
-  for one, other in zip(made, jax.tree.leaves(grown(laws.astype(jnp.float32), 'own', 3, 12)), strict=True):
+  for one, other in zip(
+    made, jax.tree.leaves(grown(laws.astype(jnp.float32), 'own', 3, 12)), strict=True
+  ):
     assert one.dtype == other.dtype
     np.testing.assert_array_equal(one, other)
 
@@ -149,12 +192,14 @@ def test_a_wide_tree_holds_the_best_of_all_paths():
     every += [first[0, a] + second[a, b] for a, b in itertools.product(range(CANDIDATES), repeat=2)]
     found, kept, _ = by_hand(laws[row], [NAMES['own']] * depth, CANDIDATES, nodes)
     assert sorted(found[number][0] for number in kept[1:]) == sorted(every)[-nodes + 1 :]
-    np.testing.assert_array_equal(tree['parents'][row, 1:] > 0, [found[number][2] > 0 for number in kept[1:]])
+    np.testing.assert_array_equal(
+      tree['parents'][row, 1:] > 0, [found[number][2] > 0 for number in kept[1:]]
+    )
 
 
 def test_a_tree_is_not_below_its_chain():
-  """The sum of the probabilities of all paths, which says how many drafts will be accepted, against that of a chain of
-  as many nodes. It can only be less where the frontier has lost the chain."""
+  """The sum of the probabilities of all paths, which says how many drafts will be accepted, against
+  that of a chain of as many nodes. It can only be less where the frontier has lost the chain."""
   depth, compared = 4, 0
   for seed in range(20):
     laws = random_laws('plain', depth, seed)
@@ -164,7 +209,9 @@ def test_a_tree_is_not_below_its_chain():
     for width in (2, 3):
       tokens, tree, _ = grown(laws, 'own', width, depth + 1)
       frontiers = grown(laws, 'own', width, 1 + width + (depth - 1) * width**2)[2]  # the whole ones
-      lost = [np.any(one[1][:, 0] < other[1][:, -1]) for one, other in zip(levels, frontiers, strict=True)]
+      lost = [
+        np.any(one[1][:, 0] < other[1][:, -1]) for one, other in zip(levels, frontiers, strict=True)
+      ]
       sums = [expected(*each) for each in zip(laws, tokens, tree['parents'], strict=True)]
       assert (np.array(sums) >= np.array(at_least) - 1e-6).all() or any(lost)
       compared += not any(lost)
@@ -187,11 +234,20 @@ def test_trees_are_those_of_the_authors_code(family, shared):
     pytest.skip(f'no reference at {folder}')
   arrays = np.load(folder / 'cases.npz')
   weights = load_file(folder / 'draft' / 'model.safetensors')
-  ids = jnp.asarray(np.arange(len(weights['d2t'])) + weights['d2t'], jnp.int32) if 'd2t' in weights else None
+  ids = (
+    jnp.asarray(np.arange(len(weights['d2t'])) + weights['d2t'], jnp.int32)
+    if 'd2t' in weights
+    else None
+  )
   # Both prompts are one batch.
-  case = {name: np.stack([arrays[f'{prompt}_tree_{name}'] for prompt in ('p9', 'p17')]) for name in CASE}
+  case = {
+    name: np.stack([arrays[f'{prompt}_tree_{name}'] for prompt in ('p9', 'p17')]) for name in CASE
+  }
   laws = jax.nn.log_softmax(jnp.asarray(case['level_logits']), axis=-1)
-  first, nodes = jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1), case['tokens'].shape[1]
+  first, nodes = (
+    jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1),
+    case['tokens'].shape[1],
+  )
   tree = start(first, laws.shape[2], nodes, ids)
   for i in range(laws.shape[1]):
     tree = advance(tree, laws[:, i, : tree.tokens.shape[1]], ids)
@@ -212,7 +268,10 @@ CASE = ('root_logits', 'level_logits', 'tokens', 'parents', 'mask', 'positions')
     ((2, 0, 4), 'width=0 is not possible: give how many children'),
     ((2, 2.5, 4), r'width=2\.5 is not possible'),
     ((2, 2, None), 'nodes=None is not possible: give how many tokens a call'),
-    ((2, 2, 2), 'nodes=2 is not possible: .* depth=2 and width=2 has at least 3 and at most 7 nodes'),
+    (
+      (2, 2, 2),
+      'nodes=2 is not possible: .* depth=2 and width=2 has at least 3 and at most 7 nodes',
+    ),
     ((2, 2, 8), 'at least 3 and at most 7 nodes'),
     ((2, 1, 4), 'at least 3 and at most 3 nodes'),
     ((2, 6, 8, 5), 'width=6 is not possible: this draft has 5 candidates'),

@@ -18,7 +18,8 @@ K, MAX_LEN = 4, 14
 
 
 def test_guesses_are_what_the_model_said_in_the_call_before():
-  """By the definition: the model's own greedy continuation by one token of every beginning of the last draft."""
+  """By the definition: the model's own greedy continuation by one token of every beginning of the
+  last draft."""
   with jax.enable_x64(True):
     case = made('lm with windows')
     target = Bound(case.model, case.params)
@@ -45,14 +46,18 @@ def test_guesses_are_what_the_model_said_in_the_call_before():
 
 
 def test_a_model_that_looks_at_the_position_alone_is_right_at_once():
-  """What it says of a position does not depend on the guesses, so that all are right a call later."""
+  """What it says of a position does not depend on the guesses, so that all are right a call
+  later."""
   source = np.array([[5, 6, 7, 8, 9, 10, 11, 12, 13, 1]], np.int32)
   out = fd.decode(Copier(), {}, source, fd.Jacobi(K), max_len=12)
   np.testing.assert_array_equal(out.tokens[:, :10], source)
-  assert out.block_sizes[0, :5].tolist() == [1, 4, 1, 3, 0]  # of what follows a whole block nothing was said yet
+  # of what follows a whole block nothing was said yet
+  assert out.block_sizes[0, :5].tolist() == [1, 4, 1, 3, 0]
 
 
 def test_mistakes():
   for k in (1, 2.5, '4'):
-    with pytest.raises(fd.UserError, match='is not possible: give a block size from 2, or decode by Greedy'):
+    with pytest.raises(
+      fd.UserError, match='is not possible: give a block size from 2, or decode by Greedy'
+    ):
       fd.Jacobi(k)

@@ -18,7 +18,8 @@ from tests.decoding.test_sampling import law_by_hand
 ROWS, GUESSES, CANDIDATES, WORDS = 3, 4, 6, 15
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(0, 2, (ROWS, GUESSES, WORDS)).astype(np.float32)
-TABLE = RNG.normal(0, 2, (WORDS, WORDS)).astype(np.float32)  # what the token before adds to each token
+# what the token before adds to each token
+TABLE = RNG.normal(0, 2, (WORDS, WORDS)).astype(np.float32)
 ROOT = jnp.array([4, 0, 11], jnp.int32)
 
 
@@ -48,14 +49,20 @@ def behind(row, i, before, with_bias=True):
 
 @pytest.mark.parametrize('with_bias', [True, False])
 @pytest.mark.parametrize(
-  'topology', [Topology.chain(GUESSES + 1), Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])]
+  'topology',
+  [
+    Topology.chain(GUESSES + 1),
+    Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]]),
+  ],
 )
 def test_a_node_of_rank_r_is_the_rth_choice_behind_its_parent(topology, with_bias):
   tokens = fill(lattice(with_bias), ROOT, topology)
   for row in range(ROWS):
     expected = [int(ROOT[row])]
     for node in range(1, topology.n):
-      ids, scores = behind(row, topology.depths[node] - 1, expected[topology.parents[node]], with_bias)
+      ids, scores = behind(
+        row, topology.depths[node] - 1, expected[topology.parents[node]], with_bias
+      )
       expected.append(int(ids[np.argsort(-scores, kind='stable')[topology.ranks[node]]]))
     assert tokens[row].tolist() == expected
 
@@ -90,12 +97,15 @@ def test_a_tree_has_the_likeliest_paths(width, nodes, with_bias, temperatures):
 def by_path(row, path):
   """Corrected scores of what follows these tokens, where the bias depends on all of them."""
   i, (scores, ids) = len(path) - 1, best(jnp.asarray(LOGITS), CANDIDATES)
-  return np.asarray(ids[row, i]), np.asarray(scores[row, i]) + TABLE[sum(path) % WORDS, np.asarray(ids[row, i])]
+  return np.asarray(ids[row, i]), np.asarray(scores[row, i]) + TABLE[
+    sum(path) % WORDS, np.asarray(ids[row, i])
+  ]
 
 
 @pytest.mark.parametrize('kind', ['filled', 'grown', 'drawn'])
 def test_a_bias_may_remember_the_path(kind):
-  """What it carries is the sum of the tokens: that of a node's own path, however branches are sorted."""
+  """What it carries is the sum of the tokens: that of a node's own path, however branches are
+  sorted."""
   scores, ids = best(jnp.asarray(LOGITS), CANDIDATES)
 
   def bias(i, before, carry):
@@ -103,7 +113,9 @@ def test_a_bias_may_remember_the_path(kind):
     return jnp.asarray(TABLE)[carry[..., None] % WORDS, ids[:, None, i]], carry
 
   remembering = Lattice(scores, ids, bias, jnp.zeros((ROWS, 1), jnp.int32))
-  tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4], [0, 3, 0], [0, 3, 0, 1]])
+  tree = Topology.from_choices(
+    [[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4], [0, 3, 0], [0, 3, 0, 1]]
+  )
   if kind == 'grown':
     tokens, topology = grow(remembering, ROOT, 3, 20)
     parents, ranks = np.asarray(topology.parents), np.asarray(topology.ranks)
@@ -111,8 +123,13 @@ def test_a_bias_may_remember_the_path(kind):
     tokens = fill(remembering, ROOT, tree)
     parents, ranks = (np.tile(x, (ROWS, 1)) for x in (tree.parents, tree.ranks))
   else:  # so cold that the best is drawn
-    tokens, _ = sample(remembering, ROOT, Sampling(1e-4).law, jax.random.split(jax.random.key(0), ROWS), WORDS)
-    parents, ranks = np.tile(np.arange(GUESSES + 1) - 1, (ROWS, 1)), np.zeros((ROWS, GUESSES + 1), int)
+    tokens, _ = sample(
+      remembering, ROOT, Sampling(1e-4).law, jax.random.split(jax.random.key(0), ROWS), WORDS
+    )
+    parents, ranks = (
+      np.tile(np.arange(GUESSES + 1) - 1, (ROWS, 1)),
+      np.zeros((ROWS, GUESSES + 1), int),
+    )
   for row in range(ROWS):
     paths = [[int(ROOT[row])]]
     for node in range(1, tokens.shape[1]):
@@ -134,8 +151,14 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
   def bias(i, before, carry):
     return jnp.asarray(TABLE)[before][..., shown], carry
 
-  scores, ids = jnp.asarray(LOGITS)[..., shown], None if words is None else jnp.asarray(words, jnp.int32)
-  whole, ranked = Lattice(scores, ids, bias if with_bias else None), of(*best(jnp.asarray(LOGITS), WORDS), with_bias)
+  scores, ids = (
+    jnp.asarray(LOGITS)[..., shown],
+    None if words is None else jnp.asarray(words, jnp.int32),
+  )
+  whole, ranked = (
+    Lattice(scores, ids, bias if with_bias else None),
+    of(*best(jnp.asarray(LOGITS), WORDS), with_bias),
+  )
   tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])
   np.testing.assert_array_equal(fill(whole, ROOT, tree), fill(ranked, ROOT, tree))
   (tokens, topology), (expected, of_ranked) = (grow(each, ROOT, 3, 16) for each in (whole, ranked))
@@ -160,7 +183,9 @@ LAWS = [Sampling(2.0), Sampling(1.5, top_k=3), Sampling(3.0, top_p=0.8), Samplin
 @functools.partial(jax.jit, static_argnames='with_bias')
 def drawn(law, with_bias=True):
   """Chains of two guesses, all from the first row's candidates, and their q."""
-  short = of(*(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)), with_bias)
+  short = of(
+    *(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)), with_bias
+  )
   keys = jax.random.split(jax.random.key(0), MANY)
   return sample(short, jnp.repeat(ROOT[:1], MANY), law.law, keys, WORDS)
 
@@ -183,7 +208,11 @@ def p_value(tokens, law):
   expected = MANY * law.ravel()
   common = expected >= 5
   pooled = lambda x: np.append(x[common], x[~common].sum() + 1e-9)
-  return chisquare(pooled(seen.ravel()), pooled(expected), sum_check=False).pvalue if (law[seen > 0] > 0).all() else 0
+  return (
+    chisquare(pooled(seen.ravel()), pooled(expected), sum_check=False).pvalue
+    if (law[seen > 0] > 0).all()
+    else 0
+  )
 
 
 @pytest.mark.parametrize('law', LAWS)
@@ -198,5 +227,6 @@ def test_what_is_drawn_has_the_law_that_q_says(law):
 
 @pytest.mark.parametrize('law', LAWS)
 def test_a_wrong_q_fails_the_same_test(law):
-  """That of the scores before the bias, which is nearer to a marginal law than to the one drawn from."""
+  """That of the scores before the bias, which is nearer to a marginal law than to the one drawn
+  from."""
   assert p_value(drawn(law)[0], joint(law, with_bias=False)[0]) < 1e-9

@@ -1,4 +1,5 @@
-"""Lookahead decoding: its pool against a dictionary, its trie against plain search, its calls against the paper's."""
+"""Lookahead decoding: its pool against a dictionary, its trie against plain search, its calls
+against the paper's."""
 
 import collections
 import dataclasses
@@ -33,7 +34,8 @@ WORDS, GUESSES, N = 4, 3, 3
 
 
 class Pool:
-  """The authors' pool: for each key the values that were added last, as many as it has room for, oldest first."""
+  """The authors' pool: for each key the values that were added last, as many as it has room for,
+  oldest first."""
 
   def __init__(self, room: int) -> None:
     self.room = room
@@ -60,7 +62,11 @@ def newest(log, keys):
 gram = st.tuples(*[st.integers(0, WORDS - 1)] * N)
 
 
-@hypothesis.given(calls=st.lists(st.lists(st.lists(gram, max_size=4), min_size=2, max_size=2), min_size=6, max_size=6))
+@hypothesis.given(
+  calls=st.lists(
+    st.lists(st.lists(gram, max_size=4), min_size=2, max_size=2), min_size=6, max_size=6
+  )
+)
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_the_log_remembers_what_a_dictionary_would(calls):
   """Two rows, to which a call adds none to four n-grams each."""
@@ -75,7 +81,9 @@ def test_the_log_remembers_what_a_dictionary_would(calls):
   for key in range(WORDS):
     values, known = newest(log, np.full(2, key, np.int32))
     for row, pool in enumerate(pools):
-      found = [tuple(value) for value, ok in zip(values[row].tolist(), known[row], strict=True) if ok]
+      found = [
+        tuple(value) for value, ok in zip(values[row].tolist(), known[row], strict=True) if ok
+      ]
       assert found == pool.values[key][::-1]
 
 
@@ -86,7 +94,8 @@ def test_n_grams_of_a_text():
 
 
 def test_a_trie_by_hand():
-  """Chains a b c, a d e and one that is not known: the example of `merge`, and the nodes that see each other."""
+  """Chains a b c, a d e and one that is not known: the example of `merge`, and the nodes that see
+  each other."""
   merged = merge(jnp.array([[[5, 6, 7], [5, 8, 9], [5, 6, 7]]]), jnp.array([[True, True, False]]))
   assert merged.parents[0, :2].tolist() == [[-1, 0, 1], [-1, 0, 4]]
   assert merged.is_kept[0].tolist() == [[True] * 3, [False, True, True], [False] * 3]
@@ -109,19 +118,23 @@ def test_a_trie_has_each_beginning_once(chains, known):
       path.insert(0, parents[path[0]])
     assert path == np.flatnonzero(merged.sees[0, node]).tolist()
     spelt.append(tuple(tokens[path].tolist()))
-  expected = {tuple(chain[: d + 1]) for chain, ok in zip(chains, known, strict=True) if ok for d in range(3)}
+  expected = {
+    tuple(chain[: d + 1]) for chain, ok in zip(chains, known, strict=True) if ok for d in range(3)
+  }
   assert len(spelt) == len(set(spelt)) and set(spelt) == expected
 
 
 class Reference:
-  """Lookahead decoding by the paper and its authors' code, batch 1, greedy, in lists: the window is filled by the first
-  N - 2 calls, in which nothing is verified, and a full match emits no bonus.
+  """Lookahead decoding by the paper and its authors' code, batch 1, greedy, in lists: the window is
+  filled by the first N - 2 calls, in which nothing is verified, and a full match emits no bonus.
 
   Args:
     say: the model: a list of texts -> the most likely token after each.
   """
 
-  def __init__(self, say: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool) -> None:
+  def __init__(
+    self, say: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool
+  ) -> None:
     self.say, self.text, self.w, self.n = say, list(prompt), window, ngram
     self.pool, self.learns_text = Pool(guesses), learns_text
     if learns_text:
@@ -132,7 +145,9 @@ class Reference:
     self.emit(said[:1])
     self.rows = [words[1:], said[1:]]  # row 0 without its first column, which is the newest token
     while len(self.rows) < ngram - 1:
-      said = say([self.text, *(self.above(len(self.rows) - 1, j) for j in range(len(self.rows[-1])))])
+      said = say(
+        [self.text, *(self.above(len(self.rows) - 1, j) for j in range(len(self.rows[-1])))]
+      )
       self.rows = [row[1:] for row in [*self.rows, said[1:]]]
       self.emit(said[:1])
 
@@ -150,7 +165,10 @@ class Reference:
     """One call; how many tokens it emits."""
     root, last = self.text[-1], self.n - 2
     chains = self.pool.values[root]
-    texts = [self.text, *(self.text + list(chain[:d]) for chain in chains for d in range(1, self.n))]
+    texts = [
+      self.text,
+      *(self.text + list(chain[:d]) for chain in chains for d in range(1, self.n)),
+    ]
     said = self.say(texts + [self.above(last, j) for j in range(self.w)])
     hits: list[int] = []
     for i, chain in enumerate(chains):
@@ -171,7 +189,8 @@ class Reference:
 
 @struct.pytree
 class NoBonus(Exact):
-  """After a full match its last token is the next root, as in the authors' code: the bonus is not emitted."""
+  """After a full match its last token is the next root, as in the authors' code: the bonus is not
+  emitted."""
 
   depth: int = struct.static()
 
@@ -182,7 +201,9 @@ class NoBonus(Exact):
     is_full = take_node(draft.topology.depths, accepted.node) == self.depth
     above = take_node(draft.topology.parents, accepted.node)
     token = take_node(draft.tokens, accepted.node)
-    return Accepted(jnp.where(is_full, above, accepted.node), jnp.where(is_full, token, accepted.bonus))
+    return Accepted(
+      jnp.where(is_full, above, accepted.node), jnp.where(is_full, token, accepted.bonus)
+    )
 
 
 @struct.pytree
@@ -205,7 +226,9 @@ def filled(reference: Reference, **settings: Any) -> Filled:
   grams = [(key, *value) for key, values in reference.pool.values.items() for value in values] or [
     (NONE,) * reference.n
   ]
-  return Filled(**settings, rows_before=window[None], grams_before=np.array(grams, np.int32).T[None])
+  return Filled(
+    **settings, rows_before=window[None], grams_before=np.array(grams, np.int32).T[None]
+  )
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here')
@@ -222,7 +245,9 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
 
   def say(texts: list[list[int]]) -> list[int]:
     rows = [*texts, *[[1]] * (window + (ngram - 1) * (guesses + 1) - len(texts))]
-    return np.asarray(fd.decode(model, params, rows, fd.Greedy(), max_len=1).tokens)[: len(texts), 0].tolist()
+    return np.asarray(fd.decode(model, params, rows, fd.Greedy(), max_len=1).tokens)[
+      : len(texts), 0
+    ].tolist()
 
   reference = Reference(say, prompt, **settings, learns_text=learns_text)
   drafter = filled(reference, **settings, reads_prompt=learns_text, reads_text=learns_text)
@@ -240,8 +265,13 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
     if state.done.all():  # cut at max_len
       break
     assert int(state.length[0] - before.length[0]) == sizes[-1]
-    assert state.tokens[0, int(before.length[0]) : int(state.length[0])].tolist() == reference.text[-sizes[-1] :]
-    assert state.drafter.window[0].reshape(-1)[1:].tolist() == [token for row in reference.rows for token in row]
+    assert (
+      state.tokens[0, int(before.length[0]) : int(state.length[0])].tolist()
+      == reference.text[-sizes[-1] :]
+    )
+    assert state.drafter.window[0].reshape(-1)[1:].tolist() == [
+      token for row in reference.rows for token in row
+    ]
     for key, values in reference.pool.values.items():
       found, known = newest(state.drafter.log, np.array([key], np.int32))
       assert [tuple(value) for value in found[0][known[0]].tolist()] == values[::-1]
@@ -286,8 +316,8 @@ def p_value_of(counts, law):
 
 @pytest.mark.parametrize('name', SAMPLING)
 def test_sampling_keeps_the_law(name):
-  """The first three tokens follow the model's own law. Guesses come from the prompt, where words are followed by the
-  same word and then by different ones: siblings, if they were not merged."""
+  """The first three tokens follow the model's own law. Guesses come from the prompt, where words
+  are followed by the same word and then by different ones: siblings, if they were not merged."""
   model, counts, mean = sampled(name)
   assert mean > {'lookahead': 1.3, 'jacobi': 1.2}[name]  # guesses were accepted
   assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) > 1e-3
@@ -295,11 +325,13 @@ def test_sampling_keeps_the_law(name):
 
 
 def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
-  """The model's choice would be drawn below each of several equal tokens, and the luckier one kept."""
+  """The model's choice would be drawn below each of several equal tokens, and the luckier one
+  kept."""
 
   def side_by_side(chains, known):
     g, c = known.shape[1], chains.shape[2]
-    merged = merge(jnp.arange(g * c).reshape(1, g, c) + jnp.zeros_like(chains), known)  # as if all were different
+    # as if all were different
+    merged = merge(jnp.arange(g * c).reshape(1, g, c) + jnp.zeros_like(chains), known)
     return dataclasses.replace(merged, is_kept=jnp.broadcast_to(known[:, :, None], chains.shape))
 
   monkeypatch.setattr(lookahead, 'merge', side_by_side)

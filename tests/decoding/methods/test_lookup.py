@@ -27,7 +27,8 @@ DRAFTER = LookupDrafter(NGRAM, K)
 
 
 def search(source, text, ngram, count):
-  """The definition in plain Python: what followed the latest earlier occurrence of the longest matching suffix."""
+  """The definition in plain Python: what followed the latest earlier occurrence of the longest
+  matching suffix."""
   for n in range(min(ngram, len(text)), 0, -1):
     for place, words in ((1, text), (0, source)):  # the source lies before the text
       for end in range(len(words) - 1, n - 1, -1):  # something follows it
@@ -55,8 +56,13 @@ def found(rows):
   lengths = np.array([[len(source), len(text)] for source, text in rows], np.int32)
   state = Text(jnp.asarray(tokens), jnp.asarray(lengths[:, 0]), jnp.asarray(lengths[:, 1]), SOURCE)
   drafts, acceptable = propose(state, jnp.asarray([text[-1] for _, text in rows], jnp.int32))
-  assert [row[0] for row in drafts.tolist()] == [text[-1] for _, text in rows] and acceptable[:, 0].all()
-  return [row[1:][ok[1:]].tolist() for row, ok in zip(np.asarray(drafts), np.asarray(acceptable), strict=True)]
+  assert [row[0] for row in drafts.tolist()] == [text[-1] for _, text in rows] and acceptable[
+    :, 0
+  ].all()
+  return [
+    row[1:][ok[1:]].tolist()
+    for row, ok in zip(np.asarray(drafts), np.asarray(acceptable), strict=True)
+  ]
 
 
 words = st.integers(2, 4)
@@ -73,14 +79,16 @@ def test_it_finds_what_a_plain_search_finds(rows):
   'source, text, draft',
   [
     ([], [5, 6, 7, 8, 9, 5, 6], [7, 8, 9, 5]),
-    ([], [5, 6, 7, 6, 8, 5, 6], [7, 6, 8, 5]),  # two words matched are better than one matched later
+    # two words matched are better than one matched later
+    ([], [5, 6, 7, 6, 8, 5, 6], [7, 6, 8, 5]),
     ([], [5, 6, 7, 5, 6, 8, 5, 6], [8, 5, 6, 8]),  # the latest of two
     ([], [4, 5, 4, 5], [4, 5, 4, 5]),  # a copy goes on with itself
     ([], [4, 5, 6], []),
     ([5, 6, 7, 1], [0, 5, 6], [7, 1]),  # a source ends
     ([5, 6, 8], [6, 7, 6], [7, 6, 7, 6]),  # the text is later than the source
     ([5, 6, 8], [6, 7, 5, 6], [8]),  # but a longer match is better
-    ([4, 9, 5], [5, 4], [9, 5]),  # nothing matches across the border, where "5 | 5" lie side by side
+    # nothing matches across the border, where "5 | 5" lie side by side
+    ([4, 9, 5], [5, 4], [9, 5]),
   ],
 )
 def test_by_hand(source, text, draft):
@@ -123,7 +131,11 @@ class Copier(HashLM):
 
   def apply(self, params, tokens, nodes, cache):
     places = cache.length[:, None] + nodes.depths
-    return jnp.take_along_axis(cache.source, places, axis=1, mode='clip').astype(jnp.float32)[..., None], (), cache
+    return (
+      jnp.take_along_axis(cache.source, places, axis=1, mode='clip').astype(jnp.float32)[..., None],
+      (),
+      cache,
+    )
 
   def unembed(self, params, hidden):
     return jax.nn.one_hot(hidden[..., 0].astype(int), self.vocab_size)
@@ -132,7 +144,8 @@ class Copier(HashLM):
 def test_text_that_repeats_itself_takes_long_blocks():
   prompts, lengths = some_prompts(0, rows=12)
   greedy, out = (
-    fd.decode(Looping(), {}, prompts, strategy, lengths, max_len=60) for strategy in (fd.Greedy(), fd.PromptLookup())
+    fd.decode(Looping(), {}, prompts, strategy, lengths, max_len=60)
+    for strategy in (fd.Greedy(), fd.PromptLookup())
   )
   np.testing.assert_array_equal(out.tokens, greedy.tokens)
   loops = np.asarray(out.lengths) == 60
@@ -153,8 +166,12 @@ def test_a_source_is_copied():
 
 def test_images_are_no_source():
   image = np.zeros((2, 4, 4, 3), np.uint8)
-  prompt = Prompt(jnp.asarray(image), jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32), jnp.zeros(2, bool))
-  prefill = Prefill(prompt, None, jnp.zeros((2, 1, 1)), (), jnp.array([5, 6]), api.Capacity(9, nodes=3))
+  prompt = Prompt(
+    jnp.asarray(image), jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32), jnp.zeros(2, bool)
+  )
+  prefill = Prefill(
+    prompt, None, jnp.zeros((2, 1, 1)), (), jnp.array([5, 6]), api.Capacity(9, nodes=3)
+  )
   assert DRAFTER.init(Bound(MODEL, {}), prefill).begin == 0
 
 
@@ -178,13 +195,17 @@ def test_stream_and_pool_are_decode():
   pool = decode_all(Looping(), {}, sources, rows=4, **given)
   for i, length in enumerate(np.asarray(out.lengths)):
     assert [token for block in blocks for token in block[i]] == out.tokens[i, :length].tolist()
-    assert [len(block[i]) for block in blocks] == [1, *np.asarray(out.block_sizes)[i, : len(blocks) - 1].tolist()]
+    assert [len(block[i]) for block in blocks] == [
+      1,
+      *np.asarray(out.block_sizes)[i, : len(blocks) - 1].tolist(),
+    ]
   np.testing.assert_array_equal(pool.tokens, out.tokens)
   np.testing.assert_array_equal(pool.block_sizes, out.block_sizes)
 
 
 def test_sampling_keeps_the_law():
-  """The first three tokens follow the model's own law; drafts are copied from the prompt, and often accepted."""
+  """The first three tokens follow the model's own law; drafts are copied from the prompt, and often
+  accepted."""
   model, rows, temperature = Looping(vocab_size=5), 40_000, 5.0
   prompts = np.repeat(np.array([[3, 4, 2, 3, 4, 3, 4]], np.int32), rows, axis=0)
   strategy = fd.PromptLookup(k=4, temperature=temperature, top_p=0.95)
@@ -220,9 +241,14 @@ def test_temperature_zero_is_greedy_and_a_sweep_over_others_is_one_program():
   prompts, lengths = some_prompts(6)
   given = {'prompt_lengths': lengths, 'max_len': 8, 'key': jax.random.key(0)}
   greedy = fd.decode(MODEL, {}, prompts, fd.Greedy(), **given)
-  np.testing.assert_array_equal(fd.decode(MODEL, {}, prompts, fd.PromptLookup(), **given).tokens, greedy.tokens)
+  np.testing.assert_array_equal(
+    fd.decode(MODEL, {}, prompts, fd.PromptLookup(), **given).tokens, greedy.tokens
+  )
   before = _decode._cache_size()
-  for strategy in (fd.PromptLookup(temperature=1), fd.PromptLookup(temperature=0.5, top_k=3, top_p=0.9)):
+  for strategy in (
+    fd.PromptLookup(temperature=1),
+    fd.PromptLookup(temperature=0.5, top_k=3, top_p=0.9),
+  ):
     fd.decode(MODEL, {}, prompts, strategy, **given)
   assert _decode._cache_size() == before + 1
   one = fd.decode(MODEL, {}, prompts, fd.PromptLookup(temperature=2.0, top_k=1), **given)

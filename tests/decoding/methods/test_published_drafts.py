@@ -1,7 +1,8 @@
-"""Drafts in the published layouts, through the strategies: what they draft is what their authors' own code drafts.
+"""Drafts in the published layouts, through the strategies: what they draft is what their authors'
+own code drafts.
 
-A rule that keeps drafts unseen shows a chain as the tokens that follow the root; a tree is looked at where it is made.
-The two prompts of each family are one ragged batch.
+A rule that keeps drafts unseen shows a chain as the tokens that follow the root; a tree is looked
+at where it is made. The two prompts of each family are one ragged batch.
 """
 
 import jax
@@ -32,8 +33,11 @@ def opened(shared, family):
 
 
 def batch(arrays, known):
-  """Both prompts, each with the first `known` tokens of its greedy text behind it, and their lengths."""
-  rows = [np.concatenate([arrays[f'{p}prompt'], arrays[f'{p}target_greedy'][:known]]) for p in PROMPTS]
+  """Both prompts, each with the first `known` tokens of its greedy text behind it, and their
+  lengths."""
+  rows = [
+    np.concatenate([arrays[f'{p}prompt'], arrays[f'{p}target_greedy'][:known]]) for p in PROMPTS
+  ]
   lengths = np.array([len(row) for row in rows])
   return np.stack([np.pad(row, (0, WIDTH - len(row))) for row in rows]).astype(np.int32), lengths
 
@@ -45,7 +49,9 @@ def test_chains_are_those_of_the_authors_code(shared, family):
   first = 'block_tokens' if what == 'tokens' else what
   n = len(arrays[f'p9_{first}'])
   unseen = fd.MinBlock(fd.Exact(), n + 1)
-  strategy = fd.BlockDraft(draft, rule=unseen) if what == 'tokens' else fd.Eagle(draft, depth=n, rule=unseen)
+  strategy = (
+    fd.BlockDraft(draft, rule=unseen) if what == 'tokens' else fd.Eagle(draft, depth=n, rule=unseen)
+  )
   for known, name in ((0, first), (3, f'round2_{what}')):
     prompts, lengths = batch(arrays, known)
     out = fd.decode(model, params, prompts, strategy, prompt_lengths=lengths, max_len=n + 1)
@@ -77,7 +83,9 @@ def test_trees_are_those_of_the_authors_code(shared, family):
 @pytest.mark.parametrize('family', ['eagle3', 'dflash'])
 def test_text_is_that_of_the_authors_loop(shared, family):
   (model, params), draft, arrays = opened(shared, family)
-  strategy = fd.BlockDraft(draft) if family == 'dflash' else fd.Eagle(draft, depth=4, width=4, nodes=12)
+  strategy = (
+    fd.BlockDraft(draft) if family == 'dflash' else fd.Eagle(draft, depth=4, width=4, nodes=12)
+  )
   prompts, lengths = batch(arrays, 0)
   out = fd.decode(model, params, prompts, strategy, prompt_lengths=lengths, max_len=16)
   for row, name in enumerate(PROMPTS):

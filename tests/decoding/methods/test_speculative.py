@@ -1,4 +1,5 @@
-"""Speculative decoding writes what greedy decoding writes, and drafts what the draft model would write."""
+"""Speculative decoding writes what greedy decoding writes, and drafts what the draft model would
+write."""
 
 import dataclasses
 import itertools
@@ -25,7 +26,9 @@ EXPECTED = truths(MODEL, PROMPTS, LENGTHS, MAX_LEN)
 
 
 def decoded(strategy, rows=slice(None), max_len=MAX_LEN, model=MODEL):
-  return fd.decode(model, {}, PROMPTS[rows], strategy, prompt_lengths=LENGTHS[rows], max_len=max_len)
+  return fd.decode(
+    model, {}, PROMPTS[rows], strategy, prompt_lengths=LENGTHS[rows], max_len=max_len
+  )
 
 
 @pytest.mark.parametrize('adaptive', [False, True])
@@ -48,8 +51,12 @@ def test_drafts_of_every_quality_are_tested():
 
 def test_an_identical_draft_is_accepted_whole():
   model = HashLM(eos_ids=())
-  out = fd.decode(model, {}, PROMPTS, fd.Speculative((model, {}), 4), prompt_lengths=LENGTHS, max_len=1 + 3 * 5)
-  assert out.block_sizes[:, :3].tolist() == [[5, 5, 5]] * 300 and out.draft_calls.tolist() == [12] * 300
+  out = fd.decode(
+    model, {}, PROMPTS, fd.Speculative((model, {}), 4), prompt_lengths=LENGTHS, max_len=1 + 3 * 5
+  )
+  assert (
+    out.block_sizes[:, :3].tolist() == [[5, 5, 5]] * 300 and out.draft_calls.tolist() == [12] * 300
+  )
 
 
 @pytest.mark.parametrize('adaptive', [False, True])
@@ -57,7 +64,9 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(adaptive):
   """After every kind of step: rows that accept all, some and none lie side by side."""
   rows, gamma, lies = 12, 3, 3
   target, max_len = Bound(HashLM(eos_ids=()), {}), 16
-  strategy = fd.Speculative((Imitation(eos_ids=()), {'lies': jnp.int32(lies)}), gamma, adaptive=adaptive)
+  strategy = fd.Speculative(
+    (Imitation(eos_ids=()), {'lies': jnp.int32(lies)}), gamma, adaptive=adaptive
+  )
   _, prompt, _ = checked(target.module, PROMPTS[:rows], LENGTHS[:rows], None, max_len, None)
   prompt = jax.device_put(prompt)  # for what is not compiled
   state = jax.jit(lambda: strategy.init(target, prompt, max_len, None))()
@@ -81,7 +90,9 @@ def draft_oracle(known, count, lies):
   for _ in range(count):
     code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known + drafts))
     code = (code + (code % lies == lies - 1)) % PRIME
-    drafts.append(max(range(1, MODEL.vocab_size), key=lambda v: ((code * (v * v + 3) + v * 17) % 101, -v)))
+    drafts.append(
+      max(range(1, MODEL.vocab_size), key=lambda v: ((code * (v * v + 3) + v * 17) % 101, -v))
+    )
   return drafts
 
 
@@ -95,7 +106,9 @@ def test_batch_of_b_equals_b_batches_of_one(adaptive):
     row = slice(i, i + 1)
     alone = fd.decode(MODEL, {}, PROMPTS[row], prompt_lengths=LENGTHS[row], key=keys[row], **given)
     for field in ('tokens', 'lengths', 'block_sizes', 'calls', 'draft_calls'):
-      np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
+      np.testing.assert_array_equal(
+        getattr(alone, field)[0], getattr(together, field)[i], err_msg=field
+      )
 
 
 def test_gamma_follows_the_acceptance():
@@ -114,7 +127,9 @@ def test_max_len_in_the_middle_of_a_block(max_len):
 
 def test_stream_and_pool_write_the_same():
   strategy = fd.Speculative(DRAFTS['good'], 3, adaptive=True)
-  blocks = list(fd.stream(MODEL, {}, PROMPTS[:9], strategy, prompt_lengths=LENGTHS[:9], max_len=MAX_LEN))
+  blocks = list(
+    fd.stream(MODEL, {}, PROMPTS[:9], strategy, prompt_lengths=LENGTHS[:9], max_len=MAX_LEN)
+  )
   rows = [list(itertools.chain(*parts)) for parts in zip(*blocks, strict=True)]
   assert [row + [0] * (MAX_LEN - len(row)) for row in rows] == EXPECTED[:9].tolist()
   prompts = [prompt[:n] for prompt, n in zip(PROMPTS[:30], LENGTHS, strict=False)]
@@ -124,7 +139,8 @@ def test_stream_and_pool_write_the_same():
 
 @pytest.mark.parametrize('words', [13, 15])
 def test_a_draft_of_another_vocabulary_size(words):
-  """What only the draft knows is never drafted; what only the target knows is written all the same."""
+  """What only the draft knows is never drafted; what only the target knows is written all the
+  same."""
   draft = HashLM(vocab_size=words)
   strategy = fd.Speculative((draft, {}), 3, same_ids=True)
   out = decoded(strategy)
@@ -152,7 +168,8 @@ def test_the_draft_begins_with_its_own_start_token():
 
 def test_lenience_at_temperature_0_keeps_nearly_best_drafts():
   exact, strict, loose = (
-    decoded(fd.Speculative(DRAFTS['fair'], 4, rule=rule)) for rule in (None, fd.Rejection(), fd.Rejection(lenience=0.1))
+    decoded(fd.Speculative(DRAFTS['fair'], 4, rule=rule))
+    for rule in (None, fd.Rejection(), fd.Rejection(lenience=0.1))
   )
   np.testing.assert_array_equal(strict.tokens, exact.tokens)
   assert loose.mean_block_size > strict.mean_block_size and (loose.tokens != exact.tokens).any()
@@ -171,7 +188,10 @@ def noisy(params, scale):
   """Parameters of a draft that often agrees."""
   leaves, tree = jax.tree.flatten(params)
   keys = jax.random.split(jax.random.key(8), len(leaves))
-  noise = [scale * x.std() * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+  noise = [
+    scale * x.std() * jax.random.normal(k, x.shape, x.dtype)
+    for k, x in zip(keys, leaves, strict=True)
+  ]
   return jax.tree.unflatten(tree, [x + n for x, n in zip(leaves, noise, strict=True)])
 
 
@@ -184,7 +204,9 @@ def test_greedy_is_lossless_with_an_encoder(kind, adaptive):
     sizes = []
     for draft in (params, noisy(params, 0.3)):
       strategy = fd.Speculative((translation.MODEL, draft), 4, adaptive=adaptive)
-      out = fd.decode(translation.MODEL, params, translation.SOURCE, strategy, max_len=translation.MAX_LEN)
+      out = fd.decode(
+        translation.MODEL, params, translation.SOURCE, strategy, max_len=translation.MAX_LEN
+      )
       np.testing.assert_array_equal(out.tokens, expected)
       sizes.append(out.mean_block_size)
     assert sizes[0] > 3 and sizes[0] > sizes[1] > 1
@@ -192,7 +214,8 @@ def test_greedy_is_lossless_with_an_encoder(kind, adaptive):
 
 @pytest.mark.parametrize('target', translation.MODELS)
 def test_a_draft_of_another_kind(target):
-  """A convolutional draft for a Transformer, and the reverse; both were trained on the same sentences."""
+  """A convolutional draft for a Transformer, and the reverse; both were trained on the same
+  sentences."""
   with jax.enable_x64(True):
     (draft,) = translation.MODELS.keys() - {target}
     params, _, expected = translation.made('trained', target)
@@ -202,7 +225,9 @@ def test_a_draft_of_another_kind(target):
     np.testing.assert_array_equal(out.tokens, expected)
     assert out.mean_block_size > 2
     sampling = dataclasses.replace(strategy, temperature=1.0)
-    drawn = fd.decode(model, params, source, sampling, max_len=translation.MAX_LEN, key=jax.random.key(0))
+    drawn = fd.decode(
+      model, params, source, sampling, max_len=translation.MAX_LEN, key=jax.random.key(0)
+    )
     assert drawn.mean_block_size > 1.5
 
 
@@ -210,16 +235,31 @@ def test_a_draft_of_another_kind(target):
   ('make', 'words'),
   [
     (lambda: fd.Speculative((MODEL, {}), gamma=0), 'gamma=0 is not possible'),
-    (lambda: fd.Speculative((MODEL, {}), temperature=-1.0), 'temperature=-1.0 is not possible: give 0'),
+    (
+      lambda: fd.Speculative((MODEL, {}), temperature=-1.0),
+      'temperature=-1.0 is not possible: give 0',
+    ),
     (lambda: fd.Speculative((MODEL, {}), temperature=float('nan')), 'temperature=nan'),
     (lambda: fd.Speculative((MODEL, {}), top_p=0), 'more than 0 and at most 1'),
-    (lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()), 'Exact does not sample'),
+    (
+      lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()),
+      'Exact does not sample',
+    ),
     (lambda: fd.Rejection(0), 'lenience=0 is not possible'),
     (lambda: fd.Rejection(1.5), 'lenience=1.5 is not possible'),
-    (lambda: decoded(fd.Speculative((HashLM(vocab_size=20), {}))), 'has 20 tokens and the target 14'),
+    (
+      lambda: decoded(fd.Speculative((HashLM(vocab_size=20), {}))),
+      'has 20 tokens and the target 14',
+    ),
     (lambda: decoded(fd.Speculative((MODEL, {}), temperature=1.0)), 'key=jax.random.key'),
-    (lambda: decoded(fd.Speculative((HashLM(start_id=0), {}))), 'has an encoder, and the target has none'),
-    (lambda: decoded(fd.Speculative((HashLM(max_positions=9), {}))), "exceed the draft model's 9 positions"),
+    (
+      lambda: decoded(fd.Speculative((HashLM(start_id=0), {}))),
+      'has an encoder, and the target has none',
+    ),
+    (
+      lambda: decoded(fd.Speculative((HashLM(max_positions=9), {}))),
+      "exceed the draft model's 9 positions",
+    ),
   ],
 )
 def test_mistakes(make, words):
@@ -233,13 +273,17 @@ def test_a_draft_model_needs_positions_for_tokens_and_not_for_padding():
   greedy = fd.decode(MODEL, {}, prompt, fd.Greedy(), max_len=20)
   out = fd.decode(MODEL, {}, prompt, fd.Speculative((HashLM(max_positions=39), {})), max_len=20)
   np.testing.assert_array_equal(out.tokens, greedy.tokens)
-  with pytest.raises(fd.UserError, match="a prompt of 20 tokens and max_len=21 exceed the draft model's 39"):
+  with pytest.raises(
+    fd.UserError, match="a prompt of 20 tokens and max_len=21 exceed the draft model's 39"
+  ):
     fd.decode(MODEL, {}, prompt, fd.Speculative((HashLM(max_positions=39), {})), max_len=21)
 
 
 def test_sizes_that_differ_by_padding_are_one_vocabulary():
   big, padded = HashLM(vocab_size=300), HashLM(vocab_size=302)
   out = decoded(fd.Speculative((padded, {})), rows=slice(4), max_len=5, model=big)
-  np.testing.assert_array_equal(out.tokens, decoded(fd.Greedy(), rows=slice(4), max_len=5, model=big).tokens)
+  np.testing.assert_array_equal(
+    out.tokens, decoded(fd.Greedy(), rows=slice(4), max_len=5, model=big).tokens
+  )
   with pytest.raises(fd.UserError, match='has 302 tokens and the target 300'):
     decoded(fd.Speculative((HashLM(vocab_size=302, eos_ids=(2,)), {})), rows=slice(4), model=big)

@@ -1,4 +1,5 @@
-"""Lossless on trees whose parents are data, exactly and in law: a drafter that grows them, beside wrong ones."""
+"""Lossless on trees whose parents are data, exactly and in law: a drafter that grows them, beside
+wrong ones."""
 
 from typing import Any
 
@@ -14,7 +15,15 @@ from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.strategy import LoopStrategy
 from tests.decoding.fakes import HashLM, oracle
-from tests.decoding.rules.test_rejection import SETTINGS, TARGET, WORDS, BonusDrawnAgain, counts, exact_law, p_value
+from tests.decoding.rules.test_rejection import (
+  SETTINGS,
+  TARGET,
+  WORDS,
+  BonusDrawnAgain,
+  counts,
+  exact_law,
+  p_value,
+)
 
 DEPTH, WIDTH, NODES = 3, 2, 7
 LAWS = np.random.default_rng(0).gumbel(0, 2, (DEPTH, WORDS, WORDS)).astype(np.float32)
@@ -70,7 +79,9 @@ def test_samples_on_grown_trees_have_the_law_of_the_target(settings):
 EQUAL = (0, 4, 4, 4, 4)  # all siblings are token 4
 
 
-@pytest.mark.parametrize('wrong', [Grown(rule=BonusDrawnAgain(5.0)), Grown(Grower(EQUAL), Sampling(5.0))])
+@pytest.mark.parametrize(
+  'wrong', [Grown(rule=BonusDrawnAgain(5.0)), Grown(Grower(EQUAL), Sampling(5.0))]
+)
 def test_a_wrong_rule_or_equal_siblings_fail_the_same_test(wrong):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(wrong, law, 20_000, 1), law) < 1e-9

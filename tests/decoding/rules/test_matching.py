@@ -10,7 +10,8 @@ from fastdec.decoding.protocol import Draft
 from fastdec.decoding.topology import Topology
 
 CHAIN = Topology.chain(4)
-# The target's logits after each node of the chain 7, 2, 4, 5: it says 2, then 3 (4 second, 5 third), then 5, then 1.
+# The target's logits after each node of the chain 7, 2, 4, 5: it says 2, then 3 (4 second, 5
+# third), then 5, then 1.
 LOGITS = np.zeros((1, 4, 8), np.float32)
 for node, ranking in enumerate([[2, 6], [3, 4, 5], [5, 0], [1, 2]]):
   for rank, token in enumerate(ranking):
@@ -63,20 +64,23 @@ def test_ties_go_to_the_lowest_id():
 
 
 def test_tree_longest_then_likeliest_then_lowest():
-  tree = Topology.from_choices([[0], [1], [2], [0, 0], [1, 0]])  # nodes 1 2 3 below the root, 4 below 1, 5 below 2
+  # nodes 1 2 3 below the root, 4 below 1, 5 below 2
+  tree = Topology.from_choices([[0], [1], [2], [0, 0], [1, 0]])
   logits = np.zeros((1, 6, 8), np.float32)
   logits[0, 0, [1, 2, 3]] = [5, 4, 3]  # after the root: 1, then 2, then 3
   logits[0, 1, 6] = logits[0, 2, 6] = 9  # after 1 and after 2: 6
   tokens = [7, 1, 2, 3, 6, 6]
   assert verdict(fd.Exact(), tokens, logits, tree)[0] == 4  # 1, 6
   assert verdict(fd.TopN(2), tokens, logits, tree)[0] == 4  # also 2, 6, less likely
-  assert verdict(fd.TopN(2), [7, 2, 1, 3, 6, 6], logits, tree)[0] == 5  # now 1, 6 hangs below node 2
+  # now 1, 6 hangs below node 2
+  assert verdict(fd.TopN(2), [7, 2, 1, 3, 6, 6], logits, tree)[0] == 5
   assert verdict(fd.TopN(2), [7, 1, 1, 3, 6, 6], logits, tree)[0] == 4  # duplicates: the lower node
   assert verdict(fd.Exact(), [7, 2, 3, 1, 6, 6], logits, tree)[0] == 3  # short but right
 
 
 class Comparing(fd.Exact):
-  """The exact rule, which asks for the likeliest of the deepest paths although they are one text."""
+  """The exact rule, which asks for the likeliest of the deepest paths although they are one
+  text."""
 
   names_one = False
 
@@ -102,7 +106,9 @@ def test_min_block_needs_a_chain():
     verdict(fd.MinBlock(fd.Exact(), 2), [7, 1, 2], LOGITS[:, :3], Topology.from_choices([[0], [1]]))
 
 
-@pytest.mark.parametrize('make', [lambda: fd.TopN(0), lambda: fd.Distance(-1), lambda: fd.MinBlock(fd.Exact(), 0)])
+@pytest.mark.parametrize(
+  'make', [lambda: fd.TopN(0), lambda: fd.Distance(-1), lambda: fd.MinBlock(fd.Exact(), 0)]
+)
 def test_bad_numbers_are_refused(make):
   with pytest.raises(fd.UserError, match='takes'):
     make()

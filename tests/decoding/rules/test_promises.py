@@ -1,4 +1,5 @@
-"""What each rule promises; `fd.tune` lets nothing take part that promises less than was asked for."""
+"""What each rule promises; `fd.tune` lets nothing take part that promises less than was asked
+for."""
 
 import jax.numpy as jnp
 import pytest
@@ -33,7 +34,9 @@ PROMISES = [
 ]
 
 
-@pytest.mark.parametrize('rule, promise', PROMISES, ids=[f'{type(rule).__name__} {said}' for rule, said in PROMISES])
+@pytest.mark.parametrize(
+  'rule, promise', PROMISES, ids=[f'{type(rule).__name__} {said}' for rule, said in PROMISES]
+)
 def test_what_a_rule_promises(rule, promise):
   assert promise_of(rule) == promise
 
@@ -55,6 +58,10 @@ def test_sampling_promises_its_law_and_drafts_keep_it():
   draft = hash_kit().draft
   assert promise_of(OTHERS['sampling'](hash_kit()).effective_rule) == 'law'
   assert promise_of(fd.Speculative(draft, temperature=1.0).effective_rule) == 'law'
-  assert promise_of(fd.Speculative(draft, temperature=1.0, rule=fd.Rejection(0.5)).effective_rule) == 'relaxed'
-  assert promise_of(fd.Speculative(draft, rule=fd.Rejection(0.5)).effective_rule) == 'relaxed'  # at temperature 0
+  assert (
+    promise_of(fd.Speculative(draft, temperature=1.0, rule=fd.Rejection(0.5)).effective_rule)
+    == 'relaxed'
+  )
+  # at temperature 0
+  assert promise_of(fd.Speculative(draft, rule=fd.Rejection(0.5)).effective_rule) == 'relaxed'
   assert promise_of(fd.PromptLookup(temperature=1.0).effective_rule) == 'law'

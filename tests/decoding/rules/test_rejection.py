@@ -1,7 +1,8 @@
-"""Lossless in law: what speculative sampling writes, against the joint law of the first tokens, which is known exactly.
+"""Lossless in law: what speculative sampling writes, against the joint law of the first tokens,
+which is known exactly.
 
-The model's law is a table over four words at every prefix, so the law of all texts of four tokens can be written down.
-A rule that is wrong in one place must fail the same test.
+The model's law is a table over four words at every prefix, so the law of all texts of four tokens
+can be written down. A rule that is wrong in one place must fail the same test.
 """
 
 import dataclasses
@@ -25,7 +26,8 @@ from tests.decoding.test_sampling import law_by_hand
 
 WORDS, TOKENS = 5, 4  # word 0 is suppressed, 1 ends
 TARGET = HashLM(vocab_size=WORDS)
-LIES = {'identical': NEVER, 'good': 3, 'bad': 1}  # one in so many; numbers, so that all drafts are one program
+# one in so many; numbers, so that all drafts are one program
+LIES = {'identical': NEVER, 'good': 3, 'bad': 1}
 PROMPT = np.array([[3, 4, 2]], np.int32)
 SETTINGS = [(5.0, 0, 1.0), (8.0, 3, 1.0), (9.0, 0, 0.8), (7.0, 3, 0.9)]
 RULES = {'rejection': fd.Rejection(), 'block': fd.BlockVerification()}
@@ -40,7 +42,9 @@ class BonusFromTarget:
 
   def __call__(self, keys, draft, logits, acceptable):
     node = self.rule(keys, draft, logits, acceptable).node
-    return Accepted(node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), take_node(logits, node)))
+    return Accepted(
+      node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), take_node(logits, node))
+    )
 
 
 @functools.cache
@@ -53,7 +57,9 @@ def exact_law(temperature, top_k, top_p):
     code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known)) % PRIME
     logits = np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(WORDS)])
     law = law_by_hand(np.where(np.arange(WORDS) > 0, logits, -np.inf), temperature, top_k, top_p)
-    parts = (continued([*known, v], (*text, v), probability * law[v]) for v in range(WORDS) if law[v] > 0)
+    parts = (
+      continued([*known, v], (*text, v), probability * law[v]) for v in range(WORDS) if law[v] > 0
+    )
     return {text: p for part in parts for text, p in part.items()}
 
   return continued(PROMPT[0].tolist(), (), 1.0)
@@ -65,7 +71,9 @@ def counts(strategy, law, rows, chunks):
   seen = np.zeros(len(law))
   for chunk in range(chunks):
     key = jax.random.key(chunk)
-    out = fd.decode(TARGET, {}, np.repeat(PROMPT, rows, axis=0), strategy, max_len=TOKENS + 1, key=key)
+    out = fd.decode(
+      TARGET, {}, np.repeat(PROMPT, rows, axis=0), strategy, max_len=TOKENS + 1, key=key
+    )
     texts, times = np.unique(np.asarray(out.tokens[:, :TOKENS]), axis=0, return_counts=True)
     for text, n in zip(texts.tolist(), times, strict=True):
       seen[places[tuple(token for token in text if token)]] += n
@@ -90,7 +98,9 @@ def speculative(draft, rule, settings, **kwargs):
 def test_the_joint_law_of_the_first_tokens_is_the_targets(rule, draft):
   for settings in SETTINGS:
     law = exact_law(*settings)
-    assert p_value(counts(speculative(draft, RULES[rule], settings), law, 20_000, 1), law) > 1e-3, settings
+    assert p_value(counts(speculative(draft, RULES[rule], settings), law, 20_000, 1), law) > 1e-3, (
+      settings
+    )
 
 
 def test_an_adapted_gamma_does_not_change_the_law():
@@ -99,7 +109,9 @@ def test_an_adapted_gamma_does_not_change_the_law():
   assert p_value(counts(strategy, law, 20_000, 1), law) > 1e-3
 
 
-@pytest.mark.parametrize('rule', [*map(BonusFromTarget, RULES.values()), fd.Rejection(lenience=0.7)])
+@pytest.mark.parametrize(
+  'rule', [*map(BonusFromTarget, RULES.values()), fd.Rejection(lenience=0.7)]
+)
 def test_a_wrong_rule_fails_the_same_test(rule):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(speculative('bad', rule, SETTINGS[0]), law, 20_000, 1), law) < 1e-9
@@ -120,17 +132,24 @@ def test_samples_on_a_tree_have_the_law_of_the_target(settings):
 
 @struct.pytree
 class BonusDrawnAgain(Sampling):
-  """Wrong: what follows the accepted path is drawn once more, though no draft was what was drawn first."""
+  """Wrong: what follows the accepted path is drawn once more, though no draft was what was drawn
+  first."""
 
   def __call__(self, keys, draft, logits, acceptable):
     node = super().__call__(keys, draft, logits, acceptable).node
-    return Accepted(node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), self.law(take_node(logits, node))))
+    return Accepted(
+      node,
+      draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), self.law(take_node(logits, node))),
+    )
 
 
-EQUAL_SIBLINGS = dataclasses.replace(TREE, ranks=np.zeros_like(TREE.ranks))  # `from_parents` makes no such tree
+# `from_parents` makes no such tree
+EQUAL_SIBLINGS = dataclasses.replace(TREE, ranks=np.zeros_like(TREE.ranks))
 
 
-@pytest.mark.parametrize('wrong', [on_a_tree(TREE, BonusDrawnAgain(5.0)), on_a_tree(EQUAL_SIBLINGS, Sampling(5.0))])
+@pytest.mark.parametrize(
+  'wrong', [on_a_tree(TREE, BonusDrawnAgain(5.0)), on_a_tree(EQUAL_SIBLINGS, Sampling(5.0))]
+)
 def test_a_wrong_rule_or_equal_siblings_on_a_tree_fail_the_same_test(wrong):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(wrong, law, 20_000, 1), law) < 1e-9
@@ -159,7 +178,9 @@ def applied(rule, p, q, rows, seed=0):
   """The rule on `rows` drafts, whose i-th tokens have the law q[i]; p is the same everywhere."""
   p, q, gamma = jnp.asarray(p), jnp.asarray(q), len(q)
   keys = jax.random.split(jax.random.key(seed), rows)
-  drafts = jax.random.categorical(jax.random.key(seed + 1), jnp.log(q), shape=(rows, gamma)).astype(jnp.int32)
+  drafts = jax.random.categorical(jax.random.key(seed + 1), jnp.log(q), shape=(rows, gamma)).astype(
+    jnp.int32
+  )
   tokens = jnp.pad(drafts, ((0, 0), (1, 0)))
   laws = jnp.broadcast_to(jnp.pad(q, ((1, 0), (0, 0))), (rows, gamma + 1, q.shape[1]))
   logits = jnp.broadcast_to(jnp.log(p), (rows, gamma + 1, p.shape[-1]))
@@ -169,13 +190,18 @@ def applied(rule, p, q, rows, seed=0):
 
 
 def test_the_papers_example_of_block_verification():
-  """Sun et al. 2024, section 3: two words, two drafts; 10/9 are accepted token by token, 11/9 by the block."""
+  """Sun et al. 2024, section 3: two words, two drafts; 10/9 are accepted token by token, 11/9 by
+  the block."""
   p, q = [1 / 3, 2 / 3], [[2 / 3, 1 / 3]] * 2
   for rule, expected in ((fd.Rejection(), 10 / 9), (fd.BlockVerification(), 11 / 9)):
     accepted, _, drafts = applied(rule, p, q, 40_000)
     assert abs(accepted.mean() - expected) < 4 * accepted.std() / 200
-  by_draft = {text: accepted[(drafts == text).all(1)].mean() for text in itertools.product((0, 1), repeat=2)}
-  np.testing.assert_allclose([by_draft[text] for text in ((0, 0), (0, 1), (1, 0), (1, 1))], [0.5, 2, 1.5, 2], atol=0.05)
+  by_draft = {
+    text: accepted[(drafts == text).all(1)].mean() for text in itertools.product((0, 1), repeat=2)
+  }
+  np.testing.assert_allclose(
+    [by_draft[text] for text in ((0, 0), (0, 1), (1, 0), (1, 1))], [0.5, 2, 1.5, 2], atol=0.05
+  )
 
 
 @pytest.mark.parametrize('rule', RULES)
@@ -209,16 +235,27 @@ def test_nothing_is_accepted_where_it_must_not_be(rule):
   tokens, laws = jnp.zeros((rows, 3), jnp.int32), jnp.repeat(jnp.asarray(q), rows, 0)
   logits = jnp.broadcast_to(jnp.log(p), (rows, 3, 2))
   acceptable = jnp.broadcast_to(jnp.array([True, False, False]), (rows, 3))
-  node, bonus = judged(RULES[rule], jax.random.split(jax.random.key(0), rows), tokens, laws, logits, acceptable)
+  node, bonus = judged(
+    RULES[rule], jax.random.split(jax.random.key(0), rows), tokens, laws, logits, acceptable
+  )
   assert not node.any()
   assert chisquare(np.bincount(bonus), rows * p).pvalue > 1e-3
 
 
 @pytest.mark.parametrize('rule', RULES)
 def test_drafts_without_a_law_and_trees_are_refused(rule):
-  keys, logits, acceptable = jax.random.split(jax.random.key(0), 1), jnp.zeros((1, 3, 5)), jnp.ones((1, 3), bool)
+  keys, logits, acceptable = (
+    jax.random.split(jax.random.key(0), 1),
+    jnp.zeros((1, 3, 5)),
+    jnp.ones((1, 3), bool),
+  )
   tokens = jnp.ones((1, 3), jnp.int32)
   with pytest.raises(fd.UserError, match='these come without'):
     RULES[rule](keys, Draft(tokens, Topology.chain(3)), logits, acceptable)
   with pytest.raises(fd.UserError, match='this is a tree'):
-    RULES[rule](keys, Draft(tokens, Topology.from_choices([[0], [1]]), jnp.zeros((1, 3, 5))), logits, acceptable)
+    RULES[rule](
+      keys,
+      Draft(tokens, Topology.from_choices([[0], [1]]), jnp.zeros((1, 3, 5))),
+      logits,
+      acceptable,
+    )

@@ -1,5 +1,5 @@
-"""Speculative sampling between two real checkpoints, against the law of the first two tokens as `transformers` and
-float64 have it (`../shared/reference`).
+"""Speculative sampling between two real checkpoints, against the law of the first two tokens as
+`transformers` and float64 have it (`../shared/reference`).
 """
 
 from pathlib import Path
@@ -24,7 +24,12 @@ def reference():
   """Target, draft, prompt, and the law as {(token, token): probability}."""
   expected = np.load(REFERENCE / 'llama_tiny' / 'expected.npz')
   law = {pair: p for pair, p in np.ndenumerate(expected['law2']) if p > 0}
-  return fd.load(REFERENCE / 'llama_tiny'), fd.load(REFERENCE / 'llama_gqa_tiny'), expected['prompt'][:1], law
+  return (
+    fd.load(REFERENCE / 'llama_tiny'),
+    fd.load(REFERENCE / 'llama_gqa_tiny'),
+    expected['prompt'][:1],
+    law,
+  )
 
 
 def seen(reference, rule):
@@ -33,7 +38,9 @@ def seen(reference, rule):
   strategy = fd.Speculative(draft, gamma=2, temperature=1.0, rule=rule)
   counts = dict.fromkeys(law, 0)
   for chunk in range(CHUNKS):
-    out = fd.decode(*target, prompt.repeat(ROWS, axis=0), strategy, max_len=3, key=jax.random.key(chunk))
+    out = fd.decode(
+      *target, prompt.repeat(ROWS, axis=0), strategy, max_len=3, key=jax.random.key(chunk)
+    )
     pairs, times = np.unique(np.asarray(out.tokens[:, :2]), axis=0, return_counts=True)
     for (first, second), n in zip(pairs.tolist(), times.tolist(), strict=True):
       counts[first, second if first not in target[0].eos_ids else 0] += n

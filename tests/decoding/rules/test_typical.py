@@ -19,7 +19,9 @@ NODES, VOCAB = 8, 6
 
 @jax.jit
 def verdict(rule, parents, tokens, logits, acceptable):
-  accepted = rule(None, Draft(tokens[None], Topology.from_parents(parents[None])), logits[None], acceptable[None])
+  accepted = rule(
+    None, Draft(tokens[None], Topology.from_parents(parents[None])), logits[None], acceptable[None]
+  )
   return accepted.node[0], accepted.bonus[0]
 
 
@@ -51,11 +53,19 @@ def cases(draw):
   rng = np.random.default_rng(draw(st.integers(0, 10**6)))
   parents = np.array([-1] + [rng.integers(0, node) for node in range(1, NODES)], np.int32)
   tokens = rng.integers(0, VOCAB, NODES).astype(np.int32)
-  logits = (rng.normal(size=(NODES, VOCAB)) * draw(st.sampled_from([0.2, 1.0, 4.0]))).astype(np.float32)
+  logits = (rng.normal(size=(NODES, VOCAB)) * draw(st.sampled_from([0.2, 1.0, 4.0]))).astype(
+    np.float32
+  )
   acceptable = rng.random(NODES) < 0.9
   acceptable[0] = True
   settings = ((0.0, 0.05, 0.09, 0.5, 1.0), (0.0, 0.3, 0.9), (0.3, 1.0, 3.0))
-  return *(draw(st.sampled_from(values)) for values in settings), parents, tokens, logits, acceptable
+  return (
+    *(draw(st.sampled_from(values)) for values in settings),
+    parents,
+    tokens,
+    logits,
+    acceptable,
+  )
 
 
 @hypothesis.given(case=cases())
@@ -69,7 +79,8 @@ def test_random_trees_against_the_formula(case):
 
 CHAIN = np.arange(3, dtype=np.int32) - 1
 YES = np.ones(3, bool)
-# After the root: 0.7, 0.2, 0.1, of entropy 0.8018; after node 1 four equally likely tokens, of entropy log 4.
+# After the root: 0.7, 0.2, 0.1, of entropy 0.8018; after node 1 four equally likely tokens, of
+# entropy log 4.
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1, 1e-9], [0.25] * 4, [0.97, 0.01, 0.01, 0.01]], np.float32))
 
 
@@ -97,7 +108,9 @@ def test_chain(rule, tokens, expected):
 
 def test_the_first_token_is_greedy_and_needs_no_key():
   logits = jnp.asarray(LOGITS[:1])[None]
-  accepted = fd.Typical()(None, Draft(jnp.zeros((1, 1), jnp.int32), Topology.chain(1)), logits, jnp.ones((1, 1), bool))
+  accepted = fd.Typical()(
+    None, Draft(jnp.zeros((1, 1), jnp.int32), Topology.chain(1)), logits, jnp.ones((1, 1), bool)
+  )
   assert (int(accepted.node[0]), int(accepted.bonus[0])) == (0, 0)
 
 
@@ -108,9 +121,12 @@ def test_suppressed_tokens_do_not_spoil_the_entropy():
 
 
 def test_equally_long_paths_are_told_apart_at_the_temperature():
-  """Two paths whose order by likelihood turns with the temperature: 0.55 * 0.3 against 0.35 * 0.5."""
+  """Two paths whose order by likelihood turns with the temperature: 0.55 * 0.3 against 0.35 *
+  0.5."""
   parents = np.array([-1, 0, 0, 1, 2], np.int32)
-  laws = np.array([[0.55, 0.35, 0.10], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3], [0.4, 0.3, 0.3]])
+  laws = np.array(
+    [[0.55, 0.35, 0.10], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3], [0.4, 0.3, 0.3]]
+  )
   tokens = np.array([0, 0, 1, 0, 0], np.int32)
   found = {}
   for temperature in (1.0, 0.25):
@@ -125,7 +141,10 @@ def test_equally_long_paths_are_told_apart_at_the_temperature():
 
 MODEL = HashLM()
 TREE = [[rank] for rank in range(6)] + [[0, rank] for rank in range(6)] + [[1, 0], [0, 0, 0]]
-PROMPTS, LENGTHS = np.array([[3, 4, 5], [6, 7, 0], [8, 0, 0], [9, 10, 2]], np.int32), np.array([3, 2, 1, 3], np.int32)
+PROMPTS, LENGTHS = (
+  np.array([[3, 4, 5], [6, 7, 0], [8, 0, 0], [9, 10, 2]], np.int32),
+  np.array([3, 2, 1, 3], np.int32),
+)
 
 
 def decoded(rule, choices=TREE, rows=slice(None)):
@@ -138,7 +157,9 @@ def test_it_trades_fidelity_for_longer_blocks_and_temperature_0_is_exact():
   exact, typical = decoded(fd.Typical(temperature=0)), decoded(fd.Typical(epsilon=0.01))
   np.testing.assert_array_equal(exact.tokens, truth)
   np.testing.assert_array_equal(exact.block_sizes, decoded(fd.Exact()).block_sizes)
-  assert typical.mean_block_size > exact.mean_block_size and (np.asarray(typical.tokens) != truth).any()
+  assert (
+    typical.mean_block_size > exact.mean_block_size and (np.asarray(typical.tokens) != truth).any()
+  )
   np.testing.assert_array_equal(typical.tokens[:, 0], truth[:, 0])
 
 
@@ -147,7 +168,9 @@ def test_batch_of_b_equals_b_batches_of_one():
   for i in range(len(PROMPTS)):
     alone = decoded(fd.Typical(epsilon=0.01), rows=slice(i, i + 1))
     for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
-      np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[i], err_msg=field)
+      np.testing.assert_array_equal(
+        getattr(alone, field)[0], getattr(together, field)[i], err_msg=field
+      )
 
 
 def test_it_works_on_chains_with_a_minimum_block():
@@ -172,7 +195,10 @@ def test_a_sweep_is_one_program():
     ({'epsilon': 1.5}, 'epsilon=1.5'),
     ({'delta': -1}, 'delta=-1 is not possible: give 0 to 1'),
     ({'delta': float('nan')}, 'delta=nan'),
-    ({'temperature': -1.0}, 'temperature=-1.0 is not possible: give 1e-6 to 1e6, or 0 for exact acceptance'),
+    (
+      {'temperature': -1.0},
+      'temperature=-1.0 is not possible: give 1e-6 to 1e6, or 0 for exact acceptance',
+    ),
   ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -19,7 +19,12 @@ def test_each_batch_is_as_wide_as_its_longest_prompt_asks_for():
   (short, _), (long, _) = batches_of(prompts, 2, PAD, None)
   assert short.shape == (2, 16) and (short == prompts[[1, 3], :16]).all()
   assert long.shape == (2, 64) and (long == prompts[[0, 2]]).all()
-  assert [one.shape for one, _ in batches_of(prompts[:, :48], 1, PAD, None)] == [(1, 16), (1, 16), (1, 32), (1, 48)]
+  assert [one.shape for one, _ in batches_of(prompts[:, :48], 1, PAD, None)] == [
+    (1, 16),
+    (1, 16),
+    (1, 32),
+    (1, 48),
+  ]
 
 
 def test_prompts_that_fill_no_batch_are_left_out_and_few_are_repeated():

@@ -1,4 +1,5 @@
-"""Command-line manners: a mistake is one sentence and exit code 2, a bug keeps its traceback, Ctrl-C is one line."""
+"""Command-line manners: a mistake is one sentence and exit code 2, a bug keeps its traceback,
+Ctrl-C is one line."""
 
 import os
 import re
@@ -82,7 +83,9 @@ def launch(folder, *args, **environment):
 
 
 def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
-  code, out, err = launch(folder, '--config=page.py:d=8', '--config.model.sizes=(3, 4)', '--workdir=w')
+  code, out, err = launch(
+    folder, '--config=page.py:d=8', '--config.model.sizes=(3, 4)', '--workdir=w'
+  )
   assert (code, out, err) == (0, 'page.py:d=8 --config.model.sizes=(3, 4) | 8 (3, 4)\n', '')
 
 
@@ -92,10 +95,16 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
     (['--config=page.py:dd=3'], ["'dd'", 'known are d, bug']),
     (['--config=page.py:d=three'], ['d=three', 'a whole number']),
     (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
-    (['--config=page.py', '--config.name.dd=3'], ['--config.name.dd', "config.name is the value 'x'"]),
+    (
+      ['--config=page.py', '--config.name.dd=3'],
+      ['--config.name.dd', "config.name is the value 'x'"],
+    ),
     (['--config=page.py', '--config.model.d=three'], ['--config.model.d=three']),
     (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
-    ([f'--config={ROOT}/configs/celeba.py'], ['celeba.py is a page of another command: give configs/wmt14.py']),
+    (
+      [f'--config={ROOT}/configs/celeba.py'],
+      ['celeba.py is a page of another command: give configs/wmt14.py'],
+    ),
     (['--config=empty.py'], ["'empty.py'", 'get_config']),
     (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
     (['--config=page.py', 'word'], ["'word'", 'known are', '--workdir']),
@@ -113,7 +122,10 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(folder, args, words):
 def test_launchers_take_pages_that_are_there():
   named = [re.findall(r"'(\w+)'", line) for line in re.findall(r'config_flag\((.*)\)', LAUNCHERS)]
   assert len(named) > 15 and all(named)
-  assert {page for pages in named for page in pages} == {path.stem for path in PAGES} - {'__init__', 'common'}
+  assert {page for pages in named for page in pages} == {path.stem for path in PAGES} - {
+    '__init__',
+    'common',
+  }
 
 
 def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(folder):
@@ -128,10 +140,7 @@ def test_a_required_flag_is_asked_for(folder):
 
 @pytest.mark.parametrize(
   ('args', 'word'),
-  [
-    (['--config=page.py', '--do=bug'], 'this is a bug'),
-    (['--config=page.py:bug'], "int('a bug')"),
-  ],
+  [(['--config=page.py', '--do=bug'], 'this is a bug'), (['--config=page.py:bug'], "int('a bug')")],
   ids=['in the launcher', 'in the config'],
 )
 def test_a_bug_keeps_its_traceback(folder, args, word):
@@ -146,7 +155,12 @@ def test_a_mistake_is_red_where_the_terminal_allows(folder):
 
 def test_help_lists_the_launchers_flags_and_is_no_failure(folder):
   code, out, _ = launch(folder, '--help')
-  assert code == 0 and out.startswith('Does nothing, well.') and '--config:' in out and '--workdir:' in out
+  assert (
+    code == 0
+    and out.startswith('Does nothing, well.')
+    and '--config:' in out
+    and '--workdir:' in out
+  )
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(folder):
@@ -156,7 +170,9 @@ def test_ctrl_c_is_one_line_and_exit_code_130(folder):
   assert (process.communicate(timeout=60)[1], process.returncode) == ('Interrupted.\n', 130)
 
 
-@pytest.mark.parametrize(('text', 'seconds'), [(None, None), ('540s', 540), ('540', 540), ('9m', 540), ('1.5h', 5400)])
+@pytest.mark.parametrize(
+  ('text', 'seconds'), [(None, None), ('540s', 540), ('540', 540), ('9m', 540), ('1.5h', 5400)]
+)
 def test_a_budget_is_a_time(text, seconds):
   assert cli.seconds(text) == seconds
 

@@ -31,7 +31,8 @@ def kept(monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2, 3})
   monkeypatch.setattr(os, 'sched_setaffinity', lambda process, chosen: left.append(set(chosen)))
   model = {
-    name: types.SimpleNamespace(model=types.SimpleNamespace(d_model=d)) for name, d in ((NARROW, 256), (WIDE, 512))
+    name: types.SimpleNamespace(model=types.SimpleNamespace(d_model=d))
+    for name, d in ((NARROW, 256), (WIDE, 512))
   }
   monkeypatch.setattr(cores.folders, 'open', lambda folder: model[folder])
   monkeypatch.setattr(cores, '_core', lambda: 2)

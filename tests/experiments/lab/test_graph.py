@@ -1,4 +1,5 @@
-"""Every node is done once, in order; one that fails takes along those that need it, and no others."""
+"""Every node is done once, in order; one that fails takes along those that need it, and no
+others."""
 
 import io
 import threading
@@ -24,7 +25,14 @@ class Files:
 
   def nodes(self, **fields):
     return [
-      Node(name, f'doing {name}', tuple(needs.split()), (self.folder / name).exists, self._work(name), **fields)
+      Node(
+        name,
+        f'doing {name}',
+        tuple(needs.split()),
+        (self.folder / name).exists,
+        self._work(name),
+        **fields,
+      )
       for name, needs in self.needs.items()
     ]
 
@@ -38,7 +46,9 @@ class Files:
 
   def run(self, budget=None, **fields):
     out = io.StringIO()
-    outcome = Worker(self.nodes(**fields), self.workdir, Budget(budget), rich.console.Console(file=out)).run()
+    outcome = Worker(
+      self.nodes(**fields), self.workdir, Budget(budget), rich.console.Console(file=out)
+    ).run()
     self.said = out.getvalue()
     return outcome
 
@@ -86,7 +96,9 @@ def test_a_failure_takes_along_what_needs_it_and_the_rest_goes_on(chain, error, 
   assert outcome.is_complete and chain.log == ['base', 'teacher', 'distilled']
   log = chain.workdir / 'failures' / 'base.log'
   assert 'Traceback' in log.read_text() and 'in work' in log.read_text()
-  assert 'Traceback' not in chain.said and f'base failed: {reason[:40]}' in ' '.join(chain.said.split())
+  assert 'Traceback' not in chain.said and f'base failed: {reason[:40]}' in ' '.join(
+    chain.said.split()
+  )
 
 
 def test_a_rerun_tries_again_and_forgets(chain):
@@ -99,7 +111,9 @@ def test_a_rerun_tries_again_and_forgets(chain):
 
 def test_work_without_a_result_is_a_failure_and_no_endless_loop(chain):
   nodes = [Node('base', 'doing base', (), lambda: False, lambda left: None)]
-  outcome = Worker(nodes, chain.workdir, Budget(None), rich.console.Console(file=io.StringIO())).run()
+  outcome = Worker(
+    nodes, chain.workdir, Budget(None), rich.console.Console(file=io.StringIO())
+  ).run()
   assert outcome.failed == {'base': 'base ended without a result: run the same command again'}
 
 
@@ -122,13 +136,15 @@ def test_a_budget_ends_between_nodes_and_is_told_to_them(chain):
 def test_what_does_not_fit_into_the_rest_of_the_budget_does_not_begin(chain):
   assert chain.run(budget=60, seconds=600.0) == graph.Outcome({}, False)
   assert chain.log == []
-  assert chain.run(seconds=600.0).is_complete and len(chain.log) == len(chain.needs)  # an endless one has room
+  # an endless one has room
+  assert chain.run(seconds=600.0).is_complete and len(chain.log) == len(chain.needs)
 
 
 def test_two_workers_share_and_do_nothing_twice(chain, monkeypatch):
   monkeypatch.setattr(graph, 'POLL_SECONDS', 0.01)
   started = threading.Barrier(2, timeout=20)
-  chain.works['base'] = chain.works['teacher'] = lambda left: started.wait()  # each waits for the other
+  # each waits for the other
+  chain.works['base'] = chain.works['teacher'] = lambda left: started.wait()
   chain.works['distilled'] = lambda left: time.sleep(0.1)
   workers = [threading.Thread(target=chain.run) for _ in range(2)]
   for worker in workers:
@@ -173,7 +189,9 @@ def test_a_lock_that_cannot_be_made_is_a_mistake(tmp_path):
     pass
 
 
-def test_a_node_that_waits_to_take_times_ends_with_the_budget_and_has_not_failed(tmp_path, monkeypatch):
+def test_a_node_that_waits_to_take_times_ends_with_the_budget_and_has_not_failed(
+  tmp_path, monkeypatch
+):
   """Another process is at work all the while."""
   files = Files(tmp_path, cells='')
   mine, other = (gate.Gate(tmp_path / 'gate') for _ in range(2))

@@ -12,7 +12,8 @@ from fastdec.packed import is_packed
 
 
 @pytest.mark.parametrize(
-  ('width', 'cores', 'is_faster'), [(128, 1, False), (256, 1, True), (256, 2, True), (512, 1, True), (512, 2, False)]
+  ('width', 'cores', 'is_faster'),
+  [(128, 1, False), (256, 1, True), (256, 2, True), (512, 1, True), (512, 2, False)],
 )
 def test_what_gains_by_it_on_the_cores_of_this_process(monkeypatch, width, cores, is_faster):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: range(cores))
@@ -21,7 +22,9 @@ def test_what_gains_by_it_on_the_cores_of_this_process(monkeypatch, width, cores
   assert module is heads and is_packed(params) == is_faster
 
 
-@pytest.mark.parametrize(('width', 'cores', 'is_faster'), [(128, 1, False), (256, 1, True), (256, 2, False)])
+@pytest.mark.parametrize(
+  ('width', 'cores', 'is_faster'), [(128, 1, False), (256, 1, True), (256, 2, False)]
+)
 def test_what_gains_by_it_in_int8(monkeypatch, width, cores, is_faster):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: range(cores))
   heads = BlockwiseHeads(k=2, d_model=width, d_ff=128)
@@ -32,6 +35,8 @@ def test_what_gains_by_it_in_int8(monkeypatch, width, cores, is_faster):
 def test_nothing_is_packed_where_the_device_is_no_cpu(monkeypatch):
   heads = BlockwiseHeads(k=2, d_model=256, d_ff=64)
   bound = heads, heads.init(jax.random.key(0))
-  assert is_packed(packed(*bound)[1]) and rows_by_panels('float32') > 0 == rows_by_panels('bfloat16')
+  assert is_packed(packed(*bound)[1]) and rows_by_panels('float32') > 0 == rows_by_panels(
+    'bfloat16'
+  )
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   assert not is_packed(packed(*bound)[1]) and rows_by_panels('float32') == 0

@@ -7,7 +7,15 @@ import pytest
 from experiments.lab import record
 from fastdec.errors import UserError
 
-TRAINING = {'steps': 100, 'schedule': 'rsqrt', 'every': 10, 'average': 2, 'span': 0.0, 'accumulate': 1, 'b2': 0.98}
+TRAINING = {
+  'steps': 100,
+  'schedule': 'rsqrt',
+  'every': 10,
+  'average': 2,
+  'span': 0.0,
+  'accumulate': 1,
+  'b2': 0.98,
+}
 DATA = {'kind': 'files', 'folder': 'there', 'cache': 'out/data', 'vocab_size': 30, 'content': 'abc'}
 RECORD = {'seed': 0, 'data': DATA, 'model': {'width': 8}, 'training': TRAINING}
 
@@ -29,7 +37,8 @@ def workdir(tmp_path):
     RECORD,
     changed('data', folder='/elsewhere', cache='/tmp'),
     changed('training', accumulate=4),
-    RECORD | {'data': {name: value for name, value in DATA.items() if name != 'content'}},  # before it was opened
+    # before it was opened
+    RECORD | {'data': {name: value for name, value in DATA.items() if name != 'content'}},
   ],
 )
 def test_places_and_memory_may_change(workdir, wanted, is_finished):
@@ -78,7 +87,8 @@ def test_a_record_from_before_content_was_named_goes_on_and_gets_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('text', 'words'), [('[]', 'is no record'), ('{', 'cannot be read'), ('{"training": 3}', 'by another config')]
+  ('text', 'words'),
+  [('[]', 'is no record'), ('{', 'cannot be read'), ('{"training": 3}', 'by another config')],
 )
 def test_a_record_that_is_none_is_told(tmp_path, text, words):
   (tmp_path / 'config.json').write_text(text)

@@ -1,4 +1,5 @@
-"""A declared table: figures, dashes, failures and published rows, as Markdown and for the terminal; rows as CSV."""
+"""A declared table: figures, dashes, failures and published rows, as Markdown and for the terminal;
+rows as CSV."""
 
 import dataclasses
 import io
@@ -36,7 +37,9 @@ RUNS = [
 
 
 def test_figures_dashes_failures_and_published_rows():
-  drawn = TABLE.of(RUNS, above=[{'k': 'first', 'Speed': Entry('', '(9×)')}], below=[{'k': 'last', 'Same %': '100'}])
+  drawn = TABLE.of(
+    RUNS, above=[{'k': 'first', 'Speed': Entry('', '(9×)')}], below=[{'k': 'last', 'Same %': '100'}]
+  )
   assert drawn.header == ('k', 'Speed', 'Same %')
   assert [tuple(entry.ours for entry in row) for row in drawn.rows] == [
     ('first', '', '–'),
@@ -49,7 +52,11 @@ def test_figures_dashes_failures_and_published_rows():
 
 
 def test_the_conditions_are_those_of_finished_cells():
-  assert TABLE.of(RUNS, notes=['Another.']).notes == ('A note.', 'Another.', 'Conditions: seed 0, 1.')
+  assert TABLE.of(RUNS, notes=['Another.']).notes == (
+    'A note.',
+    'Another.',
+    'Conditions: seed 0, 1.',
+  )
   assert TABLE.of(RUNS, cells=RUNS[:2]).notes[-1] == 'Conditions: seed 0.'
   assert TABLE.of([]).notes == ('A note.',)
 
@@ -63,7 +70,10 @@ def test_cells_that_share_a_row_fail_each_for_itself():
 
   rows = Table('', [*columns('a'), *columns('b')]).of([1, 2]).rows
   failed = 'failed: out of memory | left'
-  assert [[entry.ours for entry in row] for row in rows] == [[failed, '–', '1.5', '25%'], ['–', '–', failed, '–']]
+  assert [[entry.ours for entry in row] for row in rows] == [
+    [failed, '–', '1.5', '25%'],
+    ['–', '–', failed, '–'],
+  ]
 
 
 def test_rows_may_be_mappings_and_a_table_without_a_title_is_its_lines_alone():
@@ -76,7 +86,9 @@ def test_rows_may_be_mappings_and_a_table_without_a_title_is_its_lines_alone():
 def test_markdown_and_terminal_show_the_same():
   drawn, console = TABLE.of(RUNS), rich.console.Console(width=80, file=io.StringIO())
   assert report.markdown(drawn).splitlines() == [
-    '## Runs', '', '| k | Speed | Same % |', '| --- | --- | --- |', '| 1 | – | 0.0 |', '| 2 | 1.50× (1.9×) | 25.0 |',
+    '## Runs', '', '| k | Speed | Same % |', '| --- | --- | --- |', '| 1 | – | 0.0 |', '| 2 | 1.50×'
+                                                                                       ' (1.9×) |'
+                                                                                       ' 25.0 |',
     r'| 4 | failed: out of memory \| left | – |', '', 'A note.', '', 'Conditions: seed 0, 1.',
   ]  # fmt: skip
   console.print(report.terminal(drawn))

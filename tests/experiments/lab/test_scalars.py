@@ -25,7 +25,10 @@ def test_evaluations_are_by_step_and_a_later_call_counts(tmp_path):
   (file,) = (tmp_path / 'tb').glob('events.*')
   file.rename(file.with_name('events.out.tfevents.0000000001'))
   trained(tmp_path, 2, 4, 2.5)
-  assert scalars.evaluations(tmp_path) == {2: {'dev_tokens_a_call': 1.5}, 4: {'dev_tokens_a_call': 2.5}}
+  assert scalars.evaluations(tmp_path) == {
+    2: {'dev_tokens_a_call': 1.5},
+    4: {'dev_tokens_a_call': 2.5},
+  }
   assert scalars.seconds_a_step(tmp_path) == pytest.approx(0, abs=1)
   newest = max((tmp_path / 'tb').glob('events.*'))
   newest.write_bytes(newest.read_bytes()[:-3])  # killed while it was written

@@ -1,4 +1,5 @@
-"""What a language model writes after beginnings, of any text: what greedy decoding does, wherever it was stopped."""
+"""What a language model writes after beginnings, of any text: what greedy decoding does, wherever
+it was stopped."""
 
 import gzip
 
@@ -38,7 +39,9 @@ def write(target, monkeypatch):
   experiment, model = target
 
   def write(folder, **more):
-    return self_distillation.write(folder, model, experiment.open(), experiment.data, PROMPT, MAX_LEN, **more)
+    return self_distillation.write(
+      folder, model, experiment.open(), experiment.data, PROMPT, MAX_LEN, **more
+    )
 
   return write
 
@@ -50,11 +53,15 @@ def check(target, folder, split, prompts):
   assert len(ids) == len(prompts) and ids.source.tokens.tolist() == ids.target.tokens.tolist()
   for i in range(0, len(prompts), 1 + len(prompts) // 8):
     out = fd.decode(model, params, prompts[i][None], fd.Greedy(), max_len=MAX_LEN)
-    written = [token for token in out.tokens[0, : out.lengths[0]].tolist() if token not in model.eos_ids]
+    written = [
+      token for token in out.tokens[0, : out.lengths[0]].tolist() if token not in model.eos_ids
+    ]
     assert ids.target[i].tolist() == [*prompts[i][1:].tolist(), *written, 1]
 
 
-def test_training_and_dev_captions_are_gone_on_with_as_greedy_decoding_does(target, write, tmp_path):
+def test_training_and_dev_captions_are_gone_on_with_as_greedy_decoding_does(
+  target, write, tmp_path
+):
   experiment, model = target
   assert write(tmp_path / 'own')
   for split in ('train', 'dev'):
@@ -80,7 +87,9 @@ def test_stopped_it_goes_on_and_yields_the_same_bytes(target, write, tmp_path):
   assert write(tmp_path / 'stopped') and write(tmp_path / 'whole')
   assert self_distillation.is_written(tmp_path / 'stopped', record)
   for name in ('train.en', 'train.de', 'train.npy', 'dev.en', 'dev.npy', 'dev.json', 'config.json'):
-    assert (tmp_path / 'stopped' / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes(), name
+    assert (tmp_path / 'stopped' / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes(), (
+      name
+    )
 
 
 def test_shards_of_other_beginnings_are_made_anew(target, write, tmp_path):
@@ -91,13 +100,20 @@ def test_shards_of_other_beginnings_are_made_anew(target, write, tmp_path):
   (tmp_path / 'more.txt').write_text('\n'.join(lines) + '\n')
   assert write(tmp_path / 'own', files=str(tmp_path / 'more.txt'))
   prompts = beginnings_of(text, Ragged.of(text.tokenizer.encode_lines(lines)), PROMPT, 'the file')
-  assert len({tuple(prompt) for prompt in prompts.tolist()}) > 20  # it has as many records as that one
+  # it has as many records as that one
+  assert len({tuple(prompt) for prompt in prompts.tolist()}) > 20
   check(target, tmp_path / 'own', 'train', prompts)
 
 
 def test_beginnings_come_from_files(target, write, tmp_path):
   experiment, model = target
-  lines = ['A train is late today.', '', 'It', 'The dog runs home at once.', 'The dog runs home at once.']
+  lines = [
+    'A train is late today.',
+    '',
+    'It',
+    'The dog runs home at once.',
+    'The dog runs home at once.',
+  ]
   with gzip.open(tmp_path / 'some.gz', 'wt') as file:
     file.write('\n'.join(lines) + '\n')
   (tmp_path / 'more.txt').write_text('A train is late now.\n')
@@ -110,7 +126,9 @@ def test_beginnings_come_from_files(target, write, tmp_path):
   check(target, tmp_path / 'own', 'train', prompts)
   wanted = self_distillation.wanted(model, PROMPT, MAX_LEN, files, experiment.data.cache)
   assert self_distillation.is_written(tmp_path / 'own', wanted)
-  assert not self_distillation.is_written(tmp_path / 'own', self_distillation.wanted(model, PROMPT, MAX_LEN))
+  assert not self_distillation.is_written(
+    tmp_path / 'own', self_distillation.wanted(model, PROMPT, MAX_LEN)
+  )
   with pytest.raises(UserError, match=r'cannot read nowhere \(No such file'):
     write(tmp_path / 'other', files='nowhere')
   assert not (tmp_path / 'other').exists()

@@ -23,7 +23,11 @@ def shards(tmp_path):
 
 
 def test_the_last_shard_has_what_is_left(shards):
-  assert [list(shards.span(shard)) for shard in range(len(shards))] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+  assert [list(shards.span(shard)) for shard in range(len(shards))] == [
+    [0, 1, 2, 3],
+    [4, 5, 6, 7],
+    [8, 9],
+  ]
 
 
 def test_what_is_written_is_read(shards):
@@ -35,7 +39,9 @@ def test_what_is_written_is_read(shards):
   assert [path.name for path in shards.folder.iterdir()] == ['00001.jsonl']
 
 
-@pytest.mark.parametrize('harm', ['cut', 'cut at a line', 'emptied', 'a letter', 'another shard', 'no JSON'])
+@pytest.mark.parametrize(
+  'harm', ['cut', 'cut at a line', 'emptied', 'a letter', 'another shard', 'no JSON']
+)
 def test_what_is_damaged_is_not_read(shards, harm):
   shards.write(1, RECORDS)
   path = shards.folder / '00001.jsonl'

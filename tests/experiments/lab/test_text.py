@@ -1,4 +1,5 @@
-"""The text of an experiment: every kind through the config, and a teacher's lines in place of people's."""
+"""The text of an experiment: every kind through the config, and a teacher's lines in place of
+people's."""
 
 import dataclasses
 import json
@@ -52,7 +53,9 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
     ('The train is late.', 'Der Zug hat Verspätung.'),
     ('It rains.', 'Es regnet.'),
   ]
-  np.testing.assert_array_equal(teacher.dev_batches()[0]['source'], people.dev_batches()[0]['source'])
+  np.testing.assert_array_equal(
+    teacher.dev_batches()[0]['source'], people.dev_batches()[0]['source']
+  )
 
 
 def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
@@ -61,7 +64,9 @@ def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
   mixed = Text.of(dataclasses.replace(teacher.experiment, data=data))
   assert mixed.pairs('train') == teacher.pairs('train') + people.pairs('train')
   assert mixed.pairs('dev') == people.pairs('dev')
-  assert len(mixed.tokens('train', 64)) == len(teacher.tokens('train', 64)) + len(people.tokens('train', 64))
+  assert len(mixed.tokens('train', 64)) == len(teacher.tokens('train', 64)) + len(
+    people.tokens('train', 64)
+  )
   assert mixed.experiment.distilled_key() != teacher.experiment.distilled_key()
 
 
@@ -71,38 +76,55 @@ def test_training_batches_pack_the_distilled_pairs(text_of, distilled):
   rows = [row[row > 0].tolist() for row in batch['target']]
   (ids,) = filter(None, rows)
   ends = [i + 1 for i, token in enumerate(ids) if token == text.tokenizer.eos_id]
-  lines = {text.tokenizer.decode(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False)}
+  lines = {
+    text.tokenizer.decode(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False)
+  }
   assert lines == {normalise(line) for line in (distilled / 'train.de').read_text().splitlines()}
 
 
 @pytest.fixture
 def with_ids(text_of, distilled):
-  """The same folder with ids: those of the targets are spelt letter by letter, as no encoder would."""
+  """The same folder with ids: those of the targets are spelt letter by letter, as no encoder
+  would."""
   tokenizer = text_of().tokenizer
-  sources, targets = ((distilled / f'train.{language}').read_text().splitlines() for language in ('en', 'de'))
-  spelt = [[token for letter in line for token in tokenizer.encode(letter)] + [EOS_ID] for line in targets]
+  sources, targets = (
+    (distilled / f'train.{language}').read_text().splitlines() for language in ('en', 'de')
+  )
+  spelt = [
+    [token for letter in line for token in tokenizer.encode(letter)] + [EOS_ID] for line in targets
+  ]
   ids = TokenPairs(Ragged.of(tokenizer.encode_lines(sources)), Ragged.of(spelt))
   data = text_of(distilled=str(distilled)).experiment.data
   key = open_text(*data.training, data.cache).key
-  (distilled / 'config.json').write_text(json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)}))
+  (distilled / 'config.json').write_text(
+    json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)})
+  )
   return distilled, ids
 
 
 def test_ids_are_trained_on_as_they_were_written(text_of, with_ids, tmp_path):
   folder, ids = with_ids
   text = text_of(distilled=str(folder))
-  assert [text.tokens('train').target[i].tolist() for i in range(3)] == [ids.target[i].tolist() for i in range(3)]
-  assert sorted(text.train_batches()[0]['target'].ravel())[-len(ids.target.tokens) :] == sorted(ids.target.tokens)
+  assert [text.tokens('train').target[i].tolist() for i in range(3)] == [
+    ids.target[i].tolist() for i in range(3)
+  ]
+  assert sorted(text.train_batches()[0]['target'].ravel())[-len(ids.target.tokens) :] == sorted(
+    ids.target.tokens
+  )
   shortest = int(ids.lengths.max(1).min())
   short = text.tokens('train', shortest)
-  assert (len(short), short.dropped) == (1, 2) and short.target[0].tolist() == ids.target[2].tolist()
+  assert (len(short), short.dropped) == (1, 2) and short.target[0].tolist() == ids.target[
+    2
+  ].tolist()
   plain = tmp_path / 'plain'
   shutil.copytree(folder, plain)
   (plain / 'config.json').unlink()
   assert text.experiment.distilled_key() != text_of(distilled=str(plain)).experiment.distilled_key()
 
 
-@pytest.mark.parametrize('why', ['the lines were changed', 'another tokenizer', 'no ids', 'damaged'])
+@pytest.mark.parametrize(
+  'why', ['the lines were changed', 'another tokenizer', 'no ids', 'damaged']
+)
 def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, why):
   folder, _ = with_ids
   settings = {'distilled': str(folder)}
@@ -118,7 +140,9 @@ def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, wh
     (folder / 'train.npy').write_bytes(ids)
   text = text_of(**settings)
   lines = [normalise(line) for line in (folder / 'train.de').read_text().splitlines()]
-  assert [text.tokens('train').target[i].tolist() for i in range(3)] == text.tokenizer.encode_lines(lines)
+  assert [text.tokens('train').target[i].tolist() for i in range(3)] == text.tokenizer.encode_lines(
+    lines
+  )
 
 
 def test_own_text_comes_before_distilled_and_is_named_in_the_record(text_of, distilled, tmp_path):
@@ -127,14 +151,20 @@ def test_own_text_comes_before_distilled_and_is_named_in_the_record(text_of, dis
   assert len(own.pairs('train')) == 3
   record = own.experiment.recorded_data(own.experiment.distilled_key())
   assert record.own == "the base's" and record.distilled == own.experiment.distilled_key() != ''
-  with pytest.raises(UserError, match=r"no folder '.*nowhere' with own text: run experiments.distill"):
+  with pytest.raises(
+    UserError,
+    match=r"no folder '.*nowhere' with own text: run"
+    r' experiments.distill',
+  ):
     text_of(own=str(tmp_path / 'nowhere'))
   (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 4}}')
   with pytest.raises(UserError, match='written by a search with beam=4, not greedily: write it by'):
     text_of(own=str(distilled))
 
 
-def test_several_texts_are_trained_on_as_one_without_what_an_earlier_one_has(text_of, with_ids, tmp_path):
+def test_several_texts_are_trained_on_as_one_without_what_an_earlier_one_has(
+  text_of, with_ids, tmp_path
+):
   folder, ids = with_ids
   other = tmp_path / 'other'
   other.mkdir()
@@ -143,11 +173,15 @@ def test_several_texts_are_trained_on_as_one_without_what_an_earlier_one_has(tex
   text = text_of(distilled=f'{folder}, {other}')
   encoded = text.tokenizer.encode_lines(['Es regnet.', 'Es schneit.', 'Es schneit.'])
   trained = text.tokens('train', 64)
-  expected = [ids.target[i].tolist() for i in range(3)] + encoded  # 'Es regnet.' was spelt in another way
+  # 'Es regnet.' was spelt in another way
+  expected = [ids.target[i].tolist() for i in range(3)] + encoded
   assert [trained.target[i].tolist() for i in range(len(trained))] == expected
   again = text_of(distilled=f'{other},{other}').tokens('train', 64)
   assert [again.target[i].tolist() for i in range(len(again))] == encoded
-  one, both = text_of(distilled=str(folder)).experiment.distilled_key(), text.experiment.distilled_key()
+  one, both = (
+    text_of(distilled=str(folder)).experiment.distilled_key(),
+    text.experiment.distilled_key(),
+  )
   turned = text_of(distilled=f'{other},{folder}').experiment.distilled_key()
   assert len({one, both, turned}) == 3 and len(both) == 16
   (other / 'train.de').write_text('Es regnet.\nEs schneit.\nEs taut.\n')
@@ -171,7 +205,11 @@ def test_of_several_own_texts_the_first_is_written_without_a_search(text_of, dis
 def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
   folder, ids = with_ids
   text = text_of(distilled=str(folder))
-  with pytest.raises(UserError, match=r'distilled has no text of the dev set: give its command again'):
+  with pytest.raises(
+    UserError,
+    match=r'distilled has no text of the dev set: give its command'
+    r' again',
+  ):
     text.own_dev()
   with pytest.raises(UserError, match="the text is people's, which has no own text of the dev set"):
     text_of().own_dev()
@@ -179,15 +217,25 @@ def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
     shutil.copy(folder / f'train.{language}', folder / f'dev.{language}')
   data = text.experiment.data
   key = open_text(data.lines_of(folder, 'dev'), data.cache).key
-  (folder / 'dev.json').write_text(json.dumps({'ids': save_ids(folder, ids, text.tokenizer, key, 'dev')}))
-  assert [text.own_dev().target[i].tolist() for i in range(3)] == [ids.target[i].tolist() for i in range(3)]
+  (folder / 'dev.json').write_text(
+    json.dumps({'ids': save_ids(folder, ids, text.tokenizer, key, 'dev')})
+  )
+  assert [text.own_dev().target[i].tolist() for i in range(3)] == [
+    ids.target[i].tolist() for i in range(3)
+  ]
   (batch,) = text.own_dev_batches()
   assert sorted(batch['target'].ravel())[-len(ids.target.tokens) :] == sorted(ids.target.tokens)
 
 
-def test_distilled_text_that_is_not_whole_is_refused_before_the_tokenizer_is_learnt(text_of, distilled, tmp_path):
+def test_distilled_text_that_is_not_whole_is_refused_before_the_tokenizer_is_learnt(
+  text_of, distilled, tmp_path
+):
   settings = {'distilled': str(distilled), 'cache': str(tmp_path / 'new')}
-  with pytest.raises(UserError, match=r"no folder '.*nowhere' with distilled text: run experiments.distill"):
+  with pytest.raises(
+    UserError,
+    match=r"no folder '.*nowhere' with distilled text: run"
+    r' experiments.distill',
+  ):
     text_of(**settings | {'distilled': str(tmp_path / 'nowhere')})
   (distilled / 'train.en').write_text('The train is late.\n')
   with pytest.raises(UserError, match=r'train.en has 1 lines and .*train.de has 3 lines'):
@@ -206,7 +254,9 @@ def test_the_papers_text_is_that_of_tfds(text_of):
 
 
 def test_archives_want_a_folder(text_of, tmp_path):
-  with pytest.raises(UserError, match=r"no folder '' with the text: name it by --config.data.folder"):
+  with pytest.raises(
+    UserError, match=r"no folder '' with the text: name it by --config.data.folder"
+  ):
     text_of('wmt14', kind='archives')
   with pytest.raises(UserError, match=r'lacks training-parallel-europarl-v7.tgz, .* dev.tgz'):
     text_of('wmt14', kind='archives', folder=str(tmp_path))
@@ -214,7 +264,12 @@ def test_archives_want_a_folder(text_of, tmp_path):
 
 def test_real_wmt_text_through_parallel_files(text_of, shared):
   """newstest2012 stands in for newstest2013 as the dev set: that is not in the shared data."""
-  names = {'train': 'train10k.detok', 'dev': 'newstest2012.detok', 'test': 'newstest2014.detok', 'suffix': '.gz'}
+  names = {
+    'train': 'train10k.detok',
+    'dev': 'newstest2012.detok',
+    'test': 'newstest2014.detok',
+    'suffix': '.gz',
+  }
   folder = str(shared / 'data' / 'wmt_en_de')
   text = text_of('wmt14', kind='files', folder=folder, vocab_size=4000, max_train=5000, **names)
   tokens, pairs = text.tokens('test'), text.pairs('test')

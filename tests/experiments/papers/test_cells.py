@@ -1,4 +1,5 @@
-"""Lines of results.jsonl that were written before all papers had one format of cells are still read."""
+"""Lines of results.jsonl that were written before all papers had one format of cells are still
+read."""
 
 import json
 
@@ -51,10 +52,15 @@ CELLS = [
 
 
 # Fields that are younger than these lines, with what they have then.
-YOUNGER = {BlockwiseCell: {'spread': None, 'own_accuracy': [], 'bicubic_psnr': None}, SavingCell: {'spread': None}}
+YOUNGER = {
+  BlockwiseCell: {'spread': None, 'own_accuracy': [], 'bicubic_psnr': None},
+  SavingCell: {'spread': None},
+}
 
 
-@pytest.mark.parametrize('line, cell', [*zip([STERN, MEDUSA, SPECULATIVE, INCREMENTAL], CELLS, strict=True)])
+@pytest.mark.parametrize(
+  'line, cell', [*zip([STERN, MEDUSA, SPECULATIVE, INCREMENTAL], CELLS, strict=True)]
+)
 def test_a_line_from_before_is_read_and_written_again_with_the_same_values(tmp_path, line, cell):
   row = json.loads(line)
   (tmp_path / 'before.jsonl').write_text(json.dumps(row) + '\n')

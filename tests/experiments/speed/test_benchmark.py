@@ -30,9 +30,12 @@ def config():
 
 @pytest.fixture(scope='module')
 def params(config):
-  """Matrices all random, so that tokens differ: fresh embeddings are alike where intensities are."""
+  """Matrices all random, so that tokens differ: fresh embeddings are alike where intensities
+  are."""
   fresh, rng = ImageTransformer(config.model).init(jax.random.key(0)), np.random.default_rng(0)
-  return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32) if x.ndim > 1 else x, fresh)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32) if x.ndim > 1 else x, fresh
+  )
 
 
 def pictures(rows):
@@ -51,7 +54,9 @@ def test_a_cache_of_all_slots_gives_the_same_image(config, params):
 def test_calls_go_on_with_the_decode_and_beyond_its_end(config, params):
   model = ImageTransformer(config.model)
   expected = fd.decode(model, params, pictures(2), fd.Greedy()).tokens
-  calls = Calls.after_prompt(Bound(model, params), NoDraft(), pictures(2), model.fixed_length, calls=20)
+  calls = Calls.after_prompt(
+    Bound(model, params), NoDraft(), pictures(2), model.fixed_length, calls=20
+  )
   assert calls().length.tolist() == [21, 21]
   np.testing.assert_array_equal(calls().tokens[:, :41], expected[:, :41])
   assert calls().done.all()
@@ -64,7 +69,9 @@ def test_a_call_reads_decoder_output_and_cache(config, params):
   cache = rows * 2 * d * (2 * BLOCK + 8 * 8 * 3)  # keys and values: the ring, the small picture
   others = rows * 4 + rows * 8 * 8 * 3  # lengths, the memory's mask
   floats = attention + cross + feed_forward + norms + 256 * (d + 1) + cache
-  calls = Calls.after_prompt(Bound(model, params), NoDraft(), pictures(rows), model.fixed_length, calls=1)
+  calls = Calls.after_prompt(
+    Bound(model, params), NoDraft(), pictures(rows), model.fixed_length, calls=1
+  )
   assert calls.bytes('output') == 4 * floats + others
 
 
@@ -93,16 +100,17 @@ def test_an_image_takes_its_calls(config):
     {'variant': 'width 4', 'ms_per_call': 7.0, 'to_greedy': 1.7},
   ]
   rows = list(images._calculated(config, calls, batch=8))
-  assert [(row['variant'], row['mean_block'], row['ms_per_image'], row['to_greedy']) for row in rows] == [
-    ('greedy', 1.0, 47 * 4.0 / 8, 1.0),
-    ('k = 2', 2.0, 47 / 2 * 6.0 / 8, 0.75),
-  ]
+  assert [
+    (row['variant'], row['mean_block'], row['ms_per_image'], row['to_greedy']) for row in rows
+  ] == [('greedy', 1.0, 47 * 4.0 / 8, 1.0), ('k = 2', 2.0, 47 / 2 * 6.0 / 8, 0.75)]
   assert {row['how'] for row in rows} == {'calculated'}
 
 
 @pytest.mark.slow
 def test_the_image_benchmark_writes_its_tables_with_their_conditions(launch, tmp_path):
-  ended = launch('benchmark', '--config=configs/image_speed.py:scale=smoke', *WORDS, f'--workdir={tmp_path}')
+  ended = launch(
+    'benchmark', '--config=configs/image_speed.py:scale=smoke', *WORDS, f'--workdir={tmp_path}'
+  )
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
   named = lambda table: [row['variant'] for row in rows if row['table'] == table]
@@ -111,15 +119,27 @@ def test_the_image_benchmark_writes_its_tables_with_their_conditions(launch, tmp
   assert [(row['variant'], row['how']) for row in rows if row['table'] == 'images'] == [
     ('greedy', 'calculated'), ('k = 2', 'calculated'), ('greedy', 'measured'), ('k = 2', 'measured')
   ]  # fmt: skip
-  assert all(row['batch'] == 2 and row['dtype'] == 'float32' and {'commit', 'config'} <= row.keys() for row in rows)
-  assert {row['to_greedy'] for row in rows if row['variant'] == 'greedy' and 'to_greedy' in row} == {1.0}
+  assert all(
+    row['batch'] == 2 and row['dtype'] == 'float32' and {'commit', 'config'} <= row.keys()
+    for row in rows
+  )
+  assert {
+    row['to_greedy'] for row in rows if row['variant'] == 'greedy' and 'to_greedy' in row
+  } == {1.0}
   text = (tmp_path / 'speed.md').read_text()
   assert text.count('| greedy |') == 1 + 4 + 2 and 'commit' in text and text in ended.out
 
 
 def test_the_text_benchmark_names_its_dtype_in_each_row(launch, tmp_path):
-  words = ["--config.dtypes=('float32', 'int8')", '--config.widths=(1, 2)', '--config.calls=2', '--config.rounds=1']
-  ended = launch('benchmark', '--config=configs/speed.py:scale=smoke', *words, f'--workdir={tmp_path}')
+  words = [
+    "--config.dtypes=('float32', 'int8')",
+    '--config.widths=(1, 2)',
+    '--config.calls=2',
+    '--config.rounds=1',
+  ]
+  ended = launch(
+    'benchmark', '--config=configs/speed.py:scale=smoke', *words, f'--workdir={tmp_path}'
+  )
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
   variants = ['greedy', 'width 2', 'k = 8, separate heads', 'k = 8, paper heads']
@@ -133,6 +153,11 @@ def test_the_text_benchmark_names_its_dtype_in_each_row(launch, tmp_path):
 
 @pytest.mark.parametrize('word', ['rounds=0', 'batches=(1, 0)', 'decodes=-1', 'ks=()'])
 def test_what_cannot_be_timed_is_a_sentence(launch, tmp_path, word):
-  ended = launch('benchmark', '--config=configs/image_speed.py', f'--config.{word}', f'--workdir={tmp_path / "new"}')
+  ended = launch(
+    'benchmark',
+    '--config=configs/image_speed.py',
+    f'--config.{word}',
+    f'--workdir={tmp_path / "new"}',
+  )
   assert ended.code == 2 and word.split('=')[0] in ended.err and ended.err.count('\n') == 1
   assert not (tmp_path / 'new').exists()

@@ -35,13 +35,18 @@ def test_each_round_drafts_anew_and_keeps_one_token():
   run = draft_rounds(target, strategy.drafter, state)
   before = int(own_cache(state.drafter.cache).length[0])
   (inner, root, _), (further, other, _) = run(1), run(3)
-  assert [int(own_cache(one.cache).length[0]) for one in (inner, further)] == [before + 1, before + 3]
+  assert [int(own_cache(one.cache).length[0]) for one in (inner, further)] == [
+    before + 1,
+    before + 3,
+  ]
   assert jax.tree.leaves(further)[0].shape == jax.tree.leaves(state.drafter)[0].shape
   assert 0 <= int(root[0]) < 100 and 0 <= int(other[0]) < 100  # of the draft vocabulary
 
 
 def test_more_words_than_the_model_has_are_refused():
-  with pytest.raises(UserError, match=r'words=\(100, 501\) is not possible: the model has 500 words'):
+  with pytest.raises(
+    UserError, match=r'words=\(100, 501\) is not possible: the model has 500 words'
+  ):
     config(words=(100, 501))
 
 

@@ -15,7 +15,15 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
 
-SIZES = {'vocab_size': 50, 'd_model': 16, 'd_ff': 24, 'layers': 1, 'heads': 2, 'key_heads': 1, 'eos_ids': ()}
+SIZES = {
+  'vocab_size': 50,
+  'd_model': 16,
+  'd_ff': 24,
+  'layers': 1,
+  'heads': 2,
+  'key_heads': 1,
+  'eos_ids': (),
+}
 PROMPTS = np.random.default_rng(0).integers(0, 50, (2, 4), np.int32)
 
 
@@ -41,13 +49,18 @@ def test_parameters_are_random_and_of_their_type():
 def test_in_int8_they_are_those_of_float32_quantized():
   model = LM(LMConfig(**SIZES, tied=False))
   jax.tree.map(
-    np.testing.assert_array_equal, random_lm(model, 0, 'int8'), fd.quantize(model, random_lm(model, 0, 'float32'))
+    np.testing.assert_array_equal,
+    random_lm(model, 0, 'int8'),
+    fd.quantize(model, random_lm(model, 0, 'float32')),
   )
-  assert is_quantized(random_lm(model, 0, 'int8')) and not is_quantized(random_lm(model, 0, 'float32'))
+  assert is_quantized(random_lm(model, 0, 'int8')) and not is_quantized(
+    random_lm(model, 0, 'float32')
+  )
 
 
 def test_bare_calls_say_what_greedy_decoding_says():
-  (model, params), calls = calls_of(1, max_len=8, tied=False)  # tied, a random model says again what it reads
+  # tied, a random model says again what it reads
+  (model, params), calls = calls_of(1, max_len=8, tied=False)
   expected = fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=8).tokens
   assert min(len(set(row)) for row in expected.tolist()) > 2
   bare = model_alone(calls, Topology.chain(1))
@@ -65,21 +78,33 @@ def test_a_call_reads_one_vocabulary_matrix(tied):
   _, calls = calls_of(1, max_len=8, tied=tied)
   layer = 16 * (16 + 2 * 8 + 16) + 3 * 16 * 24 + 2 * 16
   cache = 2 * 2 * 8 * (4 + 8 + 1)  # rows, keys and values, width, slots
-  assert calls.bytes('embedding' if tied else 'output') == 4 * (layer + 16 + 50 * 16 + cache) + 4 * 2  # and lengths
+  # and lengths
+  assert (
+    calls.bytes('embedding' if tied else 'output') == 4 * (layer + 16 + 50 * 16 + cache) + 4 * 2
+  )
 
 
 def test_a_free_tree_is_scored_as_a_tree_and_keeps_its_root_alone():
   (model, params), _ = calls_of(1, max_len=20, tied=False)
   tree = Topology.from_choices([[0], [1], [0, 0]])
   calls = Calls.after_prompt(Bound(model, params), FreeDraft(tree), PROMPTS, 20, 5)
-  np.testing.assert_array_equal(calls().tokens[:, :6], fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=6).tokens)
+  np.testing.assert_array_equal(
+    calls().tokens[:, :6], fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=6).tokens
+  )
   draft, _ = FreeDraft(tree).propose(calls.target, (), calls.state.root, None)
   assert draft.topology is tree and draft.tokens.shape == (2, 4)
 
 
 def test_the_benchmark_writes_a_row_a_width_and_a_tree(launch, tmp_path):
-  words = ["--config.dtypes=('float32',)", '--config.widths=(1, 16)', '--config.calls=2', '--config.rounds=1']
-  ended = launch('benchmark', '--config=configs/lm_speed.py:scale=smoke', *words, f'--workdir={tmp_path}')
+  words = [
+    "--config.dtypes=('float32',)",
+    '--config.widths=(1, 16)',
+    '--config.calls=2',
+    '--config.rounds=1',
+  ]
+  ended = launch(
+    'benchmark', '--config=configs/lm_speed.py:scale=smoke', *words, f'--workdir={tmp_path}'
+  )
   assert (ended.code, ended.err) == (0, '')
   rows = [json.loads(line) for line in (tmp_path / 'speed.jsonl').read_text().splitlines()]
   assert [(row['variant'], row['dtype'], row['batch']) for row in rows] == [
@@ -96,8 +121,14 @@ def test_the_benchmark_writes_a_row_a_width_and_a_tree(launch, tmp_path):
   assert (tmp_path / 'speed.md').read_text().count('| float32 | 1 |') == 4
 
 
-@pytest.mark.parametrize('word', ['prompt=0', 'widths=()', 'dtypes=()', "dtypes=('float32', 'float8')"])
+@pytest.mark.parametrize(
+  'word', ['prompt=0', 'widths=()', 'dtypes=()', "dtypes=('float32', 'float8')"]
+)
 def test_what_cannot_be_timed_is_a_sentence(launch, tmp_path, word):
-  ended = launch('benchmark', '--config=configs/lm_speed.py', f'--config.{word}', f'--workdir={tmp_path / "new"}')
-  assert ended.code == 2 and word.split('=')[0].rstrip('s') in ended.err and ended.err.count('\n') == 1
+  ended = launch(
+    'benchmark', '--config=configs/lm_speed.py', f'--config.{word}', f'--workdir={tmp_path / "new"}'
+  )
+  assert (
+    ended.code == 2 and word.split('=')[0].rstrip('s') in ended.err and ended.err.count('\n') == 1
+  )
   assert not (tmp_path / 'new').exists()

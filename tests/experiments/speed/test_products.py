@@ -22,7 +22,11 @@ def test_every_form_is_the_product(axes):
   rng = np.random.default_rng(0)
   x, kernel = rng.integers(-127, 128, (2, 8), np.int8), rng.integers(-127, 128, axes, np.int8)
   expected = np.einsum('rd,...d->r...', x.astype(np.int32), kernel.astype(np.int32))
-  forms = [*products.FORMS.values(), product, *(lambda *a, f=f: products.twice(f, *a) for f in products.FORMS.values())]
+  forms = [
+    *products.FORMS.values(),
+    product,
+    *(lambda *a, f=f: products.twice(f, *a) for f in products.FORMS.values()),
+  ]
   for form in forms:
     np.testing.assert_array_equal(form(jnp.asarray(x), jnp.asarray(kernel), jnp.int32), expected)
 

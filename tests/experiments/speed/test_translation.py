@@ -31,7 +31,9 @@ def test_a_peer_of_an_fconv_is_refused():
 def test_its_steps_are_timed_beside_ours():
   pytest.importorskip('ctranslate2', reason='CTranslate2 is not installed (fastdec[benchmark])')
   config = page.get_config('scale=smoke')
-  config.update({'peer': True, 'rounds': 1, 'calls': 4, 'widths': (1,), 'dtypes': ('float32',), 'packed': False})
+  config.update(
+    {'peer': True, 'rounds': 1, 'calls': 4, 'widths': (1,), 'dtypes': ('float32',), 'packed': False}
+  )
   rows = translation.measure_speed(to_dataclass(translation.SpeedConfig, config), lambda _: None)
   assert any(row['variant'].startswith('CTranslate2') for row in rows)
   assert '| – |' in translation.markdown(rows)

@@ -1,4 +1,5 @@
-"""Variants are compared: by what they write, in turn, with a rest after threads that spin; and end as whole lines."""
+"""Variants are compared: by what they write, in turn, with a rest after threads that spin; and end
+as whole lines."""
 
 import itertools
 import json
@@ -12,7 +13,9 @@ def variant(engine, texts, turns, spins=False):
     turns.append((engine, x, time.perf_counter()))
     return ()
 
-  return Variant({'engine': engine, 'threads': None}, decode, lambda: [Written(ids, 2) for ids in texts], spins)
+  return Variant(
+    {'engine': engine, 'threads': None}, decode, lambda: [Written(ids, 2) for ids in texts], spins
+  )
 
 
 def test_texts_are_compared_with_the_first_variants():
@@ -31,7 +34,9 @@ def test_variants_take_turns_and_rest_after_threads_that_spin():
   turns = []
   found = compare([variant('a', [], turns, spins=True), variant('b', [], turns)], 2, [(7,)])
   assert [compared.variant.name for compared in found] == ['a, None', 'b, None']
-  assert [engine for engine, _, _ in turns] == ['a', 'b', 'a', 'b', 'b', 'a'] and {x for _, x, _ in turns} == {7}
+  assert [engine for engine, _, _ in turns] == ['a', 'b', 'a', 'b', 'b', 'a'] and {
+    x for _, x, _ in turns
+  } == {7}
   rested = [later[2] - turn[2] for turn, later in itertools.pairwise(turns) if turn[0] == 'a']
   assert len(rested) == 2 and min(rested) >= REST
   assert all(compared.timing.median < REST for compared in found)
@@ -47,4 +52,6 @@ def test_rows_are_appended_as_whole_lines_with_their_conditions(tmp_path, capsys
   assert [json.loads(rows[i]) for i in (0, 2, 3)] == [
     {'ms': 1.5, 'seed': 0}, {'ms': 2.5, 'seed': 1, 'jax': 'x'}, {'ms': 3.5, 'seed': 1, 'jax': 'x'}
   ]  # fmt: skip
-  assert page.read_text() == '| ms |\n\nseed 1; jax x\n' and page.read_text() in capsys.readouterr().out
+  assert (
+    page.read_text() == '| ms |\n\nseed 1; jax x\n' and page.read_text() in capsys.readouterr().out
+  )

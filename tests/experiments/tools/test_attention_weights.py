@@ -1,4 +1,5 @@
-"""Where a translation looked: the weights are those that it was decoded with, and the picture shows its calls."""
+"""Where a translation looked: the weights are those that it was decoded with, and the picture shows
+its calls."""
 
 import functools
 import itertools
@@ -17,7 +18,9 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-SIZES = dict(vocab_size=19, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=2, dtype='float64')
+SIZES = dict(
+  vocab_size=19, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=2, dtype='float64'
+)
 MODELS = {
   'transformer': Transformer(TransformerConfig(**SIZES)),
   't5': T5(T5Config(d_kv=3, **SIZES)),
@@ -40,7 +43,10 @@ def made(request):
 
 def test_weights_are_shares_of_the_real_source_tokens(made):
   weights = cross_attention(*made, jnp.asarray(SOURCE), jnp.asarray(WRITTEN))
-  assert weights.shape == (2, 1 if isinstance(made[0], FConv) else 2, 5, 6) and weights.dtype == np.float64
+  assert (
+    weights.shape == (2, 1 if isinstance(made[0], FConv) else 2, 5, 6)
+    and weights.dtype == np.float64
+  )
   np.testing.assert_allclose(weights[..., REAL].sum(-1), 1, atol=1e-12)
   assert (weights[..., ~REAL] == 0).all() and weights.std(axis=(0, 1)).max() > 0.1
 
@@ -55,7 +61,10 @@ def test_one_call_gives_what_single_steps_give_and_keeping_changes_nothing(made)
     hidden, _, cache = model.apply(params, token, api.causal(1), cache, **how)
     return hidden, kept, cache.commit(None, jnp.ones(1, jnp.int32))
 
-  cache, steps = model.init_cache(params, model.encode(params, jnp.asarray(SOURCE)[None]), 1, len(WRITTEN)), []
+  cache, steps = (
+    model.init_cache(params, model.encode(params, jnp.asarray(SOURCE)[None]), 1, len(WRITTEN)),
+    [],
+  )
   for token in (model.start_id, *WRITTEN[:-1]):
     fed = jnp.full((1, 1), token, jnp.int32)
     plain, nothing, _ = step(fed, cache, keeps=False)
@@ -88,7 +97,9 @@ def test_the_picture_names_tokens_and_calls_and_cuts_between_calls(count, shape)
     np.testing.assert_array_equal(axes.images[0].get_array(), weights[i])
     assert [line.get_ydata()[0] for line in axes.lines] == [0.5, 2.5]
   texts = lambda labels: [label.get_text() for label in labels]
-  assert texts(panels[0].get_yticklabels()) == written and texts(panels[-1].get_xticklabels()) == source
+  assert (
+    texts(panels[0].get_yticklabels()) == written and texts(panels[-1].get_xticklabels()) == source
+  )
   (calls,) = panels[-1].child_axes
   assert texts(calls.get_yticklabels()) == ['prompt', 'call 1', 'call 2']
   np.testing.assert_array_equal(calls.get_yticks(), [0, 1.5, 3])
@@ -100,7 +111,13 @@ def test_names_of_thirty_tokens_do_not_overlap():
   made = attention_figure.figure(weights, ['1', '2'], tokens, tokens, [1] * 29, 'a title')
   made.draw_without_rendering()
   first = made.axes[0]
-  for labels in (first.get_xticklabels(), first.get_yticklabels(), made.axes[1].child_axes[0].get_yticklabels()):
+  for labels in (
+    first.get_xticklabels(),
+    first.get_yticklabels(),
+    made.axes[1].child_axes[0].get_yticklabels(),
+  ):
     boxes = [label.get_window_extent() for label in labels]
     assert len(boxes) == 30 and not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
-    assert all(made.bbox.x0 <= box.x0 and box.x1 <= made.bbox.x1 and box.y0 >= made.bbox.y0 for box in boxes)
+    assert all(
+      made.bbox.x0 <= box.x0 and box.x1 <= made.bbox.x1 and box.y0 >= made.bbox.y0 for box in boxes
+    )

@@ -19,8 +19,14 @@ def test_prompts_of_several_lines_stand_in_json_lines(tmp_path):
   assert read_prompts(tmp_path / 'all.txt') == prompts[1:]
 
 
-@pytest.mark.parametrize('line', ['A man', '{"text": "A man"}', '{"prompt": 3}', '{"prompt": " "}', '["prompt"]'])
+@pytest.mark.parametrize(
+  'line', ['A man', '{"text": "A man"}', '{"prompt": 3}', '{"prompt": " "}', '["prompt"]']
+)
 def test_a_line_without_a_prompt_is_a_mistake(tmp_path, line):
   (tmp_path / 'some.jsonl').write_text('{"prompt": "A dog"}\n' + line)
-  with pytest.raises(UserError, match=r'line 2 of .*some.jsonl has no prompt: give {"prompt": "..."} on each line'):
+  with pytest.raises(
+    UserError,
+    match=r'line 2 of .*some.jsonl has no prompt: give {"prompt":'
+    r' "..."} on each line',
+  ):
     read_prompts(tmp_path / 'some.jsonl')

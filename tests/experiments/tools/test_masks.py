@@ -5,10 +5,13 @@ import numpy as np
 from experiments.tools import mask_figure, masks
 
 EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
-  'causal: a chain': ('root a aa aaa', '0 1 2 root a aa aaa -', '11110000 11111000 11111100 11111110'),
-  'padding': ('sentence_1 sentence_2 sentence_3 sentence_4', '0 1 2 3 4 5 6 7', '11111111 11100000 11111000 11111100'),
+  'causal: a chain': ('root a aa aaa', '0 1 2 root a aa aaa -', '11110000 11111000 11111100'
+                                                                ' 11111110'),
+  'padding': ('sentence_1 sentence_2 sentence_3 sentence_4', '0 1 2 3 4 5 6 7', '11111111 11100000'
+                                                                                ' 11111000 11111100'),
   'tree': (
-    'root a b aa ab ba', '0 1 2 root a b aa ab ba', '111100000 111110000 111101000 111110100 111110010 111101001'
+    'root a b aa ab ba', '0 1 2 root a b aa ab ba', '111100000 111110000 111101000 111110100'
+                                                    ' 111110010 111101001'
   ),
   'sliding': (
     'root a b aa ab ba', '0 1 2 3 4 root a b aa ab ba',
@@ -22,7 +25,8 @@ EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
   ),
   'a block': ('root ? ? ?', '0 1 2 3 root ? ? ? - -', ' '.join(4 * ['1111111100'])),
   'convolution': (
-    'root a b aa ab ba', '1 2 root a b aa ab ba', '11100000 01110000 01101000 00110100 00110010 00101001'
+    'root a b aa ab ba', '1 2 root a b aa ab ba', '11100000 01110000 01101000 00110100 00110010'
+                                                  ' 00101001'
   ),
 }  # fmt: skip
 

@@ -18,11 +18,15 @@ D, LAYERS = 8, 3
 SIZES = {'d_model': D, 'd_ff': 12, 'heads': 2, 'dropout': 0.1}
 MODELS = {
   'translation': Transformer(
-    TransformerConfig(**SIZES, vocab_size=VOCAB, encoder_layers=1, decoder_layers=LAYERS, max_positions=64)
+    TransformerConfig(
+      **SIZES, vocab_size=VOCAB, encoder_layers=1, decoder_layers=LAYERS, max_positions=64
+    )
   ),
   'lm': LM(LMConfig(**SIZES, vocab_size=VOCAB, layers=LAYERS, suppressed_ids=(0,))),
 }
-STACK = StackConfig(**SIZES, encoder_layers=1, decoder_layers=1, attention_dropout=0.0, activation_dropout=0.0)
+STACK = StackConfig(
+  **SIZES, encoder_layers=1, decoder_layers=1, attention_dropout=0.0, activation_dropout=0.0
+)
 LAYERS_OF = {'translation': STACK, 'lm': LMConfig(**SIZES, layers=2, key_heads=1)}
 TAPS = {'taps': (0, 2), 'fuses': True}
 
@@ -42,7 +46,9 @@ def bound(module, seed=0):
   keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
   moved = []
   for x, key in zip(leaves, keys, strict=True):
-    moved.append(x + 0.3 * jax.random.normal(key, x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else x)
+    moved.append(
+      x + 0.3 * jax.random.normal(key, x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else x
+    )
   return Bound(module, jax.tree.unflatten(tree, moved))
 
 
@@ -60,12 +66,14 @@ def batch_of(task, seed=0, rows=3, length=14):
 
 @functools.partial(jax.jit, static_argnames='taps')
 def seen_by(target, batch, taps=()):
-  """What drafts read of the target, compiled: each operation alone would be a program of its own."""
+  """What drafts read of the target, compiled: each operation alone would be a program of its
+  own."""
   return target.module.features(target.params, batch, taps)
 
 
 def apart(batch):
-  """The same sentences, each in a row of its own; and where in the packed batch each begins: (row, place)."""
+  """The same sentences, each in a row of its own; and where in the packed batch each begins: (row,
+  place)."""
   found = []
   segments = np.asarray(batch['target_segment'])
   for row, of_row in enumerate(segments):
@@ -78,4 +86,6 @@ def apart(batch):
       for part, own in (('', None), ('_segment', 1), ('_position', None)):
         values = np.asarray(batch[f'{side}{part}'][row])[inside]
         alone[f'{side}{part}'][i, : inside.sum()] = values if own is None else own
-  return {name: jnp.asarray(x) for name, x in alone.items()}, [(row, place) for row, _, place in found]
+  return {name: jnp.asarray(x) for name, x in alone.items()}, [
+    (row, place) for row, _, place in found
+  ]

@@ -9,11 +9,14 @@ from tests.training.drafts.small import MODELS, batch_of, bound, network
 
 
 def test_each_temperature_is_found_behind_those_before():
-  """Guesses of two words whose logits x are right as often as x / 2, then x / 0.5, says; the third is never there."""
+  """Guesses of two words whose logits x are right as often as x / 2, then x / 0.5, says; the third
+  is never there."""
   rng, true = np.random.default_rng(0), (2.0, 0.5)
   x = np.abs(rng.normal(size=(3, 40_000))) * 2
   odds = lambda x, warmth: 1 / (1 + np.exp(-x / warmth))
-  is_right = np.stack([rng.random(40_000) < odds(x[i], true[i]) for i in range(2)] + [np.zeros(40_000, bool)])
+  is_right = np.stack(
+    [rng.random(40_000) < odds(x[i], true[i]) for i in range(2)] + [np.zeros(40_000, bool)]
+  )
   is_real = np.ones((3, 40_000), bool)
   is_real[2] = False
   found = fitted(np.stack([odds(x, warmth) for warmth in GRID]), is_right, is_real)
@@ -27,7 +30,9 @@ def test_places_without_a_token_to_guess_do_not_count():
   assert fitted(confidence, is_right, np.ones((1, 4), bool)) == GRID[-1]  # right half of the time
 
 
-@pytest.mark.parametrize(('kind', 'settings'), [('eagle', {'words': 7}), ('block', {'candidates': 3})])
+@pytest.mark.parametrize(
+  ('kind', 'settings'), [('eagle', {'words': 7}), ('block', {'candidates': 3})]
+)
 def test_a_draft_has_a_temperature_for_each_guess(kind, settings):
   target, draft = bound(MODELS['lm']), bound(network(kind, 'lm', **settings), 3)
   found = warmth_of(draft, target, [batch_of('lm'), batch_of('lm', 1)], passes=3)

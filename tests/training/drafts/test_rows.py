@@ -1,4 +1,5 @@
-"""What a row sees in training is what decoding shows it: the same logits as drafting step by step over a cache."""
+"""What a row sees in training is what decoding shows it: the same logits as drafting step by step
+over a cache."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,8 @@ def cache_of(draft, alone, seen, slots):
 
 
 def eagle_steps(draft, target, alone, t):
-  """The logits [passes, sentences, v] of a draft that begins at place t of each sentence, one call for each guess."""
+  """The logits [passes, sentences, v] of a draft that begins at place t of each sentence, one call
+  for each guess."""
   module, n = draft.module, alone['target'].shape[1]
   seen = seen_by(target, alone, module.taps)
   features = module.features(draft.params, seen.hidden, seen.taps)
@@ -43,11 +45,16 @@ def eagle_steps(draft, target, alone, t):
   b, slots = len(embedded), jnp.arange(n + PASSES)
   causal = jnp.broadcast_to(slots[None, None] <= jnp.arange(n)[None, :, None], (b, n, n + PASSES))
   cache, start = cache_of(draft, alone, seen, n + PASSES), jnp.zeros(b, jnp.int32)
-  states, cache = module.read(draft.params, embedded, features, alone['target_position'], causal, cache, start)
+  states, cache = module.read(
+    draft.params, embedded, features, alone['target_position'], causal, cache, start
+  )
   state = states[:, t][:, None]
   found = [module.logits(draft.params, target, state[:, 0])]
   for j in range(1, PASSES):
-    word, place = embedded[:, jnp.minimum(t + j, n - 1)][:, None], jnp.full((b, 1), t + j, jnp.int32)
+    word, place = (
+      embedded[:, jnp.minimum(t + j, n - 1)][:, None],
+      jnp.full((b, 1), t + j, jnp.int32),
+    )
     mask = jnp.broadcast_to(slots[None, None] <= t + j, (b, 1, n + PASSES))
     state, cache = module.read(draft.params, word, state, place, mask, cache, place[:, 0])
     found.append(module.logits(draft.params, target, state[:, 0]))
@@ -94,38 +101,61 @@ def compare(draft, target, batch, steps, anchors):
     place = int(anchors.place[row, column])
     sentence = max(j for j, (r, begin) in enumerate(begins) if r == row and begin <= place)
     expected = drafted[place - begins[sentence][1]][i, sentence]
-    np.testing.assert_allclose(trained[i][row, column], expected, atol=1e-5 * abs(expected).max(), rtol=0)
+    np.testing.assert_allclose(
+      trained[i][row, column], expected, atol=1e-5 * abs(expected).max(), rtol=0
+    )
     count += 1
   return count
 
 
 @pytest.mark.parametrize(('task', 'settings'), EAGLE)
-def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_and_right_guesses(task, settings):
-  draft, target, batch = bound(network('eagle', task, **settings), 3), bound(MODELS[task]), batch_of(task)
+def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_and_right_guesses(
+  task, settings
+):
+  draft, target, batch = (
+    bound(network('eagle', task, **settings), 3),
+    bound(MODELS[task]),
+    batch_of(task),
+  )
   assert compare(draft, target, batch, eagle_steps, anchors_of(batch)) > 30
 
 
 @pytest.mark.parametrize(('task', 'settings'), BLOCK)
-def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_root(task, settings):
-  draft, target, batch = bound(network('block', task, **settings), 3), bound(MODELS[task]), batch_of(task)
+def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_root(
+  task, settings
+):
+  draft, target, batch = (
+    bound(network('block', task, **settings), 3),
+    bound(MODELS[task]),
+    batch_of(task),
+  )
   assert compare(draft, target, batch, block_steps, anchors_of(batch)) > 30
 
 
 @pytest.mark.parametrize(('kind', 'steps'), [('eagle', eagle_steps), ('block', block_steps)])
 def test_so_it_is_at_a_sample_of_places(kind, steps):
-  draft, target, batch = bound(network(kind, 'translation'), 3), bound(MODELS['translation']), batch_of('translation')
+  draft, target, batch = (
+    bound(network(kind, 'translation'), 3),
+    bound(MODELS['translation']),
+    batch_of('translation'),
+  )
   anchors = anchors_of(batch, 3, jax.random.key(1))
   assert anchors.place.shape == (3, 3)
   assert 9 < compare(draft, target, batch, steps, anchors) <= 27
 
 
 def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
-  """EAGLE behind its own guesses: the rows of a batch in which these had been written, true features aside."""
+  """EAGLE behind its own guesses: the rows of a batch in which these had been written, true
+  features aside."""
   draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')
   anchors, seen = anchors_of(batch), seen_by(target, batch)
   given = eagle_rows(draft, target, batch, seen, anchors, PASSES)
   written = lambda i, state: anchors.take(batch['target'], i + 1)
-  np.testing.assert_array_equal(eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=written), given)
-  other = eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=lambda i, state: written(i, state) * 0 + 5)
+  np.testing.assert_array_equal(
+    eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=written), given
+  )
+  other = eagle_rows(
+    draft, target, batch, seen, anchors, PASSES, guess=lambda i, state: written(i, state) * 0 + 5
+  )
   np.testing.assert_array_equal(other[0], given[0])
   assert not np.allclose(other[1], given[1])

@@ -1,4 +1,5 @@
-"""Trainings of drafts: what is learnt, what stays, what a loss is; the same on a mesh and after a stop."""
+"""Trainings of drafts: what is learnt, what stays, what a loss is; the same on a mesh and after a
+stop."""
 
 import dataclasses
 
@@ -11,7 +12,14 @@ from fastdec.errors import UserError
 from fastdec.struct import Bound
 from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts import losses
-from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, logits_of, no_carry, rows_of
+from fastdec.training.drafts.losses import (
+  DraftLoss,
+  draft_accuracy,
+  draft_loss,
+  logits_of,
+  no_carry,
+  rows_of,
+)
 from fastdec.training.drafts.start import begin, layers_like
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task
 from fastdec.training.loop import make_step
@@ -20,7 +28,9 @@ from fastdec.training.state import TrainState
 from tests.training.drafts.small import MODELS, D, batch_of, bound, network, seen_by
 from tests.training.fakes import VOCAB
 
-OPTIMIZER = OptimizerConfig(d_model=D, schedule='linear', constant=0.01, warmup=2, steps=40, b2=0.98)
+OPTIMIZER = OptimizerConfig(
+  d_model=D, schedule='linear', constant=0.01, warmup=2, steps=40, b2=0.98
+)
 LOSSES = {
   'ce': DraftLoss(passes=2),
   'kl': DraftLoss(passes=2, ce=0.0, kl=1.0),
@@ -56,7 +66,9 @@ def target():
 def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   module = network(kind, 'translation', words=7)
-  draft = Bound(module, begin(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10])))
+  draft = Bound(
+    module, begin(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10]))
+  )
   task = frozen_draft_task(target, draft, LOSSES[loss])
   state, found = run(task, batch)
   assert np.mean(found[-3:]) < 0.9 * np.mean(found[:3])
@@ -94,7 +106,10 @@ def by_hand(draft, target, batch, settings):
 
 @pytest.mark.parametrize(('kind', 'words'), [('eagle', None), ('block', 6)])
 def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
-  batch, settings = batch_of('translation', 1), DraftLoss(passes=3, ce=0.5, kl=0.3, tv=0.2, decay=0.7)
+  batch, settings = (
+    batch_of('translation', 1),
+    DraftLoss(passes=3, ce=0.5, kl=0.3, tv=0.2, decay=0.7),
+  )
   draft = bound(network(kind, 'translation', words=words), 5)
   if words:
     draft.params['ids'] = jnp.array([0, 2, 3, 5, 6, 9])
@@ -107,7 +122,10 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
 
 
 def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypatch):
-  batch, draft = batch_of('translation', 1), bound(network('block', 'translation', markov_kind='rnn'), 5)
+  batch, draft = (
+    batch_of('translation', 1),
+    bound(network('block', 'translation', markov_kind='rnn'), 5),
+  )
   seen, learnt = seen_by(target, batch), draft.params['network']
 
   def gradient():
@@ -119,7 +137,9 @@ def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypat
 
   kept = gradient()
   monkeypatch.setattr(losses, 'KEPT', 0)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient(), kept)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient(), kept
+  )
 
 
 def test_a_sample_of_all_places_is_all_of_them(target):
@@ -143,9 +163,14 @@ def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(
   rows = rows_of(draft, target, batch, seen, anchors, 3)
   guesses = draft.module.logits(draft.params, target, rows.states).argmax(-1)
   right = np.asarray((guesses == rows.token) & rows.is_real)
-  lengths = [next((i for i in range(3) if not right[i, r, c]), 3) for r, c in np.argwhere(np.asarray(anchors.is_real))]
+  lengths = [
+    next((i for i in range(3) if not right[i, r, c]), 3)
+    for r, c in np.argwhere(np.asarray(anchors.is_real))
+  ]
   np.testing.assert_allclose(found['tokens a call'], 1 + np.mean(lengths), rtol=1e-6)
-  np.testing.assert_allclose(found['accuracy 2'], right[1].sum() / np.asarray(rows.is_real[1]).sum(), rtol=1e-6)
+  np.testing.assert_allclose(
+    found['accuracy 2'], right[1].sum() / np.asarray(rows.is_real[1]).sum(), rtol=1e-6
+  )
 
 
 def test_text_without_anything_to_guess_is_a_sentence(target):
@@ -177,9 +202,17 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
     assert all(same(params['network']['tower'][f'layer_{i}'], target.params[f'decoder_{i + 1}']))
   hidden = jax.random.normal(jax.random.key(1), (1, 1, D))
   expected = target.module.unembed(target.params, hidden)[..., ids]
-  np.testing.assert_allclose(module.words_of(params, target, hidden), expected, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+    module.words_of(params, target, hidden), expected, rtol=1e-5, atol=1e-6
+  )
   with pytest.raises(UserError, match='init=target with 4 layers, and the target has 3'):
-    begin(dataclasses.replace(module, layers=layers_like(target.module, 4)), target, jax.random.key(0), 'target', ids)
+    begin(
+      dataclasses.replace(module, layers=layers_like(target.module, 4)),
+      target,
+      jax.random.key(0),
+      'target',
+      ids,
+    )
   wide = dataclasses.replace(module, layers=dataclasses.replace(layers, d_ff=16))
   with pytest.raises(UserError, match="draft's layers have other sizes"):
     begin(wide, target, jax.random.key(0), 'target', ids)

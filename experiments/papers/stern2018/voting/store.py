@@ -1,6 +1,8 @@
-"""The votes of a study: a SQLite file, in which a vote is one transaction, on the disk before it is acknowledged.
+"""The votes of a study: a SQLite file, in which a vote is one transaction, on the disk before it is
+acknowledged.
 
-A rater has one vote on a trial, the first: so a request that comes twice, or from a second window, changes nothing.
+A rater has one vote on a trial, the first: so a request that comes twice, or from a second window,
+changes nothing.
 """
 
 import contextlib
@@ -37,24 +39,28 @@ class Votes:
       new: whether to make the file where there is none.
 
     Raises:
-      UserError: there is none, it is no votes file, or it is that of another study. The file stays as it was.
+      UserError: there is none, it is no votes file, or it is that of another study. The file stays
+        as it was.
     """
     self._path = path
     if not new and not path.exists():
       raise UserError(
-        f'there are no votes in {path.parent} yet: collect them with python -m experiments.human_eval '
+        f'there are no votes in {path.parent} yet: collect them with python -m'
+        ' experiments.human_eval '
         f'--workdir={path.parent} --serve'
       )
     try:
       found, self.seed = self._begin(digest, new)
     except sqlite3.Error as error:
       raise UserError(
-        f'{path} cannot be read as a votes file, or is from before ({error}): move it elsewhere, or put back a '
+        f'{path} cannot be read as a votes file, or is from before ({error}): move it elsewhere, or'
+        ' put back a '
         'good copy'
       ) from None
     if found != digest:
       raise UserError(
-        f'{path} holds the votes of another study, the images have changed since: put those images back, '
+        f'{path} holds the votes of another study, the images have changed since: put those images'
+        ' back, '
         'or move the file elsewhere to begin anew'
       )
 
@@ -80,7 +86,10 @@ class Votes:
       sqlite3.Error: the vote could not be kept.
     """
     with self._transaction() as db:
-      db.execute('INSERT OR IGNORE INTO votes VALUES (?, ?, ?, ?, ?, ?)', (rater, *trial, preferred, time.time()))
+      db.execute(
+        'INSERT OR IGNORE INTO votes VALUES (?, ?, ?, ?, ?, ?)',
+        (rater, *trial, preferred, time.time()),
+      )
 
   def of(self, rater: str) -> set[Trial]:
     """The trials that a rater has voted on."""
@@ -89,9 +98,12 @@ class Votes:
     return {Trial(*row) for row in rows}
 
   def results(self) -> dict[tuple[int, str], list[tuple[bool, str]]]:
-    """{(k, rule): [(whether it was preferred, rater)]}, by k and rule, of the methods that have votes."""
+    """{(k, rule): [(whether it was preferred, rater)]}, by k and rule, of the methods that have
+    votes."""
     with self._transaction() as db:
-      rows = db.execute('SELECT k, rule, preferred, rater FROM votes ORDER BY k, rule, time').fetchall()
+      rows = db.execute(
+        'SELECT k, rule, preferred, rater FROM votes ORDER BY k, rule, time'
+      ).fetchall()
     found = {}
     for k, rule, preferred, rater in rows:
       found.setdefault((k, rule), []).append((bool(preferred), rater))

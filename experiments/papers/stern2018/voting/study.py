@@ -1,9 +1,10 @@
-"""What is compared: the images of fine-tuned models against those of the baseline, as table2 left them.
+"""What is compared: the images of fine-tuned models against those of the baseline, as table2 left
+them.
 
-A file is <split>-k<k>-<regime>-<rule>.npz with uint8 arrays 'input' [n, 8, 8, 3] and 'output' [n, 32, 32, 3], or of
-16 x 16 pixels, the same pictures in the same order in all files. Method 1 is each of the regime 'finetune' with the
-rules of Table 3; method 2, the baseline, is "Regular, exact, k = 1". Files of other regimes and rules are none of this
-study's.
+A file is <split>-k<k>-<regime>-<rule>.npz with uint8 arrays 'input' [n, 8, 8, 3] and 'output' [n,
+32, 32, 3], or of 16 x 16 pixels, the same pictures in the same order in all files. Method 1 is each
+of the regime 'finetune' with the rules of Table 3; method 2, the baseline, is "Regular, exact, k =
+1". Files of other regimes and rules are none of this study's.
 """
 
 import dataclasses
@@ -46,15 +47,21 @@ class Study:
     """The study of a workdir of table2.
 
     Raises:
-      UserError: there are no images, no baseline, two splits, or files that are damaged or of different pictures.
+      UserError: there are no images, no baseline, two splits, or files that are damaged or of
+        different pictures.
     """
     folder = workdir / 'images'
     if not workdir.is_dir():
-      raise UserError(f'there is no folder {workdir}: give --workdir of a finished table2, {REMEDY}')
+      raise UserError(
+        f'there is no folder {workdir}: give --workdir of a finished table2, {REMEDY}'
+      )
     files = _files(folder)
     methods = sorted(method for method in files if method[0] != 1)
     if not methods:
-      raise UserError(f'{folder} holds no images of fine-tuned models (such as dev-k4-finetune-exact.npz): {REMEDY}')
+      raise UserError(
+        f'{folder} holds no images of fine-tuned models (such as'
+        f' dev-k4-finetune-exact.npz): {REMEDY}'
+      )
     if (1, 'exact') not in files:
       raise UserError(f'{folder} lacks the baseline, <split>-k1-regular-exact.npz: {REMEDY}')
     read = {method: _read(path) for method, path in files.items()}
@@ -62,7 +69,8 @@ class Study:
     for method in methods:
       if not np.array_equal(read[method][0], inputs) or read[method][1].shape != baseline.shape:
         raise UserError(
-          f'{files[method]} shows other pictures than the baseline {files[1, "exact"].name}: remove the '
+          f'{files[method]} shows other pictures than the baseline {files[1, "exact"].name}: remove'
+          ' the '
           f'older of the two, {REMEDY}'
         )
     outputs = {method: read[method][1] for method in methods}
@@ -82,12 +90,15 @@ def _files(folder: Path) -> dict[tuple[int, str], Path]:
     if match is None:
       continue
     k, regime, rule = int(match['k']), match['regime'], match['rule']
-    if (k, regime, rule) == (1, 'regular', 'exact') or (k > 1 and regime == 'finetune' and rule in RULES):
+    if (k, regime, rule) == (1, 'regular', 'exact') or (
+      k > 1 and regime == 'finetune' and rule in RULES
+    ):
       found[k, rule] = path
       splits.add(match['split'])
   if len(splits) > 1:
     raise UserError(
-      f'{folder} holds images of the splits {", ".join(sorted(splits))}: a study shows one, so move the '
+      f'{folder} holds images of the splits {", ".join(sorted(splits))}: a study shows one, so move'
+      ' the '
       f'files of the others elsewhere'
     )
   return found
@@ -103,14 +114,20 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
   except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
     raise UserError(f'{path} cannot be read ({error}): remove it, {REMEDY}') from None
   for (name, shapes), array in zip(SHAPES.items(), pair, strict=True):
-    if array.dtype != np.uint8 or array.shape not in [(len(pair[0]), *shape) for shape in shapes] or not len(array):
+    if (
+      array.dtype != np.uint8
+      or array.shape not in [(len(pair[0]), *shape) for shape in shapes]
+      or not len(array)
+    ):
       expected = ' or '.join(f'uint8[n, {", ".join(map(str, shape))}]' for shape in shapes)
       given = f"its '{name}' is {array.dtype}{list(array.shape)} and not {expected}"
       raise UserError(f'{path} cannot be shown, {given}: remove it, {REMEDY}')
   return pair
 
 
-def _digest(inputs: np.ndarray, baseline: np.ndarray, outputs: dict[tuple[int, str], np.ndarray]) -> str:
+def _digest(
+  inputs: np.ndarray, baseline: np.ndarray, outputs: dict[tuple[int, str], np.ndarray]
+) -> str:
   """A hash of the images themselves, not of how the files were packed."""
   digest = hashlib.sha256()
   for name, array in [('input', inputs), ('baseline', baseline), *outputs.items()]:

@@ -5,9 +5,10 @@
   GET  /picture/<place>/<input|left|right>?rater=  a PNG
   POST /vote  {rater, place, side}                 -> state
 
-A rater has an order and sides of his own, which follow from his name and the study's seed: they are the same after a
-reload or a restart, and nobody who sees the page can work out which side is which method. The page makes a name for
-those who give none. Whoever can reach the server can vote, and whoever knows a rater's name can go on as that rater.
+A rater has an order and sides of his own, which follow from his name and the study's seed: they are
+the same after a reload or a restart, and nobody who sees the page can work out which side is which
+method. The page makes a name for those who give none. Whoever can reach the server can vote, and
+whoever knows a rater's name can go on as that rater.
 """
 
 import functools
@@ -75,15 +76,24 @@ class Ballots:
 
   def vote(self, rater: str, place: Any, side: Any) -> dict[str, Any]:
     """Keeps a vote, and says how far the rater is then."""
-    if type(place) is not int or not 0 <= place < len(self.study.trials) or side not in ('left', 'right'):
+    if (
+      type(place) is not int
+      or not 0 <= place < len(self.study.trials)
+      or side not in ('left', 'right')
+    ):
       raise Refused(400, 'a vote names the place of a pair, and left or right')
     shown = self.order(rater)[place]
     self.votes.vote(rater, shown.trial, side == shown.side)
     return self.state(rater)
 
   def picture(self, rater: str, place: str, name: str) -> bytes:
-    """A picture as PNG, not compressed: all pictures of a shape have the same length, so that it tells nothing."""
-    if not place.isdecimal() or int(place) >= len(self.study.trials) or name not in ('input', 'left', 'right'):
+    """A picture as PNG, not compressed: all pictures of a shape have the same length, so that it
+    tells nothing."""
+    if (
+      not place.isdecimal()
+      or int(place) >= len(self.study.trials)
+      or name not in ('input', 'left', 'right')
+    ):
       raise Refused(404, 'there is no such picture')
     (k, rule, image), side = self.order(rater)[int(place)]
     if name == 'input':
@@ -101,20 +111,23 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-  """Listens on a host and a port from the start; port 0 is any free one. Answers once it is given its ballots."""
+  """Listens on a host and a port from the start; port 0 is any free one. Answers once it is given
+  its ballots."""
 
   allow_reuse_address = True
   daemon_threads = True
   ballots: Ballots
 
   def __init__(self, host: str, port: int) -> None:
-    """Raises UserError where another server has the port, or this machine does not have the address."""
+    """Raises UserError where another server has the port, or this machine does not have the
+    address."""
     self.address_family = socket.AF_INET6 if ':' in host else socket.AF_INET
     try:
       super().__init__((host, port), Handler)
     except OSError as error:
       raise UserError(
-        f'cannot serve on {host}:{port} ({error.strerror or error}): end the server that has this port, or give '
+        f'cannot serve on {host}:{port} ({error.strerror or error}): end the server that has this'
+        ' port, or give '
         'another --port or --host'
       ) from None
     host, port = str(self.server_address[0]), self.server_address[1]
@@ -123,9 +136,13 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
   def may_be(self, name: str) -> bool:
     """Whether a browser may know this server by that name; open to the network, it may have any.
 
-    A page from elsewhere that has its own name resolved to this machine (DNS rebinding) comes with that name.
+    A page from elsewhere that has its own name resolved to this machine (DNS rebinding) comes with
+    that name.
     """
-    return self.server_address[0] in ('0.0.0.0', '::') or name in (self.name, f'localhost:{self.server_address[1]}')
+    return self.server_address[0] in ('0.0.0.0', '::') or name in (
+      self.name,
+      f'localhost:{self.server_address[1]}',
+    )
 
   def handle_error(self, request: Any, client_address: Any) -> None:
     """Says nothing of browsers that went away."""
@@ -154,11 +171,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
     except Refused as refused:
       status, kind, content = refused.args[0], *_json({'error': refused.args[1]})
     except sqlite3.Error as error:
-      status, kind, content = 503, *_json({'error': f'the votes file cannot be written or read ({error})'})
+      status, kind, content = (
+        503,
+        *_json({'error': f'the votes file cannot be written or read ({error})'}),
+      )
     if status != 200:
       self.close_connection = True  # what is left of the request is not read
     self.send_response(status)
-    for name, value in (('Content-Type', kind), ('Content-Length', str(len(content))), ('Cache-Control', 'no-store')):
+    for name, value in (
+      ('Content-Type', kind),
+      ('Content-Length', str(len(content))),
+      ('Cache-Control', 'no-store'),
+    ):
       self.send_header(name, value)
     self.end_headers()
     self.wfile.write(content)
@@ -193,7 +217,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
       body = None
     if not isinstance(body, dict):
       raise Refused(400, 'a vote is an object of JSON')
-    return _json(self.server.ballots.vote(_rater(body.get('rater')), body.get('place'), body.get('side')))
+    return _json(
+      self.server.ballots.vote(_rater(body.get('rater')), body.get('place'), body.get('side'))
+    )
 
 
 def _rater(name: Any) -> str:

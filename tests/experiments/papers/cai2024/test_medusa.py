@@ -14,7 +14,13 @@ from fastdec import folders
 from fastdec.data.text.tokens import TokenPairs
 from tests.experiments.conftest import ROOT, run, with_settings
 
-SETTINGS = {'data.max_train': 100, 'measure.calibrated': 4, 'train.steps': 2, 'freeze.steps': 2, 'finetune.steps': 2}
+SETTINGS = {
+  'data.max_train': 100,
+  'measure.calibrated': 4,
+  'train.steps': 2,
+  'freeze.steps': 2,
+  'finetune.steps': 2,
+}
 
 
 def changed(**settings):
@@ -23,7 +29,8 @@ def changed(**settings):
 
 @pytest.mark.parametrize('setting, message', [
   ({'measure.published': 'vicuna'}, "'vicuna' is no published tree: known are mc_sim_7b_63"),
-  ({'heads.depth': 3}, 'measure.published=mc_sim_7b_63 is 4 deep, and config.heads.depth=3: give as many heads'),
+  ({'heads.depth': 3}, 'measure.published=mc_sim_7b_63 is 4 deep, and config.heads.depth=3: give as'
+                       ' many heads'),
   ({'heads.p1_share': 1.0}, 'config.heads.p1_share=1.0 is not possible'),
   ({'heads.decay': 0.0}, 'config.heads.decay=0.0 is not possible'),
   ({'measure.nodes': 1}, 'config.measure.nodes=1 is not possible: give 2 or more'),
@@ -48,10 +55,15 @@ def test_the_graph(tmp_path, text, first, regimes):
   page = MedusaPage(MedusaExperiment.of(changed(text=text)), tmp_path, None, {})
   nodes = {node.name: node.needs for node in page.nodes()}
   assert nodes['medusa-1'] == (first,) and nodes['medusa-2'] == ('medusa-1',)
-  assert nodes['medusa-2-tree'] == ('medusa-2',) and nodes['medusa-2-published-b1'] == ('medusa-2-tree',)
+  assert nodes['medusa-2-tree'] == ('medusa-2',) and nodes['medusa-2-published-b1'] == (
+    'medusa-2-tree',
+  )
   assert [page.run(stage).regime for stage in ('medusa-1', 'medusa-2')] == list(regimes)
   assert page.run('medusa-2').base == tmp_path / 'medusa-1'
-  assert [page.run(stage).experiment.data.mixed for stage in ('medusa-1', 'medusa-2')] == [False, text == 'mixed']
+  assert [page.run(stage).experiment.data.mixed for stage in ('medusa-1', 'medusa-2')] == [
+    False,
+    text == 'mixed',
+  ]
   assert sum(name.endswith('-b1') for name in nodes) == 2 * 5
 
 
@@ -79,7 +91,10 @@ def test_all_of_it_at_toy_size(tmp_path, launch):
   assert 'Vicuna 7B (paper)' in page and 'Medusa-2: how often each head is right' in page
   lines = (folder / 'own' / 'train.de').read_text().splitlines()
   assert (folder / 'own' / 'train.en').read_text().splitlines() == lines and len(lines) <= 100
-  ids, pieces = TokenPairs.load(folder / 'own' / 'train.npy'), folders.load_tokenizer(folder / 'target')
+  ids, pieces = (
+    TokenPairs.load(folder / 'own' / 'train.npy'),
+    folders.load_tokenizer(folder / 'target'),
+  )
   assert [pieces.decode(ids.target[i].tolist()) for i in range(len(ids))] == lines
   before = (folder / 'results.jsonl').read_bytes()
   assert launch('medusa', *words(tmp_path / 'cache'), f'--workdir={folder}').code == 0

@@ -1,4 +1,5 @@
-"""Training runs of draft networks: what they write, that they go on as if they had not stopped, what they refuse."""
+"""Training runs of draft networks: what they write, that they go on as if they had not stopped,
+what they refuse."""
 
 import json
 import re
@@ -49,10 +50,14 @@ def words(table, own):
 
 
 def same(a, b):
-  return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+  return all(
+    np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )
 
 
-def test_an_autoregressive_draft_is_trained_and_calibrated_and_the_run_goes_on_where_it_was(words, launch, tmp_path):
+def test_an_autoregressive_draft_is_trained_and_calibrated_and_the_run_goes_on_where_it_was(
+  words, launch, tmp_path
+):
   settings = {'loss.passes': 2, 'draft.guesses': 3, 'draft.words': 40, 'draft.taps': '(1,)'}
   whole = launch('train', *words(**settings), f'--workdir={tmp_path}/whole')
   assert whole.code == 0 and f'The draft is in {tmp_path}/whole/draft' in whole.out
@@ -62,7 +67,9 @@ def test_an_autoregressive_draft_is_trained_and_calibrated_and_the_run_goes_on_w
   assert params['warmth'].shape == (3,) and params['ids'].shape == (40,)
   assert 1 in params['ids'].tolist()  # the end of every sentence is frequent
   for _ in range(4):
-    assert launch('train', *words(**settings), f'--workdir={tmp_path}/parts', '--budget=0').code == 0
+    assert (
+      launch('train', *words(**settings), f'--workdir={tmp_path}/parts', '--budget=0').code == 0
+    )
   assert not (tmp_path / 'parts' / 'checkpoints').exists()
   assert same(load_draft(tmp_path / 'parts')[1], params)
   again = launch('train', *words(**settings), f'--workdir={tmp_path}/whole')
@@ -70,14 +77,20 @@ def test_an_autoregressive_draft_is_trained_and_calibrated_and_the_run_goes_on_w
 
 
 def test_a_block_is_trained(words, launch, tmp_path):
-  ended = launch('train', *words('kind=block', **{'draft.k': 4, 'draft.markov': 3}), f'--workdir={tmp_path}/block')
+  ended = launch(
+    'train',
+    *words('kind=block', **{'draft.k': 4, 'draft.markov': 3}),
+    f'--workdir={tmp_path}/block',
+  )
   assert ended.code == 0
   module, params = load_draft(tmp_path / 'block')
   assert isinstance(module, BlockNetwork) and module.k == 4 and params['before'].shape == (300, 3)
   assert params['warmth'].shape == (3,)
 
 
-def test_heads_that_read_the_root_are_trained_on_the_base_s_own_text(table, words, launch, tmp_path):
+def test_heads_that_read_the_root_are_trained_on_the_base_s_own_text(
+  table, words, launch, tmp_path
+):
   given = {'k': 3, 'heads.d_ff': 8, 'heads.markov': 3}
   ended = launch('train', *words('kind=heads', **given), f'--workdir={tmp_path}/heads')
   assert ended.code == 0, ended.err
@@ -101,25 +114,40 @@ def test_both_are_trained_together_on_a_teacher_s_text(table, own, words, launch
 
 
 def test_a_draft_may_begin_as_one_that_was_trained(own, words, launch, tmp_path):
-  """At a rate of next to nothing it stays what it was; and the run's record names it by its content."""
+  """At a rate of next to nothing it stays what it was; and the run's record names it by its
+  content."""
   sizes = {'draft.guesses': 2, 'loss.passes': 2, 'draft.words': 40}
   assert launch('train', *words(**sizes), f'--workdir={tmp_path}/first').code == 0
   first = load_draft(tmp_path / 'first')[1]
   rest = {'draft.init': f'{tmp_path}/first', 'train.constant': 1e-12}
   ended = launch('train', *words(**sizes | rest), f'--workdir={tmp_path}/second')
   assert ended.code == 0, ended.err
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), load_draft(tmp_path / 'second')[1], first)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6),
+    load_draft(tmp_path / 'second')[1],
+    first,
+  )
   record = json.loads((tmp_path / 'second' / 'config.json').read_text())
-  assert record['init'] == draft_content(tmp_path / 'first') and record['draft']['init'] == 'a trained draft'
+  assert (
+    record['init'] == draft_content(tmp_path / 'first')
+    and record['draft']['init'] == 'a trained draft'
+  )
   free = {'draft.dropout': 0.1, 'draft.words': 30}
   ended = launch('train', *words(**sizes | rest | free), f'--workdir={tmp_path}/third')
   assert ended.code == 2 and 'holds another draft than config.draft means (words)' in ended.err
-  ended = launch('train', *words('kind=block', **{'draft.init': f'{tmp_path}/first'}), f'--workdir={tmp_path}/third')
+  ended = launch(
+    'train',
+    *words('kind=block', **{'draft.init': f'{tmp_path}/first'}),
+    f'--workdir={tmp_path}/third',
+  )
   assert ended.code == 2 and '(EagleNetwork for BlockNetwork)' in ended.err
   assert not (tmp_path / 'third').exists()
   (tmp_path / 'first').rename(tmp_path / 'moved')
   ended = launch('train', *words(**sizes | rest), f'--workdir={tmp_path}/fourth')
-  assert ended.code == 2 and 'is no folder: give one with a trained draft, or target or fresh' in ended.err
+  assert (
+    ended.code == 2
+    and 'is no folder: give one with a trained draft, or target or fresh' in ended.err
+  )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +157,11 @@ def test_a_draft_may_begin_as_one_that_was_trained(own, words, launch, tmp_path)
     ('kind=heads', {'base': ''}, ['name its workdir by --config.base=']),
     ('kind=heads', {'k': 1}, ['config.k=1 is not possible: give 2 or more']),
     ('kind=heads,task=lm', {}, ['task=lm means a base that is a LM', 'holds a Transformer']),
-    ('kind=heads,regime=both', {}, ["regime=both with distilled text ''", '--config.data.distilled=']),
+    (
+      'kind=heads,regime=both',
+      {},
+      ["regime=both with distilled text ''", '--config.data.distilled='],
+    ),
     ('kind=eagle', {'base': 'nowhere'}, ['nowhere is not a folder']),
     ('kind=eagle', {'base': '{table}/k2-finetune'}, ['was written by another model than']),
     ('kind=eagle', {'data.own': 'nowhere'}, ["there is no folder 'nowhere' with own text"]),
@@ -148,20 +180,34 @@ def test_a_draft_may_begin_as_one_that_was_trained(own, words, launch, tmp_path)
     ('kind=block', {'draft.k': 1}, ['config.draft.k=1 is not possible: give 2 or more']),
     ('kind=block', {'draft.markov_kind': 'odd'}, ["markov_kind='odd' is unknown"]),
     ('kind=block', {'draft.dropout': 1.0}, ['config.draft.dropout=1.0']),
-    ('kind=block', {'draft.init': 'zero'}, ["config.draft.init='zero' is no folder", 'target', 'fresh']),
+    (
+      'kind=block',
+      {'draft.init': 'zero'},
+      ["config.draft.init='zero' is no folder", 'target', 'fresh'],
+    ),
     ('kind=eagle', {'draft.init': ''}, ["config.draft.init='' is no folder"]),
     ('kind=block', {'p1_share': 1.0}, ['config.p1_share=1.0']),
   ],
 )
-def test_mistakes_are_sentences_before_the_workdir_is_made(choices, changed, told, words, table, launch, tmp_path):
-  changed = {name: str(value).replace('{table}', str(table.folder)) for name, value in changed.items()}
+def test_mistakes_are_sentences_before_the_workdir_is_made(
+  choices, changed, told, words, table, launch, tmp_path
+):
+  changed = {
+    name: str(value).replace('{table}', str(table.folder)) for name, value in changed.items()
+  }
   ended = launch('train', *words(choices, **changed), f'--workdir={tmp_path}/out')
   assert ended.code == 2 and all(word in ended.err for word in told), ended.err
   assert not (tmp_path / 'out').exists()
 
 
 def test_a_workdir_of_another_draft_or_on_another_base_is_refused(words, table, launch, tmp_path):
-  short = {'train.steps': 2, 'train.warmup': 1, 'train.every': 1, 'draft.guesses': 1, 'loss.passes': 1}
+  short = {
+    'train.steps': 2,
+    'train.warmup': 1,
+    'train.every': 1,
+    'draft.guesses': 1,
+    'loss.passes': 1,
+  }
   assert launch('train', *words(**short), f'--workdir={tmp_path}/out', '--budget=0').code == 0
   ended = launch('train', *words(**short | {'loss.kl': 0.5}), f'--workdir={tmp_path}/out')
   assert ended.code == 2 and 'loss.kl' in ended.err

@@ -49,8 +49,12 @@ def page(cells):
 def test_lengths_are_rows_and_the_last_row_is_how_time_grows():
   drawn = page(CELLS)
   table = drawn['Milliseconds a token against length, batch 1'].splitlines()
-  assert table[2].startswith('| Tokens | Transformer (a) | Transformer (b) | Transformer (c) | Transformer (a)/(c) |')
-  assert table[4] == '| 32 | 8.00 | 4.00 | 2.00 | 4.00× | 2.00× | 9.00 | 3.00 | 1.00 | 9.00× | 3.00× |'
+  assert table[2].startswith(
+    '| Tokens | Transformer (a) | Transformer (b) | Transformer (c) | Transformer (a)/(c) |'
+  )
+  assert table[4] == (
+    '| 32 | 8.00 | 4.00 | 2.00 | 4.00× | 2.00× | 9.00 | 3.00 | 1.00 | 9.00× | 3.00× |'
+  )
   assert table[5] == '| 512 | 80.00 | 5.00 | 2.00 | 40.00× | 2.50× | – | – | – | – | – |'
   assert table[6] == '| 512 / 32 | 1.50× | 1.50× | 1.50× | – | – | – | – | – | – | – |'
   assert 'at most 4 tokens' in drawn['Milliseconds a token against length, batch 1']
@@ -63,8 +67,12 @@ def test_the_layout_of_faster_transformers_tables():
     '| float32 | 1, 32 | 20.00 | 10.00 | 2.00× | 441.68 / 111.14 = 3.97× | 430.39 / 64.16 = 6.71× |'
     ' 440.46 / 58.70 = 7.50× |'
   )
-  assert rows[1].startswith('| float32 | 256, 32 | 25.00 | 20.00 | 1.25× | 802.18 / 439.33 = 1.83× |')
-  assert rows[2].endswith('| 2082.92 / 661.00 = 3.15× | 2145.74 / 240.85 = 8.91× | 2076.63 / 293.21 = 7.08× |')
+  assert rows[1].startswith(
+    '| float32 | 256, 32 | 25.00 | 20.00 | 1.25× | 802.18 / 439.33 = 1.83× |'
+  )
+  assert rows[2].endswith(
+    '| 2082.92 / 661.00 = 3.15× | 2145.74 / 240.85 = 8.91× | 2076.63 / 293.21 = 7.08× |'
+  )
 
 
 @pytest.mark.parametrize('table', ['DECODER_T4', 'DECODING_T4', 'DECODING_V100'])
@@ -86,7 +94,10 @@ def test_operations_and_encoder():
 
 
 def test_a_failure_is_shown_as_one():
-  failed = [dataclasses.replace(cell, milliseconds=None, counts=None, error='out of memory') for cell in CELLS]
+  failed = [
+    dataclasses.replace(cell, milliseconds=None, counts=None, error='out of memory')
+    for cell in CELLS
+  ]
   assert all('failed: out of memory' in table for table in page(failed).values())
 
 

@@ -1,4 +1,5 @@
-"""Speculative decoding, theory against practice: the graph and its cells without any model, then all at toy size."""
+"""Speculative decoding, theory against practice: the graph and its cells without any model, then
+all at toy size."""
 
 import dataclasses
 import shutil
@@ -30,7 +31,8 @@ def changed(task='translation', **settings):
 
 
 class Rehearsal(SpeculativePage):
-  """Every model is there, of one hash, and cells cost nothing: gamma 5 is the fastest. Some fail."""
+  """Every model is there, of one hash, and cells cost nothing: gamma 5 is the fastest. Some
+  fail."""
 
   models, failing = 'abc', ()
 
@@ -68,7 +70,11 @@ def test_the_graph(tmp_path):
   assert len(nodes) == 3 + 2 * (2 * (3 + 1 + 1) + (3 + 1) + 2)
   assert nodes['large-t0-g3-b1'] == nodes['large-t0-gadaptive-b1'] == ('target', 'large')
   assert nodes['bigram-t1-g3-b1'] == nodes['lookup-t1-g7-b1'] == ('target',)
-  assert nodes['small-t1-gbest-b8'] == ('target', 'small', *(f'small-t1-g{gamma}-b1' for gamma in (3, 5, 7)))
+  assert nodes['small-t1-gbest-b8'] == (
+    'target',
+    'small',
+    *(f'small-t1-g{gamma}-b1' for gamma in (3, 5, 7)),
+  )
 
 
 def test_larger_batches_take_the_gamma_that_was_the_fastest(tmp_path):
@@ -84,7 +90,10 @@ def test_finished_cells_are_not_measured_again_unless_the_models_are_others(tmp_
   Rehearsal(tmp_path).fill()
   lines = (tmp_path / 'results.jsonl').read_text().splitlines(keepends=True)
   lost = next(line for line in lines if '"large"' in line)
-  (tmp_path / 'results.jsonl').write_text(''.join(line for line in lines if line != lost) + lost[:40])  # killed
+  # killed
+  (tmp_path / 'results.jsonl').write_text(
+    ''.join(line for line in lines if line != lost) + lost[:40]
+  )
   again = Rehearsal(tmp_path)
   again.fill()
   assert again.measured == ['large-t0-g3-b1']
@@ -99,10 +108,14 @@ def test_what_fails_is_a_cell_with_its_reason_and_the_rest_goes_on(tmp_path):
   page = Rehearsal(tmp_path, **{'measure.temperatures': (0.0,)})
   page.failing = ('small-t0-g5-b1',)
   assert page.fill().failed == {
-    'small-t0-g5-b1': 'MemoryError: too large', 'small-t0-gbest-b8': 'small-t0-g5-b1: MemoryError: too large',
+    'small-t0-g5-b1': 'MemoryError: too large', 'small-t0-gbest-b8': 'small-t0-g5-b1: MemoryError:'
+                                                                     ' too large',
   }  # fmt: skip
   failed = {cell.name for cell in latest(page.cells()).values() if cell.error}
-  assert failed == {'small-t0-g5-b1', 'small-t0-gbest-b8'} and len(page.measured) == len(page.plans()) - 2
+  assert (
+    failed == {'small-t0-g5-b1', 'small-t0-gbest-b8'}
+    and len(page.measured) == len(page.plans()) - 2
+  )
   mended = Rehearsal(tmp_path, **{'measure.temperatures': (0.0,)})
   assert mended.fill() == graph.Outcome({}, True)
   assert mended.measured == ['small-t0-g5-b1', 'small-t0-gbest-b8']
@@ -131,10 +144,18 @@ def words(task, cache, **more):
 
 
 def test_mistakes_are_told_before_any_work(tmp_path, launch):
-  ended = launch('speculative', f'--config={ROOT}/configs/speculative.py:scale=large', f'--workdir={tmp_path}/run')
+  ended = launch(
+    'speculative',
+    f'--config={ROOT}/configs/speculative.py:scale=large',
+    f'--workdir={tmp_path}/run',
+  )
   assert ended.code == 2 and 'scale=large is not possible: give one of smoke, multi30k' in ended.err
   page = f'{ROOT}/configs/speculative.py:scale=multi30k'
-  places = ['--config.data.folder=nowhere', f'--config.data.cache={tmp_path}/cache', f'--workdir={tmp_path}/run']
+  places = [
+    '--config.data.folder=nowhere',
+    f'--config.data.cache={tmp_path}/cache',
+    f'--workdir={tmp_path}/run',
+  ]
   ended = launch('speculative', f'--config={page}', *places)
   assert ended.code == 2 and "there is no folder 'nowhere' with the text" in ended.err
   assert not (tmp_path / 'run' / 'target').exists()
@@ -157,7 +178,11 @@ def test_all_of_it_at_toy_size(finished):
     'lookup-t0-g2-b1', 'lookup-t0-gbest-b2', 'bigram-t0-g1-b1', 'unigram-t0-g1-b1',
   }  # fmt: skip
   for cell in found:
-    assert cell.error is None and (cell.same_as_plain, cell.parted, cell.largest_gap) == (1, 0, None)
+    assert cell.error is None and (cell.same_as_plain, cell.parted, cell.largest_gap) == (
+      1,
+      0,
+      None,
+    )
     assert cell.speedup > 0 and cell.gamma + 1 >= cell.tokens_per_call >= 1
     assert (cell.alpha_beta is None) == (cell.draft == 'lookup')
   page = (folder / 'run' / 'speculative.md').read_text()
@@ -166,15 +191,21 @@ def test_all_of_it_at_toy_size(finished):
 
 
 @pytest.mark.slow
-def test_a_finished_page_is_drawn_again_in_no_time_and_other_settings_are_refused(finished, launch, tmp_path):
+def test_a_finished_page_is_drawn_again_in_no_time_and_other_settings_are_refused(
+  finished, launch, tmp_path
+):
   task, folder = finished
   shutil.copytree(folder / 'run', tmp_path / 'run')
   before = (tmp_path / 'run' / 'results.jsonl').read_bytes()
-  assert launch('speculative', *words(task, folder / 'cache'), f'--workdir={tmp_path}/run').code == 0
+  assert (
+    launch('speculative', *words(task, folder / 'cache'), f'--workdir={tmp_path}/run').code == 0
+  )
   assert (tmp_path / 'run' / 'results.jsonl').read_bytes() == before
   other = words(task, folder / 'cache', **{'measure.max_len': 8})
   ended = launch('speculative', *other, f'--workdir={tmp_path}/run')
-  assert ended.code == 2 and 'was measured with max_len=12, and this config means max_len=8' in ended.err
+  assert (
+    ended.code == 2 and 'was measured with max_len=12, and this config means max_len=8' in ended.err
+  )
 
 
 @pytest.mark.slow
@@ -183,7 +214,12 @@ def test_above_temperature_0(finished, monkeypatch):
   settings = SETTINGS | {'data.cache': str(folder / 'cache')}
   measuring = SpeculativeMeasuring(experiment_of(changed(task, **settings)), folder / 'run', {})
   cell = measuring.cell('bigram', 1.0, '2', 2, 2)
-  assert cell.same_as_plain is None and 0 < cell.alpha_beta < 1 and cell.predicted > 0 and cell.texts == 2
+  assert (
+    cell.same_as_plain is None
+    and 0 < cell.alpha_beta < 1
+    and cell.predicted > 0
+    and cell.texts == 2
+  )
 
 
 @pytest.mark.slow
@@ -196,7 +232,11 @@ def test_a_cell_fails_whose_texts_part_where_there_is_no_near_tie(finished, monk
   def mistaken(self, strategy, prompts, key):
     out = decode(self, strategy, prompts, key)
     is_plain = isinstance(strategy, fd.Greedy)
-    return out if is_plain else dataclasses.replace(out, tokens=out.tokens.at[0, 1].set(7 + (out.tokens[0, 1] == 7)))
+    return (
+      out
+      if is_plain
+      else dataclasses.replace(out, tokens=out.tokens.at[0, 1].set(7 + (out.tokens[0, 1] == 7)))
+    )
 
   monkeypatch.setattr(Comparison, '_decode', mistaken)
   with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):

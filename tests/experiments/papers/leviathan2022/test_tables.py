@@ -1,4 +1,5 @@
-"""Cells of speculative decoding: as lines of JSON, in tables with the paper's rows, in a picture."""
+"""Cells of speculative decoding: as lines of JSON, in tables with the paper's rows, in a
+picture."""
 
 import pytest
 
@@ -22,7 +23,10 @@ def cell(draft='large', temperature=0.0, plan='3', batch=1, **values):
 
 
 def test_a_cell_comes_back_from_its_line(tmp_path):
-  path, cells = tmp_path / 'results.jsonl', [cell(), cell(draft='lookup', alpha_beta=None, spread=None)]
+  path, cells = (
+    tmp_path / 'results.jsonl',
+    [cell(), cell(draft='lookup', alpha_beta=None, spread=None)],
+  )
   for one in cells:
     append(path, one)
   with open(path, 'a') as file:
@@ -55,11 +59,26 @@ def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   assert len(starts) == 6 + len(SPEEDS)
   assert starts[6] == ('T5-small (T5-XXL, EnDe, paper)', '0', '7', '1')
   row = [entry.ours for entry in table.rows[0]]
-  assert row[4:] == ['0.750', '0.700', '0.100', '1.25', '2.50', '2.10×', '1.61×', '1.50×', '1.60×', '100.0']
+  assert row[4:] == [
+    '0.750',
+    '0.700',
+    '0.100',
+    '1.25',
+    '2.50',
+    '2.10×',
+    '1.61×',
+    '1.50×',
+    '1.60×',
+    '100.0',
+  ]
   assert table.rows[5][4].ours == 'failed: no memory | left'
   page = report.markdown(table)
-  assert '(1.40 .. 1.55)' in page and r'memory \| left' in page and '12.5 % had stood before' in page
-  far = tables.speed_table([cell(), cell(plan='5', speedup_calls=1.4), cell(plan='7', speedup_calls=None)])
+  assert (
+    '(1.40 .. 1.55)' in page and r'memory \| left' in page and '12.5 % had stood before' in page
+  )
+  far = tables.speed_table(
+    [cell(), cell(plan='5', speedup_calls=1.4), cell(plan='7', speedup_calls=None)]
+  )
   assert 'Calls alone within 10% of what the width predicts: 1 of 2.' in far.notes
 
 
@@ -75,7 +94,13 @@ def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():
            for draft in drafts for temperature in (0.0, 1.0)]  # fmt: skip
   table = tables.alpha_table([*cells, cell(plan='5', alpha_beta=0.9)])
   assert all(len(row) == len(table.header) for row in table.rows)
-  assert [row[0].ours for row in table.rows[:5]] == ['prompt lookup', 'unigram', 'bigram', 'small draft', 'large draft']
+  assert [row[0].ours for row in table.rows[:5]] == [
+    'prompt lookup',
+    'unigram',
+    'bigram',
+    'small draft',
+    'large draft',
+  ]
   assert [entry.ours for entry in table.rows[4][1:6]] == ['3', '0.500', '1.88', '2.50', '1.50×']
   assert table.rows[0][2].ours == table.rows[0][3].ours == report.MISSING
   bigram = next(row for row in table.rows if row[0].ours == 'bigram (T5-XXL, EnDe, paper)')

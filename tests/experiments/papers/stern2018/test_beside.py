@@ -27,7 +27,9 @@ def test_rows_are_what_two_workdirs_have_with_exact_acceptance():
 
 def test_other_outputs_and_workdirs_without_cells_are_refused():
   with pytest.raises(UserError, match='measured on different outputs'):
-    beside_table({'a': [a_cell(1, 'regular', split='dev')], 'b': [a_cell(1, 'regular', split='test')]})
+    beside_table(
+      {'a': [a_cell(1, 'regular', split='dev')], 'b': [a_cell(1, 'regular', split='test')]}
+    )
   with pytest.raises(UserError, match='b has no cells with exact acceptance'):
     beside_table({'a': [a_cell(1, 'regular')], 'b': [a_cell(1, 'regular', 'top-2')]})
 
@@ -39,6 +41,8 @@ def test_cells_of_models_that_were_trained_again_are_left_out(tmp_path, monkeypa
   for run in ('base', 'k4-regular'):
     (tmp_path / run / 'model').mkdir(parents=True)
     (tmp_path / run / 'model' / 'config.json').touch()
-  monkeypatch.setattr(beside.folders, 'content', {tmp_path / 'base': 'new', tmp_path / 'k4-regular': 'heads'}.get)
+  monkeypatch.setattr(
+    beside.folders, 'content', {tmp_path / 'base': 'new', tmp_path / 'k4-regular': 'heads'}.get
+  )
   assert of_models_there([old, heads, failed], tmp_path) == [heads, failed]
   assert of_models_there([new, heads, old], tmp_path) == [new, heads]

@@ -1,4 +1,5 @@
-"""Cells are JSON lines: nothing is lost, a killed write costs its own line alone, and older lines are still read."""
+"""Cells are JSON lines: nothing is lost, a killed write costs its own line alone, and older lines
+are still read."""
 
 import json
 
@@ -50,7 +51,9 @@ def test_a_line_that_is_no_cell_is_named(tmp_path, line):
     cells.read(path, BlockwiseCell)
 
 
-@pytest.mark.parametrize('rule', ['top', 'top-0', 'best', 'exact-2', 'distance', 'distance-02', 'distance--1', ''])
+@pytest.mark.parametrize(
+  'rule', ['top', 'top-0', 'best', 'exact-2', 'distance', 'distance-02', 'distance--1', '']
+)
 def test_a_rule_that_is_not_in_the_table_is_refused(rule):
   with pytest.raises(UserError, match='top-N'):
     BlockwiseCell(4, 'regular', rule)
@@ -60,13 +63,18 @@ def test_a_rerun_replaces_a_failure():
   failed, done = a_cell(error='killed'), a_cell()
   assert list(cells.latest([failed, a_cell(k=2), done]).values()) == [done, a_cell(k=2)]
   assert list(cells.latest([done, failed]).values()) == [done]  # another process had done it
-  assert list(cells.latest([failed, a_cell(error='no space')]).values()) == [a_cell(error='no space')]
+  assert list(cells.latest([failed, a_cell(error='no space')]).values()) == [
+    a_cell(error='no space')
+  ]
 
 
 def test_cells_of_images_survive_the_file_but_for_infinite_figures(tmp_path):
   measured = {'bits_per_dimension': 3.1, 'psnr': 24.5, 'ssim': 0.8, 'outputs': 64}
   for rule, infinite in (('distance-0', float('inf')), ('distance-12', 31.0)):
-    cells.append(tmp_path / 'cells.jsonl', BlockwiseCell(4, 'regular', rule, psnr_to_greedy=infinite, **measured))
+    cells.append(
+      tmp_path / 'cells.jsonl',
+      BlockwiseCell(4, 'regular', rule, psnr_to_greedy=infinite, **measured),
+    )
   assert cells.read(tmp_path / 'cells.jsonl', BlockwiseCell) == [
     BlockwiseCell(4, 'regular', 'distance-0', **measured),
     BlockwiseCell(4, 'regular', 'distance-12', psnr_to_greedy=31.0, **measured),

@@ -1,4 +1,5 @@
-"""Tables, picture and CSV are made from cells: nothing is typed, and the paper's figure stands beside ours."""
+"""Tables, picture and CSV are made from cells: nothing is typed, and the paper's figure stands
+beside ours."""
 
 import csv
 import io
@@ -22,7 +23,11 @@ def test_csv_is_tidy(tmp_path):
   text = entries.tidy_csv([a_cell(8), a_cell(8, rule='min-2', bleu=None)], published.TABLE1)
   rows = list(csv.DictReader(io.StringIO(text)))
   assert [row['rule'] for row in rows] == ['exact', 'min-2']
-  assert (rows[0]['paper_bleu'], rows[0]['paper_mean_block_size'], rows[0]['bleu']) == ('24.27', '3.01', '30.8')
+  assert (rows[0]['paper_bleu'], rows[0]['paper_mean_block_size'], rows[0]['bleu']) == (
+    '24.27',
+    '3.01',
+    '30.8',
+  )
   assert (rows[1]['paper_bleu'], rows[1]['bleu'], rows[1]['commit']) == ('', '', 'abc')
 
 
@@ -37,11 +42,20 @@ def test_csv_has_only_the_columns_that_some_cell_has():
 
 
 def test_the_page_the_csv_and_the_picture_are_written(tmp_path):
-  run = [a_cell(k, regime, rule) for k in (2, 8) for regime in ('regular', 'finetune') for rule in ('exact', 'top-2')]
+  run = [
+    a_cell(k, regime, rule)
+    for k in (2, 8)
+    for regime in ('regular', 'finetune')
+    for rule in ('exact', 'top-2')
+  ]
   drawn = [tables.table1(run), tables.wallclock_table(run)]
   entries.write(drawn, run, tmp_path / 'table1', 'table1.png', published.TABLE1)
   figures.scatter(run, tmp_path / 'table1.png')
-  assert sorted(path.name for path in tmp_path.iterdir()) == ['table1.csv', 'table1.md', 'table1.png']
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    'table1.csv',
+    'table1.md',
+    'table1.png',
+  ]
   assert '## Wall clock' in (tmp_path / 'table1.md').read_text()
   assert matplotlib.image.imread(tmp_path / 'table1.png').shape[:2] == (900, 1800)
 

@@ -11,7 +11,10 @@ from experiments.papers.stern2018 import example, figures, published
 from fastdec.evaluation.labels import Label, place
 from tests.experiments.measured import a_cell, an_image_cell
 
-CROWD = {'the paper': [(block, bleu) for bleu, block in published.TABLE1.values()], 'one point': [(1.4, 33.4)] * 5}
+CROWD = {
+  'the paper': [(block, bleu) for bleu, block in published.TABLE1.values()],
+  'one point': [(1.4, 33.4)] * 5,
+}
 
 
 @pytest.mark.parametrize('name', CROWD)
@@ -33,29 +36,45 @@ def test_labels_cover_neither_each_other_nor_a_point_and_stay_inside(name):
 
 
 def test_figure_4_shows_distilled_and_fine_tuned_cells(tmp_path):
-  run = [a_cell(k, 'both', speedup=k / 3) for k in (2, 8)] + [a_cell(8), a_cell(10, 'both', error='killed')]
+  run = [a_cell(k, 'both', speedup=k / 3) for k in (2, 8)] + [
+    a_cell(8),
+    a_cell(10, 'both', error='killed'),
+  ]
   for cells, name in ((run, 'some.png'), ([], 'none.png')):
     figures.speedups(cells, tmp_path / name)
     assert matplotlib.image.imread(tmp_path / name).shape[:2] == (900, 1200)
   assert (tmp_path / 'some.png').read_bytes() != (tmp_path / 'none.png').read_bytes()
-  assert published.FIGURE4[8] == (4.69, 3.31) and published.FIGURE4[1] == (1.0, 1.0) and len(published.FIGURE4) == 6
+  assert (
+    published.FIGURE4[8] == (4.69, 3.31)
+    and published.FIGURE4[1] == (1.0, 1.0)
+    and len(published.FIGURE4) == 6
+  )
   assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_figure_4_shows_images_that_are_fine_tuned_and_approximate(tmp_path):
-  others = [an_image_cell(6, 'regular'), an_image_cell(6, rule='exact'), an_image_cell(6, rule='distance-3')]
+  others = [
+    an_image_cell(6, 'regular'),
+    an_image_cell(6, rule='exact'),
+    an_image_cell(6, rule='distance-3'),
+  ]
   for cells, name in (([an_image_cell(6)], 'some.png'), (others, 'others.png'), ([], 'none.png')):
     figures.speedups(cells, tmp_path / name)
-  some, other, none = ((tmp_path / f'{name}.png').read_bytes() for name in ('some', 'others', 'none'))
+  some, other, none = (
+    (tmp_path / f'{name}.png').read_bytes() for name in ('some', 'others', 'none')
+  )
   assert some != none == other
 
 
 def test_the_worked_example_as_text_and_as_a_picture(tmp_path):
   blocks = [[' Once'], [' upon', ' a'], [' time', ',', ' in']]
   assert example.as_text('Es war einmal, in', blocks) == (
-    'source        Es war einmal, in\nprompt        Once\ncall 1 (2)    upon| a\ncall 2 (3)    time|,| in\n'
+    'source        Es war einmal, in\nprompt        Once\ncall 1 (2)    upon| a\ncall 2 (3)   '
+    ' time|,| in\n'
   )
   example.picture('Es war einmal, in', blocks, tmp_path / 'short.png')
   example.picture('Es kostet $8 ' * 20, [*blocks, ['$', '_8^']], tmp_path / 'long.png')
-  short, long = (matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('short', 'long'))
+  short, long = (
+    matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('short', 'long')
+  )
   assert long[0] > short[0] and long[1] > short[1]

@@ -10,7 +10,9 @@ from fastdec.errors import UserError
 from tests.experiments.measured import an_image_cell
 
 COLUMNS = [(regime, rule) for regime in ('regular', 'finetune') for rule in ('exact', 'distance-2')]
-RUN = [an_image_cell(k, *column) for k in (2, 10) for column in COLUMNS] + [an_image_cell(4, error='killed')]
+RUN = [an_image_cell(k, *column) for k in (2, 10) for column in COLUMNS] + [
+  an_image_cell(4, error='killed')
+]
 SWEEP = [an_image_cell(k, 'regular', f'distance-{tau}') for k in (2, 10) for tau in range(4)]
 
 
@@ -26,7 +28,9 @@ def read(path):
   return np.round(matplotlib.image.imread(path)[..., :3] * 255).astype(np.uint8)
 
 
-@pytest.mark.parametrize(('draw', 'cells'), [(image_figures.blocks, RUN), (image_figures.tau_sweep, SWEEP)])
+@pytest.mark.parametrize(
+  ('draw', 'cells'), [(image_figures.blocks, RUN), (image_figures.tau_sweep, SWEEP)]
+)
 def test_charts_show_what_is_there_and_say_where_there_is_nothing(draw, cells, tmp_path):
   for name, some in (('some.png', cells), ('none.png', [an_image_cell(error='killed')])):
     draw(some, tmp_path / name)
@@ -35,7 +39,9 @@ def test_charts_show_what_is_there_and_say_where_there_is_nothing(draw, cells, t
 
 
 def test_cells_that_were_not_measured_whole_leave_gaps(tmp_path):
-  image_figures.tau_sweep([*SWEEP, an_image_cell(6, psnr=None), an_image_cell(8, mean_block_size=None)], tmp_path / 'a')
+  image_figures.tau_sweep(
+    [*SWEEP, an_image_cell(6, psnr=None), an_image_cell(8, mean_block_size=None)], tmp_path / 'a'
+  )
   image_figures.blocks([*RUN, an_image_cell(6, mean_block_size=None)], tmp_path / 'b')
 
 
@@ -48,7 +54,9 @@ def test_a_sheet_repeats_the_pixels_of_each_image_and_changes_none(tmp_path):
       top, left = 2 * LINE + step * i, GAP + step * j
       times = SIDE // len(image)
       for y, x in np.ndindex(times, times):
-        np.testing.assert_array_equal(drawn[top + y : top + SIDE : times, left + x : left + SIDE : times], image)
+        np.testing.assert_array_equal(
+          drawn[top + y : top + SIDE : times, left + x : left + SIDE : times], image
+        )
   assert (drawn[: 2 * LINE] < 128).any()  # the titles
 
 
@@ -86,7 +94,8 @@ def test_a_map_shows_the_picture_and_depends_on_the_blocks(tmp_path):
 
 
 def test_blocks_that_touch_have_different_colours():
-  sizes = np.random.default_rng(0).integers(4, 11, 900)  # none touches more others than there are colours
+  # none touches more others than there are colours
+  sizes = np.random.default_rng(0).integers(4, 11, 900)
   calls = np.repeat(np.arange(901), [1, *sizes])[:3072].reshape(32, 96)
   colours = image_figures._colouring(calls)
   assert colours[0, 0] == len(CALL_COLOURS) and (colours == len(CALL_COLOURS)).sum() == 1
@@ -95,7 +104,8 @@ def test_blocks_that_touch_have_different_colours():
     assert (colours[one] != colours[other])[touching].all()
     assert (colours[one] == colours[other])[~touching].all()
   rows = colours.reshape(-1)
-  assert (rows[1:] != rows[:-1])[calls.reshape(-1)[1:] != calls.reshape(-1)[:-1]].all()  # over the ends of rows too
+  # over the ends of rows too
+  assert (rows[1:] != rows[:-1])[calls.reshape(-1)[1:] != calls.reshape(-1)[:-1]].all()
 
 
 def test_a_call_differs_from_the_one_before_also_where_colours_run_out():

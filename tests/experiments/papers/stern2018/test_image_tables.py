@@ -1,4 +1,5 @@
-"""Table 2 has the paper's figure beside ours in its columns; other tables have what the paper does not give."""
+"""Table 2 has the paper's figure beside ours in its columns; other tables have what the paper does
+not give."""
 
 import csv
 import io
@@ -23,8 +24,14 @@ def texts(table):
 
 def test_the_papers_table():
   assert len(published.TABLE2) == 1 + 5 * 4
-  assert published.TABLE2[8, 'regular', 'distance-2'] == 1.49 and published.TABLE2[10, 'finetune', 'distance-2'] == 6.79
-  assert published.TABLE2[1, 'regular', 'exact'] == 1 and (1, 'finetune', 'exact') not in published.TABLE2
+  assert (
+    published.TABLE2[8, 'regular', 'distance-2'] == 1.49
+    and published.TABLE2[10, 'finetune', 'distance-2'] == 6.79
+  )
+  assert (
+    published.TABLE2[1, 'regular', 'exact'] == 1
+    and (1, 'finetune', 'exact') not in published.TABLE2
+  )
 
 
 def test_table_2_has_the_papers_columns_and_figures():
@@ -73,7 +80,12 @@ def test_quality_has_a_row_for_each_finished_cell_of_table_2_and_each_other_rule
 
 def test_heads_have_a_row_for_each_model_with_heads():
   own = an_image_cell(4, 'regular', 'exact', head_accuracy=(1.0, 0.5), own_accuracy=(1.0, 0.75))
-  run = [an_image_cell(1, 'regular', 'exact'), own, an_image_cell(4, 'regular'), an_image_cell(2, rule='exact')]
+  run = [
+    an_image_cell(1, 'regular', 'exact'),
+    own,
+    an_image_cell(4, 'regular'),
+    an_image_cell(2, rule='exact'),
+  ]
   assert texts(image_tables.heads_table(run)) == [
     ('4', 'Regular', '100 50', '100 75'),
     ('2', 'Fine tuning', '100 50', ''),
@@ -81,8 +93,11 @@ def test_heads_have_a_row_for_each_model_with_heads():
 
 
 def test_the_sweep_is_ordered_by_regime_k_and_tau_and_exact_is_0():
-  exact = [an_image_cell(1, 'regular', 'exact'), an_image_cell(4, 'regular', 'exact')]  # with one head all are accepted
-  sweep = [cell for cell in SWEEP if (cell.k, cell.regime, cell.rule) != (4, 'regular', 'distance-0')]
+  # with one head all are accepted
+  exact = [an_image_cell(1, 'regular', 'exact'), an_image_cell(4, 'regular', 'exact')]
+  sweep = [
+    cell for cell in SWEEP if (cell.k, cell.regime, cell.rule) != (4, 'regular', 'distance-0')
+  ]
   rows = texts(image_tables.tau_table([*sweep, *exact, an_image_cell(4, rule='distance-12')]))
   assert [row[:3] for row in rows] == [
     *[(k, 'Regular', tau) for k in ('4', '10') for tau in '028'],
@@ -99,11 +114,23 @@ def test_figures_are_not_broken_over_lines_in_80_columns():
   for table in tables:
     console.print(report.terminal(table))
   shown = console.file.getvalue()
-  assert all(figure in shown for table in tables for row in texts(table) for figure in row[2:-1] if '(' not in figure)
+  assert all(
+    figure in shown
+    for table in tables
+    for row in texts(table)
+    for figure in row[2:-1]
+    if '(' not in figure
+  )
   assert 'Approximate' in shown and '6.79' in shown and '2.50×' in shown
 
 
 def test_the_csv_has_the_papers_block_sizes_and_no_bleu(tmp_path):
-  entries.write([image_tables.table2(SWEEP)], SWEEP, tmp_path / 'table2', 'table2.png', image_tables.PUBLISHED)
+  entries.write(
+    [image_tables.table2(SWEEP)], SWEEP, tmp_path / 'table2', 'table2.png', image_tables.PUBLISHED
+  )
   rows = list(csv.DictReader((tmp_path / 'table2.csv').open()))
-  assert [row['paper_mean_block_size'] for row in rows[:3]] == ['1.36', '', ''] and 'paper_bleu' not in rows[0]
+  assert [row['paper_mean_block_size'] for row in rows[:3]] == [
+    '1.36',
+    '',
+    '',
+  ] and 'paper_bleu' not in rows[0]

@@ -33,12 +33,16 @@ SETTINGS = {
   'table.forecast': (),
   'table.images': 1,
   'table.repeats': 1,
-  **{f'{name}.{part}': 1 for name in ('train', 'freeze', 'finetune') for part in ('steps', 'every')},
+  **{
+    f'{name}.{part}': 1 for name in ('train', 'freeze', 'finetune') for part in ('steps', 'every')
+  },
 }
 
 
 def experiment_of(cache, **changed):
-  config = with_settings(celeba.get_config('scale=smoke'), SETTINGS | {'data.cache': str(cache)} | changed)
+  config = with_settings(
+    celeba.get_config('scale=smoke'), SETTINGS | {'data.cache': str(cache)} | changed
+  )
   return ImageExperiment.of(config)
 
 
@@ -76,7 +80,8 @@ def test_it_may_be_of_some_images_evenly_spaced(made, tmp_path):
   np.testing.assert_array_equal(some.written, every.written[[0, 2, 5]])
   with pytest.raises(fd.UserError, match='was made by another config'):
     write(experiment_of(made / 'cache'), made / 'base', tmp_path / 'own')
-  more = experiment_of(made / 'cache', **{'distill.images': 7})  # than there are: all of them, which are there
+  # than there are: all of them, which are there
+  more = experiment_of(made / 'cache', **{'distill.images': 7})
   assert write(more, made / 'base', made / 'own')
 
 
@@ -92,7 +97,11 @@ def test_what_is_cut_off_goes_on(made, tmp_path, monkeypatch):
   monkeypatch.setattr(image_distillation, 'SHARD_SIZE', 4)
   experiment = experiment_of(made / 'cache')
   assert not write(experiment, made / 'base', tmp_path / 'own', budget=0.0)
-  with pytest.raises(fd.UserError, match=r'holds no images that a base has written.*experiments.distill'):
+  with pytest.raises(
+    fd.UserError,
+    match=r'holds no images that a base has'
+    r' written.*experiments.distill',
+  ):
     own_images.open_own(tmp_path / 'own')
   assert write(experiment, made / 'base', tmp_path / 'own')
   assert own_images.key_of(tmp_path / 'own') == own_images.key_of(made / 'own')
@@ -103,7 +112,8 @@ def test_heads_learn_from_it_and_their_record_knows_it_by_its_hash(made, tmp_pat
   batch = experiment.open().train_batches()[0]
   own = own_images.open_own(made / 'own')
   pairs = {
-    (small.tobytes(), large.astype(np.int32).tobytes()) for small, large in zip(own.source, own.written, strict=True)
+    (small.tobytes(), large.astype(np.int32).tobytes())
+    for small, large in zip(own.source, own.written, strict=True)
   }
   rows = zip(batch['source'], batch['target'], strict=True)
   assert all((source.tobytes(), target.tobytes()) in pairs for source, target in rows)
@@ -116,21 +126,26 @@ def test_heads_learn_from_it_and_their_record_knows_it_by_its_hash(made, tmp_pat
     plain.check()
 
 
-def test_what_is_measured_says_what_heads_have_learnt_from_and_how_often_they_are_right(made, tmp_path):
+def test_what_is_measured_says_what_heads_have_learnt_from_and_how_often_they_are_right(
+  made, tmp_path
+):
   experiment = experiment_of(made / 'cache', **{'data.own': str(made / 'own')})
   run = Run(experiment, 2, 'regular', made / 'base', tmp_path / 'heads')
   assert run.train()
   measuring = ImageMeasuring(experiment, experiment.open(), 'dev', tmp_path / 'images', {})
   (cell,) = measuring.cells(run.workdir, 2, 'regular', ['exact'])
   assert cell.conditions['heads_text'] == 'own' and cell.error is None
-  assert cell.own_accuracy[0] > 0.99 > cell.head_accuracy[0]  # p1 names what it chose itself, near ties aside
+  # p1 names what it chose itself, near ties aside
+  assert cell.own_accuracy[0] > 0.99 > cell.head_accuracy[0]
   assert all(
     image_tables.OWN_NOTE in table([cell]).notes
     for table in (image_tables.table2, image_tables.quality_table, image_tables.heads_table)
   )
 
 
-def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_explains_it(made, tmp_path):
+def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_explains_it(
+  made, tmp_path
+):
   experiment = experiment_of(made / 'cache')
   measuring = ImageMeasuring(experiment, experiment.open(), 'dev', tmp_path / 'images', {})
   model, params = folders.load(made / 'base' / 'model')
@@ -154,7 +169,9 @@ def test_a_base_begins_with_the_forecast_of_its_photographs(made):
 
 def test_the_base_of_a_table_learns_from_photographs_and_its_heads_do_not(made):
   experiment = experiment_of(made / 'cache', **{'data.own': str(made / 'own')})
-  page = image_page.ImagePage(experiment, pathlib.Path('out'), None, {}, image_page.table2_cells(experiment))
+  page = image_page.ImagePage(
+    experiment, pathlib.Path('out'), None, {}, image_page.table2_cells(experiment)
+  )
   assert {run.workdir.name: run.experiment.own for run in page.runs()} == {
     'base': '', 'k2-regular': str(made / 'own'), 'k2-finetune': str(made / 'own'),
   }  # fmt: skip
@@ -167,7 +184,13 @@ def test_mistakes_are_a_sentence(made, tmp_path):
   other = experiment_of(made / 'cache', seed=1)
   assert Run(other, 1, 'regular', None, tmp_path / 'other').train()
   with pytest.raises(fd.UserError, match=r'were written by another model than .*other'):
-    Run(experiment_of(made / 'cache', **with_own), 2, 'regular', tmp_path / 'other', tmp_path / 'heads').train()
+    Run(
+      experiment_of(made / 'cache', **with_own),
+      2,
+      'regular',
+      tmp_path / 'other',
+      tmp_path / 'heads',
+    ).train()
   with pytest.raises(fd.UserError, match='another model than this config means'):
     write(experiment_of(made / 'cache', **{'model.d_ff': 16}), made / 'base', tmp_path / 'own')
   with pytest.raises(fd.UserError, match='base was trained on other images than this config means'):

@@ -1,4 +1,5 @@
-"""All four regimes at toy size, with a teacher whose translations are quickly made: one graph behind every launcher."""
+"""All four regimes at toy size, with a teacher whose translations are quickly made: one graph
+behind every launcher."""
 
 import csv
 import dataclasses
@@ -21,7 +22,17 @@ from tests.experiments.test_mistakes import start
 
 REGIMES = ('regular', 'distil', 'finetune', 'both')
 FOUR = {'table.regimes': REGIMES, 'table.ks': (2, 3), 'table.rules': ('exact',)}
-RUNS = {'base', 'teacher', 'base-distil', 'k3-regular', 'k3-distil', 'k2-finetune', 'k3-finetune', 'k2-both', 'k3-both'}
+RUNS = {
+  'base',
+  'teacher',
+  'base-distil',
+  'k3-regular',
+  'k3-distil',
+  'k2-finetune',
+  'k3-finetune',
+  'k2-both',
+  'k3-both',
+}
 
 
 def distill(experiment, teacher, workdir, budget):
@@ -96,7 +107,9 @@ def test_the_graph_of_table_1(tmp_path):
   }
 
 
-@pytest.mark.parametrize('setting', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}], ids=str)
+@pytest.mark.parametrize(
+  'setting', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}], ids=str
+)
 def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, setting):
   found = graph_of(tmp_path, text_page.table1_cells, **setting)
   assert found['cells-k2-regular-dev'] == 'k2-regular' and found['k2-finetune'] == 'k2-regular'
@@ -105,7 +118,12 @@ def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, setting):
 
 def test_one_run_for_the_largest_k_serves_all_where_that_is_asked_for(tmp_path):
   found = graph_of(tmp_path, text_page.table1_cells, **{'table.one_run': True, 'heads.markov': 4})
-  assert {name for name in found if name.startswith('k')} == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
+  assert {name for name in found if name.startswith('k')} == {
+    'k3-regular',
+    'k3-distil',
+    'k3-finetune',
+    'k3-both',
+  }
   assert found['cells-k2-both-dev'] == found['cells-k3-both-dev'] == 'k3-both'
   assert found['k3-both'] == 'k3-distil distilled'
 
@@ -127,17 +145,35 @@ def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
   assert not {'teacher', 'distilled'} & set(found) and found['base-distil'] == 'base'
 
 
-def test_the_teacher_is_the_base_with_another_seed_and_no_stage_repeats_the_order_of_another(tmp_path):
+def test_the_teacher_is_the_base_with_another_seed_and_no_stage_repeats_the_order_of_another(
+  tmp_path,
+):
   config = wmt14.get_config('scale=smoke')
   config.seed = 2**32 - 1
   experiment = TranslationExperiment.of(config)
-  page = text_page.TranslationPage(experiment, tmp_path, None, {}, text_page.table1_cells(experiment))
+  page = text_page.TranslationPage(
+    experiment, tmp_path, None, {}, text_page.table1_cells(experiment)
+  )
   teacher, base, distilled = page.teacher(), page.run(1, 'regular'), page.run(1, 'distil')
   seed = teacher.experiment.seed
-  assert teacher.experiment == dataclasses.replace(base.experiment, seed=seed) and seed not in (0, base.experiment.seed)
-  stages = [base, teacher, distilled, page.run(2, 'regular'), page.run(2, 'finetune'), page.run(4, 'finetune')]
-  assert base.data_seed == base.experiment.seed and len({run.data_seed for run in stages}) == len(stages)
-  assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(tmp_path / 'distilled')
+  assert teacher.experiment == dataclasses.replace(base.experiment, seed=seed) and seed not in (
+    0,
+    base.experiment.seed,
+  )
+  stages = [
+    base,
+    teacher,
+    distilled,
+    page.run(2, 'regular'),
+    page.run(2, 'finetune'),
+    page.run(4, 'finetune'),
+  ]
+  assert base.data_seed == base.experiment.seed and len({run.data_seed for run in stages}) == len(
+    stages
+  )
+  assert distilled.base == base.workdir and distilled.experiment.data.distilled == str(
+    tmp_path / 'distilled'
+  )
 
 
 def test_what_the_check_has_packed_is_not_packed_again_by_the_training(tmp_path, monkeypatch):
@@ -165,7 +201,9 @@ def test_what_the_check_has_packed_is_not_packed_again_by_the_training(tmp_path,
 
 
 def measured(folder):
-  return {(*cell.key, cell.split): cell for cell in cells.read(folder / 'results.jsonl', BlockwiseCell)}
+  return {
+    (*cell.key, cell.split): cell for cell in cells.read(folder / 'results.jsonl', BlockwiseCell)
+  }
 
 
 @pytest.mark.slow
@@ -174,9 +212,14 @@ def test_all_regimes_are_trained_and_measured(filled):
   wanted |= {(1, 'regular', 'exact', 'dev'), (1, 'distil', 'exact', 'dev')}
   assert measured(filled).keys() >= wanted
   assert {path.parent.name for path in filled.glob('*/model')} == RUNS
-  rows = [line for line in (filled / 'table1.md').read_text().splitlines() if line.startswith(('| k', '| 1 ', '| 2 '))]
+  rows = [
+    line
+    for line in (filled / 'table1.md').read_text().splitlines()
+    if line.startswith(('| k', '| 1 ', '| 2 '))
+  ]
   assert rows[0] == '| k | Regular | Distillation | Fine tuning | Both |'
-  assert rows[1].count('/ 1.00') == 4 and rows[1].endswith('| – | – |')  # ours and the paper's k = 1
+  # ours and the paper's k = 1
+  assert rows[1].count('/ 1.00') == 4 and rows[1].endswith('| – | – |')
 
 
 @pytest.mark.slow
@@ -217,7 +260,10 @@ def test_table_4_and_figure_4_share_the_runs_and_measure_the_test_set(table, fil
   ended = launch('table4', *command)
   assert ended.code == 0 and 'k = 2, both' not in ended.out  # measured for the figure
   drawn = (filled / 'table4.md').read_text()
-  assert all(f'| Ours, {row} | ' in drawn for row in ('beam 4', 'greedy, k = 1', 'greedy, k = 2', 'greedy, k = 3'))
+  assert all(
+    f'| Ours, {row} | ' in drawn
+    for row in ('beam 4', 'greedy, k = 1', 'greedy, k = 2', 'greedy, k = 3')
+  )
   assert 'Lee 2018' in drawn and 'split test' in drawn and 'split dev' not in drawn
   assert {path: path.stat().st_mtime_ns for path in filled.glob('*/model')} == models
   assert (filled / 'figure4.png').read_bytes().startswith(b'\x89PNG')
@@ -233,7 +279,8 @@ def test_the_worked_example_accounts_for_every_token(table, filled, launch):
   assert source.endswith('The meeting is on Monday.') and first.startswith('prompt')
   assert all(int(line.split('(')[1].split(')')[0]) in (1, 2) for line in calls) and len(calls) >= 1
   assert (filled / 'example.png').read_bytes().startswith(b'\x89PNG')
-  assert launch('example', *table.words(**FOUR), command[0]).code == 0  # k = 3, both; the longest blocks
+  # k = 3, both; the longest blocks
+  assert launch('example', *table.words(**FOUR), command[0]).code == 0
   for words, mistake in [(['k=4'], 'no cell k=4, regime=regular'), ([], 'there are 2 sentences')]:
     ended = launch('example', *table.words(*words, **FOUR), *command, *['another'] * (not words))
     assert ended.code == 2 and mistake in ended.err
@@ -241,7 +288,9 @@ def test_the_worked_example_accounts_for_every_token(table, filled, launch):
 
 @pytest.mark.slow
 def test_distilled_text_of_ones_own_is_read_where_it_is(table, filled, launch, tmp_path):
-  folder = shutil.copytree(filled, tmp_path / 'run', ignore=shutil.ignore_patterns('teacher', 'distilled'))
+  folder = shutil.copytree(
+    filled, tmp_path / 'run', ignore=shutil.ignore_patterns('teacher', 'distilled')
+  )
   command = table.words(**FOUR, **{'data.distilled': filled / 'distilled'})
   ended = launch('table1', *command, f'--workdir={folder}')
   assert ended.code == 0 and 'training' not in ended.out and 'measuring' not in ended.out
@@ -252,7 +301,9 @@ def test_distilled_text_of_ones_own_is_read_where_it_is(table, filled, launch, t
 
 
 @pytest.mark.slow
-def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(table, filled, launch, tmp_path, monkeypatch):
+def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(
+  table, filled, launch, tmp_path, monkeypatch
+):
   folder = shutil.copytree(filled, tmp_path / 'run')
   for name in ('distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both'):
     shutil.rmtree(folder / name)
@@ -268,11 +319,15 @@ def test_a_failed_node_is_shown_with_its_dependants_and_the_rest_stands(table, f
   assert 'OSError' in (folder / 'failures' / 'distilled.log').read_text()
   lines = {line[:4]: line for line in reversed((folder / 'table1.md').read_text().splitlines())}
   reason = 'failed: distilled: OSError: [Errno 28] No space left on device'
-  assert lines['| 1 '].count(reason) == 1 and lines['| 2 '].count(reason) == lines['| 3 '].count(reason) == 2
+  assert (
+    lines['| 1 '].count(reason) == 1
+    and lines['| 2 '].count(reason) == lines['| 3 '].count(reason) == 2
+  )
   found = measured(filled)
   assert f'{found[2, "finetune", "exact", "dev"].mean_block_size:.2f}' in lines['| 2 ']
   before = (folder / 'results.jsonl').read_text()
-  assert launch(*command).code == 1 and (folder / 'results.jsonl').read_text() == before  # said once
+  # said once
+  assert launch(*command).code == 1 and (folder / 'results.jsonl').read_text() == before
 
 
 def test_a_base_that_was_trained_again_makes_what_came_from_it_stale(table, launch, tmp_path):
@@ -287,12 +342,17 @@ def test_a_base_that_was_trained_again_makes_what_came_from_it_stale(table, laun
   drawn = (folder / 'table1.md').read_text()
   assert drawn.count('failed: k2-regular: ') >= 2 and reason in drawn
   assert len(measured(folder)) == len(measured(table.folder))
-  base, every = folders.content(folder / 'base'), cells.read(folder / 'results.jsonl', BlockwiseCell)
+  base, every = (
+    folders.content(folder / 'base'),
+    cells.read(folder / 'results.jsonl', BlockwiseCell),
+  )
   fresh = [cell for cell in every if cell.models == base]
   assert [cell.key for cell in fresh] == [(1, 'regular', 'exact')]
 
 
-def test_a_record_from_before_a_setting_existed_is_the_same_where_it_has_its_default(table, launch, tmp_path):
+def test_a_record_from_before_a_setting_existed_is_the_same_where_it_has_its_default(
+  table, launch, tmp_path
+):
   folder = shutil.copytree(table.folder, tmp_path / 'run')
   record = json.loads((folder / 'base' / 'config.json').read_text())
   assert record['data'].pop('distilled') == ''
@@ -305,7 +365,10 @@ def test_a_record_from_before_a_setting_existed_is_the_same_where_it_has_its_def
 def test_distilled_text_of_another_config_is_not_taken(table, filled, launch):
   before = (filled / 'results.jsonl').read_text()
   ended = launch('table1', *table.words(**FOUR, **{'distill.beam': 2}), f'--workdir={filled}')
-  assert ended.code == 2 and 'distilled was made by another config: distill.beam is 4 there and 2 here' in ended.err
+  assert (
+    ended.code == 2
+    and ('distilled was made by another config: distill.beam is 4 there and 2 here') in ended.err
+  )
   assert (filled / 'results.jsonl').read_text() == before
 
 
@@ -317,14 +380,26 @@ def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
   assert [process.returncode for process in processes] == [0, 0], said
   keys = [cell.key for cell in cells.read(tmp_path / 'run' / 'results.jsonl', BlockwiseCell)]
   assert len(keys) == len(set(keys)) == 10
-  titles = [line for out, _ in said for line in out.splitlines() if line.startswith(('training', 'measuring'))]
+  titles = [
+    line
+    for out, _ in said
+    for line in out.splitlines()
+    if line.startswith(('training', 'measuring'))
+  ]
   assert len(titles) == len(set(titles)) == len(RUNS) + len(keys)
-  assert json.loads((tmp_path / 'run' / 'distilled' / 'config.json').read_text())['counts']['sources'] == 200
+  assert (
+    json.loads((tmp_path / 'run' / 'distilled' / 'config.json').read_text())['counts']['sources']
+    == 200
+  )
 
 
 def test_own_text_is_for_the_heads_on_the_base_alone(tmp_path):
   """The distilled base writes other text, and base models learn from people or a teacher."""
-  experiment = TranslationExperiment.of(with_settings(wmt14.get_config('scale=smoke'), {'data.own': 'out/own'}))
-  page = text_page.TranslationPage(experiment, tmp_path, None, {}, text_page.table1_cells(experiment))
+  experiment = TranslationExperiment.of(
+    with_settings(wmt14.get_config('scale=smoke'), {'data.own': 'out/own'})
+  )
+  page = text_page.TranslationPage(
+    experiment, tmp_path, None, {}, text_page.table1_cells(experiment)
+  )
   own = {run.workdir.name for run in page.runs() if run.experiment.own}
   assert own == {'k4-regular', 'k2-finetune', 'k4-finetune'}

@@ -1,4 +1,5 @@
-"""Table 2 at toy size: the graph of its runs and cells, what it leaves, and mistakes that are told before any work."""
+"""Table 2 at toy size: the graph of its runs and cells, what it leaves, and mistakes that are told
+before any work."""
 
 import csv
 import dataclasses
@@ -27,7 +28,9 @@ SETTINGS = {
   'table.taus': (9,),
   'table.images': 2,
   'table.repeats': 1,
-  **{f'{name}.{part}': 1 for name in ('train', 'freeze', 'finetune') for part in ('steps', 'every')},
+  **{
+    f'{name}.{part}': 1 for name in ('train', 'freeze', 'finetune') for part in ('steps', 'every')
+  },
 }
 
 
@@ -39,7 +42,9 @@ def words(cache, **changed):
 
 def test_the_graph_of_table_2(tmp_path):
   experiment = images.ImageExperiment.of(celeba.get_config('scale=smoke'))
-  nodes = image_page.ImagePage(experiment, tmp_path, None, {}, image_page.table2_cells(experiment)).nodes()
+  nodes = image_page.ImagePage(
+    experiment, tmp_path, None, {}, image_page.table2_cells(experiment)
+  ).nodes()
   assert {node.name: ' '.join(node.needs) for node in nodes} == {
     'base': '',
     'cells-k1-regular-dev': 'base',
@@ -61,11 +66,16 @@ def test_the_sweep_is_of_the_largest_k(tmp_path):
   experiment = images.ImageExperiment.of(celeba.get_config('scale=faces32'))
   groups = image_page.table2_cells(experiment)
   sweep = [group for group in groups if group.kind == 'sweep']
-  assert {(group.k, group.regime) for group in sweep} == {(10, 'forecast'), (10, 'regular'), (10, 'finetune')}
+  assert {(group.k, group.regime) for group in sweep} == {
+    (10, 'forecast'),
+    (10, 'regular'),
+    (10, 'finetune'),
+  }
   assert all(group.rules == tuple(f'distance-{tau}' for tau in (1, 4, 6, 8)) for group in sweep)
   others = [group for group in groups if group.k > 1 and group not in sweep]
   for group in others:
-    centred = () if group.regime == 'forecast' else ('window-2',)  # a forecast has no likeliest window
+    # a forecast has no likeliest window
+    centred = () if group.regime == 'forecast' else ('window-2',)
     assert group.rules == ('exact', 'distance-2', *centred)
   assert [group.k for group in others if group.regime == 'forecast'] == [2, 4, 6, 8, 10, 16, 24]
 
@@ -73,7 +83,9 @@ def test_the_sweep_is_of_the_largest_k(tmp_path):
 def test_all_rules_are_one_program():
   rules = [images.rule_of(name) for name in ('exact', 'distance-2', 'distance-8', 'min-3')]
   assert len({jax.tree.structure(rule) for rule in rules}) == 1
-  assert [int(rule.rule.tau) for rule in rules] == [0, 2, 8, 0] and [int(rule.size) for rule in rules] == [1, 1, 1, 3]
+  assert [int(rule.rule.tau) for rule in rules] == [0, 2, 8, 0] and [
+    int(rule.size) for rule in rules
+  ] == [1, 1, 1, 3]
   for name in ('min-0', 'window-0', 'window-128', 'centre-2'):
     with pytest.raises(fd.UserError, match=f'{name} is unknown'):
       images.rule_of(name)
@@ -81,14 +93,20 @@ def test_all_rules_are_one_program():
 
 def test_smaller_faces_have_a_model_of_their_size():
   experiment = images.ImageExperiment.of(celeba.get_config('scale=faces16'))
-  assert experiment.model.size == experiment.data.side == 16 and experiment.model.block_length == 16 * 3
+  assert (
+    experiment.model.size == experiment.data.side == 16 and experiment.model.block_length == 16 * 3
+  )
   assert experiment.data.data.side == 16 and experiment.data.mirrored
 
 
 def test_records_of_before_do_not_name_what_is_younger():
   """A run whose record knows nothing of sides and mirrors goes on."""
   data = images.ImageExperiment.of(celeba.get_config('scale=smoke')).data
-  there = {name: value for name, value in dataclasses.asdict(data).items() if name not in ('side', 'mirrored')}
+  there = {
+    name: value
+    for name, value in dataclasses.asdict(data).items()
+    if name not in ('side', 'mirrored')
+  }
   assert fields_of(data, there) == there
   assert fields_of(dataclasses.replace(data, side=16), there)['side'] == 16
 
@@ -107,7 +125,8 @@ def test_a_window_is_a_distance_with_other_guesses():
   ({'table.taus': (-1,)}, r'config.table.taus\[0\]=-1'),
   ({'model.block_length': 0}, 'block_length=0'),
   ({'model.heads': 16}, 'a head compares rows and columns by 4 numbers'),
-  ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: leave source_size out, and let size be data.side, 32'),
+  ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: leave source_size out, and let size be'
+                       ' data.side, 32'),
   ({'data.side': 16}, 'let size be data.side, 16'),
   ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
   ({'table.forecast': (1,)}, r'config.table.forecast\[0\]=1'),
@@ -136,19 +155,32 @@ def test_a_table_with_all_that_belongs_to_it(table):
   workdir = table / 'run'
   found = cells.latest(cells.read(workdir / 'results.jsonl', BlockwiseCell))
   rules = ('exact', 'distance-2', 'window-2', 'distance-9')
-  keys = {(1, 'regular', 'exact'), *((2, regime, rule) for regime in ('regular', 'finetune') for rule in rules)}
+  keys = {
+    (1, 'regular', 'exact'),
+    *((2, regime, rule) for regime in ('regular', 'finetune') for rule in rules),
+  }
   keys |= {(2, 'forecast', rule) for rule in rules if rule != 'window-2'}
-  assert set(found) == keys and all(cell.error is None and cell.outputs == 2 for cell in found.values())
+  assert set(found) == keys and all(
+    cell.error is None and cell.outputs == 2 for cell in found.values()
+  )
   frozen = found[2, 'regular', 'exact']
   forecast = found[2, 'forecast', 'exact']
-  assert forecast.models == found[1, 'regular', 'exact'].models and forecast.same_as_greedy == 1 and forecast.speedup
+  assert (
+    forecast.models == found[1, 'regular', 'exact'].models
+    and forecast.same_as_greedy == 1
+    and forecast.speedup
+  )
   assert frozen.same_as_greedy == 1 and frozen.psnr == found[1, 'regular', 'exact'].psnr
-  blocks = [found[2, 'finetune', rule].mean_block_size for rule in ('exact', 'distance-2', 'distance-9')]
+  blocks = [
+    found[2, 'finetune', rule].mean_block_size for rule in ('exact', 'distance-2', 'distance-9')
+  ]
   assert 1 <= blocks[0] <= blocks[1] <= blocks[2] <= 2
   assert (
-    found[2, 'finetune', 'window-2'].speedup and found[2, 'finetune', 'window-2'].bicubic_psnr == frozen.bicubic_psnr
+    found[2, 'finetune', 'window-2'].speedup
+    and found[2, 'finetune', 'window-2'].bicubic_psnr == frozen.bicubic_psnr
   )
-  assert frozen.speedup and found[2, 'regular', 'distance-9'].speedup is None  # of the sweep, the columns are timed
+  # of the sweep, the columns are timed
+  assert frozen.speedup and found[2, 'regular', 'distance-9'].speedup is None
   page = (workdir / 'table2.md').read_text()
   assert '1.07' in page and 'PSNR' in page  # the paper's k = 2
   with open(workdir / 'table2.csv') as file:
@@ -167,7 +199,10 @@ def test_a_finished_table_is_drawn_again_in_no_time_and_other_images_are_refused
   before = (table / 'run' / 'results.jsonl').read_bytes()
   assert launch('table2', *words(table / 'cache'), f'--workdir={table}/run').code == 0
   ended = launch('table2', *words(table / 'cache', **{'table.images': 1}), f'--workdir={table}/run')
-  assert ended.code == 2 and 'was measured on 2 images of the dev set, and this config means 1' in ended.err
+  assert (
+    ended.code == 2
+    and 'was measured on 2 images of the dev set, and this config means 1' in ended.err
+  )
   assert (table / 'run' / 'results.jsonl').read_bytes() == before
 
 

@@ -1,4 +1,5 @@
-"""Pictures of any size: cut into tiles and joined again; what cannot be upscaled is refused before any decoding."""
+"""Pictures of any size: cut into tiles and joined again; what cannot be upscaled is refused before
+any decoding."""
 
 import numpy as np
 import PIL.Image
@@ -10,7 +11,9 @@ from fastdec.errors import UserError
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 
 RNG = np.random.default_rng(0)
-SMALL = dict(d_model=8, d_ff=8, heads=1, encoder_layers=1, decoder_layers=1, block_length=96, dropout=0.0)
+SMALL = dict(
+  d_model=8, d_ff=8, heads=1, encoder_layers=1, decoder_layers=1, block_length=96, dropout=0.0
+)
 
 
 def picture(height, width, channels=(3,)):
@@ -88,7 +91,9 @@ def test_what_is_no_picture_is_refused(name, pixels, words, run, tmp_path, launc
   ('--output=nowhere/photo.png', 'there is no folder nowhere'),
   ('--workdir=nowhere', 'nowhere is not a folder'),
 ])  # fmt: skip
-def test_mistakes_are_told_before_anything_is_decoded(flag, words, run, tmp_path, launch, monkeypatch):
+def test_mistakes_are_told_before_anything_is_decoded(
+  flag, words, run, tmp_path, launch, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
   PIL.Image.fromarray(picture(8, 8)).save('photo.png')
   ended = launch('upscale', f'--workdir={run}', flag, 'photo.png')

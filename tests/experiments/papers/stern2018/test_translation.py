@@ -1,4 +1,5 @@
-"""Table 1 from nothing to the picture, at toy size: what is written, what a rerun does, what a budget does."""
+"""Table 1 from nothing to the picture, at toy size: what is written, what a rerun does, what a
+budget does."""
 
 import json
 import shutil
@@ -19,7 +20,10 @@ def read(workdir):
 
 
 RULES = ('exact', 'top-2')
-CELLS = {(1, 'regular', 'exact'), *((2, regime, rule) for regime in ('regular', 'finetune') for rule in RULES)}
+CELLS = {
+  (1, 'regular', 'exact'),
+  *((2, regime, rule) for regime in ('regular', 'finetune') for rule in RULES),
+}
 
 
 @pytest.fixture
@@ -41,15 +45,24 @@ def test_every_cell_is_measured_once_and_stands_in_the_table(table):
   assert [cell.error for cell in measured] == [None] * len(CELLS)
   assert {cell.key for cell in measured} == CELLS and len(measured) == len(CELLS)
   lines = (table.folder / 'table1.md').read_text().splitlines()
-  rows = [next(line for line in lines if line.startswith(start)) for start in ('| 1 |', '| 2 |', '| 2, top 2 |')]
-  assert [sum(' / ' in cell.split('(')[0] for cell in row.split('|')) for row in rows] == [1, 3, 2], rows
+  rows = [
+    next(line for line in lines if line.startswith(start))
+    for start in ('| 1 |', '| 2 |', '| 2, top 2 |')
+  ]
+  assert [sum(' / ' in cell.split('(')[0] for cell in row.split('|')) for row in rows] == [
+    1,
+    3,
+    2,
+  ], rows
 
 
 def test_a_line_carries_its_conditions(table):
   rows = [json.loads(line) for line in (table.folder / 'results.jsonl').read_text().splitlines()]
   for row in rows:
     assert {'device', 'dtype', 'batch', 'seed', 'commit', 'config'} <= row.keys()
-    assert row['outputs'] == 6 and row['split'] == 'dev' and row['bleu_signature'].startswith('nrefs:1')
+    assert (
+      row['outputs'] == 6 and row['split'] == 'dev' and row['bleu_signature'].startswith('nrefs:1')
+    )
 
 
 def test_frozen_heads_with_exact_acceptance_write_what_greedy_writes(table):
@@ -68,7 +81,9 @@ def test_a_rerun_skips_what_is_done(table, launch, copy):
   assert ended.code == 0 and 'training' not in ended.out and 'Finished cells' not in ended.out
   assert (copy / 'results.jsonl').read_bytes() == before
   said = launch('table1', *table.words(**{'table.repeats': 2}), f'--workdir={copy}').out
-  assert 'Finished cells were measured with table.repeats=1, and stay as they are with table.repeats=2' in said
+  assert (
+    'Finished cells were measured with table.repeats=1, and stay as they are with table.repeats=2'
+  ) in said
   assert (copy / 'results.jsonl').read_bytes() == before
 
 
@@ -95,7 +110,11 @@ def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(ta
   assert found.keys() == CELLS | keys and all(found[key].same_as_greedy == 1 for key in keys)
   for regime in ('regular', 'finetune'):
     chain, tree = (found[2, regime, rule] for rule in ('exact', 'tree-12'))
-    assert 1 <= tree.mean_block_size <= 2 and tree.bleu == chain.bleu and tree.conditions['tree_nodes'] <= 12
+    assert (
+      1 <= tree.mean_block_size <= 2
+      and tree.bleu == chain.bleu
+      and tree.conditions['tree_nodes'] <= 12
+    )
     assert (tree.conditions['tree_split'], tree.models) == ('test', chain.models)
   assert '## Trees on blockwise heads' in (copy / 'table1.md').read_text()
   after = results.read_bytes()
@@ -114,7 +133,13 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on_to_the_same_cells(t
   assert stopped.out.splitlines()[-1] == f'Out of budget: the same command goes on in {copy}'
   assert results.read_text() == ''.join(lines[:3]) and (copy / 'table1.md').is_file()
   assert launch('table1', *table.words(), f'--workdir={copy}').code == 0
-  outcome = lambda cell: (cell.key, cell.bleu, cell.mean_block_size, cell.same_as_greedy, cell.head_accuracy)
+  outcome = lambda cell: (
+    cell.key,
+    cell.bleu,
+    cell.mean_block_size,
+    cell.same_as_greedy,
+    cell.head_accuracy,
+  )
   assert [*map(outcome, read(copy))] == [*map(outcome, read(table.folder))]
 
 
@@ -161,7 +186,9 @@ def test_translate_reads_arguments_a_file_and_a_pipe_alike(table, launch, tmp_pa
 
 def test_measuring_needs_no_launcher(table):
   assert 'config' not in flags.FLAGS
-  config = with_settings(wmt14.get_config('scale=smoke'), SETTINGS | {'data.cache': str(table.cache)})
+  config = with_settings(
+    wmt14.get_config('scale=smoke'), SETTINGS | {'data.cache': str(table.cache)}
+  )
   experiment = TranslationExperiment.of(config)
   measuring = TranslationMeasuring(experiment, experiment.open(), 'dev', conditions.here())
   (cell,) = measuring.cells(table.folder / 'base', 1, 'regular', ['exact'])

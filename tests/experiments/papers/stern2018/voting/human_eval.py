@@ -1,4 +1,5 @@
-"""What the tests of the human evaluation share: images as table2 leaves them, and a server as its own process."""
+"""What the tests of the human evaluation share: images as table2 leaves them, and a server as its
+own process."""
 
 import contextlib
 import json
@@ -18,12 +19,20 @@ PAIRS = 12  # of `images`: 3 pictures, 2 k, 2 rules
 
 
 def images(workdir, count=3, ks=(2, 10), seed=0, split='dev'):
-  """Writes random images: the baseline, fine-tuned ones, and ones that the study leaves alone. Returns the workdir."""
+  """Writes random images: the baseline, fine-tuned ones, and ones that the study leaves alone.
+  Returns the workdir."""
   rng = np.random.default_rng(seed)
   sizes = {'input': 8, 'original': 32}
-  shared = {name: rng.integers(256, size=(count, n, n, 3), dtype=np.uint8) for name, n in sizes.items()}
+  shared = {
+    name: rng.integers(256, size=(count, n, n, 3), dtype=np.uint8) for name, n in sizes.items()
+  }
   (workdir / 'images').mkdir(parents=True, exist_ok=True)
-  methods = [(k, regime, rule) for k in ks for regime in ('finetune', 'both') for rule in ('exact', 'distance-2')]
+  methods = [
+    (k, regime, rule)
+    for k in ks
+    for regime in ('finetune', 'both')
+    for rule in ('exact', 'distance-2')
+  ]
   for k, regime, rule in [(1, 'regular', 'exact'), (1, 'both', 'exact'), *methods]:
     output = rng.integers(256, size=(count, 32, 32, 3), dtype=np.uint8)
     np.savez(workdir / 'images' / f'{split}-k{k}-{regime}-{rule}.npz', output=output, **shared)
@@ -32,7 +41,8 @@ def images(workdir, count=3, ks=(2, 10), seed=0, split='dev'):
 
 @contextlib.contextmanager
 def server(workdir, port=0):
-  """The launcher with --serve as its own process: yields (process, address), and kills it afterwards."""
+  """The launcher with --serve as its own process: yields (process, address), and kills it
+  afterwards."""
   words = f'--workdir={workdir}', '--serve', f'--port={port}'
   process = subprocess.Popen(
     [sys.executable, '-m', 'experiments.human_eval', *words],
@@ -74,7 +84,9 @@ class Client:
     return self.request(f'picture/{place}/{name}?rater={urllib.parse.quote(self.rater)}')
 
   def vote(self, place, side):
-    return json.loads(self.request('vote', json.dumps({'rater': self.rater, 'place': place, 'side': side}).encode()))
+    return json.loads(
+      self.request('vote', json.dumps({'rater': self.rater, 'place': place, 'side': side}).encode())
+    )
 
 
 def files(workdir):

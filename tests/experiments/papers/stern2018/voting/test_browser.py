@@ -10,7 +10,13 @@ import pytest
 
 from experiments.papers.stern2018.voting.store import FILE
 from experiments.papers.stern2018.voting.study import Study
-from tests.experiments.papers.stern2018.voting.human_eval import PAIRS, Client, free_port, images, server
+from tests.experiments.papers.stern2018.voting.human_eval import (
+  PAIRS,
+  Client,
+  free_port,
+  images,
+  server,
+)
 
 webdriver = pytest.importorskip('selenium.webdriver')
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -18,7 +24,9 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER, DRIVER = shutil.which('chromium'), shutil.which('chromedriver')
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason='needs the Debian packages chromium, chromium-driver')
+pytestmark = pytest.mark.skipif(
+  not (BROWSER and DRIVER), reason='needs the Debian packages chromium, chromium-driver'
+)
 TELLING = r'fine-?tun|regular|exact|distance|baseline|blockwise|approx|greedy|npz|images/|\bdev\b|\bk\d|\bk ?='
 DRAW = """
   const image = document.querySelector(arguments[0]), canvas = document.createElement('canvas');
@@ -27,7 +35,11 @@ DRAW = """
   drawing.drawImage(image, 0, 0);
   return [height, width, ...drawing.getImageData(0, 0, width, height).data];
 """
-LOADED = "return performance.getEntriesByType('resource').map(({ name, encodedBodySize }) => [name, encodedBodySize])"
+LOADED = (
+  "return performance.getEntriesByType('resource').map(({ name, encodedBodySize }) =>"
+  ' [name,'
+  ' encodedBodySize])'
+)
 HASTE = """
   const down = (key, repeat) =>
     document.body.dispatchEvent(new KeyboardEvent('keydown', { key, repeat, bubbles: true }));
@@ -72,7 +84,12 @@ class Page:
 def driver():
   options = webdriver.ChromeOptions()
   options.binary_location = BROWSER
-  for flag in ('--headless=new', '--no-sandbox', '--disable-dev-shm-usage', '--window-size=1000,800'):
+  for flag in (
+    '--headless=new',
+    '--no-sandbox',
+    '--disable-dev-shm-usage',
+    '--window-size=1000,800',
+  ):
     options.add_argument(flag)
   options.set_capability('goog:loggingPrefs', {'performance': 'ALL'})
   driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
@@ -115,7 +132,9 @@ def test_a_rater_votes_to_the_end_over_reload_and_a_restart(page, driver, tmp_pa
     page.done(1)
     ((k, rule, image, preferred),) = votes(workdir)
     np.testing.assert_array_equal(shown['input'], study.inputs[image])
-    np.testing.assert_array_equal(shown['left' if preferred else 'right'], study.outputs[k, rule][image])
+    np.testing.assert_array_equal(
+      shown['left' if preferred else 'right'], study.outputs[k, rule][image]
+    )
     np.testing.assert_array_equal(shown['right' if preferred else 'left'], study.baseline[image])
 
     page.press(Keys.ARROW_RIGHT)
@@ -153,7 +172,9 @@ def test_a_rater_votes_to_the_end_over_reload_and_a_restart(page, driver, tmp_pa
 
 def exchanged(driver):
   """Addresses, headers and contents of all requests, and addresses and headers of their answers."""
-  events = [json.loads(entry['message'])['message']['params'] for entry in driver.get_log('performance')]
+  events = [
+    json.loads(entry['message'])['message']['params'] for entry in driver.get_log('performance')
+  ]
   parts = [event[part] for event in events for part in ('request', 'response') if part in event]
   return [str([part.get(name) for name in ('url', 'headers', 'postData')]) for part in parts]
 
@@ -172,10 +193,14 @@ def test_nothing_tells_the_methods_apart(page, driver, address):
   loaded = driver.execute_script(LOADED)
   pictures = [name for name, _ in loaded if '/picture/' in name]
   assert len(set(pictures)) == len(pictures) == 3 * PAIRS
-  assert len({length for name, length in loaded if name in pictures}) == 2  # the input's, and that of all others
+  # the input's, and that of all others
+  assert len({length for name, length in loaded if name in pictures}) == 2
 
   client = Client(address)
-  seen += [client.request(path).decode() for path in ('', 'state?rater=Ada', 'page/page.js', 'page/style.css')]
+  seen += [
+    client.request(path).decode()
+    for path in ('', 'state?rater=Ada', 'page/page.js', 'page/style.css')
+  ]
   seen += exchanged(driver)
   seen.append(driver.execute_script('return JSON.stringify(localStorage)'))
   assert any(pictures[-1] in text for text in seen)
@@ -194,6 +219,10 @@ def test_a_pair_fits_on_the_screen_in_whole_pixels(page, driver, address, width,
     image = driver.find_element(By.CSS_SELECTOR, f'#{name} img')
     box = image.rect
     assert box['width'] == box['height'] and box['width'] % 32 == 0
-    assert min(box['x'], box['y']) >= 0 and box['x'] + box['width'] <= width and box['y'] + box['height'] <= height
+    assert (
+      min(box['x'], box['y']) >= 0
+      and box['x'] + box['width'] <= width
+      and box['y'] + box['height'] <= height
+    )
     assert image.get_attribute('alt')
   assert driver.execute_script('return document.documentElement.scrollWidth') <= width

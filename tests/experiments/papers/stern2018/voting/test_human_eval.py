@@ -1,4 +1,5 @@
-"""The human evaluation without a server: studies, what raters see, and votes that are neither lost nor doubled."""
+"""The human evaluation without a server: studies, what raters see, and votes that are neither lost
+nor doubled."""
 
 import collections
 import concurrent.futures
@@ -77,10 +78,14 @@ def test_a_rater_sees_the_trials_in_order_until_none_is_left(ballots, study, vot
   state = ballots.state('ada')
   for place, ((k, rule, image), side) in enumerate(ballots.order('ada')):
     assert state == {'done': place, 'total': PAIRS, 'place': place}
-    shown = {name: decoded(ballots.picture('ada', str(place), name)) for name in ('input', 'left', 'right')}
+    shown = {
+      name: decoded(ballots.picture('ada', str(place), name)) for name in ('input', 'left', 'right')
+    }
     np.testing.assert_array_equal(shown['input'], study.inputs[image])
     np.testing.assert_array_equal(shown.pop(side), study.outputs[k, rule][image])
-    np.testing.assert_array_equal(shown[{'left': 'right', 'right': 'left'}[side]], study.baseline[image])
+    np.testing.assert_array_equal(
+      shown[{'left': 'right', 'right': 'left'}[side]], study.baseline[image]
+    )
     state = ballots.vote('ada', place, side)
   assert state == {'done': PAIRS, 'total': PAIRS, 'place': None}
   assert all(preferred for given in votes.results().values() for preferred, _ in given)
@@ -104,13 +109,19 @@ def test_a_vote_that_comes_twice_is_one_and_the_first_counts(votes, ballots):
   shown = ballots.order('ada')[0]
   for side in ('left', 'left', 'right'):  # asked again, and from a second window
     assert ballots.vote('ada', 0, side)['done'] == 1
-  assert votes.of('ada') == {shown.trial} and votes.results() == {shown.trial[:2]: [(shown.side == 'left', 'ada')]}
+  assert votes.of('ada') == {shown.trial} and votes.results() == {
+    shown.trial[:2]: [(shown.side == 'left', 'ada')]
+  }
 
 
 def test_votes_are_there_after_opening_the_file_again(workdir, study, votes, ballots):
   ballots.vote('ada', 0, 'left')
   again = Votes(workdir / FILE, study.digest, new=True)
-  assert again.seed == votes.seed and again.of('ada') == votes.of('ada') and again.results() == votes.results()
+  assert (
+    again.seed == votes.seed
+    and again.of('ada') == votes.of('ada')
+    and again.results() == votes.results()
+  )
 
 
 def test_raters_vote_at_once(workdir, study, votes, ballots):
@@ -119,21 +130,26 @@ def test_raters_vote_at_once(workdir, study, votes, ballots):
     for place in range(PAIRS):
       own.vote(rater, place, 'right')
 
-  with concurrent.futures.ThreadPoolExecutor(4) as pool:  # two of them as the same person, in two windows
+  # two of them as the same person, in two windows
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
     list(pool.map(rate, ['Ada', 'Bob', 'Cy', 'Ada']))
   results = votes.results()
   assert sum(map(len, results.values())) == 3 * PAIRS
   assert all({rater for _, rater in given} == {'Ada', 'Bob', 'Cy'} for given in results.values())
 
 
-@pytest.mark.parametrize('place, side', [(PAIRS, 'left'), (-1, 'left'), (True, 'left'), (None, 'left'), (0, 'both')])
+@pytest.mark.parametrize(
+  'place, side', [(PAIRS, 'left'), (-1, 'left'), (True, 'left'), (None, 'left'), (0, 'both')]
+)
 def test_a_vote_that_cannot_be_is_refused(ballots, votes, place, side):
   with pytest.raises(Refused, match='left or right'):
     ballots.vote('ada', place, side)
   assert not votes.results()
 
 
-def test_a_file_of_another_study_or_of_anything_else_stays_as_it_is(workdir, study, votes, tmp_path):
+def test_a_file_of_another_study_or_of_anything_else_stays_as_it_is(
+  workdir, study, votes, tmp_path
+):
   with pytest.raises(UserError, match='another study'):
     Votes(workdir / FILE, '0' * 64, new=True)
   (tmp_path / 'text').write_text('no database at all ' * 100)

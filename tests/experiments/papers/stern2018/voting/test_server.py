@@ -1,4 +1,5 @@
-"""The launcher of the human evaluation: mistakes, and a server that is killed in the middle of voting."""
+"""The launcher of the human evaluation: mistakes, and a server that is killed in the middle of
+voting."""
 
 import collections
 import concurrent.futures
@@ -20,7 +21,14 @@ import pytest
 
 from experiments.papers.stern2018.voting.store import FILE, Votes
 from experiments.papers.stern2018.voting.study import Study
-from tests.experiments.papers.stern2018.voting.human_eval import PAIRS, Client, files, free_port, images, server
+from tests.experiments.papers.stern2018.voting.human_eval import (
+  PAIRS,
+  Client,
+  files,
+  free_port,
+  images,
+  server,
+)
 
 BASELINE = 'dev-k1-regular-exact.npz'
 
@@ -51,7 +59,9 @@ def test_flags_that_cannot_be(refused, workdir):
   refused(['both --serve and --report', 'give --serve'], here, '--serve', '--report')
   refused(['--port=65536', '[0, 65535]'], here, '--serve', '--port=65536')
   refused(['--port=-1', '[0, 65535]'], here, '--serve', '--port=-1')
-  refused(['cannot serve on 203.0.113.1:0', '--host'], here, '--serve', '--host=203.0.113.1', '--port=0')
+  refused(
+    ['cannot serve on 203.0.113.1:0', '--host'], here, '--serve', '--host=203.0.113.1', '--port=0'
+  )
   refused(['there are no votes', '--serve'], here, '--report')
   refused(['--workdir is missing'], '--serve')
 
@@ -70,9 +80,15 @@ def test_images_that_cannot_be_compared(refused, tmp_path, do):
 @pytest.mark.parametrize(
   'arrays, words',
   [
-    ({'input': np.zeros((3, 8, 8, 3), np.uint8)}, ['shows other pictures than the baseline dev-k1-regular-exact.npz']),
+    (
+      {'input': np.zeros((3, 8, 8, 3), np.uint8)},
+      ['shows other pictures than the baseline dev-k1-regular-exact.npz'],
+    ),
     ({'input': None}, ['cannot be shown, input is not a file']),
-    ({'output': np.zeros((3, 32, 32, 3))}, ["'output' is float64[3, 32, 32, 3]", 'uint8[n, 32, 32, 3]']),
+    (
+      {'output': np.zeros((3, 32, 32, 3))},
+      ["'output' is float64[3, 32, 32, 3]", 'uint8[n, 32, 32, 3]'],
+    ),
     ({'output': np.zeros((3, 32, 32), np.uint8)}, ["'output' is uint8[3, 32, 32]"]),
     ({'output': np.zeros((2, 32, 32, 3), np.uint8)}, ["'output' is uint8[2, 32, 32, 3]"]),
     ({'output': np.array([None] * 3)}, ['cannot be read', 'allow_pickle']),
@@ -94,15 +110,27 @@ def test_a_file_of_images_that_cannot_be_shown(refused, workdir, arrays, words):
 @pytest.mark.parametrize('do', ['--serve', '--report'])
 def test_a_votes_file_that_is_not_this_studys(refused, workdir, do):
   (workdir / FILE).write_text('not a database, ' * 100)
-  refused([FILE, 'cannot be read as a votes file', 'move it elsewhere'], do, f'--workdir={workdir}', '--port=0')
+  refused(
+    [FILE, 'cannot be read as a votes file', 'move it elsewhere'],
+    do,
+    f'--workdir={workdir}',
+    '--port=0',
+  )
   (workdir / FILE).unlink()
   Votes(workdir / FILE, Study.of(workdir).digest, new=True)
   refused(['holds no votes yet'], '--report', f'--workdir={workdir}')
   images(workdir, seed=1)
-  refused([FILE, 'another study', 'put those images back, or move'], do, f'--workdir={workdir}', '--port=0')
+  refused(
+    [FILE, 'another study', 'put those images back, or move'],
+    do,
+    f'--workdir={workdir}',
+    '--port=0',
+  )
 
 
-def test_a_server_is_this_machines_alone_keeps_its_port_and_ends_with_ctrl_c(refused, workdir, tmp_path):
+def test_a_server_is_this_machines_alone_keeps_its_port_and_ends_with_ctrl_c(
+  refused, workdir, tmp_path
+):
   with server(workdir) as (process, address):
     assert address.startswith('http://127.0.0.1:')
     port = address.rstrip('/').rsplit(':')[-1]
@@ -152,7 +180,9 @@ def test_a_request_that_cannot_be_is_refused_with_a_sentence(address, path, body
 def test_a_body_is_refused_before_it_is_read(address):
   host, port = address.removeprefix('http://').rstrip('/').split(':')
   with socket.create_connection((host, int(port)), timeout=20) as connection:
-    connection.sendall(f'POST /vote HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {2**40}\r\n\r\n'.encode())
+    connection.sendall(
+      f'POST /vote HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {2**40}\r\n\r\n'.encode()
+    )
     assert connection.recv(100).startswith(b'HTTP/1.1 413')
 
 
@@ -177,9 +207,14 @@ def test_large_bodies_and_slow_senders_cost_neither_memory_nor_disk(workdir):
     opened.enter_context(begin(40 * 2**20, bytes(40 * 2**20)))
     for _ in range(100):
       opened.enter_context(begin(1000, b'{"rater'))  # and no more of it
-    assert Client(address, 'Ada').state() == {'done': 0, 'total': PAIRS, 'place': 0}  # others are answered
+    # others are answered
+    assert Client(address, 'Ada').state() == {'done': 0, 'total': PAIRS, 'place': 0}
     assert resident(process) - before < 16 * 2**20 and files(workdir) == files_before
-    kept = [os.readlink(one) for one in pathlib.Path(f'/proc/{process.pid}/fd').iterdir() if one.is_symlink()]
+    kept = [
+      os.readlink(one)
+      for one in pathlib.Path(f'/proc/{process.pid}/fd').iterdir()
+      if one.is_symlink()
+    ]
     assert not [name for name in kept if '(deleted)' in name]  # as temporary files are
 
 
@@ -197,7 +232,8 @@ def test_a_request_from_another_page_or_under_another_name_is_refused(address):
 
 def test_pictures_are_alike_in_all_but_their_pixels(address):
   left, right = (
-    urllib.request.urlopen(f'{address}picture/0/{side}?rater=Ada', timeout=20) for side in ('left', 'right')
+    urllib.request.urlopen(f'{address}picture/0/{side}?rater=Ada', timeout=20)
+    for side in ('left', 'right')
   )
   assert left.read() != right.read()
   assert {**left.headers, 'Date': ''} == {**right.headers, 'Date': ''}
@@ -213,7 +249,11 @@ def test_a_vote_that_is_not_kept_is_not_acknowledged(workdir):
 
 
 def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_path):
-  workdir, port, names = images(tmp_path / 'run', count=200), free_port(), ['Ada', 'Bob', 'Cy', 'Di']
+  workdir, port, names = (
+    images(tmp_path / 'run', count=200),
+    free_port(),
+    ['Ada', 'Bob', 'Cy', 'Di'],
+  )
   halfway = threading.Event()
   acknowledged = collections.Counter()
 
@@ -224,12 +264,16 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
       for place in itertools.count():
         assert client.vote(place, 'left')['done'] == place + 1
         acknowledged[name] += 1
-        if all(acknowledged[other] >= 10 for other in names):  # SQLite's lock is not fair: one may come late
+        # SQLite's lock is not fair: one may come late
+        if all(acknowledged[other] >= 10 for other in names):
           halfway.set()
     except (urllib.error.URLError, ConnectionError, http.client.HTTPException):
       return
 
-  with server(workdir, port) as (process, address), concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+  with (
+    server(workdir, port) as (process, address),
+    concurrent.futures.ThreadPoolExecutor(len(names)) as pool,
+  ):
     working = [pool.submit(rate, name) for name in names]
     assert halfway.wait(timeout=60)
     process.kill()
@@ -245,4 +289,5 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
   with server(workdir, port) as (_, address):
     for name in names:
       client = Client(address, name)
-      assert client.state()['done'] == client.vote(0, 'left')['done'] == counted[name]  # asked again: once is enough
+      # asked again: once is enough
+      assert client.state()['done'] == client.vote(0, 'left')['done'] == counted[name]
