@@ -2,10 +2,12 @@
 from the host, and with the whole loop on the device; the latter two in the layout of
 FasterTransformer's tables.
 
-  python -m experiments.incremental --config=configs/incremental.py:scale=small
-  --workdir=out/incremental [--budget=9m] python -m experiments.incremental
-  --config=configs/incremental.py:scale=smoke --workdir=out/incremental-smoke python -m
-  experiments.incremental --config=configs/incremental.py:scale=paper --workdir=out/incremental-gpu
+  python -m experiments.incremental --config=configs/incremental.py:scale=small \\
+    --workdir=out/incremental [--budget=9m]
+  python -m experiments.incremental --config=configs/incremental.py:scale=smoke \\
+    --workdir=out/incremental-smoke
+  python -m experiments.incremental --config=configs/incremental.py:scale=paper \\
+    --workdir=out/incremental-gpu
 
 scale
   smoke   toy models, to see that all runs; seconds

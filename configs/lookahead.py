@@ -1,13 +1,13 @@
 """Lookahead decoding (Fu et al. 2024): no draft and no training; what window, n-grams, guesses and
 pool bring.
 
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm
-  --workdir=out/lookahead-smoke python -m experiments.lookahead
-  --config=configs/lookahead.py:scale=multi30k,task=lm \\
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm \\
+    --workdir=out/lookahead-smoke
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=lm \\
     --config.data.folder=path/to/multi30k --workdir=out/lookahead-lm [--budget=25m]
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code
-  --workdir=out/lookahead-code python -m experiments.lookahead
-  --config=configs/lookahead.py:scale=multi30k,task=translation \\
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code \\
+    --workdir=out/lookahead-code
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=translation \\
     --config.data.folder=path/to/multi30k --config.base=out/base --workdir=out/lookahead-translation
 
 --config.base names a finished run on the same text, whose model is measured as it is; without it

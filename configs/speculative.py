@@ -1,9 +1,10 @@
 """Speculative decoding, theory against practice (Leviathan et al. 2022, Tables 2 and 3): one
 target, two draft models.
 
-  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=lm
-  --workdir=out/spec-smoke python -m experiments.speculative
-  --config=configs/speculative.py:scale=multi30k,task=translation \\
+  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=lm \\
+    --workdir=out/spec-smoke
+  python -m experiments.speculative \\
+    --config=configs/speculative.py:scale=multi30k,task=translation \\
     --config.data.folder=path/to/multi30k --workdir=out/spec-multi30k [--budget=25m]
   python -m experiments.speculative --config=configs/speculative.py:scale=multi30k,task=lm \\
     --config.data.folder=path/to/multi30k --workdir=out/spec-lm

@@ -1,9 +1,10 @@
 """Finds the tree that suits a model's own prediction heads, Medusa's or Stern's, on text that they
 were not trained on.
 
-  python -m experiments.calibrate --model=folder --prompts=lines.txt --output=tree.json
-  [--heads=folder] [--nodes=64] python -m experiments.generate --model=folder --prompt="A man in"
-  --medusa=folder --choices=tree.json
+  python -m experiments.calibrate --model=folder --prompts=lines.txt --output=tree.json \\
+    [--heads=folder] [--nodes=64]
+  python -m experiments.generate --model=folder --prompt="A man in" --medusa=folder \\
+    --choices=tree.json
 
 The model goes on from each prompt greedily (or translates it), and it is counted how often each
 guess of each head is what the model writes next. The tree grows by the guess that is right most

@@ -1,9 +1,10 @@
 """Rewrites the training text as a teacher translates it: sequence-level distillation (Stern et al.
 2018, sec. 6.2); or the training images as the base writes them.
 
-  python -m experiments.distill --config=configs/wmt14.py:scale=tiny --teacher=out/teacher
-  --workdir=out/distil python -m experiments.distill --config=configs/celeba.py:scale=tiny
-  --teacher=out/images/base --workdir=out/own
+  python -m experiments.distill --config=configs/wmt14.py:scale=tiny --teacher=out/teacher \\
+    --workdir=out/distil
+  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/images/base \\
+    --workdir=out/own
 
 The result is workdir/train.en and workdir/train.de (as the config names the languages), of images
 workdir/images.npz, whole when there is a config.json. Killed or out of budget, the same command

@@ -1,9 +1,10 @@
 """Drafters side by side: heads, draft networks, a draft model and prompt lookup on one base, beside
 what is published.
 
-  python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation
-  --workdir=out/drafts-smoke python -m experiments.drafts
-  --config=configs/drafts.py:scale=multi30k,task=lm --workdir=out/drafts-lm \\
+  python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation \\
+    --workdir=out/drafts-smoke
+  python -m experiments.drafts --config=configs/drafts.py:scale=multi30k,task=lm \\
+    --workdir=out/drafts-lm \\
     --config.data.folder=path/to/multi30k [--budget=25m]
 
 Trains the base (or takes that of --config.base), has it write the text that heads and drafts are

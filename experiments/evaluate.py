@@ -7,10 +7,12 @@ head accuracy, for every rule of the table.
 Cells are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones
 are skipped.
 
-  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base
-  --dtype=float32,bfloat16,int8 python -m experiments.evaluate --config=configs/celeba.py:scale=tiny
-  --workdir=out/images/base --dtype=int8 python -m experiments.evaluate
-  --config=configs/speculative.py:scale=multi30k,task=lm --dtype=int8 \\
+  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base \\
+    --dtype=float32,bfloat16,int8
+  python -m experiments.evaluate --config=configs/celeba.py:scale=tiny --workdir=out/images/base \\
+    --dtype=int8
+  python -m experiments.evaluate --config=configs/speculative.py:scale=multi30k,task=lm \\
+    --dtype=int8 \\
     --workdir=out/spec-lm/target
 
 With --dtype the model itself is measured in these types of numbers, and in float32: BLEU, nats a

@@ -1,9 +1,10 @@
 """Lookahead decoding (Fu et al. 2024): its sizes swept, its pool taken apart, beside Jacobi and
 prompt lookup.
 
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm
-  --workdir=out/lookahead-smoke python -m experiments.lookahead
-  --config=configs/lookahead.py:scale=multi30k,task=code --workdir=out/lookahead-code
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm \\
+    --workdir=out/lookahead-smoke
+  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code \\
+    --workdir=out/lookahead-code
 
 Trains one small model, if it is missing (or takes that of --config.base), and measures every size
 and pool against plain greedy decoding in turn; with --config.measure.repeats=0 it counts tokens and

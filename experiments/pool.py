@@ -2,9 +2,10 @@
 (`fd.build_pool`).
 
   python -m experiments.pool --model=folder --texts=corpus.txt --output=pool.safetensors
-  python -m experiments.pool --model=folder --texts=out.jsonl,corpus.txt --output=pool.safetensors
-  --ngram=4 python -m experiments.generate --model=folder --lookahead --pool=pool.safetensors
-  --prompt="A man in"
+  python -m experiments.pool --model=folder --texts=out.jsonl,corpus.txt \\
+    --output=pool.safetensors --ngram=4
+  python -m experiments.generate --model=folder --lookahead --pool=pool.safetensors --prompt="A \\
+    man in"
 
 A text file has a text on each line. A file that ends in .jsonl is what experiments.generate has
 written: its outputs are counted. The ids are those of the model's tokenizer, so the pool is for

@@ -1,9 +1,9 @@
 """Shortens a draft network's vocabulary to the words that texts use most (`fd.shortlist`, FR-Spec
 of Zhao et al. 2025).
 
-  python -m experiments.shortlist --model=folder --draft-head=out/eagle --texts=corpus.txt
-  --words=1000 --output=short python -m experiments.generate --model=folder --draft-head=short
-  --prompt="A man in"
+  python -m experiments.shortlist --model=folder --draft-head=out/eagle --texts=corpus.txt \\
+    --words=1000 --output=short
+  python -m experiments.generate --model=folder --draft-head=short --prompt="A man in"
 
 The model's output stays what it was; a guess costs less, and the model's rarer words are no longer
 guessed. Texts are of the language that the model writes: a line each, or what experiments.generate

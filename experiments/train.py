@@ -2,12 +2,12 @@
 or a draft network.
 
   python -m experiments.train --config=configs/wmt14.py:scale=tiny --workdir=out/base
-  python -m experiments.train --config=configs/wmt14.py:k=8,regime=regular --config.base=out/base
-  --workdir=out/k8 python -m experiments.train --config=configs/wmt14.py:regime=distil
-  --config.base=out/base \\
+  python -m experiments.train --config=configs/wmt14.py:k=8,regime=regular --config.base=out/base \\
+    --workdir=out/k8
+  python -m experiments.train --config=configs/wmt14.py:regime=distil --config.base=out/base \\
     --config.data.distilled=out/distilled --workdir=out/base-distil
-  python -m experiments.train --config=configs/drafts.py:scale=tiny,kind=eagle
-  --config.base=out/base \\
+  python -m experiments.train --config=configs/drafts.py:scale=tiny,kind=eagle \\
+    --config.base=out/base \\
     --config.data.own=out/own --workdir=out/eagle
 
 Killed or out of budget, it goes on where it was; the result is workdir/model, of a draft network

@@ -2,8 +2,9 @@
 these.
 
   python -m experiments.tune --model=folder --prompts=lines.txt
-  python -m experiments.tune --model=folder --prompts=lines.txt --draft-head=folder --heads=folder
-  --draft=smaller python -m experiments.generate --model=folder --prompt="A man in" --strategy=tuned
+  python -m experiments.tune --model=folder --prompts=lines.txt --draft-head=folder \\
+    --heads=folder --draft=smaller
+  python -m experiments.generate --model=folder --prompt="A man in" --strategy=tuned
 
 Greedy decoding, prompt lookup, lookahead and whatever the given drafters can do, in several sizes,
 decode the same prompts in turn; who falls behind is dropped. Within --budget the fastest is found

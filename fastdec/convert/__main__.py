@@ -1,7 +1,8 @@
 """A fairseq checkpoint as a model folder.
 
-  python -m fastdec.convert checkpoint_best.pt --source-dict dict.en.txt --target-dict dict.de.txt
-  --out wmt14 python -m experiments.translate --workdir=wmt14 "A man is rid@@ ing a bike ."
+  python -m fastdec.convert checkpoint_best.pt --source-dict dict.en.txt --target-dict \\
+    dict.de.txt --out wmt14
+  python -m experiments.translate --workdir=wmt14 "A man is rid@@ ing a bike ."
 
 The checkpoint: a .pt file where PyTorch is installed (weights and options alone are read, no code
 in it is run), or the state dict as .safetensors. Sentences are given as the model's own
