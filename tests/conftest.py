@@ -19,10 +19,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# A test that takes times waits for no other process of the machine, and holds none up
-# (`fastdec.gate`).
-_runtime = tempfile.TemporaryDirectory(prefix='fastdec-tests-')
-os.environ['XDG_RUNTIME_DIR'] = _runtime.name
+# A test that takes times waits for no other process of the machine (`wallclock.alone`).
+os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
+_temporary = tempfile.TemporaryDirectory(prefix='fastdec-tests-')
+os.environ['TMPDIR'] = tempfile.tempdir = _temporary.name
 
 # Compiling is most of the suite's time, and the second run finds it done.
 jax.config.update('jax_compilation_cache_dir', str(ROOT / '.cache' / 'jax'))

@@ -26,7 +26,6 @@ ALLOWED = {
   'extras': {'errors'},
   'struct': {'errors'},
   'files': {'errors'},
-  'gate': {'errors'},
   'fields': {'errors'},
   'products': {'errors'},
   'packed': {'errors', 'struct', 'products'},
@@ -40,9 +39,9 @@ ALLOWED = {
   'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files', 'fields'},
   'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders'},
   'data': BASE | {'files', 'tokenizers'},
-  'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
-  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'gate'},
-  'tuning': BASE | {'models', 'decoding', 'evaluation', 'folders', 'files', 'fields', 'gate'},
+  'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
+  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
+  'tuning': BASE | {'models', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = (

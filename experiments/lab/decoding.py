@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from fastdec import gate
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.errors import UserError
@@ -141,9 +140,7 @@ def translate(
   """
   check_sources(tokens, model.max_positions)
   sources = [tokens.source[i] for i in range(len(tokens))]
-  out = in_order(
-    gate.passing(decode_each(model, params, sources, strategy, max_len, rows))
-  ).checked()
+  out = in_order(decode_each(model, params, sources, strategy, max_len, rows)).checked()
   lines = [tokenizer.decode(row.tolist()) for row in out.tokens]
   hypotheses = None
   if out.nbest_tokens is not None and out.nbest_scores is not None:

@@ -28,7 +28,7 @@ from experiments.lab.shards import Shards, make_all
 from experiments.lab.sources import Source, Sources
 from experiments.lab.text import OnText, Split, Text, TextConfig, listed
 from experiments.lab.translator import Translator
-from fastdec import folders, gate
+from fastdec import folders
 from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -85,14 +85,13 @@ def distill(
   if experiment.devices and jax.process_count() == 1:  # several processes have a shard each
     params = place(params, experiment.devices, partition_of(model, experiment.mesh.model))
   translator = Translator(experiment.distill, experiment.data.row_length, model, params, tokenizer)
-  with gate.at_work(budget):
-    if dev is not None:
-      with locked(parts / 'dev.lock'):
-        if not _has_dev(experiment.data, workdir, record, dev):
-          _write_dev(experiment.data, workdir, dev, translator, record)
-    return _is_whole(experiment.data, workdir, 'train') or _write_train(
-      experiment, workdir, train, translator, record, start, budget
-    )
+  if dev is not None:
+    with locked(parts / 'dev.lock'):
+      if not _has_dev(experiment.data, workdir, record, dev):
+        _write_dev(experiment.data, workdir, dev, translator, record)
+  return _is_whole(experiment.data, workdir, 'train') or _write_train(
+    experiment, workdir, train, translator, record, start, budget
+  )
 
 
 def summary(workdir: pathlib.Path) -> str:

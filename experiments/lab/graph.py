@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import rich.console
 
-from fastdec import gate
 from fastdec.errors import UserError
 from fastdec.files import locked
 
@@ -158,8 +157,7 @@ class Worker:
     self.console.rule(node.title, align='left')
     log = self.workdir / 'failures' / f'{node.name}.log'
     try:
-      with contextlib.suppress(gate.OutOfTime), gate.at_work(self.budget.left):
-        node.work(self.budget.left)
+      node.work(self.budget.left)
       if not (node.is_done() or self.budget.is_over):
         raise UserError(f'{node.name} ended without a result: run the same command again')
       log.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ import fastdec as fd
 from experiments.lab.cells import Cell, latest
 from experiments.lab.conditions import Conditions
 from experiments.lab.report import Column, Drawn, Table
-from fastdec import folders, gate
+from fastdec import folders
 from fastdec.data.text.tokens import Ragged
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
@@ -156,9 +156,7 @@ def _in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
   n = len(arrays[0])
   rows = min(rows, n)
   batches = np.resize(np.arange(n), (-(-n // rows), rows))
-  parts = [
-    jax.device_get(run(*(array[chosen] for array in arrays))) for chosen in gate.passing(batches)
-  ]
+  parts = [jax.device_get(run(*(array[chosen] for array in arrays))) for chosen in batches]
   return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
 
 

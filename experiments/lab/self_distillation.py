@@ -22,7 +22,7 @@ from experiments.lab.model_text import RECORDS, author_of, ended, record_of, sav
 from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
 from experiments.lab.text import Split, TextConfig, listed
-from fastdec import folders, gate
+from fastdec import folders
 from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each
@@ -143,8 +143,8 @@ class _Writer:
   def continued(self, prompts: Prompts, progress: Progress) -> list[list[int]]:
     """The ids of each beginning and of what the model writes after it."""
     ids: list[list[int]] = [[] for _ in prompts]
-    for finished in gate.passing(
-      decode_each(self._model, self._params, list(prompts), fd.Greedy(), self._max_len, ROWS)
+    for finished in decode_each(
+      self._model, self._params, list(prompts), fd.Greedy(), self._max_len, ROWS
     ):
       decoded = finished.decoded.checked()
       for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):

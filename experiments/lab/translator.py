@@ -11,7 +11,6 @@ from experiments.lab.model_text import ended
 from experiments.lab.progress import Progress
 from experiments.lab.settings import seed_of
 from experiments.lab.sources import Source
-from fastdec import gate
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer
@@ -49,10 +48,8 @@ class Translator:
     settings, draws = self._settings, max(self._settings.samples, 1)
     for draw in range(draws):
       inputs, key = [ids[i] for i in short], self._key(split, first, draw)
-      for finished in gate.passing(
-        decode_each(
-          self._model, self._params, inputs, settings.strategy, self._max_len, settings.rows, key
-        )
+      for finished in decode_each(
+        self._model, self._params, inputs, settings.strategy, self._max_len, settings.rows, key
       ):
         for index, hypotheses in zip(
           finished.indices, _hypotheses(finished.decoded.checked()), strict=True

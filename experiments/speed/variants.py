@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from experiments.lab.cells import append_row
-from fastdec import gate
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.files import write_text
 
@@ -68,10 +67,9 @@ def compare(
 ) -> list[Compared]:
   """Has every variant write its texts, then times all of them in turn; see `wallclock.measure` for
   the inputs."""
-  with gate.at_work():
-    texts = [variant.write() if variant.write else () for variant in variants]
-    rests = {variant.name: REST for variant in variants if variant.spins}
-    timings = measure({variant.name: variant.decode for variant in variants}, rounds, inputs, rests)
+  texts = [variant.write() if variant.write else () for variant in variants]
+  rests = {variant.name: REST for variant in variants if variant.spins}
+  timings = measure({variant.name: variant.decode for variant in variants}, rounds, inputs, rests)
   compared = []
   for variant, own in zip(variants, texts, strict=True):
     same = [one.ids == first.ids for one, first in zip(own, texts[0], strict=True)] if own else []

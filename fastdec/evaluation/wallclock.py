@@ -1,22 +1,29 @@
 """Wall clock on a machine that is never quite idle: functions are timed in turn and compared pair
 by pair.
 
-While times are taken, the trainings and tables of other processes on the machine stand still
-(`fastdec.gate`).
+Only one process of a user takes times at a time (`alone`). Trainings and decodes run on.
 """
 
+import contextlib
 import dataclasses
+import os
+import pathlib
 import statistics
+import sys
+import tempfile
+import threading
 import time
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 
-from fastdec import gate
+from fastdec.errors import UserError
+from fastdec.files import locked
 
 TOGETHER = 8  # inputs of one function in a row
+SILENT = 1.0  # seconds that are waited without a word
 
 Name = TypeVar('Name', bound=Hashable)
 
@@ -70,7 +77,7 @@ def measure(
   parameters in the processor's caches, as a user runs it; then comes the next function, soon enough
   to meet the machine in the same mood. Each round begins with another function, so that none always
   follows the same one. A round before the first, of which only the excess is reported, compiles;
-  only after it other processes have to make room.
+  only the rounds after it are timed `alone`.
 
   Args:
     functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees
@@ -78,14 +85,10 @@ def measure(
     repeats: rounds, at least 1.
     inputs: argument tuples, such as one sentence each; by default one empty tuple.
     rests: seconds, in no function's time, that pass after a call of these functions.
-
-  Raises:
-    OutOfTime: the budget of the work that this is part of (`gate.at_work`) ended before others had
-      made room.
   """
   names = list(functions)
   first = _round(functions, names, inputs, rests)
-  with gate.alone():
+  with alone():
     rounds = [_round(functions, _turned(names, number), inputs, rests) for number in range(repeats)]
   timings = {}
   for name in functions:
@@ -93,6 +96,25 @@ def measure(
     excess = (first[name] - statistics.median(seconds)) * len(inputs)
     timings[name] = Timing(tuple(seconds), max(0.0, excess))
   return timings
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+  """Holds this user's lock on taking times, and waits for the process that has it.
+
+  Says so after a second. Where the lock cannot be made, times are taken without.
+  """
+  lock = pathlib.Path(tempfile.gettempdir()) / f'fastdec-times-{os.getuid()}.lock'
+  words = f'Waiting until another process has taken its times ({lock})'
+  waiting = threading.Timer(SILENT, print, [words], {'file': sys.stderr, 'flush': True})
+  with contextlib.ExitStack() as held:
+    waiting.start()
+    try:
+      with contextlib.suppress(UserError):
+        held.enter_context(locked(lock))
+    finally:
+      waiting.cancel()
+    yield
 
 
 def _turned(names: list[Name], number: int) -> list[Name]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
 
-from fastdec import extras, gate
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.sharding import REPLICATED, MeshConfig, Table, make_mesh, place, place_rows, using
@@ -142,10 +142,9 @@ def train(
       ' or another workdir'
     )
   over, saved_at = done == config.steps, start  # a call makes at least one step
-  with Progress(workdir, done, config.steps) as progress, using(mesh), gate.at_work(budget):
+  with Progress(workdir, done, config.steps) as progress, using(mesh):
     while not over:
       state, metrics = step(state, frozen, place_rows(next(iterator), mesh, config.accumulate))
-      gate.pass_by(state)
       done += 1
       progress.add(metrics, AHEAD)
       log = done % config.log_every == 0 or done == first + 1  # the first step apart: it compiles

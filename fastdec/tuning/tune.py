@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fastdec import gate
 from fastdec.decoding.methods.greedy import Sample
 from fastdec.decoding.protocol import Promise, promise_of
 from fastdec.decoding.settings import Whole
 from fastdec.errors import UserError
+from fastdec.evaluation.wallclock import alone
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.tuning import machine
@@ -58,8 +58,7 @@ def tune(
 ) -> Tuned:
   """Finds the fastest of some strategies, by decoding prompts with all of them in turn.
 
-  While times are taken, trainings of other processes on the machine stand still (`fastdec.gate`);
-  waiting for them is not part of the budget.
+  Only one process of a user takes times at a time; waiting for another is not part of the budget.
 
   Args:
     model, params, max_len: see `decode`.
@@ -211,7 +210,7 @@ def _race(
     race.join(names)
     said(f'{len(names)} candidates are compiled; {len(race.running)} are timed in turn')
     begun = clock()
-    with gate.alone():
+    with alone():
       ends += clock() - begun  # waiting for others is no part of the budget
       _run(race, entrants, (clock() + ends) / 2 if late else ends, said, clock)
   return list(late)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 
 import jax
 
-from fastdec import gate
 from fastdec.decoding.protocol import Rule
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Drafted, FreeDraft, texts, wide_calls
+from fastdec.evaluation.wallclock import alone
 from fastdec.struct import Bound
 from fastdec.tuning.prompts import Batch
 
@@ -37,7 +37,7 @@ def call_seconds(
   for run in calls.values():
     jax.block_until_ready(run(1))
   least = {(width, count): float('inf') for width in widths for count in (FEW, MANY)}
-  with gate.alone():
+  with alone():
     for _ in range(REPEATS):
       for width, count in least:
         begun = clock()

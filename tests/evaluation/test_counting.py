@@ -3,6 +3,10 @@
 import contextlib
 import itertools
 import math
+import subprocess
+import sys
+import textwrap
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -131,7 +135,7 @@ def test_rests_are_in_nobodys_time(monkeypatch):
 
 
 def test_only_the_rounds_that_count_are_timed_alone(monkeypatch):
-  """Other processes need not stand still while this one compiles."""
+  """Another process may take times while this one compiles."""
   machine = []
 
   @contextlib.contextmanager
@@ -140,6 +144,36 @@ def test_only_the_rounds_that_count_are_timed_alone(monkeypatch):
     yield
     machine.append('with others')
 
-  monkeypatch.setattr(wallclock.gate, 'alone', alone)
+  monkeypatch.setattr(wallclock, 'alone', alone)
   wallclock.measure({'a': lambda: machine.append('a')}, repeats=2)
   assert machine == ['a', 'alone', 'a', 'a', 'with others']
+
+
+def test_two_processes_do_not_take_times_at_once(monkeypatch, capsys):
+  """The other one has begun when this one asks, and says so when it ends."""
+  script = """
+    import time
+    from fastdec.evaluation.wallclock import measure
+    def timed():
+      print('begun', flush=True)
+      time.sleep(0.5)
+    measure({'a': timed}, repeats=1)
+    print('ended', flush=True)
+  """
+  monkeypatch.setattr(wallclock, 'SILENT', 0.1)
+  command = [sys.executable, '-c', textwrap.dedent(script)]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    assert [other.stdout.readline() for _ in range(2)] == ['begun\n'] * 2  # the first compiles
+    begun = time.monotonic()
+    with wallclock.alone():
+      waited = time.monotonic() - begun
+    assert other.stdout.readline() == 'ended\n'
+  assert waited > 0.3
+  assert capsys.readouterr().err.startswith('Waiting until another process has taken its times (')
+
+
+def test_where_no_lock_can_be_made_times_are_taken_without(monkeypatch, tmp_path, capsys):
+  (tmp_path / 'file').touch()
+  monkeypatch.setattr(wallclock.tempfile, 'gettempdir', lambda: str(tmp_path / 'file'))
+  assert wallclock.measure({'a': lambda: None}, repeats=1)['a'].seconds
+  assert capsys.readouterr().err == ''

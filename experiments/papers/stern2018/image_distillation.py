@@ -14,7 +14,7 @@ from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
 from experiments.papers.stern2018 import own_images
 from experiments.papers.stern2018.images import ImageExperiment
-from fastdec import folders, gate
+from fastdec import folders
 from fastdec.data.images.corpus import shrink
 from fastdec.errors import UserError
 from fastdec.files import locked
@@ -76,13 +76,13 @@ def write(
 
   def make(span: range) -> list[list[int]]:
     made: list[list[int]] = []
-    for first in gate.passing(range(span.start, span.stop, ROWS)):
+    for first in range(span.start, span.stop, ROWS):
       inputs = source[first : min(first + ROWS, span.stop)]
       made += greedily(model, params, inputs)
       progress.add(len(inputs))
     return made
 
-  with gate.at_work(budget), Progress(len(source), 'image') as progress:
+  with Progress(len(source), 'image') as progress:
     if not make_all(shards, make, progress, start, budget):
       return False
   with locked(parts / 'lock'):

@@ -26,7 +26,7 @@ from experiments.papers.stern2018.images import (
 )
 from experiments.papers.stern2018.own_images import open_own
 from experiments.papers.stern2018.text_measure import clock
-from fastdec import folders, gate
+from fastdec import folders
 from fastdec.data.images.corpus import shrink, written_batches
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
@@ -157,7 +157,7 @@ class ImageMeasuring:
     n = len(self.inputs)
     rows = min(self.experiment.table.rows, n)
     padded = np.concatenate([self.inputs, self.inputs[: -n % rows]])
-    batches = gate.passing(np.split(padded, len(padded) // rows))
+    batches = np.split(padded, len(padded) // rows)
     parts = [jax.device_get(fd.decode(model, params, x, strategy).checked()) for x in batches]
     return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
 

@@ -10,7 +10,6 @@ import rich.console
 
 from experiments.lab import graph
 from experiments.lab.graph import Budget, Node, Worker
-from fastdec import gate
 from fastdec.errors import UserError
 from fastdec.files import locked
 
@@ -187,22 +186,3 @@ def test_a_lock_that_cannot_be_made_is_a_mistake(tmp_path):
   (tmp_path / 'file').touch()
   with pytest.raises(UserError, match='give another folder'), locked(tmp_path / 'file' / 'x'):
     pass
-
-
-def test_a_node_that_waits_to_take_times_ends_with_the_budget_and_has_not_failed(
-  tmp_path, monkeypatch
-):
-  """Another process is at work all the while."""
-  files = Files(tmp_path, cells='')
-  mine, other = (gate.Gate(tmp_path / 'gate') for _ in range(2))
-  monkeypatch.setattr(gate, 'machine', lambda: mine)
-
-  def times(left):
-    with gate.alone():
-      pass
-
-  files.works['cells'] = times
-  with other.at_work():
-    outcome = files.run(budget=0.2)
-  assert outcome.failed == {} and not outcome.is_complete and 'failed' not in files.said
-  assert files.run().is_complete and files.log == ['cells', 'cells']
