@@ -19,10 +19,8 @@ EXTRA_OF = {  # the extra that brings a module
   'ml_collections': 'commands',
   'rich': 'commands',
   'array_record': 'data',
-  'babel': 'data',
   'google': 'data',  # google.protobuf
   'grain': 'data',
-  'num2words': 'data',
   'tensorflow_datasets': 'data',
   'PIL': 'images',
   'skimage': 'images',

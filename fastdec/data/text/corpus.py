@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastdec.data.text import wmt14
+from fastdec.data.text import embedded, wmt14
 from fastdec.data.text.lines import LinePair, Lines, Pair, content_of, read_pairs
 from fastdec.errors import UserError
 
@@ -116,14 +116,7 @@ def _embedded(data: TextData, cache: pathlib.Path) -> Corpus:
     raise UserError(
       "text of kind 'embedded' was given files: set kind to 'files', or leave the paths out"
     )
-  from fastdec.data.text import embedded  # Babel's data takes a second to load
-
-  counts = {split: embedded.SIZES[split] for split in SPLITS}
-  read = {
-    split: functools.partial(_picked, functools.partial(embedded.generate, split))
-    for split in SPLITS
-  }
-  return Corpus(embedded.content_key(), counts, read)
+  return _of_files({split: [embedded.in_archive(split)] for split in SPLITS}, cache)
 
 
 def _archives(data: TextData, cache: pathlib.Path) -> Corpus:

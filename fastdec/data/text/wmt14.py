@@ -4,7 +4,8 @@
 train: Europarl v7, Common Crawl, News Commentary v9, 4.5 million pairs; dev: newstest2013, 3,000;
 test: newstest2014, 3,003. There are two ways to it:
 
-  prepared by TFDS, which needs TensorFlow, once:  tfds build wmt14_translate/de-en --file_format=array_record
+  prepared by TFDS, which needs TensorFlow, once:
+    tfds build wmt14_translate/de-en --file_format=array_record
   the original archives, without TensorFlow:
     https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz
     https://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz

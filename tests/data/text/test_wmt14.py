@@ -28,7 +28,8 @@ def sgm(kind: str, *segments: str) -> bytes:
   numbered = ''.join(
     f'<seg id="{i}">{segment}</seg>\n' for i, segment in enumerate(segments, start=1)
   )
-  return f'<{kind} setid="newstest2014">\n<doc docid="1">\n<p>\n{numbered}</p>\n</doc>\n</{kind}>\n'.encode()
+  text = f'<{kind} setid="newstest2014">\n<doc docid="1">\n<p>\n{numbered}</p>\n</doc>\n</{kind}>\n'
+  return text.encode()
 
 
 @pytest.fixture
