@@ -16,9 +16,8 @@ that keeps --promise:
 
 Greedy decoding (above temperature 0, sampling) takes part and is kept unless something is faster
 beyond noise. Printed for each candidate: tokens a call; milliseconds a call and a token, prompts
-included; what was predicted of it (in parentheses, by how much that was off); tokens a second; how
-many times as fast as greedy decoding, with the interval that holds 95 % of 1000 samples of the
-prompts; and how many texts equal greedy decoding's.
+included; tokens a second; how many times as fast as greedy decoding, with the interval that holds
+95 % of 1000 samples of the prompts; and how many texts equal greedy decoding's.
 
 The choice is written beside the model, tuned.json (--output names another file), where
 --strategy=tuned of experiments.generate and experiments.translate, and fd.load_tuned, find it.

@@ -1,8 +1,7 @@
 """What `experiments.tune` tries: strategies of several sizes, made of the drafters that there are.
 
 Of each family the longest draft comes first and the shortest next: where time is short, all
-families are tried before any in detail, and what is predicted of the sizes between rests on both
-(`fastdec.tuning.prediction`).
+families are tried before any in detail.
 """
 
 import dataclasses

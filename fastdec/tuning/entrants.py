@@ -17,9 +17,7 @@ from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.protocol import Decoded, promise_of
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError
-from fastdec.evaluation.acceptance import accepted_by_place
 from fastdec.struct import Bound
-from fastdec.tuning.prediction import STEPWISE, Member, Ran, member_of, predicted
 from fastdec.tuning.prompts import Batch
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures
@@ -142,59 +140,3 @@ def _same(one: Entrant, plain: Entrant) -> float | None:
     (np.asarray(one.texts[i].tokens) == np.asarray(plain.texts[i].tokens)).all(1) for i in both
   ]
   return float(np.concatenate(rows).mean())
-
-
-def predictions(
-  entrants: Mapping[str, Entrant],
-  plain: str,
-  race: Race,
-  nodes: Mapping[str, int],
-  wide: Mapping[int, float],
-) -> dict[str, float]:
-  """How many times as fast as one token a call candidates should be (`prediction.predicted`).
-
-  Args:
-    entrants: those of one type and one number of rows that keep the promise, whether they were in
-      the race or not.
-    plain: the name of one token a call among them, which was in the race.
-    nodes: of each one's calls.
-    wide: seconds of a call of the target, by its nodes.
-  """
-  members = {
-    name: member
-    for name, one in entrants.items()
-    if (member := member_of(one.strategy)) is not None
-  }
-  together = {
-    name: race.seconds[name].keys() & race.seconds[plain].keys()
-    for name in members
-    if name in race.seconds
-  }
-  ran = {
-    name: _shown(name, plain, members[name], entrants, race)
-    for name, rounds in together.items()
-    if rounds
-  }
-  stepwise = frozenset(name for name in members if isinstance(entrants[name].strategy, STEPWISE))
-  return predicted(members, ran, nodes, wide, stepwise)
-
-
-def _shown(
-  name: str, plain: str, member: Member, entrants: Mapping[str, Entrant], race: Race
-) -> Ran:
-  """What a candidate has shown, beside one token a call on the same batches."""
-  rounds = race.seconds[name].keys() & race.seconds[plain].keys()
-  batches = sorted({number % race.batches for number in rounds})
-  ours = [entrants[name].texts[i] for i in batches]
-  together = jax.tree.map(lambda *parts: np.concatenate(parts), *ours)
-  later, called = int(np.sum(together.lengths - 1)), int(np.sum(together.calls))
-  steps = float(np.mean([entrants[name].steps[i] for i in batches]))
-  plain_steps = float(np.mean([entrants[plain].steps[i] for i in batches]))
-  return Ran(
-    seconds=race.seconds_per_batch(name, plain),
-    steps=max(steps, 1.0),
-    plain_seconds=race.seconds_per_batch(plain, name),
-    plain_steps=max(plain_steps, 1.0),
-    tokens_per_call=later / max(called, 1),
-    accepted=accepted_by_place(together, member.size) if member.is_chain else (),
-  )

@@ -12,7 +12,6 @@ text here and there: so what a candidate promises is about the output of one tok
 type.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +27,12 @@ from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.tuning import machine
 from fastdec.tuning.asked import breaks, check_types, named, promised, seconds_of, sizes_of
-from fastdec.tuning.entrants import Entrant, compiled, figures_of, predictions
+from fastdec.tuning.entrants import Entrant, compiled, figures_of
 from fastdec.tuning.prompts import Batch, batches_of
 from fastdec.tuning.race import Race
 from fastdec.tuning.tuned import Figures, Tuned
-from fastdec.tuning.widths import call_seconds
 
 BUDGET = 120.0  # seconds
-PREDICTING = 0.15  # of the budget
-# compiling the programs that time calls by their width, in compilations of the plain strategy
-WIDTHS_COST = 5
 
 
 def tune(
@@ -99,14 +94,10 @@ def tune(
   }
   entrants = _in_turn({other: one for other, one in candidates.items() if other not in left_out})
   race = Race(name, len(batches))
-  late = _race(race, entrants, begun + (1 - PREDICTING) * budget, said, clock)
+  late = _race(race, entrants, begun + budget, said, clock)
   left_out |= dict.fromkeys(late, 'not run: the budget was not enough to compile it')
   chosen, why = race.winner()
   figures = _figures(candidates, entrants, race, left_out)
-  for other, milliseconds in _all_predicted(
-    race, entrants, figures, begun + budget, said, clock
-  ).items():
-    figures[other] = dataclasses.replace(figures[other], predicted=milliseconds)
   return Tuned(
     name=chosen,
     why=why + _about_type(figures[chosen], promise, dtype),
@@ -231,56 +222,6 @@ def _figures(
       kept = promise_of(one.strategy.effective_rule)
       found[name] = Figures(name, kept, said=left_out[name], dtype=one.dtype, rows=one.rows)
   return found
-
-
-def _all_predicted(
-  race: Race,
-  entrants: Mapping[str, Entrant],
-  figures: Mapping[str, Figures],
-  ends: float,
-  said: Callable[[str], None],
-  clock: Callable[[], float],
-) -> dict[str, float]:
-  """Milliseconds a token that some candidates should take, from what others of their type and rows
-  have shown."""
-  found = {}
-  for name in dict.fromkeys(one.plain for one in entrants.values()):
-    together = {other: one for other, one in entrants.items() if one.plain == name}
-    for other, speedup in _predicted(race, together, name, ends, said, clock).items():
-      of_plain = figures[name].ms_per_token
-      assert of_plain is not None  # of what ran
-      found[other] = of_plain / speedup
-  return found
-
-
-def _predicted(
-  race: Race,
-  entrants: Mapping[str, Entrant],
-  name: str,
-  ends: float,
-  said: Callable[[str], None],
-  clock: Callable[[], float],
-) -> dict[str, float]:
-  """How many times as fast as one token a call some candidates should be; {} where nothing can be
-  said, or where the programs that time calls would take longer to compile than there is time.
-
-  Args:
-    entrants: those of one type and one number of rows.
-    name: of one token a call among them.
-  """
-  nodes, plain = (
-    {other: one.strategy.drafter.nodes for other, one in entrants.items()},
-    entrants[name],
-  )
-  ran = [other for other in entrants if other in race.seconds]
-  if name not in ran or len(ran) < 2 or clock() + WIDTHS_COST * plain.compile_seconds > ends:
-    return {}
-  said('timing calls by their width, for predictions')
-  texts = plain.texts[0].tokens.shape[1]
-  wide = call_seconds(
-    plain.target, plain.strategy.rule, plain.batches[0][0], texts, nodes.values(), clock
-  )
-  return predictions(entrants, name, race, nodes, wide)
 
 
 def _longest(entrants: Mapping[str, Entrant]) -> float:

@@ -46,8 +46,6 @@ class Figures:
   same: float | None = None
   rounds: int = 0
   compile_seconds: float | None = None
-  # ms per token, from what other candidates showed (`tuning.prediction`)
-  predicted: float | None = None
   said: str = ''
   dtype: str | None = None  # of `fd.load`; None: the model's own
   # decoded at once; None in files from before there were several in one race
@@ -131,7 +129,6 @@ class Tuned:
       'tokens/call',
       'ms/call',
       'ms/token',
-      'predicted',
       'tokens/s',
       f'of {self.plain}',
       'same %',
@@ -227,9 +224,6 @@ def _called(kind: str) -> str:
 
 def _of_figures(one: Figures, is_chosen: bool, others: bool) -> list[str]:
   """One line of the table; `others`: with a column that compares types."""
-  predicted = _number(one.predicted, '.3f')
-  if one.predicted is not None and one.ms_per_token is not None:
-    predicted += f' ({one.predicted / one.ms_per_token - 1:+.0%})'
   ratio = '-'
   if one.speedup is not None and one.low is not None and one.high is not None:
     ratio = f'{one.speedup:.2f}x ({one.low:.2f}-{one.high:.2f})'
@@ -237,7 +231,7 @@ def _of_figures(one: Figures, is_chosen: bool, others: bool) -> list[str]:
     _number(None if x is None else 100 * x, '.1f') for x in (one.same, one.as_first)
   )
   figures = [
-    _number(one.tokens_per_call, '.2f'), _number(one.ms_per_call, '.3f'), _number(one.ms_per_token, '.3f'), predicted,
+    _number(one.tokens_per_call, '.2f'), _number(one.ms_per_call, '.3f'), _number(one.ms_per_token, '.3f'),
     _number(one.tokens_per_second, '.0f'), ratio, same, *([as_first] if others else []),
   ]  # fmt: skip
   return [('> ' if is_chosen else '  ') + one.name, *figures, one.said]
@@ -246,7 +240,7 @@ def _of_figures(one: Figures, is_chosen: bool, others: bool) -> list[str]:
 def _line(width: int, cells: list[str]) -> str:
   """Cells in columns: the name, figures, and what is said."""
   name, *figures, said = cells
-  widths = (12, 9, 10, 17, 10, 18, 8, 14)
+  widths = (12, 9, 10, 10, 18, 8, 14)
   right = ''.join(f'{cell:>{width}}' for cell, width in zip(figures, widths, strict=False))
   return f'{name:<{width}}{right}  {said}'
 

@@ -3,7 +3,6 @@ in JSON."""
 
 import dataclasses
 import json
-import re
 
 import jax
 import numpy as np
@@ -112,15 +111,6 @@ def test_few_prompts_are_said_and_greedy_is_kept():
     and ('there are 3 batches of prompts, too few to tell candidates apart') in found.why
   )
   assert found.prompts == 3
-
-
-def test_what_did_not_run_is_predicted_from_its_family():
-  """On a clock that moves at each look alone, so that the figures mean nothing but who has them."""
-  given = {f'lookup {k}': fd.PromptLookup(2, k) for k in (5, 2, 3, 4)}
-  found = tune({**given, 'heads': fd.Blockwise(hash_kit().heads('separate'), 3)})
-  assert {one.name for one in found.table if one.predicted is not None} == {'lookup 3', 'lookup 4'}
-  line = next(line for line in str(found).splitlines() if 'lookup 3' in line)
-  assert re.search(r'\d \([+-]\d+%\)', line)
 
 
 def test_rows_are_decoded_together():
