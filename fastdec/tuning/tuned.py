@@ -125,14 +125,7 @@ class Tuned:
     return file
 
   def __str__(self) -> str:
-    figures = [
-      'tokens/call',
-      'ms/call',
-      'ms/token',
-      'tokens/s',
-      f'of {self.plain}',
-      'same %',
-    ]
+    figures = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', f'of {self.plain}', 'same %']
     others = any(one.as_first is not None for one in self.table)
     figures += [f'as {self.table[0].dtype or "own type"} %'] if others else []
     lines = [['', *figures, '']]
