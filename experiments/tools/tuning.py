@@ -18,8 +18,8 @@ from experiments.tools.candidates import Candidate, Family, Sizes
 from experiments.tools.generation import Language
 from experiments.tools.generation_settings import Settings
 from fastdec.errors import UserError
+from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.struct import Bound
-from fastdec.tuning.machine import computes_bfloat16
 
 # for each row decoded at once: more than are timed, of which some may be too long
 MOST_PROMPTS = 128

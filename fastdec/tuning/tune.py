@@ -22,10 +22,10 @@ from fastdec.decoding.methods.greedy import Sample
 from fastdec.decoding.protocol import Promise, promise_of
 from fastdec.decoding.settings import Whole
 from fastdec.errors import UserError
+from fastdec.evaluation import machine
 from fastdec.evaluation.wallclock import alone
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
-from fastdec.tuning import machine
 from fastdec.tuning.asked import breaks, check_types, named, promised, seconds_of, sizes_of
 from fastdec.tuning.entrants import Entrant, compiled, figures_of
 from fastdec.tuning.prompts import Batch, batches_of

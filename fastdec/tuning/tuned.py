@@ -17,12 +17,12 @@ from jax.sharding import Mesh
 from fastdec import folders
 from fastdec.decoding.protocol import Promise
 from fastdec.errors import UserError, UserNote
+from fastdec.evaluation import machine
+from fastdec.evaluation.machine import Machine
 from fastdec.fields import read
 from fastdec.files import read_json, write_json
 from fastdec.folders.drafts import draft_content, load_draft
-from fastdec.tuning import machine
 from fastdec.tuning.description import build, describe, part_kind
-from fastdec.tuning.machine import Machine
 
 NAME = 'tuned.json'
 COMMAND = 'python -m experiments.tune'

@@ -10,8 +10,8 @@ from experiments.tools import candidates, generation
 from experiments.tools.candidates import Candidate, Sizes
 from experiments.tools.generation_settings import Settings
 from experiments.tools.tuned_file import ROWS, rows_at_once
+from fastdec.evaluation import machine
 from fastdec.quantized import is_quantized
-from fastdec.tuning import machine
 from fastdec.tuning.tuned import Tuned
 
 PROMPTS = ['a dog runs', 'the cat sits', 'a cat', 'the dog sits', 'a dog', 'the cat runs']

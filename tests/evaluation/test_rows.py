@@ -1,0 +1,49 @@
+"""Rows of measurements: whole lines, their conditions, and tables of them."""
+
+import json
+import re
+
+import jax
+
+from fastdec.evaluation import rows
+from fastdec.evaluation.rows import Column
+
+
+def test_conditions_name_the_machine_and_the_commit():
+  found = rows.conditions()
+  assert found['platform'] == 'cpu' and found['cpus'] >= 1
+  assert re.fullmatch(r'[0-9a-f]{12}(-dirty)?|unknown', found['commit'])
+
+
+def test_conditions_name_the_flags_of_the_compiler_where_there_are_some(monkeypatch):
+  jax.devices()  # they were read long ago
+  monkeypatch.setenv('XLA_FLAGS', '--fast')
+  assert rows.conditions()['xla_flags'] == '--fast'
+  monkeypatch.delenv('XLA_FLAGS')
+  assert 'xla_flags' not in rows.conditions()
+
+
+def test_a_line_does_not_join_the_fragment_of_a_killed_write(tmp_path):
+  file = tmp_path / 'new' / 'rows.jsonl'
+  rows.append(file, {'ms': 1.5})
+  with open(file, 'a') as out:
+    out.write('{"ms": 1')
+  rows.append(file, {'ms': 2.5})
+  lines = file.read_text().splitlines()
+  assert [json.loads(lines[i]) for i in (0, 2)] == [{'ms': 1.5}, {'ms': 2.5}]
+
+
+def test_a_table_has_dashes_for_gaps_and_no_column_without_entries():
+  columns = (
+    Column('name', 'name'),
+    Column('times', 'ratio', '.2f', 'spread'),
+    Column('none', 'nothing'),
+    Column('ms', 'ms', '.1f'),
+  )
+  found = [{'name': 'a|b', 'ratio': 2, 'spread': (1, 3)}, {'name': 'c', 'ms': 0.25, 'ratio': 1.5}]
+  assert rows.table(found, columns).splitlines() == [
+    '| name | times | ms |',
+    '| --- | --- | --- |',
+    r'| a\|b | 2.00 (1.00 .. 3.00) | – |',
+    '| c | 1.50 | 0.2 |',
+  ]
