@@ -1,18 +1,16 @@
-"""Convolution cache: what a causal convolution reads of the past, so its size does not grow with
-the text.
+"""Convolution cache: the last inputs of causal convolutions. Its size does not grow with the text.
 
 A convolution of width w reads a position's own input and the w - 1 before it. So each layer keeps
-its last w - 1 committed inputs, oldest first, and from `write` to `commit` those of the call's n
-nodes behind them:
+its last w - 1 committed inputs, oldest first. From `write` to `commit` the inputs of the call's n
+nodes stand behind them:
 
     w = 3, nodes root, a, b, aa as in `models.api.Nodes`
-    slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps what stood in slots 3 and 5
+    slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps slots 3 and 5
 
 Before the first token there are zeros, the padding of training. Nothing is overwritten before
-`commit`, so any path of nodes can be kept and the others forgotten; fairseq's buffer
-(`LinearizedConvolution`) takes one step at a time. The cache of a draft model takes back tokens
-that were committed, up to `Capacity.back`: it keeps as many inputs more before the w - 1, and moves
-them to the right by as many as are taken back.
+`commit`, so any path of nodes can be kept. (fairseq's `LinearizedConvolution` takes one step at a
+time.) The cache of a draft model can take back up to `Capacity.back` committed tokens. For these it
+keeps `back` more inputs before the w - 1, and shifts them right by the number of tokens taken back.
 """
 
 import dataclasses
@@ -28,8 +26,7 @@ from fastdec.sharding import constrain
 
 @struct.pytree
 class LayerConv:
-  """Inputs of one convolution: `past` committed ones, then those of the nodes written last, if
-  any."""
+  """Inputs of one convolution: `past` committed ones, then those of the nodes written last."""
 
   inputs: Float[Array, 'b s c']
   width: int = struct.static()  # w, of the convolution
@@ -51,7 +48,7 @@ class LayerConv:
     """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
     # among committed inputs and path
     slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]
-    # what came before, where tokens are taken back, is forgotten, and not read again
+    # a negative count asks for older inputs than the cache holds: nobody reads these again
     slots = jnp.maximum(slots, 0)
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)
@@ -63,7 +60,7 @@ class LayerConv:
 
 @struct.pytree
 class ConvCache:
-  """What the convolutions of a decoder remember; verbs as `cache.kv.KVCache`."""
+  """Memory of a decoder's convolutions, with the methods of `cache.kv.KVCache`."""
 
   layers: tuple[LayerConv, ...]
   length: Int[Array, ' b']
@@ -77,8 +74,8 @@ class ConvCache:
     Args:
       layers: (input channels, kernel width) of each.
       rows: sequences of the batch; they lie along 'data' on a mesh.
-      dtype: of the inputs.
-      back: how many tokens a negative `commit` may take back, as `models.api.Capacity` has it.
+      dtype: type of the inputs.
+      back: tokens that a negative `commit` may take back, as in `models.api.Capacity`.
     """
 
     def empty(channels: int, width: int) -> LayerConv:
@@ -92,9 +89,8 @@ class ConvCache:
     """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
 
     Args:
-      path: node indices from the root down, or None for a chain, whose nodes already stand in
-        order.
-      count: nodes to keep in each row; 0 leaves a row as it was, a negative count takes tokens
+      path: node indices from the root down; None for a chain, whose nodes already stand in order.
+      count: nodes to keep in each row. 0 leaves a row as it was; a negative count takes tokens
         back, at most `back`.
     """
     return ConvCache(tuple(layer.commit(path, count) for layer in self.layers), self.length + count)

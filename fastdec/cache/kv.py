@@ -1,13 +1,12 @@
 """Key/value cache: one entry per layer, one length per row, rollback by length.
 
-Rows are left-aligned. Slots at and after a row's length are garbage that every mask hides, so that
-`write` may put n nodes there, and `commit` keeps a path of them by moving the length: for a chain
-nothing is copied. The layers stay a tuple: one stacked array would be copied whole at every step of
-a `lax.while_loop`.
+Rows are left-aligned. Slots at and after a row's length are garbage that every mask hides. `write`
+puts n nodes there, and `commit` keeps a path of them by moving the length: a chain is not copied.
+The layers stay a tuple: a `lax.while_loop` would copy one stacked array whole at every step.
 
-A writer must leave room: `lax.dynamic_update_slice` clamps its start, so that n entries at a slot
-later than slots - n would silently overwrite committed ones. Build the cache with slots >= padded
-prompt + max_len + n.
+A writer must leave room. `lax.dynamic_update_slice` clamps its start, so n entries at a slot later
+than slots - n would silently overwrite committed ones. Build the cache with slots >= padded prompt
++ max_len + n.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from fastdec.sharding import constrain
 
 @struct.pytree
 class LayerKV:
-  """Keys and values of one layer, heads before slots, so that a head's slots lie together."""
+  """Keys and values of one layer: heads before slots, so a head's slots lie together."""
 
   k: Float[Array, 'b g s p']
   v: Float[Array, 'b g s p']
@@ -46,7 +45,7 @@ class LayerKV:
 
 @struct.pytree
 class KVCache:
-  """What the self-attention of a decoder remembers; slots before `length` are committed."""
+  """Memory of a decoder's self-attention; slots before `length` are committed."""
 
   layers: tuple[LayerKV, ...]
   length: Int[Array, ' b']
@@ -55,12 +54,10 @@ class KVCache:
   def empty(
     cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike
   ) -> 'KVCache':
-    """An empty cache of `layers` times [rows, heads, slots, width].
+    """Returns an empty cache of `layers` times [rows, heads, slots, width].
 
-    `slots` is an integer, or the `models.api.Capacity` that the loop hands to a model's
-    `init_cache`.
-
-    On a mesh (`fastdec.sharding`) it is born in parts: rows along 'data', heads along 'model'.
+    `slots` is an integer, or the `models.api.Capacity` that the loop gives to `init_cache`.
+    On a mesh (`fastdec.sharding`) it is created in parts: rows along 'data', heads along 'model'.
     """
     shape = (rows, heads, operator.index(slots), width)
 
@@ -78,8 +75,7 @@ class KVCache:
     """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
 
     Args:
-      path: node indices from the root down, or None for a chain, whose nodes already stand in
-        order.
+      path: node indices from the root down; None for a chain, whose nodes already stand in order.
       count: nodes to keep in each row; 0 leaves a row as it was.
     """
     layers = self.layers
@@ -88,11 +84,11 @@ class KVCache:
     return dataclasses.replace(self, layers=layers, length=self.length + count)
 
   def gather(self, rows: Int[Array, ' w']) -> 'KVCache':
-    """The cache whose row i is this one's row rows[i] (beam search reorders so)."""
+    """Returns the cache whose row i is row rows[i] of this one; beam search reorders with it."""
     return jax.tree.map(lambda x: x[rows], self)
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'KVCache':
-    """The cache of these rows alone, where a row is `beams` rows here."""
+    """Returns the cache of these sources alone; each has `beams` rows here."""
     return self.gather(
       (rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1)
     )

@@ -1,9 +1,9 @@
-"""Loops on the device that carry caches, which are written where they lie.
+"""Loops on the device that carry caches and write them in place.
 
-XLA's CPU backend reads the cache of one row as [g, s, p] where the call is on one token. If the
-loop carries [1, g, s, p], the write is made for both shapes, each from a copy of its own, and both
-are copied once more: four copies of every cache a step. So such loops carry [g, s, p]. Calls on
-more tokens read [1, g, s, p], and are left alone.
+In a call on one token, XLA's CPU backend reads the cache of one row as [g, s, p]. If the loop
+carries [1, g, s, p], XLA writes both shapes, each from its own copy, and copies both once more:
+four copies of every cache a step. So such loops carry [g, s, p]. Calls on more tokens read
+[1, g, s, p], and are left alone.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ AXES = 4  # of a cache's entries
 def while_loop(
   condition: Callable[[T], Bool[Array, '']], step: Callable[[T], T], state: T, nodes: int
 ) -> T:
-  """`jax.lax.while_loop`, in whose step a model is called on `nodes` tokens of each row."""
+  """Runs `jax.lax.while_loop`; its step calls a model on `nodes` tokens of each row."""
   if nodes > 1:
     return jax.lax.while_loop(condition, step, state)
   bare, dressed = _without_rows(state)
@@ -31,7 +31,7 @@ def while_loop(
 def fori_loop(
   first: int | Array, end: int | Array, step: Callable[[Any, T], T], state: T, nodes: int
 ) -> T:
-  """`jax.lax.fori_loop`, in whose step a model is called on `nodes` tokens of each row."""
+  """Runs `jax.lax.fori_loop`; its step calls a model on `nodes` tokens of each row."""
   if nodes > 1:
     return jax.lax.fori_loop(first, end, step, state)
   bare, dressed = _without_rows(state)
@@ -39,8 +39,9 @@ def fori_loop(
 
 
 def _without_rows(state: T) -> tuple[list[Array], Callable[[list[Array]], T]]:
-  """The arrays of a state, those that may be caches of one row without its axis; and what gives
-  them the axis back."""
+  """Returns a state's arrays without the axis of a single row, and the function that restores it.
+
+  Only arrays that may be caches of one row lose the axis."""
   arrays, shape = jax.tree.flatten(state)
   had = [_is_one_row(x) for x in arrays]
 

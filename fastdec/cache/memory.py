@@ -1,5 +1,4 @@
-"""Encoder memory: the keys and values of cross-attention, computed once per source and constant
-from then on."""
+"""Encoder memory: the keys and values of cross-attention, computed once per source."""
 
 from typing import Any
 
@@ -22,8 +21,8 @@ class Memory:
 class WithMemory:
   """A decoder's own cache beside the memory it reads.
 
-  The own cache may have several rows, the beams of a source, for each row of memory; they lie
-  together. `commit` and `gather` act on the own cache and leave the memory alone.
+  For each row of memory the own cache may have several rows, which lie together: the beams of a
+  source. `commit` and `gather` act on the own cache and leave the memory alone.
   """
 
   own: Any

@@ -1,16 +1,14 @@
-"""Ring cache for local attention: what nobody sees any more is overwritten, so its size is that of
-the window.
+"""Ring cache for local attention: it has the size of the window, and overwrites what lies outside.
 
 1D local attention with blocks of B positions sees its own block up to the position, and the whole
-block before: at most the last 2B - 1 committed positions. With n nodes more, a ring of 2B + n - 1
-slots is enough, whatever the length. Position p of a chain lies in slot p mod size. A row with 5
-committed of 7 slots (B = 2, n = 4), nodes at 5, 6, 7, 8:
+block before: at most the last 2B - 1 committed positions. For n more nodes, a ring of 2B + n - 1
+slots is enough at any length. Position p of a chain lies in slot p mod size. Example: 5 committed
+positions in 7 slots (B = 2, n = 4), nodes at 5, 6, 7, 8:
 
     slot      0  1  2  3  4  5  6
     holds     7  8  2  3  4  5  6        0 and 1 are gone: no node sees further back than position 2
 
-Rollback is by length, as in `cache.kv`: rejected nodes took the places of positions that nobody
-sees any more.
+Rollback is by length, as in `cache.kv`: rejected nodes only overwrote positions out of sight.
 """
 
 from typing import SupportsIndex
@@ -24,8 +22,7 @@ from fastdec.cache.kv import KVCache, LayerKV
 
 
 def ring_size(block: int, nodes: int) -> int:
-  """Slots of a ring for local attention in blocks of `block`, when no call has more than `nodes`
-  tokens."""
+  """Returns the slots needed for blocks of `block` positions and calls of up to `nodes` tokens."""
   return 2 * block + nodes - 1
 
 
@@ -50,8 +47,7 @@ class LayerRing(LayerKV):
 
 @struct.pytree
 class LocalCache(KVCache):
-  """What local self-attention remembers; verbs as `KVCache`, of which the last 2B - 1 committed
-  positions are kept."""
+  """Memory of local self-attention: a `KVCache` of the last 2B - 1 committed positions."""
 
   block: int = struct.static()
 
@@ -66,6 +62,6 @@ class LocalCache(KVCache):
     dtype: DTypeLike,
     block: int,
   ) -> 'LocalCache':
-    """An empty ring of `slots` slots (see `ring_size`), laid out on a mesh as `KVCache.empty`."""
+    """Returns an empty ring of `slots` slots (see `ring_size`), on a mesh as `KVCache.empty`."""
     whole = KVCache.empty(layers, rows, heads, slots, width, dtype)
     return cls(tuple(LayerRing(layer.k, layer.v) for layer in whole.layers), whole.length, block)
