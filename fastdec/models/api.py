@@ -1,19 +1,19 @@
-"""What the decoding loop asks of a model: seven values and four functions, no base class.
+"""The protocol of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested
-dict. Meet the protocol below and every strategy decodes your model. Three members more are
-optional. `partition(devices)` says how the parameters lie on a mesh of devices, as rows of (regex,
-PartitionSpec); see `fastdec.sharding`. Without it every device has all of them. `products` says
-which of them may be in int8; see `fastdec.quantized`. `d_model` is the width of the hidden states,
-by which an `Ensemble` tells its members' apart. Drafts that look into a model ask for more:
-`apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source` (below).
+dict. Every strategy decodes a model that meets the protocol below. Three more members are optional:
+`partition(devices)` gives the layout of the parameters on a mesh of devices, as rows of (regex,
+PartitionSpec); see `fastdec.sharding`. Without it every device has all of them. `products` names
+the parameters that may be in int8; see `fastdec.quantized`. `d_model` is the width of the hidden
+states, by which an `Ensemble` separates those of its members. Drafts that read a model's inner
+states need `apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source` (below).
 
 A whole model in thirty lines (a test runs it):
 
   @dataclasses.dataclass(frozen=True)
   class Bag:
-    '''Next token = argmax of (mean of the embeddings so far) @ E^T: a language model that is a
-    running sum.''' vocab_size: int = 11
+    '''Next token = argmax of (mean of the embeddings so far) @ E^T.'''
+    vocab_size: int = 11
     eos_ids: tuple[int, ...] = (1,)
     pad_id: int = 0
     start_id: int | None = None          # decoder-only: the prompt is the input
@@ -27,7 +27,7 @@ A whole model in thirty lines (a test runs it):
     def encode(self, params, inputs):
       return None                        # nothing to encode
 
-    def init_cache(self, params, memory, rows, slots):                       # slots: an int, or a `Capacity`
+    def init_cache(self, params, memory, rows, slots):  # slots: an int, or a `Capacity`
       return KVCache.empty(layers=1, rows=rows, heads=1, slots=slots, width=8, dtype=jnp.float32)
 
     def apply(self, params, tokens, nodes, cache):
@@ -59,8 +59,7 @@ NO_PARENT = -1  # what stands for the root's parent in a list of parents
 
 @struct.pytree
 class Nodes:
-  """The tokens of one call, relative to what is cached: NumPy where the shape of the draft is
-  static.
+  """The tokens of one call, as a tree behind the cache; NumPy where the draft's shape is static.
 
   A node sees every cached position, its ancestors and itself. Node j stands at position
   cache.length + depths[j].
@@ -85,13 +84,14 @@ class Nodes:
 
   @property
   def n(self) -> int:
-    """How many there are, the root included."""
+    """Number of nodes, the root included."""
     return self.parents.shape[-1]
 
   @property
   def is_chain(self) -> bool:
-    """Whether it is known at compile time that node i sees the nodes up to i: then compare numbers,
-    and leave `mask` alone, which would put n * n entries into the program."""
+    """True if it is known at compile time that node i sees the nodes up to i.
+
+    Then compare numbers: `mask` would put n * n entries into the program."""
     return self.tree_mask is None
 
   @property
@@ -101,24 +101,23 @@ class Nodes:
 
 
 def causal(n: int) -> Nodes:
-  """A chain of n nodes, each the child of the one before: a prompt, or a draft without branches."""
+  """Returns a chain of n nodes, each a child of the one before: a prompt, an unbranched draft."""
   index = np.arange(n, dtype=np.int32)  # index - 1 is the node before, and NO_PARENT for the root
   return Nodes(parents=index - 1, depths=index)
 
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-  """How much room a decode needs in a cache.
+  """Room that a decode needs in a cache.
 
   The loop hands it to `Model.init_cache` as `slots`. A cache that remembers every token needs
-  `total` slots; a ring, which overwrites what nobody sees any more, needs to know only how wide a
-  call is and how far it may have to go back. Python takes a Capacity wherever it takes a size (in
-  the shape of an array, say): there it stands for `total`.
+  `total` slots. A ring overwrites tokens out of sight, so `nodes` and `back` are enough for it.
+  As a size (in the shape of an array, say) a Capacity stands for `total`.
   """
 
   total: int  # tokens of the padded prompt, of the longest output, and of one draft behind it
-  nodes: int  # tokens of the widest call: that of the prompt, or of a draft
-  # committed tokens that may be taken back: a draft model's, which reads its own guesses
+  nodes: int  # tokens of the widest call: on the prompt, or on a draft
+  # committed tokens that may be taken back: by draft models, which read their own guesses
   back: int = 0
 
   def __index__(self) -> int:
@@ -127,10 +126,10 @@ class Capacity:
 
 @runtime_checkable
 class Cache(Protocol):
-  """What a model remembers of the tokens before: a frozen pytree with one length per row.
+  """A model's memory of earlier tokens: a frozen pytree with one length per row.
 
   `Model.apply` writes the n nodes of a call behind each row's `length` tokens, and leaves the
-  length as it is. Then `commit` keeps some of them. A new call overwrites what was not committed.
+  length as it is. Then `commit` keeps some of them. A new call overwrites the uncommitted ones.
   The kinds in `fastdec/cache` follow this; a model may have its own.
   """
 
@@ -144,11 +143,11 @@ class Cache(Protocol):
 
     Args:
       path: node indices from the root down; entries from `count` on do not matter. None
-        for a chain, whose nodes already stand in order, so that nothing need be moved.
+        for a chain, whose nodes already stand in order, so nothing need be moved.
       count: nodes to keep in each row, 0 to m. 0 leaves a row as it was. With path None it may be
-        negative: that takes back as many tokens that were committed last. No row goes back further
-        than `Capacity.back` tokens behind the longest that it has been, and none of a target, where
-        `back` is 0: only draft models read what may be wrong.
+        negative: -c takes the last c committed tokens back. A row never goes back more than
+        `Capacity.back` tokens behind its greatest length. Targets have `back` 0: only draft models
+        read tokens that may be wrong.
 
     Returns:
       The cache with length + count tokens.
@@ -156,35 +155,35 @@ class Cache(Protocol):
     ...
 
   def gather(self, rows: Int[Array, ' w']) -> 'Cache':
-    """The cache whose row i is this one's row rows[i]: beam search reorders so, and multiplies a
-    row into its beams.
+    """Returns the cache whose row i is row rows[i] of this one.
+
+    Beam search reorders rows with it, and multiplies a row into its beams.
 
     Args:
-      rows: indices of rows of this cache. Row i of the result belongs to the same source as before,
-        so that what all beams of a source share (the encoder's memory) is not copied.
+      rows: indices of rows of this cache. Row i of the result belongs to the same source as before.
+        So the beams of a source share its memory (the encoder's) without a copy.
     """
     ...
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'Cache':
-    """The cache of some sources alone.
+    """Returns the cache of some sources alone.
 
     Args:
       rows: indices of sources, in the order wanted.
       beams: rows of this cache that each source has, lying together; 1 outside beam search.
 
     Returns:
-      The cache with r * beams rows, and what the sources share, for these sources.
+      The cache with r * beams rows, and with the shared memory of these r sources.
     """
     ...
 
 
 @runtime_checkable
 class Model(Protocol):
-  """A model that the loop can decode: a frozen and hashable value, since jit compiles one program
-  per value.
+  """A model that the loop can decode: frozen and hashable, since jit compiles a program per value.
 
-  Its functions are pure. Tokens that one of them is given may stand at different positions in
-  different rows: row b of a cache has length[b] tokens.
+  Its functions are pure. The tokens of a call may stand at different positions in different rows:
+  row b of a cache has length[b] tokens.
   """
 
   @property
@@ -199,7 +198,7 @@ class Model(Protocol):
 
   @property
   def pad_id(self) -> int:
-    """What stands behind the end of an output, and of a source."""
+    """The token behind the end of an output, and of a source."""
     ...
 
   @property
@@ -214,7 +213,7 @@ class Model(Protocol):
 
   @property
   def max_positions(self) -> int | None:
-    """The longest sequence that it can read, in tokens; None: any."""
+    """Length of the longest sequence that the model can read, in tokens; None: any."""
     ...
 
   @property
@@ -223,8 +222,9 @@ class Model(Protocol):
     ...
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
-    """The memory of the inputs: a pytree with rows first, computed once a decode. None without an
-    encoder.
+    """Returns the memory of the inputs: a pytree with rows first, computed once a decode.
+
+    Without an encoder it is None.
 
     Args:
       params: the model's parameters.
@@ -237,18 +237,18 @@ class Model(Protocol):
     ...
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Cache:
-    """An empty cache.
+    """Returns an empty cache.
 
     Args:
       params: the model's parameters.
       memory: as `encode` returned it.
       rows: sequences of the batch.
-      slots: tokens that a row must have room for. The loop gives a `Capacity`, which says besides
-        how wide a call is, so that a ring may be smaller, and how far the cache must be able to go
-        back; for a plain number it must have room for a call of any width, and need not go back.
+      slots: tokens that a row must have room for. The loop gives a `Capacity`, which also bounds
+        the width of a call and the tokens to take back: so a ring may be smaller. For a plain
+        number, calls may have any width, and no tokens are taken back.
 
     Raises:
-      UserError: the cache would have to go back, and cannot: the model is no draft model.
+      UserError: the cache would have to take tokens back, and cannot: this is not a draft model.
     """
     ...
 
@@ -270,30 +270,27 @@ class Model(Protocol):
         the committed tokens, its ancestors and itself.
       cache: with room for n tokens behind each row's length.
       taps: layers whose states a drafter reads. k stands for the residual stream after k decoder
-        layers: 0 is what enters the first layer (embeddings, with positions where they are added),
-        L what leaves the last, before any final norm. A model may leave this argument out: the loop
-        gives it only where the drafter asks.
+        layers: 0 is the input of the first layer (embeddings, with positions if they are added
+        there), L the output of the last, before any final norm. A model may leave this argument
+        out: the loop gives it only if the drafter asks.
 
     Returns:
       hidden: a state for each node, from which `unembed` makes the law of the token after it.
-      taps: the states of these layers, in the order asked for; () where nobody asked, and nothing
-        is computed.
+      taps: the states of these layers, in the order asked for; () if the drafter asks for none.
       cache: with the nodes written, and not yet committed.
 
     Raises:
-      UserError: taps that are not there (`models.taps.check_taps`).
+      UserError: taps that the model does not have (`models.taps.check_taps`).
     """
     ...
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits of the token after each hidden state, in float32 at least. They need not be
-    normalised."""
+    """Returns logits of the token after each state, in float32 at least, perhaps unnormalised."""
     ...
 
 
 def check_special_ids(config: Any) -> None:
-  """Raises UserError where a config's pad id or a suppressed id is outside its vocabulary, or ids
-  are no tuple."""
+  """Raises UserError for a pad or suppressed id outside the vocabulary, or ids not in a tuple."""
   for name in ('eos_ids', 'suppressed_ids'):
     if not isinstance(getattr(config, name), tuple):
       raise UserError(f'{name}={getattr(config, name)} is not possible: give a tuple, such as (1,)')
@@ -306,38 +303,40 @@ def check_special_ids(config: Any) -> None:
 
 
 def setting(name: str) -> Any:
-  """A value of a model that its config says."""
+  """Returns a property of a model that reads `name` from its config."""
   return property(lambda model: getattr(model.config, name))
 
 
 def has_own_source_ids(model: Model) -> bool:
-  """Whether ids of the source mean other words than those of the target: then the model has a
-  `source_vocab_size`."""
+  """True if source ids mean other words than target ids: the model has a `source_vocab_size`."""
   return getattr(model, 'source_vocab_size', None) is not None
 
 
 def source_words(model: Model) -> int:
-  """How many ids a source may have."""
+  """Size of the source's vocabulary."""
   own = getattr(model, 'source_vocab_size', None)
   return model.vocab_size if own is None else own
 
 
 def float_type(params: Params) -> Any:
-  """The widest type among the parameters that are no whole numbers."""
+  """Returns the widest floating-point type among the parameters."""
   return np.result_type(
     *(x.dtype for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating))
   )
 
 
 def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
-  """The model's `project` where it has one: a model whose `unembed` does more than project (a
-  learned p1) has both, so that heads share the projection and not the rest. Else its `unembed`."""
+  """Returns the model's `project` if it has one, else its `unembed`.
+
+  A model whose `unembed` does more than project (a learned p1) has both: heads share only the
+  projection."""
   return getattr(model, 'project', model.unembed)
 
 
 def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
-  """The model's `embedding`: parameters and ids int[...] -> the embeddings [..., e] that it reads,
-  without positions.
+  """Returns the model's `embedding`: (parameters, ids int[...]) -> embeddings [..., e].
+
+  These are its inputs without positions.
 
   Raises:
     UserError: it has none.
@@ -346,22 +345,22 @@ def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
   if found is None:
     raise UserError(
       f'{type(model).__name__} gives no embeddings of tokens, which rooted heads and draft networks'
-      ' read: give it a'
-      ' method embedding(params, tokens), or take heads with rooted=False, or a draft network with'
-      ' its own embedding'
+      ' read: give it a method embedding(params, tokens), or take heads with rooted=False, or a'
+      ' draft network with its own embedding'
     )
   return found
 
 
 def source_of(model: Model) -> Callable[[Any], Any]:
-  """The model's `source`: memory, as `encode` returned it, -> what a draft's own cross-attention
-  reads, the encoder's states `hidden` [b, s, e] and where they are real, `mask` [b, s]. None of a
-  model without an encoder, or without this function."""
+  """Returns the model's `source`, which turns `encode`'s memory into input for drafts.
+
+  A draft's own cross-attention reads the encoder's states `hidden` [b, s, e] and `mask` [b, s],
+  true on real ones. A model without an encoder, or without this function, gives None."""
   return getattr(model, 'source', lambda memory: None)
 
 
 def suppress(logits: Float[Array, '*b v'], ids: tuple[int, ...]) -> Float[Array, '*b v']:
-  """The logits with `ids` at minus infinity: never drafted, never emitted."""
+  """Returns the logits with `ids` at minus infinity: never drafted, never emitted."""
   if not ids:
     return logits
   banned = np.zeros(logits.shape[-1], bool)

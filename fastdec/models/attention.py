@@ -1,4 +1,4 @@
-"""Attention over a cache: who sees what, and the product itself."""
+"""Attention over a cache: its masks, and the product itself."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from fastdec.models.api import Nodes
 
 
 def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b n s']:
-  """Which slots each node sees once the n nodes stand at slots length..length+n-1.
+  """Mask of the slots that each node sees, with the n nodes at slots length..length+n-1.
 
   A row with 2 committed slots of 6, nodes root, a, b, aa as in `Nodes`:
       slot  0 1 | 2=root 3=a 4=b 5=aa
@@ -24,8 +24,7 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
 
 
 def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
-  """The position of what stands in each slot, beside `node_mask`: a node's is that of its depth in
-  the tree.
+  """Returns the position of each slot's token, for `node_mask`; a node's follows from its depth.
 
     slot      0 1 | 2=root 3=a 4=b 5=aa
   position    0 1     2     3   3   4
@@ -40,8 +39,7 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
 def local_mask(
   nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int
 ) -> Bool[Array, 'b n s']:
-  """The same for a ring (`cache.ring`): a node sees back to the beginning of the block before its
-  own."""
+  """Returns `node_mask` for a ring (`cache.ring`): a node sees its own block and the one before."""
   n = nodes.n
   ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else what was written a round ago
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
@@ -56,10 +54,9 @@ def local_mask(
 def node_window(
   nodes: Nodes, length: Int[Array, ' b'], slots: int, window: int
 ) -> Bool[Array, 'b n s']:
-  """Which slots stand at the last `window` positions up to each node's own; to be combined with
-  `node_mask`.
+  """Mask of the last `window` positions up to each node's own; combine it with `node_mask`.
 
-  Window 3 in the example of `node_mask`: aa stands at position 4 (as depth 2 after two slots), and
+  Window 3 in the example of `node_mask`: aa stands at position 4 (depth 2 after two slots), and
   sees 2, 3 and 4.
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 0 0   1      1   1   1 ]
@@ -70,13 +67,12 @@ def node_window(
 
 
 def _beyond(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
-  """How far each slot lies beyond the row's length: the number of the node that stands there,
-  negative before it."""
+  """Number of the node in each slot: the slot less the row's length, negative before it."""
   return jnp.arange(slots, dtype=length.dtype)[None] - length[:, None]
 
 
 def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
-  """Whether each node sees the node that stands in a slot; false where none does."""
+  """True if a node sees the node in a slot; false for slots without a node."""
   n = nodes.n
   inside_bs = (node_bs >= 0) & (node_bs < n)
   if nodes.is_chain:
@@ -99,8 +95,7 @@ def attend(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
 ) -> Float[Array, 'b n h p']:
-  """Scaled dot-product attention: the values mixed by the weights, on which training has its
-  dropout (`drop`)."""
+  """Scaled dot-product attention: values mixed by weights; training drops weights (`drop`)."""
   return mix(drop(weights_of(q, kv.k, mask, bias, scale)), kv.v)
 
 
@@ -111,12 +106,11 @@ def weights_of(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
 ) -> Float[Array, 'b g r n s']:
-  """How much each query takes from each slot: the softmax of scaled dot products, in float32 at
-  least.
+  """Weight of each slot for each query: the softmax of scaled dot products, in float32 at least.
 
   h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative
-  positions); `scale` is 1 / sqrt(p) unless given. A row that may see nothing (an empty source) gets
-  the mean of what is there: finite, and never read.
+  positions); `scale` is 1 / sqrt(p) unless given. A row that sees nothing (an empty source) gets
+  equal weights: finite, and never read.
   """
   b, n, h, p = q.shape
   g, s = k.shape[1:3]
@@ -124,8 +118,7 @@ def weights_of(
   wide = np.promote_types(q.dtype, np.float32)
 
   def rows(x: Shaped[Array, '#b #g #r #n s']) -> Shaped[Array, '#b #g m s']:
-    """As the scores lie: XLA's gradient of a softmax over five axes takes twice the time of one
-    over four."""
+    """Lays x out as the scores: XLA's gradient of a softmax takes twice as long over five axes."""
     return (
       x[:, :, 0]
       if r == 1
@@ -143,7 +136,7 @@ def weights_of(
 
 
 def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float[Array, 'b n h p']:
-  """What the queries get: the values in these shares."""
+  """Returns the values mixed by these weights."""
   b, g, r, n, s = weights.shape
   mixed = jax.lax.dot_general(weights.reshape(b, g, r * n, s), v, (((3,), (2,)), ((0, 1), (0, 1))))
   return jnp.moveaxis(mixed.reshape(b, g, r, n, -1), 3, 1).reshape(b, n, g * r, -1)
@@ -155,9 +148,10 @@ def attend_locally(
   block: int,
   drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, 'b t h p']:
-  """1D local attention over whole sequences (Parmar et al. 2018): position i sees positions up to i
-  of its own block of `block` positions, and all of the block before. Takes memory for t * 2 * block
-  weights, not t * t.
+  """1D local attention over whole sequences (Parmar et al. 2018).
+
+  Position i sees positions up to i of its own block of `block` positions, and all of the block
+  before. It takes memory for t * 2 * block weights, not t * t.
   """
   b, t, h, p = q.shape
   blocks = -(-t // block)

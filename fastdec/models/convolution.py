@@ -1,9 +1,7 @@
-"""Convolutions over tokens: which inputs a token's frame holds, in packed rows, in chains and in
-trees.
+"""Convolutions over tokens: the frames of inputs in packed rows, in chains and in trees.
 
-A frame is a token's own input with its neighbours', oldest first, as one vector: a convolution is a
-linear layer on frames. Its kernel lies as that layer needs it, [outputs, width * channels], from
-the beginning.
+A frame is one vector of a token's own input and its neighbours', oldest first. A convolution is a
+linear layer on frames, and its kernel always has that layer's shape, [outputs, width * channels].
 """
 
 from collections.abc import Iterable
@@ -21,8 +19,7 @@ from fastdec.models.api import NO_PARENT, Nodes
 def packed_frames(
   x: Float[Array, 'b t c'], segment: Int[Array, 'b t'], offsets: Iterable[int]
 ) -> Float[Array, 'b t f']:
-  """Frames of whole rows: of every token the inputs at these offsets from it, zeros beyond its own
-  segment.
+  """Frames of whole rows: each token's inputs at these offsets, zeros beyond its own segment.
 
   Args:
     x: the layer's inputs.
@@ -33,8 +30,7 @@ def packed_frames(
 
 
 def node_frames(layer: LayerConv, nodes: Nodes) -> Float[Array, 'b n f']:
-  """Frames of the nodes that stand in the cache: each reads up its own path in the tree, then what
-  is committed."""
+  """Frames of the nodes in the cache: each reads its path in the tree, then committed inputs."""
   n, width = layer.inputs.shape[1] - layer.past, layer.width
   inputs = layer.inputs[:, layer.back :]
   if nodes.is_chain:
@@ -47,9 +43,9 @@ def node_frames(layer: LayerConv, nodes: Nodes) -> Float[Array, 'b n f']:
 
 
 def reads(nodes: Nodes, width: int) -> Int[Array | np.ndarray, '*b n w']:
-  """The slots of `cache.conv.LayerConv`, from the w - 1 committed inputs on, that make each node's
-  frame, oldest first.
+  """Slots of `cache.conv.LayerConv` in each node's frame, oldest first.
 
+  Slot 0 is the first of the w - 1 committed inputs.
   Width 3 in the example of `Nodes`:
       slot  0 1 | 2=root 3=a 4=b 5=aa
     root    0 1 2
@@ -79,7 +75,7 @@ def _shifted(
 
 
 def _moved(x: Array, offset: int) -> Array:
-  """x[:, t + offset] at t, zeros beyond the ends."""
+  """Returns x[:, t + offset] at t, zeros beyond the ends."""
   t, n = x.shape[1], min(abs(offset), x.shape[1])
   zeros = jnp.zeros_like(x[:, :n])
   return jnp.concatenate([zeros, x[:, : t - n]] if offset < 0 else [x[:, n:], zeros], axis=1)

@@ -1,5 +1,4 @@
-"""What the encoder-decoders over text share: settings, training on packed rows, the cache over a
-source."""
+"""Common part of the encoder-decoders over text: settings, packed rows, the cache over a source."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,8 +27,9 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoder:
-  """The part of a model (protocol: `models/api.py`) that does not depend on its layers; the cache
-  is that of Stacks."""
+  """The part of a model (protocol: `models/api.py`) that does not depend on its layers.
+
+  The cache is that of `Stacks`."""
 
   config: Any
 
@@ -50,7 +50,7 @@ class EncoderDecoder:
 
   @unrun
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters."""
+    """Returns fresh float32 parameters."""
     ones = jnp.ones((1, 2), jnp.int32)
     batch = {
       f'{side}{part}': ones
@@ -62,8 +62,9 @@ class EncoderDecoder:
   def hidden(
     self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training,
-    forced scoring).
+    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
+
+    Training and forced scoring use it.
 
     Args:
       params: the parameters.
@@ -80,8 +81,7 @@ class EncoderDecoder:
     taps: tuple[int, ...] = (),
     dropout_key: Array | None = None,
   ) -> Features:
-    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see
-    `hidden`.
+    """Returns the states that drafts learn from: hidden (see `hidden`), of `taps`, the encoder's.
 
     Raises:
       UserError: layers that the model does not have.
@@ -92,17 +92,17 @@ class EncoderDecoder:
     return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
-    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
+    """Returns embeddings of target tokens, without positions; see `models.api.embedding_of`."""
     return look_up(params['embedding'], tokens)
 
   def source(self, memory: Source) -> Source:
-    """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""
+    """Returns the encoder's states for a draft's cross-attention; see `models.api.source_of`."""
     return memory
 
   def init_cache(
     self, params: Params, memory: Source, rows: int, slots: int | Capacity
   ) -> WithMemory:
-    """An empty cache over the source's keys and values."""
+    """Returns an empty cache over the source's keys and values."""
     c = self.config.of_decoder
     own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
     return WithMemory(own, Memory(self._call(params, memory.hidden, method='memory'), memory.mask))

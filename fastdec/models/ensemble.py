@@ -1,4 +1,4 @@
-"""Several models as one: the next token's law is the mean of theirs."""
+"""Several models as one: the next token's law is the mean of the members' laws."""
 
 import dataclasses
 from typing import Any
@@ -46,15 +46,16 @@ class Caches:
 
 
 def _shared(name: str) -> Any:
-  """What all members agree on."""
+  """Returns a property that reads `name` from the first member; all members agree on it."""
   return property(lambda self: getattr(self.models[0], name, None))
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """A model (protocol: `models/api.py`) made of models over one vocabulary, of any size or kind;
-  its parameters are the tuple of theirs. Its hidden state is theirs, side by side; its logits are
-  the log of their mean probability.
+  """A model (protocol: `models/api.py`) of models over one vocabulary, of any size or kind.
+
+  Its parameters are a tuple of the members' parameters, its hidden state theirs side by side. Its
+  logits are the log of the members' mean probability.
   """
 
   models: tuple[Model, ...]
@@ -84,27 +85,25 @@ class Ensemble:
       if not isinstance(getattr(model, 'd_model', None), int):
         raise UserError(
           f'model {i} of the ensemble, {type(model).__name__}, does not say how wide its hidden'
-          ' states are: give it a'
-          ' value d_model, the length of the last axis of what apply returns'
+          ' states are: give it a value d_model, the length of the last axis of what apply returns'
         )
 
   @property
   def d_model(self) -> int:
-    """The sum of theirs."""
+    """Sum of the members' widths."""
     return sum(self._widths)
 
   @property
   def _widths(self) -> list[int]:
-    # pyright: ignore[reportAttributeAccessIssue]  by __post_init__
-    return [model.d_model for model in self.models]
+    return [model.d_model for model in self.models]  # pyright: ignore  checked in __post_init__
 
   @property
   def max_positions(self) -> int | None:
-    """The least of theirs."""
+    """Smallest of the members' limits."""
     return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
 
   def partition(self, devices: int) -> Table:
-    """Each member's parameters as the member has them; see `fastdec.sharding`."""
+    """Lays out each member's parameters as the member does; see `fastdec.sharding`."""
     tables = [under(str(i), partition_of(model, devices)) for i, model in enumerate(self.models)]
     return sum(tables, start=())
 
@@ -138,8 +137,7 @@ class Ensemble:
     if taps:
       raise UserError(
         f'an ensemble has no layers of its own, and taps={taps} ask for their states: decode with'
-        ' one of its models, or'
-        ' with a draft that reads none'
+        ' one of its models, or with a draft that reads none'
       )
     parts = zip(self.models, params, cache.members, strict=True)
     hidden, _, members = zip(

@@ -1,10 +1,9 @@
 """Convolutional sequence to sequence (Gehring et al. 2017), fairseq's `fconv`.
 
-Gated convolutions of learned positions and words, in the encoder centred, in the decoder over the
-past; attention in every decoder layer, whose values are the encoder's output plus its input
-embedding. What decoding remembers does not grow: the last inputs of each convolution
-(`cache/conv.py`). Weight normalisation is a way to train (`training/weight_norm.py`), and not part
-of the model: kernels are what is multiplied by.
+Gated convolutions read words with learned positions: centred in the encoder, over the past in the
+decoder. Every decoder layer attends to the source; values are the encoder's output plus its input
+embedding. The cache keeps the last inputs of each convolution, and does not grow (`cache/conv.py`).
+Weight normalisation belongs to training (`training/weight_norm.py`): the model has plain kernels.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
-# a sum of two, times this, varies as much as each (Gehring et al. 2017, section 3.4)
+# keeps the variance of a sum of two (Gehring et al. 2017, section 3.4)
 HALF = math.sqrt(0.5)
 Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
 _EN_DE = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
@@ -42,7 +41,7 @@ def _sizes(d_embed: int, d_out: int, encoder: Layers, decoder: Layers) -> dict[s
   return {'d_embed': d_embed, 'd_out': d_out, 'encoder_layers': encoder, 'decoder_layers': decoder}
 
 
-# fairseq's, by its names: FConvConfig(vocab_size=..., **ARCHITECTURES['fconv_iwslt_de_en']).
+# fairseq's sizes, by its names: FConvConfig(vocab_size=..., **ARCHITECTURES['fconv_iwslt_de_en']).
 ARCHITECTURES = {
   'fconv': _sizes(512, 256, ((512, 3),) * 20, ((512, 3),) * 20),
   'fconv_iwslt_de_en': _sizes(256, 256, ((256, 3),) * 4, ((256, 3),) * 3),
@@ -54,13 +53,12 @@ ARCHITECTURES = {
 
 @dataclasses.dataclass(frozen=True)
 class FConvConfig:
-  """Sizes and habits; the defaults are fairseq's `fconv_wmt_en_de` over a joint vocabulary of
-  32,000."""
+  """Sizes and options; the defaults are fairseq's `fconv_wmt_en_de`, joint vocabulary of 32,000."""
 
   vocab_size: int = 32000
   source_vocab_size: int | None = None  # None: source and target share ids and embedding
   d_embed: int = 768
-  d_out: int = 512  # of the hidden states that logits are made of
+  d_out: int = 512  # width of the hidden states before the logits
   encoder_layers: Layers = _EN_DE
   decoder_layers: Layers = _EN_DE
   is_tied: bool = False  # logits by the target's embedding
@@ -102,18 +100,17 @@ class FConvConfig:
 
   @property
   def d_model(self) -> int:
-    """The width that prediction heads see."""
+    """Width of the hidden states that prediction heads read."""
     return self.d_out
 
 
 def normal(variance: float = 1.0) -> Callable[..., Array]:
-  """Gehring et al. 2017, section 3.5: kernels from N(0, variance / inputs)."""
+  """Initialiser of kernels from N(0, variance / inputs) (Gehring et al. 2017, section 3.5)."""
   return lambda key, shape: jax.random.normal(key, shape) * math.sqrt(variance / shape[-1])
 
 
 class Convolution(nn.Module):
-  """A gated linear unit over frames, v * sigmoid(g) (Dauphin et al. 2016), and the residual beside
-  it."""
+  """A gated linear unit over frames, v * sigmoid(g) (Dauphin et al. 2016), and its residual."""
 
   config: FConvConfig
   inputs: int
@@ -148,11 +145,11 @@ class EncoderLayer(Convolution):
 
 @dataclasses.dataclass(frozen=True)
 class Reads:
-  """What a decoder layer reads beside its inputs."""
+  """Sources that a decoder layer reads beside its inputs."""
 
   # (layer, its inputs) -> frames, the cache written
   frames: Callable[[int, Array], tuple[Array, LayerConv | None]]
-  memory: LayerKV  # keys: what the encoder made of the source; values: with its embedding
+  memory: LayerKV  # keys: the encoder's output; values: with its input embedding
   mask: Bool[Array, 'b #n s']  # source tokens to attend to
   across: Attend
 
@@ -182,8 +179,7 @@ class DecoderLayer(Convolution):
   def _attended(
     self, y: Float[Array, 'b n d'], embedded: Float[Array, 'b n e'], reads: Reads
   ) -> Array:
-    """Equations 1 and 2, times the root of the number of source tokens: a mean of m values, as
-    varied as one."""
+    """Attends by equations 1 and 2, times sqrt(m): a mean of m source tokens varies as one."""
     q = (self.query(y) + embedded) * HALF
     # the beams of a source are several queries of its memory
     q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])
@@ -229,7 +225,7 @@ class Network(nn.Module):
     segment: Int[Array, 'b s'],
     train: bool,
   ) -> LayerKV:
-    """Keys and values of the source, the same for every decoder layer, as one head."""
+    """Returns keys and values of the source, the same for every decoder layer, as one head."""
     c = self.config
     table = self.embedding if c.source_vocab_size is None else self.source_embedding
     embedded = self._embed(look_up(table, tokens), self.source_positions[positions], train)
@@ -282,16 +278,16 @@ class Network(nn.Module):
 
 
 def source_states(memory: LayerKV) -> Float[Array, 'b s e']:
-  """What a draft reads of the source: the values of attention, which tell of the token in its place
-  as well as of what stands around it, as the states of a Transformer's encoder do. The keys alone
-  do not."""
+  """Returns the values of attention, for drafts to read.
+
+  Like the states of a Transformer's encoder, they tell the token and its context; keys do not."""
   return memory.v[:, 0]
 
 
 def cached_reads(
   nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Array, 'b s'], across: Attend
 ) -> Reads:
-  """What decoding reads: the nodes' frames from the cache."""
+  """Returns the sources of decoding: the nodes' frames come from the cache."""
 
   def frames(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
     layer = cache.layers[i].write(x)
@@ -301,8 +297,7 @@ def cached_reads(
 
 
 def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
-  """(input channels, channels, kernel width) of each layer; the first has as many inputs as
-  channels."""
+  """Returns (input channels, channels, kernel width) of each layer; equal channels in the first."""
   inputs = (layers[0][0], *(channels for channels, _ in layers))
   return [
     (before, channels, width) for before, (channels, width) in zip(inputs, layers, strict=False)
@@ -310,8 +305,7 @@ def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
 
 
 def _gradient_times(x: Array, factor: float) -> Array:
-  """x, whose gradient is `factor` times as large: every decoder layer attends to it twice (section
-  3.5)."""
+  """Returns x with its gradient times `factor`: each decoder layer reads it twice (section 3.5)."""
   kept = jax.lax.stop_gradient(x)
   return kept + factor * (x - kept)
 
@@ -332,15 +326,14 @@ class FConv(EncoderDecoder):
     return len(self.config.decoder_layers)
 
   def partition(self, devices: int) -> Table:
-    """By words and by gated channels; attention, which has one head, stays whole. See
-    `fastdec.sharding`."""
+    """Splits by words and gated channels, not attention's single head; see `fastdec.sharding`."""
     return (
       (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
       (r'/conv/(kernel|bias)$', P(None, 'model')),
     )
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Memory:
-    """Keys and values of source ids padded with `pad_id`, one entry for all decoder layers."""
+    """Encodes source ids padded with `pad_id`: one entry for all decoder layers."""
     mask = inputs != self.pad_id
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
     return Memory(
@@ -348,13 +341,13 @@ class FConv(EncoderDecoder):
     )
 
   def source(self, memory: Memory) -> Source:
-    """What a draft's cross-attention reads; see `models.api.source_of`."""
+    """Returns the input of a draft's cross-attention; see `models.api.source_of`."""
     return Source(source_states(memory.layers[0]), memory.mask)
 
   def init_cache(
     self, params: Params, memory: Memory, rows: int, slots: int | Capacity
   ) -> WithMemory:
-    """An empty cache over the memory; its size does not depend on how many tokens there will be."""
+    """Returns an empty cache over the memory; its size does not depend on the text's length."""
     sizes = [(before, width) for before, _, width in with_inputs(self.config.decoder_layers)]
     back = slots.back if isinstance(slots, Capacity) else 0
     return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype, back), memory)
@@ -368,7 +361,7 @@ class FConv(EncoderDecoder):
     taps: tuple[int, ...] = (),
     across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; `across` is how queries meet the memory."""
+    """See `models.api.Model.apply`; `across` attends to the memory."""
     check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
@@ -379,6 +372,6 @@ class FConv(EncoderDecoder):
     return hidden, states, WithMemory(ConvCache(layers, own.length), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits by a matrix of their own where the parameters have one, else by the embedding."""
+    """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
     y = project(hidden, params['output'] if 'output' in params else params['embedding'])
     return y + params['output_bias'].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))

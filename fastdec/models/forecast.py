@@ -1,17 +1,15 @@
-"""A linear forecast of each intensity from those around it: what predictive coding of images begins
-with.
+"""A linear forecast of each intensity from its surroundings, as in predictive coding of images.
 
-Attention finds neighbours, but must learn to add and subtract what it finds there: least squares on
-a few neighbours and the small picture say more of a face than an Image Transformer does that has
-seen each face once. So the network is told: each position's input has the forecast beside the token
-before, and the network learns what the forecast leaves.
+Attention finds neighbours, but must learn to add and subtract them. Least squares on a few
+neighbours and the small picture predicts faces better than an Image Transformer that saw each face
+once. So each position's input holds the forecast beside the token before; the network learns the
+rest.
 
-Around an intensity lie those of the pixels near it (`near`), as far as they are written, of all
-channels, and the channels of its own pixel before it; and nine pixels of the small picture. As the
-nearest pixels are all that share a pixel of the small picture, which is their mean, the last of
-them is nearly known. All are taken as differences from that pixel of the small picture which covers
-the place: what lies outside the picture differs by nothing. The weights are of a channel, and of a
-place within a pixel of the small picture.
+The surroundings of an intensity are the written pixels near it (`near`), the earlier channels of
+its own pixel, and nine pixels of the small picture. A pixel of the small picture is the mean of the
+pixels that it covers. `near` reaches all of these, so the last of them is nearly known. Each value
+is a difference from the small picture's pixel that covers the place; it is 0 outside the picture.
+Weights depend on the channel, and on the place within a small pixel.
 """
 
 import dataclasses
@@ -30,15 +28,15 @@ CHANNELS = 3
 BRIGHTEST = 255
 SMALL = tuple((down, along) for down in (-1, 0, 1) for along in (-1, 0, 1))  # of the small picture
 FITTED_AT_ONCE = 32  # images
-# variance of what is wrong with written intensities: all of -2 to 2 alike, as acceptance within 2
-# leaves
+# variance of the error in written intensities: uniform on -2..2, as acceptance within 2 leaves it
 MOVED = 2.0
-UNIT = 16.0  # intensities: differences are told to the network in these
+UNIT = 16.0  # intensities: the unit of the differences that the network reads
 
 
 def near(ratio: int) -> tuple[tuple[int, int], ...]:
-  """Pixels that may lie around one, as rows down and columns along: at most as far as two may lie
-  apart that one pixel of the small picture covers, `ratio` by `ratio` of them, or 2.
+  """Offsets of the pixels near one and before it, as (rows down, columns along).
+
+  They reach as far as two of the `ratio` by `ratio` pixels under a small one lie apart, at least 2.
   """
   far = max(2, ratio - 1)
   square = ((down, along) for down in range(-far, 1) for along in range(-far, far + 1))
@@ -47,18 +45,17 @@ def near(ratio: int) -> tuple[tuple[int, int], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-  """Where everything lies around each of size * size * 3 places; arrays of NumPy, made once for a
-  size."""
+  """Surroundings of each of size * size * 3 places, as NumPy arrays made once for a size."""
 
-  # places written before: each of `near`, then the own one; -1: outside, or not yet
+  # places written before: each of `near`, then the own pixel; -1: outside, or not yet written
   index: Int[np.ndarray, 't a']
   small: Int[np.ndarray, 't z']  # pixels of the small picture, all channels of each
-  phase: Int[np.ndarray, ' t']  # which weights
+  phase: Int[np.ndarray, ' t']  # row of the weights
 
   @staticmethod
   @functools.cache
   def of(size: int, source_size: int) -> 'Surroundings':
-    """Those of a picture of `size` pixels a side, with a small picture of `source_size`."""
+    """Returns the surroundings for `size` pixels a side, and `source_size` in the small picture."""
     place = np.arange(size * size * CHANNELS)
     pixel, channel = place // CHANNELS, place % CHANNELS
     row, column = pixel // size, pixel % size
@@ -87,23 +84,22 @@ class Surroundings:
 
   @property
   def width(self) -> int:
-    """Differences at each place."""
+    """Number of differences at each place."""
     return self.index.shape[1] + self.small.shape[1]
 
   @property
   def reach(self) -> int:
-    """How many places before its own a forecast reads, at most."""
+    """Largest distance from a place back to one that its forecast reads, in places."""
     places = np.arange(len(self.index))[:, None]
     return int((places - np.where(self.index < 0, places, self.index)).max())
 
   def differences(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], small: Int[Array, 'b s']
   ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n f']]:
-    """The small picture's intensity at each place, and how what lies around differs from it, in
-    float32.
+    """Returns the small picture's intensity at each place, and the differences from it, float32.
 
     Args:
-      around: the intensities of the places `index`; what stands for those outside does not matter.
+      around: the intensities of the places `index`; any value for those outside.
       places: 0 to size * size * 3 - 1.
       small: the small picture, all channels of a pixel together.
     """
@@ -128,11 +124,11 @@ def fitted(
   pictures: UInt8[np.ndarray, 'n s s 3'],
   images: UInt8[np.ndarray, 'n h h 3'],
 ) -> Float[np.ndarray, 'phases width']:
-  """The weights whose forecasts of these images have the least squared error, in float32.
+  """Returns the weights with the least squared error of forecasts on these images, in float32.
 
-  The error is that of images whose written intensities are off by a little (`MOVED`). Without that,
-  large weights of opposite signs look at fine differences, which blocks accepted within a distance
-  do not keep, and enlarge what is wrong with them from row to row.
+  It counts written intensities as off by a little (`MOVED`). Otherwise large weights of opposite
+  signs would read fine differences. Blocks accepted within a distance do not keep these, and the
+  weights would enlarge their errors from row to row.
   """
   by_phase = np.argsort(surroundings.phase, kind='stable').reshape(surroundings.phases, -1)
   squares = np.zeros((surroundings.phases, surroundings.width, surroundings.width))
@@ -167,7 +163,7 @@ def _flat(pictures: UInt8[np.ndarray, 'b h h 3']) -> Int[Array, 'b t']:
 
 
 class Forecast(nn.Module):
-  """The forecast, and what the network is told of it."""
+  """The forecast, and the network's input about it."""
 
   size: int
   source_size: int
@@ -177,32 +173,32 @@ class Forecast(nn.Module):
   def setup(self) -> None:
     self.surroundings = Surroundings.of(self.size, self.source_size)
     shape = self.surroundings.phases, self.surroundings.width
-    # At first what covers the place is forecast. Better than that, to begin with: `fitted` to
-    # photographs.
+    # At first the covering pixel is the forecast. Weights `fitted` to photographs start better.
     self.weights = self.param('weights', lambda _: jnp.zeros(shape, jnp.float32))
     self.read = Dense((self.d_model,), False, self.dtype)
 
   def __call__(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], small: Int[Array, 'b s']
   ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n d']]:
-    """The forecast intensities, in float32 and within 0 and 255, and the differences as the network
-    reads them; see `Surroundings`."""
+    """Returns forecast intensities, float32 from 0 to 255, and the differences as network input.
+
+    See `Surroundings`."""
     own, differences = self.surroundings.differences(around, places, small)
     phase = jnp.asarray(self.surroundings.phase)[places]
-    # By the weights of all phases, of which one is taken: where they were looked up, one program of
-    # XLA's CPU backend (jax 0.10.2, batches of two, sines behind) mixed up the rows.
+    # The weights of all phases are applied, then one result is taken. With a look-up of weights,
+    # one program of XLA's CPU backend (jax 0.10.2, batches of two, sines behind) mixed up the rows.
     wide = np.promote_types(self.weights.dtype, np.float32)
     changes = jnp.einsum(
       'bnf,pf->bnp', differences.astype(wide), self.weights.astype(wide), precision='highest'
     )
     is_own = phase[..., None] == jnp.arange(len(self.weights), dtype=phase.dtype)[None, None]
     change = jnp.where(is_own, changes, 0).sum(-1)
-    # Beyond, the network has seen none: it would write what makes the next forecast worse.
+    # The network has seen no forecast beyond: its tokens would make the next forecast worse.
     return (own.astype(wide) + change).clip(0, BRIGHTEST), self.read(differences / UNIT)
 
 
 def around_all(surroundings: Surroundings, tokens: Int[Array, 'b t']) -> Int[Array, 'b t a']:
-  """What lies around each of the first t places, whose tokens are known (training)."""
+  """Returns the intensities around each of the first t places, with known tokens (training)."""
   return tokens[:, jnp.asarray(surroundings.index[: tokens.shape[1]]).clip(0)]
 
 
@@ -213,16 +209,16 @@ def around_nodes(
   tokens: Int[Array, 'b n'],
   ring: Float[Array, 'b s'],
 ) -> Int[Array, 'b n a']:
-  """What lies around the places that nodes predict.
+  """Returns the intensities around the places that nodes predict.
 
   Args:
     surroundings: of all places.
     nodes: of a call.
-    length: of what is committed, the start token included: the node at position p holds the token
-      of place p - 1.
-    tokens: the nodes'.
-    ring: the token at position p in slot p modulo s, a whole number; those of a chain's nodes are
-      there already.
+    length: committed tokens, the start token included: the node at position p holds the token of
+      place p - 1.
+    tokens: the nodes' tokens.
+    ring: the token at position p in slot p modulo s, a whole number; a chain's nodes are already in
+      it.
   """
   depths = jnp.broadcast_to(jnp.asarray(nodes.depths), tokens.shape)
   positions = jnp.asarray(surroundings.index)[length[:, None] + depths] + 1  # of the tokens around

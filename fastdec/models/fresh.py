@@ -1,4 +1,4 @@
-"""Fresh parameters without running the network that they are for."""
+"""Fresh parameters without running their network."""
 
 import functools
 from collections.abc import Callable
@@ -11,21 +11,19 @@ from jaxtyping import Array
 
 
 def unrun(init: Callable[[Any, Array], Any]) -> Callable[[Any, Array], Any]:
-  """Decorator of a method `init(self, key) -> parameters` that calls linen's `init`: the same
-  parameters, bit for bit.
+  """Decorates a method `init(self, key)` that calls linen's: the same parameters, bit for bit.
 
-  linen makes parameters by running the network, and each of its operations is compiled when it runs
-  for the first time: a hundred little programs and more. Here the network is traced, and then only
-  those operations run that parameters are made of. They run one by one, so that a program belongs
-  to a shape: all of them in one program would take longer to compile with every layer, and XLA
-  would round some of them otherwise.
+  linen makes parameters by running the network, and compiles each operation at its first run: over
+  a hundred small programs. Here the network is traced, and only the operations behind parameters
+  run. They run one by one, so a program belongs to a shape. One program of all would take longer to
+  compile with every layer, and XLA would round some of them differently.
   """
 
   @functools.wraps(init)
   def made(self: Any, key: Array) -> Any:
     traced, shapes = jax.make_jaxpr(functools.partial(init, self), return_shape=True)(key)
     needed = traced.replace(jaxpr=traced.jaxpr.replace(eqns=_needed(traced.jaxpr)))
-    # a NumPy array in the trace is no jax.Array yet
+    # the trace may hold NumPy arrays
     leaves = map(jnp.asarray, jaxpr_as_fun(needed)(key))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
@@ -33,7 +31,7 @@ def unrun(init: Callable[[Any, Array], Any]) -> Callable[[Any, Array], Any]:
 
 
 def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
-  """The operations that the outputs depend on, in their order."""
+  """Returns the operations that the outputs depend on, in their order."""
   wanted, kept = set(_variables(jaxpr.outvars)), []
   for operation in reversed(jaxpr.eqns):
     if not wanted.isdisjoint(operation.outvars):

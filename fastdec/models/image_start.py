@@ -1,9 +1,8 @@
-"""The parameters that an Image Transformer starts with: what it would learn last is there from the
-first step.
+"""Initial parameters of an Image Transformer, which hold what it would learn last.
 
-Intensities that are near are alike; self-attention looks at neighbours, cross-attention at the
-source pixel in its own place. A position is told by waves in the second half of the width, an
-intensity by waves in the first.
+Near intensities are alike. Self-attention looks at neighbours, cross-attention at the source pixel
+in its own place. Waves in the first half of the width tell an intensity, waves in the second half a
+position.
 """
 
 from typing import Any
@@ -14,9 +13,9 @@ from jaxtyping import Array, Float, Int
 
 INTENSITIES = 256
 GAIN = 4.0  # of the first queries: most weight is on the nearest pixels
-SHARP = 24.0  # as GAIN, of self-attention that starts at neighbours: it looks at single tokens
-# Tokens that say most of the one to come, as rows down and intensities along: that of the pixel
-# before, of the one above, the channels between, ... (three intensities are a pixel)
+SHARP = 24.0  # as GAIN, for self-attention that starts at neighbours: it looks at single tokens
+# The most informative tokens, as rows down and intensities along: the pixel before, the one above,
+# the channels between, ... (three intensities are a pixel)
 NEIGHBOURS = (
   *((0, -3), (-1, 0), (0, -2), (0, -4)),
   *((-1, -1), (-1, 3), (-1, -3), (0, -6)),
@@ -26,17 +25,17 @@ LONGEST = 100.0  # wavelength of the position signal, over 2 pi: an image is no 
 
 
 def ordered_intensities(d: int, room: int = 0) -> Float[Array, 'v d']:
-  """Where embeddings and output start: sines and cosines of the intensity, of unit norm, with
-  periods of 8 to 1,024, in the first half of the width, but for some room; the position signal has
-  the other half. Near intensities are alike from the first step.
+  """Returns the start of embeddings and output: sines and cosines of the intensity, of unit norm.
+
+  Their periods are 8 to 1,024. They take the first half of the width, less `room`; the position
+  signal has the other half. So near intensities are alike from the first step.
   """
   values = as_waves(np.arange(INTENSITIES, dtype=np.float32), (d // 2 - room) // 2)
   return jnp.pad(values, ((0, 0), (0, d - values.shape[-1])))
 
 
 def as_waves(intensities: Float[Array | np.ndarray, '*b'], waves: int) -> Float[Array, '*b w']:
-  """Sines, then cosines, of intensities, which need not be whole numbers: `waves` of each, of unit
-  norm together."""
+  """Returns `waves` sines, then `waves` cosines, of unit norm; intensities may be fractions."""
   periods = (
     np.geomspace(8, 1024, waves).astype(intensities.dtype).reshape(*(1,) * intensities.ndim, waves)
   )
@@ -45,9 +44,10 @@ def as_waves(intensities: Float[Array | np.ndarray, '*b'], waves: int) -> Float[
 
 
 def looking_across(h: int, d: int) -> dict[str, Any]:
-  """Where cross-attention starts: every head compares positions, so that a token looks at the
-  source's pixel in its own place, and adds what it finds there as it is. A model that must learn
-  where to look learns it last.
+  """Returns the start of cross-attention: every head compares positions.
+
+  So a token looks at the source pixel in its own place, and adds that pixel's state unchanged. A
+  model that must learn where to look learns it last.
   """
   p = d // h
   identity = np.eye(d, dtype=np.float32)
@@ -61,8 +61,9 @@ def looking_across(h: int, d: int) -> dict[str, Any]:
 
 
 def looking_back(layer: int, h: int, d: int) -> Float[np.ndarray, '2 h p d']:
-  """Where self-attention starts: each head of each layer at a neighbour of its own (`NEIGHBOURS`),
-  by turning the position signal. Queries and keys; what heads do with what they find is learnt.
+  """Returns the start of self-attention, queries and keys: each head looks at its own neighbour.
+
+  It finds it (`NEIGHBOURS`) by turning the position signal. Values and outputs are learnt.
   """
   places, identity = _waves(d, d // h), np.eye(d, dtype=np.float32)
   each = len(places) // 4
@@ -82,7 +83,8 @@ def looking_back(layer: int, h: int, d: int) -> Float[np.ndarray, '2 h p d']:
 
 
 def _waves(d: int, p: int) -> Int[np.ndarray, ' w']:
-  """Where the position signal has the shortest waves that p numbers have room for: sines and
-  cosines of the row, then of the column."""
+  """Indices of the position signal's shortest waves, at most p of them.
+
+  They are sines and cosines of the row, then of the column."""
   each = np.arange(max(1, min(p // 4, d // 8)))
   return np.concatenate([d // 2 + part * (d // 8) + each for part in range(4)])

@@ -2,8 +2,7 @@
 
 The image model of Stern et al. 2018: global attention over a small picture, 1D local attention over
 a large one. Tokens are intensities, 0..255, in raster scan, channels interleaved: red, green, blue
-of the first pixel, then of the next. There is no end token: every output has size * size * 3
-tokens.
+of the first pixel, then of the next. Every output has size * size * 3 tokens, and no end token.
 """
 
 import dataclasses
@@ -47,12 +46,12 @@ from fastdec.products import KERNELS
 from fastdec.sharding import Table, constrain
 
 PHASES = 6  # numbers that tell the channel, and the place within a source pixel
-TOLD = 2.0  # as the embedding of the token before is 1: how loud a forecast is
+TOLD = 2.0  # weight of a forecast; the embedding of the token before has 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageTransformerConfig(StackConfig):
-  """Sizes and habits; the defaults are T2T's `img2img_transformer_b3`."""
+  """Sizes and options; the defaults are T2T's `img2img_transformer_b3`."""
 
   encoder_layers: int = 4
   decoder_layers: int = 8
@@ -62,10 +61,10 @@ class ImageTransformerConfig(StackConfig):
   source_size: int = 8  # pixels a side
   size: int = 32  # of the output
   block_length: int = 128  # of local attention: B
-  # The signal tells channel and place within a source pixel too, and self-attention starts at
-  # neighbours; T2T's has not
+  # the signal also tells channel and place within a source pixel, and self-attention starts at
+  # neighbours; T2T has neither
   grid: bool = False
-  # Each input tells a linear forecast of the token to come as well (`models.forecast`)
+  # each input also holds a linear forecast of the next token (`models.forecast`)
   forecast: bool = False
 
   def __post_init__(self) -> None:
@@ -98,7 +97,7 @@ class ImageTransformerConfig(StackConfig):
 
   @property
   def surroundings(self) -> Surroundings:
-    """What lies around each place, for the forecast."""
+    """Surroundings of each place, for the forecast."""
     return Surroundings.of(self.size, self.source_size)
 
 
@@ -127,11 +126,10 @@ class Network(Stacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings by channel, times sqrt(d), plus the signal of row and column, in the compute
-    dtype.
+    """Embeds by channel, times sqrt(d), plus the signal of row and column, in the compute dtype.
 
-    A target token is that of the position before, so position 0 has none: zero. Source pixels get
-    the signal of the place in the output that they cover, so that where to look need not be learnt.
+    A target token is that of the position before, so position 0 has none: zero. A source pixel gets
+    the signal of the output place that it covers, so the model need not learn where to look.
     """
     c = self.config
     size = c.size if side == 'target' else c.source_size
@@ -164,8 +162,7 @@ class Network(Stacks):
   def foresee(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
   ) -> Float[Array, 'b n d']:
-    """What is added to the embeddings: the forecast, as intensities are embedded, and what it is
-    made of."""
+    """Returns the addition to the embeddings: the forecast, embedded, and its differences."""
     c = self.config
     forecast, read = self.forecast(around, places, pixels)
     waves = as_waves(forecast, (c.d_model // 2 - PHASES) // 2)
@@ -184,7 +181,7 @@ class Network(Stacks):
     nodes: Nodes,
     taps: tuple[int, ...],
   ) -> Any:
-    """`decode` over a cache, with what stands beside the embeddings."""
+    """Runs `decode` over a cache, with forecasts added to the embeddings."""
     beside, last = None, ()
     if self.config.forecast:
       token = tokens[:, None, :, None].astype(jnp.float32)
@@ -236,7 +233,7 @@ class Picture:
   """The encoder's output."""
 
   hidden: Float[Array, 'b s d']
-  pixels: Int[Array, 'b s']  # the small pictures themselves, which a forecast reads
+  pixels: Int[Array, 'b s']  # the small pictures, which a forecast reads
 
 
 @struct.pytree
@@ -261,17 +258,17 @@ class ImageTransformer:
 
   @property
   def d_model(self) -> int:
-    """The width of hidden states."""
+    """Width of hidden states."""
     return self.config.d_model
 
   @property
   def layers(self) -> int:
-    """Decoder layers."""
+    """Number of decoder layers."""
     return self.config.decoder_layers
 
   @property
   def fixed_length(self) -> int:
-    """Tokens of every output."""
+    """Number of tokens in every output."""
     return self.config.size**2 * CHANNELS
 
   @property
@@ -279,7 +276,7 @@ class ImageTransformer:
     return self.fixed_length
 
   def partition(self, devices: int) -> Table:
-    """Embeddings and logits by intensities, the layers as in `stacks`; see `fastdec.sharding`."""
+    """Splits embeddings and logits by intensities, the rest as `stacks`; see `fastdec.sharding`."""
     return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
@@ -287,7 +284,7 @@ class ImageTransformer:
 
   @unrun
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters."""
+    """Returns fresh float32 parameters."""
     c = self.config
     source = jnp.zeros((1, c.source_size, c.source_size, CHANNELS), jnp.uint8)
     params = Network(c).init(
@@ -305,8 +302,9 @@ class ImageTransformer:
   def hidden(
     self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training,
-    forced scoring).
+    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
+
+    Training and forced scoring use it.
 
     Args:
       params: the parameters.
@@ -323,8 +321,7 @@ class ImageTransformer:
     taps: tuple[int, ...] = (),
     dropout_key: Array | None = None,
   ) -> Features:
-    """What drafts learn from: the hidden states, those of the layers `taps`, and the encoder's; see
-    `hidden`.
+    """Returns the states that drafts learn from: hidden (see `hidden`), of `taps`, the encoder's.
 
     Raises:
       UserError: layers that the model does not have.
@@ -338,7 +335,7 @@ class ImageTransformer:
     """Encodes small pictures, uint8[b, 8, 8, 3] (8: the config's `source_size`).
 
     Raises:
-      UserError: they are no such pictures.
+      UserError: the inputs are not such pictures.
     """
     self.check(inputs)
     pixels, places = _flat(inputs)
@@ -347,7 +344,7 @@ class ImageTransformer:
     )
 
   def check(self, inputs: Any) -> None:
-    """Raises UserError for what is not uint8[b, 8, 8, 3] (or the config's `source_size`)."""
+    """Raises UserError unless inputs are uint8[b, 8, 8, 3] (8: the config's `source_size`)."""
     side = self.config.source_size
     if inputs.dtype != jnp.uint8 or inputs.shape[1:] != (side, side, CHANNELS):
       wanted, given = (
@@ -357,17 +354,16 @@ class ImageTransformer:
       raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
 
   def source(self, memory: Picture) -> Source:
-    """What a draft's cross-attention reads: the encoder's states; see `models.api.source_of`."""
+    """Returns the encoder's states for a draft's cross-attention; see `models.api.source_of`."""
     return Source(memory.hidden, jnp.ones(memory.hidden.shape[:2], bool))
 
   def embedding(self, params: Params, tokens: Int[Array, '...']) -> Float[Array, '... d']:
-    """What rooted heads and drafts read of an intensity: how it is embedded as red, as a token says
-    no channel."""
+    """Embeds intensities as red, for rooted heads and drafts: a token does not tell its channel."""
     return look_up(params['target_embedding'], tokens).astype(self.config.dtype)
 
   @property
   def forecasts(self) -> bool:
-    """Whether there is a `forecast`."""
+    """True if the model has a forecast."""
     return self.config.forecast
 
   def forecast(
@@ -378,14 +374,14 @@ class ImageTransformer:
     places: Int[Array, 'b n'],
     weights: Float[Array | np.ndarray, 'phases width'] | None = None,
   ) -> Float[Array, 'b n']:
-    """What is forecast at some places, in float32, where all before them are written.
+    """Returns the forecast at some places, in float32; all places before them are written.
 
     Args:
       params: the parameters.
       memory: as `encode` makes it.
       written: intensities from the first on.
       places: 0 to `fixed_length` - 1.
-      weights: other ones than the model's, as `fit_forecast` gives them.
+      weights: replace the model's, as `fit_forecast` gives them.
     """
     if weights is not None:
       params = {**params, 'forecast': {**params['forecast'], 'weights': weights}}
@@ -396,15 +392,15 @@ class ImageTransformer:
   def fit_forecast(
     self, pictures: UInt8[np.ndarray, 'n s s 3'], images: UInt8[np.ndarray, 'n h h 3']
   ) -> Float[np.ndarray, 'phases width']:
-    """Weights for `forecast` by least squares on images, such as this model's own."""
+    """Returns weights for `forecast` by least squares on images, such as this model's own."""
     return fitted(self.config.surroundings, pictures, images)
 
   def init_cache(
     self, params: Params, memory: Picture, rows: int, slots: int | Capacity
   ) -> WithMemory:
-    """An empty ring over the small picture's keys and values."""
+    """Returns an empty ring over the small picture's keys and values."""
     c = self.config
-    # A plain number does not say how wide a call may be: then the ring holds everything.
+    # A plain number does not tell the width of a call: then the ring holds everything.
     is_known = isinstance(slots, Capacity)
     size = (
       ring_size(c.block_length, slots.nodes + slots.back)
@@ -418,7 +414,7 @@ class ImageTransformer:
       self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool)
     )
     if c.forecast:
-      # What the forecast looks up: keys, and values too, are the intensities themselves.
+      # The forecast looks up written intensities in a last layer, as keys (and values).
       size = c.surroundings.reach + slots.nodes + slots.back if is_known else size
       intensities = [
         constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data') for _ in range(2)
@@ -446,18 +442,18 @@ class ImageTransformer:
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits of the 256 intensities."""
+    """Returns logits of the 256 intensities."""
     return self._call(params, hidden, method='unembed')
 
 
 def _flat(
   pictures: UInt8[Array, 'b height width c'],
 ) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:
-  """Intensities in raster scan, and their positions."""
+  """Returns intensities in raster scan, and their positions."""
   tokens = pictures.reshape(pictures.shape[0], -1).astype(jnp.int32)
   return tokens, jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
 
 
 def _centre(at: Int[Array, '*b n'], scale: float) -> Num[Array, '*b n']:
-  """Where in the output the middle of a source pixel lies; an output pixel lies where it is."""
+  """Returns a source pixel's centre in the output's coordinates; output pixels as they are."""
   return at if scale == 1 else (at.astype(float) + 0.5) * scale - 0.5

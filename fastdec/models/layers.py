@@ -1,4 +1,4 @@
-"""The layers that models share: products that no backend handles badly, norms, positions."""
+"""Shared layers of the models: products in forms that backends compute quickly, dropout, waves."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ from fastdec.quantized import Quantized, whole
 # the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
-FEW = 64  # rows of a call that decodes
-FEW_WHOLE = 16  # in int8
-# entries of a product that are worth being turned around; of whole numbers half as many
+FEW = 64  # rows of a decoding call, at most
+FEW_WHOLE = 16  # the same in int8
+# entries of the largest product that is worth transposing; half of it in int8
 TURNED = 2**19
 
 
@@ -25,11 +25,11 @@ Kernel = Float[Array, '*f d'] | Quantized | Packed
 
 
 def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
-  """x @ kernel^T [*b, *f] in x's dtype, accumulated and returned in float32 at least.
+  """Returns x @ kernel^T [*b, *f] in x's dtype, summed and returned in float32 at least.
 
-  A kernel in int8 meets rows in int8, each over its own scale; their product is summed in int32,
-  and only then multiplied by the two scales. So each row's result is the same, bit for bit,
-  whatever rows come with it. A packed kernel is read in panels by few rows, and as it lies by many.
+  A kernel in int8 meets rows in int8, each with its own scale. Their product is summed in int32,
+  and only then multiplied by both scales. So each row's result is the same, bit for bit, in any
+  batch. Few rows read a packed kernel in panels, many rows read the kernel itself.
   """
   *lead, d = x.shape
   x_rd = x.reshape(-1, d)
@@ -44,12 +44,12 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
 
 
 def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
-  """x, which is rounded to its type before anything is added to it.
+  """Returns x, rounded to its type before anything is added to it.
 
-  XLA computes anew, wherever it is read, what takes no more than a few multiplications; and where
-  an addition follows, LLVM may make both one operation with one rounding, here and not there. Then
-  a logit is not equal to itself, and `sampling.argmax` finds no largest one. What is neither
-  multiplication nor addition keeps them apart.
+  XLA computes a few multiplications anew for each reader. If an addition follows, LLVM may fuse
+  both into one operation with one rounding, for one reader and not for another. Then a logit is not
+  equal to itself, and `sampling.argmax` finds no largest one. The clip, neither a multiplication
+  nor an addition, keeps them apart.
   """
   largest = jnp.finfo(x.dtype).max
   return jnp.clip(x, -largest, largest)
@@ -58,19 +58,18 @@ def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
 def product(
   x: Num[Array, 'r d'], kernel: Num[Array, '*f d'] | Packed, wide: DTypeLike
 ) -> Num[Array, 'r *f']:
-  """x @ kernel^T in x's type, summed in the type `wide`.
+  """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
   Habits of XLA's CPU backend decide the form (`experiments.benchmark --config=configs/products.py`
-  times the forms). Kernels lie as [outputs, inputs] and are contracted on their last axis: with a
-  few rows the other layout takes up to
-  1.8 times as long. One row in half precision or in int8 goes in twice: a one-row product is sent
-  to a generated loop, several times slower than the product of two rows. And a bfloat16 result is
-  slower than a float32 one. A kernel of several output axes that comes second is laid out anew in
-  every call, which for a few rows is most of the time: so it comes first. (One output axis instead
-  would not be split by heads.) A kernel of one output axis comes first too, with an axis of 1
-  before it, where several rows meet it (`comes_first`): in float32 it is laid out anew in either
-  order, but not so, and 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU
-  with AMX, 0.5 to 0.7.
+  times the forms). Kernels lie as [outputs, inputs] and are contracted on their last axis: with few
+  rows the other layout takes up to 1.8 times as long. One row in half precision or int8 goes in
+  twice: XLA runs a one-row product as a generated loop, several times slower than two rows. A
+  bfloat16 result is slower than a float32 one. A kernel of several output axes comes first. If it
+  came second, XLA would re-tile it in every call, most of the time of a few rows. (With a single
+  output axis it could not be split by heads.) A kernel of one output axis comes first too if
+  several rows meet it (`comes_first`), with an axis of 1 before it. Without that axis XLA re-tiles
+  a float32 kernel in either order. So 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and
+  int8, on a CPU with AMX, 0.5 to 0.7 times.
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
@@ -94,12 +93,11 @@ def product(
 
 
 def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
-  """Whether a kernel comes first in its product with so many rows: few rows, and a product that is
-  soon turned around.
+  """True if a kernel comes first in its product with `rows` rows: few, and cheap to transpose.
 
-  What comes out of it is [outputs, rows], and is read in strides: beyond a processor's second-level
-  cache (32,000 outputs and more than 16 rows; of whole numbers, whose product is made more quickly,
-  8) that costs more than it saves.
+  The product is then [outputs, rows], and is read in strides. Beyond a processor's second-level
+  cache that costs more than it saves: with 32,000 outputs, above 16 rows. In int8, where products
+  are faster, above 8.
   """
   if kernel.ndim > 2 or rows == 1:
     return kernel.ndim > 2 and rows <= FEW
@@ -110,8 +108,7 @@ def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
 
 
 def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h f']:
-  """Each of a row's h vectors by its own kernel: x[:, i] @ kernels[i]^T, in the types of
-  `project`."""
+  """Returns x[:, i] @ kernels[i]^T for each of a row's h vectors, in the types of `project`."""
   wide = np.promote_types(x.dtype, np.float32)
   if isinstance(kernels, Quantized):
     values, scale = whole(x, wide)
@@ -123,11 +120,11 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
 def product_each(
   x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'] | Packed, wide: DTypeLike
 ) -> Num[Array, 'b h f']:
-  """x[:, i] @ kernels[i]^T for each i in x's type, summed in the type `wide`.
+  """Returns x[:, i] @ kernels[i]^T for each i in x's type, summed in the type `wide`.
 
-  Here XLA's CPU backend wants another form than for one kernel (`product`): one row once; of
-  several the kernels first, which takes half as long; and in int8 one product after the other, a
-  sixth, since all kernels at once would be made int32 before the loop, and read so in every call.
+  The fast forms on XLA's CPU backend differ from those for one kernel (`product`). One row goes in
+  once. For several rows the kernels come first, which takes half the time. In int8, one product
+  after the other takes a sixth: XLA would make all kernels int32, and read them so in every call.
   """
   if isinstance(kernels, Packed):
     if kernels.serves_each(x):
@@ -149,24 +146,22 @@ def product_each(
 
 
 def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
-  """The rows of a table of embeddings, which may be in int8 or packed."""
+  """Returns rows of a table of embeddings, which may be in int8 or packed."""
   return table.rows(ids) if isinstance(table, Quantized | Packed) else table[ids]
 
 
 def affine(
   x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']
 ) -> Float[Array, '*b f']:
-  """x @ kernel^T + bias, in x's dtype."""
+  """Returns x @ kernel^T + bias, in x's dtype."""
   y = project(x, kernel).astype(x.dtype)
   return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 class Dense(nn.Module):
-  """A projection from the last axis to the axes `features`, computed in `dtype`; parameters stay
-  float32.
+  """A projection from the last axis to the axes `features`, in `dtype`; parameters stay float32.
 
-  The kernel has these axes too, [*features, inputs], so that it can be split along any of them (by
-  attention heads).
+  The kernel is [*features, inputs], so it can be split along any of them (by attention heads).
   """
 
   features: tuple[int, ...]
@@ -189,11 +184,11 @@ class Dense(nn.Module):
 
 
 def dropout(x: Float[Array, '*b d'], rate: float, key: Array) -> Float[Array, '*b d']:
-  """x with entries zeroed at `rate` and the rest scaled up to the same mean.
+  """Returns x with entries zeroed at `rate`, and the rest scaled up to the same mean.
 
-  The mask is a hash of each entry's index and the key (Wellons' lowbias32), not one random number
-  an entry: on CPUs a training step is mostly dropout otherwise (threefry 2.3 times, XLA's Philox 4
-  times the rest of the step).
+  The mask hashes each entry's index with the key (Wellons' lowbias32). One random number an entry
+  would dominate a training step on CPUs: threefry takes 2.3 times the rest of the step, XLA's
+  Philox 4 times.
   """
   low, high = jax.random.bits(key, (2,), jnp.uint32)
   bits = jax.lax.iota(jnp.uint32, x.size).reshape(x.shape) ^ low
@@ -203,7 +198,7 @@ def dropout(x: Float[Array, '*b d'], rate: float, key: Array) -> Float[Array, '*
 
 
 class Dropout(nn.Module):
-  """`dropout` by linen's 'dropout' key; nothing outside training."""
+  """`dropout` by linen's 'dropout' key, in training only."""
 
   rate: float
 
@@ -214,8 +209,9 @@ class Dropout(nn.Module):
 def sinusoids(
   positions: Num[Array, '*b n'], d: int, longest: float = 1e4
 ) -> Float[Array, '*b n d']:
-  """T2T's and fairseq's position signal: sines, then cosines, of wavelengths 2 pi .. 2 pi *
-  longest, spaced geometrically."""
+  """Returns the position signal of T2T and fairseq: sines, then cosines.
+
+  Their wavelengths are 2 pi .. 2 pi * longest, spaced geometrically."""
   inverse_timescales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(
     np.float32
   )

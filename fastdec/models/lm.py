@@ -1,5 +1,4 @@
-"""The decoder-only Transformer of today's language models: RMSNorm, rotary positions, gated MLP,
-grouped heads.
+"""The decoder-only Transformer: RMSNorm, rotary positions, gated MLP, grouped heads.
 
 Llama, Mistral, Qwen2 and Qwen3 are settings of it (`folders/llama.py` reads theirs). One set of
 linen modules serves training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
@@ -43,7 +42,7 @@ CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class LMConfig:
-  """Sizes and habits; the defaults are Llama's, small."""
+  """Sizes and options; the defaults are a small Llama's."""
 
   vocab_size: int = 32000
   d_model: int = 512
@@ -55,13 +54,13 @@ class LMConfig:
   head_width: int | None = None  # None: d_model / heads
   activation: str = 'silu'
   norm_epsilon: float = 1e-6
-  # how wavelengths are stretched for longer contexts: 'default' (not at all), 'linear', 'llama3'
+  # stretching of wavelengths for longer contexts: 'default' (none), 'linear', 'llama3'
   rope: str = 'default'
   rope_theta: float = 1e4
   rope_factor: float = 1.0  # the stretch
-  # llama3: waves that pass fewer times in `rope_original` positions are stretched ...
+  # llama3: waves with fewer turns in `rope_original` positions are stretched ...
   rope_low: float = 1.0
-  rope_high: float = 4.0  # ... those that pass more often are not, and between the two it is mixed
+  rope_high: float = 4.0  # ... waves with more turns are not; between the two it is mixed
   rope_original: int = 8192
   qkv_bias: bool = False
   out_bias: bool = False
@@ -69,9 +68,9 @@ class LMConfig:
   qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
   # positions that each layer sees, its own included; 0, or (): all before it
   windows: tuple[int, ...] = ()
-  tied: bool = True  # whether `init` makes no output matrix: the embedding is it
+  tied: bool = True  # `init` makes no output matrix: the embedding serves
   max_positions: int | None = None
-  bos_id: int = 0  # training: what the first token of a text is predicted from
+  bos_id: int = 0  # training: the first token of a text is predicted from it
   eos_ids: tuple[int, ...] = (1,)
   pad_id: int = 0
   suppressed_ids: tuple[int, ...] = ()
@@ -131,8 +130,7 @@ class LMConfig:
 
 
 class RMSNorm(nn.Module):
-  """x over its root mean square (Zhang and Sennrich 2019), in float32 at least, times a learned
-  scale."""
+  """x over its root mean square (Zhang, Sennrich 2019), in float32 at least, times a scale."""
 
   config: LMConfig
 
@@ -173,9 +171,10 @@ class Layer(nn.Module):
     train: bool = False,
     read: Float[Array, 'b n e'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
-    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes
-    written). Attention reads the norm of x, or `read` in its place: the first layers of drafts
-    differ there."""
+    """Returns the new hidden states, and the keys and values attended to (cache and nodes).
+
+    Attention reads the norm of x, or `read` in its place: the first layers of drafts differ there.
+    """
     q, own = self.queries_and_own(self.attention_norm(x) if read is None else read, angles)
     kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
     x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
@@ -186,7 +185,7 @@ class Layer(nn.Module):
   def queries_and_own(
     self, x: Float[Array, 'b n d'], angles: Float[Array, 'b n p']
   ) -> tuple[Float[Array, 'b n h w'], LayerKV]:
-    """Rotated queries, and the nodes' own keys (rotated) and values."""
+    """Returns rotated queries, and the nodes' own keys (rotated) and values."""
     q, kv = self.q(x), self.kv(x)
     k, v = kv[:, :, 0], kv[:, :, 1]
     if self.config.qk_norm:
@@ -195,8 +194,7 @@ class Layer(nn.Module):
 
 
 def layer_partition(config: LMConfig, devices: int) -> Table:
-  """How a layer's parameters lie on a mesh; key heads that cannot be divided over so many devices
-  stay whole."""
+  """Lays out a layer's parameters on a mesh; key heads that `devices` cannot divide stay whole."""
   keys = P() if config.kv_heads % devices else P(None, 'model')
   return (
     (r'/kv/(kernel|bias)$', keys),
@@ -286,17 +284,15 @@ class LM:
     return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
   def partition(self, devices: int) -> Table:
-    """Embeddings and logits by words, pairs of products as in `models.stacks`; see
-    `fastdec.sharding`.
+    """Splits embeddings and logits by words, pairs of products as `models.stacks`.
 
-    Key heads that cannot be divided over this many devices stay whole: each device then computes
-    all of them.
+    See `fastdec.sharding`. If `devices` cannot divide the key heads, each device computes them all.
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 
   @unrun
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters."""
+    """Returns fresh float32 parameters."""
     ones = jnp.ones((1, 2), jnp.int32)
     batch = {'target': ones, 'target_segment': ones, 'target_position': ones}
     return Network(self.config).init(key, batch, train=False)['params']
@@ -304,11 +300,10 @@ class LM:
   def hidden(
     self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Hidden states whose `unembed` predicts batch['target'], all positions at once (training,
-    forced scoring).
+    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
 
-    The first token of a segment is predicted from `bos_id`: a model trained so decodes prompts that
-    begin with it.
+    Training and forced scoring use it. The first token of a segment is predicted from `bos_id`: a
+    model trained so decodes prompts that begin with it.
 
     Args:
       params: the parameters.
@@ -325,7 +320,7 @@ class LM:
     taps: tuple[int, ...] = (),
     dropout_key: Array | None = None,
   ) -> Features:
-    """What drafts learn from: the hidden states, and those of the layers `taps`; see `hidden`.
+    """Returns the states that drafts learn from: hidden (see `hidden`), and of the layers `taps`.
 
     Raises:
       UserError: layers that the model does not have.
@@ -336,10 +331,10 @@ class LM:
     return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
 
   def encode(self, params: Params, inputs: Array | None) -> None:
-    """Nothing: there is no encoder."""
+    """Returns None: there is no encoder."""
 
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
-    """An empty cache, as wide as the key heads; a sliding window only masks it."""
+    """Returns an empty cache, as wide as the key heads; a sliding window only masks it."""
     c = self.config
     return KVCache.empty(c.layers, rows, c.kv_heads, slots, c.width, c.dtype)
 
@@ -368,9 +363,9 @@ class LM:
     return hidden, states, dataclasses.replace(cache, layers=layers)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
-    """The target's embeddings of tokens, without positions; see `models.api.embedding_of`."""
+    """Returns embeddings of tokens, without positions; see `models.api.embedding_of`."""
     return look_up(params['embedding'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits by the matrix 'output' where the parameters have one, else by the embedding."""
+    """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
     return project(hidden, params['output'] if 'output' in params else params['embedding'])

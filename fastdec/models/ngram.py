@@ -1,14 +1,13 @@
-"""Unigram and bigram models of counts, the cheapest drafts there are (Leviathan et al. 2022,
-section 4.2 and table 3).
+"""Unigram and bigram models of counts, the cheapest drafts.
 
-The law of the word after w backs off to the unigram law as Witten and Bell (1991) have it, for the
-share of w's occurrences that were followed by something new:
+Source: Leviathan et al. 2022, section 4.2 and table 3. The law of the word after w backs off to the
+unigram law (Witten and Bell 1991). The more different words were seen after w (types), the more so:
 
-    P(x | w) = (count(w x) + types(w) P(x)) / (count(w) + types(w))        types(w): different words seen after w
+    P(x | w) = (count(w x) + types(w) P(x)) / (count(w) + types(w))
 
-Laid out by words and their most frequent successors: [v, m] ids and [v, m] shares, 4 MB for 8,000
-words and m = 64, where a whole matrix would have 256 MB. What a longer list would have held goes to
-the unigram law, so that every law still sums to 1.
+The parameters list each word's most frequent successors: [v, m] ids and [v, m] shares. For 8,000
+words and m = 64 they take 4 MB; a whole matrix would take 256 MB. The share of unlisted successors
+goes to the unigram law, so every law still sums to 1.
 """
 
 import dataclasses
@@ -49,15 +48,14 @@ class NGram:
       raise UserError(f'successors={self.successors} is not possible: give {allowed}')
 
   def count(self, sentences: Sequence[Integer[np.ndarray, ' _']], first: int) -> Params:
-    """The parameters: shares of words, of successors, and of the unigram law where it is backed off
-    to.
+    """Returns the parameters: shares of words, of successors, and of the unigram law behind these.
 
     Args:
       sentences: ids, end tokens included.
-      first: the word that stands before the first of a sentence; it is not counted itself.
+      first: the word before the first of a sentence; it is not counted itself.
 
     Raises:
-      UserError: ids that the vocabulary does not have, or no words at all.
+      UserError: ids outside the vocabulary, or no words at all.
     """
     sentences = [sentence for sentence in sentences if len(sentence)]
     words = np.concatenate([np.zeros(0, np.int32), *sentences])
@@ -76,7 +74,7 @@ class NGram:
         f'there are {given} to count: give at least one, all of them from 0 to'
         f' {self.vocab_size - 1}'
       )
-    # each once more: no word is impossible
+    # one is added to each count: no word is impossible
     unigram = np.bincount(words, minlength=self.vocab_size) + 1.0
     unigram[list(self.suppressed_ids)] = 0
     params = {'unigram': jnp.asarray(unigram / unigram.sum(), jnp.float32)}
@@ -90,7 +88,7 @@ class NGram:
   def _successors(
     self, before: Int[np.ndarray, ' n'], words: Integer[np.ndarray, ' n']
   ) -> dict[str, np.ndarray]:
-    """The lists, of bigrams by their frequency."""
+    """Returns the lists of successors, by the frequency of bigrams."""
     v, m = self.vocab_size, self.successors
     pairs, counts = np.unique(before * v + words, return_counts=True)
     order = np.lexsort((pairs, -counts, pairs // v))  # by the word before, the most frequent first
@@ -109,20 +107,20 @@ class NGram:
     }
 
   def encode(self, params: Params, inputs: Any) -> None:
-    """Nothing: a draft for an encoder-decoder target does not read the source."""
+    """Returns None: a draft for an encoder-decoder target does not read the source."""
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> KVCache:
-    """A cache that holds nothing but lengths."""
+    """Returns a cache that holds only lengths."""
     return KVCache((), jnp.zeros(rows, jnp.int32))
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache
   ) -> tuple[Float[Array, 'b n 1'], tuple[()], KVCache]:
-    """The hidden state is the word itself, as a number."""
+    """Returns the words themselves, as numbers, for hidden states."""
     return tokens[..., None].astype(jnp.float32), (), cache
 
   def unembed(self, params: Params, hidden: Float[Array, '*b 1']) -> Float[Array, '*b v']:
-    """Log-probabilities."""
+    """Returns log-probabilities."""
     words = hidden[..., 0].astype(jnp.int32).reshape(-1)
     unigram = params['unigram']
     if self.successors:

@@ -1,8 +1,6 @@
-"""The layers of Transformers and their two stacks: one set of linen modules for training and for
-decoding over a cache.
+"""The layers and two stacks of Transformers, as linen modules for training and for decoding.
 
-What differs between models is how a layer's queries meet their keys and values: it comes as a
-function (`Sees`).
+Models differ in how a layer's queries read keys and values: it comes as a function (`Sees`).
 """
 
 import dataclasses
@@ -33,8 +31,8 @@ CHOICES = {
 Attend = Callable[..., Array]
 
 # Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the
-# second over its inputs, so that each pair needs one sum over devices. Attention's first product is
-# split by heads: kernels lie as [3 or 2, heads, width, inputs]. A gated layer's first lies as [2,
+# second over its inputs, so each pair needs one sum over devices. Attention's first product is
+# split by heads: kernels are [3 or 2, heads, width, inputs]. A gated layer's first kernel is [2,
 # outputs, inputs]: a device has the gates of its own outputs.
 PARTITION: Table = (
   (r'/(qkv|kv|gate_w1)/(kernel|bias)$', P(None, 'model')),
@@ -45,7 +43,7 @@ PARTITION: Table = (
 
 @dataclasses.dataclass(frozen=True)
 class StackConfig:
-  """Sizes and habits of encoder and decoder; the defaults are T2T's `transformer_base` v3."""
+  """Sizes and options of encoder and decoder; the defaults are T2T's `transformer_base` v3."""
 
   d_model: int = 512
   d_ff: int = 2048
@@ -81,7 +79,7 @@ class StackConfig:
 
   @property
   def of_decoder(self) -> 'StackConfig':
-    """Where the decoder's layers have other sizes: the config of those."""
+    """Config of the decoder's layers, which may have other sizes."""
     return self
 
   def make_norm(self) -> nn.Module:
@@ -104,8 +102,7 @@ class StackConfig:
 
 
 class Attention(nn.Module):
-  """Multi-head attention; `keys_values` and `__call__` are apart so that a memory is projected
-  once."""
+  """Multi-head attention; with `keys_values` apart from `__call__`, a memory is projected once."""
 
   config: StackConfig
   is_self: bool
@@ -126,16 +123,16 @@ class Attention(nn.Module):
     self.drop = Dropout(c.attention_dropout)
 
   def queries_and_own(self, x: Float[Array, 'b n d']) -> tuple[Array, LayerKV]:
-    """Self-attention: the queries [b, n, h, p] of x, and its own keys and values."""
+    """Returns self-attention's queries [b, n, h, p] of x, and its own keys and values."""
     qkv = self.qkv(x)
     return qkv[:, :, 0], LayerKV(*(qkv[:, :, i].swapaxes(1, 2) for i in (1, 2)))
 
   def queries(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n h p']:
-    """Cross-attention: the queries of x."""
+    """Returns cross-attention's queries of x."""
     return self.q(x)
 
   def keys_values(self, memory: Float[Array, 'b s d']) -> LayerKV:
-    """Cross-attention: keys and values of the memory."""
+    """Returns cross-attention's keys and values of the memory."""
     kv = self.kv(memory)
     return LayerKV(*(kv[:, :, i].swapaxes(1, 2) for i in (0, 1)))
 
@@ -158,8 +155,7 @@ class FeedForward(nn.Module):
 
 
 class Sublayer(nn.Module):
-  """The residual around a sublayer: x + drop(f(norm(x))) pre-norm, norm(x + drop(f(x)))
-  post-norm."""
+  """The residual of a sublayer: pre-norm x + drop(f(norm(x))), post-norm norm(x + drop(f(x)))."""
 
   config: StackConfig
 
@@ -196,7 +192,7 @@ class EncoderLayer(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Sees:
-  """How the two attentions of a decoder layer meet what they see."""
+  """The two attentions of a decoder layer, as functions of queries, keys and values."""
 
   own: Attend
   memory: Attend  # a row for each source, which may have several beams
@@ -220,8 +216,7 @@ class DecoderLayer(nn.Module):
     start: Int[Array, ' b'] | None = None,
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
-    """Returns the new hidden states and the keys and values attended to (the cache, with the nodes
-    written)."""
+    """Returns the new hidden states, and the keys and values attended to (cache and nodes)."""
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
     if cached is not None and start is not None:
       kv = cached.write(kv.k, kv.v, start)
@@ -255,11 +250,11 @@ class Stacks(nn.Module):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings with their position signal, of the side 'source' or 'target'."""
+    """Returns embeddings with their position signal, of the side 'source' or 'target'."""
     raise NotImplementedError
 
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
-    """What leaves the stack 'encoder' or 'decoder': where norms come first, one comes last too."""
+    """Returns the output of the stack 'encoder' or 'decoder'; a pre-norm stack ends with a norm."""
     if self.config.norm == 'post':
       return x
     return self.encoder_norm(x) if stack == 'encoder' else self.decoder_norm(x)
@@ -287,7 +282,7 @@ class Stacks(nn.Module):
     beside: Float[Array, 'b n d'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     x = self.embed(tokens, positions, 'target', train)
-    if beside is not None:  # what a model knows of these positions besides
+    if beside is not None:  # further input at these positions
       x += beside
     states, entries = [x], []
     for i, layer in enumerate(self.decoder):

@@ -1,10 +1,9 @@
-"""T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder whose attention knows relative positions
-alone.
+"""T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder with relative positions only.
 
-The layers are the Transformer's (`stacks.py`), with RMSNorm, without biases, with a bias on the
-scores that depends on how far a key is from its query; one table a stack, shared by its layers.
-Nodes of a tree have the positions of their depths. There is no longest input, but nothing was
-learnt beyond the lengths of training.
+The layers are the Transformer's (`stacks.py`), with RMSNorm and without biases. Attention scores
+get a bias by the distance from query to key; the layers of a stack share one table of them. Nodes
+of a tree have the positions of their depths. Inputs may have any length, but the model has learnt
+nothing beyond the lengths of training.
 """
 
 import dataclasses
@@ -29,23 +28,24 @@ from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
-# Queries are not scaled: the initialisation is instead (`t5.T5.init`).
+# Queries are not scaled; the initialisation is instead (`T5.init`).
 attend_unscaled = functools.partial(attend, scale=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(StackConfig):
-  """Sizes and habits; the defaults are those of the first T5 (small). T5 v1.1 is `is_gated`, has
-  the activation 'gelu', no dropout before fine-tuning, logits of their own matrix (`is_tied` false)
-  and unscaled (`scales_logits` false)."""
+  """Sizes and options; the defaults are those of the first T5 (small).
+
+  T5 v1.1 has `is_gated`, the activation 'gelu', and no dropout before fine-tuning. Its logits have
+  their own matrix (`is_tied` false) and are unscaled (`scales_logits` false)."""
 
   dropout: float = 0.1  # after each sublayer, on the embeddings and on what leaves each stack
   d_kv: int = 64  # width of a head, whatever d_model
   is_gated: bool = False  # act(x W) * (x V) in the feed-forward layers
   buckets: int = 32  # of relative positions
-  max_distance: int = 128  # from here on, one bucket
+  max_distance: int = 128  # distances from here on share a bucket
   vocab_size: int = 32128
-  is_tied: bool = True  # whether `init` makes no matrix of its own for the logits
+  is_tied: bool = True  # `init` makes no matrix for the logits: the embedding serves
   scales_logits: bool = True  # hidden states times 1 / sqrt(d_model) before their projection
   pad_id: int = 0
   eos_ids: tuple[int, ...] = (1,)
@@ -87,8 +87,7 @@ class T5Config(StackConfig):
 
 
 class T5FeedForward(nn.Module):
-  """Two projections without biases, act(x W1) W2, or three: (act(x W) * (x V)) W2 (Shazeer 2020,
-  "GLU Variants")."""
+  """Projections without biases, act(x W1) W2, or gated, (act(x W) * (x V)) W2 (Shazeer 2020)."""
 
   config: T5Config
 
@@ -109,11 +108,10 @@ class T5FeedForward(nn.Module):
 def bucket(
   ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_causal: bool
 ) -> Int[np.ndarray, '*b']:
-  """The bucket of a relative position, that of the key less that of the query (Raffel et al. 2020,
-  section 2.1).
+  """Returns the bucket of a key's position less its query's (Raffel et al. 2020, section 2.1).
 
-  Near distances have a bucket each, half of the buckets in all; the others grow as the logarithm up
-  to `max_distance`. An encoder has half of all for keys ahead. A decoder sees none ahead: they
+  Half of the buckets hold one near distance each; the others grow with the logarithm, up to
+  `max_distance`. An encoder uses half of all for keys ahead. A decoder sees no keys ahead: they
   count as distance 0.
 
       8 buckets, max_distance 16     ahead -17 -8 -5 -4 -3 -2 -1  0   1  2  3
@@ -126,7 +124,7 @@ def bucket(
     first, distance = np.where(ahead > 0, buckets, 0), abs(ahead)
   exact = buckets // 2
 
-  # Rounded to float32 where those who trained the checkpoints did, so that borders fall as theirs.
+  # Rounded to float32 where the checkpoints' training was, so that borders fall alike.
   def log(x):
     return np.log(x).astype(np.float32)
 
@@ -146,8 +144,7 @@ def relative_bias(
   max_distance: int,
   is_causal: bool,
 ) -> Float[Array, 'b h n s']:
-  """What a stack's `table` adds to the scores of queries and keys at these positions, in all of its
-  layers."""
+  """Returns what a stack's `table` adds to the scores at these positions, in each of its layers."""
   every = np.arange(-max_distance, max_distance + 1)
   by_distance = table[bucket(every, table.shape[0], max_distance, is_causal)]
   ahead = (keys[:, None, :] - queries[:, :, None]).clip(-max_distance, max_distance)
@@ -172,7 +169,7 @@ class T5Network(Stacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings alone, in the compute dtype: positions are the attention's affair."""
+    """Returns embeddings alone, in the compute dtype: attention handles the positions."""
     return self.drop(look_up(self.embedding, tokens).astype(self.config.dtype), train)
 
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
@@ -206,8 +203,7 @@ class T5Network(Stacks):
 
 
 def unscaled_queries(params: Mapping, d_kv: int) -> Mapping:
-  """Fresh parameters with the 1 / sqrt(d_kv) that attention leaves out in the kernels that make the
-  queries."""
+  """Multiplies the query kernels of fresh parameters by the 1 / sqrt(d_kv) that attention omits."""
 
   def scaled(path: tuple, x: Array) -> Array:
     name = jax.tree_util.keystr(path, simple=True, separator='/')
@@ -229,14 +225,13 @@ class T5(EncoderDecoder):
   max_positions = None
 
   def partition(self, devices: int) -> Table:
-    """Embeddings and logits by words, attention's biases by heads, layers as in `stacks`; see
-    `fastdec.sharding`."""
+    """Splits embeddings and logits by words, biases by heads, the rest as `stacks`."""
     words = (r'(^|/)(embedding|lm_head)$', P('model'))
     biases = (r'(^|/)(encoder|decoder)_bias$', P(None, 'model'))  # [buckets, heads]
     return (words, biases, *PARTITION)
 
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters."""
+    """Returns fresh float32 parameters."""
     return unscaled_queries(super().init(key), self.config.d_kv)
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
@@ -258,8 +253,7 @@ class T5(EncoderDecoder):
     taps: tuple[int, ...] = (),
     across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each
-    layer in turn."""
+    """See `models.api.Model.apply`; each layer in turn calls `across` once to read the memory."""
     check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
@@ -276,7 +270,7 @@ class T5(EncoderDecoder):
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits by the matrix 'lm_head' where the parameters have one, else by the embedding."""
+    """Returns logits by the matrix 'lm_head' if the parameters have one, else by the embedding."""
     if self.config.scales_logits:
       hidden = hidden * self.config.d_model**-0.5
     return project(hidden, params['lm_head'] if 'lm_head' in params else params['embedding'])

@@ -1,12 +1,12 @@
 """Taps: the states of a model's layers that drafts read, in decoding and in training.
 
-Tap k is the residual stream after k decoder layers: 0 is what enters the first layer (embeddings,
-with positions where the model adds them there), L what leaves the last, before any final norm. So
-tap k is what enters layer k, counted from 0, as in Hugging Face's `hidden_states[k]`; but for k =
-L, where theirs is normed.
+Tap k is the residual stream after k decoder layers. Tap 0 is the input of the first layer:
+embeddings, with positions if the model adds them there. Tap L is the output of the last layer,
+before any final norm. So tap k is the input of layer k, counted from 0, as in Hugging Face's
+`hidden_states[k]`. Only their state L is normed.
 
-Official drafts of EAGLE-3 do not say which layers they read. Their code takes 2, L // 2 and L - 3,
-as SpecForge, speculators and vLLM do where nothing is said: the words of `RULE`, which become
+Official drafts of EAGLE-3 do not name the layers that they read. Their code takes 2, L // 2 and
+L - 3, and so do SpecForge, speculators and vLLM by default. `RULE` stands for these; it becomes
 numbers once the target is known.
 """
 
@@ -28,17 +28,16 @@ RULE: Taps = ('low', 'middle', 'high')
 
 @struct.pytree
 class Features:
-  """What a draft learns from: states of packed batches, all positions at once, as decoding brings
-  them one by one."""
+  """States that a draft learns from, of packed batches, all positions at once."""
 
   hidden: Float[Array, 'b t d']  # whose `unembed` predicts batch['target']
   taps: tuple[Float[Array, 'b t _'], ...]  # in the order asked for
-  # the encoder's, as in `source(memory).hidden`; None without an encoder
+  # the encoder's states, as `source(memory).hidden`; None without an encoder
   source: Float[Array, 'b s e'] | None
 
 
 def check_taps(taps: Any, layers: int) -> None:
-  """Raises UserError for what is no tuple of different layers among 0, ..., `layers`."""
+  """Raises UserError unless `taps` is a tuple of different layers among 0, ..., `layers`."""
   allowed = f'numbers from 0 (what enters the first layer) to {layers} (what leaves the last)'
   if not isinstance(taps, tuple | list):
     raise UserError(f'taps={taps!r} is not possible: give a tuple of {allowed}')
@@ -49,13 +48,12 @@ def check_taps(taps: Any, layers: int) -> None:
     if list(taps).count(k) > 1:
       raise UserError(
         f'taps={taps} name layer {k} more than once: give different ones; on a shallow model, where'
-        ' a rule such as (2,'
-        f' L // 2, L - 3) coincides, set them explicitly, as {allowed}'
+        f' a rule such as (2, L // 2, L - 3) coincides, set them explicitly, as {allowed}'
       )
 
 
 def numbered(taps: Taps, layers: int | None) -> tuple[int, ...]:
-  """`taps` by their numbers, of a model of so many layers (None: it does not say).
+  """Returns `taps` as numbers, for a model of `layers` layers (None: unknown).
 
   Raises:
     UserError: layers of the rule coincide, or cannot be known.
@@ -78,11 +76,10 @@ def numbered(taps: Taps, layers: int | None) -> tuple[int, ...]:
 
 
 def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
-  """The model's `apply`, asked for these taps; as it is where there are none.
+  """Returns the model's `apply`, asked for these taps if there are any.
 
   Raises:
-    UserError: there are some, and the model's `apply` takes no `taps`; or they are those of a rule,
-      and coincide.
+    UserError: the model's `apply` takes no `taps`, or the layers of a rule coincide.
   """
   if not taps:
     return model.apply
@@ -90,7 +87,6 @@ def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
   if not any(one.name == 'taps' or one.kind is one.VAR_KEYWORD for one in takes):
     raise UserError(
       f'{type(model).__name__} gives no states of its layers, and taps={taps} ask for them: let its'
-      ' `apply` take'
-      ' taps=() and return them, or take a draft that reads none'
+      ' `apply` take taps=() and return them, or take a draft that reads none'
     )
   return functools.partial(model.apply, taps=numbered(taps, getattr(model, 'layers', None)))

@@ -1,5 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's `transformer_base`, or
-post-norm.
+"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's, or post-norm.
 
 One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right
 targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache).
@@ -28,10 +27,10 @@ from fastdec.sharding import Table
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(StackConfig):
-  """Sizes and habits; the defaults are T2T's `transformer_base` v3 over a vocabulary of 32,000."""
+  """Sizes and options; the defaults are T2T's `transformer_base` v3 over a vocabulary of 32,000."""
 
   vocab_size: int = 32000
-  # of a source with ids and an embedding of its own; None: it shares the target's
+  # for a source with ids and an embedding of its own; None: it shares the target's
   source_vocab_size: int | None = None
   positions: str = 'sinusoidal'  # or 'learned'
   max_positions: int = 1024
@@ -91,8 +90,7 @@ class Network(Stacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeddings, times sqrt(d) where they are scaled, plus the position signal, in the compute
-    dtype."""
+    """Embeds tokens, times sqrt(d) if scaled, plus the position signal, in the compute dtype."""
     c = self.config
     if c.positions == 'learned':
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
@@ -141,7 +139,7 @@ class Transformer(EncoderDecoder):
   source_vocab_size = setting('source_vocab_size')
 
   def partition(self, devices: int) -> Table:
-    """Embeddings and logits by words, the layers as in `stacks`; see `fastdec.sharding`."""
+    """Splits embeddings and logits by words, the rest as `stacks`; see `fastdec.sharding`."""
     return ((r'(^|/)((source_)?embedding|output)$', P('model')), *PARTITION)
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
@@ -160,8 +158,7 @@ class Transformer(EncoderDecoder):
     taps: tuple[int, ...] = (),
     across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; `across` is how queries meet the memory, called once by each
-    layer in turn."""
+    """See `models.api.Model.apply`; each layer in turn calls `across` once to read the memory."""
     check_taps(taps, self.layers)
     own, memory = cache.own, cache.memory
     sees = Sees(
@@ -174,7 +171,7 @@ class Transformer(EncoderDecoder):
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Logits by the embedding, or by a matrix of their own."""
+    """Returns logits by the embedding, or by a matrix of their own."""
     logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
     if not self.config.output_bias:
       return logits
