@@ -1,22 +1,21 @@
-"""The one-pass draft network of DFlash and DSpark (2026), Stern's idea with eyes: all guesses of a
-block at once.
+"""The one-pass draft network of DFlash and DSpark (2026): it guesses all tokens of a block at once.
 
-The rows of a block see the target's features at all committed positions, whose keys and values are
-the network's cache; they see one another, both ways; and in an encoder-decoder they see the
-encoder's states. A block of k = 5, its root at position 9:
+The rows of a block see the target's features at all committed positions; their keys and values are
+the network's cache. The rows also see one another, both ways, and an encoder's states if there are
+any. A block of k = 5, its root at position 9:
 
   position    0 ... 8     9        10       11       12
   cache       features
   rows                    root     ?        ?        ?
-  predicts                10       11       12       13         (a DFlash row predicts its own position: `drops_first`)
+  predicts                10       11       12       13    (DFlash: its own position, `drops_first`)
 
-Two ways in:
-  'joined'   every row is join(cat(embedding of the root, last feature)) and a learned vector of its slot: ours
-  'masks'    the first row is the root's embedding, the others are that of one token that means nothing: DFlash, DSpark
+Two entries:
+  'joined'   every row is join(cat(root's embedding, last feature)) + a learned vector of its slot
+  'masks'    the first row is the root's embedding, the others that of a mask: DFlash, DSpark
 
-What one row guesses the others do not know. A Markov bias of low rank mends some of that: logit(x)
-+= after[x] . latent(y), y being the token guessed before (`MARKOV`: how the latent vector is made
-of before[y]).
+A row does not know the guesses of the others. A Markov bias of low rank mends some of that:
+logit(x) += after[x] . latent(y), where y is the token guessed before. `MARKOV` lists the ways to
+make the latent vector from before[y].
 """
 
 import dataclasses
@@ -42,13 +41,13 @@ ENTRIES = ('joined', 'masks')
 MARKOV = (
   'vanilla',  # before[y]
   'gated',  # before[y], each entry times a gate made of it and of the row's state
-  # what a small recurrent network remembers of the guesses before, the rows' states and before[y]
+  # the state of a small recurrent network over earlier guesses, the rows' states and before[y]
   'rnn',
 )
 
 
 class Network(nn.Module):
-  """The parameters, but those of the vocabulary."""
+  """The parameters, except those of the vocabulary."""
 
   draft: 'BlockNetwork'
 
@@ -78,14 +77,13 @@ class Network(nn.Module):
   def own(
     self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']
   ) -> tuple[LayerKV, ...]:
-    """Each layer's keys and values of features."""
+    """Returns each layer's keys and values of features."""
     return self.tower.own(features, positions)
 
   def enter(
     self, root: Float[Array, '*b e'], unknown: Float[Array, ' e'] | None, last: Float[Array, '*b d']
   ) -> Float[Array, '*b g d']:
-    """The rows of blocks, from the root's embedding, that of the unknown token, and the last
-    feature."""
+    """Returns the rows of blocks, from the embeddings of root and mask, and the last feature."""
     rows = self.draft.rows
     if self.draft.entry == 'joined':
       x = self.join(jnp.concatenate([self.embedding_norm(root), last], axis=-1))
@@ -100,13 +98,13 @@ class Network(nn.Module):
   def read(
     self, x: Float[Array, 'b n d'], view: View, train: bool = False
   ) -> Float[Array, 'b n d']:
-    """The rows' states, behind the last norm."""
+    """Returns the rows' states, behind the last norm."""
     return self.norm(self.tower(x, view, None, train)[0])
 
   def latent(
     self, before: Float[Array, '*b r'], state: Float[Array, '*b d'], carry: Float[Array, '*b r']
   ) -> tuple[Float[Array, '*b r'], Float[Array, '*b r']]:
-    """The latent vector of a bias, and what the next guess's is made of."""
+    """Returns the latent vector of a bias, and the carry for the next guess."""
     kind = self.draft.markov_kind
     if kind == 'gated':
       return jax.nn.sigmoid(self.gate(jnp.concatenate([state, before], axis=-1))) * before, carry
@@ -121,7 +119,7 @@ class Network(nn.Module):
   def confident(
     self, state: Float[Array, '*b d'], before: Float[Array, '*b r'] | None
   ) -> Float[Array, '*b']:
-    """How sure the network is that a row's guess is right, before the sigmoid."""
+    """Returns the network's confidence in a row's guess, before the sigmoid."""
     seen = state if before is None else jnp.concatenate([state, before], axis=-1)
     return self.confidence(seen)[..., 0]
 
@@ -131,7 +129,7 @@ class Network(nn.Module):
     states: Sequence[Float[Array, 'b n _']],
     source: Float[Array, 'b s d'] | None,
   ) -> Array:
-    """Every parameter once, to make fresh ones."""
+    """Uses every parameter once, to make fresh ones."""
     draft = self.draft
     memory = () if source is None else self.memory(source)
     features = self.features(states)
@@ -149,21 +147,21 @@ class Network(nn.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockNetwork(DraftNetwork):
-  """Sizes and habits. Parameters have, with a Markov bias, before [vocab_size, markov] and after
-  [words, markov] too.
+  """Sizes and options.
+
+  A Markov bias adds the parameters before [vocab_size, markov] and after [words, markov].
 
   Attributes:
     k: block size: the root, and k - 1 guesses.
     entry: 'joined' or 'masks', see the top of this file.
-    unknown_id: 'masks': the token whose embedding stands for what is not known yet.
-    drops_first: 'masks': rows predict their own positions, so that there is one more, the root's,
-      which says nothing.
-    markov: rank of the bias from the token guessed before; 0: there is none.
+    unknown_id: 'masks': the mask, a token whose embedding stands for unknown ones.
+    drops_first: 'masks': rows predict their own positions; the root's row predicts nothing.
+    markov: rank of the bias from the token guessed before; 0: none.
     markov_kind: one of `MARKOV`.
-    candidates: words of each row that the bias may put into another order. None: all, as in
-      training; with few, chains are shorter, and a call with a large tree costs less.
-    has_confidence, confidence_sees_guess: a head that says how sure a row is; whether it reads
-      before[y] too.
+    candidates: words of each row that the bias may reorder. None: all, as in training. With few,
+      chains are shorter, and a call with a large tree costs less.
+    has_confidence: a head tells the confidence of each row.
+    confidence_sees_guess: it reads before[y] too.
   """
 
   k: int
@@ -205,26 +203,26 @@ class BlockNetwork(DraftNetwork):
 
   @property
   def rows(self) -> int:
-    """How many rows go through the layers for a block."""
+    """Number of rows that go through the layers for a block."""
     return self.k if self.drops_first else self.k - 1
 
   @property
   def depth(self) -> int:
-    """How many tokens below the root it drafts."""
+    """Number of tokens that it drafts below the root."""
     return self.k - 1
 
   @property
   def choices(self) -> int:
-    """Candidates for each token."""
+    """Number of candidates for each token."""
     words = self.words or self.vocab_size
     return words if self.candidates is None else min(self.candidates, words)
 
   def partition(self, devices: int) -> Table:
-    """As `DraftNetwork.partition`, the bias by words too."""
+    """Splits as `DraftNetwork.partition`, the bias by words too."""
     return (*(BIAS_TABLE if self.markov else ()), *super().partition(devices))
 
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters; the bias does nothing yet."""
+    """Returns fresh float32 parameters; the bias does nothing yet."""
     params = super().init(key)
     if self.markov:
       before = (
@@ -241,7 +239,7 @@ class BlockNetwork(DraftNetwork):
     positions: Int[Array, 'b n'],
     cache: DraftCache,
   ) -> DraftCache:
-    """The cache with the keys and values of n features behind what is committed."""
+    """Returns the cache with the keys and values of n features behind the committed ones."""
     own, length = own_cache(cache), cache.length
     made = self.call(params, features, positions, method='own')
     return with_layers(
@@ -257,14 +255,14 @@ class BlockNetwork(DraftNetwork):
     last: Float[Array, 'b d'],
     cache: DraftCache,
   ) -> Float[Array, 'b g d']:
-    """The states of the k - 1 rows that predict the tokens behind the root.
+    """Returns the states of the k - 1 rows that predict the tokens behind the root.
 
     Args:
       params: the draft's parameters.
       target: its embeddings may be read.
       root: the newest token, at position cache.length.
       last: the feature at the position before.
-      cache: the features of all positions before the root; slots for the rows are free behind them.
+      cache: the features of all positions before the root, with free slots for the rows behind.
     """
     embedded = self.embedded(params, target, root)
     unknown = None
@@ -280,11 +278,11 @@ class BlockNetwork(DraftNetwork):
   def logits(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b w']:
-    """Logits over the draft's words (`ids`), before any bias."""
+    """Returns logits over the draft's words (`ids`), before any bias."""
     return self.words_of(params, target, states)
 
   def after(self, params: Params, drafted: Int[Array, '*b']) -> Float[Array, '*b r']:
-    """What the bias has of some of the draft's words."""
+    """Returns the bias's vectors of some of the draft's words."""
     return look_up(params['after'], drafted)
 
   def bias(
@@ -295,15 +293,14 @@ class BlockNetwork(DraftNetwork):
     state: Float[Array, '*b d'],
     carry: Float[Array, '*b r'],
   ) -> tuple[Float[Array, '*b m'], Float[Array, '*b r']]:
-    """What the token guessed before adds to logits.
+    """Returns the addition to logits by the token guessed before, and the next carry.
 
     Args:
       params: the draft's parameters.
       before: the target's id of that token: the root for the first row.
-      after: of the words that are asked for, behind each token before or behind all (None: all
-        words).
+      after: vectors of the wanted words, for each token before or for all (None: all words).
       state: of the row that guesses now.
-      carry: zeros for the first row, then what the bias of the row before returned.
+      carry: zeros for the first row, then the carry that the row before returned.
     """
     made, carry = self.call(params, params['before'][before], state, carry, method='latent')
     if after is None:
@@ -313,14 +310,12 @@ class BlockNetwork(DraftNetwork):
   def confidence(
     self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']
   ) -> Float[Array, '*b']:
-    """How sure the network is that the guess of each row is right, given those before it: before
-    the sigmoid."""
+    """Returns the confidence in each row's guess, given the token before, before the sigmoid."""
     seen = params['before'][before] if self.confidence_sees_guess else None
     return self.call(params, states, seen, method='confident')
 
 
 def block_mask(length: Int[Array, ' b'], n: int, slots: int) -> Bool[Array, 'b n s']:
-  """Which slots the n rows of a block see: the features before the root, and one another, both
-  ways."""
+  """Mask of the slots that the n rows of a block see: features before the root, and one another."""
   seen = jnp.arange(slots, dtype=jnp.int32)[None, None] < length[:, None, None] + n
   return jnp.broadcast_to(seen, (len(length), n, slots))

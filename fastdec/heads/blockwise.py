@@ -1,16 +1,16 @@
 """Prediction heads of blockwise parallel decoding (Stern et al. 2018, section 6 and figure 3).
 
-Head i of k predicts the i-th next token from one hidden state of the decoder: a feed-forward layer,
-a residual from the hidden state, and the trunk's own vocabulary projection, shared by all.
+Head i of k predicts the i-th next token from one hidden state of the decoder. It is a feed-forward
+layer and a residual from the hidden state; all heads share the trunk's vocabulary projection.
 
 Two layouts of the feed-forward layer:
-  'paper'     one layer with hidden size k * d_ff and k outputs of size d, every output seeing all hidden units;
-  'separate'  k layers d -> d_ff -> d side by side: 1 / k of the paper's second matrix.
+  'paper'     one layer with hidden size k * d_ff; each of k outputs of size d sees all hidden units
+  'separate'  k layers d -> d_ff -> d side by side: 1 / k of the paper's second matrix
 
-Head 1 (p1) predicts what the trunk itself predicts. `first='identity'` (the paper's footnote 1)
-leaves it out: then exact decoding with a frozen trunk gives the trunk's greedy output by
-construction. `first='transformed'` learns it as the paper does; `Transformed` is the model whose
-every prediction goes through it.
+Head 1 (p1) predicts the trunk's own next token. `first='identity'` (the paper's footnote 1) leaves
+it out: then exact decoding with a frozen trunk gives the trunk's greedy output by construction.
+`first='transformed'` learns it as the paper does. `Transformed` is the model whose every prediction
+goes through it.
 
 Beyond the paper, heads may see the root and the guess before: `heads.context`.
 """
@@ -37,10 +37,12 @@ FIRSTS = ('identity', 'transformed')
 
 @dataclasses.dataclass(frozen=True)
 class BlockwiseHeads(Context):
-  """The heads' sizes: a hashable value. Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h,
-  d], where w2 is [h, d, k * d_ff] in the layout 'paper' (f = k * d_ff) and [h, d, d_ff] in
-  'separate' (f = h * d_ff). Rooted heads have w1 [f, d + e], for embeddings of width e; a Markov
-  bias has before [words, markov] and after [words that the heads have, markov]."""
+  """The heads' sizes: a hashable value.
+
+  Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d]. Here w2 is [h, d, k * d_ff] in the
+  layout 'paper' (f = k * d_ff), and [h, d, d_ff] in 'separate' (f = h * d_ff). Rooted heads have w1
+  [f, d + e], for embeddings of width e. A Markov bias has before [words, markov] and after
+  [words that the heads have, markov]."""
 
   k: int  # block size: head 1 is p1, heads 2..k draft
   d_model: int
@@ -48,9 +50,9 @@ class BlockwiseHeads(Context):
   layout: str = 'separate'
   first: str = 'identity'
   dropout: float = 0.1  # on the hidden units and on each output, in training
-  rooted: bool = False  # the root's embedding is read too
+  rooted: bool = False  # the heads read the root's embedding too
   d_embed: int | None = None  # its width (None: d_model)
-  markov: int = 0  # rank of a bias from the token guessed before; 0: there is none
+  markov: int = 0  # rank of a bias from the token guessed before; 0: none
   words: int | None = None  # of the vocabulary, for that bias
   # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
   short: int = 0
@@ -81,23 +83,25 @@ class BlockwiseHeads(Context):
 
   @property
   def offsets(self) -> tuple[int, ...]:
-    """Output j predicts the target `offsets[j]` positions after the one p1 predicts."""
+    """Distances: output j predicts the target `offsets[j]` positions after p1's."""
     return tuple(range(1 if self.first == 'identity' else 0, self.k))
 
   @property
   def are_nested(self) -> bool:
-    """Whether the first heads on a frozen trunk are those that a smaller k would have: none sees
-    the others."""
+    """True if the first heads on a frozen trunk are the same as with a smaller k.
+
+    Then no head sees the others."""
     return self.layout == 'separate' and self.first == 'identity' and not self.markov
 
   @property
   def depth(self) -> int:
-    """How many tokens below the root the heads draft."""
+    """Number of tokens that the heads draft below the root."""
     return self.k - 1
 
   def partition(self, devices: int) -> Table:
-    """By hidden units; see `fastdec.sharding`. The separate heads' first matrix stays whole: its
-    slices, one for each head, would otherwise lie on one device each."""
+    """Splits by hidden units; see `fastdec.sharding`.
+
+    The separate heads' first matrix stays whole: else each head's slice would lie on one device."""
     rows = [(r'(^|/)w2$', P(None, None, 'model'))]
     if self.layout == 'paper':
       rows.append((r'(^|/)[wb]1$', P('model')))
@@ -108,7 +112,7 @@ class BlockwiseHeads(Context):
     return tuple(rows)
 
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters."""
+    """Returns fresh float32 parameters."""
     h, d = len(self.offsets), self.d_model
     key1, key2 = jax.random.split(key)
     f = self.d_ff * (self.k if self.layout == 'paper' else h)
@@ -130,8 +134,7 @@ class BlockwiseHeads(Context):
     dropout_key: Array | None = None,
     root: Float[Array, '*b e'] | None = None,
   ) -> Float[Array, '*b d']:
-    """The hidden state of output `index` alone (training draws one head a minibatch; only its slice
-    is computed)."""
+    """Returns the hidden state of output `index` alone: training draws one head a minibatch."""
     w1, b1 = params['w1'], params['b1']
     if self.layout == 'separate':
       cut = functools.partial(
@@ -145,7 +148,7 @@ class BlockwiseHeads(Context):
   def all(
     self, params: Params, hidden: Float[Array, 'b d'], root: Float[Array, 'b e'] | None = None
   ) -> Float[Array, 'b h d']:
-    """The hidden states of all outputs, at one position a row."""
+    """Returns the hidden states of all outputs, at one position a row."""
     w2, b2 = params['w2'], params['b2']
     units = jax.nn.relu(affine(self.seen(hidden, root), params['w1'], params['b1']))
     if self.layout == 'paper':
@@ -155,8 +158,7 @@ class BlockwiseHeads(Context):
     return hidden[:, None] + (outputs.astype(units.dtype) + b2.astype(units.dtype)[None])
 
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
-    """The heads and parameters that draft `depth` tokens below the root: without p1, and without
-    the later heads."""
+    """Returns the heads that draft `depth` tokens below the root, without p1 and later heads."""
     start = self.offsets.index(1)
     chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
     units = (
@@ -174,8 +176,7 @@ class BlockwiseHeads(Context):
     project: Callable[[Array], Array],
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts, through the trunk's vocabulary projection `project`, before any
-    Markov bias.
+    """Returns each head's logits by the trunk's projection, before any Markov bias.
 
     Args:
       params: the heads' parameters.
@@ -195,7 +196,7 @@ class BlockwiseHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1 (for training).
+    """Returns the logits of the head `offset` positions beyond p1, for training; 0 is p1.
 
     Args:
       params, hidden, project, root: as in `logits`, at any positions.

@@ -1,12 +1,11 @@
-"""What heads may see beside one hidden state: the root (`rooted`), and the token guessed before
-(`markov`).
+"""Further inputs of heads: the root (`rooted`), and the token guessed before (`markov`).
 
-The hidden state that heads read is from before the root was chosen: heads on it alone have to find
-out first which token that was. With its embedding beside it they know (Hydra's grounding, Ankner et
+The hidden state that heads read was computed before the root was chosen: heads that see only this
+state must guess the root first. Rooted heads also read its embedding (Hydra's grounding, Ankner et
 al. 2024, section 3).
 
 A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y],
-where y is the token of the parent. So a guess behind another takes one product more, of r numbers
+where y is the token of the parent. So a guess behind another takes one more product, of r numbers
 by the heads' words.
 """
 
@@ -22,21 +21,20 @@ from fastdec.models.layers import project
 from fastdec.sharding import Table
 
 BIAS = ('before', 'after')  # the parameters of a bias
-# by words, as the logits lie that it is added to
+# by words, as the logits that it is added to
 BIAS_TABLE: Table = ((r'(^|/)(before|after)$', P('model')),)
 
 
 class Context:
-  """Heads that may be rooted and may have a Markov bias; those of a class that has these four
-  settings.
+  """Base of heads that may be rooted, and may have a Markov bias.
 
   Attributes:
-    rooted: the root's embedding is read too.
+    rooted: the heads read the root's embedding too.
     d_embed: its width (None: d_model).
-    markov: rank of the bias from the token guessed before, by `before` [words, markov] and `after`,
-      as many rows as the heads have words; 0: there is none.
+    markov: rank r of the bias from the token guessed before: `before` [words, r] and `after` [words
+      that the heads have, r]; 0: none.
     words: of the vocabulary, for that bias.
-    short: words that the heads guess among, of the vocabulary's (`heads.words`); 0: all.
+    short: words of the vocabulary that the heads guess among (`heads.words`); 0: all.
   """
 
   d_model: int
@@ -47,7 +45,7 @@ class Context:
   short: int
 
   def check_context(self) -> None:
-    """Raises UserError for settings that no heads can have."""
+    """Raises UserError for impossible settings."""
     if self.short < 0:
       raise UserError(
         f'short={self.short} is not possible: give the words that heads guess among, or 0 for all'
@@ -68,15 +66,15 @@ class Context:
 
   @property
   def beside(self) -> int:
-    """The width of what is read beside the hidden state."""
+    """Width of the input beside the hidden state."""
     return (self.d_embed or self.d_model) if self.rooted else 0
 
   def seen(
     self, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None
   ) -> Float[Array, '*b f']:
-    """What is read: the hidden state and, if the heads are rooted, the root's embedding beside it.
+    """Returns the heads' input: the hidden state, joined by the root's embedding if rooted.
 
-    The embedding comes with a mean square of 1, whatever the model scales it by.
+    The embedding is scaled to a mean square of 1, whatever the model scales it by.
     """
     if not self.rooted:
       return hidden
@@ -86,15 +84,15 @@ class Context:
     return jnp.concatenate([hidden, (wide * scale).astype(hidden.dtype)], axis=-1)
 
   def shared(self, params: Params) -> Params:
-    """The parameters that are no single head's."""
+    """Returns the parameters that all heads share."""
     return {name: params[name] for name in (*BIAS, *OWN) if name in params}
 
   def over_short(self, params: Params, outputs: Float[Array, '*b d']) -> Float[Array, '*b w']:
-    """Logits over the short list's words."""
+    """Returns logits over the short list's words."""
     return project(outputs, params['output'])
 
   def fresh_words(self) -> Params:
-    """Parameters of a short list of words: the first, with an output of zeros; {} without one."""
+    """Returns parameters of a short list: the first words, outputs of zero; {} without a list."""
     if not self.short:
       return {}
     return {
@@ -103,7 +101,7 @@ class Context:
     }
 
   def fresh_bias(self, key: Array) -> Params:
-    """Parameters of a bias that does nothing yet, {} without one."""
+    """Returns parameters of a bias that does nothing yet, {} without one."""
     if not self.markov:
       return {}
     assert self.words is not None  # by `check_context`
@@ -111,7 +109,7 @@ class Context:
     return {'before': before, 'after': jnp.zeros((self.short or self.words, self.markov))}
 
   def bias(self, params: Params, before: Int[Array, '*b']) -> Float[Array, '*b w']:
-    """What the token before, by the target's id, adds to the logits of the heads' words."""
+    """Returns the addition to the logits of the heads' words by the token before, a target's id."""
     return project(params['before'][before], params['after'])
 
   def corrected(
@@ -121,8 +119,7 @@ class Context:
     offset: Int[Array, ''],
     before: Int[Array, '*b'] | None,
   ) -> Float[Array, '*b v']:
-    """The logits of the head that looks `offset` positions beyond p1, with the bias; p1, at offset
-    0, has none."""
+    """Adds the bias to logits of the head `offset` positions beyond p1; p1 itself (0) has none."""
     if not self.markov:
       return logits
     assert before is not None, 'a Markov bias reads the token before'

@@ -1,16 +1,15 @@
-"""What the draft networks have in common, the autoregressive (`heads.eagle`) and the one-pass
-(`heads.block`).
+"""Common part of draft networks, autoregressive (`heads.eagle`) and one-pass (`heads.block`).
 
-A draft network reads its target: the embeddings of its tokens, and features made of its hidden
-states (those that `unembed` reads, or the residual stream of chosen layers, `taps`). It predicts by
-the target's own vocabulary projection, or by one of its own over the whole vocabulary or a part of
-it. Its parameters, a dict:
+A draft network reads its target: embeddings of tokens, and features made of hidden states. These
+are the states that `unembed` reads, or the residual stream of chosen layers (`taps`). The network
+predicts by the target's vocabulary projection, or by its own over all words or a part of them. Its
+parameters, a dict:
 
-  network      the layers, and how they are entered and left
-  embedding    [v, e], where it does not read the target's
-  output       [words, d], where it does not predict by the target's projection
-  ids          int32[words], the target's ids of a draft vocabulary; without it the words are the target's own
-  warmth       [depth], a temperature for each position, by which its confidences become true (calibration)
+  network      the layers, with their inputs and outputs
+  embedding    [v, e], if it does not read the target's
+  output       [words, d], if it does not predict by the target's projection
+  ids          int32[words], the target's ids of a draft vocabulary; without it: the target's words
+  warmth       [depth], a temperature for each position, which calibrates its confidences
 """
 
 import dataclasses
@@ -39,8 +38,7 @@ from fastdec.struct import Bound
 
 
 class Fusion(nn.Module):
-  """The target's states as a draft reads them: each normed, or all together, and projected to the
-  draft's width."""
+  """Features of the target's states: normed each or together, projected to the draft's width."""
 
   draft: 'DraftNetwork'
 
@@ -64,21 +62,18 @@ class DraftNetwork:
 
   Attributes:
     layers: the layers' config: an `LMConfig` (rotary positions, no source), or a `StackConfig`,
-      whose decoder layers see the encoder's states. Their width is that of the target's hidden
-      states, unless the draft has an `output`.
+      whose decoder layers see the encoder's states. They are as wide as the target's hidden states,
+      unless the draft has an `output`.
     vocab_size: of the target.
     d_target: width of the target's hidden states.
     taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that
-      `unembed` reads. A published draft that names no layers has those of a rule, see
-      `models.taps`.
-    fuses: whether the states are projected to the draft's width (always where they are wider
-      together).
-    norms_taps, norms_joined, norms_fused: whether each tap is normed, all of them joined, and what
-      comes of it.
+      `unembed` reads. Published drafts that name no layers follow a rule, see `models.taps`.
+    fuses: the states are projected to the draft's width (needed if they are wider together).
+    norms_taps, norms_joined, norms_fused: norms on each tap, on all of them joined, on the result.
     d_embed: width of the embeddings (None: d_target).
     d_source: width of the encoder's states (None: d_target).
     words: size of the draft vocabulary, which has an `output` of its own (None: the target's
-      projection, or an `output` over all words where the parameters have one).
+      projection, or an `output` over all words if the parameters have one).
   """
 
   layers: LayersConfig
@@ -113,20 +108,20 @@ class DraftNetwork:
 
   @property
   def reads_source(self) -> bool:
-    """Whether it reads an encoder's states."""
+    """True if it reads an encoder's states."""
     return tower.reads_source(self.layers)
 
   def call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
-    """A method of the linen network."""
+    """Calls a method of the linen network."""
     return self.network(self).apply({'params': params['network']}, *args, method=method, **kwargs)
 
   def features(
     self, params: Params, hidden: Float[Array, '*b e'], taps: Sequence[Float[Array, '*b _']]
   ) -> Float[Array, '*b d']:
-    """What the draft reads of the target's states: of `taps` if it has any, else of `hidden`.
+    """Returns the draft's features of the target: of `taps` if it has any, else of `hidden`.
 
     Raises:
-      UserError: they have another width than the draft was made for.
+      UserError: the states have another width than the draft was made for.
     """
     states = list(taps) if self.taps else [hidden]
     for x in states:
@@ -142,8 +137,7 @@ class DraftNetwork:
   def embedded(
     self, params: Params, target: Bound, tokens: Int[Array, '*b']
   ) -> Float[Array, '*b e']:
-    """Embeddings of tokens, the draft's own where it has them, else the target's, in the draft's
-    computing type.
+    """Returns embeddings of tokens, by the draft or else the target, in the draft's compute type.
 
     Raises:
       UserError: there are none, or they have another width than the draft was made for.
@@ -164,24 +158,23 @@ class DraftNetwork:
   def words_of(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b v']:
-    """Logits over the draft's words, before any bias; `states` are those that the network leaves
-    for this."""
+    """Returns logits over the draft's words, before any bias, from the network's last states."""
     if 'output' in params:
       return project(states, params['output'])
     return vocabulary_projection(target.module)(target.params, states)
 
   def ids(self, params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
-    """The target's ids of the draft's words."""
+    """Returns the target's ids of the draft's words."""
     return ids_of(params, drafted)
 
   def in_target_words(self, params: Params, logits: Float[Array, '*b w']) -> Float[Array, '*b v']:
-    """Logits over the target's words, minus infinity for those that the draft does not have."""
+    """Returns logits over the target's words, minus infinity for words that the draft lacks."""
     return in_target_words(params, logits, self.vocab_size)
 
   def init_cache(
     self, params: Params, source: Source | None, rows: int, slots: int | Capacity
   ) -> DraftCache:
-    """A cache of no tokens, over the draft's own keys and values of the source if it reads it.
+    """Returns an empty cache, over the draft's own keys and values of the source if it reads it.
 
     Raises:
       UserError: the source's states have another width than the draft was made for.
@@ -200,8 +193,7 @@ class DraftNetwork:
 
   @unrun
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters; the draft vocabulary, if there is one, is that of the lowest
-    ids."""
+    """Returns fresh float32 parameters; a draft vocabulary has the lowest ids."""
     net_key, out_key = jax.random.split(key)
     embedded = jnp.zeros((1, 1, self.d_embed or self.d_target), self.layers.dtype)
     states = [jnp.zeros((1, 1, self.d_target))] * max(len(self.taps), 1)
@@ -215,15 +207,15 @@ class DraftNetwork:
     return params
 
   def partition(self, devices: int) -> Table:
-    """The layers as a model's, the output of a draft vocabulary by words; see `fastdec.sharding`.
-    Matrices over all words, which few drafts have, are on every device."""
+    """Splits the layers as a model's, the output of a draft vocabulary by words.
+
+    See `fastdec.sharding`. Matrices over all words, which few drafts have, are on every device."""
     output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
     return (*output, *tower.partition(self.layers, devices))
 
 
 def check_target(draft: Bound, target: Any) -> None:
-  """Raises UserError where a draft network cannot read this target, a `Model`, as far as sizes and
-  members say."""
+  """Raises UserError if the sizes or members of this target, a `Model`, do not fit the draft."""
   module, params = draft
   words, d = target.vocab_size, getattr(target, 'd_model', module.d_target)
   if module.d_target != d:

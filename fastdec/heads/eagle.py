@@ -1,21 +1,21 @@
-"""The autoregressive draft network of EAGLE (Li et al. 2024, 2025) and of MTP heads (DeepSeek-V3):
-a layer or two that read the target's features of the text so far, and then what they themselves
-made of their own guesses.
+"""The autoregressive draft network of EAGLE (Li et al. 2024, 2025) and of MTP heads (DeepSeek-V3).
 
-Row i stands at position i. It pairs the feature of token i with the embedding of token i + 1, and
-predicts token i + 2:
+Its layer or two read the target's features of the text so far, then their own outputs on their own
+guesses. Row i stands at position i. It pairs the feature of token i with the embedding of token
+i + 1, and predicts token i + 2:
 
   position      0          1          2          3
-  feature       f0         f1         f2         a2          f: of the target (true); a: what the row before left
-  embedding     token 1    token 2    root 3     guess 4     a row of a guess has no true feature yet
+  feature       f0         f1         f2         a2        f: of the target; a: of the row before
+  embedding     token 1    token 2    root 3     guess 4   a guess has no feature of the target yet
   predicts      token 2    root 3     guess 4    guess 5
 
-Once the target has read the accepted tokens, their rows are made anew with true features
+Once the target has read the accepted tokens, their rows are computed anew with its features
 (`decoding.methods.eagle`).
 
-Two ways in:
+Two entries:
   'joined'   x = join(cat(embedding, feature)): EAGLE-1, MTP, and ours
-  'beside'   the feature is the residual; the first layer's attention reads cat(norm embedding, norm feature): EAGLE-3
+  'beside'   the feature is the residual, and the first attention reads
+             cat(norm embedding, norm feature): EAGLE-3
 """
 
 import dataclasses
@@ -66,17 +66,17 @@ class Network(nn.Module):
     view: View,
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
-    """What the rows leave for the next ones, and each layer's keys and values."""
+    """Returns the rows' outputs, which the next rows read, and each layer's keys and values."""
     x, seen = self._entered(embedded, features)
     x, entries = self.tower(x, view, seen, train)
     return (self.norm(x) if self.draft.norms_last and self.draft.recycles_normed else x), entries
 
   def left(self, states: Float[Array, '*b d']) -> Float[Array, '*b d']:
-    """What is projected to words, of what a row left for the next."""
+    """Returns the states to project to words, from the rows' outputs."""
     return self.norm(states) if self.draft.norms_last and not self.draft.recycles_normed else states
 
   def _entered(self, embedded: Array, features: Array) -> tuple[Array, Array | None]:
-    """What enters the first layer, and what its attention reads (None: the norm of the former)."""
+    """Returns the first layer's input, and its attention's (None: the norm of the former)."""
     draft = self.draft
     e, f = (
       (self.embedding_norm(embedded), self.feature_norm(features))
@@ -95,7 +95,7 @@ class Network(nn.Module):
     states: Sequence[Float[Array, 'b n _']],
     source: Float[Array, 'b s d'] | None,
   ) -> Array:
-    """Every parameter once, to make fresh ones."""
+    """Uses every parameter once, to make fresh ones."""
     memory = () if source is None else self.memory(source)
     view = View.of_everything(embedded.shape[1], tower.depth_of(self.draft.layers), source, memory)
     return self.left(self.read(embedded, self.features(states), view)[0])
@@ -103,19 +103,17 @@ class Network(nn.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleNetwork(DraftNetwork):
-  """Sizes and habits; the defaults are ours: the target's hidden state and the token, both normed,
-  joined.
+  """Sizes and options; by default ours: the target's hidden state and token, normed and joined.
 
   Attributes:
     entry: 'joined' or 'beside', see the top of this file.
-    norms_entry: whether embedding and feature are normed where they enter.
-    join_bias: whether the projection of the two has a bias (EAGLE-1).
-    norms_first: 'joined': whether the first layer norms what its attention reads (EAGLE-1's does
-      not).
-    keeps_normed: 'beside': whether the residual is the normed feature (`norm_before_residual` of
-      speculators).
-    norms_last: whether there is a norm before the words are projected.
-    recycles_normed: whether the next row reads the state behind that norm, or before it.
+    norms_entry: embedding and feature are normed at entry.
+    join_bias: the projection of the two has a bias (EAGLE-1).
+    norms_first: 'joined': the first layer norms its attention's input (EAGLE-1's does not).
+    keeps_normed: 'beside': the residual is the normed feature (speculators'
+      `norm_before_residual`).
+    norms_last: there is a norm before the projection to words.
+    recycles_normed: the next row reads the state behind that norm; False: before it.
   """
 
   entry: str = 'joined'
@@ -153,14 +151,14 @@ class EagleNetwork(DraftNetwork):
     Args:
       params: the draft's parameters.
       embedded: of the token behind each row's position, as `embedded` gives it.
-      features: `features` of the target's states at that position, or what the row before left.
-      positions: where they stand.
-      mask: which slots of the cache each row sees, its own among them.
+      features: `features` of the target's states at that position, or the output of the row before.
+      positions: of the rows.
+      mask: slots of the cache that each row sees, its own among them.
       cache: the rows' keys and values are written to it from slot `start` on, and not committed.
       start: the first slot of each row of the batch.
 
     Returns:
-      What each row leaves for the row of its guess: `logits` makes words of it. And the cache.
+      Each row's output, for `logits` and for the row of its guess; and the cache.
     """
     view = View.of(cache, positions, mask, start)
     states, entries = self.call(params, embedded, features, view, method='read')
@@ -169,5 +167,5 @@ class EagleNetwork(DraftNetwork):
   def logits(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b w']:
-    """Logits over the draft's words (`ids`), of what a row left."""
+    """Returns logits over the draft's words (`ids`), from a row's output."""
     return self.words_of(params, target, self.call(params, states, method='left'))

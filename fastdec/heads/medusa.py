@@ -1,13 +1,13 @@
 """Medusa's prediction heads (Cai et al. 2024, section 2.1.1).
 
-Head i guesses the token i + 1 positions after the one that the model itself predicts (i from 0),
-from the same hidden state: residual blocks x + SiLU(W x + b), then a projection to the vocabulary.
-W and b begin at zero, an own projection begins as the model's (`MedusaHeads.start`): so every head
-begins by predicting what the model does. Beyond the paper, heads may see the root and the guess
-before: `heads.context`.
+Head i, from 0, guesses the token i + 1 positions after the model's own prediction. From the same
+hidden state it takes residual blocks x + SiLU(W x + b), then a projection to the vocabulary. W and
+b begin at zero, an own projection as the model's (`MedusaHeads.start`): so every head begins by
+predicting the model's token. Beyond the paper, heads may see the root and the guess before:
+`heads.context`.
 
-Heads without projections of their own share the model's, whatever that does beside a product (T5
-scales, Marian adds a bias): a fraction of the memory, and one read of it for all heads.
+Heads may share the model's projection, even if it is more than a product (T5 scales, Marian adds a
+bias). That takes a fraction of the memory, and one read of it for all heads.
 """
 
 import dataclasses
@@ -34,18 +34,17 @@ Project = Callable[[Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class MedusaHeads(Context):
-  """The heads' sizes: a hashable value. Parameters, a dict a head, so that nothing is sliced or
-  copied to use a few:
+  """The heads' sizes: a hashable value. Parameters, a dict per head, so a few are used uncopied:
 
   head_0/block_0/kernel [d, d]    head_0/block_0/bias [d]    ...    head_0/projection/kernel [v, d]
   """
 
   depth: int  # heads: tokens below the root that they draft
   d_model: int
-  # words that each head's own projection knows; None: all share the model's projection
+  # words of each head's own projection; None: all share the model's projection
   vocab_size: int | None = None
   layers: int = 1  # residual blocks a head
-  # own projections have one: for models whose projection does (published heads have none)
+  # own projections have one, for models whose projection does (published heads have none)
   output_bias: bool = False
   rooted: bool = False  # the first block reads the root's embedding too: its kernel is [d, d + e]
   d_embed: int | None = None  # the width e of that (None: d_model)
@@ -69,18 +68,16 @@ class MedusaHeads(Context):
 
   @property
   def offsets(self) -> tuple[int, ...]:
-    """Head j predicts the target `offsets[j]` positions after the one p1 predicts; p1 is the model
-    itself."""
+    """Distances: head j predicts the target `offsets[j]` positions after p1's; p1 is the model."""
     return tuple(range(1, self.depth + 1))
 
   def partition(self, devices: int) -> Table:
-    """Every matrix by its outputs, own projections so by words, as the model's; see
-    `fastdec.sharding`."""
+    """Splits every matrix by outputs, own projections so by words; see `fastdec.sharding`."""
     row = (r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model'))
     return (row, *(BIAS_TABLE if self.markov else ()))
 
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters: blocks at zero, own projections random. See `start`."""
+    """Returns fresh float32 parameters: blocks at zero, own projections random. See `start`."""
     if self.vocab_size is None:
       return self._blocks(jnp.float32) | self.fresh_bias(key) | self.fresh_words()
 
@@ -92,10 +89,10 @@ class MedusaHeads(Context):
     return self._projecting(kernels, jnp.zeros(self.vocab_size)) | self.fresh_bias(key) | words
 
   def start(self, model: Any, params: Params) -> Params:
-    """Parameters by which every head predicts what the model predicts: where training begins.
+    """Returns parameters to train from: every head predicts the model's own prediction.
 
     Args:
-      model: the trunk, with parameters `params`; any whose logits are an affine function of its
+      model: the trunk, with parameters `params`; its logits must be an affine function of its
         hidden state.
 
     Raises:
@@ -121,7 +118,7 @@ class MedusaHeads(Context):
     return self._projecting([kernel] * self.depth, bias) | fresh_bias
 
   def drafting(self, params: Params, depth: int) -> tuple['MedusaHeads', Params]:
-    """The first `depth` heads."""
+    """Returns the first `depth` heads."""
     return dataclasses.replace(self, depth=depth), {
       name: params[name] for name in _names(depth)
     } | self.shared(params)
@@ -133,7 +130,7 @@ class MedusaHeads(Context):
     project: Project,
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts, before any Markov bias.
+    """Returns each head's logits, before any Markov bias.
 
     Args:
       params: the heads' parameters.
@@ -156,11 +153,10 @@ class MedusaHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """What the one head predicts that looks `offset` positions beyond p1; 0 is p1, the model itself
-    (for training).
+    """Returns the logits of the head `offset` positions beyond p1, for training; 0 is the model.
 
-    There is no dropout here: `dropout_key` is not used. `before` is the token before the one
-    predicted, for a Markov bias; the rest is as in `logits`, at any positions.
+    `dropout_key` is not used. `before` is the token before the predicted one, for a Markov bias.
+    The rest is as in `logits`, at any positions.
     """
     self.check_whole()
     heads = [
@@ -175,7 +171,7 @@ class MedusaHeads(Context):
   def _output(
     self, own: Params, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None = None
   ) -> Float[Array, '*b _']:
-    """A head's logits; without a projection of its own, the hidden state for the model's."""
+    """Returns a head's logits; without a projection of its own, the state for the model's."""
     for i, name in enumerate(_names(self.layers, 'block')):
       block, seen = own[name], self.seen(hidden, root) if i == 0 else hidden
       hidden = hidden + jax.nn.silu(affine(seen, block['kernel'], block['bias']))
@@ -189,7 +185,7 @@ class MedusaHeads(Context):
     )
 
   def _blocks(self, dtype: DTypeLike) -> Params:
-    """Residual blocks that change nothing yet."""
+    """Returns residual blocks that change nothing yet."""
     d = self.d_model
 
     def block(inputs: int) -> Params:
@@ -204,7 +200,7 @@ class MedusaHeads(Context):
     return {name: head() for name in _names(self.depth)}
 
   def _projecting(self, kernels: list[Float[Array, 'v d']], bias: Float[Array, ' v']) -> Params:
-    """Such blocks, and own projections."""
+    """Returns `_blocks`, and own projections."""
     biases = {'bias': bias} if self.output_bias else {}
     own = self._blocks(bias.dtype)
     return {

@@ -1,6 +1,7 @@
-"""n-grams of other texts, counted: a table of what followed each token, which outlives the text
-that is decoded (REST, He et al. 2023, retrieves from a corpus; token recycling, Luo et al. 2024,
-from what was generated before).
+"""Counted n-grams of other texts: a table of the tokens that followed each token.
+
+It outlives the decoded text. REST (He et al. 2023) retrieves from a corpus, token recycling (Luo et
+al. 2024) from earlier outputs.
 """
 
 from collections.abc import Sequence
@@ -16,50 +17,48 @@ from fastdec.errors import UserError
 
 @struct.pytree
 class NGramPool:
-  """For each token, the key, the values that followed it most often, the most frequent first: ngram
-  - 1 tokens each.
+  """Table from each token, the key, to its most frequent continuations, the values.
 
-  Made by `build_pool`, for `Lookahead` and `PromptLookup`; written and read by `save_pool` and
-  `load_pool`.
+  Values are ngram - 1 tokens each, the most frequent first. `build_pool` makes a pool, `save_pool`
+  writes it, `load_pool` reads it; `Lookahead` and `PromptLookup` draft from it.
   """
 
   values: Int[Array, 'l c']  # key after key
-  # where each key's values begin, and an entry more for where the last one's end
+  # the index of each key's first value; one more entry for the end of the last key's
   starts: Int[Array, ' _']
-  # of the model whose ids these are, if that was said
+  # of the model whose ids these are, if given
   vocab_size: int | None = struct.static(default=None)
 
   @property
   def ngram(self) -> int:
-    """Tokens of an n-gram, its key included."""
+    """Number of tokens of an n-gram, its key included."""
     return self.values.shape[1] + 1
 
   @property
   def words(self) -> int:
-    """Keys are 0 to words - 1."""
+    """Number of keys, which are 0 to words - 1."""
     return self.starts.shape[0] - 1
 
   def best(
     self, key: Int[Array, ' b'], count: int
   ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
-    """The most frequent values of each key, `count` of them; and which entries are known."""
+    """Returns the `count` most frequent values of each key, and a mask of the known ones."""
     index = self.starts[key][:, None] + jnp.arange(count, dtype=jnp.int32)[None]
     known = index < self.starts[key + 1][:, None]
     return self.values[jnp.where(known, index, 0)], known
 
   def check(self, vocab_size: int) -> None:
-    """Raises UserError where the pool is not of a vocabulary of this size."""
+    """Raises UserError if the pool is not of a vocabulary of this size."""
     own = self.words if self.vocab_size is None else self.vocab_size
     if own > vocab_size or self.vocab_size not in (None, vocab_size):
       raise UserError(
         f'this pool is of a vocabulary of {own} words, and the model has {vocab_size}: build it of'
-        ' texts in the'
-        " model's own ids, by build_pool(texts, model)"
+        " texts in the model's own ids, by build_pool(texts, model)"
       )
 
 
 def check_is_pool(pool: Any) -> None:
-  """Raises UserError for anything else."""
+  """Raises UserError unless `pool` is an NGramPool."""
   if not isinstance(pool, NGramPool):
     raise UserError(
       f'pool={pool!r} is no pool of n-grams: give what load_pool or build_pool returns'
@@ -69,18 +68,17 @@ def check_is_pool(pool: Any) -> None:
 def build_pool(
   texts: Sequence[Any], model: Any = None, ngram: int = 5, guesses: int = 15
 ) -> NGramPool:
-  """Counts the n-grams of texts: of a corpus, or of what was generated before.
+  """Counts the n-grams of texts, from a corpus or from earlier outputs.
 
   Args:
     texts: ids of each, of any lengths; no n-gram goes over the end of a text.
-    model: whose vocabulary the ids are of; None: that is not checked.
+    model: its vocabulary bounds the ids; None: they are not checked.
     ngram: tokens of an n-gram, at least 2; `Lookahead` needs its own number.
-    guesses: values to keep of each key, the most frequent ones; of equally frequent ones the lowest
-      ids.
+    guesses: values to keep of each key, the most frequent; of equally frequent ones the lowest ids.
 
   Raises:
-    UserError: ids that the model does not have, sizes below the least, or no text that is as long
-      as an n-gram.
+    UserError: ids that the model does not have, sizes below the least, or no text as long as an
+      n-gram.
   """
   for name, value, least in (('ngram', ngram, 2), ('guesses', guesses, 1)):
     if not isinstance(value, int | np.integer) or value < least:

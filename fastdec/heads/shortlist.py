@@ -1,12 +1,12 @@
 """Drafters that guess among few words (FR-Spec, Zhao et al. 2025).
 
-A product over all words is most of what a small network's guess costs, and a text's most frequent
-words are nearly all that it ever guesses right.
+Most of a small network's time per guess goes into the product over all words. Nearly all its right
+guesses are a text's most frequent words.
 
   draft = fd.shortlist((model, params), fd.load_draft(path), tokens, words=1000)
 
-Nothing is trained again. The target still chooses among all its words: its output stays as it was,
-and where it writes a rare word the draft ends. The result is a drafter like others: saved, packed,
+Nothing is trained again. The target still chooses among all its words, so its output stays the
+same; a rare word only ends the draft. Like other drafters, the result can be saved, packed and
 quantized.
 """
 
@@ -31,19 +31,19 @@ from fastdec.struct import Bound, bound
 def shortlist(
   target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: int
 ) -> tuple[Any, Params]:
-  """The drafter, guessing among the most frequent words of a text.
+  """Returns the drafter, restricted to guess among the most frequent words of a text.
 
   Args:
     target: the model that it drafts for, and its parameters.
-    drafter: prediction heads, or a draft network, whose words may be few already.
-    tokens: int[...], the text: what the target writes for the like of what it will be given, in its
-      own ids. A hundred thousand tokens are plenty.
-    words: how many. The words that end a text are among them; where the text has too few, others
-      fill the list.
+    drafter: prediction heads, or a draft network; it may have a short list already.
+    tokens: int[...], the text: the target's outputs for typical inputs, in its own ids. A hundred
+      thousand tokens are plenty.
+    words: length of the list. It contains the end tokens; if the text has too few words, others
+      fill it.
 
   Raises:
-    UserError: another kind of drafter; one in int8 or packed; a target whose logits are no product
-      of its hidden state with a matrix; ids or a number of words that the target does not have.
+    UserError: another kind of drafter; one in int8 or packed; a target whose logits are not a
+      product of its hidden state with a matrix; ids or a number of words that the target lacks.
   """
   model, model_params = bound(target, 'target')
   module, params = bound(drafter, 'drafter')
@@ -77,7 +77,7 @@ def shortlist(
 
 
 def _cut_projections(params: Params, places: Int[np.ndarray, ' w']) -> Params:
-  """Medusa heads' own projections [v, d], of which these rows are kept."""
+  """Keeps these rows of Medusa heads' own projections [v, d]."""
   cut = dict(params)
   for name, head in params.items():
     if name.startswith('head_'):
@@ -86,8 +86,7 @@ def _cut_projections(params: Params, places: Int[np.ndarray, ' w']) -> Params:
 
 
 def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w']:
-  """The ids of a text's most frequent words, in ascending order. The words that end a text are
-  always among them.
+  """Returns the ids of a text's most frequent words, ascending; end tokens are always among them.
 
   Raises:
     UserError: ids that the model does not have.
@@ -106,24 +105,23 @@ def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w'
       f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode it anew'
     )
   counts = np.bincount(flat, minlength=model.vocab_size)
-  counts[[model.pad_id, *model.suppressed_ids]] = 0  # what is never guessed
+  counts[[model.pad_id, *model.suppressed_ids]] = 0  # these are never guessed
   counts[list(model.eos_ids)] = len(flat) + 1
   return np.sort(np.argsort(-counts, kind='stable')[:words]).astype(np.int32)
 
 
 def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
-  """The matrix of the model's vocabulary projection, found by projecting the identity of its hidden
-  states' width d.
+  """Returns the matrix of the model's vocabulary projection, by projecting the identity of size d.
 
   Raises:
-    UserError: the projection is no product with a matrix.
+    UserError: the projection is not a product with a matrix.
   """
   dtype = np.result_type(np.float32, float_type(params))
   project = vocabulary_projection(model)
   with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
     found = project(params, jnp.eye(d, dtype=dtype)).T
     all_ones = project(params, jnp.full((1, d), 8, dtype))[0]
-  # those of int8 are rounded
+  # products in int8 are rounded
   if not jnp.allclose(all_ones, 8 * found.sum(axis=1), rtol=0.05, atol=0.05):
     what = f'{type(model).__name__} adds to its logits, or bends them'
     raise UserError(
@@ -151,7 +149,7 @@ def _check(model: Model, module: Any, params: Params, words: int) -> None:
 
 
 def _check_target(model: Model, module: Any, params: Params) -> None:
-  """Raises UserError for a drafter of another model, as far as its sizes say."""
+  """Raises UserError if the drafter's sizes do not fit the model."""
   if isinstance(module, DraftNetwork):
     check_target(Bound(module, params), model)
     return

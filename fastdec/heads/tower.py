@@ -1,16 +1,14 @@
-"""The layers of draft networks: those of today's language models, or a decoder's that reads an
-encoder's states.
+"""The layers of draft networks: a language model's, or a decoder's that reads an encoder's states.
 
-Both kinds are the layers of the house's models (`models.lm`, `models.stacks`), so that a draft may
-begin as a copy of its target's last ones. They read a cache of their own; a draft for an
-encoder-decoder has its own keys and values of the source too, computed once. The two kinds of tower
-are called alike:
+Both are the layers of our models (`models.lm`, `models.stacks`), so a draft may begin as a copy of
+its target's last ones. They read a cache of their own. A draft for an encoder-decoder also has its
+own keys and values of the source, computed once. Both kinds of tower have the same call:
 
   tower(x, view, read, train) -> (hidden states [b, n, d], each layer's keys and values)
 
-  x      [b, n, d], what comes in, without positions
-  view   where its rows stand, and what they see (`View`)
-  read   what the first layer's attention reads in place of the norm of x (EAGLE), language models' layers only
+  x      [b, n, d], the input, without positions
+  view   the positions of its rows, and what they see (`View`)
+  read   input of the first attention, replacing the norm of x (EAGLE; language models' layers only)
 """
 
 import dataclasses
@@ -36,15 +34,15 @@ DraftCache = KVCache | WithMemory
 
 @dataclasses.dataclass(frozen=True)
 class View:
-  """Where n rows stand, and what they see.
+  """Positions of n rows, and the keys and values that they see.
 
   Attributes:
     positions: int32[b, n].
-    sees: for each layer how its queries meet what the text so far has (`stacks.Attend`).
+    sees: for each layer, the function by which its queries read the text so far (`stacks.Attend`).
     across: the same for the source, queries [b, n] on `memory`; None for layers that read none.
     memory: each layer's keys and values of the source.
-    cached: each layer's keys and values so far: the n new ones are written behind `start` (None: no
-      cache).
+    cached: each layer's keys and values so far; the n new ones are written from `start` on (None:
+      no cache).
     start: int32[b], the first slot of the new ones.
   """
 
@@ -63,8 +61,7 @@ class View:
     mask: Bool[Array, 'b n s'],
     start: Int[Array, ' b'],
   ) -> 'View':
-    """That of rows which are written to a cache from slot `start` on, and see the slots of the
-    mask."""
+    """Returns the view of rows that are written to a cache from `start` on, and see the mask."""
     own = own_cache(cache)
     sees = [functools.partial(attend, mask=mask)] * len(own.layers)
     if not isinstance(cache, WithMemory):
@@ -76,8 +73,7 @@ class View:
   def of_everything(
     cls, n: int, layers: int, source: Float[Array, 'b s d'] | None, memory: Sequence[LayerKV]
   ) -> 'View':
-    """That of n rows which see one another and the source, whatever stands where: to make fresh
-    parameters."""
+    """Returns the view of n rows that see one another and the source, to make fresh parameters."""
     sees = [functools.partial(attend, mask=jnp.ones((1, 1, n), bool))] * layers
     across = (
       None
@@ -87,7 +83,7 @@ class View:
     return cls(jnp.zeros((1, n), jnp.int32), sees, across, memory)
 
   def cached_of(self, layer: int) -> LayerKV | None:
-    """What this layer has so far."""
+    """Returns this layer's keys and values so far."""
     return None if self.cached is None else self.cached[layer]
 
 
@@ -100,12 +96,11 @@ class LMTower(nn.Module):
     self.layer = [Layer(self.config) for _ in range(self.config.layers)]
 
   def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
-    """Nothing: these layers read no source."""
+    """Returns (): these layers read no source."""
     return ()
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
-    """Each layer's keys and values of x itself, which no layer changes: the target's features, for
-    block drafters."""
+    """Returns each layer's keys and values of x itself, the target's features (block drafters)."""
     angles = self._angles(positions)
     return tuple(layer.queries_and_own(x, angles)[1] for layer in self.layer)
 
@@ -130,7 +125,7 @@ class LMTower(nn.Module):
 
 
 class DecoderTower(nn.Module):
-  """Layers of an encoder-decoder's decoder; positions are a signal added to what comes in."""
+  """Layers of an encoder-decoder's decoder; positions are a signal added to the input."""
 
   config: StackConfig
 
@@ -138,7 +133,7 @@ class DecoderTower(nn.Module):
     self.layer = [DecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
 
   def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
-    """Each layer's keys and values of the source."""
+    """Returns each layer's keys and values of the source."""
     return tuple(layer.cross.keys_values(source) for layer in self.layer)
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
@@ -174,22 +169,22 @@ Tower = LMTower | DecoderTower
 
 
 def reads_source(config: LayersConfig) -> bool:
-  """Whether these layers see an encoder's states."""
+  """True if these layers see an encoder's states."""
   return isinstance(config, StackConfig)
 
 
 def depth_of(config: LayersConfig) -> int:
-  """How many layers there are."""
+  """Number of layers."""
   return config.decoder_layers if isinstance(config, StackConfig) else config.layers
 
 
 def tower(config: LayersConfig) -> Tower:
-  """Fresh linen layers, for the `setup` of a network."""
+  """Returns fresh linen layers, for the `setup` of a network."""
   return DecoderTower(config) if isinstance(config, StackConfig) else LMTower(config)
 
 
 def norm(config: LayersConfig, name: str | None = None) -> nn.Module:
-  """A norm of the kind that the layers have."""
+  """Returns a norm of the layers' kind."""
   if isinstance(config, StackConfig):
     return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
   return RMSNorm(config, name=name)
@@ -198,7 +193,7 @@ def norm(config: LayersConfig, name: str | None = None) -> nn.Module:
 def empty_cache(
   config: LayersConfig, rows: int, slots: int | Capacity, memory: Memory | None
 ) -> DraftCache:
-  """A cache of no tokens, over the source's keys and values where the layers read them."""
+  """Returns an empty cache, over the source's keys and values if the layers read them."""
   heads, width = (
     (config.heads, config.head_width)
     if isinstance(config, StackConfig)
@@ -209,16 +204,16 @@ def empty_cache(
 
 
 def own_cache(cache: DraftCache) -> KVCache:
-  """The part that remembers the text."""
+  """Returns the part of the cache that holds the text."""
   return cache.own if isinstance(cache, WithMemory) else cache
 
 
 def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
-  """The cache whose entries are `layers`."""
+  """Returns the cache with `layers` for entries."""
   own = dataclasses.replace(own_cache(cache), layers=layers)
   return dataclasses.replace(cache, own=own) if isinstance(cache, WithMemory) else own
 
 
 def partition(config: LayersConfig, devices: int) -> Table:
-  """How the layers' parameters lie on a mesh; see `fastdec.sharding`."""
+  """Lays out the layers' parameters on a mesh; see `fastdec.sharding`."""
   return PARTITION if isinstance(config, StackConfig) else layer_partition(config, devices)

@@ -16,8 +16,9 @@ from fastdec.sharding import Table, partition_of, under, within
 
 @dataclasses.dataclass(frozen=True)
 class Transformed:
-  """The model whose p1 is the learned head 1 (`first='transformed'`): hidden states are the
-  trunk's, logits go through the head. Parameters: {'model': ..., 'heads': ...}."""
+  """A model whose p1 is the learned head 1 (`first='transformed'`).
+
+  Hidden states are the trunk's, logits go through the head; parameters have keys 'model', 'heads'."""
 
   model: Any
   heads: BlockwiseHeads
@@ -69,7 +70,7 @@ class Transformed:
     return self.model.fixed_length
 
   def partition(self, devices: int) -> Table:
-    """The trunk's parameters and the heads' as each has them; see `fastdec.sharding`."""
+    """Lays out the parameters as trunk and heads do; see `fastdec.sharding`."""
     return (
       *under('model', partition_of(self.model, devices)),
       *under('heads', self.heads.partition(devices)),
@@ -115,5 +116,5 @@ class Transformed:
     )
 
   def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """The vocabulary projection alone, which all heads share."""
+    """Applies the vocabulary projection alone, which all heads share."""
     return self.model.unembed(params['model'], hidden)

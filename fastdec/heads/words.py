@@ -1,8 +1,8 @@
-"""A drafter's own words: few of the target's, with an output of their own.
+"""A drafter's own words: a part of the target's, with an output matrix of their own.
 
 `params` may have
 
-  output   [w, d], what is projected by in place of the target's vocabulary projection
+  output   [w, d], the projection, in place of the target's vocabulary projection
   ids      int32[w], the target's id of each word; without it the words are the target's own
 """
 
@@ -15,14 +15,14 @@ OWN = ('output', 'ids')
 
 
 def ids_of(params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
-  """The target's ids of a drafter's words."""
+  """Returns the target's ids of a drafter's words."""
   return params['ids'][drafted].astype(jnp.int32) if 'ids' in params else drafted
 
 
 def in_target_words(
   params: Params, logits: Float[Array, '*b w'], vocab_size: int
 ) -> Float[Array, '*b v']:
-  """Logits over the target's words, minus infinity for those that the drafter does not have."""
+  """Returns logits over the target's words, minus infinity for words that the drafter lacks."""
   if 'ids' not in params:
     return logits
   whole = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
@@ -32,7 +32,7 @@ def in_target_words(
 def suppress_words(
   params: Params, logits: Float[Array, '*b w'], ids: tuple[int, ...]
 ) -> Float[Array, '*b w']:
-  """Logits over the drafter's words, minus infinity for those of these ids of the target."""
+  """Returns logits over the drafter's words, minus infinity for these ids of the target."""
   if 'ids' not in params or not ids:
     return suppress(logits, ids)
   is_banned = jnp.isin(params['ids'], jnp.array(ids, params['ids'].dtype))
