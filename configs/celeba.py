@@ -200,7 +200,7 @@ def images(
     'black_corners': black_corners,
     # intensities by which those of training images are moved at most, drawn anew each time
     'moved': moved,
-    'cache': 'out/data',  # prepared images; shared by all runs
+    'cache': 'out/data',  # where processes that open the same data wait for one another
     # folder of a finished experiments.distill by the base: heads, with the base or not, learn from
     # that
     'own': '',

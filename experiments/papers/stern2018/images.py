@@ -141,7 +141,7 @@ class ImageExperiment(Experiment):
 
   def photographs(self) -> 'Pictures':
     """What a base is trained on, whether a base has written images of its own or not."""
-    return Pictures(self, open_images(self.data.data, self.data.cache))
+    return Pictures(self, open_images(self.data.data))
 
   def distilled_key(self) -> str:
     return key_of(pathlib.Path(self.own)) if self.own else ''

@@ -11,30 +11,74 @@ Pictures of 218 x 178 are cropped to 138 x 138 and shrunk by area, as in tensor2
 `img2img_celeba`.
 """
 
+import dataclasses
+import operator
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import UInt8
 
-from fastdec.data import builders
-from fastdec.data.images.resizing import SIDE, area_resize
+from fastdec.data import prepared
+from fastdec.data.images.resizing import SIDE, area_resize, shrink
 
 NAME = 'celeb_a'
 SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names, and those of TFDS
 TOP, LEFT = 40, 20  # pixels cut off at the top and at the bottom, on the left and on the right
 
 
-def from_tfds(folder: str) -> tuple[str, pathlib.Path, dict[str, Any]]:
-  """What TFDS prepared under a folder ('': its own): a hash of what it is, where, and each split's
-  data source.
+@dataclasses.dataclass(frozen=True)
+class Faces(Sequence[UInt8[np.ndarray, 'h h 3']]):
+  """The faces of a split, cropped and shrunk as they are read.
+
+  Fields:
+    rows: a TFDS data source.
+    size: the number of its rows that are read.
+    side: pixels a side of a face.
+    folder: its place, for messages.
+  """
+
+  rows: Any
+  size: int
+  side: int
+  folder: pathlib.Path
+
+  def __len__(self) -> int:
+    return self.size
+
+  def __getitem__(self, index: SupportsIndex) -> UInt8[np.ndarray, 'h h 3']:
+    index = operator.index(index)
+    if not 0 <= index < self.size:
+      raise IndexError(f'there is no image {index}: there are {self.size}')
+    with prepared.damage(self.folder, 'images'):
+      picture = self.rows[index]['image']
+    return shrink(face(picture), self.side)
+
+
+def from_tfds(folder: str, max_train: int | None, side: int) -> tuple[str, dict[str, Faces]]:
+  """Opens the set that TFDS prepared under a folder ('': its own).
+
+  Returns:
+    A hash of the set, and the faces of each split.
 
   Raises:
-    UserError: it is not prepared there, or not as array records.
+    UserError: it is not prepared there, not as array records, or damaged.
   """
-  return builders.from_tfds(NAME, folder, SPLITS, ', or give images of your own with kind=npz')
+  key, place, rows = prepared.from_tfds(
+    NAME, folder, SPLITS, ', or give images of your own with kind=npz'
+  )
+  splits = {}
+  for split, source in rows.items():
+    with prepared.damage(place, 'images'):
+      size = len(source)
+    if split == 'train' and max_train is not None:
+      size = min(size, max_train)
+    splits[split] = Faces(source, size, side, place)
+    splits[split][0]  # files are opened when they are read: damage shows now, not in hours
+  return key, splits
 
 
 def face(picture: UInt8[np.ndarray, '218 178 3']) -> UInt8[np.ndarray, '32 32 3']:
-  """The middle of a picture, small."""
+  """Crops a picture to its middle, and shrinks it."""
   return area_resize(picture[TOP:-TOP, LEFT:-LEFT], SIDE)

@@ -1,25 +1,20 @@
 """Images of 32 x 32 or 16 x 16 pixels, and those of 8 x 8 that a model makes them of (Stern et al.
 2018, section 7.2).
 
-Like text, they are read by random access from TFDS sets on disk: those in a file of arrays and the
-embedded ones are prepared once, in a folder named after their content; those of CelebA are read
-where TFDS prepared them, and cropped and shrunk as they are read.
+Those of CelebA are read by random access where TFDS prepared them, and cropped and shrunk as they
+are read. All others are in memory.
 """
 
 import dataclasses
 import functools
 import hashlib
-import operator
-import os
-import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int32, UInt8
 
 from fastdec import extras
-from fastdec.data import builders
 from fastdec.data.images import celeba, npz
 from fastdec.data.images.resizing import SIDE, SIDES, shrink
 from fastdec.errors import UserError
@@ -27,8 +22,8 @@ from fastdec.errors import UserError
 with extras.explained():
   import grain
 
-PathLike = str | os.PathLike[str]
 Image = UInt8[np.ndarray, 'h h 3']
+Split = UInt8[np.ndarray, 'n h h 3'] | celeba.Faces
 Batch = dict[str, UInt8[np.ndarray, 'r 8 8 3'] | Int32[np.ndarray, 'r t']]
 
 
@@ -58,39 +53,13 @@ class ImageData:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split(Sequence[Image]):
-  """Images on disk, uint8[h, h, 3], by index from 0.
-
-  Fields:
-    rows: a TFDS data source.
-    size: how many of its rows are read.
-    convert: of a row, its image.
-    folder: where it is, for messages.
-  """
-
-  rows: Any
-  size: int
-  convert: Callable[[Mapping[str, Any]], Image]
-  folder: pathlib.Path
-
-  def __len__(self) -> int:
-    return self.size
-
-  def __getitem__(self, index: SupportsIndex) -> Image:
-    index = operator.index(index)
-    if not 0 <= index < self.size:
-      raise IndexError(f'there is no image {index}: there are {self.size}')
-    with builders.damage(self.folder, 'images'):
-      return self.convert(self.rows[index])
-
-
-@dataclasses.dataclass(frozen=True)
 class Images:
-  """Images on disk, in splits; `open_images` makes one.
+  """Images in splits; `open_images` makes one.
 
   Fields:
-    key: a hash of the content, and of max_train.
-    splits: by name; one may be missing.
+    key: a hash of the content.
+    splits: by name, images by index; one may be missing. CelebA's are read when they are asked for,
+      all others are an array.
   """
 
   key: str
@@ -98,11 +67,11 @@ class Images:
 
   @property
   def counts(self) -> dict[str, int]:
-    """How many images each split has."""
+    """Number of images of each split."""
     return {name: len(split) for name, split in self.splits.items()}
 
   def split(self, name: str) -> Split:
-    """The images of a split, by index.
+    """Finds the images of a split, by index.
 
     Raises:
       UserError: there is no such split.
@@ -112,7 +81,7 @@ class Images:
     return self.splits[name]
 
   def array(self, name: str, count: int | None = None) -> UInt8[np.ndarray, 'n h h 3']:
-    """The first `count` images of a split (None: all), in memory.
+    """Reads the first `count` images of a split (None: all).
 
     Raises:
       UserError: there is no such split, or it has fewer images.
@@ -127,37 +96,29 @@ class Images:
     return np.stack([split[i] for i in range(count)])
 
 
-def open_images(data: ImageData, cache_dir: PathLike) -> Images:
-  """The images, checked, and prepared under `cache_dir` where that has not been done; else no more
-  than opened.
+def open_images(data: ImageData) -> Images:
+  """Reads the images into memory, or opens CelebA.
 
   Raises:
-    UserError: a file that is not an npz, is damaged, or lacks the arrays; arrays of another dtype
-      or shape, or empty; a cache folder that cannot be written, or is damaged; CelebA where TFDS
-      has not prepared it.
+    UserError: a description that makes no sense; a file that is not an npz, is damaged, or lacks
+      the arrays; arrays of another dtype or shape, or empty; CelebA where TFDS has not prepared it.
   """
   _check(data)
   if data.kind == 'tfds':
-    key, folder, rows = celeba.from_tfds(data.folder)
-    convert = _face
-  else:
-    builder, key, splits = (_embedded if data.kind == 'embedded' else _npz)(data)
-    folder, convert = pathlib.Path(cache_dir) / key[:16], _image
-    with builders.damage(folder, 'images'):
-      prepared: Any = builders.prepared(builder, splits, folder)
-      rows = {split: prepared.as_data_source(split) for split in splits}
-  with builders.damage(folder, 'images'):
-    counts = {split: len(source) for split, source in rows.items()}
-  if 'train' in counts and data.max_train is not None:
-    counts['train'] = min(counts['train'], data.max_train)
-  if data.side != SIDE:
-    convert = functools.partial(_shrunk, convert, data.side)
-  found = {split: Split(source, counts[split], convert, folder) for split, source in rows.items()}
-  for split in found.values():
-    split[0]  # files are opened when they are read: damage shows now, not in hours
-  # ... as means are rounded, see `shrink`
-  content = f'{key} {data.max_train} {data.side} halves up'
-  return Images(hashlib.sha256(content.encode()).hexdigest(), found)
+    key, faces = celeba.from_tfds(data.folder, data.max_train, data.side)
+    content = f'{key} {data.max_train} {data.side}'
+    return Images(hashlib.sha256(content.encode()).hexdigest(), faces)
+  arrays = _embedded() if data.kind == 'embedded' else npz.load(data.path, data.black_corners)
+  digest = hashlib.sha256()
+  for split, images in arrays.items():
+    if split == 'train':
+      images = images[: data.max_train]
+    if data.side != SIDE:  # one by one: sums of all at once would take eight times the memory
+      images = np.stack([shrink(image, data.side) for image in images])
+    arrays[split] = images
+    digest.update(f'{split} {images.shape}\n'.encode())
+    digest.update(images.tobytes())
+  return Images(digest.hexdigest(), arrays)
 
 
 def image_batches(
@@ -179,7 +140,7 @@ def image_batches(
   Raises:
     UserError: there is no such split, no rows, or more than the split has images.
   """
-  source = images.split(split)
+  source: Any = images.split(split)  # grain's types know no arrays
   if not 1 <= rows <= len(source):
     raise UserError(
       f"a batch of {rows} images of split '{split}' is not possible: it has {len(source)}, give 1"
@@ -232,20 +193,6 @@ def _filled(source: UInt8[np.ndarray, 'r 8 8 3'], images: UInt8[np.ndarray, 'r h
   return {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
 
 
-def _image(row: Mapping[str, Any]) -> Image:
-  return row['image']
-
-
-def _face(row: Mapping[str, Any]) -> Image:
-  return celeba.face(row['image'])
-
-
-def _shrunk(
-  convert: Callable[[Mapping[str, Any]], Image], side: int, row: Mapping[str, Any]
-) -> Image:
-  return shrink(convert(row), side)
-
-
 def _check(data: ImageData) -> None:
   if data.kind not in ('embedded', 'npz', 'tfds'):
     raise UserError(
@@ -272,17 +219,7 @@ def _check(data: ImageData) -> None:
     )
 
 
-def _embedded(
-  data: ImageData,
-) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
-  # scikit-image and its photographs take half a second to load
-  from fastdec.data.images import embedded
+def _embedded() -> dict[str, UInt8[np.ndarray, 'n 32 32 3']]:
+  from fastdec.data.images import embedded  # scikit-image takes a second to load
 
-  splits = {split: functools.partial(embedded.generate, split) for split in embedded.SIZES}
-  return builders.EmbeddedImages, embedded.content_key(), splits
-
-
-def _npz(
-  data: ImageData,
-) -> tuple[type[builders.ImageBuilder], str, Mapping[str, builders.ReadRows]]:
-  return builders.NpzImages, *npz.from_file(data.path, data.black_corners)
+  return {split: embedded.generate(split) for split in embedded.SIZES}

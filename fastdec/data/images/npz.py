@@ -2,26 +2,21 @@
 32, 32, 3]."""
 
 import contextlib
-import functools
-import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from fastdec.data import builders
 from fastdec.errors import UserError
 
 SPLITS = ('train', 'dev', 'test')
 SHAPE = (32, 32, 3)
 
 
-def from_file(path: str, black_corners: bool) -> tuple[str, dict[str, builders.ReadRows]]:
-  """A hash of the content, and what reads the images of each split that it has; of the arrays only
-  headers are read.
+def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32 3']]:
+  """Reads the images of each split that the file has.
 
   Args:
     black_corners: with images that have one, or without, see `cornered`.
@@ -34,87 +29,49 @@ def from_file(path: str, black_corners: bool) -> tuple[str, dict[str, builders.R
     raise UserError(
       "images of kind 'npz' name no file: set path to an .npz file with arrays train, dev and test"
     )
-  with _reading(path), open(path, 'rb') as file:
-    key = hashlib.file_digest(file, 'sha256').hexdigest()
-    with zipfile.ZipFile(file) as archive:
-      names = [name.removesuffix('.npy') for name in archive.namelist()]
-      splits = [split for split in SPLITS if split in names]
-      if not splits:
-        given = f'{path} has arrays {", ".join(names) or "of no name"}'
-        raise UserError(f'{given}: name them train, dev and test; one or two may be missing')
-      for split in splits:
-        _check(_header(archive, split), split, path)
-  if not black_corners:
-    key = hashlib.sha256(f'{key} without black corners'.encode()).hexdigest()
-  return key, {split: functools.partial(_rows, path, split, black_corners) for split in splits}
+  # np.load would take other files too
+  with _reading(path), open(path, 'rb') as opened, np.lib.npyio.NpzFile(opened) as file:
+    names = file.files
+    arrays = {split: np.asarray(file[split]) for split in SPLITS if split in names}
+  if not arrays:
+    given = f'{path} has arrays {", ".join(names) or "of no name"}'
+    raise UserError(f'{given}: name them train, dev and test; one or two may be missing')
+  for split, images in arrays.items():
+    _check(images, split, path)
+    if not black_corners:
+      arrays[split] = images[~cornered(images)]
+      if not len(arrays[split]):
+        raise UserError(
+          f"each image of array '{split}' of {path} has a black corner: set black_corners to True"
+        )
+  return arrays
 
 
 def cornered(images: UInt8[np.ndarray, 'n h w 3']) -> Bool[np.ndarray, 'n']:
-  """Which images have a corner that is exactly black, as a photograph has that was turned into its
-  frame."""
+  """Finds the images with a corner that is exactly black, as photographs have that were turned into
+  their frame."""
   corners = images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
   return (corners == 0).all(-1).any(-1)
 
 
-class _Header(NamedTuple):
-  shape: tuple[int, ...]
-  dtype: np.dtype
-
-
-def _header(archive: zipfile.ZipFile, name: str) -> _Header:
-  with archive.open(f'{name}.npy') as member:
-    version = np.lib.format.read_magic(member)
-    read = (
-      np.lib.format.read_array_header_1_0
-      if version == (1, 0)
-      else np.lib.format.read_array_header_2_0
-    )
-    shape, _, dtype = read(member)
-  return _Header(shape, dtype)
-
-
-def _check(header: _Header, name: str, path: str) -> None:
-  if header.dtype != np.uint8 or header.shape[1:] != SHAPE or len(header.shape) != 4:
-    given = f"array '{name}' of {path} is {header.dtype}{list(header.shape)}"
+def _check(images: np.ndarray, name: str, path: str) -> None:
+  if images.dtype != np.uint8 or images.shape[1:] != SHAPE or images.ndim != 4:
+    given = f"array '{name}' of {path} is {images.dtype}{list(images.shape)}"
     raise UserError(
       f'{given}: give uint8[n, 32, 32, 3], n colour images of 32 x 32 pixels without alpha'
     )
-  if not header.shape[0]:
+  if not len(images):
     raise UserError(
       f"array '{name}' of {path} has no images: give at least one, or leave the array out"
     )
 
 
-def _rows(
-  path: str, name: str, black_corners: bool
-) -> Iterator[tuple[UInt8[np.ndarray, '32 32 3']]]:
-  with _reading(path), np.load(path, allow_pickle=False) as arrays:
-    images = arrays[name]
-  if not black_corners:
-    images = images[~cornered(images)]
-  if not len(images):
-    raise UserError(
-      f"each image of array '{name}' of {path} has a black corner: set black_corners to True"
-    )
-  yield from ((image,) for image in images)
-
-
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-  """What Python and NumPy say of files that are not an npz, in our words."""
+  """Says in our words what Python and NumPy say of files that are not an npz."""
   try:
     yield
-  except UserError:
-    raise
-  except (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-  ) as error:
+  except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UserError(
       f'cannot read {path} ({reason}): give a whole .npz file, as numpy.savez writes it'

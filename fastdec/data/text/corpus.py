@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fastdec.data import prepared
 from fastdec.data.text import embedded, wmt14
 from fastdec.data.text.lines import LinePair, Lines, Pair, content_of, read_pairs
 from fastdec.errors import UserError
@@ -174,10 +175,8 @@ def _rows(
   rows: Any, folder: pathlib.Path, data: TextData, indices: Sequence[int]
 ) -> Iterator[Pair]:
   """The pairs with these indices in a data source of TFDS."""
-  from fastdec.data import builders  # not above: TFDS takes seconds to load
-
   for start in range(0, len(indices), CHUNK):
-    with builders.damage(folder, 'text'):
+    with prepared.damage(folder, 'text'):
       read = _read(rows, indices[start : start + CHUNK])
     for row in read:
       yield _text(row[data.source]), _text(row[data.target])

@@ -20,6 +20,7 @@ import pathlib
 from typing import Any
 
 from fastdec import extras
+from fastdec.data import prepared
 from fastdec.data.text.lines import LinePair, Lines
 from fastdec.errors import UserError
 
@@ -78,11 +79,8 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
   """
   with extras.explained():
     from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
-  # not above: TFDS takes seconds to load, and the archives do without
-  from fastdec.data import builders
-
   _check_languages(source, target)
-  return builders.from_tfds(NAME, folder, SPLITS, ', or give the archives with kind=archives')
+  return prepared.from_tfds(NAME, folder, SPLITS, ', or give the archives with kind=archives')
 
 
 def _check_languages(source: str, target: str) -> None:

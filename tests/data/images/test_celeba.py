@@ -1,6 +1,8 @@
 """CelebA on small stand-ins: a set that TFDS prepared, and TFDS's mocked data."""
 
+import dataclasses
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from tensorflow_datasets.datasets.celeb_a import celeb_a_dataset_builder as orig
 
 from fastdec.data.images import celeba
 from fastdec.data.images.corpus import ImageData, image_batches, open_images
-from fastdec.data.images.resizing import area_resize
+from fastdec.data.images.resizing import area_resize, shrink
 from fastdec.errors import UserError
 
 COUNTS = {'train': 3, 'dev': 2, 'test': 1}
@@ -76,23 +78,35 @@ def test_the_middle_of_a_picture_is_kept():
   np.testing.assert_array_equal(celeba.face(whole), area_resize(whole[40:178, 20:158], 32))
 
 
-def test_a_set_that_tfds_prepared_is_read_where_it_is(prepared: ImageData, tmp_path: Path):
-  images = open_images(prepared, tmp_path / 'cache')
+def test_a_set_that_tfds_prepared_is_read_where_it_is(prepared: ImageData):
+  images = open_images(prepared)
   assert images.counts == COUNTS
   for split, count in COUNTS.items():
-    np.testing.assert_array_equal(
-      images.array(split), [celeba.face(picture(split, i)) for i in range(count)]
-    )
-  assert not (tmp_path / 'cache').exists()
-  assert open_images(ImageData('tfds', folder=prepared.folder, max_train=2), tmp_path).counts == {
-    **COUNTS,
-    'train': 2,
-  }
+    faces = [celeba.face(picture(split, i)) for i in range(count)]
+    np.testing.assert_array_equal(images.array(split), faces)
+    np.testing.assert_array_equal(list(images.split(split)), faces)
 
 
-def test_mocked_data_comes_through(tmp_path: Path):
+def test_fewer_and_smaller_faces_are_those_of_the_set_under_another_key(prepared: ImageData):
+  whole = open_images(prepared)
+  few = open_images(dataclasses.replace(prepared, max_train=2, side=16))
+  assert few.counts == {**COUNTS, 'train': 2} and few.key != whole.key
+  np.testing.assert_array_equal(few.array('train'), shrink(whole.array('train')[:2], 16))
+  with pytest.raises(IndexError, match='there is no image 2: there are 2'):
+    few.split('train')[2]
+
+
+def test_a_set_that_is_damaged_is_refused(prepared: ImageData, tmp_path: Path):
+  shutil.copytree(prepared.folder, tmp_path / 'tfds')
+  (path,) = tmp_path.rglob('*train.array_record*')
+  path.write_bytes(path.read_bytes()[:-20])
+  with pytest.raises(UserError, match=r'the prepared images .* is damaged: remove the folder'):
+    open_images(ImageData('tfds', folder=str(tmp_path / 'tfds')))
+
+
+def test_mocked_data_comes_through():
   with tfds.testing.mock_data(num_examples=3):
-    images = open_images(ImageData('tfds'), tmp_path)
+    images = open_images(ImageData('tfds'))
     assert images.counts == {'train': 3, 'dev': 3, 'test': 3}
     assert image_batches(images, 'train', 2, 0)[1]['source'].shape == (2, 8, 8, 3)
 
@@ -109,4 +123,4 @@ def test_a_set_that_is_not_prepared_says_how_to_prepare_it(
     match=rf'celeb_a is not prepared as array records in {root}: .*`tfds build celeb_a '
     rf'--file_format=array_record --data_dir={root}`, or give .* kind=npz',
   ):
-    open_images(data, tmp_path / 'cache')
+    open_images(data)

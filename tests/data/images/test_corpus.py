@@ -23,13 +23,8 @@ def data(tmp_path_factory) -> ImageData:
 
 
 @pytest.fixture(scope='module')
-def cache(tmp_path_factory) -> Path:
-  return tmp_path_factory.mktemp('cache')
-
-
-@pytest.fixture(scope='module')
-def images(data: ImageData, cache: Path) -> Images:
-  return open_images(data, cache)
+def images(data: ImageData) -> Images:
+  return open_images(data)
 
 
 def order(images: Images, seed: int, batches: int, rows: int = 5) -> list[int]:
@@ -53,9 +48,9 @@ def test_a_batch_holds_the_small_image_and_the_raster_scan_of_the_large_one(imag
   assert batch['target'][0, :4].tolist() == [*TRAIN[index, 0, 0], TRAIN[index, 0, 1, 0]]
 
 
-def test_smaller_images_are_the_same_shrunk(data: ImageData, images: Images, cache: Path):
-  small = open_images(dataclasses.replace(data, side=16), cache)
-  assert small.key != images.key and len(list(cache.glob('*'))) == 1  # prepared once
+def test_smaller_images_are_the_same_shrunk(data: ImageData, images: Images):
+  small = open_images(dataclasses.replace(data, side=16))
+  assert small.key != images.key
   np.testing.assert_array_equal(small.array('train'), shrink(TRAIN, 16))
   large, batch = (image_batches(one, 'train', 4, 0)[0] for one in (images, small))
   target = batch['target'].reshape(4, 16, 16, 3).astype(np.uint8)
@@ -133,14 +128,11 @@ def test_a_batch_is_the_same_by_index_by_iterator_and_after_a_restart(images: Im
         np.testing.assert_array_equal(batch[name], array)
 
 
-def test_a_limit_on_train_changes_the_key_and_nothing_else(
-  data: ImageData, images: Images, cache: Path
-):
-  limited = open_images(dataclasses.replace(data, max_train=7), cache)
+def test_a_limit_on_train_changes_the_key_and_nothing_else(data: ImageData, images: Images):
+  limited = open_images(dataclasses.replace(data, max_train=7))
   assert limited.counts == {'train': 7, 'dev': 3} and limited.key != images.key
   np.testing.assert_array_equal(limited.array('train'), TRAIN[:7])
-  assert open_images(dataclasses.replace(data, max_train=11), cache).counts['train'] == 10
-  assert len(list(cache.glob('*'))) == 1
+  assert open_images(dataclasses.replace(data, max_train=11)).counts['train'] == 10
 
 
 def test_images_are_read_by_index_and_the_first_ones_as_an_array(images: Images):
@@ -148,49 +140,19 @@ def test_images_are_read_by_index_and_the_first_ones_as_an_array(images: Images)
   np.testing.assert_array_equal(split[np.int64(4)], TRAIN[4])
   np.testing.assert_array_equal(list(split), TRAIN)
   np.testing.assert_array_equal(images.array('train', 3), TRAIN[:3])
-  for index in (-1, 10):
-    with pytest.raises(IndexError, match=f'there is no image {index}: there are 10'):
-      split[index]
 
 
-def test_another_file_has_another_key_and_the_same_one_has_not(
-  data: ImageData, images: Images, tmp_path: Path
-):
-  (tmp_path / 'b.npz').write_bytes(Path(data.path).read_bytes())
-  np.savez(tmp_path / 'c.npz', train=TRAIN[::-1])
-  keys = [
-    open_images(ImageData('npz', path=str(tmp_path / name)), tmp_path).key
-    for name in ('b.npz', 'c.npz')
-  ]
-  assert keys[0] == images.key != keys[1]
+def test_the_key_is_that_of_the_images_not_of_the_file(images: Images, tmp_path: Path):
+  np.savez_compressed(tmp_path / 'b.npz', train=TRAIN, dev=TRAIN[:3] // 2)
+  np.savez(tmp_path / 'c.npz', train=TRAIN[::-1], dev=TRAIN[:3] // 2)
+  same, other = (open_images(ImageData('npz', path=str(tmp_path / f'{name}.npz'))) for name in 'bc')
+  assert same.key == images.key != other.key
 
 
-def test_prepared_images_are_not_prepared_again(
-  data: ImageData, images: Images, cache: Path, monkeypatch
-):
-  monkeypatch.setattr('numpy.load', lambda *_, **__: pytest.fail('the arrays were read again'))
-  assert open_images(data, cache).key == images.key
-
-
-def test_damage_in_the_cache_is_named(data: ImageData, tmp_path: Path):
-  open_images(data, tmp_path)
-  (path,) = tmp_path.rglob('*train.array_record*')
-  path.write_bytes(path.read_bytes()[:-20])
-  with pytest.raises(UserError, match=r'the prepared images .* is damaged: remove the folder'):
-    open_images(data, tmp_path)
-
-
-def test_a_cache_that_cannot_be_written_is_named(data: ImageData, tmp_path: Path):
-  (tmp_path / 'file').touch()
-  with pytest.raises(UserError, match=r'cannot keep prepared data in .*file'):
-    open_images(data, tmp_path / 'file')
-
-
-def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
+def test_the_embedded_images_are_the_default(monkeypatch):
   monkeypatch.setattr('fastdec.data.images.embedded.SIZES', {'train': 8, 'dev': 4, 'test': 4})
-  images = open_images(ImageData(), tmp_path)
+  images = open_images(ImageData())
   assert images.counts == {'train': 8, 'dev': 4, 'test': 4}
-  assert len(list(tmp_path.glob('*/embedded_images/1.0.0/dataset_info.json'))) == 1
   assert images.array('test').std() > 8
 
 
@@ -208,18 +170,18 @@ def test_the_embedded_images_are_the_default(tmp_path: Path, monkeypatch):
     (ImageData(side=64), 'images of 64 x 64 pixels are not possible: set side to 16 or 32'),
   ],
 )
-def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: str, tmp_path: Path):
+def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: str):
   with pytest.raises(UserError, match=message):
-    open_images(data, tmp_path)
+    open_images(data)
 
 
-def test_an_unknown_kind_is_refused(tmp_path: Path):
+def test_an_unknown_kind_is_refused():
   data = ImageData()
   object.__setattr__(data, 'kind', 'folder')  # as without the checks of types that tests have
   with pytest.raises(
     UserError, match="kind 'folder' are not known: set kind to embedded, npz or tfds"
   ):
-    open_images(data, tmp_path)
+    open_images(data)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
-"""Images in a file: what is not one is refused before anything is prepared."""
+"""Images in a file: what is not one is refused."""
 
 import dataclasses
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +22,10 @@ def test_images_come_back_in_order_and_a_split_may_be_missing(tmp_path: Path):
   data = write(
     tmp_path / 'a.npz', train=IMAGES, test=np.asfortranarray(IMAGES[:2]), names=np.array(['x'])
   )
-  images = open_images(data, tmp_path / 'cache')
+  images = open_images(data)
   assert images.counts == {'train': 6, 'test': 2}
   np.testing.assert_array_equal(images.array('train'), IMAGES)
   np.testing.assert_array_equal(images.array('test'), IMAGES[:2])
-  assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
 
 
 def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
@@ -39,41 +36,16 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
     images[image, row, column] = 0
   images[0, 0, 0, :2] = 0
   data = write(tmp_path / 'a.npz', train=images, dev=images[4:])
-  whole = open_images(dataclasses.replace(data, black_corners=False), tmp_path / 'cache')
+  whole = open_images(dataclasses.replace(data, black_corners=False))
   np.testing.assert_array_equal(whole.array('train'), images[[0, 5]])
   np.testing.assert_array_equal(whole.array('dev'), images[[5]])
-  both = open_images(data, tmp_path / 'cache')
+  both = open_images(data)
   assert both.counts == {'train': 6, 'dev': 2} and both.key != whole.key
   with pytest.raises(
-    UserError,
-    match=r"each image of array 'dev' of .*b.npz has a black corner:"
-    r' set black_corners to',
+    UserError, match=r"each image of array 'dev' of .*b.npz has a black corner: set black_corners"
   ):
     data = write(tmp_path / 'b.npz', train=images, dev=images[1:2])
-    open_images(dataclasses.replace(data, black_corners=False), tmp_path / 'cache')
-
-
-def test_what_a_killed_preparation_left_is_removed(tmp_path: Path):
-  data = write(tmp_path / 'a.npz', train=IMAGES)
-  open_images(data, tmp_path / 'cache')
-  (complete,) = tmp_path.glob('cache/*/npz_images/1.0.0')
-  complete.rename(complete.with_name('incomplete.ABCDEF_1.0.0'))
-  np.testing.assert_array_equal(open_images(data, tmp_path / 'cache').array('train'), IMAGES)
-  assert [folder.name for folder in complete.parent.iterdir()] == ['1.0.0']
-
-
-@pytest.mark.slow
-def test_processes_that_prepare_at_once_all_get_the_images(tmp_path: Path):
-  data = write(tmp_path / 'a.npz', train=IMAGES)
-  call = f'open_images({data!r}, {str(tmp_path / "cache")!r})'
-  command = (
-    sys.executable,
-    '-c',
-    (f'from fastdec.data.images.corpus import *; print(len({call}.array("train")))'),
-  )
-  runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-  assert [run.communicate()[0] for run in runs] == ['6\n'] * 3
-  assert len(list(tmp_path.glob('cache/*/npz_images/1.0.0/dataset_info.json'))) == 1
+    open_images(dataclasses.replace(data, black_corners=False))
 
 
 @pytest.mark.parametrize(
@@ -88,21 +60,19 @@ def test_processes_that_prepare_at_once_all_get_the_images(tmp_path: Path):
     ({'dev': IMAGES[..., :1]}, r'is uint8\[6, 32, 32, 1\]: give'),
     (
       {'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)},
-      r'is uint8\[6, 32, 32, 4\]: .* without'
-      r' alpha',
+      r'is uint8\[6, 32, 32, 4\]: .* without alpha',
     ),
     ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
     ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
     ({'test': np.uint8(1)}, r'is uint8\[\]'),
     ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
-    ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
+    ({'test': np.array([{'a': 1}])}, r'cannot read .*Object arrays cannot be loaded'),
     ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
   ],
 )
 def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
   with pytest.raises(UserError, match=message):
-    open_images(write(tmp_path / 'a.npz', **arrays), tmp_path / 'cache')
-  assert not (tmp_path / 'cache').exists()
+    open_images(write(tmp_path / 'a.npz', **arrays))
 
 
 def npy() -> bytes:
@@ -119,12 +89,9 @@ def test_what_is_no_npz_is_refused(tmp_path: Path, content, reason):
   if content is not None:
     (tmp_path / 'a.npz').write_bytes(content)
   with pytest.raises(
-    UserError,
-    match=rf'cannot read .*a.npz \(.*{reason}.*\): give a whole .npz'
-    rf' file',
+    UserError, match=rf'cannot read .*a.npz \(.*{reason}.*\): give a whole .npz file'
   ):
-    open_images(ImageData('npz', path=str(tmp_path / 'a.npz')), tmp_path / 'cache')
-  assert not (tmp_path / 'cache').exists()
+    open_images(ImageData('npz', path=str(tmp_path / 'a.npz')))
 
 
 def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path):
@@ -132,24 +99,24 @@ def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path):
   whole = (tmp_path / 'a.npz').read_bytes()
   (tmp_path / 'a.npz').write_bytes(whole[:-50])
   with pytest.raises(UserError, match=r'cannot read .*a.npz'):
-    open_images(data, tmp_path / 'cache')
+    open_images(data)
   # in the header, in the pixels
   for start, reason in ((200, 'decompressing'), (len(whole) // 2 - 2000, 'CRC')):
     (tmp_path / 'a.npz').write_bytes(whole[:start] + bytes(1000) + whole[start + 1000 :])
     with pytest.raises(UserError, match=rf'cannot read .*a.npz .*{reason}'):
-      open_images(data, tmp_path / 'cache')
+      open_images(data)
   (tmp_path / 'a.npz').write_bytes(whole)
-  np.testing.assert_array_equal(open_images(data, tmp_path / 'cache').array('dev'), IMAGES)
+  np.testing.assert_array_equal(open_images(data).array('dev'), IMAGES)
 
 
-def test_no_path_is_refused(tmp_path: Path):
+def test_no_path_is_refused():
   with pytest.raises(UserError, match="'npz' name no file: set path"):
-    open_images(ImageData('npz'), tmp_path)
+    open_images(ImageData('npz'))
 
 
-def test_faces32_comes_back_whole(shared: Path, tmp_path: Path):
+def test_faces32_comes_back_whole(shared: Path):
   path = shared / 'data' / 'faces32' / 'faces32.npz'
-  images = open_images(ImageData('npz', path=str(path), max_train=1000), tmp_path)
+  images = open_images(ImageData('npz', path=str(path), max_train=1000))
   assert images.counts == {'train': 1000, 'dev': 400, 'test': 400}
   with np.load(path) as arrays:
     for split, count in images.counts.items():
