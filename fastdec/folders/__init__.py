@@ -1,7 +1,7 @@
-"""Model folders: what a training run leaves for others to decode with, and what others publish.
+"""Model folders: the results of our training runs, and models that others publish.
 
-  folder = folders.open('out/run')   # ours, Hugging Face's, or published Medusa heads; config.json is read, once
-  folder.model, folder.params()      # and .heads, .head_params(), .tokenizer, .content: read when they are asked for
+  folder = folders.open('out/run')   # ours, Hugging Face's, or published Medusa heads
+  folder.model, folder.params()      # and .heads, .head_params(), .tokenizer, .content: read on use
 
 `load`, `load_heads` and `load_tokenizer` open a folder for one of these; `save` writes our format.
 """

@@ -1,15 +1,15 @@
-"""DFlash and DSpark (2026) as they are published: one-pass drafts whose layers are Qwen3's.
+"""Published DFlash and DSpark (2026): one-pass drafts whose layers are Qwen3's.
 
-  config.json                                       rows predict        what it is
-  dflash_config                                     their own position  DFlash: z-lab, SpecForge
-  dflash_config with projector_type 'dspark'        the next one        DSpark of SpecForge
-  target_layer_ids, markov_rank, ... not nested     the next one        DSpark of DeepSpec, and what it calls DFlash
-  speculators_model_type 'dflash' or 'dspark'       sample_from_anchor: the next one
+  config.json                                     rows predict        kind
+  dflash_config                                   their own position  DFlash: z-lab, SpecForge
+  dflash_config with projector_type 'dspark'      the next one        DSpark of SpecForge
+  target_layer_ids, markov_rank, ... not nested   the next one        DSpark and DFlash of DeepSpec
+  speculators_model_type 'dflash' or 'dspark'     sample_from_anchor: the next one
 
-A layer id k is what leaves layer k of the target, -1 its embeddings; of speculators: what enters
-layer k. What configs mean was read in the code: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
+A layer id k names the output of the target's layer k, -1 its embeddings; for speculators the input
+of layer k. The meaning of configs is from the code: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
 SpecForge at a6b6b02, speculators at c05b95b. (SpecForge's own loop reads DSpark's rows one too
-late; its trainer does not, and is followed.)
+late; we follow its trainer, which does not.)
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, numbered
 
 Read = tuple[BlockNetwork, Params]  # the network, and its parameters, unread
-OLD = 'logit_head.'  # before the names of heads in early files
+OLD = 'logit_head.'  # prefix of the names of heads in early files
 
 
 @dataclasses.dataclass(frozen=True)
 class SaidOfHeads:
-  """What is read of config.json beside the layers: of its top, or of `dflash_config`."""
+  """Fields of config.json beside the layers, at its top or in `dflash_config`."""
 
   block_size: Size | None = None
   mask_token_id: Token | None = None
@@ -59,7 +59,7 @@ class SaidOfHeads:
 def dflash(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """DFlash, and DSpark of SpecForge."""
+  """Reads DFlash, and DSpark of SpecForge."""
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
     raise UserError(f'dflash_config={inner!r} of config.json is not possible: give an object')
@@ -75,7 +75,7 @@ def dflash(
 def deepspec(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """DSpark of DeepSpec."""
+  """Reads DSpark of DeepSpec."""
   said: SaidOfHeads = read_said(SaidOfHeads, config)
   if taps is None:
     taps = left(said.target_layer_ids or (), said.num_target_layers)
@@ -87,7 +87,7 @@ def deepspec(
 def speculators_block(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """DFlash and DSpark of speculators."""
+  """Reads DFlash and DSpark of speculators."""
   said: SaidOfHeads = read_said(SaidOfHeads, config)
   layers = nested_layers(config, dtype, ('qwen3',))
   is_dspark = config.get('speculators_model_type') == 'dspark'
@@ -106,11 +106,11 @@ def speculators_block(
 
 
 def left(ids: tuple[int, ...], layers: int | None) -> Taps:
-  """Our numbers of layers whose outputs are named.
+  """Returns our numbers of layers that are named by their outputs.
 
   Raises:
-    UserError: there are none, or layers that are not there; or the last one, whose output Hugging
-      Face norms.
+    UserError: no layers, layers that the target lacks, or its last, whose output Hugging Face
+      norms.
   """
   if not ids or min(ids) < -1:
     raise UserError(
@@ -120,16 +120,14 @@ def left(ids: tuple[int, ...], layers: int | None) -> Taps:
   if layers is not None and max(ids) >= layers - 1:
     raise UserError(
       f'target_layer_ids={list(ids)} of config.json name layers that a target of {layers} does not'
-      ' have, or its last,'
-      f' whose state is normed for such drafts and is not supported: the largest that can be read'
-      f' is {layers - 2}'
+      f' have, or its last, whose state is normed for such drafts and is not supported: the largest'
+      f' that can be read is {layers - 2}'
     )
   return tuple(k + 1 for k in ids)
 
 
 def _spread(said: SaidOfHeads, count: int) -> tuple[int, ...]:
-  """The rule of DFlash where its file names no layers: as many as the draft has, from 1 to the
-  third from the end."""
+  """Returns DFlash's default: as many layers as the draft has, from 1 to the third from the end."""
   layers = said.num_target_layers
   if layers is None:
     raise UserError(
@@ -185,7 +183,7 @@ def _network(
 
 
 def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:
-  """The tensors under our names, those of the vocabulary aside."""
+  """Returns the tensors under our names, except those of the vocabulary."""
   d, rank, taps = layers.d_model, network.markov, network.taps
   params: dict[str, Any] = {}
   inner: dict[str, Any] = {

@@ -1,5 +1,4 @@
-"""What published drafts have in common: their layers, those of Llama or Qwen3, and their
-vocabularies."""
+"""Common parts of published drafts: layers of Llama or Qwen3, and vocabularies."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,25 +13,25 @@ from fastdec.folders.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 
-# how far the target's id of each draft word is from its own
+# distance of each draft word's id in the target from its own
 MAPS = ('d2t', 'draft_id_to_target_id')
 
 
 @dataclasses.dataclass(frozen=True)
 class SaidOfWords:
-  """What is read of config.json about the draft's vocabulary."""
+  """Fields of config.json about the draft's vocabulary."""
 
   draft_vocab_size: Size | None = None
 
 
 def architectures_of(config: Mapping[str, Any]) -> list[str]:
-  """The classes that config.json names; none where it names them otherwise than in a list."""
+  """Returns the classes that config.json names; none unless they are in a list."""
   given = config.get('architectures')
   return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
 
 def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: Any) -> LMConfig:
-  """The config of a draft's layers, those of a model of this model_type.
+  """Returns the config of a draft's layers, like those of a model of this model_type.
 
   Raises:
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
@@ -51,19 +50,19 @@ def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: An
 
 
 def read_said(cls: type, config: Mapping[str, Any]) -> Any:
-  """What a dataclass has the fields for, of config.json."""
+  """Reads the fields of a dataclass from config.json."""
   return read(cls, config, 'config.json', ': ', ignores=True)
 
 
 def norm(tensors: Mapping[str, Any], name: str, size: int) -> Params:
-  """The scale of a norm."""
+  """Returns the scale of a norm."""
   return {'scale': shaped(tensors, f'{name}.weight', size)}
 
 
 def dense(
   tensors: Mapping[str, Any], name: str, outputs: int, inputs: int, has_bias: bool = False
 ) -> Params:
-  """A projection."""
+  """Returns a projection."""
   kernel = {'kernel': shaped(tensors, f'{name}.weight', outputs, inputs)}
   return kernel | {'bias': shaped(tensors, f'{name}.bias', outputs)} if has_bias else kernel
 
@@ -71,17 +70,16 @@ def dense(
 def vocabulary(
   tensors: Mapping[str, Any], config: Mapping[str, Any], layers: LMConfig, embeds: bool
 ) -> tuple[int | None, Params]:
-  """The size of the draft vocabulary (None: its words are the target's), and its parameters.
+  """Returns the size of the draft vocabulary (None: the target's words), and its parameters.
 
   Args:
     tensors: by their names.
     config: config.json.
     layers: of the draft.
-    embeds: whether embeddings must be there, because the target's have another width.
+    embeds: embeddings are required, because the target's have another width.
 
   Raises:
-    UserError: a draft vocabulary without a projection of its own, or without a map to the target's
-      ids.
+    UserError: a draft vocabulary without its own projection, or without a map to the target's ids.
   """
   params, words = {}, layers.vocab_size
   drafted = read_said(SaidOfWords, config).draft_vocab_size or words
@@ -98,22 +96,20 @@ def vocabulary(
 
 
 def _ids(tensors: Mapping[str, Any], drafted: int, words: int) -> np.ndarray | None:
-  """The target's ids of the draft's words; None where they are the same."""
+  """Returns the target's ids of the draft's words; None if they are the same."""
   name = next((name for name in MAPS if name in tensors), None)
   if name is None and drafted == words:
     return None
   if name is None:
     raise UserError(
       f'the draft vocabulary of {drafted} of {words} words lacks d2t, the map to the words of the'
-      ' target: copy the'
-      ' folder again, or set draft_vocab_size to null if it is none'
+      ' target: copy the folder again, or set draft_vocab_size to null if it is none'
     )
   ids = np.arange(drafted) + np.asarray(shaped(tensors, name, drafted)[:]).astype(np.int64)
   if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < drafted:
     raise UserError(
       f'{name} maps the {drafted} words of the draft to ids from {ids.min()} to {ids.max()}, and'
-      ' they must be different'
-      f' ones from 0 to {words - 1}: each entry is how far the id of the target is from the one of'
-      ' the draft'
+      f' they must be different ones from 0 to {words - 1}: each entry is how far the id of the'
+      ' target is from the one of the draft'
     )
   return None if np.array_equal(ids, np.arange(words)) else ids.astype(np.int32)

@@ -1,11 +1,11 @@
-"""Draft networks (`heads.eagle`, `heads.block`): our own folders, and those that others publish.
+"""Folders of draft networks (`heads.eagle`, `heads.block`), our own and published ones.
 
-  config.json          what the network is, and what its layers are
-  model.safetensors    parameters, named by their path: network/tower/layer_0/q/kernel; ours may have `warmth` too
+  config.json          the network, and its layers
+  model.safetensors    parameters, named by their path: network/tower/layer_0/q/kernel
+                       (perhaps `warmth`)
 
-A training run has such a folder, `draft`, beside its `model`. What others publish is told apart by
-what its config.json says and by the names of its tensors (`reader_of`), never by the name of the
-folder.
+A training run has such a folder, `draft`, beside its `model`. The contents of config.json and the
+names of tensors tell the kind of a published draft (`reader_of`), never the name of its folder.
 """
 
 import dataclasses
@@ -48,23 +48,25 @@ PathLike = str | os.PathLike[str]
 Reader = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], tuple[Any, Params]]
 DRAFTS = {'eagle': EagleNetwork, 'block': BlockNetwork}
 LAYERS = {
-  'lm': LMConfig, 'stack': StackConfig, 'transformer': TransformerConfig, 'image_transformer': ImageTransformerConfig,
-  't5': T5Config,
+  'lm': LMConfig, 'stack': StackConfig, 'transformer': TransformerConfig,
+  'image_transformer': ImageTransformerConfig, 't5': T5Config,
 }  # fmt: skip
-WIDE = (  # sizes that are no more than the file has weights; not those of the target's vocabulary
-  'd_model', 'd_ff', 'd_kv', 'd_target', 'd_embed', 'd_source', 'heads', 'key_heads', 'head_width', 'words', 'markov',
-  'k', 'rows',
+WIDE = (  # sizes of at most the file's number of weights; not those of the target's vocabulary
+  'd_model', 'd_ff', 'd_kv', 'd_target', 'd_embed', 'd_source', 'heads', 'key_heads', 'head_width',
+  'words', 'markov', 'k', 'rows',
 )  # fmt: skip
 MOST_WORDS = 2**31 - 1
 OF_SPECULATORS = {
-  'eagle3': eagle.speculators_eagle3, 'dflash': dflash.speculators_block, 'dspark': dflash.speculators_block,
-}  # fmt: skip
+  'eagle3': eagle.speculators_eagle3,
+  'dflash': dflash.speculators_block,
+  'dspark': dflash.speculators_block,
+}
 REFUSED = {  # by their architectures
-  'PEagleDraftModel': 'P-EAGLE', 'DominoDraftModel': 'Domino', 'Gemma4DSparkModel': 'DSpark with'
-                                                                                    ' layers of'
-                                                                                    ' Gemma',
+  'PEagleDraftModel': 'P-EAGLE',
+  'DominoDraftModel': 'Domino',
+  'Gemma4DSparkModel': 'DSpark with layers of Gemma',
   'Gemma4Eagle3Model': 'EAGLE-3 with layers of Gemma',
-}  # fmt: skip
+}
 
 
 def load_draft(
@@ -73,23 +75,25 @@ def load_draft(
   mesh: Mesh | None = None,
   taps: Sequence[int] | None = None,
 ) -> tuple[DraftNetwork, Params]:
-  """A draft network and its parameters: an `EagleNetwork` or a `BlockNetwork`, for `fd.Eagle` or
-  `fd.BlockDraft`.
+  """Reads a draft: an `EagleNetwork` for `fd.Eagle` or a `BlockNetwork` for `fd.BlockDraft`.
 
   Args:
     path: our folder, or the workdir of a run that trained one; or as published: EAGLE-1, -2 and -3
       (SafeAILab, SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model
-      that has `mtp.*` tensors.
-    dtype: computes and keeps the parameters in this type (None: in the type that config.json says).
+      with `mtp.*` tensors.
+    dtype: computes and keeps the parameters in this type (None: the type that config.json says).
       'int8': as None, with the kernels of products in int8.
-    mesh: devices over which it lies, as of `load` (None: one device).
+    mesh: devices over which it lies, as in `load` (None: one device).
     taps: the target's layers whose states it reads, k being the residual stream after k layers.
-      None: what its folder says. Official drafts of EAGLE-3 say nothing, and a rule is followed
-      once the target is known.
+      None: as its folder says. Official drafts of EAGLE-3 say nothing, and follow a rule once the
+      target is known.
+
+  Returns:
+    The network, and its parameters.
 
   Raises:
-    UserError: there is no such folder, it is not whole, of a kind that is not known or not
-      supported; taps of another number than it reads.
+    UserError: a folder that does not exist, is not whole, or is of an unknown or unsupported kind;
+      taps of another number than it reads.
   """
   folder = _found(pathlib.Path(path))
   if taps is not None and not (
@@ -111,11 +115,11 @@ def load_draft(
 
 
 def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
-  """Writes a draft network, in the place of one that is there.
+  """Writes a draft network; it may replace another.
 
   Raises:
-    UserError: it is no draft network, something else is there, or it cannot be written; what was
-      there stays.
+    UserError: something else than a draft network is given or is there, or it cannot be written;
+      existing files stay.
   """
   folder = pathlib.Path(folder)
   module, params = struct.bound(draft, 'draft')
@@ -144,7 +148,7 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
 
 
 def is_replaceable(folder: pathlib.Path) -> bool:
-  """Whether `save_draft` would lose nothing but a draft."""
+  """True if `save_draft` would replace nothing but a draft."""
   if not folder.exists():
     return True
   if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= {'config.json', SINGLE}:
@@ -156,16 +160,16 @@ def is_replaceable(folder: pathlib.Path) -> bool:
 
 
 def draft_content(path: PathLike) -> str:
-  """A hash of what a draft's folder or workdir decodes with, as of `folders.content`."""
+  """Returns a hash of the files that a draft's folder or workdir decodes with."""
   folder = _found(pathlib.Path(path))
   return content_of(sorted([folder / 'config.json', folder / INDEX, *folder.glob('*.safetensors')]))
 
 
 def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
-  """What reads a published draft, by its config.json and the names of its tensors.
+  """Returns the reader of a published draft, by its config.json and the names of its tensors.
 
   Raises:
-    UserError: it is of a kind that is not known, or not supported.
+    UserError: a kind that is unknown or not supported.
   """
   theirs = config.get('speculators_model_type')
   if theirs is not None:
@@ -197,14 +201,13 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
     return eagle.eagle1
   raise UserError(
     'this is no draft that is known: those of EAGLE have fc.weight among their tensors, those of'
-    ' DFlash dflash_config'
-    ' in their config.json, those of DSpark markov_rank, and models with a head of their own mtp.*'
-    ' tensors'
+    ' DFlash dflash_config in their config.json, those of DSpark markov_rank, and models with a'
+    ' head of their own mtp.* tensors'
   )
 
 
 def _found(path: pathlib.Path) -> pathlib.Path:
-  """The folder itself, or that of a run."""
+  """Returns the draft's folder: the path itself, or `draft` in a run's workdir."""
   if not path.is_dir():
     raise UserError(
       f'{path} is not a folder: give the folder of a draft, or the workdir of a run'
@@ -216,7 +219,7 @@ def _found(path: pathlib.Path) -> pathlib.Path:
 def _own(
   folder: pathlib.Path, config: Mapping[str, Any], dtype: str | None, taps: Taps | None
 ) -> tuple[DraftNetwork, Params]:
-  """A draft that `save_draft` wrote; its parameters are unread."""
+  """Returns a draft that `save_draft` wrote; its parameters are unread."""
   said = config.get('draft')
   if config.get('format') != 'fastdec' or not isinstance(said, dict):
     raise UserError(
@@ -245,8 +248,7 @@ def _own(
 
 
 def _expected(module: DraftNetwork, stored: Mapping[str, Any]) -> dict[str, Any]:
-  """The parameters that a draft has, by their paths; what it may have and the file holds among
-  them."""
+  """Returns a draft's parameters by their paths, with the optional ones that the file holds."""
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
   may_have = {
     'embedding': (module.vocab_size, module.d_embed or module.d_target),
@@ -262,7 +264,7 @@ def _expected(module: DraftNetwork, stored: Mapping[str, Any]) -> dict[str, Any]
 def _published(
   folder: pathlib.Path, config: Mapping[str, Any], dtype: str | None, taps: Taps | None
 ) -> tuple[DraftNetwork, Params]:
-  """A draft as others publish it; its parameters are unread."""
+  """Returns a published draft; its parameters are unread."""
   if medusa.holds_heads(folder, config):
     raise UserError('these are prediction heads: load them with load_heads')
   files = _files(folder)
@@ -278,7 +280,7 @@ def _published(
 
 
 def _files(folder: pathlib.Path) -> dict[str, str]:
-  """The file that holds each tensor."""
+  """Returns the file that holds each tensor."""
   pickled = sorted(folder.glob('*.bin'))
   if pickled and not any((folder / name).is_file() for name in (SINGLE, INDEX)):
     command = conversion(pickled[0], folder / SINGLE)

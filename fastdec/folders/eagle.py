@@ -1,11 +1,11 @@
-"""EAGLE-1, -2 and -3 (Li et al. 2024, 2025) as they are published, in four spellings.
+"""Published EAGLE-1, -2 and -3 (Li et al. 2024, 2025), in four spellings.
 
-  fc, layers.0 without input_layernorm             EAGLE-1 and -2 (SafeAILab, HASS), which have the same network
+  fc, layers.0 without input_layernorm             EAGLE-1 and -2 (SafeAILab, HASS), one network
   fc, midlayer, norm, lm_head, d2t                 EAGLE-3 of SafeAILab and of SpecForge
-  fc, layers.i, norm, lm_head, embed_tokens, d2t   EAGLE-3 of speculators, whose config.json nests that of the layers
-  fc, layers.0, norm, lm_head, embed_tokens        EAGLE-3 of DeepSpec, with taps numbered as in DFlash
+  fc, layers.i, norm, lm_head, embed_tokens, d2t   EAGLE-3 of speculators; config.json nests layers
+  fc, layers.0, norm, lm_head, embed_tokens        EAGLE-3 of DeepSpec; taps numbered as in DFlash
 
-What their configs mean was read in their code: SafeAILab/EAGLE at cb7e084, SpecForge at a6b6b02,
+The meaning of their configs is from their code: SafeAILab/EAGLE at cb7e084, SpecForge at a6b6b02,
 speculators at c05b95b, DeepSpec at afdfa7c.
 """
 
@@ -37,38 +37,38 @@ IGNORED = {'attention_bias': False, 'mlp_bias': False}
 
 @dataclasses.dataclass(frozen=True)
 class Said1:
-  """What is read of config.json of EAGLE-1 beside the layers."""
+  """Fields of EAGLE-1's config.json beside the layers."""
 
-  bias: bool = True  # of fc; older files do not say it, and have one
+  bias: bool = True  # of fc; older files have one, and do not say so
   qkv_bias: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class SaidOfTaps:
-  """What is read of `eagle_config`."""
+  """Fields of `eagle_config`."""
 
   eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Said3:
-  """What is read of config.json of EAGLE-3 beside the layers and the vocabulary."""
+  """Fields of EAGLE-3's config.json beside the layers and the vocabulary."""
 
   target_hidden_size: Size | None = None
   norm_before_residual: bool | None = False
   norm_before_fc: bool | None = False
   fc_norm: bool | None = False
   norm_output: bool | None = None
-  eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = None  # k: what enters layer k
-  eagle_config: SaidOfTaps | None = None  # k: what leaves layer k
-  target_layer_ids: tuple[int, ...] | None = None  # DeepSpec. k: what leaves layer k
+  eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = None  # k: the input of layer k
+  eagle_config: SaidOfTaps | None = None  # k: the output of layer k
+  target_layer_ids: tuple[int, ...] | None = None  # DeepSpec. k: the output of layer k
   num_target_layers: Size | None = None
 
 
 def eagle1(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """EAGLE-1 and -2: the target's last hidden state, and its vocabulary projection."""
+  """Reads EAGLE-1 and -2, which use the target's last hidden state and vocabulary projection."""
   if taps:
     raise UserError(
       f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out'
@@ -98,13 +98,13 @@ def eagle1(
 def eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """EAGLE-3 of SafeAILab and SpecForge: one layer, `midlayer`."""
+  """Reads EAGLE-3 of SafeAILab and SpecForge: one layer, `midlayer`."""
   said: Said3 = read_said(Said3, config)
   layers = _layers({**config, 'num_hidden_layers': 1}, tensors, dtype, 'midlayer.')
   named = said.eagle_config and said.eagle_config.eagle_aux_hidden_state_layer_ids
   if taps is None and named is not None:
     taps = tuple(k + 1 for k in named)
-  # absent: true; where it is false the file has the norm all the same
+  # absent: true; if it is false the file still has the norm
   has_norm = said.norm_output is not False
   if not has_norm:
     norm(tensors, 'norm', layers.d_model)
@@ -116,7 +116,7 @@ def eagle3(
 def speculators_eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """EAGLE-3 of speculators: layers of Llama or of Qwen3."""
+  """Reads EAGLE-3 of speculators: layers of Llama or of Qwen3."""
   said: Said3 = read_said(Said3, config)
   layers = nested_layers(config, dtype, ('llama', 'qwen3'))
   if 'verifier_norm.weight' in tensors:  # of the target, for training
@@ -130,14 +130,13 @@ def speculators_eagle3(
 def deepspec_eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> Read:
-  """EAGLE-3 of DeepSpec: one layer of Qwen3."""
+  """Reads EAGLE-3 of DeepSpec: one layer of Qwen3."""
   said: Said3 = read_said(Said3, config)
   layers = draft_layers('qwen3', config, dtype)
   if layers.layers > 1:
     raise UserError(
       f'num_hidden_layers={layers.layers} of config.json is not supported, since each of these'
-      ' layers reads the'
-      ' embedding: give a draft of one layer'
+      ' layers reads the embedding: give a draft of one layer'
     )
   if taps is None and said.target_layer_ids is not None:
     taps = tuple(k + 1 for k in said.target_layer_ids)
@@ -145,7 +144,7 @@ def deepspec_eagle3(
 
 
 def nested_layers(config: Mapping[str, Any], dtype: str, kinds: tuple[str, ...]) -> LMConfig:
-  """The layers of a draft of speculators."""
+  """Returns the config of the layers of a draft of speculators."""
   inner = config.get('transformer_layer_config')
   kind = inner.get('model_type') if isinstance(inner, Mapping) else None
   if not isinstance(inner, Mapping) or kind not in kinds:
@@ -159,11 +158,11 @@ def nested_layers(config: Mapping[str, Any], dtype: str, kinds: tuple[str, ...])
 def _layers(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, prefix: str, **changes: Any
 ) -> LMConfig:
-  """The layers of SafeAILab's and SpecForge's drafts: Llama's, without biases.
+  """Returns the config of SafeAILab's and SpecForge's layers: Llama's, without biases.
 
-  Of the two, SafeAILab's code takes hidden_size / heads for the width of a head, whatever head_dim
-  is, and 10000 for the base of linearly stretched rotations: a draft of it says LlamaForCausalLM,
-  as those of others do. So what width the tensors have decides.
+  SafeAILab's code ignores head_dim and takes hidden_size / heads for the width of a head. It takes
+  10000 for the base of linearly stretched rotations. Its drafts say LlamaForCausalLM, but others'
+  do too: so the tensors decide the width.
   """
   layers = draft_layers('llama', {**config, **IGNORED}, dtype, **changes)
   name = f'{prefix}self_attn.q_proj.weight'
@@ -189,8 +188,9 @@ def _eagle3(
   prefixes: tuple[str, ...],
   **habits: bool,
 ) -> Read:
-  """What all spellings of EAGLE-3 share; `prefixes` are those of the layers, of which the first is
-  the special one."""
+  """Reads what all spellings of EAGLE-3 share.
+
+  `prefixes` begin the names of the layers; the first layer is the special one."""
   if said.norm_before_fc and said.fc_norm:
     raise UserError(
       'norm_before_fc and fc_norm of config.json exclude one another: set one of them to false'

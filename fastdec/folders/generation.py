@@ -1,9 +1,8 @@
-"""What a Hugging Face folder says of decoding: generation_config.json, and config.json, all that
-older folders have.
+"""A Hugging Face folder's settings of decoding, in generation_config.json and config.json.
 
-Ids are heeded: ends, pad, start, what is never emitted. How `generate` chooses tokens by default is
-not: the strategy is what the caller says. Defaults that would change the output are named by one
-warning (`warn_of_defaults`).
+Older folders have only the second. Ids are heeded: ends, pad, start, and tokens that are never
+emitted. The defaults of `generate` for choosing tokens are not: the caller gives the strategy. One
+warning names those that would change the output (`warn_of_defaults`).
 """
 
 import dataclasses
@@ -16,13 +15,14 @@ from fastdec.errors import UserError, UserNote
 from fastdec.fields import read, shown
 
 REFUSED = ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias')
-# Defaults that change what `generate` writes, and the values that do nothing. Those of sampling
-# come with `do_sample`.
+# Defaults that change the output of `generate`, and the values that do nothing. Those of sampling
+# apply with `do_sample`.
 UNHEEDED: dict[str, tuple[Any, ...]] = {
   'repetition_penalty': (1,), 'encoder_repetition_penalty': (1,), 'no_repeat_ngram_size': (0,),
-  'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,), 'num_beams': (1,),
-  'num_beam_groups': (1,), 'penalty_alpha': (0,), 'exponential_decay_length_penalty': (), 'forced_eos_token_id': (),
-  'guidance_scale': (1,), 'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
+  'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,),
+  'num_beams': (1,), 'num_beam_groups': (1,), 'penalty_alpha': (0,),
+  'exponential_decay_length_penalty': (), 'forced_eos_token_id': (), 'guidance_scale': (1,),
+  'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
   'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (),
 }  # fmt: skip
 UNHEEDED_BEAMS: dict[str, tuple[Any, ...]] = {
@@ -36,7 +36,7 @@ UNHEEDED_SAMPLING: dict[str, tuple[Any, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-  """What is heeded, by its names in the files."""
+  """Heeded settings, by their names in the files."""
 
   bos_token_id: int | None = None
   eos_token_id: int | tuple[int, ...] | None = None
@@ -52,10 +52,10 @@ class Said:
 
 
 def said_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Said:
-  """The ids that both files say: generation_config.json's go first, where they are not null.
+  """Reads the ids of both files; those of generation_config.json win unless they are null.
 
   Raises:
-    UserError: an id of another kind, or one that ends or starts texts and is not in the vocabulary.
+    UserError: an id of another kind, or an end or start id outside the vocabulary.
   """
   older, newer = (
     read(Said, given, name, ': ', ignores=True)
@@ -78,7 +78,7 @@ def said_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Said:
 def end_and_pad(
   config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], int]:
-  """The ids that end a text, and the one that fills up after them: an end where it is null."""
+  """Returns the ids that end a text, and the padding id; if that is null, an end id."""
   said = said_of(config, generation)
   ends, pad = said.ends, said.pad_token_id
   if pad is None or not 0 <= pad < config['vocab_size']:  # old Llama folders have -1
@@ -87,7 +87,7 @@ def end_and_pad(
 
 
 def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> int:
-  """The id that fills up short sources: their mask is where it is not.
+  """Returns the id that pads sources; their mask is true on all other ids.
 
   Raises:
     UserError: it is null, or not in the vocabulary.
@@ -105,11 +105,12 @@ def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
 
 
 def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
-  """The ids that are never emitted, as in `generate`: bad words that end a text may be all the
-  same, and config.json is only asked where there is no generation_config.json.
+  """Returns the ids that are never emitted, as in `generate`.
+
+  End ids among the bad words are allowed. config.json counts only without generation_config.json.
 
   Raises:
-    UserError: a setting of `generate` that changes what is emitted otherwise.
+    UserError: another setting of `generate` that changes the output.
   """
   given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
   for setting in REFUSED:
@@ -131,8 +132,7 @@ def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[
 def warn_of_defaults(
   folder: pathlib.Path, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> None:
-  """One `UserNote` that names every default of `generate` which changes its output, and which
-  nobody here heeds."""
+  """Warns by one `UserNote` of all defaults of `generate` that change its output but not ours."""
   given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
   names = dict(UNHEEDED)
   if given.get('num_beams') not in (None, 1):

@@ -1,5 +1,4 @@
-"""Reads Hugging Face folders: config.json, generation_config.json, and one or many safetensors
-files; no PyTorch."""
+"""Hugging Face folders: config.json, generation_config.json and safetensors, without PyTorch."""
 
 import dataclasses
 import functools
@@ -27,22 +26,21 @@ CONFIGS = ('config.json', 'generation_config.json', INDEX)
 
 
 def is_theirs(config: Mapping[str, Any]) -> bool:
-  """Whether a config.json is one of Hugging Face's: it has a model_type, and no format of ours."""
+  """True if a config.json is Hugging Face's: it has a model_type, and not our format."""
   return 'model_type' in config and 'format' not in config
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HuggingFaceFolder(Folder):
-  """A folder with config.json and safetensors files. Without a dtype, the model's is what
-  config.json says."""
+  """A folder with config.json and safetensors files; by default the dtype is config.json's."""
 
   @functools.cached_property
   def model(self) -> Any:
-    """The model. Defaults of `generate` that are not heeded come as a warning, a `UserNote`.
+    """The model; a `UserNote` warns of defaults of `generate` that are not heeded.
 
     Raises:
-      UserError: an unknown model_type, an option that is not supported, a config.json that lacks
-        something, or has a value of another kind than is meant.
+      UserError: an unknown model_type or unsupported option; a config.json with a missing field or
+        a value of another kind.
     """
     family, generation = self._family, {}
     if (self.path / 'generation_config.json').is_file():
@@ -60,8 +58,7 @@ class HuggingFaceFolder(Folder):
     return model
 
   def _said_dtype(self, family: ModuleType) -> str:
-    """The type that config.json says, float32 where it says none that we know, or one that the
-    family cannot do."""
+    """Returns config.json's type; float32 if it is unknown, or overflows in this family."""
     said = self.config.get('dtype') or self.config.get('torch_dtype')
     if said not in DTYPES:
       return 'float32'
@@ -81,7 +78,7 @@ class HuggingFaceFolder(Folder):
     return known[str(kind)]
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    """The model's parameters.
+    """Reads the model's parameters.
 
     Raises:
       UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit

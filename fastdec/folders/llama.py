@@ -1,5 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's config and tensors: settings of one model
-(`models/lm.py`)."""
+"""Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's files: settings of `models/lm.py`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ ACTIVATIONS = {  # ours by theirs
 ROPES = ('default', 'linear', 'llama3')
 
 
-# What a key that is not there means; null is what the dataclass below says, or no window.
+# Meanings of absent keys; null is the default of the dataclass below, or no window.
 ABSENT = {
   'mistral': {'num_key_value_heads': 8, 'sliding_window': 4096},
   'qwen2': {'sliding_window': 4096},
@@ -32,7 +31,7 @@ ABSENT = {
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-  """What is read of config.json, by its names."""
+  """Fields of config.json, by its names."""
 
   vocab_size: Size
   hidden_size: Size
@@ -60,7 +59,7 @@ class Said:
 
 @dataclasses.dataclass(frozen=True)
 class SaidOfRope:
-  """What is read of rope_parameters, or of rope_scaling."""
+  """Fields of rope_parameters, or of rope_scaling."""
 
   rope_type: str | None = None
   type: str | None = None
@@ -73,7 +72,7 @@ class SaidOfRope:
 
 
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> LM:
-  """The model that config.json and generation_config.json describe, computing in `dtype`.
+  """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
   Raises:
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
@@ -97,12 +96,12 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 
 def said_by(kind: str, config: Mapping[str, Any]) -> Said:
-  """What config.json says of a model of this model_type."""
+  """Reads config.json of a model of this model_type."""
   return read(Said, {**ABSENT.get(kind, {}), **config}, 'config.json', ': ', ignores=True)
 
 
 def layer_settings(kind: str, said: Said) -> dict[str, Any]:
-  """The fields of an `LMConfig` that say what its layers are.
+  """Returns the fields of an `LMConfig` that describe its layers.
 
   Raises:
     UserError: an option that is not supported.
@@ -133,10 +132,10 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
 
 
 def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
-  """The parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
+  """Returns the parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
 
-  A copy of a tied embedding is left out; an output matrix that differs from it is used, whatever
-  the config says.
+  A copy of a tied embedding is left out. An output matrix that differs from the embedding is used,
+  whatever the config says.
 
   Raises:
     UserError: a tensor of another shape than the config means.
@@ -161,14 +160,14 @@ def layer_params(
   reads: int | None = None,
   is_normed: bool = True,
 ) -> Params:
-  """The parameters of a layer, whose names begin with `prefix`.
+  """Returns the parameters of a layer, whose names begin with `prefix`.
 
   Args:
     c: the sizes.
     tensors: by their names.
     prefix: up to the last dot.
-    reads: how wide it is what queries, keys and values are made of (None: d_model).
-    is_normed: whether that is normed by the layer: first layers of drafts differ in both.
+    reads: width of the input of queries, keys and values (None: d_model).
+    is_normed: the layer norms that input; first layers of drafts differ in both.
   """
   d, queries, keys, reads = c.d_model, c.heads * c.width, c.kv_heads * c.width, reads or c.d_model
 
@@ -176,7 +175,7 @@ def layer_params(
     return {'scale': shaped(tensors, f'{prefix}{name}.weight', size)}
 
   def dense(has_bias: bool, outputs: int, inputs: int, *names: str) -> Params:
-    """One projection, or several of one size as one."""
+    """Returns one projection, or several of one size as one."""
 
     def joined(part: str, *shape: int) -> Any:
       found = tuple(shaped(tensors, f'{prefix}{name}.{part}', *shape) for name in names)
@@ -204,8 +203,7 @@ def layer_params(
 
 
 def _rope(said: Said) -> dict[str, Any]:
-  """From `rope_parameters`, or as older files have it: `rope_theta` and `rope_scaling`, which goes
-  first."""
+  """Reads `rope_parameters`, or older files' `rope_theta` and `rope_scaling`; the latter wins."""
   name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
   given = getattr(said, name) or {}
   if any(isinstance(value, Mapping) for value in given.values()):
@@ -245,8 +243,7 @@ def _rope(said: Said) -> dict[str, Any]:
 
 
 def _windows(kind: str, said: Said) -> tuple[int, ...]:
-  """What each layer sees. Llama has no windows; Qwen's are off unless said, and then of some
-  layers."""
+  """Returns each layer's window. Llama has none; Qwen's are off by default, and for some layers."""
   layers, window = said.num_hidden_layers, said.sliding_window
   if kind == 'llama' or not window or (kind != 'mistral' and not said.use_sliding_window):
     return ()

@@ -1,4 +1,4 @@
-"""Opens a model folder of any format: ours, Hugging Face's, or that of published Medusa heads."""
+"""Opening of model folders of any format: ours, Hugging Face's, or published Medusa heads."""
 
 import os
 import pathlib
@@ -19,16 +19,16 @@ PathLike = str | os.PathLike[str]
 
 
 def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
-  """A folder by its format, its config.json read.
+  """Opens a folder by its format, and reads its config.json.
 
   Args:
     path: a model folder, the workdir of a finished training run, or a folder of published heads.
-    dtype: computes and keeps the parameters in this type (None: in the type that the model was
-      trained to compute in); 'int8': as None, with the kernels of products in int8.
+    dtype: computes and keeps the parameters in this type (None: the type that the model was trained
+      to compute in); 'int8': as None, with the kernels of products in int8.
 
   Raises:
-    UserError: there is no such folder, it is of no format that we know, or no model computes in
-      such a type.
+    UserError: a folder that does not exist or has an unknown format; a type that no model computes
+      in.
   """
   path = pathlib.Path(path)
   if not path.is_dir() and path.with_name(f'{path.name}.old').is_dir():
@@ -46,7 +46,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   if (path / 'model' / 'config.json').is_file():
     path = path / 'model'  # of a finished run
   kept = kept_in(dtype)
-  # published heads do without
+  # published heads may have none
   config = read_json(path / 'config.json') if (path / 'config.json').is_file() else {}
   if medusa.holds_heads(path, config):
     return medusa.MedusaFolder(path, config, *kept)
@@ -59,22 +59,22 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
 def load(
   path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None
 ) -> tuple[Any, Params]:
-  """The model of a folder, or of a training run's workdir, and its parameters.
+  """Reads the model of a folder, or of a training run's workdir, and its parameters.
 
-  Each parameter is read by itself, and goes straight to where it belongs: a model larger than one
-  device loads onto a mesh as it is, and the host holds no more than one parameter beside.
+  Each parameter is read by itself, straight onto its devices. So a model larger than one device
+  loads onto a mesh, and the host holds one parameter at a time.
 
   Args:
     path: the folder, ours or one of Hugging Face's with safetensors.
-    dtype: computes and keeps the parameters in this type (None: in the type that the model was
-      trained to compute in). 'int8': as None, with the kernels of products in int8, as
-      `fd.quantize` makes them: a quarter of the bytes.
+    dtype: computes and keeps the parameters in this type (None: the type that the model was trained
+      to compute in). 'int8': as None, with the kernels of products in int8, as `fd.quantize` makes
+      them: a quarter of the bytes.
     mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None:
       one device).
 
   Raises:
-    UserError: there is no such folder, it is not whole, or of other shapes than its config says; or
-      the mesh does not divide the model.
+    UserError: a folder that does not exist, is not whole, or does not fit its config; a mesh that
+      does not divide the model.
   """
   folder = open(path, dtype)
   return folder.model, folder.params(mesh)
@@ -83,25 +83,23 @@ def load(
 def load_heads(
   path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None
 ) -> tuple[Any, Params]:
-  """The prediction heads of a folder or workdir, ours or published Medusa heads, and their
-  parameters; see `load`."""
+  """Reads a folder's or workdir's prediction heads, ours or Medusa's, and parameters as `load`."""
   folder = open(path, dtype)
   return folder.heads, folder.head_params(mesh)
 
 
 def load_tokenizer(path: PathLike) -> Any:
-  """The tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
+  """Reads the tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
   return open(path).tokenizer
 
 
 def content(path: PathLike) -> str:
-  """A hash of what a folder or workdir decodes with; see `Folder.content`."""
+  """Returns a hash of the files that a folder or workdir decodes with; see `Folder.content`."""
   return open(path).content
 
 
 def kept_in(dtype: DTypeLike | None) -> tuple[str | None, bool]:
-  """The name of a type that models compute in (None: their own), and whether kernels are kept in
-  int8."""
+  """Returns the name of the computing type (None: the model's), and True if kernels are int8."""
   try:
     name = None if dtype is None else jnp.dtype(dtype).name
   except (TypeError, ValueError):

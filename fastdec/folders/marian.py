@@ -1,5 +1,4 @@
-"""Marian (OPUS-MT) from Hugging Face's config and tensors: a post-norm Transformer
-(`models/transformer.py`)."""
+"""Marian (OPUS-MT) from Hugging Face's files: a post-norm Transformer (`models/transformer.py`)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,10 +18,10 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 MODEL_TYPES = ('marian',)
 OVERFLOWS = ()
 ACTIVATIONS = {  # ours by theirs
-  'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_python': 'exact_gelu',
-  'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
+  'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu',
+  'gelu_python': 'exact_gelu', 'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
 }  # fmt: skip
-NEEDED = {  # what may be said, but not otherwise
+NEEDED = {  # fields that may be absent, but have no other value
   'share_encoder_decoder_embeddings': True, 'tie_word_embeddings': True, 'is_encoder_decoder': True,
   'normalize_before': False, 'normalize_embedding': False, 'add_final_layer_norm': False,
 }  # fmt: skip
@@ -35,7 +34,7 @@ COPIES = (
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-  """What is read of config.json, by its names; positions are a table in memory."""
+  """Fields of config.json, by its names; positions are a table in memory."""
 
   vocab_size: Size
   d_model: Size
@@ -55,7 +54,7 @@ class Said:
 
 
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> Transformer:
-  """The model that config.json and generation_config.json describe, computing in `dtype`.
+  """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
   `forced_eos_token_id` is not heeded: a row that reaches max_len ends there, without an end token.
 
@@ -111,13 +110,13 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 
 def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
-  """The parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
+  """Returns the parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
 
-  Marian's positions come as if they had been learned: its order of waves is not the Transformer's.
+  Marian's positions come like learned ones: its order of waves is not the Transformer's.
 
   Raises:
-    UserError: a tensor of another shape than the config means, or sides with embeddings of their
-      own.
+    UserError: a tensor of another shape than the config means, or separate embeddings of source and
+      target.
   """
   c, names = model.config, set(tensors)
   params = {'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model)}
@@ -149,7 +148,7 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
     return shaped(tensors, f'{prefix}{name}', *shape)
 
   def dense(*names: str, outputs: int = d, inputs: int = d) -> Params:
-    """One projection, or several of one size as one."""
+    """Returns one projection, or several of one size as one."""
     kernels = tuple(part(f'{name}.weight', outputs, inputs) for name in names)
     biases = tuple(part(f'{name}.bias', outputs) for name in names)
     if len(names) == 1:
@@ -184,7 +183,7 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
 
 
 def _positions(positions: int, d: int) -> Float[np.ndarray, 't d']:
-  """Sines, then cosines, of wavelengths 2 pi .. almost 2 pi * 10^4."""
+  """Returns sines, then cosines, of wavelengths 2 pi .. almost 2 pi * 10^4."""
   angles = np.arange(positions)[:, None] / 1e4 ** (2 * np.arange((d + 1) // 2) / d)
   # an odd width has one sine more
   return np.concatenate([np.sin(angles), np.cos(angles)[:, : d // 2]], axis=1)

@@ -1,13 +1,12 @@
-"""Medusa's prediction heads as they are published: safetensors, mostly with a config.json, under
-several names.
+"""Published Medusa heads: safetensors under several names, mostly with a config.json.
 
-  {i}.{j}.linear.weight|bias, {i}.{last}.weight     heads alone (medusa_lm_head.safetensors), also TGI's
-  medusa_head.{i}. ...                              the same among the tensors of a whole model (Medusa-2)
-  blocks.{i}.layers.{j}.weight|bias, lm_heads.{i}.weight, or one lm_head.weight for all       vLLM's
+  {i}.{j}.linear.weight|bias, {i}.{last}.weight   heads alone (medusa_lm_head.safetensors), TGI
+  medusa_head.{i}. ...                            the same beside a whole model's tensors (Medusa-2)
+  blocks.{i}.layers.{j}.weight|bias, lm_heads.{i}.weight, or one lm_head.weight for all   vLLM
 
 i is the head, j the residual block. Heads without projections of their own share the model's;
-blocks without biases have zeros. How many heads there are is what the tensors say: the published
-Vicuna heads are 5, and config.json says 2.
+blocks without biases get zeros. The tensors tell the number of heads: the published Vicuna heads
+are 5, and config.json says 2.
 """
 
 import dataclasses
@@ -52,7 +51,7 @@ RENAMES = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-  """What is read of config.json, by its names: the Medusa project's first, then vLLM's."""
+  """Fields of config.json, by its names: the Medusa project's first, then vLLM's."""
 
   medusa_num_heads: int | None = None
   medusa_num_layers: int | None = None
@@ -65,8 +64,7 @@ class Said:
 
 
 def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """Whether a folder holds published heads, alone or with their model; config.json says {} where
-  there is none."""
+  """True if a folder holds published heads, alone or with their model; config may be {}."""
   if any(folder.glob('medusa_lm_head.*')):
     return True
   return 'format' not in config and (
@@ -95,7 +93,7 @@ class MedusaFolder(HuggingFaceFolder):
     """The heads.
 
     Raises:
-      UserError: heads only as pickle, tensors that are unknown, fewer than config.json says, a
+      UserError: heads only as pickle, unknown tensors, fewer heads than config.json says, a
         truncated vocabulary.
     """
     names, tensors = self._names, self._tensors
@@ -110,12 +108,12 @@ class MedusaFolder(HuggingFaceFolder):
     return MedusaHeads(depth, tensors[next(iter(names.values()))].shape[-1], vocab_size, layers)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    """The heads' parameters.
+    """Reads the heads' parameters.
 
     Raises:
       UserError: as `heads`; tensors that are missing, or of other shapes.
     """
-    # what heads share stays one array
+    # a shared projection stays one array
     stored = {name: self._tensors[name] for name in set(self._names.values())}
     found = {ours: stored[name] for ours, name in self._names.items()}
     return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh, self.in_int8)
@@ -126,7 +124,7 @@ class MedusaFolder(HuggingFaceFolder):
 
   @functools.cached_property
   def _names(self) -> dict[str, str]:
-    """The stored name of each parameter."""
+    """Stored name of each parameter."""
     return _our_names(self._tensors, self._said, self.path)
 
   @functools.cached_property
@@ -135,16 +133,15 @@ class MedusaFolder(HuggingFaceFolder):
 
 
 def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_model: str) -> None:
-  """Writes Medusa heads as they are published: config.json and medusa_lm_head.safetensors.
+  """Writes Medusa heads in the published format: config.json and medusa_lm_head.safetensors.
 
   Args:
     folder: a new one.
     heads: (module, params).
-    base_model: the model that they are for, its name or its folder; config.json says it.
+    base_model: name or folder of their model, for config.json.
 
   Raises:
-    UserError: the folder is there already or cannot be written, or the heads are of another kind
-      than the published.
+    UserError: the folder exists or cannot be written, or the format has no such heads.
   """
   module, params = heads
   if (
@@ -156,8 +153,7 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
   ):
     raise UserError(
       'published heads are residual blocks on a hidden state and projections to all words without a'
-      ' bias, and these are'
-      ' others: keep them in a model folder (fastdec.folders.save)'
+      ' bias, and these are others: keep them in a model folder (fastdec.folders.save)'
     )
   folder = pathlib.Path(folder)
   if folder.exists():
@@ -177,14 +173,14 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
 
 
 def _their_name(ours: str, layers: int) -> str:
-  """head_2/block_0/kernel -> 2.0.linear.weight"""
+  """Returns the published name: head_2/block_0/kernel -> 2.0.linear.weight."""
   head, layer, part = ours.replace('kernel', 'weight').split('/')
   head, block = head.removeprefix('head_'), layer.removeprefix('block_')
   return f'{head}.{layers}.{part}' if layer == 'projection' else f'{head}.{block}.linear.{part}'
 
 
 def _files(folder: pathlib.Path) -> dict[str, str]:
-  """The file that holds each tensor."""
+  """Returns the file that holds each tensor."""
   if (folder / FILE).is_file():
     return files_in(folder, FILE)
   pickled = sorted(folder.glob('*.pt'))
@@ -198,7 +194,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _our_names(theirs: Mapping[str, Any], said: Said, folder: pathlib.Path) -> dict[str, str]:
-  """The stored name of each parameter."""
+  """Returns the stored name of each parameter."""
   prefixed = [name for name in theirs if PREFIX.match(name)]  # then all others are the model's
   names, unknown = {}, []
   for name in prefixed or theirs:
@@ -226,14 +222,14 @@ def _our_names(theirs: Mapping[str, Any], said: Said, folder: pathlib.Path) -> d
 
 
 def _count(names: Mapping[str, str], of: str) -> int:
-  """How many heads there are, or blocks in each."""
+  """Counts the heads, or the blocks in each."""
   return max(
     (int(index) + 1 for name in names for index in re.findall(rf'{of}_(\d+)', name)), default=0
   )
 
 
 def _check_counts(said: Said, depth: int, layers: int, folder: pathlib.Path) -> None:
-  """Raises UserError where config.json promises more than there is."""
+  """Raises UserError if config.json promises more heads or blocks than the tensors hold."""
   heads, blocks = said.medusa_num_heads, said.medusa_num_layers
   if said.model_type == 'medusa':
     heads, blocks = said.num_heads, said.num_hidden_layers
@@ -246,7 +242,7 @@ def _check_counts(said: Said, depth: int, layers: int, folder: pathlib.Path) -> 
 
 
 def _fitted(heads: MedusaHeads, found: Mapping[str, Any], folder: pathlib.Path) -> Params:
-  """The parameters, checked, unread, with zeros for biases that are not stored."""
+  """Returns the parameters, checked, unread, with zeros for biases that are not stored."""
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
   if missing := [name for name in expected if name not in found and not name.endswith('/bias')]:
     raise UserError(f'{folder} lacks {listed(missing)} of its {heads.depth} heads: copy it again')

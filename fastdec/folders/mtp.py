@@ -1,13 +1,12 @@
-"""The heads of multi-token prediction that Qwen's models bring with them, as `mtp.*` among their
-own tensors.
+"""Multi-token prediction heads in Qwen's models, as `mtp.*` among their own tensors.
 
-One layer like the model's full ones, on the token's embedding and the last hidden state, both
-normed and joined; the next row reads the state behind `mtp.norm`. Newer models (`ZERO_CENTRED`)
+One layer like the model's full ones reads the token's embedding and the last hidden state, both
+normed and joined. The next row reads the state behind `mtp.norm`. Newer models (`ZERO_CENTRED`)
 store scales of norms less 1.
 
-Read in the code of vLLM (qwen3_next_mtp.py) and of speculators at c05b95b. The layers of the
+Source: the code of vLLM (qwen3_next_mtp.py) and of speculators at c05b95b. The layers of the
 published Qwen3-Next and Qwen3.5 have output gates, rotate a part of each head, and mix experts:
-those are refused.
+they are refused.
 """
 
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ KINDS = ('qwen3', *ZERO_CENTRED)
 def mtp(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> tuple[EagleNetwork, Params]:
-  """The network of a model's folder, and its parameters, unread.
+  """Returns the network of a model's folder, and its parameters, unread.
 
   Raises:
     UserError: layers that are not supported.
@@ -70,7 +69,7 @@ def _one_more(path: Any, stored: Any) -> Any:
 
 
 def _check_layers(kind: str, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-  """Raises UserError for what these layers may have, and ours have not."""
+  """Raises UserError for parts of these layers that ours lack."""
   if any(name.startswith('mtp.layers.1.') for name in tensors):
     raise UserError(
       'its mtp.* tensors are of several layers, which is not supported: give a model with one'

@@ -1,12 +1,12 @@
-"""Our own model folders: what a training run leaves for others to decode with.
+"""Our own model folders, the results of training runs.
 
   config.json          sizes of the model, and of its heads if it has any
   model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
   heads.safetensors    the heads' parameters
-  tokenizer.model      the SentencePiece model, where tokens are text; or, of a model that came from fairseq:
+  tokenizer.model      the SentencePiece model, if tokens are text; or, of a model from fairseq:
   source.dict.txt, target.dict.txt     its dictionaries
 
-Written to a temporary folder first, then moved: a folder that exists is whole
+They are written to a temporary folder, then moved: an existing folder is whole
 (`files.whole_folder`).
 """
 
@@ -49,11 +49,11 @@ MODELS = {
   'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
-# sizes of a config that are no more than its tensors
+# sizes of a config that are at most its number of tensors
 DEEP = ('layers', 'encoder_layers', 'decoder_layers', 'depth')
-WIDE = (  # and no more than its weights
-  'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads', 'key_heads', 'head_width',
-  'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
+WIDE = (  # and at most its number of weights
+  'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads',
+  'key_heads', 'head_width', 'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
 )  # fmt: skip
 TOKENIZER, DICTIONARIES = 'tokenizer.model', ('source.dict.txt', 'target.dict.txt')
 PathLike = str | os.PathLike[str]
@@ -66,11 +66,12 @@ def save(
   tokenizer: PathLike | tuple[PathLike, PathLike] | None,
   heads: tuple[Any, Params] | None = None,
 ) -> None:
-  """Writes a model folder (replacing one that is there), with copies of the tokenizer's file, or of
-  the dictionaries of source and target, where there are any.
+  """Writes a model folder, in place of an existing one.
+
+  It gets copies of the tokenizer's file, or of the dictionaries of source and target.
 
   Raises:
-    UserError: it cannot be written; what was there stays.
+    UserError: it cannot be written; existing files stay.
   """
   with whole_folder(pathlib.Path(folder)) as partial:
     _write(partial, model, params, tokenizer, heads)
@@ -96,7 +97,7 @@ def _write(
 
 
 def model_of(config: Any) -> Any:
-  """The model of a config, such as a TransformerConfig."""
+  """Returns the model of a config, such as a TransformerConfig."""
   (model_class,) = (
     model_class for model_class, config_class in MODELS.values() if type(config) is config_class
   )
@@ -147,7 +148,7 @@ class NativeFolder(Folder):
     )
 
   def _kept(self, as_stored: bool) -> str | None:
-    """The type of parameters: the model's, which its heads share."""
+    """Returns the type of parameters: the model's, which its heads share."""
     model = self.model.model if isinstance(self.model, Transformed) else self.model
     return None if as_stored else model.config.dtype
 
@@ -166,8 +167,7 @@ class NativeFolder(Folder):
     return [self.path / name for name in names]
 
   def _stored(self, part: str, module: Any) -> Params:
-    """Where the parameters of 'model' or 'heads' lie, unread; they are those that `module` would
-    make."""
+    """Returns the stored parameters of 'model' or 'heads', unread, in the shapes of `module`'s."""
     file = self.path / f'{part}.safetensors'
     if not file.is_file():
       raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
@@ -180,8 +180,9 @@ class NativeFolder(Folder):
 
 
 def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None:
-  """Raises UserError where a short list of words names one twice, or one that the model does not
-  have: guesses below one root would be the same token twice."""
+  """Raises UserError if a short list repeats a word, or names one that the model lacks.
+
+  With a repeated word, two guesses below one root would be the same token."""
   if 'ids' not in stored:
     return
   ids = np.asarray(stored['ids'][:])
@@ -194,7 +195,7 @@ def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None
 
 
 def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Raises UserError, which says what a folder is instead, for one that `save` did not write."""
+  """Raises UserError, with the folder's kind, for a folder that `save` did not write."""
   if (path / 'checkpoints').is_dir():
     raise UserError(
       f'{path} is a training run that is not finished: let the same command go on, then try again'
@@ -212,8 +213,7 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def is_replaceable(folder: PathLike) -> bool:
-  """Whether `save` without heads would lose nothing but such a model: its files, or none, are all
-  that is there."""
+  """True if the folder is absent, empty, or holds only files that `save` without heads writes."""
   folder = pathlib.Path(folder)
   if not folder.exists():
     return True
@@ -228,7 +228,7 @@ def is_replaceable(folder: PathLike) -> bool:
 
 
 def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) -> Any:
-  """What stands for the type that a part of config.json says."""
+  """Returns the entry of `families` for the type of a part of config.json."""
   kind = config.get('type') if isinstance(config, dict) else config
   if not isinstance(kind, str) or kind not in families:
     raise UserError(f'{folder} is of type {shown(kind)}: known are {", ".join(families)}')
@@ -236,7 +236,7 @@ def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) ->
 
 
 def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
-  """The dataclass that a part of config.json describes."""
+  """Returns the dataclass that a part of config.json describes."""
   known = {field.name for field in dataclasses.fields(cls)}
   given = {name: value for name, value in config.items() if name != 'type'}
   if unknown := sorted(set(given) - known):
@@ -248,10 +248,10 @@ def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any
 
 
 def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib.Path) -> Params:
-  """What a file holds, in the shapes that its config.json means; the names are paths.
+  """Returns a file's tensors in the shapes that its config.json means; names are paths.
 
   Raises:
-    UserError: it holds other names, or other shapes.
+    UserError: the file holds other names, or other shapes.
   """
   for name in sorted(expected.keys() | stored.keys()):
     have = stored[name].shape if name in stored else None
@@ -271,12 +271,11 @@ def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib
 def check_sizes(
   sized: Any, stored: Mapping[str, Stored], file: pathlib.Path, wide: tuple[str, ...] = WIDE
 ) -> None:
-  """Raises UserError where a config means more than a file can hold, before the shapes of such a
-  model are computed."""
+  """Raises UserError if a config means more than a file can hold, before computing shapes."""
   weights = sum(math.prod(tensor.shape) for tensor in stored.values())
   for names, limit in ((DEEP, len(stored)), (wide, weights)):
     for name in names:
-      size = vars(sized).get(name)  # a setting; what is computed from settings counts otherwise
+      size = vars(sized).get(name)  # settings only; properties computed from them do not count
       if isinstance(size, int) and size > limit:
         raise UserError(
           f'{file} holds too little for {name}={size} of its config.json: the two do'

@@ -1,5 +1,4 @@
-"""Pools of n-grams as files: safetensors with `values`, `starts` and the size of the vocabulary (0:
-not said)."""
+"""Files of n-gram pools: safetensors with `values`, `starts` and `vocab_size` (0: not given)."""
 
 import os
 import pathlib
@@ -19,7 +18,7 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
   """Writes a pool as one safetensors file.
 
   Raises:
-    UserError: it is no pool, or cannot be written.
+    UserError: something else than a pool is given, or it cannot be written.
   """
   check_is_pool(pool)
   with whole_file(pathlib.Path(path)) as file:
@@ -30,10 +29,10 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
 
 
 def load_pool(path: str | os.PathLike[str]) -> NGramPool:
-  """The pool that `save_pool` has written.
+  """Reads a pool that `save_pool` has written.
 
   Raises:
-    UserError: there is no such file, or it holds no pool.
+    UserError: the file does not exist, or holds no pool.
   """
   file = pathlib.Path(path)
   if not file.is_file():

@@ -1,5 +1,4 @@
-"""Tensors of safetensors files: unread, read one by one, each straight onto its devices, and
-written one by one."""
+"""Tensors of safetensors files, read one by one straight onto their devices, written one by one."""
 
 import dataclasses
 import json
@@ -30,7 +29,7 @@ DTYPES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stored:
-  """A tensor in a file. An index reads what it takes, and no more; until then nothing is read."""
+  """A tensor in a file. An index reads only its part; until then nothing is read."""
 
   file: pathlib.Path
   offset: int  # bytes before it
@@ -51,8 +50,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stacked:
-  """Tensors of one shape as one with an axis more, its first. It is read as they are: by an index
-  for every axis."""
+  """Tensors of one shape as one with a new first axis. An index for every axis reads it."""
 
   parts: tuple[Any, ...]
 
@@ -69,7 +67,7 @@ class Stacked:
     return len(self.shape)
 
   def reshape(self, *shape: int) -> 'Stacked':
-    """The same parts, each with the axes after the first."""
+    """Returns the same parts, each reshaped to the axes after the first."""
     return Stacked(tuple(part.reshape(*shape[1:]) for part in self.parts))
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
@@ -78,8 +76,7 @@ class Stacked:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneMore:
-  """A tensor with 1 added to each entry, in float32: the scales of norms that are stored around
-  zero."""
+  """A tensor with 1 added to each entry, in float32, for norms whose scales are stored around 0."""
 
   stored: Stored
   dtype = np.dtype(np.float32)
@@ -97,7 +94,7 @@ class OneMore:
 
 
 def stored_in(file: pathlib.Path) -> dict[str, Stored]:
-  """The tensors of a safetensors file, by name, in order: its header says where each of them lies.
+  """Returns the tensors of a safetensors file, by name, in order, unread: it reads the header.
 
   Raises:
     UserError: the file is not whole.
@@ -124,8 +121,7 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
 
 
 def write(file: pathlib.Path, params: Params) -> None:
-  """Writes parameters as a safetensors file, named by their paths: one after the other, so that the
-  host holds one.
+  """Writes parameters as a safetensors file, named by paths. The host holds one at a time.
 
   Raises:
     UserError: they are in int8, or packed.
@@ -159,21 +155,19 @@ def write(file: pathlib.Path, params: Params) -> None:
 def put(
   stored: Params, module: Any, dtype: str | None, mesh: Mesh | None, in_int8: bool = False
 ) -> Params:
-  """Reads parameters one after the other, each straight onto the device or onto its parts of the
-  mesh.
+  """Reads parameters one after the other, straight onto the device or onto their parts of a mesh.
 
   Args:
-    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. What stands in it twice becomes
-      one array.
-    module: the model, or the heads, whose `partition` says how they lie on the mesh.
-    dtype: what they are converted to while they are read, but for whole numbers; None: as they are
-      stored.
+    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. An entry that stands in it twice
+      becomes one array.
+    module: the model, or the heads, whose `partition` gives the layout on the mesh.
+    dtype: type to convert to while reading, except integers; None: as they are stored.
     mesh: the devices; None: JAX's default device.
-    in_int8: whether the kernels of products become int8, each before the next is read.
+    in_int8: the kernels of products become int8, each before the next is read.
 
   Raises:
-    UserError: a mesh with other axes, or one that does not divide a parameter; int8 of a module
-      that it does not serve. Nothing has been read then.
+    UserError: a mesh with other axes, or one that does not divide a parameter; int8 for a module
+      that does not support it. Nothing has been read then.
   """
   leaves, structure = jax.tree.flatten(stored)
   is_kernel = kernels_of(module) if in_int8 else lambda name: False
@@ -204,7 +198,7 @@ def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:
   read = {}
 
   def part(index: Any) -> np.ndarray:
-    """What one device holds; devices that hold the same read it once."""
+    """Returns one device's part; devices with the same part read it once."""
     if str(index) not in read:
       read[str(index)] = leaf[index].astype(wanted, copy=False)
     return read[str(index)]

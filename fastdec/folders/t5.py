@@ -13,12 +13,12 @@ from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
 
 MODEL_TYPES = ('t5',)
-OVERFLOWS = ('float16',)  # as `T5Config` has it
+OVERFLOWS = ('float16',)  # as in `T5Config`
 
-# Theirs: 'relu', 'gated-silu'. 'gated-gelu' alone is by tanh, for the sake of the first T5 v1.1.
+# Theirs: 'relu', 'gated-silu'. Only 'gated-gelu' is by tanh, for the first T5 v1.1.
 ACTIVATIONS = {
-  'relu': 'relu', 'silu': 'swish', 'swish': 'swish', 'gelu': 'exact_gelu', 'gelu_python': 'exact_gelu',
-  'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
+  'relu': 'relu', 'silu': 'swish', 'swish': 'swish', 'gelu': 'exact_gelu',
+  'gelu_python': 'exact_gelu', 'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
 }  # fmt: skip
 EMBEDDINGS = ('shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
 
@@ -28,7 +28,7 @@ OBSOLETE = 'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weig
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-  """What is read of config.json, by its names; what is null is as if it were not there."""
+  """Fields of config.json, by its names; null counts as absent."""
 
   d_model: Size = 512
   d_kv: Size = 64
@@ -44,14 +44,14 @@ class Said:
   dropout_rate: Share = 0.1
   is_encoder_decoder: bool = True
   tie_word_embeddings: bool = True
-  scale_decoder_outputs: bool | None = None  # where the logits' matrix is the embedding
+  scale_decoder_outputs: bool | None = None  # if the logits' matrix is the embedding
 
 
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> T5:
-  """The model that config.json and generation_config.json describe, computing in `dtype`.
+  """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
-  `tie_word_embeddings` says two things in their history: whether logits are scaled (newer files say
-  so apart), and whether they have a matrix of their own, which the tensors decide (`params_of`).
+  `tie_word_embeddings` has meant two things. One is that logits are scaled; newer files have a key
+  for it. The other is that they have no matrix of their own; the tensors decide it (`params_of`).
 
   Raises:
     UserError: an option that is not supported, or a value of another kind.
@@ -93,12 +93,13 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 
 def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
-  """The parameters from tensors by their Hugging Face names, one array where embeddings and logits
-  share theirs.
+  """Returns the parameters from tensors by their Hugging Face names.
+
+  Embeddings and logits that share a matrix share the array.
 
   Raises:
-    UserError: a tensor of another shape than the config means, or encoder and decoder with
-      embeddings of their own.
+    UserError: a tensor of another shape than the config means, or separate embeddings of encoder
+      and decoder.
   """
   c, names = model.config, set(tensors)
   size = (c.vocab_size, c.d_model)

@@ -1,5 +1,4 @@
-"""The tensors of a folder: found by name, checked by shape; it is told what is missing or
-unknown."""
+"""The tensors of a folder: found by name, checked by shape; errors list missing or unknown ones."""
 
 import os
 import pathlib
@@ -13,25 +12,24 @@ from fastdec.folders.stored import Stored, stored_in
 from fastdec.models.api import Params
 
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
-# No harm where nobody asks for them: computed tables, copies of tied matrices, prediction heads
+# Tensors that may go unread: computed tables, copies of tied matrices, prediction heads
 # (`folders.medusa`).
 HARMLESS = re.compile(
   r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.'
 )
-MTP = 'mtp.'  # how the names of a draft network begin that is stored with its model (`folders.mtp`)
+MTP = 'mtp.'  # prefix of the names of a draft network inside its model's folder (`folders.mtp`)
 SHOWN, LISTED = 8, 99
-PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, and no path
+PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, not a path
 
 
 class Tensors(Mapping[str, Any]):
   """The tensors of a folder by name, each a `Stored`.
 
-  In the place of one that is missing comes another of its shape, so that `check` can list all that
-  are missing.
+  Another tensor of its shape stands in for a missing one, so that `check` can list all missing.
   """
 
-  origin = 'config.json'  # what says their sizes
-  # where they are not what is needed
+  origin = 'config.json'  # the file that gives their sizes
+  # for errors of `check`
   advice = 'its tensors and its config.json do not belong together'
 
   def __init__(self, folder: pathlib.Path, files: Mapping[str, str] | None = None):
@@ -55,14 +53,14 @@ class Tensors(Mapping[str, Any]):
     if name not in self._files:
       self.missing.append(name)
       parts = (r'\d+' if part.isdigit() else re.escape(part) for part in name.split('.'))
-      alike = re.compile(r'\.'.join(parts))  # that of another layer has its shape
+      alike = re.compile(r'\.'.join(parts))  # another layer's has the same shape
       name = next((other for other in self._files if alike.fullmatch(other)), '')
       if not name or len(self.missing) > LISTED:  # enough is known
         self.check()
     return self.find(name)
 
   def find(self, name: str) -> Any:
-    """A tensor that is there, without a note that it was asked for."""
+    """Returns an existing tensor, without a note that it was asked for."""
     file = self._files[name]
     if file not in self._read:
       self._read[file] = stored_in(self.folder / file)
@@ -72,7 +70,7 @@ class Tensors(Mapping[str, Any]):
     return self._read[file][name]
 
   def check(self) -> None:
-    """Raises UserError where a tensor was missing, or one is there that nobody asked for."""
+    """Raises UserError if a tensor was missing, or if nobody asked for one that exists."""
     extra = (
       []
       if self.missing
@@ -88,20 +86,22 @@ class Tensors(Mapping[str, Any]):
 
 
 def files_of(folder: pathlib.Path) -> dict[str, str]:
-  """The file that holds each tensor. Where there is a whole file and an index too, the whole one is
-  read, as by `transformers`: the others may be left from before.
+  """Returns the file that holds each tensor.
+
+  A whole file goes before an index, as in `transformers`: the index may be left over.
 
   Raises:
-    UserError: no weights, weights only as pickle, or an index that names no files of this folder.
+    UserError: no weights, weights only as pickle, or an index of files outside this folder.
   """
   if (folder / SINGLE).is_file():
     return files_in(folder, SINGLE)
   if (folder / INDEX).is_file():
     return _indexed(folder)
   if pickled := sorted(file.name for file in folder.glob('*.bin')):
+    has_encoder = read_json(folder / 'config.json').get('is_encoder_decoder')
     command = (
       'python -c "import transformers as t; m = t.AutoModel'
-      f'{"ForSeq2SeqLM" if read_json(folder / "config.json").get("is_encoder_decoder") else "ForCausalLM"}'
+      f'{"ForSeq2SeqLM" if has_encoder else "ForCausalLM"}'
       f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
     )
     raise UserError(
@@ -112,7 +112,7 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
 
 
 def conversion(pickled: pathlib.Path, file: pathlib.Path) -> str:
-  """The command that writes the tensors of a pickle as a safetensors file."""
+  """Returns the command that writes the tensors of a pickle as a safetensors file."""
   return (
     'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'
     f" torch.load('{pickled}', map_location='cpu', weights_only=True).items()}}, '{file}')\""
@@ -120,7 +120,7 @@ def conversion(pickled: pathlib.Path, file: pathlib.Path) -> str:
 
 
 def _indexed(folder: pathlib.Path) -> dict[str, str]:
-  """What the index says: plain names of files, so that nothing outside the folder is opened."""
+  """Reads the index. It must hold plain names of files: nothing outside the folder is opened."""
   files = read_json(folder / INDEX).get('weight_map')
   if not isinstance(files, dict):
     raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
@@ -130,19 +130,19 @@ def _indexed(folder: pathlib.Path) -> dict[str, str]:
         f'{folder / INDEX} says that {tensor} is in {file!r}: it must be the name of'
         ' a file beside it'
       )
-  # os.path: a name that is too long for a file names none.
+  # os.path: a name that is too long for a file is absent, no error
   if absent := sorted({file for file in files.values() if not os.path.isfile(folder / file)}):
     raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
   return files
 
 
 def files_in(folder: pathlib.Path, file: str) -> dict[str, str]:
-  """The same where one file holds all."""
+  """Returns `files_of` for one file with all tensors."""
   return dict.fromkeys(stored_in(folder / file), file)
 
 
 def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Any:
-  """The tensor of this name.
+  """Returns the tensor of this name.
 
   Raises:
     UserError: it has another shape.
@@ -158,7 +158,7 @@ def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Any:
 
 
 def are_equal(a: Any, b: Any) -> bool:
-  """Whether one tensor is a copy of the other."""
+  """True if one tensor is a copy of the other."""
   return a.shape == b.shape and bool((a[:] == b[:]).all())
 
 

@@ -18,7 +18,7 @@ from fastdec.sharding import Table, partition_of, under, within
 class Transformed:
   """A model whose p1 is the learned head 1 (`first='transformed'`).
 
-  Hidden states are the trunk's, logits go through the head; parameters have keys 'model', 'heads'."""
+  Hidden states are the trunk's, logits go through the head. Parameters: 'model' and 'heads'."""
 
   model: Any
   heads: BlockwiseHeads
