@@ -1,5 +1,6 @@
-"""CelebA (Liu et al. 2015), the faces of Stern et al. 2018: 162,770 to train on, 19,867 for dev,
-19,962 to test.
+"""CelebA (Liu et al. 2015), the faces of Stern et al. 2018.
+
+There are 162,770 to train on, 19,867 for dev and 19,962 to test.
 
 TFDS prepares them, which needs TensorFlow, once:  tfds build celeb_a --file_format=array_record
 Where Google Drive refuses the download, `--manual_dir` names a folder with the five files from

@@ -1,5 +1,4 @@
-"""Images of 32 x 32 or 16 x 16 pixels, and those of 8 x 8 that a model makes them of (Stern et al.
-2018, section 7.2).
+"""Images of 32 x 32 or 16 x 16 pixels, and their 8 x 8 inputs (Stern et al. 2018, section 7.2).
 
 Those of CelebA are read by random access where TFDS prepared them, and cropped and shrunk as they
 are read. All others are in memory.
@@ -29,19 +28,19 @@ Batch = dict[str, UInt8[np.ndarray, 'r 8 8 3'] | Int32[np.ndarray, 'r t']]
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-  """Where images come from.
+  """A source of images.
 
   Fields:
     kind: 'embedded', those of `fastdec.data.images.embedded`; 'npz', a file; or 'tfds', CelebA (see
       `fastdec.data.images.celeba`).
     path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may
-    be missing. folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
+      be missing.
+    folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
     max_train: reads at most this many training images (None: all).
-    side: pixels a side of the images to write, 32 or 16: they are shrunk to 16 as they are read.
-    black_corners: of kind 'npz', False leaves out images with a corner that is exactly black, as
-    photographs have
-      that were turned into their frame: a model that learns of them begins dark images with a black
-      they have not.
+    side: pixels a side of the images to write, 32 or 16; images are shrunk to 16.
+    black_corners: of kind 'npz', False leaves out images with a corner that is exactly black.
+      Photographs that were turned into their frame have such corners, and a model that learns from
+      them begins dark images with black.
   """
 
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
@@ -124,18 +123,21 @@ def open_images(data: ImageData) -> Images:
 def image_batches(
   images: Images, split: str, rows: int, seed: int, mirrored: bool = False, moved: int = 0
 ) -> grain.MapDataset:
-  """Training batches without end, by index; every epoch is a new shuffle, and an image comes once
-  in each.
+  """Makes training batches without end, by index.
 
-  A batch has `source` uint8[r, 8, 8, 3], the image that is read; `target` int32[r, h * h * 3], the
-  intensities of the one to write in raster scan, red, green and blue of a pixel behind one another;
-  and `target_segment`, as many ones, for each row is one example. An epoch may end inside a batch.
+  Every epoch is a new shuffle, in which each image comes once. An epoch may end inside a batch. A
+  batch has:
+
+    source          uint8[r, 8, 8, 3]     the image that is read
+    target          int32[r, h * h * 3]   the intensities to write in raster scan, a pixel's red,
+                                          green and blue behind one another
+    target_segment  int32[r, h * h * 3]   ones, for each row is one example
 
   Args:
     rows: images in a batch.
-    mirrored: left and right change places in every other image, drawn anew each time.
-    moved: every intensity goes up or down by at most this many, drawn anew each time, so that no
-      background is exactly constant.
+    mirrored: mirrors every other image left to right, drawn anew each time.
+    moved: moves every intensity by at most this many, drawn anew each time, so that no background
+      is exactly constant.
 
   Raises:
     UserError: there is no such split, no rows, or more than the split has images.
@@ -157,7 +159,7 @@ def image_batches(
 def written_batches(
   source: UInt8[np.ndarray, 'n 8 8 3'], written: UInt8[np.ndarray, 'n h h 3'], rows: int, seed: int
 ) -> grain.MapDataset:
-  """Batches as those of `image_batches`, of small images and what a model has written of them.
+  """Makes batches as `image_batches` does, from small images and a model's enlargements of them.
 
   Raises:
     UserError: no rows, or more than there are images.

@@ -1,9 +1,8 @@
-"""Small images that come with the package's dependencies: windows of four of scikit-image's
-photographs.
+"""Small images that come with scikit-image: windows of four of its photographs.
 
-They stand in for faces where there are none: enough to run everything and to compare methods, not
-to compare with the paper, for windows of photographs are smoother than faces and blocks come out
-larger. The photographs (an astronaut, a cat, a cup of coffee, a rocket) are in the public domain or
+They stand in for faces where there are none. They are enough to run everything and to compare
+methods, but not to compare with the paper: they are smoother than faces, so blocks come out larger.
+The photographs (an astronaut, a cat, a cup of coffee, a rocket) are in the public domain or
 CC0, and lie in scikit-image's wheel, so that nothing is downloaded. Each is cut into three bands,
 from left to right: windows of train, of dev and of test do not overlap.
 """
@@ -30,15 +29,16 @@ Image = UInt8[np.ndarray, '32 32 3']
 
 
 def generate(split: str) -> UInt8[np.ndarray, 'n 32 32 3']:
-  """Cuts out the images of 'train', 'dev' or 'test', one of each photograph in turn: the same ones
-  each time."""
+  """Cuts out the images of 'train', 'dev' or 'test', one of each photograph in turn.
+
+  They are the same ones each time.
+  """
   windows = np.stack([_windows(name, split) for name in PHOTOGRAPHS], axis=1)
   return windows.reshape(-1, resizing.SIDE, resizing.SIDE, 3)
 
 
 def band(width: int, split: str) -> tuple[int, int]:
-  """Names the columns of a photograph of this width that belong to a split: the first, and the one
-  after the last."""
+  """Finds the columns of a split in a photograph: the first, and the one after the last."""
   return {
     'train': (0, width - 2 * BAND),
     'dev': (width - 2 * BAND, width - BAND),

@@ -1,5 +1,7 @@
-"""Images in a file of arrays, as `numpy.savez_compressed` writes it: train, dev and test, uint8[n,
-32, 32, 3]."""
+"""Images in a file of arrays, as `numpy.savez_compressed` writes it.
+
+The arrays are train, dev and test, each uint8[n, 32, 32, 3].
+"""
 
 import contextlib
 import zipfile
@@ -48,8 +50,7 @@ def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32
 
 
 def cornered(images: UInt8[np.ndarray, 'n h w 3']) -> Bool[np.ndarray, 'n']:
-  """Finds the images with a corner that is exactly black, as photographs have that were turned into
-  their frame."""
+  """Finds the images with a corner that is exactly black: photographs turned into their frame."""
   corners = images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
   return (corners == 0).all(-1).any(-1)
 

@@ -1,7 +1,6 @@
-"""Shrinking pictures by area: every output pixel is the mean of what it covers, of parts of pixels
-by their part.
+"""Pictures shrunk by area: every output pixel is the mean of the area that it covers.
 
-As `tf.image.resize` does by its method 'area'. All sums are of integers, so they are the same on
+`tf.image.resize` has this as its method 'area'. All sums are of integers, so they are the same on
 every machine.
 """
 
@@ -16,8 +15,9 @@ SMALL = 8  # of those that are read
 def shrink(
   images: UInt8[np.ndarray, '*b h h 3'], side: int = SMALL
 ) -> UInt8[np.ndarray, '*b {side} {side} 3']:
-  """The mean of each block of pixels, rounded (halves up): as it is, a model's input. `side`
-  divides theirs.
+  """Takes the mean of each block of pixels, rounded (halves up).
+
+  `side` divides the images' own. Without it, the result is a model's input.
 
   Of four pixels every fourth mean is a half. To even, five of eight means would be even, and a
   model of them would always choose an even intensity.
@@ -31,7 +31,7 @@ def shrink(
 def area_resize(
   image: UInt8[np.ndarray, 'h w 3'], side: int
 ) -> UInt8[np.ndarray, '{side} {side} 3']:
-  """The image with `side` x `side` pixels, not more than it has, rounded (halves to even)."""
+  """Shrinks an image to `side` x `side` pixels, rounded (halves to even)."""
   height, width, _ = image.shape
   by_row = covered(image, side)
   sums = covered(by_row.swapaxes(0, 1), side).swapaxes(0, 1)
@@ -39,8 +39,7 @@ def area_resize(
 
 
 def covered(values: Integer[np.ndarray, 'n *rest'], side: int) -> Int64[np.ndarray, '{side} *rest']:
-  """Sums over what each of `side` equal parts of the first axis covers, in parts of 1 / side of a
-  value.
+  """Sums the values that each of `side` equal parts of the first axis covers, in units of 1 / side.
 
   [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40], for the value in the middle belongs to
   both.

@@ -1,8 +1,7 @@
-"""What a corpus becomes on the way to training, made once and kept: its tokenizer, and the ids of
-its splits.
+"""The tokenizer of a corpus and the ids of its splits, made once and kept.
 
-The files are named after all that decides their content, so that a launch neither reads nor hashes
-the text, and maps the ids into memory. Several runs share them.
+The files are named after all that decides their content. So a launch neither reads nor hashes the
+text, and maps the ids into memory. Several runs share the files.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ COVERAGE = 0.9999
 def tokenizer_of(
   corpus: Corpus, vocab_size: int, cache_dir: PathLike
 ) -> tuple[Tokenizer, pathlib.Path]:
-  """The tokenizer learnt from the training pairs, and its file; see `Tokenizer.train`."""
+  """Learns a tokenizer from the training pairs, and names its file; see `Tokenizer.train`."""
   path = pathlib.Path(cache_dir) / f'tokenizer-{_digest(corpus.key, vocab_size)}.model'
   # missing or damaged: the same lines give the same file again
   with contextlib.suppress(UserError):
@@ -39,7 +38,7 @@ def tokenizer_of(
 def tokens_of(
   corpus: Corpus, split: str, tokenizer: Tokenizer, max_length: int | None, cache_dir: PathLike
 ) -> TokenPairs:
-  """The ids of a split; see `tokenise`. A missing or damaged file is made again."""
+  """Tokenises a split; see `tokenise`. A missing or damaged file is made again."""
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
   path = (
     pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
@@ -50,7 +49,7 @@ def tokens_of(
 def shortened(
   tokens: TokenPairs, key: str, max_length: int | None, cache_dir: PathLike
 ) -> TokenPairs:
-  """The ids without the pairs that are too long, if there are any; `key` says what ids they are."""
+  """Leaves out the pairs that are too long, if there are any; `key` identifies the ids."""
   if max_length is None or tokens.lengths.max(initial=0) <= max_length:
     return tokens
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(key, max_length)}-written.npy'
@@ -60,13 +59,13 @@ def shortened(
 def union_of(
   parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike
 ) -> TokenPairs:
-  """`TokenPairs.union` of some ids; `decisive` says what ids they are."""
+  """Joins ids by `TokenPairs.union`; `decisive` identifies them."""
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(*decisive)}-union.npy'
   return _kept(path, lambda: TokenPairs.union(parts))
 
 
 def _kept(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:
-  """What the file has, or else what it gets."""
+  """Loads the pairs in a file, which is made if need be."""
   if (stored := TokenPairs.load(path)) is not None:
     return stored
   fresh = make()

@@ -1,10 +1,8 @@
-"""Parallel text as pairs of lines: from files, archives, the embedded corpus, or a set that TFDS
-prepared.
+"""Parallel text as pairs of lines, from files, archives or a set that TFDS prepared.
 
 Lines are read where they are, a few at a time, so that the text of WMT fits. A text is known by a
-hash of its
-*content*: what is made from it and kept (`fastdec.data.text.caching`) is made anew when a file has
-changed.
+hash of its *content*: when a file has changed, `fastdec.data.text.caching` makes all anew that it
+has kept of it.
 """
 
 import dataclasses
@@ -29,16 +27,15 @@ CHUNK = 10_000  # rows read at once of a set that TFDS prepared
 
 @dataclasses.dataclass(frozen=True)
 class TextData:
-  """Where parallel text comes from.
+  """A source of parallel text.
 
   Fields:
     kind: 'embedded', the English-German corpus of `fastdec.data.text.embedded`; 'files'; or WMT14
-    English-German (see
-      `fastdec.data.text.wmt14`), from the original 'archives' or as prepared by 'tfds'.
-    train, dev, test: of kind 'files', the paths of source and target: line i of one translates line
-    i of the
-      other; gzipped where the name ends in .gz, segments where it ends in .sgm; () for a split that
-      there is not.
+      English-German (see `fastdec.data.text.wmt14`), from the original 'archives' or as prepared by
+      'tfds'.
+    train, dev, test: of kind 'files', the paths of source and target, () for a missing split. Line
+      i of one translates line i of the other. A file is gzipped where its name ends in .gz, and has
+      segments where it ends in .sgm.
     folder: of kind 'archives', where they are; of kind 'tfds', its data_dir ('': TFDS's default).
     source, target: of WMT14, the languages: 'en' and 'de', or the other way round.
     max_train: reads at most this many lines of training text (None: all).
@@ -59,8 +56,9 @@ class Corpus(NamedTuple):
 
   Fields:
     key: a hash of the content, and of max_train.
-    counts: for each split, how many pairs are read; those of train that have an empty side are then
-    left out. read: for each split, the pairs with given indices, which ascend.
+    counts: for each split, the number of pairs that are read. Pairs of train with an empty side are
+      then left out.
+    read: for each split, a function that reads the pairs with given indices, which ascend.
   """
 
   key: str
@@ -68,7 +66,7 @@ class Corpus(NamedTuple):
   read: Mapping[str, Callable[[Sequence[int]], Iterator[Pair]]]
 
   def pairs(self, split: str, sample: int | None = None) -> Iterator[Pair]:
-    """The (source, target) lines of a split, in order, a few thousand in memory at a time.
+    """Reads the (source, target) lines of a split in order, a few thousand at a time.
 
     Args:
       sample: reads only this many pairs where there are more, always the same ones.
@@ -88,13 +86,13 @@ class Corpus(NamedTuple):
 
 
 def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
-  """The text, checked; a file that has changed since the last time is read once for that.
+  """Opens and checks a text; a file that has changed since the last time is read once for that.
 
   Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an
   empty line is a sentence to translate) and are left out of train.
 
   Args:
-    cache_dir: the folder that keeps what reading a file found.
+    cache_dir: the folder that keeps the number of lines and the hash of each file.
 
   Raises:
     UserError: a missing or empty file, files of different lengths, text that is not UTF-8; a set
@@ -108,7 +106,7 @@ def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
 
 
 def load_pairs(data: TextData, split: str, cache_dir: PathLike) -> list[Pair]:
-  """All (source, target) lines of a split, in memory; see `open_text` and `Corpus.pairs`."""
+  """Reads all (source, target) lines of a split; see `open_text` and `Corpus.pairs`."""
   return list(open_text(data, cache_dir).pairs(split))
 
 
@@ -150,7 +148,7 @@ def _of_files(splits: Mapping[str, Sequence[LinePair]], cache: pathlib.Path) -> 
 
 
 def _picked(pairs: Callable[[], Iterable[Pair]], indices: Sequence[int]) -> Iterator[Pair]:
-  """The pairs with these indices, which ascend; nothing behind the last of them is read."""
+  """Picks the pairs with these indices, which ascend; reads nothing behind the last of them."""
   wanted = iter(indices)
   following = next(wanted, None)
   for index, pair in enumerate(pairs()):
@@ -174,7 +172,7 @@ def _tfds(data: TextData, cache: pathlib.Path) -> Corpus:
 def _rows(
   rows: Any, folder: pathlib.Path, data: TextData, indices: Sequence[int]
 ) -> Iterator[Pair]:
-  """The pairs with these indices in a data source of TFDS."""
+  """Reads the pairs with these indices from a data source of TFDS."""
   for start in range(0, len(indices), CHUNK):
     with prepared.damage(folder, 'text'):
       read = _read(rows, indices[start : start + CHUNK])

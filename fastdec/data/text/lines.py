@@ -98,7 +98,7 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
 
   Args:
     splits: for each split, its files of source and target.
-    memory: the folder that keeps what a pass over a file found.
+    memory: the folder that keeps the number of lines and the hash of each file.
 
   Raises:
     UserError: a file that is missing, damaged, empty or not UTF-8; a source and a target of

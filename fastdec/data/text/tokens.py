@@ -23,8 +23,10 @@ PathLike = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-  """Sequences of different lengths in one array: sequence i is tokens[offsets[i]:offsets[i +
-  1]]."""
+  """Sequences of different lengths in one array.
+
+  Sequence i is tokens[offsets[i]:offsets[i + 1]].
+  """
 
   tokens: Int32[np.ndarray, ' total']
   offsets: Int[np.ndarray, ' n_plus_1']
@@ -40,7 +42,7 @@ class Ragged:
     return np.diff(self.offsets)
 
   def chosen(self, is_chosen: Bool[np.ndarray, ' n']) -> 'Ragged':
-    """Some of the sequences."""
+    """Keeps some of the sequences."""
     offsets = np.concatenate([[0], np.cumsum(self.lengths[is_chosen])])
     return Ragged(self.tokens[np.repeat(is_chosen, self.lengths)], offsets)
 
@@ -53,7 +55,7 @@ class Ragged:
 
   @classmethod
   def joined(cls, parts: Sequence['Ragged']) -> 'Ragged':
-    """The sequences of all parts, one behind the other."""
+    """Joins the sequences of all parts, one behind the other."""
     empty = cls.of([])
     tokens = np.concatenate([empty.tokens, *(part.tokens for part in parts)])
     return cls(tokens, np.cumsum(np.concatenate([[0], *(part.lengths for part in parts)])))
@@ -76,16 +78,16 @@ class TokenPairs:
     return np.stack([self.source.lengths, self.target.lengths], axis=1)
 
   def at_most(self, max_length: int) -> 'TokenPairs':
-    """Without the pairs with a longer side, which are counted."""
+    """Drops the pairs with a longer side, and counts them."""
     is_kept = self.lengths.max(1, initial=0) <= max_length
     dropped = self.dropped + int((~is_kept).sum())
     return TokenPairs(self.source.chosen(is_kept), self.target.chosen(is_kept), dropped)
 
   @classmethod
   def union(cls, parts: 'Sequence[TokenPairs]') -> 'TokenPairs':
-    """The pairs of all parts, one behind the other, without those that are in an earlier part.
+    """Joins the pairs of all parts, without those that are in an earlier part.
 
-    A pair that comes more than once in a part comes as often.
+    A pair that comes twice in a part stays twice.
     """
     kept: list[TokenPairs] = []
     seen: set[bytes] = set()
@@ -100,8 +102,7 @@ class TokenPairs:
 
   @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':
-    """What `save` stored, mapped into memory; None where there is nothing, or a file that was cut
-    or is another's."""
+    """Maps a file of `save` into memory; None if it is missing, cut or of another kind."""
     try:
       stored = np.asarray(np.load(path, mmap_mode='r', allow_pickle=False))
       if stored.dtype != np.int32:

@@ -1,8 +1,10 @@
-"""WMT14 English-German (Bojar et al. 2014), the text of Stern et al. 2018 and of Vaswani et al.
-2017.
+"""WMT14 English-German (Bojar et al. 2014), of Stern et al. 2018 and Vaswani et al. 2017.
 
-train: Europarl v7, Common Crawl, News Commentary v9, 4.5 million pairs; dev: newstest2013, 3,000;
-test: newstest2014, 3,003. There are two ways to it:
+  train  Europarl v7, Common Crawl, News Commentary v9   4.5 million pairs
+  dev    newstest2013                                    3,000
+  test   newstest2014                                    3,003
+
+There are two ways to it:
 
   prepared by TFDS, which needs TensorFlow, once:
     tfds build wmt14_translate/de-en --file_format=array_record
@@ -46,7 +48,7 @@ ARCHIVES = {  # of each split: archive, its German file, its English one
 
 
 def in_archives(folder: str, source: str, target: str) -> dict[str, list[LinePair]]:
-  """Where the archives in a folder have the lines of each split.
+  """Finds the lines of each split in the archives of a folder.
 
   Raises:
     UserError: an archive is missing, or the languages are not English and German.
@@ -68,10 +70,10 @@ def in_archives(folder: str, source: str, target: str) -> dict[str, list[LinePai
 
 
 def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path, dict[str, Any]]:
-  """What TFDS prepared under a folder ('': its own): a hash of what it is, where, and each split's
-  data source.
+  """Opens the set that TFDS prepared under a folder ('': its own).
 
-  A row has the fields 'de' and 'en'.
+  Returns:
+    A hash of the set, its place, and the data source of each split; rows have 'de' and 'en'.
 
   Raises:
     UserError: it is not prepared there, or not as array records, or the languages are not English

@@ -1,5 +1,4 @@
-"""Images by index and in batches: each once an epoch, in an order that the seed and the epoch
-decide."""
+"""Images in batches: each once an epoch, in an order that seed and epoch decide."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +27,7 @@ def images(data: ImageData) -> Images:
 
 
 def order(images: Images, seed: int, batches: int, rows: int = 5) -> list[int]:
-  """Which images of train make up the first batches."""
+  """Indices of the images of train in the first batches."""
   data = image_batches(images, 'train', rows, seed)
   targets = np.concatenate([data[i]['target'] for i in range(batches)])
   return [int(np.flatnonzero((TRAIN.reshape(10, -1) == target).all(1))[0]) for target in targets]

@@ -1,4 +1,4 @@
-"""Images in a file: what is not one is refused."""
+"""Images in a file of arrays; other files and arrays are refused."""
 
 import dataclasses
 import io

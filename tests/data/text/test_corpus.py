@@ -1,4 +1,4 @@
-"""Parallel text: what comes back is what the files say."""
+"""Parallel text comes back as the files have it."""
 
 import dataclasses
 import gzip

@@ -1,4 +1,4 @@
-"""Lines and where they are; a file is read once for each state it has been in."""
+"""Lines of files and archives; a file is read once for each state that it has been in."""
 
 import gzip
 import io
@@ -12,10 +12,13 @@ from fastdec.data.text import lines
 from fastdec.data.text.lines import Lines, content_of, read_pairs
 from fastdec.errors import UserError
 
-SGM = (
-  '<refset>\n<doc id="1">\n<seg id="1"> R&amp;D &lt;b&gt; &amp;quot; </seg>\n<p>\n<seg'
-  ' id="2"></seg>\n</doc>\n'
-)
+SGM = """<refset>
+<doc id="1">
+<seg id="1"> R&amp;D &lt;b&gt; &amp;quot; </seg>
+<p>
+<seg id="2"></seg>
+</doc>
+"""
 
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:
@@ -131,8 +134,6 @@ def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
   path.write_bytes(cut(path.read_bytes()))
   place = Lines(str(path), 'b.de')
   with pytest.raises(
-    UserError,
-    match=r'cannot read b.de in .*archive.tgz .*: give the whole'
-    r' archive',
+    UserError, match=r'cannot read b.de in .*archive.tgz .*: give the whole archive'
   ):
     content_of({'train': [(place, place)]}, tmp_path / 'memory')

@@ -1,4 +1,4 @@
-"""Tokens on disk: what was stored, mapped into memory, or nothing."""
+"""Tokens on disk come back as they were stored, or not at all."""
 
 import numpy as np
 import pytest

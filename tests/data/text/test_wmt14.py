@@ -88,9 +88,7 @@ def test_missing_archives_are_named(archives: TextData, tmp_path: Path):
   for name in ('dev.tgz', 'training-parallel-nc-v9.tgz'):
     (Path(archives.folder) / name).unlink()
   with pytest.raises(
-    UserError,
-    match=r'lacks training-parallel-nc-v9.tgz, dev.tgz: put the'
-    r' archives',
+    UserError, match=r'lacks training-parallel-nc-v9.tgz, dev.tgz: put the archives'
   ):
     load_pairs(archives, 'dev', tmp_path / 'cache')
 
@@ -102,9 +100,7 @@ def test_an_archive_that_was_cut_or_is_another_is_refused_before_any_work(
   whole = path.read_bytes()
   path.write_bytes(whole[:-40])
   with pytest.raises(
-    UserError,
-    match=r'cannot read commoncrawl.* in .*commoncrawl.tgz .*: give the'
-    r' whole archive',
+    UserError, match=r'cannot read commoncrawl.* in .*commoncrawl.tgz .*: give the whole archive'
   ):
     load_pairs(archives, 'dev', tmp_path / 'cache')
   path.write_bytes((Path(archives.folder) / 'dev.tgz').read_bytes())
@@ -162,9 +158,7 @@ def test_a_set_of_tfds_that_is_damaged_is_refused(prepared: TextData, tmp_path: 
   (path,) = Path(prepared.folder).rglob('*train.array_record*')
   path.write_bytes(path.read_bytes()[:-20])
   with pytest.raises(
-    UserError,
-    match=r'the prepared text .*de-en/1.0.0 is damaged: remove the'
-    r' folder',
+    UserError, match=r'the prepared text .*de-en/1.0.0 is damaged: remove the folder'
   ):
     load_pairs(prepared, 'train', tmp_path / 'cache')
 
@@ -184,7 +178,6 @@ def test_a_set_that_is_not_prepared_says_how_to_prepare_it(
   data_dir = str(tmp_path / folder) if folder else ''
   with pytest.raises(
     UserError,
-    match=r'not prepared as array records in .*pip install .*`tfds'
-    r' build .* kind=archives',
+    match=r'not prepared as array records in .*pip install .*`tfds build .* kind=archives',
   ):
     load_pairs(TextData('tfds', folder=data_dir), 'train', tmp_path / 'cache')
