@@ -4,8 +4,8 @@
     dict.de.txt --out wmt14
   python -m experiments.translate --workdir=wmt14 "A man is rid@@ ing a bike ."
 
-The checkpoint: a .pt file where PyTorch is installed (weights and options alone are read, no code
-in it is run), or the state dict as .safetensors. Sentences are given as the model's own
+The checkpoint is a .pt file, which needs PyTorch, or the state dict as .safetensors. Only weights
+and options of a .pt file are read; no code in it is run. Give sentences as the model's own
 preprocessing leaves them.
 """
 
@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(words: list[str]) -> None:
-  """Converts what the command line names, and says what it was."""
+  """Converts the checkpoint that the command line names, and prints the model's kind and size."""
   given = _parsed(words)
   out = given.out.resolve()
   if not folders.is_replaceable(out):
@@ -64,7 +64,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     '--heads', type=int, help='attention heads of a Transformer, where the file does not tell'
   )
   parser.add_argument('--out', type=pathlib.Path, help='folder to write')
-  given = parser.parse_args(words)  # a misspelt flag is named before those that are missing
+  given = parser.parse_args(words)  # a misspelt flag is named before the missing ones
   needed = {
     '--source-dict': given.source_dict,
     '--target-dict': given.target_dict,

@@ -1,8 +1,7 @@
-"""fairseq's FConv and Transformer from their state dicts and dictionaries: what both families
-share.
+"""fairseq's FConv and Transformer from state dicts and dictionaries: common part of both.
 
-Sizes are read off the shapes; what is in no shape comes from the options that a checkpoint keeps
-beside its state dict, or is fairseq's default. Every target begins with </s>, and never has a pad.
+Sizes come from the shapes. Other settings come from the options that a checkpoint keeps beside its
+state dict, or are fairseq's defaults. Every target begins with </s>, and never has a pad.
 """
 
 import pathlib
@@ -18,7 +17,6 @@ from fastdec.folders.tensors import are_equal, fit, shaped
 from fastdec.models.api import Params
 
 SOURCE, TARGET = 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'
-# by how names begin
 FAMILIES = {'encoder.convolutions.': fairseq_fconv, 'encoder.layers.': fairseq_transformer}
 UNSUPPORTED = {  # tensors' names
   r'adaptive_softmax': 'an adaptive softmax',
@@ -27,26 +25,27 @@ UNSUPPORTED = {  # tensors' names
   r'\.project_(in|out)_dim': 'a decoder of another width than its embeddings',
   r'\.bias_[kv]$': 'a key or value beyond the text',
 }
-REFUSED = (  # options that change what is computed, and leave no trace in the shapes
-  'adaptive_softmax_cutoff', 'adaptive_input', 'cross_self_attention', 'no_cross_attention', 'layernorm_embedding',
-  'no_token_positional_embeddings', 'encoder_layers_to_keep', 'decoder_layers_to_keep',
+REFUSED = (  # options that change the computation, and leave no trace in the shapes
+  'adaptive_softmax_cutoff', 'adaptive_input', 'cross_self_attention', 'no_cross_attention',
+  'layernorm_embedding', 'no_token_positional_embeddings', 'encoder_layers_to_keep',
+  'decoder_layers_to_keep',
 )  # fmt: skip
 
 
 def load(
   file: pathlib.Path, words: tuple[int, int], is_joined: bool, heads: int | None = None
 ) -> tuple[Any, Params]:
-  """The model of a checkpoint, and its parameters.
+  """Reads the model of a checkpoint, and its parameters.
 
   Args:
     file: .safetensors of the state dict, or a .pt checkpoint.
     words: sizes of the source's and the target's dictionary.
-    is_joined: both have the same words: where the embeddings are equal too, they become one.
-    heads: attention heads of a Transformer whose options the file does not have.
+    is_joined: both have the same words; equal embeddings then become one.
+    heads: attention heads of a Transformer, if the file has no options.
 
   Raises:
-    UserError: a model that is not supported, tensors that are missing, unknown or of other shapes,
-      other dictionaries, no number of heads.
+    UserError: a model that is not supported; missing or unknown tensors, or other shapes; other
+      dictionaries; no number of heads.
   """
   tensors = state_dict.load(file)
   _check_supported(tensors)
@@ -81,14 +80,13 @@ def _check_supported(tensors: StateDict) -> None:
 
 
 def _embeddings(tensors: StateDict, words: tuple[int, int], is_joined: bool) -> Params:
-  """The target's embedding, and the source's where it is another."""
+  """Returns the target's embedding, and the source's if it differs."""
   for name, side, count in zip((SOURCE, TARGET), ('source', 'target'), words, strict=True):
     rows = tensors.sizes(name, 'words, width')[0]
     if rows != count:
       raise UserError(
         f'the {side} dictionary has {count} words, the 4 special ones included, and {name} has'
-        f' {rows}:'
-        ' give the dictionaries that the model was trained with'
+        f' {rows}: give the dictionaries that the model was trained with'
       )
   target = tensors[TARGET]
   source = shaped(tensors, SOURCE, words[0], target.shape[1])

@@ -1,10 +1,9 @@
-"""fairseq's FConv: layer widths and kernels are read off the shapes, and weight normalisation is
-folded.
+"""fairseq's FConv: shapes give layer widths and kernels, and weight normalisation is folded.
 
 A normalised weight is stored as its direction v and lengths g: weight = g v / ||v||, the norm over
-all axes on which g has size 1. That is one length an output, but in the decoder's convolutions
-before December 2017 (decoder.version below 2) one a frame: g's shape says which. What a model made
-ready for generation has is the weight itself.
+all axes on which g has size 1. There is one length per output. In the decoder's convolutions before
+December 2017 (decoder.version below 2) there is one per frame: g's shape tells. A model prepared
+for generation has the weight itself.
 """
 
 import re
@@ -23,11 +22,11 @@ DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')
 
 
 def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FConv, Params]:
-  """The model of a state dict, and its parameters, matrices [outputs, inputs].
+  """Reads the model of a state dict, and its parameters, matrices [outputs, inputs].
 
   Args:
-    embeddings: 'embedding', and 'source_embedding' where the source has its own.
-    heads: an FConv has one head: None is what is allowed.
+    embeddings: 'embedding', and 'source_embedding' if the source has its own.
+    heads: must be None: an FConv has one head.
   """
   if heads is not None:
     raise UserError(
@@ -74,7 +73,7 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
 
 
 def _layers(tensors: StateDict, side: str) -> Layers:
-  """(channels, kernel width) of each convolution; where one between is missing, its tensors are."""
+  """Returns (channels, kernel width) of each convolution, up to the last that has tensors."""
   said = tensors.options.get(f'{side}_layers')
   if isinstance(said, str) and DEEPER.search(said):
     raise UserError(
@@ -111,8 +110,7 @@ def _layer(tensors: StateDict, side: str, i: int, sizes: tuple[int, int, int], d
 
 
 def _dense(tensors: StateDict, name: str, *shape: int) -> Params:
-  """A linear layer [outputs, inputs], or a convolution [kernel width, inputs, outputs], by what it
-  multiplies with."""
+  """Reads a linear layer [outputs, inputs], or a convolution [kernel width, inputs, outputs]."""
   outputs = shape[0] if len(shape) == 2 else shape[-1]
   return {
     'kernel': _weight(tensors, name, *shape),
@@ -134,5 +132,5 @@ def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '..
 
 
 def _stored(tensors: StateDict, name: str) -> str:
-  """The tensor that has a weight's shape."""
+  """Returns the name of the tensor that has a weight's shape."""
   return f'{name}.weight' if f'{name}.weight' in tensors else f'{name}.weight_v'

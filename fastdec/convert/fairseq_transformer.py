@@ -1,7 +1,6 @@
-"""fairseq's Transformer: post-norm, or pre-norm with a norm after the last layer; attention with
-biases.
+"""fairseq's Transformer: post-norm, or pre-norm with a last norm; attention with biases.
 
-Names differ with fairseq's age: one in_proj_weight for queries, keys and values or three;
+Names differ with fairseq's age: one in_proj_weight for queries, keys and values, or three;
 layer_norms.0 or self_attn_layer_norm; decoder.embed_out or decoder.output_projection.weight, which
 may also be left out.
 """
@@ -19,7 +18,7 @@ from fastdec.models.api import Params
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-POSITIONS = 1024  # fairseq's default of its two limits
+POSITIONS = 1024  # fairseq's default for both sides
 # ours by theirs
 ACTIVATIONS = {'relu': 'relu', 'gelu': 'exact_gelu', 'gelu_accurate': 'gelu', 'gelu_fast': 'gelu'}
 OUTPUTS = ('decoder.output_projection.weight', 'decoder.embed_out')
@@ -30,13 +29,13 @@ NORMS = {  # by their number in old names
 
 
 def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Transformer, Params]:
-  """The model of a state dict, and its parameters, matrices [outputs, inputs].
+  """Reads the model of a state dict, and its parameters, matrices [outputs, inputs].
+
+  Positions come like learned ones: fairseq's sinusoids, too, begin at position 2.
 
   Args:
-    embeddings: 'embedding', and 'source_embedding' where the source has its own.
-    heads: of encoder and decoder, where the checkpoint's options do not tell.
-
-  Positions come as if they had been learned: fairseq's sinusoids, too, begin at position 2.
+    embeddings: 'embedding', and 'source_embedding' if the source has its own.
+    heads: of encoder and decoder, if the checkpoint's options do not tell.
   """
   size = embeddings['embedding'].shape
   d = size[1]
@@ -111,17 +110,16 @@ def _heads(tensors: StateDict, side: str, given: int | None) -> int:
 
 
 def _depth(tensors: StateDict, side: str) -> int:
-  """Layers of a side; where one between is missing, its tensors are."""
+  """Counts the layers of a side, up to the last that has tensors."""
   found = [re.match(rf'{side}\.layers\.(\d+)\.', name) for name in tensors]
   return max((int(match[1]) for match in found if match), default=0) + 1
 
 
 def _norm_place(tensors: StateDict) -> str:
-  """'pre' where a norm ends both sides, 'post' where none does.
+  """Returns 'pre' if a norm ends both sides, 'post' if none does.
 
   Raises:
-    UserError: norms that come first without one at the end (fairseq before 2018), or other norms on
-      the two sides.
+    UserError: pre-norm without a norm at the end (fairseq before 2018), or sides that differ.
   """
   for side in NORMS:
     comes_first = tensors.options.get(f'{side}_normalize_before')
@@ -132,12 +130,13 @@ def _norm_place(tensors: StateDict) -> str:
       )
       raise UserError(f'{tensors.where} has {what}, which is not supported: give another model')
   last = [f'{side}.layer_norm.weight' in tensors for side in NORMS]
-  return 'pre' if any(last) else 'post'  # where one lacks its norm, that is missing
+  return 'pre' if any(last) else 'post'  # if only one side has it, the other's counts as missing
 
 
 def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']]:
-  """Learned ones from PAD + 1 on, or as many as fairseq's options let the longest text have; the
-  same number for both sides."""
+  """Returns positions, learned from PAD + 1 on, or sinusoids up to the limit in fairseq's options.
+
+  Both sides get the same number."""
   tables = {}
   for side, ours, option in (
     ('encoder', 'source_positions', 'max_source_positions'),
@@ -191,7 +190,7 @@ def _norm(tensors: StateDict, name: str, d: int) -> Params:
 
 
 def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
-  """The kernels or biases of queries, keys and values."""
+  """Returns the projections of queries, keys and values."""
   if f'{prefix}in_proj_weight' in tensors:
     kernel, bias = (
       shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d),
@@ -207,5 +206,5 @@ def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
 
 
 def _joined(parts: list[Params]) -> Params:
-  """Projections as one."""
+  """Returns projections as one."""
   return {name: np.concatenate([part[name] for part in parts]) for name in ('kernel', 'bias')}

@@ -1,5 +1,4 @@
-"""A fairseq state dict from its file: .safetensors, or .pt where PyTorch is installed. No code in a
-file is run."""
+"""fairseq state dicts from .safetensors, or .pt (with PyTorch). No code in a file is run."""
 
 import argparse
 import pathlib
@@ -15,15 +14,14 @@ from fastdec.folders.tensors import Tensors, files_in, shaped
 
 PICKLES = ('.pt', '.pth', '.bin')
 PAD, END = 1, 2  # in every dictionary
-# What fairseq makes itself, and what once told its versions apart: the shapes say the same.
+# Tables that fairseq computes, and its marks of versions, which the shapes tell too.
 DERIVED = re.compile(
   r'(^|\.)(version|_float_tensor|_linearized_weight|_future_mask)$|\.embed_positions\.weights$'
 )
 
 
 class StateDict(Tensors):
-  """The tensors of a state dict in float32, and the options of training by fairseq's names, where
-  the file has them."""
+  """The tensors of a state dict in float32, and the file's options of training, if any."""
 
   origin = 'the rest of the state dict'
   advice = 'give the whole state dict of a plain FConv or Transformer'
@@ -50,14 +48,14 @@ class StateDict(Tensors):
     return super().find(name) if self._loaded is None else self._loaded[name]
 
   def shape(self, name: str) -> tuple[int, ...]:
-    """The shape of a tensor that is there."""
+    """Returns the shape of an existing tensor."""
     return self.find(name).shape
 
   def sizes(self, name: str, axes: str) -> tuple[int, ...]:
-    """The shape of a tensor with these axes, such as 'words, width', off which a size is read.
+    """Returns the shape of a tensor with these axes, such as 'words, width'.
 
     Raises:
-      UserError: it is missing, or has other axes.
+      UserError: the tensor is missing, or has other axes.
     """
     if name not in self:
       self.missing.append(name)
@@ -71,18 +69,16 @@ class StateDict(Tensors):
     return shape
 
   def positions(self, side: str, width: int) -> Float[np.ndarray, 't d']:
-    """The learned positions of 'encoder' or 'decoder'. fairseq counts from PAD + 1 on: the rows
-    before mean nothing."""
+    """Returns the learned positions of 'encoder' or 'decoder'; fairseq counts from PAD + 1 on."""
     rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
     return np.asarray(shaped(self, name, rows, width))[PAD + 1 :]
 
 
 def load(file: pathlib.Path) -> StateDict:
-  """The state dict of a file, of a checkpoint or alone.
+  """Reads the state dict of a file, in a checkpoint or alone.
 
   Raises:
-    UserError: no such file, one of another kind, corrupt, or with more in it than tensors and
-      options.
+    UserError: no such file, one of another kind, corrupt, or with more than tensors and options.
   """
   if not file.is_file():
     raise UserError(f'{file} is no file: give a .safetensors or .pt file with a fairseq state dict')
@@ -94,10 +90,9 @@ def load(file: pathlib.Path) -> StateDict:
 
 
 def _unpickled(file: pathlib.Path) -> StateDict:
-  """By PyTorch's own reader of weights alone, which knows tensors, numbers, strings and containers
-  of them.
+  """Reads a pickle by PyTorch's `weights_only`: tensors, numbers, strings and their containers.
 
-  fairseq's options are an argparse.Namespace, a class with no behaviour of its own.
+  fairseq's options are an argparse.Namespace, a class without behaviour of its own.
   """
   try:
     import torch
@@ -112,7 +107,7 @@ def _unpickled(file: pathlib.Path) -> StateDict:
   try:
     with torch.serialization.safe_globals([argparse.Namespace]):
       content = torch.load(file, map_location='cpu', weights_only=True)
-  except Exception as error:  # what PyTorch raises depends on the file
+  except Exception as error:  # the kind of exception depends on the file
     refused = re.search(r'GLOBAL ([\w.]+)', str(error))
     if refused is None:
       raise UserError(
@@ -135,8 +130,7 @@ def _unpickled(file: pathlib.Path) -> StateDict:
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, Any]:
-  """fairseq's options by their flat names: older checkpoints have them as 'args', newer ones as
-  'cfg'."""
+  """Returns fairseq's options by flat names: 'args' of older checkpoints, 'cfg' of newer ones."""
   found = content.get('args')
   if found is None and isinstance(content.get('cfg'), Mapping):
     found = content['cfg'].get('model')
@@ -150,7 +144,7 @@ def _options(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
-  """{'encoder': {'layers': 6}} -> {'encoder_layers': 6}"""
+  """Returns nested options by flat names: {'encoder': {'layers': 6}} -> {'encoder_layers': 6}."""
   flat = {}
   for name, value in options.items():
     if isinstance(value, Mapping):
@@ -167,7 +161,6 @@ def _by_hand(file: pathlib.Path) -> str:
     f" '{file.with_suffix('.safetensors')}')"
   )
   return (
-    f'if you trust it, save its state dict by python -c "import torch, safetensors.torch as'
-    ' s;'
+    'if you trust it, save its state dict by python -c "import torch, safetensors.torch as s;'
     f' {command}"'
   )

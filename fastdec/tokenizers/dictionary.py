@@ -1,9 +1,9 @@
 """fairseq's dictionaries: a file of words for the source, and one for the target.
 
-A line is a word, a space and its count in the training text; the words' ids are 4, 5, ... in the
-order of the lines, after the special <s>, <pad>, </s> and <unk>. Text must come, and goes, as the
-model's own preprocessing leaves it (mostly Moses's tokenizer, then subword-nmt's BPE): words are
-what whitespace separates.
+A line is a word, a space and its count in the training text. The words' ids are 4, 5, ... in the
+order of the lines, after the special <s>, <pad>, </s> and <unk>. Text comes and goes as the model's
+own preprocessing leaves it (mostly Moses's tokenizer, then subword-nmt's BPE). Whitespace separates
+words.
 """
 
 import os
@@ -14,8 +14,7 @@ from fastdec.errors import UserError
 
 BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
 SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
-# says that a word which was there before is meant to be there again
-OVERWRITE = ' #fairseq:overwrite'
+OVERWRITE = ' #fairseq:overwrite'  # marks a word that is repeated on purpose
 PathLike = str | os.PathLike[str]
 
 
@@ -28,10 +27,10 @@ class Dictionary:
 
   @classmethod
   def load(cls, path: PathLike) -> 'Dictionary':
-    """The dictionary of a file.
+    """Reads the dictionary of a file.
 
     Raises:
-      UserError: no such file, one that is not UTF-8, or a line that is no word and its count.
+      UserError: no such file, one that is not UTF-8, or a line without a word and its count.
     """
     try:
       with open(path, encoding='utf-8') as file:
@@ -55,20 +54,20 @@ class Dictionary:
     return len(self.words)
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a sentence's words, and an end."""
+    """Returns the ids of a sentence's words, and an end."""
     return [*(self._ids.get(word, UNK_ID) for word in text.split()), EOS_ID]
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
-    """The same for many."""
+    """Encodes many sentences; see `encode`."""
     return [self.encode(line) for line in lines]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The words of ids, pieces of words joined ('Hun@@ d' is Hund); special ids are left out."""
+    """Returns the words of ids, pieces joined ('Hun@@ d' is Hund); special ids are left out."""
     known = (self.words[token] for token in map(int, ids) if len(SPECIAL) <= token < len(self))
     return re.sub(r'@@( |$)', '', ' '.join(known))
 
   def pieces(self, ids: Iterable[int]) -> list[str]:
-    """The word of each id, special ones included; '<unk>' for those beyond the words."""
+    """Returns the word of each id, special ones included; '<unk>' for ids beyond the words."""
     return [self.words[token if token < len(self) else UNK_ID] for token in map(int, ids)]
 
 
@@ -80,7 +79,7 @@ class DictionaryPair:
 
   @classmethod
   def load(cls, source: PathLike, target: PathLike) -> 'DictionaryPair':
-    """The two dictionaries; see `Dictionary.load`."""
+    """Reads the two dictionaries; see `Dictionary.load`."""
     return cls(Dictionary.load(source), Dictionary.load(target))
 
   @property
@@ -89,21 +88,21 @@ class DictionaryPair:
     return len(self.target)
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a source sentence, its end included."""
+    """Returns the ids of a source sentence, its end included."""
     return self.source.encode(text)
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
-    """The same for many."""
+    """Encodes many source sentences; see `encode`."""
     return self.source.encode_lines(lines)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of target ids, special ones left out."""
+    """Returns the text of target ids, special ones left out."""
     return self.target.decode(ids)
 
   def pieces(self, ids: Iterable[int]) -> list[str]:
-    """The word of each target id, special ones included."""
+    """Returns the word of each target id, special ones included."""
     return self.target.pieces(ids)
 
   def source_pieces(self, ids: Iterable[int]) -> list[str]:
-    """The word of each source id, special ones included."""
+    """Returns the word of each source id, special ones included."""
     return self.source.pieces(ids)

@@ -1,9 +1,8 @@
-"""Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's pair of
-them.
+"""Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's two.
 
-Each has .encode(str) -> list[int], with the special ids that the folder's models expect around a
-text, .decode(ids) -> str, without any, and .pieces(ids) -> list[str], what each id stands for,
-special ones included.
+.encode(str) -> list[int]     with the special ids that the folder's models expect around a text
+.decode(ids) -> str           without special ids
+.pieces(ids) -> list[str]     the text of each id, special ones included
 """
 
 import contextlib
@@ -21,12 +20,12 @@ from fastdec.files import read_json
 SETTINGS = 'tokenizer_config.json'
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
 PIECES = ('tokenizer.model', 'spiece.model')
-FILES = ('tokenizer.json', SETTINGS, *PIECES, *MARIAN)  # all that is read
+FILES = ('tokenizer.json', SETTINGS, *PIECES, *MARIAN)
 
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-  """What is read of tokenizer_config.json, by its names; null is as if it were not there."""
+  """Fields of tokenizer_config.json, by its names; null counts as absent."""
 
   tokenizer_class: str | None = None
   add_bos_token: bool | None = None
@@ -35,27 +34,26 @@ class Said:
   eos_token: str | dict | None = None
 
 
-# Classes whose start and end `transformers` 4 puts around a text by the two flags of
-# tokenizer_config.json, whatever tokenizer.json says: the start unless it says not, the end if it
-# says so. The tokens are those that are not said.
+# Classes for which `transformers` 4 puts start and end around a text by the two flags of
+# tokenizer_config.json, whatever tokenizer.json says: the start by default, the end on request.
+# These tokens are the defaults.
 AROUND = {
   'LlamaTokenizer': ('<s>', '</s>'),
   'CodeLlamaTokenizer': ('<s>', '</s>'),
   'GemmaTokenizer': ('<bos>', '<eos>'),
 }
-OF_MODELS = {'llama': 'LlamaTokenizer', 'mistral': 'LlamaTokenizer'}  # where no class is said
+OF_MODELS = {'llama': 'LlamaTokenizer', 'mistral': 'LlamaTokenizer'}  # without a class
 
 
 def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
-  """The tokenizer of a folder.
+  """Reads the tokenizer of a folder.
 
   Args:
-    folder: where its files are.
-    model_type: of its config.json, which tells the kind of tokenizer where nothing else does.
+    folder: of its files.
+    model_type: of its config.json; it tells the kind of tokenizer if nothing else does.
 
   Raises:
-    UserError: no tokenizer that we know, a file that cannot be read, or a library that is not
-      installed.
+    UserError: an unknown tokenizer, an unreadable file, or a library that is not installed.
   """
   if (folder / 'tokenizer.json').is_file():
     return JsonTokenizer(folder / 'tokenizer.json', model_type)
@@ -72,7 +70,7 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
 
 @contextlib.contextmanager
 def _explained(file: pathlib.Path) -> Iterator[None]:
-  """A file that the `tokenizers` library cannot use is a sentence."""
+  """Turns any exception of the `tokenizers` library about a file into a UserError."""
   try:
     yield
   except (KeyboardInterrupt, SystemExit):
@@ -82,8 +80,9 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
 
 
 class JsonTokenizer:
-  """tokenizer.json, by the `tokenizers` library; start and end as tokenizer_config.json has them,
-  for some classes."""
+  """tokenizer.json, by the `tokenizers` library.
+
+  For some classes tokenizer_config.json gives start and end."""
 
   def __init__(self, file: pathlib.Path, model_type: str | None = None):
     import tokenizers  # not above: most decoding needs no text
@@ -91,9 +90,9 @@ class JsonTokenizer:
     self._file = file
     with _explained(file):
       self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-      self._tokenizer.no_truncation()  # the file may have kept what somebody once trained with
+      self._tokenizer.no_truncation()  # the file may keep settings of its training
       self._tokenizer.no_padding()
-      self._tokenizer.encode('')  # a template with unknown tokens is only found out by using it
+      self._tokenizer.encode('')  # a template with unknown tokens fails only in use
     self._around = self._said_around(file.parent, model_type)
 
   @property
@@ -102,25 +101,24 @@ class JsonTokenizer:
     return self._tokenizer.get_vocab_size()
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a text."""
+    """Returns the ids of a text."""
     before, after = self._around or ([], [])
     with _explained(self._file):
       ids = self._tokenizer.encode(text, add_special_tokens=self._around is None).ids
     return [*before, *ids, *after]
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of ids, special ones left out."""
+    """Returns the text of ids, special ones left out."""
     return self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The piece of each id; '<unk>' for those that have none."""
+    """Returns the piece of each id; '<unk>' for ids without one."""
     return [self._tokenizer.id_to_token(int(token)) or '<unk>' for token in ids]
 
   def _said_around(
     self, folder: pathlib.Path, model_type: str | None
   ) -> tuple[list[int], list[int]] | None:
-    """The ids before and after a text, where tokenizer_config.json tells them; None: as
-    tokenizer.json has it."""
+    """Returns the ids around a text by tokenizer_config.json; None: tokenizer.json has them."""
     if not (folder / SETTINGS).is_file():
       return None
     said = _settings(folder)
@@ -133,7 +131,7 @@ class JsonTokenizer:
     return before, after
 
   def _ids_of(self, said: str | dict | None, default: str, folder: pathlib.Path) -> list[int]:
-    """The id of a token that is said by its text, or as an object with the text as its content."""
+    """Returns the id of a token, given by its text or an object with the text as `content`."""
     text = said.get('content') if isinstance(said, dict) else said or default
     token = self._tokenizer.token_to_id(text) if isinstance(text, str) else None
     if token is None:
@@ -145,8 +143,7 @@ class JsonTokenizer:
 
 
 class PieceTokenizer:
-  """A SentencePiece model whose piece numbers are the ids. Llama's puts its start before a text,
-  T5's its end after."""
+  """A SentencePiece model whose piece numbers are the ids: Llama's with start, T5's with end."""
 
   def __init__(self, file: pathlib.Path):
     self._pieces = _sentencepiece(file)
@@ -162,26 +159,27 @@ class PieceTokenizer:
     return self._pieces.vocab_size()
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a text."""
+    """Returns the ids of a text."""
     return self._pieces.encode(text, add_bos=self._add_bos, add_eos=self._add_eos)
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of ids; control pieces, the unknown one, and ids beyond the pieces, are left out."""
+    """Returns the text of ids, without control pieces, the unknown piece, and ids beyond."""
     ids = [int(token) for token in ids]
     return self._pieces.decode(
       [token for token in ids if token < self.vocab_size and token != self._pieces.unk_id()]
     )
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The piece of each id; '<unk>' for those beyond the pieces."""
+    """Returns the piece of each id; '<unk>' for ids beyond the pieces."""
     return [
       self._pieces.id_to_piece(int(token)) if token < self.vocab_size else '<unk>' for token in ids
     ]
 
 
 class MarianTokenizer:
-  """Marian's: pieces of the source's model, numbered by vocab.json, and an end; decodes by the
-  target's model."""
+  """Marian's tokenizer: it encodes by the source's model and decodes by the target's.
+
+  vocab.json numbers the pieces; an end follows each text."""
 
   def __init__(self, folder: pathlib.Path):
     self._source, self._target = (_sentencepiece(folder / name) for name in MARIAN[:2])
@@ -202,8 +200,7 @@ class MarianTokenizer:
     return len(self._ids)
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a source sentence, its end included; it may begin with the target's language, as
-    '>>fra<<'."""
+    """Returns the ids of a source sentence and an end; it may begin with a language, '>>fra<<'."""
     found = re.match('>>[^<]+<<', text)
     language = [found[0]] if found else []
     rest = text[found.end() :] if found else text
@@ -211,18 +208,18 @@ class MarianTokenizer:
     return [self._ids.get(piece, self._ids['<unk>']) for piece in pieces]
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of target ids, special ones left out."""
+    """Returns the text of target ids, special ones left out."""
     return self._target.decode(
       [piece for piece in self.pieces(ids) if piece not in ('</s>', '<pad>', '<unk>')]
     )
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The piece of each id; '<unk>' for those that vocab.json does not number."""
+    """Returns the piece of each id; '<unk>' for ids that are not in vocab.json."""
     return [self._names.get(int(token), '<unk>') for token in ids]
 
 
 def _settings(folder: pathlib.Path) -> Said:
-  """What tokenizer_config.json says, nothing where there is none."""
+  """Reads tokenizer_config.json, if there is one."""
   given = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
   return read(Said, given, f'{folder / SETTINGS}', ': ', ignores=True)
 

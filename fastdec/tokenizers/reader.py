@@ -1,29 +1,28 @@
-"""From tokens to text, while they come."""
+"""A reader that turns a stream of tokens into text."""
 
 from collections.abc import Sequence
 from typing import Any
 
-FEW = 64  # tokens that are read again with every block, at most, and what a block brings
+FEW = 64  # tokens that are decoded again with every block, at most, beside the block
 
 
 class Reader:
-  """Turns tokens into text as they come: a character whose bytes are not all there waits for the
-  rest.
+  """Text of tokens as they come; a character waits until all its bytes are there.
 
-  Tokens are decoded together with those before them, because what a token says depends on where it
-  stands: the same piece is ' man' within a sentence, and 'man' at its beginning. The last few are
-  enough, once these alone read as the end of the whole text: a long stream takes time in proportion
-  to its length.
+  Tokens are decoded together with earlier ones, because the text of a token depends on its place:
+  the same piece is ' man' within a sentence, and 'man' at its beginning. The last few tokens are
+  enough once they alone decode to the end of the whole text. So the time for a long stream is
+  proportional to its length.
   """
 
-  UNKNOWN = '\ufffd'  # what decoders make of an incomplete character
+  UNKNOWN = '\ufffd'  # a decoder's output for an incomplete character
 
   def __init__(self, tokenizer: Any, context: Sequence[int]) -> None:
     self._tokenizer, self._ids = tokenizer, list(context)
     self._whole = self._shown = tokenizer.decode(self._ids)
 
   def add(self, tokens: Sequence[int]) -> str:
-    """What can be said now."""
+    """Returns the text that these tokens complete."""
     self._ids += [int(token) for token in tokens]
     self._whole = self._tokenizer.decode(self._ids)
     said = self._say(self._whole.rstrip(self.UNKNOWN))
@@ -32,7 +31,7 @@ class Reader:
     return said
 
   def finish(self) -> str:
-    """What had waited for more."""
+    """Returns the text that still waits for more tokens."""
     return self._say(self._whole)
 
   def _say(self, text: str) -> str:
@@ -41,8 +40,9 @@ class Reader:
     return new
 
   def _forget(self) -> None:
-    """Leaves out the first tokens, where the last read alike without them; none of them is an end,
-    which hides those behind it."""
+    """Drops the first tokens, if the last decode alike without them.
+
+    None of these is an end, which would hide the tokens behind it."""
     last = self._ids[-FEW // 4 :]
     text = self._tokenizer.decode(last)
     if text.strip() and self.UNKNOWN not in text and self._whole.endswith(text):

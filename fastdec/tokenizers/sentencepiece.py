@@ -1,10 +1,9 @@
-"""Text to integers and back: one SentencePiece BPE model for both languages (Kudo and Richardson
-2018).
+"""A SentencePiece BPE tokenizer for both languages (Kudo and Richardson 2018).
 
-Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training; there is no start
-token, as models shift their targets themselves. Text is normalised as little as possible, so that
-output can be compared with raw references: NFC, and any run of whitespace becomes one space.
-SentencePiece's own NFKC, which makes three dots of '…', is off.
+Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training. A start token is
+not needed, as models shift their targets themselves. Output must compare with raw references, so
+text is normalised little: NFC, and any run of whitespace becomes one space. SentencePiece's own
+NFKC, which makes three dots of '…', is off.
 """
 
 import io
@@ -26,7 +25,7 @@ PathLike = str | os.PathLike[str]
 
 
 def normalise(text: str) -> str:
-  """What the tokenizer sees of a line: NFC, any whitespace as a single space, none at the ends."""
+  """Returns a line for the tokenizer: NFC, any whitespace a single space, none at the ends."""
   return ' '.join(unicodedata.normalize('NFC', text).split())
 
 
@@ -44,18 +43,16 @@ class Tokenizer:
   def train(
     cls, lines: Iterable[str], path: PathLike, vocab_size: int, character_coverage: float = 1.0
   ) -> 'Tokenizer':
-    """Learns pieces from lines of both languages and writes the model file: the same lines, the
-    same file.
+    """Learns pieces from lines of both languages and writes the model file, deterministically.
 
     Args:
       lines: text of source and target, in any order; empty lines are ignored.
       path: the file to write (by way of a temporary one); its folder is made if need be.
       vocab_size: pieces in all, the three special ones included.
-      character_coverage: the share of all characters that become pieces; the rarest are left to the
-        unknown one.
+      character_coverage: share of characters that become pieces; the rarest become the unknown one.
 
     Raises:
-      UserError: more pieces than the text has (the message says how many it has), fewer than it has
+      UserError: more pieces than the text has (the message gives its number), fewer than it has
         characters, or no text at all; a file that cannot be written.
     """
     model = io.BytesIO()
@@ -82,7 +79,7 @@ class Tokenizer:
 
   @classmethod
   def load(cls, path: PathLike) -> 'Tokenizer':
-    """The tokenizer of a model file.
+    """Reads the tokenizer of a model file.
 
     Raises:
       UserError: no such file, no SentencePiece model, or one with other special ids than ours.
@@ -112,21 +109,19 @@ class Tokenizer:
     return self._processor.vocab_size()
 
   def encode(self, text: str) -> list[int]:
-    """The ids of a line, without an end; an empty line has none."""
+    """Returns the ids of a line, without an end; an empty line has none."""
     return self._processor.encode(normalise(text))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
-    """The ids of many lines, each followed by an end: on all cores, and so in far less time than
-    one by one."""
+    """Returns the ids of many lines, each with an end; on all cores, far faster than one by one."""
     return self._processor.encode([normalise(line) for line in lines], add_eos=True)
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of ids up to the first end of sentence; padding is skipped."""
+    """Returns the text of ids up to the first end of sentence; padding is skipped."""
     return self._processor.decode(_content(ids))
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The piece of each id, specials included, '▁' for the space before a word: for showing
-    blocks."""
+    """Returns the piece of each id, specials included; '▁' is the space before a word."""
     return [self._processor.id_to_piece(int(token)) for token in ids]
 
 
@@ -137,7 +132,7 @@ def _content(ids: Sequence[int]) -> list[int]:
 
 
 def _training_error(message: str, vocab_size: int) -> UserError:
-  """SentencePiece's complaint in our words."""
+  """Returns SentencePiece's complaint in our words."""
   given = f'vocab_size={vocab_size} is not possible'
   if found := re.search(r'value <= (\d+)', message):
     return UserError(f'{given}: the training text has {found[1]} pieces, set it to that or less')
