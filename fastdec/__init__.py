@@ -1,5 +1,4 @@
-"""fastdec: autoregressive models that write several tokens per call. Everything public is named
-here."""
+"""Autoregressive models that write several tokens per call. This file lists all public names."""
 
 from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty

@@ -1,6 +1,6 @@
-"""What decoding does not need, and how a user gets it.
+"""Packages beyond those of decoding, and advice to install them.
 
-`pip install fastdec` installs what decoding needs. The other packages come by extras, such as
+`pip install fastdec` installs the packages that decoding needs. Others come by extras, such as
 `fastdec[train]`, which pyproject.toml lists. A file that imports such a package says so, and a user
 who lacks it reads what to install:
 
@@ -38,11 +38,10 @@ EXTRA_OF = {  # the extra that brings a module
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns an import that fails within into the sentence that says which extra brings the package.
+  """Turns a failed import into a sentence that names the extra with the package.
 
   Raises:
-    UserError: a module of EXTRA_OF is not installed. Other missing modules raise what they always
-      do.
+    UserError: a module of EXTRA_OF is not installed. Other missing modules raise as usual.
   """
   try:
     yield

@@ -1,5 +1,4 @@
-"""Values of JSON and of configs by their kinds: what a dataclass's annotations say, checked, each
-mistake by its name.
+"""Values of JSON and of configs, checked by a dataclass's annotations; errors name the field.
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -29,7 +28,7 @@ class Between:
 
 
 Size = Annotated[int, Between(1, 2**31 - 1)]  # of an axis
-Layers = Annotated[int, Between(1, 9999)]  # no model has more, and each is a step of a loop
+Layers = Annotated[int, Between(1, 9999)]  # a bound: each layer is a step of a loop
 Token = Annotated[int, Between(0, 2**31 - 1)]
 Positive = Annotated[float, Between(1e-30, 1e30)]
 Share = Annotated[float, Between(0, 1)]
@@ -38,18 +37,17 @@ Share = Annotated[float, Between(0, 1)]
 def read(
   cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ignores: bool = False
 ) -> T:
-  """The dataclass that a mapping describes; nested mappings become the nested dataclasses.
+  """Reads a dataclass from a mapping; nested mappings become the nested dataclasses.
 
   Args:
-    cls: its fields hold plain values only: bool, int, float, str, None, dict, a Literal, a tuple,
-      such a dataclass (which may have been read before), or one of these with a range (`Between`).
-    where: where the mapping stands, for messages; `mark` is what comes between it and a field's
-      name.
-    ignores: whether names that are no fields are left aside. Otherwise they are refused.
+    cls: its fields hold plain values only: bool, int, float, str, None, dict, Literal, tuple, or
+      such a dataclass, which may have been read before. Any may have a range (`Between`).
+    where: source of the mapping, for messages.
+    mark: text between `where` and a field's name.
+    ignores: unknown names are ignored; otherwise they are refused.
 
   Raises:
-    UserError: a name that is no field, a field that is needed and not there, or a value of another
-      kind.
+    UserError: an unknown name, a missing field without default, or a value of another kind.
   """
   described: Any = cls
   fields = {field.name: field for field in dataclasses.fields(described)}
@@ -65,8 +63,7 @@ def read(
 
 
 def value_of(hint: Any, value: Any, path: str) -> Any:
-  """`value` as its annotation wants it: a mapping becomes a dataclass, a list a tuple, a whole
-  number a float.
+  """Converts `value` to its annotation: mapping to dataclass, list to tuple, integer to float.
 
   Raises:
     UserError: it is of another kind, or out of its range.
@@ -91,7 +88,7 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
 
 
 def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
-  """A tuple: tuple[int, ...] of one kind, tuple[int, int] of so many, tuple of anything."""
+  """Converts to a tuple: tuple[int, ...] of one kind, tuple[int, int] of two, tuple of any."""
   values, kinds = tuple(values), typing.get_args(kind)
   if not kinds:
     return values
@@ -106,7 +103,7 @@ def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Between, ...]]:
-  """The kind itself, and its ranges."""
+  """Returns the kind itself, and its ranges."""
   if typing.get_origin(hint) is not Annotated:
     return hint, ()
   kind, *ranges = typing.get_args(hint)
@@ -118,8 +115,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
-  """Whether a number is finite and in its ranges. No float is so large as some whole numbers: those
-  are out too."""
+  """True if a number is finite, below 2**63 if an integer, and in its ranges."""
   if type(value) is float and not math.isfinite(value):
     return False
   if type(value) is int and abs(value) >= 2**63:
@@ -128,15 +124,14 @@ def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-  """Whether a mapping's fields are all among a dataclass's: it is that one of several which is
-  meant."""
+  """True if a dataclass has all fields of a mapping: of several, the mapping means this one."""
   if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
     return False
   return set(value) <= {field.name for field in dataclasses.fields(kind)}
 
 
 def shown(value: Any) -> str:
-  """A value in a message, cut where it is long."""
+  """Returns a value for a message, cut if it is long."""
   try:
     text = repr(value)
   except RecursionError:
@@ -145,12 +140,12 @@ def shown(value: Any) -> str:
 
 
 def known(names: Iterable[str]) -> str:
-  """How every message about an unknown name ends: 'known are a, b, c'."""
+  """Returns the end of a message about an unknown name: 'known are a, b, c'."""
   return f'known are {", ".join(names)}'
 
 
 def a_value(hint: Any) -> str:
-  """A kind in words, for messages."""
+  """Returns a kind in words, for messages."""
   kind, ranges = _parts(hint)
   if typing.get_origin(kind) is typing.Literal:
     return f'one of {", ".join(map(str, typing.get_args(kind)))}'
@@ -161,8 +156,8 @@ def a_value(hint: Any) -> str:
   if dataclasses.is_dataclass(kind):
     return 'an object'
   words = {
-    bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word', dict: 'an object',
-    types.NoneType: 'None',
+    bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word',
+    dict: 'an object', types.NoneType: 'None',
   }  # fmt: skip
   name = words.get(kind, f'a {getattr(kind, "__name__", kind)}')
   return name + ''.join(f' from {between.low} to {between.high}' for between in ranges)

@@ -14,10 +14,10 @@ from fastdec.errors import UserError
 
 @contextlib.contextmanager
 def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
-  """A file to write, under a temporary name until it is on the disk; its folder is made if need be.
+  """Opens a file to write, under a temporary name until it is on the disk; makes its folder.
 
   Raises:
-    UserError: it cannot be written; what was there before stays.
+    UserError: it cannot be written; an existing file stays.
   """
   partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
   try:
@@ -27,7 +27,7 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
       file.flush()
       os.fsync(file.fileno())
     os.replace(partial, path)
-    _sync(path.parent)  # where the new name is
+    _sync(path.parent)  # it lists the new name
   except OSError as error:
     raise UserError(
       f'cannot write {path} ({error.strerror or error}): make room, or give another folder'
@@ -39,12 +39,13 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A new folder to fill, under a temporary name until all in it is on the disk; then it takes the
-  place of one that is there. Nothing is lost on the way: what was there is `path`, or `path`.old,
-  until the new one is `path`.
+  """Makes a new folder to fill, under a temporary name until all in it is on the disk.
+
+  Then it replaces an existing folder. Nothing is lost on the way: the existing one is `path` or
+  `path`.old until the new one is `path`.
 
   Raises:
-    UserError: it cannot be written; what was there before stays.
+    UserError: it cannot be written; an existing folder stays.
   """
   partial, old = (path.with_name(f'{path.name}.{word}') for word in ('partial', 'old'))
   try:
@@ -72,7 +73,7 @@ def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _sync(path: pathlib.Path) -> None:
-  """Waits until a file, or what a folder lists, is on the disk."""
+  """Waits until a file, or a folder's list, is on the disk."""
   opened = os.open(path, os.O_RDONLY)
   try:
     os.fsync(opened)
@@ -93,13 +94,11 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
-  """Holds the lock of a file until the end of the block, or of the process: the system lets go when
-  it is killed.
+  """Holds the lock of a file until the end of the block, or of the process (even if it is killed).
 
   Args:
     path: the lock; it is made, with its folder, and stays.
-    wait: until another process lets go of it. Without, the block is entered at once with False if
-      one has it.
+    wait: waits for another process that has the lock. Otherwise the block then gets False at once.
 
   Raises:
     UserError: the file cannot be made.
@@ -121,10 +120,10 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
 
 
 def parse_json(text: str | bytes) -> Any:
-  """What a text of JSON says.
+  """Parses JSON.
 
   Raises:
-    ValueError: it is none, or nested so deep that Python's reader gives up.
+    ValueError: the text is not JSON, or nested too deep for Python's reader.
   """
   try:
     return json.loads(text)
@@ -133,10 +132,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:
-  """The JSON object in a file.
+  """Reads the JSON object in a file.
 
   Raises:
-    UserError: there is none.
+    UserError: the file is missing, unreadable, or not a JSON object.
   """
   try:
     content = parse_json(file.read_text())

@@ -1,13 +1,12 @@
-"""Kernels with a second copy in panels, which a call on one or a few tokens reads faster.
+"""Kernels with a second copy in panels, which calls on a few tokens read faster.
 
   params = fd.pack(model, params)          # on a CPU, before decoding; params may be in int8
 
-XLA's CPU backend reads a kernel [outputs, inputs] as it lies when it meets one row, and lays it out
-anew in every call when it meets more: a call on two tokens then takes twice as long as a call on
-one. A panel is a kernel's part of a few outputs (`width_of`), laid out [inputs, width], as products
-of few rows want it; one row goes in twice, which is faster by panels than one row by the kernel as
-it lies. What a product of more rows reads stays as it was, and so does everything else; the copy
-costs the kernels' memory a second time.
+For one row, XLA's CPU backend reads a kernel [outputs, inputs] in place. For several rows it
+re-tiles the kernel in every call: a call on two tokens takes twice as long as a call on one. A
+panel is a kernel's part of a few outputs (`width_of`), laid out as [inputs, width], the form that
+products of few rows want. A single row goes in twice, which is faster than one row by the kernel.
+Products of more rows read the kernel as before. The copy doubles the kernels' memory.
 """
 
 import functools
@@ -23,13 +22,14 @@ from fastdec.errors import UserError
 from fastdec.products import with_kernels
 
 WIDTH = 64  # outputs of a panel
-ROOM = 2**17  # entries of a panel in int8, which has twice the width where that fits
+ROOM = 2**17  # most entries of a panel in int8, which has twice the width if that fits
 
 
 @struct.pytree
 class Packed:
-  """A kernel, and its copy in panels: the last one is filled up with zeros. It has the kernel's
-  shape. Of a kernel in int8 (`quantized.Quantized`) it stands for the whole numbers."""
+  """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape.
+
+  In a kernel in int8 (`quantized.Quantized`) it stands for the integers."""
 
   kernel: Num[Array, '*f d']
   panels: Num[Array, 'n d w']
@@ -44,21 +44,21 @@ class Packed:
 
   @property
   def width(self) -> int:
-    """Outputs of a panel."""
+    """Number of outputs of a panel."""
     return self.panels.shape[-1]
 
   def serves(self, x: Num[Array, 'r ...']) -> bool:
-    """Whether panels are the faster way to multiply these rows."""
+    """True if panels multiply these rows faster."""
     return 0 < len(x) <= most_rows(x.dtype)
 
   def serves_each(self, x: Num[Array, 'r h d']) -> bool:
-    """`serves`, for products of one vector of each row with one kernel of several: no panel reaches
-    into two."""
+    """True if panels multiply each row's vectors by their own kernels faster.
+
+    No panel may reach into two kernels."""
     return self.serves(x) and int(np.prod(self.shape[1:-1])) % self.width == 0
 
   def __getitem__(self, index: Any) -> 'Packed | Num[Array, "..."]':
-    """A part of its outputs; with its panels if it is a slice of the first axis that begins and
-    ends at their edges."""
+    """Returns a part of the outputs, with its panels if it is a slice along their edges."""
     kernel = self.kernel[index]
     if not isinstance(index, slice):
       return kernel
@@ -76,13 +76,14 @@ class Packed:
     )
 
   def rows(self, ids: Int[Array, '*b']) -> Num[Array, '*b d']:
-    """Some of its rows: the embeddings of tokens."""
+    """Returns some of its rows: the embeddings of tokens."""
     return self.kernel[ids]
 
 
 def most_rows(dtype: DTypeLike) -> int:
-  """How many rows a product in this type has at most that reads panels, as measured on CPUs with
-  AVX-512; 0: none does. (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long.)"""
+  """Largest number of rows that panels serve in this type, measured on CPUs with AVX-512; 0: none.
+
+  (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long.)"""
   dtype = jnp.dtype(dtype)
   if dtype == jnp.int8:
     return 2
@@ -90,8 +91,7 @@ def most_rows(dtype: DTypeLike) -> int:
 
 
 def width_of(kernel: Num[Array, '*f d']) -> int | None:
-  """How many outputs of a kernel make a panel, as measured there too; None: it lies well as it
-  is."""
+  """Number of outputs of a panel of this kernel, measured likewise; None: it needs no panels."""
   *outputs, d = kernel.shape
   if not most_rows(kernel.dtype):
     return None
@@ -104,7 +104,7 @@ def width_of(kernel: Num[Array, '*f d']) -> int | None:
 
 
 def packed(kernel: Num[Array, '*f d'], width: int = WIDTH) -> Packed:
-  """The kernel with its copy in panels of so many outputs."""
+  """Returns the kernel with its copy in panels of `width` outputs."""
   return Packed(kernel, _panels(kernel, width))
 
 
@@ -117,7 +117,7 @@ def _panels(kernel: Num[Array, '*f d'], width: int) -> Num[Array, 'n d w']:
 
 
 def panel_product(x: Num[Array, 'r d'], kernel: Packed, wide: DTypeLike) -> Num[Array, 'r *f']:
-  """x @ kernel^T by the kernel's panels, summed in the type `wide`: one product a panel."""
+  """Returns x @ kernel^T by the kernel's panels, summed in the type `wide`: one product a panel."""
   rows, outputs = len(x), int(np.prod(kernel.shape[:-1]))
   y = _by_panels(x[None], kernel.panels[None], wide)[0]
   return y[:, :outputs].reshape(rows, *kernel.shape[:-1])
@@ -126,7 +126,7 @@ def panel_product(x: Num[Array, 'r d'], kernel: Packed, wide: DTypeLike) -> Num[
 def panel_product_each(
   x: Num[Array, 'r h d'], kernels: Packed, wide: DTypeLike
 ) -> Num[Array, 'r h f']:
-  """x[:, i] @ kernels[i]^T for each i, likewise."""
+  """Returns x[:, i] @ kernels[i]^T for each i, as `panel_product`."""
   y = _by_panels(
     x.swapaxes(0, 1),
     kernels.panels.reshape(len(kernels.kernel), -1, *kernels.panels.shape[1:]),
@@ -138,8 +138,7 @@ def panel_product_each(
 def _by_panels(
   x: Num[Array, 'h r d'], panels: Num[Array, 'h n d w'], wide: DTypeLike
 ) -> Num[Array, 'h r m']:
-  """One row goes in twice: XLA's CPU backend makes the product of one row and a panel in a loop
-  that takes longer."""
+  """Multiplies by panels; one row goes in twice, as XLA's loop for a one-row product is slower."""
   h, rows, d = x.shape
   twice = jnp.concatenate([x, x], axis=1) if rows == 1 else x
   x_hnrd = jnp.broadcast_to(twice[:, None], (h, panels.shape[1], twice.shape[1], d)).reshape(
@@ -154,21 +153,18 @@ def _by_panels(
 
 
 def pack(module: Any, params: Any) -> Any:
-  """The parameters, the kernels of all products with a copy in panels; those in half precision lie
-  well as they are.
+  """Returns the parameters with a copy in panels of each kernel, except in half precision.
 
-  What comes out is for decoding on one CPU: calls on 1 to 12 tokens are cheaper, in int8 on 1 and
-  2, and everything else is as it was. Panels are multiplied by one core: where there are several,
-  measure.
+  The result is for decoding on one CPU core: calls on 1 to 12 tokens are faster, in int8 on 1 and
+  2. Everything else stays the same. Panels are multiplied by one core: with several cores, measure.
 
   Args:
-    module: what the parameters are of: a model, prediction heads or a draft network.
-    params: in any type, in int8 too (`fd.quantize`); they are not changed, nor copied but for the
-      panels.
+    module: the owner of the parameters: a model, prediction heads or a draft network.
+    params: in any type, in int8 too (`fd.quantize`); not changed, and not copied except the panels.
 
   Raises:
-    UserError: they are packed already, lie on several devices, or are not this module's; or the
-      module does not say which are kernels.
+    UserError: parameters that are packed already, lie on several devices, or are not this module's;
+      a module that does not name its kernels.
   """
   if is_packed(params):
     raise UserError('these parameters are packed already: pack them once')
@@ -186,12 +182,12 @@ def _packed(leaf: Any) -> Any:
 
 
 def is_packed(params: Any) -> bool:
-  """Whether there is a kernel with panels among parameters."""
+  """True if there is a kernel with panels among parameters."""
   return any(isinstance(leaf, Packed) for leaf in jax.tree.leaves(params, is_leaf=_is_packed))
 
 
 def unpacked(params: Any) -> Any:
-  """The parameters without panels: what they were packed from."""
+  """Returns the parameters without panels, as before packing."""
   return jax.tree.map(
     lambda leaf: leaf.kernel if _is_packed(leaf) else leaf, params, is_leaf=_is_packed
   )

@@ -1,9 +1,9 @@
-"""Which of a module's parameters are kernels, that products are made with: it says so itself.
+"""Kernels of a module: the parameters that products multiply with.
 
-A module (a model, heads, a draft network) has `products`, regexes of their paths, beside its
-`partition`. All that they name is multiplied by `project` or `project_each` of `models.layers`, or
-looked up by `look_up`, and so may lie in int8 (`fastdec.quantized`) or in panels too
-(`fastdec.packed`). What takes kernels apart, as heads do, knows both forms.
+A module (a model, heads, a draft network) names them by `products`, regexes of their paths, beside
+its `partition`. Only `project`, `project_each` and `look_up` of `models.layers` read them, so they
+may lie in int8 (`fastdec.quantized`) or in panels (`fastdec.packed`). Code that cuts kernels, as in
+heads, knows both forms.
 """
 
 import re
@@ -14,16 +14,16 @@ import jax
 
 from fastdec.errors import UserError
 
-KERNELS = r'(^|/)kernel$'  # what a linear layer multiplies with, in the house's modules
+KERNELS = r'(^|/)kernel$'  # the kernel of a linear layer, in our modules
 
 
 def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any:
-  """The parameters, with what `convert` makes of each kernel in its place: of one in int8, of its
-  whole numbers. What stands in the tree twice stays one array.
+  """Returns the parameters with each kernel replaced by `convert` of it.
+
+  In int8 it converts the integers. An array that stands in the tree twice stays one array.
 
   Raises:
-    UserError: the module does not say which are kernels, or none of these parameters is one of
-      them.
+    UserError: the module does not name its kernels, or none of these parameters is one of them.
   """
   is_kernel, done = kernels_of(module), {}
 
@@ -46,17 +46,17 @@ def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any
 
 
 def kernels_of(module: Any) -> Callable[[str], bool]:
-  """A function of a parameter's path: whether it is a kernel.
+  """Returns a predicate of a parameter's path: true for kernels.
 
   Raises:
-    UserError: the module does not say which are.
+    UserError: the module does not name its kernels.
   """
   regexes = products_of(module)
   return lambda name: any(re.search(regex, name) for regex in regexes)
 
 
 def products_of(module: Any) -> tuple[str, ...]:
-  """The regexes of a module's kernels.
+  """Returns the regexes of a module's kernels.
 
   Raises:
     UserError: it has none.
@@ -65,8 +65,7 @@ def products_of(module: Any) -> tuple[str, ...]:
   if not regexes:
     raise UserError(
       f'{type(module).__name__} names no products, so its parameters are neither packed nor put'
-      ' into int8: decode with'
-      ' it as it is, or, if its kernels are multiplied by layers.project, give it `products`,'
-      ' regexes of their paths'
+      ' into int8: decode with it as it is, or, if its kernels are multiplied by layers.project,'
+      ' give it `products`, regexes of their paths'
     )
   return regexes

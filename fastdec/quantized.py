@@ -1,13 +1,11 @@
-"""Parameters in int8: whole numbers from -127 to 127, and one float32 scale for each output of a
-product.
+"""Parameters in int8: integers from -127 to 127, and a float32 scale for each output of a product.
 
   params = fd.quantize(model, params)          # or fd.load(path, dtype='int8')
 
-A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with:
-the inputs become int8 too as they come, with a scale for each row, and the sum is one of whole
-numbers. So the product of a row does not depend on which rows are multiplied with it. Which
-parameters are kernels a module says itself: `products`, regexes of their paths, beside its
-`partition`. Everything else stays as it is: norms, biases, positions.
+A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with.
+The inputs become int8 in each call, with a scale for each row, and the sum is an integer. So the
+product of a row does not depend on other rows. A module names its kernels by `products`, regexes of
+their paths, beside its `partition`. Norms, biases and positions stay the same.
 """
 
 from typing import Any
@@ -28,10 +26,9 @@ LARGEST = 127  # not -128: the range is the same on both sides
 
 @struct.pytree
 class Quantized:
-  """A kernel in int8: values * scale, up to rounding. It has the kernel's shape, and is cut along
-  outputs alone.
+  """A kernel in int8: values * scale, up to rounding.
 
-  In packed parameters the values have their copy in panels.
+  It has the kernel's shape, and is cut along outputs only. Packed, its values have panels.
   """
 
   values: Int8[Array, '*f d'] | Packed
@@ -46,11 +43,11 @@ class Quantized:
     return self.values.ndim
 
   def __getitem__(self, index: Any) -> 'Quantized':
-    """A part of its outputs."""
+    """Returns a part of its outputs."""
     return Quantized(self.values[index], self.scale[index])
 
   def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
-    """Some of its rows, as numbers of float32: the embeddings of tokens."""
+    """Returns some of its rows in float32: the embeddings of tokens."""
     values = self.values.rows(ids) if isinstance(self.values, Packed) else self.values[ids]
     return values.astype(self.scale.dtype) * self.scale[ids][..., None]
 
@@ -58,12 +55,11 @@ class Quantized:
 def whole(
   x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32
 ) -> tuple[Int8[Array, '*f d'], Float[Array, '*f']]:
-  """(values, scale): each row over its own scale, max |x| / 127, rounded; a row of zeros has the
-  scale 0.
+  """Returns (values, scale): each row over its scale, max |x| / 127, rounded; of zeros, scale 0.
 
   Args:
     x: a kernel, or the rows that are multiplied with one.
-    dtype: of the scales, in which the rounding is computed too.
+    dtype: of the scales, and of the computation before rounding.
   """
   wide = x.astype(dtype)
   scale = jnp.abs(wide).max(axis=-1) / LARGEST
@@ -72,20 +68,19 @@ def whole(
 
 
 def quantized(kernel: Float[Array, '*f d']) -> Quantized:
-  """The kernel in int8; see `whole`."""
+  """Returns the kernel in int8; see `whole`."""
   return Quantized(*whole(kernel))
 
 
 def quantized_kernel(kernel: Float[Array, '*f d']) -> Quantized:
-  """`quantized`, lying as the kernel does: the scales along the axes of its outputs."""
+  """Returns the kernel in int8, on the same devices; the scales lie along its outputs."""
   made, sharding = jax.eval_shape(quantized, kernel), kernel.sharding
   lies = lying(made, sharding) if isinstance(sharding, NamedSharding) else None
   return jax.jit(quantized, out_shardings=lies)(kernel)
 
 
 def lying(leaf: Any, sharding: NamedSharding) -> Any:
-  """How a parameter lies, given how it would lie as one array; of a kernel in int8, the scales
-  along its outputs."""
+  """Returns a parameter's sharding; the scales of a kernel in int8 lie along its outputs."""
   if not isinstance(leaf, Quantized):
     return sharding
   of_scale = NamedSharding(sharding.mesh, P(*sharding.spec[: leaf.ndim - 1]))
@@ -93,15 +88,15 @@ def lying(leaf: Any, sharding: NamedSharding) -> Any:
 
 
 def quantize(module: Any, params: Any) -> Any:
-  """The parameters with the kernels of all products in int8, a quarter of the bytes.
+  """Returns the parameters with the kernels of all products in int8, a quarter of the bytes.
 
   Args:
-    module: what the parameters are of: a model, prediction heads or a draft network.
+    module: the owner of the parameters: a model, prediction heads or a draft network.
     params: in any floating type; they are not changed.
 
   Raises:
-    UserError: they are in int8 already, packed, or not this module's; or the module does not say
-      which are kernels.
+    UserError: parameters that are in int8 already, packed, or not this module's; a module that does
+      not name its kernels.
   """
   if is_packed(params):
     raise UserError('these parameters are packed: give those that they were packed from')
@@ -111,6 +106,6 @@ def quantize(module: Any, params: Any) -> Any:
 
 
 def is_quantized(params: Any) -> bool:
-  """Whether there is a kernel in int8 among parameters."""
+  """True if there is a kernel in int8 among parameters."""
   leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
   return any(isinstance(leaf, Quantized) for leaf in leaves)

@@ -1,16 +1,15 @@
-"""Where arrays lie on a mesh of devices: rows of a batch along its axis 'data', parameters along
-its axis 'model'.
+"""Layout of arrays on a mesh of devices: batch rows along 'data', parameters along 'model'.
 
   mesh = make_mesh(MeshConfig(data=4, model=2))
   params = place(params, mesh, model.partition(mesh.shape['model']))
   out = fd.decode(model, params, inputs, strategy)   # on all eight devices
 
-Place the parameters, and the rest follows: decoding finds the mesh by them, lays its rows along
-'data', and the cache is born along both axes (`constrain`). A table says how parameters lie: rows
-(regex, PartitionSpec), the first regex found in a parameter's path deciding; what none matches is
-on every device. Each model and each kind of heads has its own table (`partition`, beside its
-parameters). Optimizer states have their parameters' paths within theirs, so the same table places a
-whole training state.
+Place the parameters, and the rest follows. Decoding finds their mesh, lays its rows along 'data',
+and creates the cache along both axes (`constrain`). A table lays out parameters by rows (regex,
+PartitionSpec). The first regex found in a parameter's path decides; without a match the parameter
+is on every device. Each model and each kind of heads has its own table (`partition`, beside its
+parameters). The paths in optimizer states contain those of their parameters, so the same table
+places a whole training state.
 """
 
 import contextlib
@@ -43,8 +42,8 @@ REPLICATED: Table = ()
 class MeshConfig:
   """Devices along each axis; 1 x 1 is a single device."""
 
-  data: int = 1  # each has its share of the rows
-  model: int = 1  # each has its share of the parameters
+  data: int = 1  # each has a share of the rows
+  model: int = 1  # each has a share of the parameters
 
   def __post_init__(self) -> None:
     for name in AXES:
@@ -55,7 +54,7 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig) -> Mesh:
-  """The mesh over the first data * model devices, of all processes.
+  """Returns the mesh over the first data * model devices, of all processes.
 
   Raises:
     UserError: there are fewer devices, or several processes and more devices.
@@ -64,15 +63,14 @@ def make_mesh(config: MeshConfig) -> Mesh:
   if wanted > there or (wanted < there and jax.process_count() > 1):
     raise UserError(
       f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there'
-      f' are {there}:'
-      f' give two numbers whose product is {there}'
+      f' are {there}: give two numbers whose product is {there}'
     )
   shape = (config.data, config.model)
   return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=jax.devices()[:wanted])
 
 
 def partition_of(module: Any, devices: int) -> Table:
-  """How the parameters of a model, or of heads, lie on a mesh with this many devices along 'model'.
+  """Returns the table of a model or of heads for a mesh with `devices` devices along 'model'.
 
   A module without `partition` has all of its parameters on every device.
   """
@@ -80,13 +78,12 @@ def partition_of(module: Any, devices: int) -> Table:
 
 
 def under(name: str, table: Table) -> Table:
-  """The same table for parameters that are one part of a tree: those whose path has `name/` in
-  it."""
+  """Returns the same table for one part of a tree: the parameters with `name/` in their path."""
   return tuple((within(name, regex), spec) for regex, spec in table)
 
 
 def within(name: str, regex: str) -> str:
-  """The regex of the paths that have `name/` in them and match `regex` behind it."""
+  """Returns a regex for paths that contain `name/` and match `regex` behind it."""
   return rf'(^|/)(?={name}/).*{regex}'
 
 
@@ -99,7 +96,7 @@ def check_axes(mesh: Mesh) -> None:
 
 
 def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
-  """The tree with its arrays on the mesh as the table says; every process gives the same values.
+  """Puts the arrays of a tree onto the mesh by the table; every process gives the same values.
 
   Raises:
     UserError: as `shardings_of`.
@@ -108,11 +105,10 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
 
 
 def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
-  """For each leaf of the tree, of which only the shape is looked at, how it lies on the mesh.
+  """Returns the sharding of each leaf of the tree; only its shape is read.
 
   Raises:
-    UserError: a row of the table matches nothing, or a leaf cannot be divided as it says, or is
-      packed.
+    UserError: a row of the table that matches nothing; a leaf that cannot be divided, or is packed.
   """
   if is_packed(tree):
     raise UserError(
@@ -137,7 +133,7 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
 
 
 def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
-  """The batch with its rows along 'data'; the batch itself without a mesh.
+  """Puts the rows of a batch along 'data'; without a mesh it returns the batch itself.
 
   Every process gives the whole batch, and keeps the rows of its own devices.
 
@@ -151,8 +147,7 @@ def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
 
 
 def check_rows(rows: int, data: int, parts: int = 1) -> None:
-  """Raises UserError where a batch cannot be divided into `parts` parts, each over `data`
-  devices."""
+  """Raises UserError if a batch does not divide into `parts` parts, each over `data` devices."""
   if rows % (data * parts):
     of_parts = f', {parts} parts of a batch' if parts > 1 else ''
     raise UserError(
@@ -162,8 +157,7 @@ def check_rows(rows: int, data: int, parts: int = 1) -> None:
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:
-  """The mesh that the arrays of a tree have been placed on; None where they have not (or are being
-  traced).
+  """Returns the mesh that a tree's arrays are placed on; None without one, or inside a trace.
 
   Raises:
     UserError: a mesh with other axes.
@@ -177,13 +171,14 @@ def mesh_of(tree: PyTree) -> Mesh | None:
 
 
 def using(mesh: Mesh | None) -> contextlib.AbstractContextManager:
-  """Within it, what is compiled heeds `constrain`; nothing changes without a mesh."""
+  """Makes `constrain` effective in programs compiled inside the block, if there is a mesh."""
   return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """Inside jit: x, each dimension along the named axis of the mesh in use where it divides; x
-  itself without one."""
+  """Lays dimensions of x along named axes of the mesh in use, if they divide (inside jit).
+
+  Without a mesh it returns x."""
   sizes = _sizes()
   spec = [
     axis if axis in sizes and n % sizes[axis] == 0 else None
@@ -193,11 +188,10 @@ def constrain(x: Array, *axes: str | None) -> Array:
 
 
 def by_rows(f: Callable[..., T]) -> Callable[..., T]:
-  """f, a function of arrays with rows first to such arrays, with each device along 'data' seeing
-  its own rows alone.
+  """Returns f such that each device along 'data' sees only its own rows.
 
-  For functions whose rows are independent in a way that the compiler does not find out: rows picked
-  by number, sorts. It would send all rows to all devices.
+  f maps arrays with rows first to such arrays. Use this if the compiler cannot find out that rows
+  are independent (rows picked by number, sorts): it would send all rows to all devices.
   """
 
   def mapped(*args: Any) -> T:
@@ -210,7 +204,7 @@ def by_rows(f: Callable[..., T]) -> Callable[..., T]:
 
 
 def _sizes() -> dict[str, int]:
-  """The axes of the mesh in use that the compiler divides work along."""
+  """Returns the sizes of the mesh's axes that the compiler divides work along."""
   mesh = jax.sharding.get_abstract_mesh()
   return {
     name: mesh.shape[name]
@@ -228,8 +222,8 @@ def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> No
     if axis is not None and size % mesh.shape[axis]:
       raise UserError(
         f'{name} has shape {list(shape)}, and {size} cannot be divided over'
-        f' mesh.{axis}={mesh.shape[axis]}'
-        f' devices: give a divisor of {size}, mesh.{axis}=1, or a table that leaves it whole'
+        f' mesh.{axis}={mesh.shape[axis]} devices: give a divisor of {size}, mesh.{axis}=1, or a'
+        ' table that leaves it whole'
       )
 
 

@@ -1,9 +1,9 @@
 """Frozen dataclasses that are JAX pytrees.
 
-Two things differ from `flax.struct`: fields marked `static()` go into the tree's structure (they
-must be hashable), and unflattening bypasses `__init__`, because JAX rebuilds trees from things that
-are no arrays (specs, None, tracers of another rank), which a checked constructor would refuse. So
-`Cls(...)` and `dataclasses.replace` stay checked.
+Two things differ from `flax.struct`. Fields marked `static()` go into the tree's structure (they
+must be hashable). And unflattening bypasses `__init__`: JAX rebuilds trees from other things than
+arrays (specs, None, tracers of another rank), which a checked constructor would refuse. `Cls(...)`
+and `dataclasses.replace` stay checked.
 """
 
 import dataclasses
@@ -20,14 +20,13 @@ T = TypeVar('T')
 
 
 def static(**kwargs: Any) -> Any:
-  """A dataclass field that belongs to the tree's structure: hashable, part of the key of a compiled
-  program."""
+  """Returns a dataclass field of the tree's structure: hashable, a key of compiled programs."""
   return dataclasses.field(metadata={'static': True}, **kwargs)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def pytree(cls: type[T]) -> type[T]:
-  """Class decorator: a frozen dataclass whose non-static fields are the children of a pytree.
+  """Decorates a class as a frozen dataclass whose non-static fields are a pytree's children.
 
   >>> @pytree
   ... class Scaled:
@@ -37,8 +36,7 @@ def pytree(cls: type[T]) -> type[T]:
   Scaled(x=3.0, by=3)
   """
   cls = dataclasses.dataclass(frozen=True)(cls)
-  # pyright: ignore[reportArgumentType]  it is one
-  fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)
+  fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)  # pyright: ignore
   leaves = tuple(f.name for f in fields if not f.metadata.get('static'))
   statics = tuple(f.name for f in fields if f.metadata.get('static'))
 
@@ -48,7 +46,7 @@ def pytree(cls: type[T]) -> type[T]:
 
   children_of, statics_of = _getter(leaves), _getter(statics)
 
-  # called for every node of parameters, whenever a program is started
+  # called for every node of parameters at every start of a program
   def flatten(tree: Any) -> tuple[Any, Any]:
     return children_of(tree), statics_of(tree)
 
@@ -63,7 +61,7 @@ def pytree(cls: type[T]) -> type[T]:
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
-  """A function that gives these attributes of an object, as a tuple."""
+  """Returns a function that gives these attributes of an object, as a tuple."""
   if not names:
     return lambda _: ()
   if len(names) == 1:
@@ -73,21 +71,20 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
 
 
 def assign(instance: Any, **values: Any) -> None:
-  """Sets fields of a frozen dataclass: for its own `__post_init__`, which normalises what was
-  given."""
+  """Sets fields of a frozen dataclass, for its own `__post_init__` to normalise arguments."""
   for name, value in values.items():
     object.__setattr__(instance, name, value)
 
 
 def bound(given: Any, name: str) -> 'Bound':
-  """A module with its parameters, as one value.
+  """Returns a module with its parameters, as one value.
 
   Args:
     given: a pair of them, or a `Bound`.
-    name: what it is, for the message.
+    name: of the argument, for the message.
 
   Raises:
-    UserError: it is no pair.
+    UserError: something else is given.
   """
   if isinstance(given, Bound):
     return given
@@ -105,8 +102,9 @@ def bound(given: Any, name: str) -> 'Bound':
 
 @pytree
 class Bound:
-  """A static module (a model, or heads) with its parameters: what jit can take whole. Unpacks as
-  (module, params)."""
+  """A static module (a model, or heads) with its parameters, an argument for jit.
+
+  It unpacks as (module, params)."""
 
   module: Any = static()
   params: Any
