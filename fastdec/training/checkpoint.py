@@ -1,20 +1,23 @@
-"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there
-at all.
+"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there.
 
   workdir/config.json            what the run was asked to be
-  workdir/checkpoints/<step>/    params, rest (optimizer, key), data (position), sums.json (of every file)
-  workdir/checkpoints.bad/       what could not be read, moved out of the way
+  workdir/checkpoints/<step>/    params, rest (optimizer, key), data.json (position),
+                                 sums.json (of every file)
 
-Orbax writes into a temporary folder and renames it. Saving blocks: a step reuses the memory being
-saved. Several processes share one workdir: each writes its parts of the arrays, the first does all
-else, and what is read fits any number of them, on any mesh.
+Orbax writes the arrays, and checks little of what it reads. So a checkpoint is filled under a
+temporary name, sums included, then renamed, and compared with its sums before it is read. Saving
+blocks: a step reuses the memory being saved. Several processes share one workdir: each writes its
+parts of the arrays, the first does all else. What is read fits any number of them, on any mesh.
 """
 
+import contextlib
 import dataclasses
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,121 +27,90 @@ from jaxtyping import PyTree
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import parse_json, write_json
+from fastdec.files import parse_json, read_json, whole_folder, write_json
 from fastdec.models.api import Params
-from fastdec.training.files import damage_of, write_sums
-from fastdec.training.processes import everywhere, is_first, wait
+from fastdec.training.processes import agreed, is_first, wait
 from fastdec.training.state import TrainState
 
 with extras.explained():
   import grain
   import orbax.checkpoint as ocp
-  from orbax.checkpoint.checkpoint_managers import PreservationContext
 
 PathLike = str | os.PathLike[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Keep:
-  """Which checkpoints stay: those of the steps that are averaged in the end, and the newest two.
-
-  The second newest is what a run goes on from where the newest is damaged.
-  """
-
-  steps: tuple[int, ...]
-
-  def should_preserve(
-    self, checkpoints: Sequence[Any], *, context: PreservationContext
-  ) -> Sequence[bool]:
-    """Orbax's question, about its PolicyCheckpointInfo of each checkpoint, oldest first."""
-    return [info.step in self.steps or info in checkpoints[-2:] for info in checkpoints]
+SUMS = 'sums.json'
 
 
 class Checkpoints:
-  """The checkpoints of one workdir."""
+  """The checkpoints of one workdir.
 
-  def __init__(self, workdir: PathLike, keep: Keep) -> None:
-    self.folder = _folder(workdir)
-    self._manager = _manager(self.folder, preservation_policy=keep, cleanup_tmp_directories=True)
+  Args:
+    workdir: the folder of the run.
+    kept: the steps that are averaged in the end. Their checkpoints stay, and the newest two: a run
+      goes on from the second newest where the newest is damaged.
+  """
+
+  def __init__(self, workdir: PathLike, kept: Sequence[int]) -> None:
+    self.folder, self._kept = _folder(workdir), kept
 
   def save(self, state: TrainState, data: grain.DatasetIterator) -> None:
-    """Writes the state after step `state.step`; returns when it is on disk."""
-    params, rest = _split(state)
-    args = ocp.args.Composite(
-      params=ocp.args.StandardSave(params),
-      rest=ocp.args.StandardSave(rest),
-      data=ocp.args.JsonSave(data.get_state()),
-    )
-    self._manager.save(int(state.step), args=args)
-    folder = self.folder / str(int(state.step))
-    if is_first():
-      write_sums(folder)
-    wait(f'saved {folder.name}')
-
-  def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
-    """The newest readable state, with `data` set to its position; `fresh` where there are no
-    checkpoints.
-
-    Unreadable checkpoints newer than that are moved to `checkpoints.bad`, with a printed note.
+    """Writes the state after step `state.step`; returns when it is on disk.
 
     Raises:
-      UserError: a checkpoint of parameters with other names or shapes, or none that is readable.
+      UserError: it cannot be written; nothing is left of it.
     """
-    unreadable = []
-    for step in sorted(self._manager.all_steps(), reverse=True):
-      state = error = None
-      try:
-        state = self._read(step, fresh, data)
-      except UserError:
-        raise
-      except Exception as its_own:  # Orbax, TensorStore, JSON and the file system each have theirs
-        error = its_own
-      if everywhere(error is None) and state is not None:
-        self._move_away(unreadable, f'continuing from step {step}')
-        return state
-      unreadable.append((step, error or OSError('another process cannot read it')))
-    if unreadable:
-      steps = ', '.join(str(step) for step, _ in unreadable)
+    step = int(state.step)
+    path = self.folder / str(step)
+    partial = path.with_name(f'{step}.partial')
+    with whole_folder(path) if is_first() else contextlib.nullcontext():
+      wait(f'{partial} is there')
+      _save_arrays(partial / 'params', state.params)
+      _save_arrays(partial / 'rest', _rest(state))
+      if is_first():
+        write_json(partial / 'data.json', data.get_state())
+        write_json(partial / SUMS, _sums(partial))
+    if is_first():
+      self._remove_others(step)
+    wait(f'{path} is there')
+
+  def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
+    """The newest state that is not damaged, with `data` set to its position; `fresh` without any.
+
+    Damaged checkpoints that are newer are told of in a line each. They stay until the run saves.
+
+    Raises:
+      UserError: a checkpoint of parameters with other names or shapes, or none that can be read.
+    """
+    damages = {}
+    for step in reversed(_steps(self.folder)):
+      folder = self.folder / str(step)
+      damage = _damage(folder) if is_first() else None
+      if agreed(damage is None):
+        if is_first():
+          for other, words in damages.items():
+            print(
+              f'checkpoint {other} is damaged ({words}): continuing from step {step}', flush=True
+            )
+        return _read(folder, fresh, data)
+      damages[step] = damage
+    if damages:
+      step, words = next(iter(damages.items()))
       raise UserError(
-        f'no checkpoint in {self.folder} can be read (steps {steps}; {_short(unreadable[0][1])}):'
-        ' put back a good copy, or choose another workdir to start again'
+        f'no checkpoint in {self.folder} can be read (steps {", ".join(map(str, damages))}; of'
+        f' {step}: {words}): put back a good copy, or choose another workdir to start again'
       )
     return fresh
 
-  def close(self) -> None:
-    self._manager.close()
+  def _remove_others(self, step: int) -> None:
+    """Leaves what is kept up to this step, which is the newest: later ones were damaged.
 
-  def _read(self, step: int, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
-    folder = self.folder / str(step)
-    damage = damage_of(folder) if is_first() else None
-    if not everywhere(damage is None):  # before they wait for each other in reading
-      raise OSError(damage or 'the first process finds it damaged')
-    params, rest = _split(fresh)
-    _check_shapes(self._manager.item_metadata(step)['params'].tree, params, folder)
-    args = ocp.args.Composite(
-      params=ocp.args.StandardRestore(params),
-      rest=ocp.args.StandardRestore(rest),
-      data=ocp.args.JsonRestore(),
-    )
-    found: Any = self._manager.restore(step, args=args)
-    data.set_state(found.data)
-    return TrainState(params=found.params, **found.rest)
-
-  def _move_away(self, unreadable: list[tuple[int, Exception]], consequence: str) -> None:
-    """Makes room, so that their steps can be saved again."""
-    if not unreadable:
-      return
-    bad = _bad(self.folder)
-    for step, error in unreadable if is_first() else ():
-      bad.mkdir(exist_ok=True)
-      copies = len(list(bad.glob(f'{step}*')))
-      (self.folder / str(step)).rename(bad / (f'{step}.{copies}' if copies else str(step)))
-      print(
-        f'checkpoint {step} cannot be read ({_short(error)}): moved to {bad}, {consequence}',
-        flush=True,
-      )
-    wait('moved away')
-    self._manager.reload()
+    What a process that was killed while saving has left goes too.
+    """
+    steps = _steps(self.folder)
+    newest = [other for other in steps if other <= step][-2:]
+    stay = {*newest, *(other for other in self._kept if other <= step)}
+    gone = [self.folder / str(other) for other in steps if other not in stay]
+    for folder in (*gone, *self.folder.glob('*.partial')):
+      shutil.rmtree(folder, ignore_errors=True)
 
 
 def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
@@ -146,48 +118,96 @@ def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
   are gone are left out.
 
   Raises:
-    UserError: none of them is there, or one of them cannot be read.
+    UserError: none of them is there, or one of them is damaged.
   """
   folder = _folder(workdir)
-  if not folder.is_dir():
-    raise UserError(f'there is no checkpoint in {folder}: train first')
-  with _manager(folder) as manager:
-    there = [step for step in steps if step in manager.all_steps()]
-    if not there:
-      raise UserError(
-        f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first'
-      )
-    total = None
-    for step in there:
-      params = _read_params(manager, folder, step)
-      total = params if total is None else jax.tree.map(np.add, total, params)
-  return jax.tree.map(lambda x: (x / len(there)).astype(np.float32), total)
-
-
-def _read_params(manager: ocp.CheckpointManager, folder: Path, step: int) -> Params:
-  """Parameters in float64, whatever mesh they were on: a sum of them is exact enough."""
-  try:
-    if damage := damage_of(folder / str(step)):
-      raise OSError(damage)
-    like = jax.tree.map(
-      lambda x: np.empty(x.shape, x.dtype), manager.item_metadata(step)['params'].tree
-    )
-    found: Any = manager.restore(
-      step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like))
-    )
-  except Exception as error:
+  there = [step for step in _steps(folder) if step in steps]
+  if not there:
     raise UserError(
-      f'{folder / str(step)} cannot be read ({_short(error)}): average fewer checkpoints'
-    ) from None
-  return jax.tree.map(lambda x: np.asarray(x, np.float64), found.params)
+      f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first'
+    )
+  total = None
+  for step in there:
+    params = _read_params(folder / str(step))
+    total = params if total is None else jax.tree.map(np.add, total, params)
+  return jax.tree.map(lambda x: (x / len(there)).astype(np.float32), total)
 
 
 def drop_checkpoints(workdir: PathLike) -> None:
   """Removes the checkpoints of a run whose result is written; the optimizer's state is twice the
   model."""
-  folder = _folder(workdir)
-  for unneeded in (folder, _bad(folder)):
-    shutil.rmtree(unneeded, ignore_errors=True)
+  shutil.rmtree(_folder(workdir), ignore_errors=True)
+
+
+def _steps(folder: Path) -> list[int]:
+  """The steps whose checkpoints are there, in order."""
+  try:
+    return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
+  except FileNotFoundError:
+    return []
+  except OSError as error:
+    raise UserError(
+      f'{folder} cannot be read as a folder ({error.strerror}): choose another workdir'
+    ) from None
+
+
+def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
+  """The state in an undamaged checkpoint, laid out as `fresh`."""
+  try:
+    with _arrays() as arrays:
+      there: Any = arrays.metadata(folder / 'params').item_metadata
+      _check_shapes(there.tree, fresh.params, folder)
+      params = arrays.restore(folder / 'params', args=ocp.args.StandardRestore(fresh.params))
+      rest: Any = arrays.restore(folder / 'rest', args=ocp.args.StandardRestore(_rest(fresh)))
+    data.set_state(read_json(folder / 'data.json'))
+  except UserError:
+    raise
+  except Exception as error:  # Orbax, TensorStore and Grain each have theirs
+    words = ' '.join(str(error).split())[:120]
+    raise UserError(
+      f'{folder} is whole, but of another optimizer, text or version ({words}): choose another'
+      ' workdir, or what it was made with'
+    ) from error
+  return TrainState(params=params, **rest)
+
+
+def _read_params(folder: Path) -> Params:
+  """Parameters in float64, whatever mesh they were on: a sum of them is exact enough."""
+  if damage := _damage(folder):
+    raise UserError(f'{folder} is damaged ({damage}): average fewer checkpoints')
+  with _arrays() as arrays:
+    there: Any = arrays.metadata(folder / 'params').item_metadata
+    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), there.tree)
+    params = arrays.restore(folder / 'params', args=ocp.args.StandardRestore(like))
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+
+def _damage(folder: Path) -> str | None:
+  """The reason why the files of a checkpoint are not those that were written, or None."""
+  try:
+    expected = read_json(folder / SUMS)
+    found = _sums(folder)
+  except UserError:
+    return f'{SUMS} is missing or damaged'
+  except OSError as error:
+    return str(error)
+  for name, value in expected.items():
+    if found.get(name) != value:
+      return f'{name} is damaged' if name in found else f'{name} is missing'
+  return None
+
+
+def _sums(folder: Path) -> dict[str, int]:
+  """The CRC-32 of every file."""
+  sums = {}
+  for path in sorted(folder.rglob('*')):
+    if path.is_file() and path.name != SUMS:
+      name = str(path.relative_to(folder))
+      sums[name] = 0
+      with open(path, 'rb') as file:
+        while part := file.read(1 << 24):
+          sums[name] = zlib.crc32(part, sums[name])
+  return sums
 
 
 def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
@@ -229,7 +249,7 @@ def check_workdir(
   try:
     there = parse_json(path.read_text())
   except (OSError, ValueError) as error:
-    raise UserError(f'{path} cannot be read ({_short(error)}): choose another workdir') from None
+    raise UserError(f'{path} cannot be read ({error}): choose another workdir') from None
   if not isinstance(there, dict):
     raise UserError(f'{path} is no record of a run: choose another workdir')
   there = there if decisive is None else decisive(there)
@@ -282,35 +302,35 @@ def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
       )
 
 
-def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
-  """The parameters, which averaging reads alone, and the rest."""
-  rest = {
-    field.name: getattr(state, field.name)
-    for field in dataclasses.fields(state)
-    if field.name != 'params'
-  }
-  return state.params, rest
+def _rest(state: TrainState) -> dict[str, Any]:
+  """All but the parameters, which averaging reads alone."""
+  fields = (field.name for field in dataclasses.fields(state) if field.name != 'params')
+  return {name: getattr(state, name) for name in fields}
 
 
-def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
-  handlers = {
-    'params': ocp.StandardCheckpointHandler(),
-    'rest': ocp.StandardCheckpointHandler(),
-    'data': ocp.JsonCheckpointHandler(),
-  }
-  settings = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, **options)
-  return ocp.CheckpointManager(folder, item_handlers=handlers, options=settings)
+def _save_arrays(folder: Path, tree: PyTree) -> None:
+  """Writes a tree; a full disk is an OSError, as elsewhere."""
+  try:
+    with _arrays() as arrays:
+      arrays.save(folder, args=ocp.args.StandardSave(tree))
+  except ValueError as error:  # TensorStore's, which ends in the system's words
+    if 'os_error_code' not in str(error):
+      raise
+    raise OSError(str(error).rpartition(': ')[2]) from error
+
+
+@contextlib.contextmanager
+def _arrays() -> Iterator[ocp.Checkpointer]:
+  """Orbax, without its log: what goes wrong is raised too, and the log is pages of it."""
+  log = logging.getLogger('absl')
+  level = log.level
+  log.setLevel(logging.CRITICAL)
+  try:
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as arrays:
+      yield arrays
+  finally:
+    log.setLevel(level)
 
 
 def _folder(workdir: PathLike) -> Path:
   return Path(workdir).absolute() / 'checkpoints'
-
-
-def _bad(folder: Path) -> Path:
-  return folder.with_name(f'{folder.name}.bad')
-
-
-def _short(error: Exception) -> str:
-  """The first words of what a library says."""
-  words = ' '.join(str(error).split()) or type(error).__name__
-  return words if len(words) <= 120 else f'{words[:117]}...'

@@ -24,7 +24,7 @@ from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.models.api import Params
 from fastdec.sharding import REPLICATED, MeshConfig, Table, make_mesh, place, place_rows, using
-from fastdec.training.checkpoint import Checkpoints, Keep
+from fastdec.training.checkpoint import Checkpoints
 from fastdec.training.gradients import gradients_of
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.optimizer import OptimizerConfig
@@ -133,7 +133,7 @@ def train(
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
   iterator = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
-  checkpoints = Checkpoints(workdir, Keep(config.kept))
+  checkpoints = Checkpoints(workdir, config.kept)
   state = checkpoints.restore(state, iterator)
   first = done = int(state.step)
   if done > config.steps:
@@ -162,7 +162,6 @@ def train(
         _check_finite(state)
         checkpoints.save(state, iterator)
         saved_at = time.monotonic()
-  checkpoints.close()
   return Trained(state.params, done, done == config.steps)
 
 

@@ -1,6 +1,9 @@
 """Checkpoints: what is kept, what an unreadable one does, what an average is."""
 
+import dataclasses
 import json
+import re
+import resource
 
 import grain
 import jax
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.training.checkpoint import Checkpoints, Keep, average_checkpoints, claim_workdir
+from fastdec.training.checkpoint import Checkpoints, average_checkpoints, claim_workdir
 from fastdec.training.state import TrainState
 from tests.training.fakes import batches
 
@@ -29,23 +32,25 @@ def position():
 def saved(tmp_path):
   """A workdir with checkpoints 2, 4 and 6, each at the data position of its step."""
   data = position()
-  checkpoints = Checkpoints(tmp_path, Keep((2, 4, 6)))
+  checkpoints = Checkpoints(tmp_path, (2, 4, 6))
   for step in (2, 4, 6):
     next(data), next(data)
     checkpoints.save(state_at(step), data)
-  checkpoints.close()
   return tmp_path
 
 
 def restore(workdir, data=None, shape=(2, 3)):
-  return Checkpoints(workdir, Keep((2, 4, 6))).restore(state_at(0, shape), data or position())
+  return Checkpoints(workdir, (2, 4, 6)).restore(state_at(0, shape), data or position())
+
+
+def files_of(workdir, step):
+  inside = sorted((workdir / 'checkpoints' / str(step)).rglob('*'))
+  return [path for path in inside if path.is_file()]
 
 
 def damage(workdir, step):
   """Cuts the largest file in half: what a full disk or a broken copy leaves."""
-  inside = (workdir / 'checkpoints' / str(step)).rglob('*')
-  files = [path for path in inside if path.is_file() and path.name != 'sums.json']
-  path = max(files, key=lambda path: path.stat().st_size)
+  path = max(files_of(workdir, step), key=lambda path: path.stat().st_size)
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -63,7 +68,7 @@ def test_without_checkpoints_the_fresh_state_comes_back(tmp_path):
 
 
 def test_the_newest_two_and_those_to_be_averaged_are_kept(tmp_path):
-  checkpoints = Checkpoints(tmp_path, Keep((20, 34)))
+  checkpoints = Checkpoints(tmp_path, (20, 34))
   kept = lambda: sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
   steps = (
     (10, [10]),
@@ -78,15 +83,48 @@ def test_the_newest_two_and_those_to_be_averaged_are_kept(tmp_path):
     assert kept() == expected
 
 
-def test_a_damaged_checkpoint_is_moved_and_the_one_before_used(saved, capfd):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(saved, capfd):
   damage(saved, 6)
   data = position()
   assert restore(saved, data).step == 4
   out, err = capfd.readouterr()
-  assert 'checkpoint 6 cannot be read' in out and 'continuing from step 4' in out and not err
-  assert (saved / 'checkpoints.bad' / '6').is_dir()
-  Checkpoints(saved, Keep((2, 4, 6))).save(state_at(6), data)
+  assert 'checkpoint 6 is damaged (' in out and 'continuing from step 4' in out and not err
+  checkpoints = Checkpoints(saved, (2, 4, 6))
+  checkpoints.save(state_at(5), data)
+  assert sorted(path.name for path in checkpoints.folder.iterdir()) == ['2', '4', '5']
+  checkpoints.save(state_at(6), data)
   assert restore(saved).step == 6
+
+
+@pytest.mark.parametrize('part', ['params', 'rest', 'data.json', 'sums.json'])
+def test_one_flipped_bit_of_any_file_is_refused(saved, part, capfd):
+  files = [path for path in files_of(saved, 6) if part in path.parts]
+  assert files
+  for path in files:
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    path.write_bytes(flipped)
+    state, (out, err) = restore(saved), capfd.readouterr()
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), state, state_at(4))), path
+    assert re.fullmatch(r'checkpoint 6 is damaged \(.*(damaged|missing)\): .* step 4\n', out)
+    assert (path.name in out or part == 'sums.json') and not err
+    path.write_bytes(content)
+  assert restore(saved).step == 6
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_what_was_there(saved, capfd):
+  noise = jax.random.normal(jax.random.key(0), (64, 64))
+  state = dataclasses.replace(state_at(8), params={'w': noise})
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+  try:
+    with pytest.raises(UserError, match=r'cannot write .*8 \(File too large .*\): make room'):
+      Checkpoints(saved, (2, 4, 6)).save(state, position())
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert capfd.readouterr() == ('', '')
+  assert sorted(path.name for path in (saved / 'checkpoints').iterdir()) == ['2', '4', '6']
 
 
 def test_where_all_are_damaged_nothing_is_touched(saved):
@@ -103,22 +141,39 @@ def test_a_checkpoint_of_another_shape_is_named(saved):
   assert restore(saved).step == 6
 
 
-def test_what_a_kill_while_saving_leaves_is_ignored(saved):
-  half_written = saved / 'checkpoints' / '8.orbax-checkpoint-tmp'
+def test_what_a_kill_while_saving_leaves_is_ignored_and_removed(saved):
+  half_written = saved / 'checkpoints' / '7.partial'
   half_written.mkdir()
   (half_written / 'params').write_text('half')
   assert restore(saved).step == 6
+  Checkpoints(saved, (2, 4, 6)).save(state_at(8), position())
+  assert not half_written.exists()
 
 
-def test_a_kill_before_the_sums_loses_nothing(saved):
-  (saved / 'checkpoints' / '6' / 'sums.json').unlink()
-  assert restore(saved).step == 6
+@pytest.mark.parametrize('content', [None, b'', b'\0' * 99, b'[]', b'{"a": ', b'{"params": 1}'])
+def test_what_is_no_checkpoint_is_a_sentence(tmp_path, content, capfd):
+  """An empty folder, and files of something else."""
+  folder = tmp_path / 'checkpoints' / '3'
+  folder.mkdir(parents=True)
+  if content is not None:
+    for name in ('params', 'data.json', 'sums.json', '_CHECKPOINT_METADATA'):
+      (folder / name).write_bytes(content)
+  with pytest.raises(UserError, match=r'no checkpoint in .* can be read \(steps 3; of 3: '):
+    restore(tmp_path)
+  assert capfd.readouterr() == ('', '')
 
 
-@pytest.mark.parametrize('left', ['', '[]', '{"params": '])
-def test_a_power_cut_that_empties_the_sums_loses_nothing(saved, left):
-  (saved / 'checkpoints' / '6' / 'sums.json').write_text(left)
-  assert restore(saved).step == 6
+def test_checkpoints_that_are_a_file_are_a_sentence(tmp_path):
+  (tmp_path / 'checkpoints').touch()
+  for read in (restore, lambda workdir: average_checkpoints(workdir, [6])):
+    with pytest.raises(UserError, match='checkpoints cannot be read as a folder'):
+      read(tmp_path)
+
+
+def test_another_optimizer_is_a_sentence(saved):
+  fresh = dataclasses.replace(state_at(0), opt_state={'other': jax.numpy.zeros((2, 3))})
+  with pytest.raises(UserError, match=r'6 is whole, but of another optimizer'):
+    Checkpoints(saved, ()).restore(fresh, position())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +188,7 @@ def test_an_average_needs_good_checkpoints(saved, tmp_path):
   damage(saved, 4)
   assert average_checkpoints(saved, [6])['layer']['w'][0, 0] == 6
   mistakes = (
-    (saved, [4, 6], '4 cannot be read'),
+    (saved, [4, 6], '4 is damaged'),
     (tmp_path / 'no', [6], 'train first'),
     (saved, [8], 'steps 8: train'),
   )

@@ -52,7 +52,7 @@ def test_two_processes_train_together_and_go_on_exactly_after_a_kill(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   finish(start(whole))
   processes = start(killed)
-  while not (list(killed.glob('checkpoints/[0-9]*/sums.json')) or processes[0].poll() is not None):
+  while not (list(killed.glob('checkpoints/*[0-9]/sums.json')) or processes[0].poll() is not None):
     time.sleep(0.01)
   for process in processes:
     process.send_signal(signal.SIGKILL)
