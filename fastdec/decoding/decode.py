@@ -1,5 +1,4 @@
-"""`decode` and `stream`: check what was given, compile once for many lengths (`decoding.inputs`),
-run the loop."""
+"""`decode` and `stream`: check the arguments, compile once for many lengths, run the loop."""
 
 import functools
 from collections.abc import Iterator
@@ -33,14 +32,13 @@ def decode(
 
   Args:
     model: the target (protocol: `fastdec.models.api`).
-    params: its parameters; placed on a mesh by `fastdec.sharding.place`, they have the rows decoded
-      along its 'data'.
-    inputs: encoder-decoder: source ids int[b, s], padded with the pad id (a row of nothing but
-      padding and end tokens is empty, and decodes to an end token); decoder-only: prompt ids int[b,
-      t], right-padded. Lists of rows of different lengths will do, unpadded.
+    params: its parameters. If `fastdec.sharding.place` put them on a mesh, rows are decoded along
+      its 'data'.
+    inputs: encoder-decoder: source ids int[b, s], padded with the pad id. A row of padding and end
+      tokens only is empty, and decodes to an end token. Decoder-only: prompt ids int[b, t],
+      right-padded. Unpadded lists of rows of different lengths are allowed too.
     strategy: `Greedy()`, `Blockwise(heads)`, ...
-    prompt_lengths: int[b], where padded prompts (or prefixes) differ in length; None: whole rows,
-      as they came.
+    prompt_lengths: int[b], if padded prompts (or prefixes) differ in length; None: whole rows.
     prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the
       output.
     max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else
@@ -48,12 +46,12 @@ def decode(
     key: for strategies that sample: one key, split by row, or one key a row [b].
 
   Raises:
-    UserError: for inputs of another shape, prompts beyond the model's positions, max_len < 1, rows
-      that cannot be divided over the mesh.
+    UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
+      cannot be divided over the mesh.
   """
   max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
   room = room_of(model, max_len)
-  # a look at each leaf would be felt in a short text
+  # a look at every leaf takes a noticeable part of a short text's time
   mesh = None if jax.device_count() == 1 else mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
@@ -71,15 +69,14 @@ def stream(
   max_len: Whole | None = None,
   key: Any = None,
 ) -> Iterator[list[list[int]]]:
-  """Decodes as `decode`, yielding after the prompt and after every call what each row has emitted
-  since.
+  """Decodes as `decode`, and yields each row's new tokens after the prompt and after every call.
 
   Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row
   yields [].
 
   Raises:
-    UserError: as `decode`; a strategy that ranks whole outputs, as `Beam` does; logits of a row
-      that are NaN or infinite, which `decode` says in `Decoded.finite`: what they chose is not
+    UserError: as `decode`; a strategy that ranks whole outputs, such as `Beam`; logits of a row
+      that are NaN or infinite (`decode` reports them in `Decoded.finite`): their tokens are not
       yielded.
   """
   check_streams(strategy)
@@ -90,7 +87,7 @@ def stream(
 def _stream(
   model: Model, params: Params, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
 ) -> Iterator[list[list[int]]]:
-  """See `stream`, which has checked all; this part runs once it is iterated."""
+  """Runs `stream` behind its checks, once it is iterated."""
   mesh = mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
@@ -118,7 +115,7 @@ def _prepared(
   max_len: Whole | None,
   key: Any,
 ) -> tuple[int, Prompt, Array | None]:
-  """max_len, the padded prompt and one key a row, all that was given being right; see `decode`."""
+  """Checks the arguments of `decode`; returns max_len, the padded prompt and one key a row."""
   check_strategy(strategy)
   max_len, prompt, keys = checked(model, inputs, lengths, prefix, max_len, key)
   strategy.check(model, prompt, max_len)
@@ -147,14 +144,13 @@ def _decode(
 def start(
   target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
 ) -> tuple[Any, Bool[Array, '']]:
-  """Runs the prompt. Returns the strategy's state, and whether all rows are done."""
+  """Runs the prompt. Returns the strategy's state, and true if all rows are done."""
   state = strategy.init(target, prompt, max_len, keys)
   return state, strategy.done(state).all()
 
 
 @functools.partial(jax.jit, donate_argnames='state')
 def step(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
-  """Makes one more call, overwriting `state`. Returns the new state, and whether all rows are
-  done."""
+  """Makes one more call, overwriting `state`; returns the new state, and true if all rows end."""
   state = strategy.step(target, state)
   return state, strategy.done(state).all()

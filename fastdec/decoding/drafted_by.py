@@ -1,4 +1,4 @@
-"""What users give to a strategy that drafts: a module with its parameters, and a rule."""
+"""Checks of the user's arguments to a drafting strategy: a module with parameters, and a rule."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from fastdec.struct import Bound
 
 
 def drafted_by(given: Any, name: str, wanted: type) -> Bound:
-  """Heads, a draft network or a draft model with its parameters.
+  """Returns heads, a draft network or a draft model with its parameters.
 
   Raises:
-    UserError: it is no pair, or is for another strategy.
+    UserError: something else than a pair, or a draft for another strategy.
   """
   draft = struct.bound(given, name)
   if not isinstance(draft.module, wanted):
@@ -25,7 +25,7 @@ def drafted_by(given: Any, name: str, wanted: type) -> Bound:
 
 
 def check_rule(rule: Any) -> None:
-  """Raises UserError for what is no rule."""
+  """Raises UserError unless `rule` is a rule."""
   if isinstance(rule, type):
     raise UserError(
       f'rule={rule.__name__} is a class: give a rule of that kind, such as {rule.__name__}()'

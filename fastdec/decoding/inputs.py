@@ -1,8 +1,8 @@
-"""What was given to decode, checked before anything is compiled, and made into a `Prompt`.
+"""Inputs of a decode, checked before anything is compiled, and made into a `Prompt`.
 
-A program is compiled for shapes, so there are few of these: `padded` prompts have one of few widths
-(`width_of`), and the loop has room for one of few numbers of tokens (`room_of`), while how many a
-row may emit is data.
+Each shape needs a compiled program, so there are few. Padded prompts have one of few widths
+(`width_of`), and the loop has room for one of few numbers of tokens (`room_of`). The most tokens
+that a row may emit are data.
 """
 
 import functools
@@ -24,14 +24,14 @@ IDS, PICTURES = (
   ('pictures of shape [rows, height, width, channels]'),
 )
 LEAST_WIDTH = 16
-# widths double up to here; beyond, where each token of padding costs more, there are four an octave
+# widths double up to here; beyond it, where padding costs more, there are four an octave
 DOUBLED_TO = 512
 
 
 def checked(
   model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: Any, key: Any
 ) -> tuple[int, Prompt, Array | None]:
-  """max_len, the prompt and one key a row; see `decode` for the arguments and errors."""
+  """Returns max_len, the prompt and one key a row; see `decode` for the arguments and errors."""
   if max_len is None:
     max_len = model.fixed_length or DEFAULT_MAX_LEN
   max_len = count('max_len', max_len, 1, 'at least 1, a whole number of tokens that a row may emit')
@@ -43,10 +43,10 @@ def checked(
 def prompt_of(
   model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int | None = None
 ) -> Prompt:
-  """The encoder's inputs and the decoder's first tokens; see `decode` for the arguments and errors.
+  """Returns the encoder's inputs and the decoder's first tokens; see `decode` for the arguments.
 
-  Each call of NumPy counts: between two texts of a few milliseconds all that it touches leaves the
-  processor's caches.
+  Calls of NumPy are few on purpose: between two texts of a few milliseconds, all their data leaves
+  the processor's caches.
   """
   forced = model.start_id is not None
   is_text = not forced or model.fixed_length is None  # pictures have a shape of their own
@@ -88,10 +88,10 @@ def prompt_of(
 def ids_of(
   name: str, given: Any, words: int, pad_id: int
 ) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
-  """Ids as one array, shorter rows padded; and, where rows came in several lengths, these.
+  """Returns ids as one array, shorter rows padded, and the lengths if rows have different ones.
 
   Raises:
-    UserError: what was given are no rows of ids, or ids that the vocabulary does not have.
+    UserError: something else than rows of ids, or ids outside the vocabulary.
   """
   rows = [numbers_of(name, row, IDS) for row in given] if isinstance(given, list | tuple) else []
   lengths = None
@@ -107,7 +107,7 @@ def ids_of(
 
 
 def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
-  """Rows of ids, each as long as it came. Errors as of `ids_of`."""
+  """Returns rows of ids, unpadded. Errors are those of `ids_of`."""
   if not isinstance(given, list | tuple):
     given = np.atleast_1d(numbers_of(name, given, IDS))
   rows = [numbers_of(name, row, IDS) for row in given]
@@ -118,10 +118,10 @@ def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
 
 
 def numbers_of(name: str, given: Any, wanted: str) -> np.ndarray:
-  """What was given as an array; one without entries is of integers."""
+  """Returns the argument as an array; an empty one is of integers."""
   try:
     array = np.asarray(given)
-  except (TypeError, ValueError):  # rows within rows, or what is no array
+  except (TypeError, ValueError):  # rows within rows, or no array at all
     array = np.asarray(None)
   if array.dtype.kind not in 'biuf':
     kind = type(given).__name__
@@ -134,7 +134,7 @@ def numbers_of(name: str, given: Any, wanted: str) -> np.ndarray:
 def _lengths_of(
   given: Any, own: Int[np.ndarray, ' b'] | None, rows: int, width: int, least: int
 ) -> Int[np.ndarray, ' b']:
-  """How many tokens of each row count: as given, else as long as the row came."""
+  """Returns the number of tokens that count in each row: as given, else the row's own length."""
   if given is None and own is None and width >= least:
     return np.full(rows, width, np.int32)
   own = np.full(rows, width) if own is None else own
@@ -155,8 +155,9 @@ def _lengths_of(
 
 
 def check_ids(name: str, ids: np.ndarray, words: int) -> None:
-  """Ids that the vocabulary does not have would be clamped in silence, and decode to plausible
-  text."""
+  """Raises UserError for ids outside the vocabulary.
+
+  They would be clamped silently, and decode to plausible text."""
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
     raise UserError(f'{name} must be {IDS}, not {ids.dtype}{list(ids.shape)}')
   if ids.size and not 0 <= ids.min() <= ids.max() < words:
@@ -167,7 +168,7 @@ def check_ids(name: str, ids: np.ndarray, words: int) -> None:
 
 
 def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
-  """Raises UserError where source or prompt and output exceed the model's positions."""
+  """Raises UserError if the source, or prompt and output, exceed the model's positions."""
   limit = model.max_positions
   if limit is None:
     return
@@ -185,7 +186,7 @@ def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
 
 
 def row_keys(key: Any, rows: int) -> Array:
-  """One key a row, so that a batch draws what its rows would draw alone with the same row keys."""
+  """Returns one key a row, so that rows draw the same alone, with the same row keys, or batched."""
   try:
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
       key = jax.random.wrap_key_data(key)
@@ -199,8 +200,9 @@ def row_keys(key: Any, rows: int) -> Array:
 
 
 def padded(model: Model, prompt: Prompt) -> Prompt:
-  """The prompt and its source at widths of few, within the model's positions. A start token alone
-  stays alone, and pictures stay as they are."""
+  """Pads the prompt and its source to one of few widths, within the model's positions.
+
+  A start token alone stays alone, and pictures stay as they are."""
   if model.fixed_length is not None:
     return prompt
   inputs = None if prompt.inputs is None else _wide(model, prompt.inputs)
@@ -225,7 +227,7 @@ def _width_of(length: int) -> int:
 
 
 def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """16, 32, 64, ... up to 512, then as `room_of` has it: the smallest that holds each length.
+  """Returns the smallest of 16, 32, 64, ..., 512, then as in `room_of`, that holds each length.
 
   >>> width_of(np.array([3, 16, 17, 40, 513])).tolist()
   [16, 16, 32, 64, 640]
@@ -235,9 +237,10 @@ def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
 
 
 def room_of(model: Model, max_len: int) -> int:
-  """For how many tokens a loop makes room where a row may emit `max_len`: for so many where all
-  outputs of the model have one length, else 16, 32, 48, ..., 128, 160, 192, 224, 256, 320, ...:
-  each slot costs time at every call."""
+  """Returns the tokens that a loop makes room for if a row may emit `max_len`.
+
+  It is `max_len` if all outputs of the model have one length. Else it is rounded up to 16, 32, 48,
+  ..., 128, 160, 192, 224, 256, 320, ...: each slot costs time at every call."""
   return max_len if model.fixed_length is not None else _room_of(max_len)
 
 
@@ -247,7 +250,7 @@ def _room_of(max_len: int) -> int:
 
 
 def _four_an_octave(n: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """Rounded up to a multiple of a quarter of the power of two below it, and of 16 at least."""
+  """Rounds up to a multiple of a quarter of the power of two below, and of 16 at least."""
   octave = 2 ** np.floor(np.log2(np.maximum(n - 1, 1))).astype(int)
   step = np.maximum(LEAST_WIDTH, octave // 4)
   return np.asarray(-(-n // step) * step)

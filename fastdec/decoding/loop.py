@@ -1,9 +1,8 @@
 """The one loop: propose -> score -> accept -> commit -> observe.
 
 `init` runs the prompt, `step` is one call of the target; `decode` wraps them in `lax.while_loop`
-until all is done. Rows are independent: each has its own lengths, and a finished one freezes. What
-is drafted and what is accepted is the business of the drafter and the rule: there is no `if` for
-them here.
+until all rows are done. Rows are independent: each has its own lengths, and a finished one freezes.
+The drafter alone decides on guesses, the rule on acceptance: there is no `if` for them here.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class DecodeState:
-  """What one iteration hands to the next.
+  """State between two iterations.
 
   While a row runs, cache.length == prompt + length - 1: the root is emitted, and not yet in the
   cache.
@@ -37,7 +36,7 @@ class DecodeState:
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call
   calls: Int[Array, ' b']
   draft_calls: Int[Array, ' b']
-  finite: Bool[Array, ' b']  # whether all tokens were chosen by logits that have a best one
+  finite: Bool[Array, ' b']  # true if all tokens were chosen by logits that have a best one
   cache: Any
   drafter: Any  # the drafter's own state
   keys: Array | None  # one a row
@@ -46,11 +45,11 @@ class DecodeState:
 def init(
   target: Bound, drafter: Drafter, rule: Rule, prompt: Prompt, max_len: int, keys: Array | None
 ) -> DecodeState:
-  """Runs the prompt: the state before the first call.
+  """Runs the prompt, and returns the state before the first call.
 
   The inputs are encoded and the prompt is scored, both once. The prompt's last position yields the
-  first token, chosen as every later bonus will be. It is the first root: emitted, and not yet in
-  the cache.
+  first token, chosen like every later bonus. It is the first root: emitted, and not yet in the
+  cache.
 
   Args:
     target: the model and its parameters.
@@ -59,18 +58,17 @@ def init(
     prompt: b rows of t tokens, right-padded, of at least one token each.
     max_len: room for this many tokens a row, its end token included; a static int of at least 1. A
       row may have a lower limit of its own, as data: `prompt.limit`.
-    keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None
-      where neither does.
+    keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None if
+      neither does.
 
   Returns:
-    The state in which every row has emitted one token. Done are the rows whose first token is an
-    end token, the empty
-    rows (they emit the first of the model's end tokens, or padding if it has none), and the rows
-    whose limit is 1.
+    The state in which every row has emitted one token. These rows are done: rows whose first token
+    is an end token, rows whose limit is 1, and empty rows. The latter emit the first of the model's
+    end tokens, or padding if it has none.
 
   Raises:
-    UserError: while the program is traced, where the drafter or the rule cannot work with this
-      target or without keys.
+    UserError: while the program is traced, if the drafter or the rule cannot work with this target
+      or without keys.
   """
   model, params = target
   b, t = prompt.tokens.shape
@@ -109,22 +107,20 @@ def init(
 
 
 def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> DecodeState:
-  """One call of the target for all rows: propose, score, accept, commit, observe.
+  """Makes one call of the target for all rows: propose, score, accept, commit, observe.
 
-  Rows are independent. A finished row takes part in the call, because shapes are static, and is not
-  changed by it: its tokens, length, root, counts and the length of its cache stay. What its cache
-  holds beyond that length, and what the drafter remembers of it, no longer matters.
+  Rows are independent. A finished row takes part in the call, because shapes are static. But the
+  call does not change it: its tokens, length, root, counts and the length of its cache stay. Its
+  cache beyond that length, and its drafter's state, no longer matter.
 
   Args:
-    target, drafter, rule: those that `init` was given.
+    target, drafter, rule: the same as in `init`.
     state: b rows, from `init` or from the step before.
 
   Returns:
     The state after the call. A running row has emitted from 1 to m tokens more, m =
-    topology.max_depth + 1: the drafts
-    that were accepted and the bonus. The bonus is left out where the last accepted draft ends the
-    row, which an end
-    token does and the token that meets the row's limit.
+    topology.max_depth + 1: the accepted drafts and the bonus. The bonus is left out if the last
+    accepted draft ends the row, as an end token or by the row's limit.
 
   Raises:
     UserError: as `init`.
@@ -148,16 +144,16 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 
-  # Each emitted token was chosen by the logits of the node before it; what else the call scored
-  # does not matter.
+  # Each emitted token was chosen by the logits of the node before it; the other logits of the call
+  # do not matter.
   unread = jnp.arange(path.shape[1], dtype=jnp.int32)[None] >= count[:, None]
   finite = state.finite & (jnp.take_along_axis(has_best(logits), path, axis=1) | unread).all(axis=1)
 
   # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order
-  # already, so that without a path nothing is copied.
+  # already, so without a path nothing is copied.
   cache = cache.commit(None if topology.is_chain else path, count)
 
-  # Observe: the drafter sees what the call brought to light.
+  # Observe: the drafter sees the results of the call.
   seen = Step(
     draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length
   )
@@ -179,7 +175,7 @@ def _is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b
 def _acceptable(
   draft: Draft, state: DecodeState, eos_ids: tuple[int, ...], suppressed_ids: tuple[int, ...]
 ) -> Bool[Array, 'b n']:
-  """Nodes that may be emitted: not below an end, within the row's limit, of no suppressed token."""
+  """Nodes that may be emitted: not below an end, within the row's limit, not a suppressed token."""
   topology = draft.topology
   ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
   below_end = (ancestors & _is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
@@ -196,8 +192,9 @@ def _emit(
   bonus: Int[Array, ' b'],
   eos_ids: tuple[int, ...],
 ) -> tuple[DecodeState, Int[Array, ' b']]:
-  """Appends the accepted drafts and, unless they end the row, the bonus. Also returns how many: 0
-  in finished rows."""
+  """Appends the accepted drafts and, unless they end the row, the bonus.
+
+  Returns the state and the number of tokens, 0 in finished rows."""
   end = state.tokens.shape[1]
   depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
   drafts = take_node(depths, node)  # accepted ones
@@ -228,8 +225,7 @@ def _emit(
 def _put(
   row: Int[Array, ' t'], place: Int[Array, ' n'], values: Int[Array, ' n']
 ) -> Int[Array, ' t']:
-  """The row with `values` at `place`. Those whose place lies beyond the end are dropped: no pass
-  over the row."""
+  """Puts `values` at `place`, without a pass over the row; places beyond the end are dropped."""
   return row.at[place].set(values, mode='drop')
 
 

@@ -1,11 +1,10 @@
-"""Decoding a data set: rows that have ended make room for others, so that none waits for the
-longest of its batch.
+"""Decoding of a data set: ended rows make room for others, so none waits for its batch's longest.
 
 Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of
-rows: the pool runs, in one `lax.while_loop`, until a quarter of its rows has ended; these leave
-with their results, and as many new sources come in their places. One compiled program a width does
-all of it, whatever the number of sources: the pool is filled by the same exchange, and at the end
-fillers, which have ended before they begin, come in place of sources.
+rows. The pool runs, in one `lax.while_loop`, until a quarter of its rows has ended. These leave
+with their results, and new sources take their places. One compiled program a width does all of it,
+for any number of sources: the same exchange fills the pool. At the end fillers, which have ended
+before they begin, come in place of sources.
 
     sources 0..5, two rows, one exchanged at a time (- is a filler)
     pool     0 -   0 1   2 1   2 3   4 3   4 5   - 5   - -
@@ -35,7 +34,7 @@ from fastdec.sharding import check_rows, mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
-LEAST_POOLFULS = 8  # of a group: what is saved by another width must be worth compiling for it
+LEAST_POOLFULS = 8  # of a group: another width must save more than its compilation costs
 NOBODY = -1
 
 
@@ -45,7 +44,7 @@ class Finished:
 
   indices: Int[np.ndarray, ' m']  # of their sources
   decoded: Decoded  # of NumPy arrays with m rows
-  row_calls: int  # calls of the target times rows of the pool, since others left
+  row_calls: int  # calls of the target times rows of the pool, since the last rows left
 
 
 def decode_each(
@@ -57,23 +56,22 @@ def decode_each(
   rows: Whole = 64,
   key: Any = None,
 ) -> Iterator[Finished]:
-  """Decodes any number of inputs, the longest first, and yields them as they end, each decoded as
-  `decode` would.
+  """Decodes any number of inputs as `decode`, the longest first, and yields them as they end.
 
   Args:
     model, params, strategy, max_len: see `decode`.
     inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a
       decoder-only model.
-    rows: inputs decoded at once, at most (a multiple of 4 is used whole); on a mesh, for all of its
+    rows: most inputs decoded at once (a multiple of 4 is used whole); on a mesh, for all of its
       devices.
-    key: for strategies that sample; input i draws what row i of one batch of all inputs would.
+    key: for strategies that sample; input i draws like row i of one batch of all inputs.
 
   Yields:
     `Finished`: some rows with the indices of their inputs, in NumPy arrays.
 
   Raises:
-    UserError: as `decode`, before anything is decoded; or rows < 1, or not a multiple of the
-      devices along 'data'.
+    UserError: as `decode`, before anything is decoded; rows < 1, or not a multiple of the devices
+      along 'data'.
   """
   rows = count('rows', rows, 1, '1 or more')
   check_strategy(strategy)
@@ -102,16 +100,15 @@ def decode_each(
 
 
 def decode_all(*args: Any, **kwargs: Any) -> Decoded:
-  """What `decode_each` yields for the same arguments, in the order of the inputs, as NumPy
-  arrays."""
+  """Decodes as `decode_each`, and returns all in the order of the inputs, as NumPy arrays."""
   return in_order(decode_each(*args, **kwargs))
 
 
 def in_order(parts: Iterable[Finished]) -> Decoded:
-  """All that `decode_each` has yielded, in the order of the inputs, as NumPy arrays.
+  """Joins the parts that `decode_each` yields, in the order of the inputs, as NumPy arrays.
 
   Raises:
-    UserError: there is nothing.
+    UserError: there are no parts.
   """
   parts = list(parts)
   if not parts:
@@ -121,8 +118,7 @@ def in_order(parts: Iterable[Finished]) -> Decoded:
 
 
 def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray, ' m']]:
-  """Indices of the sources, longest first, cut where a narrower width will do; no group has fewer
-  than `least`.
+  """Returns indices of sources, longest first, in groups of at least `least`, one width a group.
 
   The widths of these sources are 16, 64, 16 and 32:
 
@@ -145,8 +141,7 @@ def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-  """Decodes groups of sources, `rows` at once, of which at least `quarter` leave and come
-  together."""
+  """A decoder of groups of sources, `rows` at once; at least `quarter` leave and come together."""
 
   model: Model
   params: Params
@@ -197,8 +192,7 @@ class _Pool:
       is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
 
   def _prompt(self, indices: Int[np.ndarray, ' q'], width: int) -> tuple[Prompt, Array | None]:
-    """What `decode` would make of these sources in one batch; fillers are empty rows, which end at
-    once."""
+    """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
     inputs = np.full((len(indices), width), self.model.pad_id, np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):
@@ -215,7 +209,7 @@ class _Pool:
     return place_rows((prompt, keys), self.mesh)
 
   def _nothing(self, prompt: Prompt, keys: Array | None, room: int, quarters: int) -> Any:
-    """A state of the pool's shapes; every row of it is overwritten before the first step."""
+    """Returns a state of the pool's shapes; every row is overwritten before the first step."""
 
     def init(strategy: Any, params: Any, prompt: Any, keys: Any) -> Any:
       return strategy.init(Bound(self.model, params), prompt, room, keys)
@@ -230,7 +224,7 @@ class _Pool:
 def _by_readiness(
   owners: Int[np.ndarray, ' r'], is_done: Bool[np.ndarray, ' r']
 ) -> Int[np.ndarray, ' r']:
-  """All rows: those that have ended, then fillers, then those that run."""
+  """Returns all rows: ended ones first, then fillers, then running ones."""
   return np.argsort(np.where(owners == NOBODY, 1, np.where(is_done, 0, 2)), kind='stable')
 
 
@@ -250,10 +244,10 @@ def _exchange(
   room: int,
   still: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
-  """New rows come to `slots`, and the pool runs until at most `still` rows do.
+  """Puts new rows into `slots`, and runs the pool until at most `still` rows run.
 
-  Returns the state, the calls it took, which rows have ended, and the results of those that had
-  stood in the slots.
+  Returns the state, the number of calls, a mask of ended rows, and the results of the slots' rows
+  before.
   """
   target = Bound(model, params)
   left = strategy.result(strategy.take(state, slots))
@@ -268,8 +262,7 @@ def _exchange(
 
 
 def _put(state: Any, slots: Int[Array, ' q'], new: Any) -> Any:
-  """The state with the rows of `new` in these slots; of beams, several entries a row, which lie
-  together."""
+  """Puts the rows of `new` into these slots; beams have several entries a row, side by side."""
 
   def put(old: Array, new: Array) -> Array:
     entries = new.shape[0] // slots.shape[0]

@@ -1,9 +1,10 @@
 """The words of the loop, and the protocols of its two exchangeable parts.
 
 target    the model whose output is wanted
-drafter   guesses tokens; the guesses are the draft, a tree whose node 0, the root, is the newest emitted token
+drafter   guesses tokens: the draft, a tree whose node 0, the root, is the newest emitted token
 call      one run of the target over all nodes, in the loop (encoder and prefill are not counted)
-rule      keeps the longest path from the root it can stand behind (accepted), and names the next sure token (bonus)
+rule      keeps the longest acceptable path from the root (accepted), and names the token behind it
+          (bonus)
 block     the tokens emitted by one call: the accepted drafts and the bonus
 row       one sequence of the batch
 p, q      the target's law of the next token, and the drafter's
@@ -28,18 +29,17 @@ Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the looses
 
 
 if TYPE_CHECKING:
-  Given = Any  # compiled functions see Arrays alone: of a union, each of them would have to say so
+  Given = Any  # compiled functions see Arrays only; a union would need an assertion in each of them
 else:
   Given = Array | np.ndarray
 
 
 @struct.pytree
 class Prompt:
-  """What is decoded from: the encoder's inputs (None without an encoder) and the decoder's first
-  tokens.
+  """The encoder's inputs (None without an encoder) and the decoder's first tokens.
 
-  Its arrays are NumPy's (`Given`) until a compiled function takes them: to put small arrays on the
-  device one by one would cost as much time as several calls of a small model.
+  Its arrays are NumPy's (`Given`) until a compiled function takes them. Putting small arrays on the
+  device one by one takes as long as several calls of a small model.
   """
 
   inputs: Given | None
@@ -47,11 +47,11 @@ class Prompt:
   tokens: Int[Given, 'b t']
   length: Int[Given, ' b']  # at least 1
   empty: Bool[Given, ' b']  # rows with nothing to decode: they end at once
-  # most tokens that a row may emit; None: as many as there is room for
+  # most tokens that a row may emit; None: the room that there is
   limit: Int[Given, ' b'] | None = None
 
   def source_length(self, pad_id: int) -> Int[Array, ' b']:
-    """Tokens of each row's source, a text, up to the last that is no padding."""
+    """Number of tokens of each row's source, a text, without the padding at its end."""
     assert self.inputs is not None and self.inputs.ndim == 2
     places = jnp.arange(1, self.inputs.shape[1] + 1, dtype=jnp.int32)
     return jnp.where(self.inputs != pad_id, places, 0).max(axis=1)
@@ -59,12 +59,12 @@ class Prompt:
 
 @struct.pytree
 class Decoded:
-  """What was generated.
+  """The result of a decode.
 
   lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call. `calls`
-  is the number of block sizes above 0. A beam search may go on after its best hypothesis has ended:
-  there `calls` is the number of steps, and block_sizes are the ones of that hypothesis, which may
-  be fewer.
+  is the number of block sizes above 0. A beam search may go on after its best hypothesis has ended.
+  There `calls` is the number of steps, and block_sizes are the ones of that hypothesis, perhaps
+  fewer.
   """
 
   # end token included, pad id after; neither prompt nor start token
@@ -75,13 +75,13 @@ class Decoded:
   draft_calls: Int[Array | np.ndarray, ' b']  # calls of the drafter's own model
   # false: a token was chosen by logits without a best one (`has_best`)
   finite: Bool[Array | np.ndarray, ' b']
-  # beams: of the best hypothesis, which `tokens` holds
+  # beams: of the best hypothesis, the one in `tokens`
   scores: Float[Array | np.ndarray, ' b'] | None = None
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
 
   def resized(self, max_len: int, pad_id: int) -> 'Decoded':
-    """The same with room for `max_len` tokens a row, as no row has more."""
+    """Returns the same with room for `max_len` tokens a row; no row may have more."""
     xp = np if isinstance(self.tokens, np.ndarray) else jnp
 
     def sized(x: Any, value: int) -> Any:
@@ -95,7 +95,7 @@ class Decoded:
     return dataclasses.replace(self, tokens=tokens, block_sizes=block_sizes, nbest_tokens=nbest)
 
   def checked(self) -> 'Decoded':
-    """Itself, for those who write down what it says.
+    """Returns itself if its tokens can be trusted.
 
     Raises:
       UserError: tokens of a row were chosen by logits that are not finite.
@@ -105,37 +105,36 @@ class Decoded:
 
   @property
   def mean_block_size(self) -> float:
-    """Tokens emitted per call, over all rows; nan where no row needed a call."""
+    """Tokens emitted per call, over all rows; nan if no row needed a call."""
     calls = int(np.sum(self.calls))
     return float(np.sum(np.asarray(self.lengths) - 1) / calls) if calls else float('nan')
 
 
 def has_best(logits: Float[Array, '*b v']) -> Bool[Array, '*b']:
-  """Whether logits say which token is likely: none is NaN or infinite, and not all are minus
-  infinity."""
+  """True if logits have a best token: none is NaN or infinite, and not all are minus infinity."""
   return jnp.isfinite(logits.max(axis=-1))
 
 
 def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:
-  """Raises UserError where tokens of a row were chosen by logits for which `has_best` is false."""
+  """Raises UserError if tokens of a row were chosen by logits without a best (`has_best`)."""
   wrong = int((~np.asarray(finite)).sum())
   if wrong:
     raise UserError(
       f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose'
-      ' means nothing: check'
-      " the weights, or compute in dtype='float32' or 'bfloat16' if this is float16"
+      " means nothing: check the weights, or compute in dtype='float32' or 'bfloat16' if this is"
+      ' float16'
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Prefill:
-  """What the target made of the prompt, before the first call."""
+  """The target's results on the prompt, before the first call."""
 
   prompt: Prompt
   memory: Any  # the encoder's output, or None
   hidden: Float[Array, 'b t d']  # hidden states of all prompt positions
   taps: tuple[Float[Array, 'b t _'], ...]  # states of the layers `Drafter.taps` at these positions
-  root: Int[Array, ' b']  # the first token, which the prompt's last position yielded
+  root: Int[Array, ' b']  # the first token, from the prompt's last position
   capacity: Capacity  # of the target's cache: enough for a drafter's own cache too
 
   @property
@@ -165,28 +164,27 @@ class Accepted:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """All that one call brought to light, for the drafter to observe."""
+  """The results of one call, for the drafter to observe."""
 
   draft: Draft
   hidden: Float[Array, 'b n d']
   taps: tuple[Float[Array, 'b n _'], ...]  # as in `Prefill`, of every node
-  logits: Float[Array, 'b n v']  # costs nothing where nobody reads it
+  logits: Float[Array, 'b n v']  # costs nothing if unread
   accepted: Accepted
   path: Int[Array, 'b m']  # nodes from the root to the last accepted one
   # tokens emitted = nodes of `path` committed; 0: the row had finished before
   count: Int[Array, ' b']
   root: Int[Array, ' b']  # the newest emitted token, root of the next draft
-  tokens: Int[Array, 'b t']  # all that is emitted so far, valid before `length`
+  tokens: Int[Array, 'b t']  # emitted so far, valid before `length`
   length: Int[Array, ' b']
 
   def block(self, n: int) -> Int[Array, 'b n']:
-    """The tokens that this call emitted: the first `count` of each row; those behind them have no
-    meaning."""
+    """Returns the tokens that this call emitted: the first `count` of each row are valid."""
     places = (self.length - self.count)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
     return jnp.take_along_axis(self.tokens, places, axis=1, mode='clip')
 
   def on_path(self, tree: Any) -> Any:
-    """The entries at the nodes of `path` of arrays [b, n, ...]: [b, m, ...]."""
+    """Returns the entries of arrays [b, n, ...] at the nodes of `path`: [b, m, ...]."""
 
     def take(x: Array) -> Array:
       return jnp.take_along_axis(
@@ -201,69 +199,65 @@ class Drafter(Protocol):
   """Guesses the tokens that the target will emit next.
 
   A drafter is a frozen pytree (`fastdec.struct.pytree`): static settings, its own parameters as
-  leaves. What it remembers between calls is its state, another pytree, in which every array has the
-  b rows of the batch first: rows may leave a batch and others come in their places. The three
-  functions are traced once, inside jit.
+  leaves. Its memory between calls is its state, another pytree. Every array of the state has the b
+  rows of the batch first: rows may leave a batch, and others take their places. The three functions
+  are traced once, inside jit.
 
-  Right or wrong guesses never change what a lossless rule emits, only how many calls it takes.
+  With a lossless rule, guesses never change the output, only the number of calls.
 
-  One member more is optional: `taps`, a static tuple of numbers, the layers of the target whose
-  states the drafter reads, in `Prefill.taps` and `Step.taps` (`models/taps.py` says what the
-  numbers mean).
+  One more member is optional: `taps`, a static tuple of numbers (`models/taps.py`). It names the
+  layers of the target whose states the drafter reads, in `Prefill.taps` and `Step.taps`.
   """
 
   @property
   def nodes(self) -> int:
-    """Nodes of every draft it makes, the root included: a static number."""
+    """Number of nodes of each draft, the root included: static."""
     ...
 
   def init(self, target: Bound, prefill: Prefill) -> Any:
-    """The state after the prompt.
+    """Returns the state after the prompt.
 
     Args:
       target: the model and its parameters.
-      prefill: what the target made of the prompt: hidden states [b, t, d], the memory, the first
-        root [b], and the capacity of its cache, which suits a cache of the drafter's own as well.
+      prefill: the target's results on the prompt: hidden states [b, t, d], the memory, the first
+        root [b], and the capacity of its cache, which also suits the drafter's own.
 
     Returns:
       The state for the first `propose`.
 
     Raises:
-      UserError: this drafter cannot draft for this target (its hidden states have another width,
-        say).
+      UserError: this drafter cannot draft for this target, say for hidden states of another width.
     """
     ...
 
   def propose(
     self, target: Bound, state: Any, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Any]:
-    """A draft below the root.
+    """Drafts below the root.
 
     Args:
       target: as in `init`.
       state: as `init` or `observe` returned it.
       root: each row's newest token. It is emitted, and the target has not read it yet.
-      keys: one random key a row for this call, [b]; None when the decode was given none. Use each
-        at most once.
+      keys: one random key a row for this call, [b]; None if the decode has none. Use each at most
+        once.
 
     Returns:
       The draft of `nodes` nodes, tokens int32[b, n] with tokens[:, 0] == root; and the state, for
-      `observe`. The
-      topology may differ from row to row and from call to call, its number of nodes may not.
-      Siblings must be different
-      tokens: a rule that draws would draw below each of two equal ones and keep the luckier, which
-        bends the law.
+      `observe`. The topology may differ from row to row and from call to call; its number of nodes
+      may not. Siblings must be different tokens: a rule that draws would draw below both of two
+      equal ones and keep the luckier, which bends the law.
     """
     ...
 
   def observe(self, target: Bound, state: Any, step: Step) -> Any:
-    """The state after the target's call.
+    """Returns the state after the target's call.
 
     Args:
       target: as in `init`.
       state: as `propose` returned it.
-      step: the draft, what the target made of every node, what was accepted, and what has been
-        emitted. Its logits cost nothing unless they are used. A row with step.count 0 has finished:
+      step: the draft, the target's results on every node, the accepted path, and the emitted
+        tokens. Its logits cost nothing unless they are used. A row with step.count 0 has finished:
         its part of the state is never used again, and may become anything.
 
     Returns:
@@ -274,31 +268,30 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Heads(Protocol):
-  """What `HeadsDrafter` and the strategies ask of prediction heads: a frozen, hashable value."""
+  """Prediction heads, as `HeadsDrafter` and the strategies need them: a frozen, hashable value."""
 
   @property
   def d_model(self) -> int:
-    """The width of the hidden states that they read."""
+    """Width of the hidden states that they read."""
     ...
 
   @property
   def depth(self) -> int:
-    """How many tokens below the root they draft."""
+    """Number of tokens that they draft below the root."""
     ...
 
   @property
   def rooted(self) -> bool:
-    """Whether `logits` reads the root's embedding."""
+    """True if `logits` reads the root's embedding."""
     ...
 
   @property
   def markov(self) -> int:
-    """Rank of a bias from the token guessed before, for which there is a method `bias`
-    (`heads.context`); 0: there is none."""
+    """Rank of a bias from the token guessed before, by a method `bias` (`heads.context`); or 0."""
     ...
 
   def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:
-    """The heads and parameters for the first `depth` tokens below the root, and nothing else."""
+    """Returns heads and parameters for the first `depth` tokens below the root only."""
     ...
 
   def logits(
@@ -308,20 +301,19 @@ class Heads(Protocol):
     project: Callable[[Array], Array],
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """What each head predicts; `project` is the target's vocabulary projection, for heads without
-    their own, and `root` the root's embedding, for rooted ones."""
+    """Returns each head's logits.
+
+    Heads without their own projection use the target's, `project`; rooted ones read `root`."""
     ...
 
 
 @runtime_checkable
 class Rule(Protocol):
-  """Decides how much of a draft is kept, and which token follows it.
+  """Decides which part of a draft is kept, and which token follows it.
 
   A rule is a frozen pytree (`fastdec.struct.pytree`). Settings that do not change shapes are array
-  leaves, so that a sweep over them compiles one program.
-
-  One member more is optional: `promise`, what the rule keeps of the target's own output
-  (`promise_of`).
+  leaves, so a sweep over them compiles one program. One more member is optional: `promise`, the
+  relation of the output to the target's own (`promise_of`).
   """
 
   def __call__(
@@ -334,37 +326,33 @@ class Rule(Protocol):
     """Chooses a path from the root, and the token behind it.
 
     Args:
-      keys: one random key a row for this call, [b]; None when the decode was given none.
+      keys: one random key a row for this call, [b]; None if the decode has none.
       draft: tokens [b, n], their topology and, from a drafter that samples, the laws they were
         drawn from.
       logits: the target's, of the token that follows each node; minus infinity for ids that are
         never emitted.
-      acceptable: nodes that may be kept. False for what stands below an end token, lies beyond
-        max_len, is an id that is never emitted, or was drafted only to be scored. The root is
-        always acceptable.
+      acceptable: nodes that may be kept. False for nodes below an end token, beyond max_len, with
+        an id that is never emitted, or drafted only to be scored. The root is always acceptable.
 
     Returns:
-      `node` int32[b], the last node of the path that is kept, 0 for the root alone: it and all its
-      ancestors must be
-      acceptable. `bonus` int32[b], the token to emit behind it. The loop drops the bonus where the
-      path has ended the
-      row already.
+      node: int32[b], the last node of the kept path, 0 for the root alone. It and all its ancestors
+        must be acceptable.
+      bonus: int32[b], the token to emit behind it. The loop drops it if the path ends the row.
 
     Raises:
-      UserError: while the program is traced, for a rule that needs keys, a chain, or laws, and is
-        given none.
+      UserError: while the program is traced, if the rule lacks the keys, chain or laws it needs.
     """
     ...
 
 
 def promise_of(rule: Any) -> Promise:
-  """What a rule promises of the output, whatever was drafted:
+  """Returns the promise of a rule on the output, for any drafts:
 
     exact     it is the target's greedy output, up to rounding
     law       it has the law of tokens that are sampled from the target one by one
     relaxed   nothing
 
-  A rule says so by a property `promise`. It is not inherited: a rule that accepts otherwise than
-  the one that it is made of has to say anew what it keeps, and keeps nothing until it does.
+  A rule's own property `promise` gives it. It is not inherited: a subclass that accepts otherwise
+  must state its promise anew, and promises nothing until it does.
   """
   return rule.promise if 'promise' in vars(type(rule)) else 'relaxed'

@@ -1,4 +1,4 @@
-"""From logits to a token, or to the law it is drawn from."""
+"""Functions from logits to a token, or to the law it is drawn from."""
 
 from collections.abc import Callable
 
@@ -9,15 +9,14 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from fastdec.errors import UserError
 
 FEW = 256  # tokens that are ranked at first
-BLOCK = 16  # tokens of which `best` ranks the largest at first
+BLOCK = 16  # tokens in a block of `best`, which ranks only the largest of each at first
 TIE = 1e-3  # of a window's middle, in `centred`
 
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
-  """The index of the largest entry, the lowest among equals.
+  """Returns the index of the largest entry, the lowest among equals.
 
-  Two plain reductions, which XLA's CPU backend vectorises; `jnp.argmax` is one reduction over
-  pairs, which it does not.
+  XLA's CPU backend vectorises these two plain reductions, but not `jnp.argmax`, one over pairs.
   """
   v = x.shape[-1]
   at_max = x == x.max(axis=-1, keepdims=True)
@@ -25,11 +24,11 @@ def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
 
 
 def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
-  """The m largest entries and their indices, largest first; of equal ones the lowest index, but 0
-  may come before -0.
+  """Returns the m largest entries and their indices, largest first.
 
-  Ranking is what costs. The m largest stand in the m blocks with the largest maxima, and those are
-  found by reductions.
+  Of equal entries the lowest index comes first, but 0 may come before -0. Most time goes into
+  ranking. The m largest entries stand in the m blocks with the largest maxima, which are cheap
+  reductions.
   """
   v = x.shape[-1]
   if m == 1:
@@ -38,7 +37,7 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
     return ranked(x, m)
   pad = [(0, 0)] * (x.ndim - 1) + [(0, -v % BLOCK)]
   blocks = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*x.shape[:-1], -1, BLOCK)
-  # In the order of indices, so that of equal entries the first is the one of the lowest index.
+  # In the order of indices, so that the first of equal entries has the lowest index.
   which = jnp.sort(ranked(blocks.max(axis=-1), m)[1], axis=-1)
   few = jnp.take_along_axis(blocks, which[..., None], axis=-2)
   values, places = ranked(few.reshape(*x.shape[:-1], -1), m)
@@ -46,12 +45,11 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
 
 
 def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
-  """The logarithm of how likely a token at most `reach` ids away is; 0 leaves the logits as they
-  are.
+  """Returns the log-probability of the tokens at most `reach` ids away; 0 returns the logits.
 
-  What to guess by where ids are an order, and a guess within a distance of the right one is
-  accepted (`Distance`). Of windows that are equally likely the one with the likelier middle counts
-  more. What is never emitted stays so.
+  It ranks guesses if ids have an order, and a rule accepts guesses near the right one (`Distance`).
+  Of equally likely windows the one with the likelier middle wins. Tokens that are never emitted
+  stay at minus infinity.
   """
   if not reach:
     return logits
@@ -66,15 +64,16 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
 
 
 def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
-  """`lax.top_k`, which XLA's CPU backend does not take apart: where a slice of what it found is all
-  that is read, it would sort all entries in place of finding the largest, which takes ten times as
-  long."""
+  """Returns `lax.top_k`, behind a barrier for XLA's CPU backend.
+
+  If only a slice of the result is read, XLA would sort all entries, which takes ten times as long.
+  """
   values, ids = jax.lax.optimization_barrier(tuple(jax.lax.top_k(x, m)))
   return values, ids
 
 
 def given(keys: Array | None) -> Array:
-  """The keys; without, a UserError."""
+  """Returns the keys; raises UserError without."""
   if keys is None:
     raise UserError(
       'sampling needs randomness, and no key was given: give decode'
@@ -84,12 +83,12 @@ def given(keys: Array | None) -> Array:
 
 
 def folded(keys: Array | None, use: int | Int[Array, '']) -> Array:
-  """A key for each row, [b], for the draw numbered `use`; a UserError where there are no keys."""
+  """Returns a key for each row, [b], for the draw number `use`; raises UserError without keys."""
   return jax.vmap(jax.random.fold_in, (0, None))(given(keys), use)
 
 
 def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *n']:
-  """A token from each law, with the key of its row."""
+  """Draws a token from each law, with the key of its row."""
   return jax.vmap(jax.random.categorical)(given(keys), log_law).astype(jnp.int32)
 
 
@@ -99,16 +98,17 @@ def warp(
   top_k: Int[Array, ''],
   top_p: Float[Array, ''],
 ) -> Float[Array, '*b v']:
-  """Log-probabilities of the law to sample from: temperature, then top-k, then top-p.
+  """Returns log-probabilities of the law to sample from: temperature, then top-k, then top-p.
+
+  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and ranks
+  tokens only if top_k or top_p needs it.
 
   Args:
-    logits: minus infinity where a token is ruled out.
+    logits: minus infinity for tokens that are ruled out.
     temperature: above 0.
     top_k: keeps the k most likely tokens (0: all).
     top_p: keeps the fewest most likely tokens that have at least this probability together (1:
-      all); what is cut by top_k does not count.
-  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and does
-  not rank tokens where neither top_k nor top_p asks for it.
+      all), of those that top_k leaves.
   """
   scaled = logits / temperature.astype(logits.dtype)
 
@@ -122,11 +122,10 @@ def warp(
 def _cut(
   scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']
 ) -> Float[Array, '*b v']:
-  """Minus infinity where top-k or top-p leave a token out.
+  """Sets tokens to minus infinity that top-k or top-p leave out.
 
   Sorting a vocabulary takes a hundred times as long as finding its best few, which nearly always
-  hold what is kept. Where they do not, in a flat law say, what is kept is found by halving
-  (`_fewest`).
+  contain the kept tokens. If they do not, as in a flat law, halving finds these (`_fewest`).
   """
   v = scaled.shape[-1]
   x = jnp.where(scaled == 0, 0, scaled)  # -0 ties with 0
@@ -162,7 +161,7 @@ def _kept_of_all(
   top_k: Int[Array, ''],
   top_p: Float[Array, ''],
 ) -> Bool[Array, '*b v']:
-  """What top-k and top-p keep, whatever the law; `weight` is in proportion to the probabilities."""
+  """Mask of the tokens that top-k and top-p keep, for any law; `weight` is unnormalised p."""
   key = _sortable(x)
 
   def first_k() -> Bool[Array, '*b v']:
@@ -180,11 +179,10 @@ def _kept_of_all(
 def _fewest(
   key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']
 ) -> Bool[Array, '*b v']:
-  """The fewest tokens whose weights sum to the goal: the largest keys, of equal keys the lowest
-  ids.
+  """Mask of the fewest tokens whose weights sum to the goal: largest keys, of equals lowest ids.
 
-  Found by halving: a pass over the vocabulary for each bit in which keys differ, and for each bit
-  of an id where only some of several equal keys are kept.
+  Halving takes a pass over the vocabulary for each bit in which keys differ. If only some of equal
+  keys are kept, it takes one more for each bit of an id.
   """
 
   def total(which: Bool[Array, '*b v']) -> Float[Array, '*b 1']:
@@ -204,11 +202,12 @@ def _fewest(
 
 
 def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Array:
-  """The largest number from `least` to `most` of which `holds` is true, where it is true up to some
-  number; `least` where it is of none."""
+  """Returns the largest number from `least` to `most` for which `holds` is true.
+
+  `holds` is true up to some number; if it is true for none, the result is `least`."""
 
   def halve(span: tuple[Array, Array]) -> tuple[Array, Array]:
-    low, high = span  # what is sought is from low to below high
+    low, high = span  # the result lies from low to below high
     middle = low + (high - low) // 2
     found = holds(middle)
     return jnp.where(found, middle, low), jnp.where(found, high, middle)
@@ -217,12 +216,12 @@ def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Arra
 
 
 def _places(x: Array) -> Int[Array, '*b v']:
-  """0, 1, 2, ... along the last axis."""
+  """Returns 0, 1, 2, ... along the last axis."""
   return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
 
 
 def _sortable(x: Float[Array, '*b v']) -> UInt[Array, '*b v']:
-  """Integers in the order of the floats."""
+  """Returns integers in the order of the floats."""
   bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f'uint{8 * x.dtype.itemsize}'))
   sign = jnp.ones_like(bits) << (8 * x.dtype.itemsize - 1)
   return jnp.where(bits >= sign, ~bits, bits | sign)

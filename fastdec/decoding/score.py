@@ -1,4 +1,4 @@
-"""Forced scoring: how likely a model finds given outputs."""
+"""Forced scoring: log-probabilities of given outputs."""
 
 import functools
 from typing import Any
@@ -23,7 +23,7 @@ class Scores:
   """Log-probabilities, in nats."""
 
   tokens: Float[Array, 'b t']  # of each target token given all before it; 0 past the end
-  # whether greedy decoding would write that token there; false past the end
+  # true if greedy decoding would write that token there; false past the end
   best: Bool[Array, 'b t']
   total: Float[Array, ' b']  # the sums of `tokens`
   lengths: Int[Array, ' b']  # tokens counted
@@ -38,18 +38,15 @@ def score(
   prompt_lengths: Any = None,
   prefix: Any = None,
 ) -> Scores:
-  """The log-probability of each target token under the model's own law, as beam search sums it; a
-  token that is never emitted scores minus infinity.
+  """Returns the log-probability of each target token by the model's own law, as beam search does.
 
-  One call of the model over all tokens; logits are computed a few positions at a time, and never
-  kept.
+  A token that is never emitted scores minus infinity. It takes one call of the model over all
+  tokens. Logits are computed a few positions at a time, and never kept.
 
   Args:
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
-    targets: int[b, t], what would have been decoded: its end token included, padding after; or
-      lists, unpadded.
-    target_lengths: int[b], tokens of each target; None: up to the first end token, else all there
-      are.
+    targets: int[b, t], outputs with their end token, padding after; or lists, unpadded.
+    target_lengths: int[b], tokens of each target; None: up to the first end token, else all.
 
   Raises:
     UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's
@@ -113,8 +110,7 @@ def _score(
 def forced(
   model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']
 ) -> Float[Array, 'b t d']:
-  """The hidden states that predict each token of `targets`, all that is before it being given; in
-  one call."""
+  """Returns the hidden states that predict each token of `targets` from all before, in one call."""
   b, t = targets.shape
   index = jnp.arange(prompt.tokens.shape[1] + t - 1, dtype=jnp.int32)[None]
   place = index - prompt.length[:, None]  # among the targets

@@ -1,8 +1,8 @@
-"""Settings of strategies and rules, checked where these are made and kept as arrays of one dtype.
+"""Settings of strategies and rules, checked when these are made and kept as arrays of one dtype.
 
-A setting that changes no shape is an array leaf, so that one compiled program serves all its
-values. Inside the program it is a tracer and has no value to check: it was checked outside, when
-the strategy was made.
+A setting that changes no shape is an array leaf, so one compiled program serves all its values.
+Inside the program it is a tracer without a value: it was checked outside, when the strategy was
+made.
 """
 
 from typing import Any
@@ -15,20 +15,19 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 
-Whole = Any  # an int, Python's or NumPy's; anything else that is given has its sentence (`count`)
-SMALLEST = float(np.finfo(np.float32).tiny)  # what lies below counts as 0 on the device
-LARGEST = 2**31 - 1  # that an int32 holds
+Whole = Any  # an int, Python's or NumPy's; anything else is an error (`count`)
+SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers count as 0 on the device
+LARGEST = 2**31 - 1  # of int32
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond let float32 logits overflow to a law of NaN
 
 
 def is_traced(value: Any) -> bool:
-  """Whether the value is only known when the program runs."""
+  """True if the value is only known when the program runs."""
   return isinstance(value, Tracer)
 
 
 def is_number(value: Any, kinds: str = 'iuf') -> bool:
-  """Whether it is one number of these kinds (NumPy's letters); an array counts if it has no axes.
-  True is none."""
+  """True if it is one number of these kinds (NumPy's letters), or an array of no axes; no bool."""
   if not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
     return False
   array = np.asarray(value)
@@ -36,16 +35,15 @@ def is_number(value: Any, kinds: str = 'iuf') -> bool:
 
 
 def is_whole(value: Any, least: int, kinds: str = 'iuf') -> bool:
-  """Whether it is one whole number, from `least` to what an int32 holds."""
+  """True if it is one whole number, from `least` to the largest int32."""
   return is_number(value, kinds) and bool(least <= value <= LARGEST) and float(value).is_integer()
 
 
 def count(name: str, value: Any, least: int, allowed: str) -> int:
-  """A number of things that is part of a shape, as a Python int.
+  """Returns a size of a shape as a Python int.
 
   Raises:
-    UserError: it is no integer, or below `least`; the sentence names the setting and says what is
-      `allowed`.
+    UserError: it is not an integer, or below `least`; the message has the name and `allowed`.
   """
   if is_traced(value) or not is_whole(value, least, kinds='iu'):
     raise UserError(f'{name}={value!r} is not possible: give {allowed}')
@@ -53,7 +51,7 @@ def count(name: str, value: Any, least: int, allowed: str) -> int:
 
 
 def whole(value: Any, least: int, takes: str) -> Int[Array, '']:
-  """The setting as int32, whatever kind of number it came as.
+  """Returns the setting as int32, from any kind of number.
 
   Raises:
     UserError: '{takes} >= {least}, a whole number, not {value}'.
@@ -64,11 +62,10 @@ def whole(value: Any, least: int, takes: str) -> Int[Array, '']:
 
 
 def real(name: str, value: Any, least: float, most: float, allowed: str) -> Float[Array, '']:
-  """The setting as float32.
+  """Returns the setting as float32.
 
   Raises:
-    UserError: it is not from `least` to `most`; the sentence names the setting and says what is
-      `allowed`.
+    UserError: it is not from `least` to `most`; the message has the name and `allowed`.
   """
   if not is_traced(value) and not (is_number(value) and least <= value <= most):
     raise UserError(f'{name}={value} is not possible: give {allowed}')
@@ -76,10 +73,10 @@ def real(name: str, value: Any, least: float, most: float, allowed: str) -> Floa
 
 
 def number(name: str, value: Any, allowed: str) -> Any:
-  """Any finite number, as a NumPy scalar of JAX's default type.
+  """Returns any finite number as a NumPy scalar of JAX's default type.
 
   Raises:
-    UserError: it is none; the sentence begins with the name and says what is `allowed`.
+    UserError: it is not one; the message begins with the name, and has `allowed`.
   """
   if is_traced(value):
     return value
@@ -89,7 +86,7 @@ def number(name: str, value: Any, allowed: str) -> Any:
 
 
 def temperature(value: Any, allowed: str) -> Float[Array, '']:
-  """A temperature above 0, as float32.
+  """Returns a temperature above 0 as float32.
 
   Raises:
     UserError: it is not from 1e-6 to 1e6.
@@ -98,6 +95,5 @@ def temperature(value: Any, allowed: str) -> Float[Array, '']:
 
 
 def is_zero(value: Any) -> bool:
-  """Whether a temperature asks for the most likely token: another rule, so another program. What is
-  traced does not."""
+  """True if a temperature is 0, and not traced: another rule, so another program."""
   return not is_traced(value) and is_number(value) and bool(value == 0)

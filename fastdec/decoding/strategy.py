@@ -1,5 +1,4 @@
-"""How to decode: most strategies are a drafter and a rule. Frozen pytrees: a sweep over array
-leaves compiles once."""
+"""Decoding strategies, mostly a drafter and a rule. A sweep over array leaves compiles once."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,76 +14,68 @@ from fastdec.struct import Bound
 
 @runtime_checkable
 class Strategy(Protocol):
-  """What `decode` asks: a frozen pytree of functions on a state, which is another pytree; all run
-  inside jit.
+  """A frozen pytree of functions on a state, which is another pytree; all run inside jit.
 
-  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent, so
-  that some may leave (`take`) and others come in their places without changing what the rest
-  become: every array of a state has its rows first, and where a row has several entries (beams),
-  they lie together.
+  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent: some
+  may leave (`take`), and others take their places, without a change to the rest. So every array of
+  a state has its rows first, and several entries of a row (beams) lie together.
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    """Raises UserError where this cannot decode that.
+    """Raises UserError if the strategy cannot decode this prompt by this model.
 
-    Called outside jit, so that lengths are known, and before anything is compiled. `init` may raise
+    It is called outside jit, where lengths are known, before anything is compiled. `init` may raise
     too.
     """
     ...
 
   def most_tokens(self, source: int, max_len: int) -> int:
-    """Upper bound on the tokens that a row can emit, given the length of its source, or of its
-    prompt.
-
-    Called outside jit.
-    """
+    """Bounds the tokens that a row can emit, by the length of its source or prompt; outside jit."""
     ...
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
-    """Runs the prompt, once. There is room for max_len tokens a row, of which `prompt.limit` may be
-    emitted."""
+    """Runs the prompt, with room for max_len tokens a row, `prompt.limit` of which it may emit."""
     ...
 
   def step(self, target: Bound, state: Any) -> Any:
-    """One call of the target; rows that are done stay as they are."""
+    """Makes one call of the target; rows that are done stay as they are."""
     ...
 
   def done(self, state: Any) -> Bool[Array, ' b']:
-    """Which rows have met their end or max_len."""
+    """True for rows that have met their end or max_len."""
     ...
 
   def take(self, state: Any, rows: Int[Array, ' r']) -> Any:
-    """The state of these rows, in this order."""
+    """Returns the state of these rows, in this order."""
     ...
 
   def result(self, state: Any) -> Decoded:
-    """What has been generated."""
+    """Returns the generated tokens and counts."""
     ...
 
 
 class LoopStrategy:
   """A strategy that is a drafter and a rule, run by the one loop.
 
-  A subclass says which they are. Both are asked for at every step, while the loop is traced: so
-  they only put together what is there. Work on arrays belongs where the strategy is made.
+  A subclass defines both. Every step reads them while the loop is traced, so they only assemble
+  existing arrays. Compute arrays when the strategy is made.
   """
 
-  rule: Any  # what users choose: a rule, or what `effective_rule` makes one of
+  rule: Any  # chosen by users: a rule, or a setting from which `effective_rule` makes one
 
   @property
   def drafter(self) -> Drafter:
-    """What guesses."""
+    """The drafter."""
     raise NotImplementedError
 
   @property
   def effective_rule(self) -> Rule:
-    """The rule that the loop is given: `rule`, unless other settings have a part in it."""
+    """The rule for the loop: `rule`, unless other settings change it."""
     return self.rule
 
   @property
   def most_accepted(self) -> int:
-    """Tokens below the root that one call can accept: all of a chain, or as many as a tree is
-    deep."""
+    """Most tokens below the root that one call can accept: a chain's length, or a tree's depth."""
     return self.drafter.nodes - 1
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -114,15 +105,14 @@ class LoopStrategy:
 
 
 def nodes_of(strategy: Any) -> int:
-  """The tokens of each row, or beam, that a step calls the target on: the drafter's, or as `nodes`
-  says; else 1."""
+  """Returns the tokens of each row (or beam) in a call: the drafter's `nodes`, or `nodes`, or 1."""
   return (
     strategy.drafter.nodes if isinstance(strategy, LoopStrategy) else getattr(strategy, 'nodes', 1)
   )
 
 
 def check_strategy(strategy: Any) -> None:
-  """Raises UserError where what was given is no strategy."""
+  """Raises UserError unless `strategy` is a strategy."""
   if isinstance(strategy, LoopStrategy):  # a protocol takes a tenth of a millisecond to ask
     return
   if isinstance(strategy, type) or not isinstance(strategy, Strategy):
@@ -132,7 +122,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def check_streams(strategy: Any) -> None:
-  """Raises UserError where a strategy does not write its tokens one after the other, for good."""
+  """Raises UserError unless a strategy emits its tokens in order, and keeps them."""
   check_strategy(strategy)
   if not isinstance(strategy, LoopStrategy):
     name = type(strategy).__name__

@@ -1,10 +1,11 @@
-"""What speculative decoding gains, by the formulas of Leviathan et al. 2022.
+"""Gains of speculative decoding, by the formulas of Leviathan et al. 2022.
 
-  alpha   the chance that a drafted token is accepted, taken as the same for all (section 2.3): E[sum_x min(p, q)]
+  alpha   the chance that a drafted token is accepted, assumed equal for all: E[sum_x min(p, q)]
+          (section 2.3)
   gamma   tokens drafted for each call of the target
-  c       what a call of the draft model costs, in calls of the target
+  c       cost of a call of the draft model, in calls of the target
 
-The formulas take the target's call on gamma + 1 tokens to cost as much as on one.
+The formulas assume that the target's call on gamma + 1 tokens costs as much as on one.
 """
 
 import numpy as np
@@ -15,8 +16,9 @@ Number = float | int | np.number
 
 
 def expected_tokens(alpha: Number, gamma: Number) -> float:
-  """Tokens emitted per call of the target, (1 - alpha^(gamma + 1)) / (1 - alpha) (equation 1);
-  gamma + 1 at alpha = 1.
+  """Tokens emitted per call of the target (equation 1).
+
+  It is (1 - alpha^(gamma + 1)) / (1 - alpha); at alpha = 1, gamma + 1.
 
   >>> expected_tokens(alpha=0.5, gamma=2)
   1.75
@@ -29,7 +31,7 @@ def expected_tokens(alpha: Number, gamma: Number) -> float:
 
 
 def speedup(alpha: Number, gamma: Number, c: Number) -> float:
-  """How many times faster than one token a call (theorem 3.8): `expected_tokens` / (gamma c + 1).
+  """Speed-up over one token a call (theorem 3.8): `expected_tokens` / (gamma c + 1).
 
   Raises:
     UserError: as `expected_tokens`, or for c < 0.
@@ -39,8 +41,9 @@ def speedup(alpha: Number, gamma: Number, c: Number) -> float:
 
 
 def operations(alpha: Number, gamma: Number, c: Number) -> float:
-  """Arithmetic operations per token, in those of one token a call (theorem 3.11):
-  (gamma c + gamma + 1) / `expected_tokens`, where c is the ratio of operations, not of time.
+  """Arithmetic operations per token, over those of one token a call (theorem 3.11).
+
+  It is (gamma c + gamma + 1) / `expected_tokens`, where c is the ratio of operations, not of time.
 
   Raises:
     UserError: as `speedup`.
@@ -50,12 +53,10 @@ def operations(alpha: Number, gamma: Number, c: Number) -> float:
 
 
 def best_gamma(alpha: Number, c: Number) -> int:
-  """The gamma of the highest `speedup`, the lowest among equals; 0 where drafts do not pay (alpha
-  <= c).
+  """Returns the gamma of the highest `speedup`, the lowest among equals; 0 if alpha <= c.
 
   Raises:
-    UserError: as `speedup`, or where every longer draft is faster still: c = 0, or alpha = 1 and c
-      < 1.
+    UserError: as `speedup`; or every longer draft is faster still: c = 0, or alpha = 1 and c < 1.
   """
   _check(alpha, 0, c)
   if alpha > c and (c == 0 or alpha == 1):
@@ -64,7 +65,7 @@ def best_gamma(alpha: Number, c: Number) -> int:
       ' alpha < 1 and c > 0'
     )
   gamma, tokens = 0, 1.0
-  # The speed-up rises as long as one more draft brings more than the tokens that its time is worth.
+  # The speed-up rises while one more draft brings more tokens than other calls would in its time.
   while alpha ** (gamma + 1) * (gamma * c + 1) > c * tokens:
     gamma += 1
     tokens += alpha**gamma

@@ -1,8 +1,7 @@
-"""The shape of a draft: which node hangs below which. A chain is a tree; greedy decoding is the
-one-node tree.
+"""The tree of a draft's nodes. A chain is a tree; greedy decoding is the one-node tree.
 
-Static trees are NumPy (known when the program is compiled), dynamic ones (parents as data, one tree
-a row) are arrays computed inside the loop by the same formulas.
+Static trees are NumPy: they are known when the program is compiled. Dynamic ones have parents as
+data, one tree a row; the loop computes their arrays by the same formulas.
 """
 
 import dataclasses
@@ -35,24 +34,24 @@ class Topology:
   ranks: Int[Array | np.ndarray, '*b n']  # 0: the drafter's first choice
   depths: Int[Array | np.ndarray, '*b n']
   mask: Bool[Array | np.ndarray, '*b n n']  # mask[i, j]: i sees j, an ancestor or itself
-  # false: scored, never accepted; may be data where the tree is static
+  # false: scored, never accepted; may be data even in a static tree
   acceptable: Bool[Array | np.ndarray, '*rows n']
   max_depth: int
 
   @classmethod
   def from_parents(cls, parents: Any, ranks: Any = None, acceptable: Any = None) -> 'Topology':
-    """The tree (or one tree a row) given by each node's parent; node 0 is the root.
+    """Makes the tree (or one tree a row) from each node's parent; node 0 is the root.
 
     Args:
-      parents: int[n] (NumPy or a list: static), or int[b, n] (data); NO_PARENT, which is -1, for
-        the root, and for each other node one that stands before it.
-      ranks: the same shape; None: siblings are numbered from 0 in their order. Those of a static
-        tree must differ: two siblings of one rank are one token twice, and a rule that draws would
+      parents: int[n] (NumPy or a list: static), or int[b, n] (data). NO_PARENT, which is -1, for
+        the root; for each other node one that stands before it.
+      ranks: the same shape; None: siblings are numbered from 0 in their order. Siblings of a static
+        tree must have different ranks: equal ones are one token twice, and a rule that draws would
         choose the luckier of the two.
       acceptable: bool, the same shape; None: all true. The root always is.
 
     Raises:
-      UserError: static parents that are no tree, or static siblings of one rank.
+      UserError: static parents that do not make a tree, or static siblings of one rank.
     """
     if isinstance(parents, np.ndarray | list | tuple):
       parents = _checked_parents(parents)
@@ -84,13 +83,12 @@ class Topology:
 
   @classmethod
   def chain(cls, n: int) -> 'Topology':
-    """The root and n - 1 drafts, one below the other."""
+    """Makes the root and n - 1 drafts, one below the other."""
     return cls.from_parents(causal(n).parents)
 
   @classmethod
   def from_choices(cls, choices: Sequence[Sequence[int]]) -> 'Topology':
-    """The tree of Medusa's `choices`: each a path of ranks below the root. The root itself is not
-    listed.
+    """Makes the tree of Medusa's `choices`: each a path of ranks below the unlisted root.
 
     Nodes stand root first, then by (depth, path in lexicographic order).
 
@@ -101,7 +99,7 @@ class Topology:
     [[0, 2, -1], [0, 1, 3]]
 
     Raises:
-      UserError: for what is no path of ranks, a path whose parent is not listed, or a path listed
+      UserError: something else than a path of ranks, a path without its parent, or one listed
         twice.
     """
     paths = sorted(_paths_of(choices), key=lambda path: (len(path), path))
@@ -118,7 +116,7 @@ class Topology:
 
   @property
   def n(self) -> int:
-    """Nodes, the root included."""
+    """Number of nodes, the root included."""
     return self.parents.shape[-1]
 
   @property
@@ -127,18 +125,17 @@ class Topology:
 
   @functools.cached_property
   def is_chain(self) -> bool:
-    """True where it is known at compile time that node j is the child of node j - 1."""
+    """True if it is known at compile time that each node j is the child of node j - 1."""
     return self.is_static and bool((self.parents == causal(self.n).parents).all())
 
   @property
   def nodes(self) -> Nodes:
-    """What the model needs to know of it."""
+    """The tree in the form that models read."""
     return causal(self.n) if self.is_chain else Nodes(self.parents, self.depths, self.mask)
 
   @functools.cached_property
   def paths(self) -> Int[np.ndarray, 'leaves m']:
-    """Node indices from the root to each leaf (in order of the leaves), padded with NO_NODE. Static
-    trees only."""
+    """Node indices from the root to each leaf, padded with NO_NODE; static trees only."""
     leaves = np.setdiff1d(np.arange(self.n), self.parents)
     paths = np.full((len(leaves), self.max_depth + 1), NO_NODE, np.int32)
     for row, leaf in zip(paths, leaves, strict=True):
@@ -147,8 +144,7 @@ class Topology:
     return paths
 
   def path_to(self, node: Int[Array, ' b']) -> Int[Array, 'b m']:
-    """Node indices from the root down to `node` of each row, padded with 0 beyond it; m = max_depth
-    + 1."""
+    """Node indices from the root down to each row's `node`, then 0; m = max_depth + 1."""
     mask_bn = (
       jnp.asarray(self.mask)[node]
       if self.mask.ndim == 2
@@ -177,7 +173,7 @@ class Topology:
 
 
 def _paths_of(choices: Any) -> list[tuple[int, ...]]:
-  """A tree's choices, each checked to be a path of ranks."""
+  """Checks that a tree's choices are paths of ranks, and returns them."""
   if not _is_listing(choices):
     raise UserError(f'{choices!r} is no tree: give paths of ranks, such as [[0], [0, 0], [1]]')
   paths = []
@@ -196,7 +192,7 @@ def _is_listing(value: Any) -> bool:
 
 
 def _checked_parents(parents: Any) -> np.ndarray:
-  """The parents of a static tree; a UserError where they are none."""
+  """Checks and returns the parents of a static tree; raises UserError unless they make one."""
   given = np.asarray(parents)
   is_list = given.ndim == 1 and given.size > 0 and np.issubdtype(given.dtype, np.integer)
   if (
@@ -207,14 +203,13 @@ def _checked_parents(parents: Any) -> np.ndarray:
   ):
     raise UserError(
       f'parents={given.tolist()} are no tree: give -1 for node 0, the root, and for each other node'
-      ' the number of a'
-      ' node before it'
+      ' the number of a node before it'
     )
   return given
 
 
 def _numbered(parents: Int[Array | np.ndarray, '*b n']) -> Int[Array | np.ndarray, '*b n']:
-  """Each node's number among its siblings, from 0 in their order."""
+  """Numbers each node among its siblings, from 0 in their order."""
   n = parents.shape[-1]
   # [i, j]: j stands before i
   is_before = np.tri(n, k=-1, dtype=bool).reshape(*(1,) * (parents.ndim - 1), n, n)
@@ -222,22 +217,20 @@ def _numbered(parents: Int[Array | np.ndarray, '*b n']) -> Int[Array | np.ndarra
 
 
 def _check_ranks(parents: Int[np.ndarray, ' n'], ranks: Int[np.ndarray, ' _']) -> None:
-  """Raises UserError for ranks that are not one for each node, or that siblings share."""
+  """Raises UserError unless each node has a rank, and siblings have different ones."""
   places = set(zip(parents.tolist(), ranks.tolist(), strict=False))
   if ranks.shape != parents.shape or ranks.min() < 0 or len(places) < parents.size:
     raise UserError(
       f'ranks={ranks.tolist()} of parents={parents.tolist()} are not possible: give each of the'
-      ' nodes below one parent'
-      ' another rank from 0 up, or none at all'
+      ' nodes below one parent another rank from 0 up, or none at all'
     )
 
 
 def take_node(x_bn: Shaped[Array, 'b n ...'], node: Int[Array, ' b']) -> Shaped[Array, 'b ...']:
-  """x_bn[b, node[b]] for every row."""
+  """Returns x_bn[b, node[b]] for every row."""
   return jnp.take_along_axis(x_bn, node.reshape(-1, *([1] * (x_bn.ndim - 1))), axis=1)[:, 0]
 
 
 def with_rows(x: Shaped[Array | np.ndarray, '...'], rank: int) -> Shaped[Array, '...']:
-  """An array of a topology with an axis for rows, of length 1 where all rows share it; `rank`
-  counts that axis."""
+  """Gives a topology's array `rank` axes: a new first one of length 1 if all rows share it."""
   return jnp.asarray(x if x.ndim == rank else x[None])
