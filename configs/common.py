@@ -5,6 +5,7 @@ and the launcher turns each part into the dataclass of the library that it descr
 `to_dataclass`. No ConfigDict goes further down.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -73,6 +74,11 @@ def parse_value(key: str, text: str, default: Scalar | tuple[str, ...]) -> Scala
 def locked(**fields: Any) -> ConfigDict:
   """A ConfigDict, nested mappings included, that takes new values but no new keys."""
   return ConfigDict(fields).lock()
+
+
+def config_of(settings: Any) -> ConfigDict:
+  """The ConfigDict of a preset, which is a dataclass; dotted flags set its leaves."""
+  return locked(**dataclasses.asdict(settings))
 
 
 def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str = 'config') -> T:

@@ -107,14 +107,13 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the
   experiment's launcher uses."""
+  from experiments import fu2024
   from experiments.lab import precision
   from experiments.papers import leaderboard, lengths
   from experiments.papers.cai2024 import tables as cai2024
   from experiments.papers.cai2024.cells import MedusaCell
   from experiments.papers.drafts import tables as drafts
   from experiments.papers.drafts.cells import DraftCell
-  from experiments.papers.fu2024 import tables as fu2024
-  from experiments.papers.fu2024.cells import LookaheadCell
   from experiments.papers.incremental import tables as incremental
   from experiments.papers.incremental.cells import SavingCell
   from experiments.papers.leviathan2022 import tables as leviathan2022
@@ -154,7 +153,7 @@ def known_tables() -> dict[str, Draw]:
     'drafts.lengths': of_cells(DraftCell, lengths.table),
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
     'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
-    'fu2024.speeds': of_cells(LookaheadCell, fu2024.speed_table),
+    'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
     'incremental': of_cells(SavingCell, incremental.tables),
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_cells(precision.TypeCell, precision.precision_table),
@@ -178,6 +177,13 @@ def of_cells(
     return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
 
   return draw
+
+
+def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
+  """Draws a table of the latest rows of a file, one for each value of the fields `key`."""
+  from experiments.lab import rows
+
+  return lambda lines: shown(make(rows.latest(rows.read(lines), *key)))
 
 
 def of_calibration(make: Callable[..., Any]) -> Draw:

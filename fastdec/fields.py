@@ -160,4 +160,8 @@ def a_value(hint: Any) -> str:
     dict: 'an object', types.NoneType: 'None',
   }  # fmt: skip
   name = words.get(kind, f'a {getattr(kind, "__name__", kind)}')
-  return name + ''.join(f' from {between.low} to {between.high}' for between in ranges)
+  for between in ranges:
+    if between.high == math.inf:
+      return f'{between.low} or more'
+    name += f' from {between.low} to {between.high}'
+  return name

@@ -6,13 +6,13 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int
 
-from experiments.lab.text import OnText, Text
+from experiments.lab.text import OnText, Opened, Text
 from fastdec.data.text.tokens import Ragged
 from fastdec.errors import UserError
 from fastdec.models.lm import LM, LMConfig
 
 
-class Captions(Text):
+class Captions(Opened):
   """Lines, tokenizer and ids; the target of a pair is learnt."""
 
   experiment: 'CaptionTraining'
@@ -29,21 +29,20 @@ class CaptionTraining(OnText):
   model: LMConfig
 
   def open(self) -> Captions:
-    return Captions.of(self)
+    return Captions.over(self)
 
   def model_over(self, vocab_size: int) -> LM:
     return LM(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
-def prompts_of(text: Captions, split: str, n: int) -> Int[np.ndarray, 'n s']:
+def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
   """BOS and the first n tokens of every caption that has more than n."""
-  return beginnings_of(text, text.tokens(split).target, n, f'the {split} set')
+  return beginnings_of(text.tokens(split).target, n, first, f'the {split} set')
 
 
-def beginnings_of(text: Captions, tokens: Ragged, n: int, where: str) -> Int[np.ndarray, 'n s']:
+def beginnings_of(tokens: Ragged, n: int, first: int, where: str) -> Int[np.ndarray, 'n s']:
   """BOS and the first n tokens of every sentence that has more than n, its end being one; `where`
   they are from."""
-  first = text.model.config.bos_id
   found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
   if not found:
     raise UserError(

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -138,18 +138,6 @@ def field_names(kind: type[Cell]) -> list[str]:
   common ones."""
   fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
   return [field.name for field in fields if field.name != 'conditions']
-
-
-def conditions_note(cells: Iterable[Cell], names: Sequence[str]) -> list[str]:
-  """One note with the conditions (or fields) of these names; all values where cells differ. Empty
-  without cells."""
-  rows = [flat(cell) for cell in cells if cell.error is None]
-  values = {
-    name: dict.fromkeys(str(row[name]) for row in rows if row.get(name) is not None)
-    for name in names
-  }
-  note = '; '.join(f'{name} {", ".join(found)}' for name, found in values.items() if found)
-  return [f'Conditions: {note}.'] if note else []
 
 
 def repetition_note(cells: Iterable[AgainstPlain]) -> list[str]:

@@ -1,9 +1,11 @@
 """Columns, notes and conditions of the tables that put a strategy beside plain decoding
-(`cells.AgainstPlain`)."""
+."""
 
-from experiments.lab.report import Column, between
+from experiments.lab.report import Column, between, field
 
-SPEED_UP = Column('Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(cell.spread))
+SPEED_UP = Column(
+  'Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(field(cell, 'spread'))
+)
 CALLS_ALONE = Column('Calls alone', 'speedup_calls', '.2f', '×')
 SAME = Column('Same %', 'same_as_plain', '.1f', scale=100)
 SAME_NOTE = (

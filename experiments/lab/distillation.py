@@ -64,7 +64,7 @@ def distill(
   model, params = folders.load(teacher)
   tokenizer = folders.load_tokenizer(teacher)
   train, dev = _sources(experiment)
-  if getattr(tokenizer, 'model_proto', None) != Text.of(experiment).tokenizer.model_proto:
+  if getattr(tokenizer, 'model_proto', None) != Text.of(experiment.data).tokenizer.model_proto:
     raise UserError(
       f'{teacher} has another vocabulary than this config means: give a teacher'
       ' trained on the same text'

@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import rich.box
@@ -19,7 +20,8 @@ import rich.console
 import rich.table
 import rich.text
 
-from experiments.lab.cells import conditions_note
+from experiments.lab.cells import row_of
+from fastdec.files import write_text
 
 MISSING = '–'
 # characters: the terminal's columns are wide enough for figures, but not for the reasons of
@@ -66,10 +68,7 @@ class Column:
 
   def text(self, cell: Any) -> str:
     """The figure of a cell that did not fail."""
-    if callable(self.field):
-      value = self.field(cell)
-    else:
-      value = cell[self.field] if isinstance(cell, Mapping) else getattr(cell, self.field)
+    value = self.field(cell) if callable(self.field) else field(cell, self.field)
     if value is None:
       return self.missing
     return value if isinstance(value, str) else text(self.scale * value, self.form, self.unit)
@@ -133,7 +132,7 @@ class Table:
     told: list[Any] = []  # failed cells of this row whose reason already stands in it
     for column in self.columns:
       cell = column.cell(row)
-      error = None if column.names_row else getattr(cell, 'error', None)
+      error = None if column.names_row else field(cell, 'error')
       if cell is not None and error is None:
         ours = column.text(cell)
       elif error is not None and not any(cell is one for one in told):
@@ -147,6 +146,53 @@ class Table:
   def _published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
     found = [row.get(column.heading, column.missing) for column in self.columns]
     return tuple(Entry(one) if isinstance(one, str) else one for one in found)
+
+
+def field(row: Any, name: str) -> Any:
+  """A field of a row; None where it has none."""
+  return row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
+
+
+def conditions_note(rows: Iterable[Any], names: Sequence[str]) -> list[str]:
+  """One note with the conditions of these names; all values where rows differ. Empty without
+  rows."""
+  found: dict[str, dict[str, None]] = {name: {} for name in names}
+  for row in rows:
+    flat = row if isinstance(row, Mapping) else row_of(row)
+    for name in names:
+      if flat.get('error') is None and flat.get(name) is not None:
+        found[name][str(flat[name])] = None
+  note = '; '.join(f'{name} {", ".join(values)}' for name, values in found.items() if values)
+  return [f'Conditions: {note}.'] if note else []
+
+
+def repetition_note(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+  """One note on how much greedy texts repeat, from the lowest share of a model to the highest."""
+  compared = (row for row in rows if row.get('same_as_plain') is not None)
+  shares = [row['repeated_4grams'] for row in compared if row.get('repeated_4grams') is not None]
+  if not shares:
+    return []
+  known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares))))
+  return [f'Of the 4-grams of greedy texts, {known} % had stood before in the same text.']
+
+
+def write(
+  path: Path,
+  console: rich.console.Console,
+  tables: Sequence[Drawn],
+  picture: Callable[[Path], object] | None = None,
+) -> None:
+  """Writes <path>.md and, if there is a picture, <path>.png; prints the tables and says where they
+  are."""
+  drawn = '\n'.join(map(markdown, tables))
+  said = f'\nThe table is {path}.md'
+  console.print(drawn)
+  if picture is not None:
+    picture(path.with_suffix('.png'))
+    drawn += f'\n![{tables[0].title}]({path.name}.png)\n'
+    said += f', the picture {path}.png'
+  write_text(path.with_suffix('.md'), drawn)
+  console.print(f'{said}; every row is a line of {path.parent}/results.jsonl')
 
 
 def markdown(table: Drawn) -> str:

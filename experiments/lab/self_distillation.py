@@ -87,7 +87,7 @@ def write(
   record = wanted(model, prompt, max_len, files, data.cache)
   writer = _Writer(folder, model, data, max_len, record)
   if not is_written(folder, record, 'dev'):
-    prompts = prompts_of(text, 'dev', prompt)
+    prompts = prompts_of(text, 'dev', prompt, text.model.config.bos_id)
     with Progress(len(prompts), 'dev beginning') as progress:
       writer.save('dev', writer.continued(prompts, progress))
   if is_written(folder, record):
@@ -112,9 +112,10 @@ def write(
 def _beginnings(text: Captions, data: TextConfig, prompt: int, files: str) -> Prompts:
   """Those of the training text, or of the files."""
   if not files:
-    return prompts_of(text, 'train', prompt)
+    return prompts_of(text, 'train', prompt, text.model.config.bos_id)
   lines = [line for line, _ in sources.alone(sources.texts_of(listed(files), data.cache), 'train')]
-  return beginnings_of(text, Ragged.of(text.tokenizer.encode_lines(lines)), prompt, files)
+  tokens = Ragged.of(text.tokenizer.encode_lines(lines))
+  return beginnings_of(tokens, prompt, text.model.config.bos_id, files)
 
 
 class _Writer:

@@ -3,14 +3,16 @@ experiment."""
 
 import dataclasses
 import hashlib
+import math
 import pathlib
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from jax.sharding import Mesh
 from jaxtyping import Array
 
 from configs.common import to_dataclass
 from fastdec.errors import UserError
+from fastdec.fields import Between, Share
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Model, Params
 from fastdec.sharding import MeshConfig, check_rows, make_mesh
@@ -22,24 +24,35 @@ DISTILLED = ('distil', 'both')  # regimes that train on a teacher's translations
 TUNED = ('finetune', 'both')  # regimes whose heads train together with the base
 
 
+Count = Annotated[int, Between(1, math.inf)]
+Zero = Annotated[int, Between(0, math.inf)]  # a count that may be none
+Seed = Annotated[int, Between(0, 2**32 - 1)]
+Counts = tuple[Count, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """One training run; fields as in `configs/wmt14.py` and `configs/celeba.py`."""
+  """One training run, by Adam; the schedules are those of `OptimizerConfig`."""
 
-  steps: int
-  schedule: str
-  constant: float
-  warmup: int
-  label_smoothing: float
-  every: int
-  average: int
-  rows: int = 0
-  accumulate: int = 1
-  b2: float = 0.997
-  heads_rate: float = 1.0
-  weight_norm: bool = False
-  clip: float = 0.0
-  span: float = 0.0
+  steps: Count
+  warmup: Count  # steps
+  every: Count  # steps between evaluations and checkpoints
+  schedule: str = 'rsqrt'  # or 'noam', T2T's older one; 'linear' and 'cosine' fall to 0
+  constant: float = 2.0  # with a short warm-up the paper's 2.0 would peak too high
+  label_smoothing: Share = 0.1
+  average: Count = 2  # checkpoints whose mean is the result
+  span: Share = 0.0  # share of the run over which they stand; 0: they stand `every` apart
+  rows: Zero = 0  # of a batch; 0: the text's. All heads at once train faster on small batches
+  accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
+  b2: float = 0.997  # Adam's, as in T2T v3
+  clip: float = 0.0  # longer gradients are shortened to this norm; 0: none is
+  heads_rate: float = 1.0  # heads trained together with the base: this many times its rate
+  weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)
+
+  @classmethod
+  def falling(cls, **settings: Any) -> Self:
+    """A run whose rate falls from `constant` to 0, averaged over its last twentieth."""
+    return cls(**{'schedule': 'linear', 'average': 5, 'span': 0.05} | settings)
 
   def loop(self) -> LoopConfig:
     """How long, and how often what."""

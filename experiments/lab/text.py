@@ -17,7 +17,7 @@ from experiments.lab.model_text import (
   key_of,
   record_of,
 )
-from experiments.lab.settings import Training, at_least
+from experiments.lab.settings import Count, Training, Zero
 from fastdec import folders
 from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import TextData, load_pairs, open_text
@@ -34,28 +34,39 @@ DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-  """Parallel text and its cutting into batches; fields as in `configs/wmt14.py`."""
+  """Parallel text, and its cutting into batches of rows x row_length tokens a side."""
 
-  kind: Literal['embedded', 'files', 'archives', 'tfds']
-  folder: str
-  train: str
-  dev: str
-  test: str
-  suffix: str
-  source: str
-  target: str
-  vocab_size: int
-  rows: int
-  row_length: int
-  max_train: int
-  cache: str
+  kind: Literal['embedded', 'files', 'archives', 'tfds'] = 'embedded'
+  folder: str = ''  # of files: folder/<train>.<source><suffix> and so on; of archives and TFDS
+  train: str = ''
+  dev: str = ''
+  test: str = ''
+  suffix: str = ''
+  source: str = 'en'
+  target: str = 'de'
+  vocab_size: Count = 4000  # of the joint SentencePiece vocabulary
+  rows: Count = 32  # of a batch
+  row_length: Count = 64  # tokens; longer sentences are left out of training
+  max_train: Zero = 0  # pairs; 0: all
+  cache: str = 'out/data'  # prepared text, shared by all runs
+  # Folders of finished experiments.distill, with commas between them, to train on in place of
+  # people's text: by a teacher, or (own) by the base itself, greedily, to train heads on.
   distilled: str = ''
   own: str = ''
-  mixed: bool = False  # beside what a model wrote, what people did is trained on too
+  mixed: bool = False  # people's text is trained on too
 
-  def __post_init__(self) -> None:
-    at_least(1, 'data', vocab_size=self.vocab_size, rows=self.rows, row_length=self.row_length)
-    at_least(0, 'data', max_train=self.max_train)
+  @property
+  def key(self) -> str:
+    """A hash of the text to train on, wherever it lies, and of its cutting: what a stage made from
+    it depends on."""
+    people = open_text(self.data, self.cache).key
+    written = _key(self, _states(self)) if self.written else ''
+    sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target
+    return hashlib.sha256(repr((people, written, sizes)).encode()).hexdigest()[:16]
+
+  def open(self) -> 'Text':
+    """Prepares the text and learns the pieces, where that has not been done; then opens them."""
+    return Text.of(self)
 
   @property
   def data(self) -> TextData:
@@ -113,8 +124,8 @@ class OnText(Training):
 
   data: TextConfig
 
-  def open(self) -> 'Text':
-    return Text.of(self)
+  def open(self) -> 'Opened':
+    return Opened.over(self)
 
   def model_over(self, vocab_size: int) -> Model:
     """The model over a vocabulary of this size."""
@@ -133,16 +144,19 @@ class OnModelText(OnText):
     return self.data.own
 
   def distilled_key(self) -> str:
-    files = [str(folder / 'config.json') for folder in self.data.written]
-    if not files:
-      return ''
-    for data in self.data.training:
-      files += data.train
-    stats = ((path, os.stat(path)) for path in files if os.path.exists(path))
-    return _key(self.data, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
+    return _key(self.data, _states(self.data)) if self.data.written else ''
 
   def recorded_data(self, distilled: str) -> TextConfig:
     return dataclasses.replace(self.data, distilled=distilled, own="the base's" if self.own else '')
+
+
+def _states(data: TextConfig) -> tuple[Any, ...]:
+  """Path, time and size of each file that a model wrote."""
+  files = [str(folder / 'config.json') for folder in data.written]
+  for lines in data.training:
+    files += lines.train
+  stats = ((path, os.stat(path)) for path in files if os.path.exists(path))
+  return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
 @functools.lru_cache
@@ -161,7 +175,7 @@ def _key(data: TextConfig, files: tuple[Any, ...]) -> str:
 class Text:
   """Lines, tokenizer and ids of an experiment."""
 
-  experiment: OnText
+  config: TextConfig
   tokenizer: Tokenizer
   tokenizer_path: pathlib.Path
   _batches: dict[tuple[str, int, int], Any] = dataclasses.field(
@@ -169,27 +183,28 @@ class Text:
   )
 
   @classmethod
-  def of(cls, experiment: OnText) -> Self:
+  def of(cls, config: TextConfig) -> Self:
     """Prepares the text and learns the pieces, where that has not been done; then opens them."""
-    config = experiment.data
     text = open_text(config.data, config.cache)
     for i, folder in enumerate(config.written):  # a mistake shows before the tokenizer is learnt
       lines = config.lines_of(folder, 'train')
       if config.own:
         (check_written if i else check_greedy)(folder)
       open_text(lines, config.cache)
-    return cls(experiment, *tokenizer_of(text, config.vocab_size, config.cache))
+    return cls(config, *tokenizer_of(text, config.vocab_size, config.cache))
 
   @property
   def content(self) -> str:
     """A hash of the lines as people wrote them."""
-    config = self.experiment.data
-    return open_text(config.data, config.cache).key[:16]
+    return open_text(self.config.data, self.config.cache).key[:16]
 
-  @property
-  def model(self) -> Model:
-    """The model that the config means, over these pieces."""
-    return self.experiment.model_over(self.tokenizer.vocab_size)
+  def model_of(self, config: Any) -> Model:
+    """The model of these sizes, over these pieces."""
+    return folders.model_of(dataclasses.replace(config, vocab_size=self.tokenizer.vocab_size))
+
+  def fresh(self, model: Any, key: Array) -> Params:
+    """Parameters to begin at."""
+    return model.init(key)
 
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where the model of a run has other pieces than this text: then it was
@@ -197,12 +212,12 @@ class Text:
     if getattr(folders.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
       remedy = 'give a run of the same config, on the same text'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
-    for own in self.experiment.data.written if self.experiment.data.own else ():
+    for own in self.config.written if self.config.own else ():
       check_author(own, folder, self.tokenizer)
 
   def pairs(self, split: str) -> list[Pair]:
     """All lines of a split, in memory; of several texts, one behind the other."""
-    config, pairs = self.experiment.data, []
+    config, pairs = self.config, []
     for data in config.training if split == 'train' else (config.data,):
       pairs += load_pairs(data, split, config.cache)
     return pairs
@@ -210,7 +225,7 @@ class Text:
   def tokens(self, split: str, max_length: int | None = None) -> TokenPairs:
     """Ids of a split, computed once; of several texts, each pair of a later one that no earlier one
     has."""
-    config = self.experiment.data
+    config = self.config
     if split == 'train' and config.written:
       parts = [self._written(folder, 'train', max_length) for folder in config.written]
       if config.mixed:
@@ -219,7 +234,7 @@ class Text:
         return parts[0]
       pieces = hashlib.sha256(self.tokenizer.model_proto).hexdigest()
       return union_of(
-        parts, self.experiment.distilled_key(), pieces, max_length, cache_dir=config.cache
+        parts, _key(config, _states(config)), pieces, max_length, cache_dir=config.cache
       )
     return self._people(split, max_length)
 
@@ -230,7 +245,7 @@ class Text:
     Raises:
       UserError: there is none: the text is people's, or from before it was written.
     """
-    folders = self.experiment.data.written
+    folders = self.config.written
     if not folders:
       raise UserError(
         "the text is people's, which has no own text of the dev set: name a model's, by data.own"
@@ -243,7 +258,7 @@ class Text:
   def _written(self, folder: pathlib.Path, split: Split, max_length: int | None) -> TokenPairs:
     """Ids of what a model wrote: as it wrote them, where they are of these lines and this
     tokenizer."""
-    config = self.experiment.data
+    config = self.config
     text = open_text(config.lines_of(folder, split), config.cache)
     ids = ids_of(folder, self.tokenizer, text.key, split)
     if ids is None:
@@ -252,28 +267,20 @@ class Text:
 
   def _people(self, split: str, max_length: int | None) -> TokenPairs:
     """Ids of what people wrote."""
-    config = self.experiment.data
+    config = self.config
     return tokens_of(
       open_text(config.data, config.cache), split, self.tokenizer, max_length, config.cache
     )
 
-  def init(self, key: Array) -> Params:
-    """Fresh parameters."""
-    model: Any = self.model  # loops do without `init`
-    return model.init(key)
-
-  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
-    """Endless packed batches, reshuffled every epoch."""
-    seed = self.experiment.seed if seed is None else seed
-    return self._packed('train', rows or self.experiment.data.rows, seed)
+  def train_batches(self, rows: int = 0, seed: int = 0) -> Any:
+    """Endless packed batches, reshuffled every epoch; 0 rows: as many as the config says."""
+    return self._packed('train', rows or self.config.rows, seed)
 
   def dev_batches(self) -> list[Any]:
     """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
-    config = self.experiment.data
+    config = self.config
     return _first(
-      self._packed('dev', config.rows, self.experiment.seed),
-      self.tokens('dev', config.row_length),
-      config,
+      self._packed('dev', config.rows, 0), self.tokens('dev', config.row_length), config
     )
 
   def own_dev_batches(self) -> list[Any]:
@@ -283,21 +290,41 @@ class Text:
   def batches_of(self, pairs: TokenPairs) -> list[Any]:
     """As many batches of other pairs, without those that are too long to train on; none where all
     are."""
-    config = self.experiment.data
+    config = self.config
     pairs = pairs.at_most(config.row_length)
     if not len(pairs):
       return []
-    return _first(
-      packed_batches(pairs, config.rows, config.row_length, self.experiment.seed), pairs, config
-    )
+    return _first(packed_batches(pairs, config.rows, config.row_length, 0), pairs, config)
 
   def _packed(self, split: str, rows: int, seed: int) -> Any:
     """Batches of a split; packing takes a while, so each kind of them is kept."""
     if (split, rows, seed) not in self._batches:
-      config = self.experiment.data
+      config = self.config
       tokens = self.tokens(split, config.row_length)
       self._batches[split, rows, seed] = packed_batches(tokens, rows, config.row_length, seed)
     return self._batches[split, rows, seed]
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened(Text):
+  """The text of an experiment of before stages."""
+
+  experiment: Any = None
+
+  @classmethod
+  def over(cls, experiment: Any) -> Self:
+    text = Text.of(experiment.data)
+    return cls(text.config, text.tokenizer, text.tokenizer_path, experiment=experiment)
+
+  @property
+  def model(self) -> Any:
+    return self.experiment.model_over(self.tokenizer.vocab_size)
+
+  def init(self, key: Array) -> Params:
+    return self.model.init(key)
+
+  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
+    return super().train_batches(rows, self.experiment.seed if seed is None else seed)
 
 
 def listed(names: str) -> list[str]:

@@ -16,7 +16,6 @@ import pytest
 import fastdec as fd
 from configs import wmt14
 from experiments.lab.shards import Shards
-from experiments.lab.text import Text
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec import files, folders
 from fastdec.data.text.tokens import TokenPairs
@@ -136,7 +135,7 @@ def test_own_text_has_that_of_the_dev_sources_beside_it(table, own):
     wmt14.get_config('scale=smoke'), {'data.cache': str(table.cache), 'data.own': str(own)}
   )
   config.data.update({'max_train': 200, 'vocab_size': 300})
-  text = Text.of(TranslationExperiment.of(config))
+  text = TranslationExperiment.of(config).open()
   assert text.own_dev().target.tokens.tolist() == ids.target.tokens.tolist()
   lines = (own / 'dev.de').read_text().splitlines()
   # as they were written

@@ -51,9 +51,13 @@ class MedusaMeasuring:
     self.text = experiment.open()
     self.text.check_base(workdir / 'target')
     config = self.config
-    prompts = prompts_of(self.text, config.split, config.prompt)
+    prompts = prompts_of(self.text, config.split, config.prompt, self.text.model.config.bos_id)
     self.timed = prompts[spaced(len(prompts), min(config.timed, len(prompts)))]
-    self.seen = set(map(tuple, prompts_of(self.text, 'train', config.prompt).tolist()))
+    self.seen = set(
+      map(
+        tuple, prompts_of(self.text, 'train', config.prompt, self.text.model.config.bos_id).tolist()
+      )
+    )
     seen = sum(tuple(prompt) in self.seen for prompt in self.timed.tolist())
     own = {
       'dtype': experiment.model.dtype,
@@ -66,7 +70,7 @@ class MedusaMeasuring:
     """Grows the tree of a stage's heads on the dev set, times its calls, and writes both."""
     target, heads = self._bound(stage)
     config = self.config
-    prompts = prompts_of(self.text, 'dev', config.prompt)
+    prompts = prompts_of(self.text, 'dev', config.prompt, self.text.model.config.bos_id)
     prompts = prompts[spaced(len(prompts), min(config.calibrated, len(prompts)))].tolist()
     most = max(config.most, config.nodes)
     found = tree_calibration.calibrate(target, heads, prompts, most, config.max_len, ROWS)

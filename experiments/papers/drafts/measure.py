@@ -191,7 +191,7 @@ class DraftMeasuring:
 
   def _prompts(self, split: str) -> np.ndarray:
     if isinstance(self.text, Captions):
-      return prompts_of(self.text, split, self.table.prompt)
+      return prompts_of(self.text, split, self.table.prompt, self.text.model.config.bos_id)
     return padded_sources(self.text.tokens(split), self.target.module, f'of the {split} set')
 
 

@@ -153,7 +153,7 @@ class CaptionText(OnModelText, CaptionTraining):
   """Sentences for a draft on a language model."""
 
   def open(self) -> Captions:
-    return Captions.of(self)
+    return Captions.over(self)
 
 
 class OnBase(HeadsTraining):
@@ -287,4 +287,4 @@ def experiment_of(config: Any) -> HeadsExperiment | DraftExperiment:
 def words_of(text: Text) -> np.ndarray:
   """The tokens of the training text, one behind the other: what a draft vocabulary is counted
   on."""
-  return text.tokens('train', text.experiment.data.row_length).target.tokens
+  return text.tokens('train', text.config.row_length).target.tokens

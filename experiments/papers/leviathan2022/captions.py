@@ -37,7 +37,7 @@ class CaptionExperiment(SpeculativeExperiment):
 
   def prompts(self, text: Text, model: LM) -> Int[np.ndarray, 'n s']:
     assert isinstance(text, Captions)  # which is what `CaptionTraining` opens
-    return prompts_of(text, self.measure.split, self.measure.prompt)
+    return prompts_of(text, self.measure.split, self.measure.prompt, model.config.bos_id)
 
   def first_id(self, model: LM) -> int:
     return model.config.bos_id

@@ -5,10 +5,10 @@ the one measured on.
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
-from experiments.lab.text import Text
 from fastdec.data.text.packing import tokenise
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import Tree, grow
@@ -22,7 +22,7 @@ def other_split(split: str) -> str:
   return 'dev' if split == 'test' else 'test'
 
 
-def sources_of(text: Text, split: str) -> list[list[int]]:
+def sources_of(text: Any, split: str) -> list[list[int]]:
   """The ids of at most `SENTENCES` sources of a split, evenly spaced; without those that the model
   is too short for."""
   pairs = text.pairs(split)

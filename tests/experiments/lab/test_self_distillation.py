@@ -65,7 +65,12 @@ def test_training_and_dev_captions_are_gone_on_with_as_greedy_decoding_does(
   experiment, model = target
   assert write(tmp_path / 'own')
   for split in ('train', 'dev'):
-    check(target, tmp_path / 'own', split, prompts_of(experiment.open(), split, PROMPT))
+    check(
+      target,
+      tmp_path / 'own',
+      split,
+      prompts_of(experiment.open(), split, PROMPT, experiment.open().model.config.bos_id),
+    )
   assert not (tmp_path / 'own' / 'parts').exists()
   check_greedy(tmp_path / 'own')
   text = experiment.on(tmp_path / 'own').open()
@@ -99,7 +104,9 @@ def test_shards_of_other_beginnings_are_made_anew(target, write, tmp_path):
   lines = [line for _, line in text.pairs('test')[:40]]
   (tmp_path / 'more.txt').write_text('\n'.join(lines) + '\n')
   assert write(tmp_path / 'own', files=str(tmp_path / 'more.txt'))
-  prompts = beginnings_of(text, Ragged.of(text.tokenizer.encode_lines(lines)), PROMPT, 'the file')
+  prompts = beginnings_of(
+    Ragged.of(text.tokenizer.encode_lines(lines)), PROMPT, text.model.config.bos_id, 'the file'
+  )
   # it has as many records as that one
   assert len({tuple(prompt) for prompt in prompts.tolist()}) > 20
   check(target, tmp_path / 'own', 'train', prompts)

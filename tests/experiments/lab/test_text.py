@@ -11,7 +11,6 @@ import tensorflow_datasets as tfds
 
 from configs import wmt14
 from experiments.lab.model_text import save_ids
-from experiments.lab.text import Text
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
@@ -27,7 +26,7 @@ def text_of(tmp_path_factory):
   def text_of(scale='smoke', **settings):
     config = wmt14.get_config(f'scale={scale}')
     config.data.update({'cache': str(cache), 'vocab_size': 300, 'max_train': 200} | settings)
-    return Text.of(TranslationExperiment.of(config))
+    return TranslationExperiment.of(config).open()
 
   return text_of
 
@@ -61,7 +60,7 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
 def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
   people, teacher = text_of(), text_of(distilled=str(distilled))
   data = dataclasses.replace(teacher.experiment.data, mixed=True)
-  mixed = Text.of(dataclasses.replace(teacher.experiment, data=data))
+  mixed = dataclasses.replace(teacher.experiment, data=data).open()
   assert mixed.pairs('train') == teacher.pairs('train') + people.pairs('train')
   assert mixed.pairs('dev') == people.pairs('dev')
   assert len(mixed.tokens('train', 64)) == len(teacher.tokens('train', 64)) + len(

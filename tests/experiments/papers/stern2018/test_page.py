@@ -37,11 +37,10 @@ RUNS = {
 
 def distill(experiment, teacher, workdir, budget):
   """Says of every sentence that it translates itself."""
-  from experiments.lab.text import Text
 
   folders.load(teacher)
   workdir.mkdir()
-  sources = [source for source, _ in Text.of(experiment).pairs('train')]
+  sources = [source for source, _ in experiment.open().pairs('train')]
   for language in ('en', 'de'):
     (workdir / f'train.{language}').write_text(''.join(f'{source}\n' for source in sources))
   settings = dataclasses.asdict(experiment.distill)

@@ -1,0 +1,55 @@
+"""Models, texts and runs that several experiments share; task is 'lm' (captions) or 'translation'."""
+
+from experiments.lab.settings import RunConfig
+from experiments.lab.text import TextConfig
+from fastdec.models.lm import LMConfig
+from fastdec.models.transformer import TransformerConfig
+
+
+def model(task, *, width, layers):
+  """A model of `layers` layers, an encoder's and the decoder's.
+
+  The feed-forward part has four times the width, a gated one eight thirds.
+  """
+  heads = max(2, width // 32)
+  if task != 'translation':
+    d_ff = width // 3 * 8
+    return LMConfig(
+      d_model=width, d_ff=d_ff, heads=heads, layers=layers, suppressed_ids=(0,), dropout=0.1
+    )
+  sizes = {'encoder_layers': layers, 'decoder_layers': layers}
+  return transformer(d_model=width, d_ff=4 * width, heads=heads, **sizes)
+
+
+def transformer(**sizes):
+  """T2T's transformer_base v3 at other sizes: pre-norm, dropout 0.1 everywhere."""
+  return TransformerConfig(**sizes)
+
+
+def captions(task):
+  """Multi30k: 29,000 pairs; for a language model their English side alone."""
+  return TextConfig(
+    kind='files',
+    folder='data/multi30k',
+    train='train',
+    dev='val',
+    test='test_2016_flickr',
+    suffix='.gz',
+    target='en' if task == 'lm' else 'de',
+  )
+
+
+def target(task):
+  """The model that drafts, Medusa, lookahead and speculation are measured on; a translator is Table
+  1's base."""
+  if task == 'lm':
+    return model(task, width=128, layers=6)
+  sizes = {'d_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 4, 'decoder_layers': 4}
+  return transformer(**sizes, dropout=0.3)
+
+
+def target_run(task):
+  """The run of that model, whose rate falls to 0."""
+  if task == 'lm':
+    return RunConfig.falling(steps=4000, warmup=400, constant=3e-3, every=500)
+  return RunConfig.falling(steps=6000, warmup=400, constant=2e-3, every=250, rows=32)

@@ -1,0 +1,398 @@
+"""Lookahead decoding (Fu et al. 2024), from the top: its sizes swept, its pool taken apart.
+
+A small model is trained (or taken, `base`). Lookahead with every size and every pool is measured
+beside plain greedy decoding, in turn; Jacobi decoding and prompt lookup, which need no training
+either, stand beside it. Results: results.jsonl, lookahead.md, lookahead.png.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+import fastdec as fd
+from experiments.lab import train
+from experiments.lab.against_plain import Comparison, batches_of, counted, joined, spaced
+from experiments.lab.captions import prompts_of
+from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.decoding import padded_sources
+from experiments.lab.packing import packed
+from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
+from experiments.lab.rows import Row, Rows, each
+from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once
+from experiments.lab.stage import stage
+from experiments.lab.text import Text, TextConfig
+from fastdec import folders, struct
+from fastdec.decoding.methods.lookahead import LookaheadDrafter
+from fastdec.decoding.protocol import Drafter
+from fastdec.errors import UserError
+from fastdec.evaluation import drawing
+from fastdec.evaluation.acceptance import repeated_share
+from fastdec.fields import Between
+from fastdec.models.lm import LMConfig
+from fastdec.models.transformer import TransformerConfig
+from fastdec.sharding import MeshConfig
+from fastdec.struct import Bound
+
+PLAN = 'method', 'window', 'ngram', 'guesses', 'pool', 'batch'  # fields that name a row
+METHODS = {'lookahead': 'lookahead', 'jacobi': 'Jacobi', 'lookup': 'prompt lookup'}
+POOLS = {  # sources of n-grams; those of the window are always learnt
+  'all': 'window, prompt, output',
+  'window': 'window alone',
+  'prompt': 'window, prompt',
+  'output': 'window, output',
+  'written': 'window, prompt, output, earlier outputs',
+  'corpus': 'window, prompt, output, corpus',
+}
+LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
+JACOBI = 8  # tokens of a block
+LOOKUP = 3, 9  # the longest suffix, and tokens copied
+ROWS = 8  # texts at once, where nothing is timed
+FEW = 3  # texts, see `Comparison.clock`
+
+
+# --- settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """What is measured, on how many texts."""
+
+  windows: Counts = (15, 2, 5, 10)  # columns; the first of each three is swept against the others
+  ngrams: tuple[Annotated[int, Between(3, 99)], ...] = (5, 3, 4, 7)  # tokens, the key included
+  guesses: Counts = (15, 2, 5, 10)  # n-grams verified a call
+  batches: Counts = (1, 8)  # texts at once; the sweep is at the first
+  prompt: Count = 4  # tokens of a line, if the task has no source
+  split: Literal['dev', 'test'] = 'test'
+  sentences: Zero = 100  # of the split, evenly spaced: for tokens a call and agreement; 0: all
+  timed: Count = 32  # of them, evenly spaced: for wall clock
+  max_len: Count = 64
+  repeats: Zero = 3  # of timing; 0: nothing is timed, and a later run with more adds the times
+
+  def __post_init__(self) -> None:
+    names = 'windows', 'ngrams', 'guesses', 'batches'
+    each_once('measure', **{name: getattr(self, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookahead:
+  """Settings of the page; presets are in configs/lookahead.py."""
+
+  data: TextConfig
+  model: LMConfig | TransformerConfig  # without its vocabulary, which the text gives
+  train: RunConfig
+  measure: Measure = Measure()
+  task: Literal['lm', 'translation', 'code'] = 'lm'
+  scale: str = ''
+  base: str = ''  # a finished run on the same text, taken as it is; '': a model is trained
+  seed: Seed = 0
+  mesh: MeshConfig = MeshConfig()
+
+  def __post_init__(self) -> None:
+    train.check(self.train, self.model, self.data.rows, self.mesh, 'train')
+    limit = self.model.max_positions
+    if limit is not None and self.measure.max_len > limit:
+      raise UserError(
+        f'config.measure.max_len={self.measure.max_len} is not possible:'
+        f' model.max_positions={limit} is the most'
+      )
+
+
+# --- the page
+
+
+def lookahead(c: Lookahead, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """The page from the top: a model, its rows, the table and the picture."""
+  if c.task == 'code' and not c.data.folder:
+    passages = stage(root, 'code', write_passages)
+    c = dataclasses.replace(c, data=dataclasses.replace(c.data, folder=str(passages)))
+  rows = Rows(root / 'results.jsonl', conditions)
+  if c.base:
+    model = pathlib.Path(c.base)
+    folders.open(model)  # a mistake shows before any work
+  else:
+    make = functools.partial(train.base, mesh=c.mesh)
+    model = stage(root, 'model', make, model=c.model, run=c.train, data=c.data, seed=c.seed)
+  bench = Bench(c, model)
+  each(rows, plans(c.measure), functools.partial(measure, bench, rows))
+  found = rows.all([bench.key(**plan) for plan in plans(c.measure)])
+  if found:
+    write(root / 'lookahead', rows.console, [speeds(found)], functools.partial(picture, found))
+  return rows
+
+
+def plans(measure: Measure) -> list[Row]:
+  """The rows: the first size at all batch sizes, beside Jacobi and prompt lookup; then, at the
+  first batch size, every pool and the other sizes."""
+  window, ngram, guesses = first = measure.windows[0], measure.ngrams[0], measure.guesses[0]
+  others = [(other, ngram, guesses) for other in measure.windows[1:]]
+  others += [(window, other, guesses) for other in measure.ngrams[1:]]
+  others += [(window, ngram, other) for other in measure.guesses[1:]]
+  found = []
+  for batch in measure.batches:
+    found.append(('lookahead', *first, 'all', batch))
+    found.append(('jacobi', 0, JACOBI, 0, 'all', batch))
+    found.append(('lookup', 0, *LOOKUP, 'all', batch))
+  batch = measure.batches[0]
+  for pool in POOLS:
+    if pool != 'all':
+      found.append(('lookahead', *first, pool, batch))
+  for pool in ('written', 'corpus'):
+    found.append(('lookup', 0, *LOOKUP, pool, batch))
+  for size in others:
+    found.append(('lookahead', *size, 'all', batch))
+  return [dict(zip(PLAN, plan, strict=True)) for plan in found]
+
+
+# --- measurement
+
+
+def measure(bench: 'Bench', rows: Rows, batch: int, **plan: Any) -> None:
+  """Measures one row. Tokens are counted over all texts, whatever the batch size; times are taken
+  over some of them. A row that has only been counted keeps its counts."""
+  key, repeats = bench.key(batch=batch, **plan), bench.c.measure.repeats
+  row = rows.find(**key) or rows.measure(key, lambda: bench.counted(**plan))
+  if repeats and row.get('repeats') != repeats:
+    timed = {**key, 'repeats': repeats}
+    row = rows.measure(timed, lambda: {**row, **timed, **bench.clock(batch, **plan)})
+  speed = f', {row["speedup"]:.2f}x' if row.get('speedup') else ''
+  name = f'{METHODS[row["method"]]} {row["window"]}/{row["ngram"]}/{row["guesses"]} {row["pool"]}'
+  rows.console.print(f'{name}, batch {batch}: {row["tokens"]:.2f} tokens a call{speed}')
+
+
+class Bench:
+  """A finished model and the prompts that it goes on from.
+
+  Args:
+    c: the settings.
+    folder: of the model.
+  """
+
+  def __init__(self, c: Lookahead, folder: pathlib.Path) -> None:
+    self.c, self.folder = c, folder
+    self.text = c.data.open()
+    self.text.check_base(folder)
+    self.target = Bound(*packed(*folders.load(folder)))
+    self.prompts = self._some(prompts(c, self.text, self.target.module, c.measure.split))
+    timed = min(c.measure.timed, len(self.prompts))
+    self.timed = self.prompts[spaced(len(self.prompts), timed)]
+    self.dtype = self.target.module.config.dtype
+
+  def key(self, **plan: Any) -> Row:
+    """Fields that a row is found by: what is measured, on which model and which texts."""
+    names = 'split', 'sentences', 'timed', 'max_len', 'prompt'
+    asked = {name: getattr(self.c.measure, name) for name in names}
+    models = folders.content(self.folder)
+    return {**plan, 'models': models, 'task': self.c.task, 'seed': self.c.seed, **asked}
+
+  @functools.cache  # noqa: B019 (one bench a process)
+  def counted(self, **plan: Any) -> Row:
+    """Tokens a call and agreement with greedy decoding, over all texts."""
+    strategy = self.strategy(**plan)
+    whole = self._comparison(strategy, self.prompts, min(ROWS, len(self.prompts)))
+    repeated = repeated_share(joined(whole.theirs))
+    found = {'nodes': strategy.drafter.nodes, 'dtype': self.dtype, 'repeated_4grams': repeated}
+    return found | counted(whole, self.dtype)
+
+  def clock(self, batch: int, **plan: Any) -> Row:
+    """Times in turn with greedy decoding, over some of the texts."""
+    timed = self._comparison(self.strategy(**plan), self.timed, batch)
+    return timed.speed(timed.clock(self.c.measure.repeats, {}, max(FEW // batch, 1)))
+
+  def strategy(self, method: str, window: int, ngram: int, guesses: int, pool: str) -> Any:
+    """The strategy of a row."""
+    if method == 'jacobi':
+      return fd.Jacobi(ngram)
+    texts = {'corpus': self._corpus, 'written': self._written}
+    of_texts = texts[pool]() if pool in texts else None
+    if method == 'lookup':
+      return fd.PromptLookup(ngram, guesses + 1, pool=of_texts)
+    if pool in LEARNT:
+      reads_prompt, reads_text = LEARNT[pool]
+      return Ablated(window, ngram, guesses, reads_prompt=reads_prompt, reads_text=reads_text)
+    return fd.Lookahead(window, ngram, guesses, pool=of_texts)
+
+  @functools.cache  # noqa: B019
+  def _corpus(self) -> fd.NGramPool:
+    """N-grams of people's text, which the model was trained on."""
+    words = self.text.tokens('train').target
+    return self._pool([words[i] for i in range(len(words))])
+
+  @functools.cache  # noqa: B019
+  def _written(self) -> fd.NGramPool:
+    """N-grams of what the model writes for as many prompts of the dev set."""
+    given = self._some(prompts(self.c, self.text, self.target.module, 'dev'))
+    texts = joined(self._comparison(fd.Greedy(), given, min(ROWS, len(given))).ours)
+    return self._pool([row[:n] for row, n in zip(texts.tokens, texts.lengths, strict=True)])
+
+  def _pool(self, texts: Sequence[Any]) -> fd.NGramPool:
+    sizes = self.c.measure.ngrams[0], self.c.measure.guesses[0]
+    return fd.build_pool(texts, self.target.module, *sizes)
+
+  def _comparison(self, strategy: Any, given: np.ndarray, batch: int) -> Comparison:
+    batches = batches_of(given, batch, self.target.module.pad_id, None)
+    return Comparison(self.target, strategy, fd.Greedy(), batches, self.c.measure.max_len)
+
+  def _some(self, given: np.ndarray) -> np.ndarray:
+    """As many prompts as are asked for, evenly spaced."""
+    count = self.c.measure.sentences or len(given)
+    return given[spaced(len(given), min(count, len(given)))]
+
+
+@struct.pytree
+class Ablated(fd.Lookahead):
+  """Lookahead that learns less: no n-grams of the prompt, or none of what is emitted."""
+
+  reads_prompt: bool = struct.static(default=True)
+  reads_text: bool = struct.static(default=True)
+
+  @property
+  def drafter(self) -> Drafter:
+    sizes = self.window, self.ngram, self.guesses
+    return LookaheadDrafter(*sizes, self.reads_prompt, self.reads_text, self.pool)
+
+
+def prompts(c: Lookahead, text: Text, model: Any, split: str) -> Int[np.ndarray, 'n s']:
+  """Inputs of `fd.decode`: sources, or the first tokens of lines."""
+  if c.task == 'translation':
+    return padded_sources(text.tokens(split), model, f'of the {split} set')
+  return prompts_of(text, split, c.measure.prompt, model.config.bos_id)
+
+
+# --- text that repeats itself: the source files of this repository
+
+LANGUAGE = 'code'  # the files' ending
+HERE = pathlib.Path(__file__).parents[1]
+SOURCES = ('fastdec', 'experiments', 'configs', 'tests')
+BREAK = ' ⏎ '  # stands for the end of a line
+LINES = 20  # of a passage
+HELD_OUT = {'dev': (4,), 'test': (9,), 'train': (0, 1, 2, 3, 5, 6, 7, 8)}  # files, modulo 10
+
+
+def write_passages(folder: pathlib.Path) -> None:
+  """Writes train.code, dev.code and test.code, a passage on each line."""
+  files = [file for name in SOURCES for file in sorted((HERE / name).rglob('*.py'))]
+  if len(files) < 10:
+    raise UserError(f'{HERE} has {len(files)} source files, too few: use the whole repository')
+  for name, places in HELD_OUT.items():
+    found = []
+    for i, file in enumerate(files):
+      if i % 10 in places:
+        lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+        found += [BREAK.join(lines[at : at + LINES]) for at in range(0, len(lines), LINES)]
+    (folder / f'{name}.{LANGUAGE}').write_text('\n'.join(found) + '\n')
+
+
+# --- the table, the picture, and what the paper publishes (an A100)
+
+
+class Ablation(NamedTuple):
+  """A row of the paper's ablation; None: not said."""
+
+  what: str
+  sizes: tuple[int, int, int] | None  # window, n-gram, guesses
+  speedup: float
+  tokens: float | None
+
+
+ABLATION = (
+  Ablation('prompt lookup', None, 1.44, 1.55),
+  Ablation('lookahead, one guess', (30, 5, 1), 1.61, 1.79),
+  Ablation('lookahead', (15, 5, 15), 1.78, 1.96),
+  Ablation('lookahead, pool from the prompt too', (15, 5, 15), 1.88, 2.05),
+  Ablation('lookahead, narrow window', (1, 5, 30), 1.04, None),
+)
+SPEEDUPS = {
+  'MT-Bench': '1.45 to 1.64',
+  'GSM8K': '1.70 to 1.89',
+  'HumanEval, completion': 'up to 2.25',
+}
+NOTES = (
+  'W, N, G: columns of the window, tokens of an n-gram, guesses verified a call. Jacobi: N is the'
+  ' block size. Prompt lookup: N is the longest suffix, G the tokens copied. Nodes: tokens of a'
+  ' call, (W + G)(N - 1) of lookahead. Tokens: per call of a row, over all texts; speeds are over'
+  ' some of them. Speed-up: over plain greedy decoding in turn, whole texts, and in brackets the'
+  ' slowest and fastest round; calls alone: without the prompt.',
+  'Pool: the source of the n-grams. Earlier outputs: texts that the model wrote for the dev set;'
+  ' corpus: its training text.',
+  SAME_NOTE,
+  'The paper emits at most N - 1 tokens a call and verifies nothing in the first N - 2 calls; here'
+  ' it is N, from the first call on. Its figures are of Llama models on an A100, where wide calls'
+  ' cost little.',
+)
+
+
+def speeds(rows: Sequence[Row]) -> Drawn:
+  """The table: every row, then the published figures."""
+  below = []
+  for one in ABLATION:
+    sizes = dict(zip('WNG', map(str, one.sizes or ('', '', '')), strict=True))
+    figures = {'Tokens': text(one.tokens, '.2f'), 'Speed-up': f'{one.speedup:.2f}×'}
+    below.append({'Method': f'{one.what} (paper)', 'Batch': '1'} | sizes | figures)
+  for where, speedup in SPEEDUPS.items():
+    row = {'Method': f'lookahead on {where} (paper)', 'Batch': '1', 'Speed-up': f'{speedup}×'}
+    below.append(row)
+  return SPEEDS.of(rows, below=below, notes=repetition_note(rows))
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+  places = list(METHODS).index(row['method']), row['batch'], list(POOLS).index(row['pool'])
+  return *places, row['window'], row['ngram'], row['guesses']
+
+
+def _pool(row: Row) -> str:
+  if row['method'] == 'jacobi':
+    return ''
+  return POOLS[row['pool']].removeprefix('' if row['method'] == 'lookahead' else 'window, ')
+
+
+SPEEDS = Table(
+  'Lookahead decoding',
+  (
+    Column('Method', lambda row: METHODS[row['method']], names_row=True),
+    Column('W', 'window', names_row=True),
+    Column('N', 'ngram', names_row=True),
+    Column('G', 'guesses', names_row=True),
+    Column('Pool of', _pool, names_row=True),
+    Column('Batch', 'batch', names_row=True),
+    Column('Nodes', 'nodes'),
+    Column('Tokens', 'tokens', '.2f'),
+    dataclasses.replace(SPEED_UP, missing='not measured'),
+    CALLS_ALONE,
+    SAME,
+  ),
+  NOTES,
+  ('task', 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt', *MACHINE),
+  sort=_order,
+)
+STYLES = {
+  'lookahead': drawing.Style(drawing.BLUE, 'o', ''),
+  'jacobi': drawing.Style(drawing.GREEN, 's', ''),
+  'lookup': drawing.Style(drawing.ORANGE, 'P', ''),
+}
+
+
+def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
+  """Draws tokens a call against nodes, at the smallest batch. Filled: the pool of window, prompt
+  and output; open: another."""
+  figure, (panel,) = drawing.panels(1)
+  drawing.dress(panel, 'What wider calls bring', 'tokens a call', 'nodes of a call')
+  for row in rows:
+    if row['batch'] == min(other['batch'] for other in rows) and row.get('tokens'):
+      hollow = {} if row['pool'] == 'all' else {'markerfacecolor': 'none'}
+      point = float(row['nodes']), row['tokens']
+      drawing.curve(panel, [point], STYLES[row['method']], **hollow)
+  theirs = []
+  for one in ABLATION:
+    if one.sizes is not None and one.tokens is not None:
+      window, ngram, guesses = one.sizes
+      theirs.append((float((window + guesses) * (ngram - 1)), one.tokens))
+  drawing.curve(panel, theirs, drawing.Style(drawing.PUBLISHED, 'x', ''), 'Fu et al. 2024')
+  for method in dict.fromkeys(row['method'] for row in rows):
+    drawing.curve(panel, [], STYLES[method], METHODS[method])
+  drawing.legend(figure, 4)
+  drawing.save(figure, path)

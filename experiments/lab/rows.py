@@ -1,0 +1,186 @@
+"""Rows: measurements as JSON lines, finished or failed, each with all its conditions.
+
+  rows = Rows(root / 'results.jsonl', conditions)
+  each(rows, [{'k': 2}, {'k': 4}], measure)        # measure(k=2), measure(k=4)
+
+A row is a flat dict. Its key fields say what was measured, on which model; the others are figures
+and conditions. A row that is there is not measured again. What fails is a row that says why, while
+the rest goes on; several processes on one file share the work.
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.lab import stage
+from experiments.lab.console import plain_console
+from fastdec.errors import UserError
+from fastdec.files import parse_json
+
+Row = dict[str, Any]
+LONGEST_REASON = 400  # characters
+
+
+class Rows:
+  """The rows of one file.
+
+  Attributes:
+    path: the file; beside it locks/, and failures/ with a traceback for each failed row.
+    conditions: fields that every new row gets, such as the machine and the commit.
+    failed: names of what failed in this process.
+    is_complete: False once the budget has ended first.
+  """
+
+  def __init__(self, path: pathlib.Path, conditions: Mapping[str, Any]) -> None:
+    self.path, self.conditions = path, conditions
+    self.failed: list[str] = []
+    self.is_complete = True
+    self.console = plain_console()
+    read(path)  # a file of something else shows before any work
+
+  def find(self, **key: Any) -> Row | None:
+    """The newest finished row with these fields; None where there is none."""
+    return find(read(self.path), **key)
+
+  def all(self, keys: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The finished rows of these keys, or else the failures; those that are there."""
+    rows, found = read(self.path), []
+    for key in keys:
+      row = find(rows, **key) or find(rows, is_failed=True, **key)
+      if row is not None:
+        found.append(row)
+    return found
+
+  def measure(self, key: Row, figures: Callable[[], Mapping[str, Any]]) -> Row:
+    """The row with this key: the one that is there, or else measured now by one process."""
+    row = self.find(**key)
+    if row is None:
+      lock = self.path.parent / 'locks' / f'row-{stage.digest(key)}'
+      with stage.exclusive(lock):
+        row = self.find(**key)
+        if row is None:
+          stage.seconds_left()
+          row = self.add({**key, **figures()})
+    return row
+
+  def add(self, given: Mapping[str, Any]) -> Row:
+    """Adds a row, with the conditions; it is on the disk when this returns."""
+    row: Row = json_of({**given, **self.conditions})
+    append(self.path, row)
+    return row
+
+  def fail(self, key: Mapping[str, Any], error: Exception) -> None:
+    """Adds a row that says why there are no figures."""
+    name = '-'.join(f'{name}={value}' for name, value in key.items()).replace('/', '|')
+    reason = ' '.join(str(error).split())
+    if not isinstance(error, UserError):
+      reason = f'{type(error).__name__}: {reason}'
+    if len(reason) > LONGEST_REASON:
+      reason = f'{reason[: LONGEST_REASON - 1]}…'
+    self.failed.append(name)
+    log = self.path.parent / 'failures' / f'{name}.log'
+    self.console.print(f'{name} failed: {reason} (see {log})', style='red')
+    with contextlib.suppress(OSError):  # a full disk is no reason to stop
+      log.parent.mkdir(parents=True, exist_ok=True)
+      log.write_text(''.join(traceback.format_exception(error)))
+      self.add({**key, 'error': reason})
+
+
+def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
+  """Calls work(**key) for each of the keys; what fails becomes a row, and the rest goes on.
+
+  Work that another process is at is left for the end, and waited for then. Where the budget ends,
+  the rest is left out.
+  """
+  left = list(keys)
+  while left:
+    busy = []
+    for key in left:
+      try:
+        with stage.without_waiting():
+          work(**key)
+      except stage.Busy:
+        busy.append(key)
+      except stage.OutOfTime:
+        rows.is_complete = False
+        return
+      except Exception as error:
+        rows.fail(key, error)
+    if len(busy) == len(left):
+      time.sleep(stage.POLL_SECONDS)
+    left = busy
+
+
+def find(rows: Sequence[Row], is_failed: bool = False, **key: Any) -> Row | None:
+  """The last of the rows with these fields, finished or failed; None where there is none."""
+  key = json_of(key)
+  for row in reversed(rows):
+    same = all(name in row and row[name] == value for name, value in key.items())
+    if same and (row.get('error') is not None) == is_failed:
+      return row
+  return None
+
+
+def latest(rows: Iterable[Row], *names: str) -> list[Row]:
+  """The last finished row for each value of the fields of these names, or its last failure."""
+  found: dict[tuple[Any, ...], Row] = {}
+  for row in rows:
+    key = tuple(row.get(name) for name in names)
+    if row.get('error') is None or found.get(key, row).get('error') is not None:
+      found[key] = row
+  return list(found.values())
+
+
+def read(path: pathlib.Path) -> list[Row]:
+  """The rows of a file, in their order; none if there is no file.
+
+  A line that is not JSON is passed over: it is the fragment of a write that was killed.
+
+  Raises:
+    UserError: a line is JSON and no object, or the file cannot be read.
+  """
+  try:
+    lines = path.read_bytes().split(b'\n')
+  except FileNotFoundError:
+    return []
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
+  return list(_objects(lines, path))
+
+
+def _objects(lines: Sequence[bytes], path: pathlib.Path) -> Iterator[Row]:
+  for number, line in enumerate(lines, start=1):
+    try:
+      row = parse_json(line)
+    except ValueError:
+      continue
+    if not isinstance(row, dict):
+      raise UserError(f'line {number} of {path} is not a row: remove it, or use another workdir')
+    yield row
+
+
+def append(path: pathlib.Path, row: Mapping[str, Any]) -> None:
+  """Adds one line in one write; it is on the disk when this returns."""
+  line = json.dumps(row, ensure_ascii=False) + '\n'
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with open(path, 'a+b', buffering=0) as file:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+    # A write that was killed leaves a fragment, which the new line must not join.
+    is_cut = file.read(1) not in (b'', b'\n')
+    file.write(('\n' * is_cut + line).encode())
+    os.fsync(file.fileno())
+
+
+def json_of(value: Any) -> Any:
+  """A value as JSON gives it back: tuples as lists, a number that is not finite as None."""
+  if isinstance(value, Mapping):
+    return {name: json_of(entry) for name, entry in value.items()}
+  if isinstance(value, tuple | list):
+    return [json_of(entry) for entry in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,180 @@
+"""Stages: folders that are made once, named by the digest of what went into them.
+
+  base = stage(root, 'base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
+  heads = stage(root, 'heads', train.heads, base=base, ...)
+
+In the root: base-3fa29c1d04/, with inputs.json, what `train.base` made, and DONE at the end; and
+base, a link to the newest folder of that name. Another input is another folder, so nothing is ever
+stale. An input that is itself a stage counts by its name, so digests chain, as in git. A process
+that is killed lets go of its lock, and the next one goes on from what is in the folder.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.files import locked, write_json, write_text
+from fastdec.training.processes import agreed, is_first, wait
+
+DIGITS = 10  # of a digest
+POLL_SECONDS = 0.5  # between two looks at what another process holds
+
+
+class OutOfTime(Exception):
+  """The budget is over: the same command goes on from what there is."""
+
+
+class Busy(Exception):
+  """Another process is at it, and there is other work to do meanwhile."""
+
+
+_end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', default=None)
+_waits: contextvars.ContextVar[bool] = contextvars.ContextVar('waits', default=True)
+
+
+@contextlib.contextmanager
+def budget(seconds: float | None) -> Iterator[None]:
+  """Limits the time of what is done within; None is endless."""
+  token = _end.set(None if seconds is None else time.monotonic() + seconds)
+  try:
+    yield
+  finally:
+    _end.reset(token)
+
+
+def seconds_left() -> float | None:
+  """Seconds of the budget that are left; None is endless.
+
+  Raises:
+    OutOfTime: none are.
+  """
+  end = _end.get()
+  if end is None:
+    return None
+  if time.monotonic() >= end:
+    raise OutOfTime
+  return end - time.monotonic()
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+  """Raises Busy within, where another process would have to be waited for."""
+  token = _waits.set(False)
+  try:
+    yield
+  finally:
+    _waits.reset(token)
+
+
+def stage(
+  root: pathlib.Path, name: str, make: Callable[..., object], **inputs: Any
+) -> pathlib.Path:
+  """A folder made once: by `make(folder, **inputs)`, which goes on from what is in the folder.
+
+  Args:
+    root: the workdir that it lies in.
+    name: a plain name; root/name is a link to the newest folder that it has named.
+    make: fills the folder. It raises OutOfTime where the budget ends before it is whole.
+    inputs: all that decides the result; see `digest`. The code is not among them.
+
+  Raises:
+    OutOfTime, Busy: see there.
+    UserError: the root holds something else under this name, or cannot be written to.
+  """
+  folder = root / f'{name}-{digest(inputs)}'
+  _check_name(root / name)
+  if not agreed((folder / 'DONE').exists()):
+    with exclusive(folder / 'lock'):
+      if not agreed((folder / 'DONE').exists()):
+        seconds_left()
+        if is_first():
+          write_json(folder / 'inputs.json', plain(inputs))
+        make(folder, **inputs)
+        if is_first():
+          write_text(folder / 'DONE', '')
+  if is_first():
+    _link(root / name, folder.name)
+  wait(f'made {folder.name}')
+  return folder
+
+
+@contextlib.contextmanager
+def exclusive(lock: pathlib.Path) -> Iterator[None]:
+  """Holds a lock, for which it waits within the budget. Of several processes that compute together
+  the first one holds it.
+
+  Raises:
+    OutOfTime: the budget is over.
+    Busy: another process holds it, in `without_waiting`.
+  """
+  while True:
+    with locked(lock, wait=False) if is_first() else contextlib.nullcontext(False) as is_mine:
+      if agreed(is_mine):
+        yield
+        return
+    if not _waits.get():
+      raise Busy(str(lock))
+    seconds_left()
+    time.sleep(POLL_SECONDS)
+
+
+def digest(inputs: Mapping[str, Any]) -> str:
+  """A short hash of inputs; see `plain` for what counts of each."""
+  text = json.dumps(plain(inputs), sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def plain(value: Any) -> Any:
+  """Inputs as JSON.
+
+  What has a `key` counts by that (a text by its lines, not its place); a stage by its name; another
+  folder by its model; a dataclass by its fields and its name.
+  """
+  if isinstance(value, pathlib.Path):
+    folder = value.resolve()
+    return folder.name if (folder / 'inputs.json').is_file() else folders.content(folder)
+  if hasattr(value, 'key'):
+    return {'key': value.key}
+  if dataclasses.is_dataclass(value):
+    fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return {'is': type(value).__name__, **fields}
+  if isinstance(value, Mapping):
+    return {name: plain(entry) for name, entry in value.items()}
+  if isinstance(value, tuple | list):
+    return [plain(entry) for entry in value]
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  raise TypeError(f'{type(value).__name__} cannot be an input of a stage')
+
+
+def _check_name(link: pathlib.Path) -> None:
+  """Raises UserError where a plain name is no link, or its folder is no folder."""
+  for folder in (link.parent, *link.parent.parents):
+    if folder.exists() and not folder.is_dir():
+      raise UserError(f'{folder} is a file, and is to be a folder: choose another workdir')
+  if link.exists() and not link.is_symlink():
+    raise UserError(
+      f'{link} was made by an earlier version of fastdec, or by hand: choose another workdir'
+    )
+
+
+def _link(link: pathlib.Path, target: str) -> None:
+  """Points a plain name at a folder beside it, in one step."""
+  if link.is_symlink() and os.readlink(link) == target:
+    return
+  partial = link.with_name(f'{link.name}.{os.getpid()}.partial')
+  try:
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(target)
+    partial.replace(link)
+  except OSError as error:
+    raise UserError(f'cannot write {link} ({error.strerror}): choose another workdir') from None

@@ -1,0 +1,215 @@
+"""Trainings as stages: a base model, and heads on it, frozen or trained together with it.
+
+  base = stage(root, 'base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
+
+The result is the stage's model/ (`folders.load` takes the stage itself). Data is text or images: a
+dataclass with a `key`, and `open()` for what is trained on.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from experiments.lab.settings import RunConfig
+from experiments.lab.stage import OutOfTime, seconds_left
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.heads.transformed import Transformed
+from fastdec.models.api import Model, Params
+from fastdec.sharding import MeshConfig, check_rows, make_mesh, partition_of
+from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
+from fastdec.training.loop import train
+from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.training.processes import is_first, wait
+from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
+
+
+def base(
+  folder: pathlib.Path,
+  *,
+  model: Any,
+  run: RunConfig,
+  data: Any,
+  seed: int,
+  start: pathlib.Path | None = None,
+  order: int | None = None,
+  mesh: MeshConfig = MeshConfig(),
+) -> None:
+  """Trains a model, from the first step or on from a finished one.
+
+  Args:
+    folder: of the stage.
+    model: its settings, without the vocabulary, which the data gives.
+    run: steps, rate and so on.
+    data: what is trained on.
+    seed: draws the first parameters and the dropout.
+    start: the folder of a finished base; None: fresh parameters.
+    order: draws the order of the batches; None: `seed`.
+    mesh: the devices. They decide nothing but rounding: bind them by functools.partial.
+  """
+  material = data.open()
+  module = material.model_of(model)
+  dev = material.dev_batches()
+  if start is None:
+    task = base_task(module, run.label_smoothing)
+    task = dataclasses.replace(task, init=functools.partial(material.fresh, module))
+  else:
+    trunk, params = trunk_of(start, material)
+    if trunk != module:
+      raise UserError(f'{start} holds another model than this config means: give one of its sizes')
+    task = base_task(module, run.label_smoothing, params)
+  batches = material.train_batches(run.rows, seed if order is None else order)
+
+  def save(params: Params) -> None:
+    folders.save(folder / 'model', module, params, material.tokenizer_path)
+
+  partition = partition_of(module, mesh.model)
+  evaluate = functools.partial(_dev_loss, module, dev)
+  carry_out(folder, task, batches, run, module.d_model, evaluate, save, seed, mesh, partition)
+
+
+def heads(
+  folder: pathlib.Path,
+  *,
+  base: pathlib.Path,
+  heads: Any,
+  k: int,
+  together: bool,
+  run: RunConfig,
+  data: Any,
+  seed: int,
+  order: int,
+  mesh: MeshConfig = MeshConfig(),
+) -> None:
+  """Trains heads on a finished base, which stays as it is or learns along with them.
+
+  Args:
+    folder: of the stage.
+    base: of a finished base. Where it has heads of the same kind, for this k or (nested ones) more,
+      training together begins with those.
+    heads: settings: `module(model, k)`, `fresh(module, model, trunk)` (parameters to begin at, or
+      None), draw, decay, anchors, p1_share.
+    k: tokens of a block.
+    together: whether the base learns too.
+    run, data, seed, mesh: see `base`.
+    order: draws the order of the batches.
+  """
+  material = data.open()
+  model, trunk = trunk_of(base, material)
+  module = heads.module(model, k)
+  dev = material.dev_batches()
+  settings: Any = {
+    'smoothing': run.label_smoothing,
+    'draw': heads.draw,
+    'decay': heads.decay,
+    'anchors': heads.anchors,
+  }
+  start = heads.fresh(module, model, trunk)
+  if together:
+    start = heads_of(base, module) or start
+    task = finetuned_heads_task(model, module, trunk, start, heads.p1_share, **settings)
+  else:
+    task = frozen_heads_task(model, module, trunk, start=start, **settings)
+
+  def parts(params: Params) -> tuple[Params, Params]:
+    return (params['model'], params['heads']) if together else (trunk, params)
+
+  def evaluate(params: Params) -> dict[str, float]:
+    accuracy = head_accuracy(model, module, *parts(params), dev)
+    return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
+
+  def save(params: Params) -> None:
+    of_model, of_heads = parts(params)
+    path = material.tokenizer_path
+    folders.save(folder / 'model', model, of_model, path, (module, of_heads))
+
+  batches = material.train_batches(run.rows, order)
+  partition = (*partition_of(model, mesh.model), *partition_of(module, mesh.model))
+  carry_out(folder, task, batches, run, model.d_model, evaluate, save, seed, mesh, partition)
+
+
+def carry_out(
+  folder: pathlib.Path,
+  task: Task,
+  batches: Any,
+  run: RunConfig,
+  d_model: int,
+  evaluate: Callable[[Params], dict[str, float]],
+  save: Callable[[Params], None],
+  seed: int,
+  mesh: MeshConfig = MeshConfig(),
+  partition: Any = (),
+) -> None:
+  """Trains in a folder, or goes on; at the end the mean of the last checkpoints is saved.
+
+  Raises:
+    OutOfTime: the budget ended first; there is a checkpoint.
+  """
+  loop, devices = run.loop(), devices_of(mesh)
+  optimizer, key = run.optimizer(d_model), jax.random.key(seed)
+  trained = train(
+    task, batches, optimizer, loop, folder, key, evaluate, seconds_left(), devices, partition
+  )
+  if not trained.is_finished:
+    raise OutOfTime
+  params = average_checkpoints(folder, loop.kept)
+  if is_first():
+    save(params)
+    drop_checkpoints(folder)
+  wait('saved')
+
+
+def trunk_of(folder: pathlib.Path, material: Any) -> tuple[Any, Params]:
+  """The base in a folder, without heads that its first prediction goes through.
+
+  Raises:
+    UserError: it was trained on something else.
+  """
+  opened = folders.open(folder)
+  model, params = opened.model, opened.params(as_stored=True)
+  if isinstance(model, Transformed):
+    model, params = model.model, params['model']
+  material.check_base(folder)
+  return model, params
+
+
+def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
+  """Parameters of the heads in a folder, the first ones where it has more; None: it has no heads.
+
+  Raises:
+    UserError: they are other heads.
+  """
+  opened = folders.open(folder)
+  if not opened.has_heads:
+    return None
+  module, params = opened.heads, opened.head_params(as_stored=True)
+  if module == wanted:
+    return params
+  is_longer = module.are_nested and module.k > wanted.k
+  if not (is_longer and dataclasses.replace(module, k=wanted.k) == wanted):
+    raise UserError(f'{folder} has {module}, and this config means {wanted}: give the base run')
+  return module.drafting(params, wanted.depth)[1]
+
+
+def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) -> None:
+  """Raises UserError, before any work, where a run (config.<name>) cannot be made."""
+  try:
+    check_rows(run.rows or rows, mesh.data, run.accumulate)
+    run.optimizer(model.d_model)
+    run.loop()
+  except UserError as error:
+    raise UserError(f'config.{name}: {error}') from None
+
+
+def devices_of(mesh: MeshConfig) -> Mesh | None:
+  """The mesh; None where it is one device, which needs none."""
+  return None if mesh == MeshConfig() else make_mesh(mesh)
+
+
+def _dev_loss(module: Model, dev: Any, params: Params) -> dict[str, float]:
+  return dev_loss(module, params, dev)
