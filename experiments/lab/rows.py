@@ -9,9 +9,7 @@ the rest goes on; several processes on one file share the work.
 """
 
 import contextlib
-import json
 import math
-import os
 import pathlib
 import time
 import traceback
@@ -21,9 +19,9 @@ from typing import Any
 from experiments.lab import stage
 from experiments.lab.console import plain_console
 from fastdec.errors import UserError
+from fastdec.evaluation.rows import Row, append
 from fastdec.files import parse_json
 
-Row = dict[str, Any]
 LONGEST_REASON = 400  # characters
 
 
@@ -163,18 +161,6 @@ def _objects(lines: Sequence[bytes], path: pathlib.Path) -> Iterator[Row]:
     if not isinstance(row, dict):
       raise UserError(f'line {number} of {path} is not a row: remove it, or use another workdir')
     yield row
-
-
-def append(path: pathlib.Path, row: Mapping[str, Any]) -> None:
-  """Adds one line in one write; it is on the disk when this returns."""
-  line = json.dumps(row, ensure_ascii=False) + '\n'
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with open(path, 'a+b', buffering=0) as file:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-    # A write that was killed leaves a fragment, which the new line must not join.
-    is_cut = file.read(1) not in (b'', b'\n')
-    file.write(('\n' * is_cut + line).encode())
-    os.fsync(file.fileno())
 
 
 def json_of(value: Any) -> Any:
