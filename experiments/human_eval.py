@@ -4,10 +4,10 @@
   python -m experiments.human_eval --workdir=out/faces32 --serve [--port=8000] [--host=127.0.0.1]
   python -m experiments.human_eval --workdir=out/faces32 --report
 
---serve opens a page where people vote, as many at once as like, each as long as they like; votes
-are in human_eval.sqlite in the workdir, and voting goes on there after every reload or restart.
---report prints the table, the paper's figures beside ours, and writes table3.md and table3.csv. The
-images are those that experiments.table2 left in the workdir.
+--serve opens a page where people vote, as many at once as like, each as long as they like. Votes
+are lines of votes.jsonl in the workdir, and voting goes on there after every reload or restart.
+--report prints the table, the paper's figures beside ours, and writes table3.md. The images are
+those that experiments.table2 left in the workdir.
 """
 
 from absl import flags
@@ -26,50 +26,33 @@ HOST = flags.DEFINE_string(
 
 
 def main(words: list[str]) -> None:
+  import contextlib
   import pathlib
 
-  from experiments.papers.stern2018.voting import study
+  from experiments.stern2018 import vote
+  from fastdec import files
   from fastdec.errors import UserError
 
   if SERVE.value == REPORT.value:
-    given = 'both --serve and --report are' if SERVE.value else 'neither --serve nor --report is'
-    raise UserError(f'{given} given: give --serve to vote, or --report for the table')
+    raise UserError('give --serve to vote, or --report for the table')
   workdir = pathlib.Path(WORKDIR.value)
-  shown = study.Study.of(workdir)
-  (_serve if SERVE.value else _report)(workdir, shown)
-
-
-def _serve(workdir, shown) -> None:
-  import contextlib
-
-  from experiments.papers.stern2018.voting import store, web
-
-  server = web.Server(HOST.value, PORT.value)
-  server.ballots = web.Ballots(shown, store.Votes(workdir / store.FILE, shown.digest, new=True))
-  with contextlib.suppress(KeyboardInterrupt):
+  study, path = vote.Study(workdir), workdir / 'votes.jsonl'
+  if REPORT.value:
+    table = vote.table3(study, vote.read_votes(path)[0])
+    files.write_text(workdir / 'table3.md', table)
+    print(f'{table}\nThe table is {workdir}/table3.md')
+    return
+  with files.locked(path, wait=False) as alone, contextlib.suppress(KeyboardInterrupt):
+    if not alone:
+      raise UserError(f'another server writes to {path}: let people vote there, or end it')
+    server = vote.Server(study, path, HOST.value, PORT.value)
+    host, port = server.server_address[:2]
     print(
-      f'Vote at http://{server.name}/ ({len(shown.trials)} pairs, as many of them as you like);'
-      ' votes are kept in '
-      f'{workdir / store.FILE}; Ctrl-C ends the server.',
+      f'Vote at http://{host}:{port}/; votes are kept in {path}; Ctrl-C ends the server.',
       flush=True,
     )
     server.serve_forever()
   print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')
-
-
-def _report(workdir, shown) -> None:
-  import rich.console
-
-  from experiments.lab import report
-  from experiments.papers.stern2018.voting import results, store
-  from fastdec.errors import UserError
-
-  path = workdir / store.FILE
-  found = store.Votes(path, shown.digest).results()
-  if not found:
-    raise UserError(f'{path} holds no votes yet: collect them with --serve instead of --report')
-  rich.console.Console().print(report.terminal(results.write(found, workdir)))
-  print(f'\nThe table is {workdir}/table3.md')
 
 
 if __name__ == '__main__':

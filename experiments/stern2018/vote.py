@@ -1,0 +1,262 @@
+"""Table 3 of Stern et al. 2018: people choose between two enlargements of a tiny photograph.
+
+`Study` holds the pictures, `Server` shows them by vote.html and keeps votes, `table3` counts these.
+
+  GET  /?rater=ada  the page with the next pairs of this rater in it; without a rater it asks who
+  POST /vote        {"rater": "ada", "pair": "0f3a9c52d1e04b77", "side": "left"}: 204 once kept
+
+Whoever can reach the server can vote. Whoever knows a rater's word can go on as that rater.
+"""
+
+import base64
+import contextlib
+import hashlib
+import http.server
+import itertools
+import json
+import os
+import re
+import secrets
+import socket
+import socketserver
+import struct
+import sys
+import threading
+import time
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.papers.stern2018 import published
+from fastdec.errors import UserError
+from fastdec.files import parse_json
+
+SIDES = ('left', 'right')
+FIGURES = '{:.1f} [{:.1f}, {:.1f}]'
+PAGE_PAIRS = 100  # in one page, which loads itself again for more
+CONNECTIONS, SECONDS = 64, 60  # open at once; that one may last
+# The baseline, and fine-tuned models by the two rules of the paper's table.
+FILE = re.compile(r'.+-k(1(?=-regular-exact)|\d+(?=-finetune))-[a-z]+-(exact|distance-2)')
+HOST = re.compile(r'(localhost|[0-9.]+)(:[0-9]+)?')
+POLICY = (
+  "default-src 'none'; script-src 'nonce-NONCE'; style-src 'nonce-NONCE'; img-src data:;"
+  " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class Study:
+  """The pictures that table2 left in a workdir: by fine-tuned models, and by the baseline."""
+
+  def __init__(self, workdir: Path) -> None:
+    remedy = f'make the pictures by python -m experiments.table2 --workdir={workdir}'
+    key = hashlib.sha256()
+    self.outputs: dict[tuple[int, str], np.ndarray] = {}  # (k, rule) -> uint8[n, h, h, 3]
+    for path in sorted(workdir.glob('images/*.npz')):
+      if name := FILE.fullmatch(path.stem):
+        try:
+          with np.load(path) as arrays:
+            inputs, output = arrays['input'], arrays['output']
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+          raise UserError(f'{path} cannot be read ({error}): remove it, and {remedy}') from None
+        if not self.outputs:
+          self.inputs = inputs  # uint8[n, 8, 8, 3]
+        if not np.array_equal(inputs, self.inputs):
+          raise UserError(f'{path} shows other pictures than the files before it: move it away')
+        self.outputs[int(name[1]), name[2]] = output
+        key.update(name[0].encode() + inputs.tobytes() + output.tobytes())
+    if (1, 'exact') not in self.outputs or len(self.outputs) == 1:
+      raise UserError(f'{workdir}/images lacks the baseline or fine-tuned models: {remedy}')
+    self.baseline = self.outputs.pop((1, 'exact'))
+    self.key = key.hexdigest()
+
+  def pairs(self, rater: str) -> dict[str, tuple[int, str, int, str]]:
+    """Lists pairs in a rater's order: name -> k, rule, image, the fine-tuned model's side.
+
+    Order, sides and names are drawn from the pictures and the rater's word. The page is told
+    names alone, from which nobody can work out sides.
+    """
+    pairs = {}
+    for (k, rule), image in itertools.product(self.outputs, range(len(self.inputs))):
+      drawn = hashlib.sha256(f'{self.key} {rater} {k} {rule} {image}'.encode()).digest()
+      pairs[drawn[:8].hex()] = (k, rule, image, SIDES[drawn[8] % 2])
+    return dict(sorted(pairs.items()))
+
+  def pictures(self, k: int, rule: str, image: int, side: str) -> dict[str, str]:
+    """Gives the pictures of a pair as addresses."""
+    baseline = self.baseline[image]
+    pixels = {'input': self.inputs[image], 'left': baseline, 'right': baseline}
+    pixels[side] = self.outputs[k, rule][image]
+    return {name: _address(one) for name, one in pixels.items()}
+
+
+def _address(pixels: np.ndarray) -> str:
+  """Writes a picture into an address, as a bitmap: its length says nothing of what it shows."""
+  h, w, _ = pixels.shape
+  head = struct.pack('<2sIIIIiiHHIIiiII', b'BM', 54 + pixels.size, 0, 54, 40, w, h, 1, 24, *[0] * 6)
+  bitmap = head + pixels[::-1, :, ::-1].tobytes()  # from the bottom, blue first
+  return f'data:image/bmp;base64,{base64.b64encode(bitmap).decode()}'
+
+
+def read_votes(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+  """Reads votes by the names of their pairs, and counts the bytes of all whole lines.
+
+  An unfinished last line is left out: nobody was told that this vote is kept.
+  """
+  whole = b''.join(path.read_bytes().rpartition(b'\n')[:2]) if path.exists() else b''
+  try:
+    votes = [json.loads(line) for line in whole.splitlines()]
+    return {vote['pair']: vote for vote in votes}, len(whole)
+  except (ValueError, KeyError, TypeError) as error:
+    raise UserError(f'{path} has a line that is no vote ({error}): move the file away') from None
+
+
+class Server(socketserver.ThreadingTCPServer):
+  """The server of the page, a thread a connection, which appends votes to a file."""
+
+  allow_reuse_address = True
+  daemon_threads = True
+
+  def __init__(self, study: Study, path: Path, host: str = '127.0.0.1', port: int = 0) -> None:
+    self.study, self.path = study, path
+    self.votes, whole = read_votes(path)
+    self.lock = threading.Lock()
+    self.began = {}  # connection -> when
+    try:
+      super().__init__((host, port), Handler)
+    except OSError as error:
+      raise UserError(
+        f'cannot serve on {host}:{port} ({error}): give another --port or --host'
+      ) from None
+    with open(path, 'ab') as file:
+      file.truncate(whole)
+
+  def process_request(self, request: Any, client_address: Any) -> None:
+    if len(self.began) >= CONNECTIONS:
+      self.shutdown_request(request)
+    else:
+      self.began[request] = time.monotonic()
+      super().process_request(request, client_address)
+
+  def shutdown_request(self, request: Any) -> None:
+    self.began.pop(request, None)
+    super().shutdown_request(request)
+
+  def service_actions(self) -> None:
+    """Ends, twice a second, connections that last too long, however busy they are."""
+    for connection, began in list(self.began.items()):
+      if time.monotonic() - began > SECONDS:
+        with contextlib.suppress(OSError):
+          connection.shutdown(socket.SHUT_RDWR)
+
+  def handle_error(self, request: Any, client_address: Any) -> None:
+    if not isinstance(sys.exception(), OSError):  # such as a browser's that went away
+      super().handle_error(request, client_address)
+
+  def keep(self, rater: str, pair: str, side: str) -> None:
+    """Writes a vote to the disk. A rater's first vote on a pair counts, so asking again is safe.
+
+    Raises:
+      LookupError, TypeError, ValueError: there is no such vote.
+      OSError: it cannot be written, and is not kept.
+    """
+    k, rule, image, tuned = self.study.pairs(rater)[pair]
+    if side not in SIDES:
+      raise ValueError(f'{side} is no side')
+    vote = {'pair': pair, 'rater': rater, 'k': k, 'rule': rule, 'image': image}
+    vote |= {'preferred': side == tuned, 'time': time.time()}
+    line = json.dumps(vote).encode() + b'\n'
+    with self.lock, open(self.path, 'ab', buffering=0) as file:
+      if pair in self.votes:
+        return
+      end = file.tell()
+      try:
+        if file.write(line) < len(line):
+          raise OSError('the disk is full')
+        os.fsync(file.fileno())
+      except OSError:
+        file.truncate(end)
+        raise
+      self.votes[pair] = vote
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  """One request of a browser, and the answer to it."""
+
+  server: Server
+
+  def parse_request(self) -> bool:
+    """Refuses pages from elsewhere, which may have a name of their own resolved to this machine."""
+    if not super().parse_request():
+      return False
+    host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
+    ours = HOST.fullmatch(host) and origin in (None, f'http://{host}')
+    if not ours:
+      self.send_error(403, 'open the page by the address of its machine')
+    return bool(ours)
+
+  def do_GET(self) -> None:
+    asked = re.fullmatch(r'/(\?rater=([a-z0-9-]{0,40}))?', self.path)
+    if not asked:
+      return self.send_error(404, 'there is no such page or rater')
+    study, rater, nonce = self.server.study, asked[2] or '', secrets.token_hex()
+    pairs = study.pairs(rater) if rater else {}
+    left = [name for name in pairs if name not in self.server.votes]
+    shown = [{'pair': name} | study.pictures(*pairs[name]) for name in left[:PAGE_PAIRS]]
+    told = {'rater': rater, 'done': len(pairs) - len(left), 'total': len(pairs), 'pairs': shown}
+    page = Path(__file__).with_name('vote.html').read_text().replace('NONCE', nonce)
+    content = page.replace('TOLD', json.dumps(told)).encode()
+    self.send_response(200)
+    self.send_header('Content-Security-Policy', POLICY.replace('NONCE', nonce))
+    self.send_header('Content-Type', 'text/html; charset=utf-8')
+    self.send_header('Content-Length', str(len(content)))
+    self.send_header('Cache-Control', 'no-store')
+    self.end_headers()
+    self.wfile.write(content)
+
+  def do_POST(self) -> None:
+    length = self.headers.get('Content-Length', '')
+    if self.path != '/vote' or not re.fullmatch('[0-9]{1,3}', length):
+      return self.send_error(413, 'a vote has at most 999 bytes, and goes to /vote')
+    try:
+      self.server.keep(**parse_json(self.rfile.read(int(length))))
+    except OSError as error:
+      return self.send_error(503, f'the vote is not kept ({error})')
+    except (LookupError, TypeError, ValueError):
+      return self.send_error(400, 'there is no such vote: load the page again')
+    self.send_response(204)
+    self.end_headers()
+
+  def log_message(self, *_: Any) -> None:
+    """Says nothing of requests."""
+
+
+def table3(study: Study, votes: dict[str, dict[str, Any]]) -> str:
+  """Draws the paper's Table 3 in Markdown, with its figures beside ours."""
+  names = set().union(*(study.pairs(rater) for rater in {vote['rater'] for vote in votes.values()}))
+  counted = [vote for name, vote in votes.items() if name in names]
+  if not counted:
+    raise UserError('there are no votes on these pictures yet: collect them with --serve')
+  lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
+  for k, rule in sorted({(vote['k'], vote['rule']) for vote in counted}):
+    found = [vote for vote in counted if (vote['k'], vote['rule']) == (k, rule)]
+    ours = FIGURES.format(*preference([vote['preferred'] for vote in found]))
+    paper = published.TABLE3.get((k, rule))
+    theirs = FIGURES.format(*paper) if paper else '–'
+    methods = f'fine-tuning, {rule}, k = {k} | regular, exact, k = 1'
+    raters = {vote['rater'] for vote in found}
+    lines.append(f'| {methods} | {ours} | {theirs} | {len(found)} | {len(raters)} |')
+  others = len(votes) - len(counted)
+  note = 'Per cent of votes [90 % bootstrap interval; each vote is taken as independent].'
+  return '\n'.join([*lines, '', f'{note} Votes on other pictures, not counted: {others}.', ''])
+
+
+def preference(chosen: list[bool]) -> tuple[float, float, float]:
+  """Returns votes for method 1 in per cent, and percentiles 5 and 95 of 10,000 resamples."""
+  n, share = len(chosen), float(np.mean(chosen))
+  # As many votes drawn with replacement contain a binomial number of those for method 1.
+  resampled = np.random.default_rng(0).binomial(n, share, 10_000)
+  low, high = np.percentile(resampled, (5, 95)) / n
+  return 100 * share, 100 * float(low), 100 * float(high)
