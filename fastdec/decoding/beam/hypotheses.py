@@ -1,8 +1,8 @@
-"""The running beams and the finished hypotheses of rows, and what one more token makes of them.
+"""Running beams and finished hypotheses of rows, and their extension by one token.
 
-Running beams all have the same length; a hypothesis is finished by an end token, or where its row's
-limit is reached. Ties go to the lower beam, then to the lower token id; a finished hypothesis stays
-before its equals.
+Running beams all have the same length. An end token, or the row's limit, finishes a hypothesis.
+Ties go to the lower beam, then to the lower token id; a finished hypothesis stays before its
+equals.
 """
 
 import dataclasses
@@ -19,8 +19,7 @@ NEVER = -jnp.inf  # score of an empty slot
 
 @struct.pytree
 class Beams:
-  """Each row has g groups of w running beams and w finished hypotheses; one group alone has no axis
-  g."""
+  """g groups of w running beams and w finished hypotheses a row; a single group has no axis g."""
 
   tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
   scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
@@ -33,13 +32,14 @@ class Beams:
   def empty(
     cls, shape: tuple[int, int, int], max_len: int, pad_id: int, dtype: DTypeLike
   ) -> 'Beams':
-    """Before the first token, of shape (b, g, w): one beam a group, as equal ones find the same
-    continuations."""
+    """Makes beams of shape (b, g, w) before the first token.
+
+    One beam a group runs, as equal ones would find the same continuations."""
     pad, never = jnp.full((*shape, max_len), pad_id, jnp.int32), jnp.full(shape, NEVER, dtype)
     return cls(pad, never.at[..., 0].set(0.0), pad, never, jnp.zeros(shape, jnp.int32), pad_id)
 
   def ended_at_once(self, rows: Bool[Array, ' b'], eos_id: int) -> 'Beams':
-    """The same groups, but these rows have one hypothesis, the end token alone, with score 0."""
+    """Replaces the hypotheses of these rows by a single one: the end token alone, with score 0."""
 
     def put(new: Array, old: Array) -> Array:
       return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
@@ -65,20 +65,20 @@ class Beams:
     eos_ids: tuple[int, ...],
     penalty: LengthPenalty,
   ) -> tuple['Beams', Int[Array, 'b w']]:
-    """One more token for one group.
+    """Adds one more token to one group.
 
     Only the best w continuations may finish, as in fairseq and Hugging Face; the best w of the
     others go on.
 
     Args:
-      law: what each token adds to the score of each beam; minus infinity where it is ruled out.
+      law: score of each token behind each beam; minus infinity if it is ruled out.
       length: tokens of the running beams.
       limit: a continuation that reaches this number of tokens is finished, whatever it ends with.
       eos_ids: the end tokens.
-      penalty: divides the scores of what is finished.
+      penalty: divides the scores of finished hypotheses.
 
     Returns:
-      the group, and the beam that each of its running beams continues.
+      The group, and the beam that each of its running beams continues.
     """
     b, w, t = self.tokens.shape
     v = law.shape[-1]
@@ -118,8 +118,7 @@ class Beams:
     penalty: LengthPenalty,
     early_stopping: bool | str,
   ) -> Bool[Array, ' b']:
-    """Whether the search of one group has ended: no beam runs, or none is worth going on with (see
-    `Beam`)."""
+    """True if the search of one group has ended: no beam runs, or none is promising (`Beam`)."""
     best, worst = self.scores[:, 0], self.finished_scores[:, -1]
     full = worst > NEVER
     if early_stopping is True:
@@ -130,10 +129,9 @@ class Beams:
     return (full & (best / divisor.astype(best.dtype) <= worst)) | (best == NEVER)
 
   def best(self, n: int) -> tuple[Int[Array, 'b n t'], Float[Array, 'b n'], Int[Array, 'b n']]:
-    """Tokens, scores and lengths of the n best hypotheses over all groups, each once though several
-    groups found it.
+    """Returns tokens, scores and lengths of the n best different hypotheses over all groups.
 
-    Where there are fewer: nothing but padding, score minus infinity, length 0.
+    Missing ones have only padding, score minus infinity and length 0.
     """
     b, g, w, t = self.finished.shape
     scores, order = jax.lax.top_k(self.finished_scores.reshape(b, -1), g * w)

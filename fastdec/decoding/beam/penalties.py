@@ -1,5 +1,4 @@
-"""What beam search adds to the model's law: length penalties, and tokens it forbids or
-discourages."""
+"""Changes of beam search to the model's law: length penalties, forbidden and penalised tokens."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,18 +13,16 @@ ALPHA = 'a number alpha, or PowerPenalty(alpha)'
 
 @runtime_checkable
 class LengthPenalty(Protocol):
-  """A frozen pytree: a hypothesis of n tokens with summed log-probability s has the score s /
-  penalty(n)."""
+  """A frozen pytree: n tokens with summed log-probability s have the score s / penalty(n)."""
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    """The divisor for n generated tokens, the end token counted."""
+    """Returns the divisor for n generated tokens, the end token counted."""
     ...
 
 
 @struct.pytree
 class GNMTPenalty:
-  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14; Vaswani et al. 2017 and T2T use alpha =
-  0.6).
+  """((5 + n) / 6) ^ alpha (Wu et al. 2016, equation 14). Vaswani et al. 2017 have alpha = 0.6.
 
   >>> print(GNMTPenalty(1.0)(jnp.array([1, 7, 13])))
   [1. 2. 3.]
@@ -64,8 +61,7 @@ def _power(x: Float[Array, '*b'], alpha: Any) -> Float[Array, '*b']:
 def repeats(
   tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int
 ) -> Bool[Array, 'r v']:
-  """Which next tokens would write an n-gram of size `ngram` that is among the first `length` tokens
-  already.
+  """Mask of next tokens that would repeat an n-gram of size `ngram` of the first `length` tokens.
 
   tokens a b c a b, ngram 3 -> c
   """

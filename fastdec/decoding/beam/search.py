@@ -1,14 +1,14 @@
 """Beam search: a loop of its own over the same models and caches, which it reorders.
 
 Every row (a sentence) has `size` running beams, all of the same length, and keeps its finished
-hypotheses apart. One step scores the newest token of every beam in one call, ranks the
-continuations, moves those that end among the best `size` to the finished ones, and reorders the
-cache by where the others came from. The encoder's memory is not copied: cross-attention reads the
-beams of a row as several queries.
+hypotheses apart. One step scores the newest token of every beam in one call, and ranks the
+continuations. Ended ones among the best `size` become finished hypotheses; the cache is reordered
+for the others. The encoder's memory is not copied: cross-attention reads the beams of a row as
+several queries.
 
-Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own: what is
-suppressed is left out of the search, not of the law. The stopping rules are Hugging Face's, with
-its names.
+Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own:
+suppressed tokens are left out of the search, not of the law. The stopping rules are Hugging Face's,
+with its names.
 """
 
 import dataclasses
@@ -31,18 +31,18 @@ from fastdec.models.api import Capacity, Model, causal, suppress
 from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
-ENDLESS = 2**30  # tokens: no text is longer, and the number is an int32
+ENDLESS = 2**30  # tokens: no text is longer, and it fits into int32
 
 
 @struct.pytree
 class BeamState:
-  """What one step hands to the next."""
+  """State between two steps."""
 
   beams: Beams
   length: Int[Array, ' b']  # tokens of each running beam = 1 + calls
   limit: Int[Array, ' b']  # most tokens that a beam may have
   done: Bool[Array, 'b g']
-  finite: Bool[Array, ' b']  # whether all that ran was ranked by logits that have a best token
+  finite: Bool[Array, ' b']  # true if all running beams were ranked by logits with a best token
   cache: Any  # rows of b x g x w beams
 
 
@@ -56,16 +56,16 @@ class Beam:
       counts the generated tokens, the end token included.
     n_best: hypotheses to return a row, in `Decoded.nbest_tokens` and `nbest_scores`.
     min_len: fewest tokens of a hypothesis, the end token counted.
-    max_len: (a, b) limits a row to a * source + b tokens (source tokens with their end; of a
-      decoder-only model, the prompt's); None: to what `decode` is given. The smaller limit holds.
-      What runs then counts as finished.
-    early_stopping: when a row with `size` finished hypotheses stops: True at once; False when its
-      best beam would not rank among them if it ended now; 'never' when no beam can rank among them
-      at any length it may reach.
-    unknown_penalty, unknown_id: subtracted from this token's log-probability.
-    no_repeat_ngram: n-grams of this size are written once (0: no such rule); where that leaves a
-      row no token, again.
-    groups, diversity: `groups` groups of size / groups beams, one after the other; a token loses
+    max_len: (a, b) limits a row to a * source + b tokens; source tokens count with their end, or
+      are the prompt's in a decoder-only model. None: the limit of `decode`. The smaller limit
+      holds. Beams that reach it count as finished.
+    early_stopping: stops a row with `size` finished hypotheses. True: at once. False: when its best
+      beam would not rank among them if it ended now. 'never': when no beam can rank among them at
+      any length it may reach.
+    unknown_penalty, unknown_id: the penalty is subtracted from this token's log-probability.
+    no_repeat_ngram: n-grams of this size are written once, unless a row would have no token left;
+      0: no such rule.
+    groups, diversity: `groups` groups of size / groups beams, one after the other. A token loses
       `diversity` for each beam of an earlier group that chose it in this step (Vijayakumar et al.
       2018, Hamming diversity).
 
@@ -151,8 +151,7 @@ class Beam:
     return min(max(int(_on_line(self.max_len, np.array(source))), 1), max_len)
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
-    """See `Strategy.init`: the prompt runs once a row, then its cache is spread over the row's
-    beams."""
+    """See `Strategy.init`. The prompt runs once a row; then the row's beams get its cache."""
     model, params = target
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
@@ -191,8 +190,9 @@ class Beam:
     return dataclasses.replace(rest, cache=cache)
 
   def result(self, state: BeamState) -> Decoded:
-    """The best hypotheses over all groups. `calls` counts steps: a row may go on after its best
-    hypothesis ended."""
+    """Returns the best hypotheses over all groups.
+
+    `calls` counts steps: a row may go on after its best hypothesis has ended."""
     tokens, scores, lengths = state.beams.best(self.n_best)
     lengths, max_len = lengths[:, 0], tokens.shape[-1]
     block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(
@@ -205,7 +205,7 @@ class Beam:
     )  # fmt: skip
 
   def _spread(self, x: Array) -> Array:
-    """One value a row, for every beam of the row."""
+    """Repeats one value a row for every beam of the row."""
     return jnp.repeat(x, self.size, axis=0)
 
   def _spread_cache(self, cache: Any) -> Any:
@@ -224,7 +224,7 @@ class Beam:
     return by_rows(functools.partial(self._extend, model))(state, logits)
 
   def _extend(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
-    """One more token for every running beam; rows that are done stay as they are."""
+    """Adds one more token to every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
     law = suppress(jax.nn.log_softmax(logits, axis=-1), model.suppressed_ids)
     runs = (state.beams.scores > NEVER) & ~state.done[..., None]
@@ -266,7 +266,7 @@ class Beam:
   def _constrained(
     self, model: Any, state: BeamState, law: Float[Array, 'b w v']
   ) -> Float[Array, 'b w v']:
-    """Log-probabilities after the unknown penalty, too early ends and repeated n-grams."""
+    """Applies the unknown penalty to the law, and rules out early ends and repeated n-grams."""
     words = np.arange(law.shape[-1])
     if self.unknown_id is not None:
       law = (
@@ -298,6 +298,6 @@ def _is_line(setting: Any) -> bool:
 
 
 def _on_line(line: tuple[Any, Any], source: Any) -> Any:
-  """a * source + b, cut to a whole number; on the host as on the device."""
+  """Returns a * source + b, cut to a whole number; on the host and on the device alike."""
   a, b = line
   return (a * source.astype(a.dtype) + b).clip(max=ENDLESS).astype(np.int32)

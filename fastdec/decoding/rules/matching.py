@@ -1,9 +1,9 @@
-"""Acceptance rules that compare a draft with the target's prediction (Stern et al. 2018, sections 3
-and 5).
+"""Acceptance rules that compare a draft with the target's prediction.
 
-Each says which nodes match, given that their parents do; `longest` finds the longest matching path.
-The bonus is the target's choice after that path: its argmax, or what `Sampling` draws. `Exact` and
-`Sampling` are lossless; the others trade fidelity for longer blocks.
+See Stern et al. 2018, sections 3 and 5. Each rule tells the nodes that match, given that their
+parents do; `longest` finds the longest matching path. The bonus is the target's choice after that
+path: its argmax, or `Sampling`'s draw. `Exact` and `Sampling` are lossless; the others trade
+fidelity for longer blocks.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from fastdec.errors import UserError
 
 
 class _Matching:
-  """A rule made of `matches`: which nodes agree with the target's prediction at their parent."""
+  """A rule made of `matches`, a mask of nodes that agree with the target's prediction."""
 
-  # whether behind each node it accepts one token alone, so that all deepest paths are the same text
+  # true: behind each node it accepts one token only, so all deepest paths are the same text
   names_one = False
 
   def matches(
@@ -32,7 +32,7 @@ class _Matching:
     raise NotImplementedError
 
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
-    """The target's own choice of the token after each node."""
+    """Returns the target's own choice of the token after each node."""
     return argmax(logits)
 
   def __call__(
@@ -50,8 +50,7 @@ class _Matching:
 
 @struct.pytree
 class Exact(_Matching):
-  """A draft is accepted where it is the target's argmax. Lossless: the output is the target's
-  greedy output."""
+  """Accepts a draft if it is the target's argmax. Lossless: the target's greedy output."""
 
   names_one = True
 
@@ -67,8 +66,7 @@ class Exact(_Matching):
 
 @struct.pytree
 class TopN(_Matching):
-  """A draft is accepted where it is among the target's n most likely tokens (section 5.1). Not
-  lossless."""
+  """Accepts a draft among the target's n most likely tokens (section 5.1). Not lossless."""
 
   n: Any  # int32 scalar
 
@@ -91,8 +89,7 @@ class TopN(_Matching):
 
 @struct.pytree
 class Distance(_Matching):
-  """A draft is accepted within tau of the target's argmax, ids taken as intensities (section 5.2).
-  Not lossless."""
+  """Accepts a draft within tau of the target's argmax, ids as intensities (section 5.2). Lossy."""
 
   tau: Any  # int32 scalar
 
@@ -111,9 +108,10 @@ class Distance(_Matching):
 
 @struct.pytree
 class MinBlock(_Matching):
-  """At least `size` tokens are kept per call, the root's counted (section 5.3): the first size - 1
-  drafts unseen. Needs a chain. Not lossless for size > 1. size may exceed the block: then all of it
-  is kept."""
+  """Keeps at least `size` tokens per call, the root's counted (section 5.3).
+
+  So the first size - 1 drafts are kept untested, or all of a shorter block. It needs a chain. Not
+  lossless for size > 1."""
 
   rule: Any  # one of this file's kind
   size: Any  # int32 scalar
@@ -144,8 +142,7 @@ class MinBlock(_Matching):
 
 
 def at_parent(x: Array, topology: Topology) -> Array:
-  """For each node, what x [b, n, ...] holds at its parent (the root: at itself, where nobody reads
-  it)."""
+  """Returns x [b, n, ...] at each node's parent; at the root itself for the root (never read)."""
   if topology.is_chain:
     return jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
   if topology.is_static:
@@ -157,18 +154,17 @@ def at_parent(x: Array, topology: Topology) -> Array:
 def longest(
   matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v'] | None
 ) -> Int[Array, ' b']:
-  """The last node of the longest path from the root whose nodes all match; 0 where no draft below
-  the root does.
+  """Returns the last node of the longest path of matching nodes from the root; 0 if none matches.
 
   Among equally long paths the one with the highest summed log-probability of the target wins, then
   the lowest node. A row with the nodes a and b below the root, aa and ab below a, and ba below b:
 
                root    a     b    aa    ab    ba
     matching          yes   yes   no    yes   yes
-    is_whole    yes   yes   yes   no    yes   yes     all nodes of its path match; the root always does
+    is_whole    yes   yes   yes   no    yes   yes     all nodes of its path match; the root does
     depth        0     1     1    -1     2     2      so ab and ba are the deepest
-    log_p        0   -0.2  -0.5  -2.0  -0.9  -0.4     of each draft under the target, given its parent
-    score        0   -0.2  -0.5  -2.2  -1.1  -0.9     the sums of log_p along the paths: ba is returned
+    log_p        0   -0.2  -0.5  -2.0  -0.9  -0.4     of each draft, given its parent (target's law)
+    score        0   -0.2  -0.5  -2.2  -1.1  -0.9     sums of log_p along the paths: ba is returned
 
   Args:
     matching: nodes that the rule accepts, given that their parents are. The root's entry is not
@@ -193,7 +189,7 @@ def longest(
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
   log_p = jnp.where(is_root, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
   score = jnp.where(on_path, log_p[:, None, :], 0).sum(-1)
-  # A suppressed token's log_p is minus infinity. A path through it may be the only one that is
-  # deepest, and must then still rank before those that are not.
+  # A suppressed token's log_p is minus infinity. A path through it may be the only deepest one, and
+  # must then still rank before the others.
   score = jnp.maximum(score, jnp.finfo(score.dtype).min)
   return argmax(jnp.where(is_deepest, score, -jnp.inf))

@@ -1,13 +1,13 @@
-"""Acceptance rules that compare two laws: p, the target's, and q, the one that a token was drafted
-from.
+"""Acceptance rules that compare two laws: p, the target's, and q, the draft's.
 
-  Rejection           token by token (Leviathan et al. 2022, algorithm 1, and Chen et al. 2023), with lenience (A.5)
+  Rejection           token by token (Leviathan et al. 2022, algorithm 1, with lenience, A.5; Chen
+                      et al. 2023)
   BlockVerification   the block as a whole (Sun et al. 2024, arXiv 2403.10444, algorithm 2)
 
-Both are lossless in law where p and q are the processed laws, of the same temperature, top-k and
-top-p: the tokens emitted have the law of tokens sampled from p one by one, whatever q is. Both take
-chains. Where nothing was drafted, and after the last draft, q is 0: nothing can be accepted there,
-and what is left of p to draw the bonus from is p.
+Both are lossless in law if p and q are the processed laws, of the same temperature, top-k and
+top-p: the emitted tokens have the law of tokens sampled from p one by one, for any q. Both take
+chains. At undrafted nodes, and after the last draft, q is 0: nothing can be accepted there, and the
+bonus is drawn from all of p.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -32,14 +32,13 @@ class LawRule(Rule, Protocol):
 
   @property
   def greedy(self) -> Rule:
-    """What it becomes at temperature 0, where drafts have no law."""
+    """The rule at temperature 0, where drafts have no law."""
     ...
 
 
 @struct.pytree
 class Warped:
-  """A rule on the target's law as `sampling` makes it of the logits: that which the drafts were
-  drawn by."""
+  """A rule on the target's law warped by `sampling`, as the drafts' law was."""
 
   rule: LawRule
   sampling: Sampling
@@ -60,15 +59,16 @@ class Warped:
 
 @struct.pytree
 class Rejection:
-  """A draft x is accepted with probability min(1, p(x) / (lenience q(x))); the first that is not is
-  replaced by a draw from norm(max(0, p - q)), and after the last a token is drawn from p. Lossless
-  in law at lenience 1.
+  """Accepts a draft x with probability min(1, p(x) / (lenience q(x))).
+
+  The first rejected draft is replaced by a draw from norm(max(0, p - q)). After the last draft a
+  token is drawn from p. Lossless in law at lenience 1.
 
   Args:
-    lenience: above 0, at most 1; smaller is looser, and below 1 not lossless: no token is emitted
-      with more than p(x) / lenience, but rare ones may become rarer still (A.5, which multiplies q
-      by it where p and q are compared, and leaves the residual law as it is). At temperature 0: a
-      draft is accepted where p(x) >= lenience max p.
+    lenience: above 0, at most 1. Smaller is looser, and not lossless: a token is emitted with at
+      most p(x) / lenience, but rare ones may become rarer still. (A.5 multiplies q by it in the
+      comparison, and leaves the residual law.) At temperature 0 a draft is accepted if p(x) >=
+      lenience max p.
   """
 
   lenience: Any = 1.0  # float32 scalar
@@ -105,13 +105,14 @@ class Rejection:
 
 @struct.pytree
 class BlockVerification:
-  """Drafts x1..xg are accepted up to the last i that passes a test of its own (Sun et al. 2024,
-  algorithm 2). Lossless in law, and accepts at least as many as `Rejection` on average: an unlikely
-  token can be made up for by later ones.
+  """Accepts drafts x1..xg up to the last i that passes its own test (Sun et al. 2024, algorithm 2).
+
+  Lossless in law. It accepts at least as many as `Rejection` on average: later tokens can make up
+  for an unlikely one. p and q below are the laws of the token after x_i; q = 0 after the last.
 
     w_0 = 1,   w_i = min(1, w_{i-1} p(x_i) / q(x_i))
-    e_i = sum_x max(0, w_i p(x) - q(x)), p and q being the laws of the token after x_i; after the
-    last, q = 0 x_i passes with probability e_i / (e_i + 1 - w_i), which is w_i for the last
+    e_i = sum_x max(0, w_i p(x) - q(x))
+    x_i passes with probability e_i / (e_i + 1 - w_i), which is w_i for the last
     the bonus after x_i is drawn from norm(max(0, w_i p - q))
 
   At temperature 0 it is `Exact`.
@@ -152,8 +153,9 @@ class BlockVerification:
 
 @struct.pytree
 class NearlyBest(Exact):
-  """A draft is accepted where it is the target's argmax, or p(x) >= lenience max p (A.5). At
-  lenience 1 it is `Exact`: of equally likely tokens only the lowest id is accepted."""
+  """Accepts a draft if it is the target's argmax, or p(x) >= lenience max p (A.5).
+
+  At lenience 1 it is `Exact`: of equally likely tokens only the lowest id is accepted."""
 
   lenience: Any  # float32 scalar
 
@@ -173,11 +175,10 @@ class NearlyBest(Exact):
 def laws(
   draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
 ) -> tuple[Float[Array, 'b n v'], Float[Array, 'b n v']]:
-  """p and q of the token after each node of a chain; q is 0 where no token follows that may be
-  accepted.
+  """Returns p and q of the token after each node of a chain; q is 0 before unacceptable ones.
 
   Raises:
-    UserError: for a tree, and for drafts that come without q.
+    UserError: a tree, or drafts without q.
   """
   if not draft.topology.is_chain:
     raise UserError(
@@ -189,26 +190,25 @@ def laws(
   if draft.probabilities is None:
     raise UserError(
       'Rejection and BlockVerification need the law that drafts were drawn from, and these come'
-      ' without: '
-      'use them where a model or a draft network drafts, and fd.Sampling(temperature) to sample'
-      ' here'
+      ' without: use them where a model or a draft network drafts, and fd.Sampling(temperature) to'
+      ' sample here'
     )
   q_bnv = jnp.where(acceptable[..., None], draft.probabilities, 0).astype(p_bnv.dtype)
   return p_bnv, jnp.pad(q_bnv[:, 1:], ((0, 0), (0, 1), (0, 0)))
 
 
 def _of_next(law: Float[Array, 'b n v'], tokens: Int[Array, 'b n']) -> Float[Array, 'b g']:
-  """The probability of each draft under the law of the node before it."""
+  """Returns the probability of each draft under the law of the node before it."""
   return jnp.take_along_axis(law[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
 
 
 def _uniform(keys: Array | None, like: Float[Array, 'b g']) -> Float[Array, 'b g']:
-  """Numbers from 0 to below 1."""
+  """Draws numbers from 0 to below 1."""
   return jax.vmap(lambda key: jax.random.uniform(key, like.shape[1:], like.dtype))(folded(keys, 0))
 
 
 def _bonus(
   keys: Array | None, rest: Float[Array, 'b v'], p: Float[Array, 'b v']
 ) -> Int[Array, ' b']:
-  """A draw from norm(rest); from p where rounding has left nothing, which p == q can."""
+  """Draws from norm(rest); from p if rounding has left nothing, as p == q may."""
   return draw(folded(keys, 1), jnp.log(jnp.where(rest.sum(-1, keepdims=True) > 0, rest, p)))

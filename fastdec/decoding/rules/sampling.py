@@ -1,5 +1,4 @@
-"""Draws the next token from the law of the target; drafts are kept where they are what was
-drawn."""
+"""Rule that draws the next token from the target's law, and keeps drafts that equal the draw."""
 
 from typing import Any
 
@@ -15,10 +14,11 @@ from fastdec.decoding.settings import SMALLEST, is_zero, real, temperature, whol
 
 @struct.pytree
 class Sampling(Exact):
-  """The target's choice is drawn from its law, warped by temperature, top-k and top-p
-  (`sampling.warp`), and a draft is accepted where it is what was drawn. Lossless in distribution
-  for drafts that are guesses without a law of their own: a draft x is accepted with probability
-  p(x), and what replaces it is drawn from p given that it is not x.
+  """Draws the target's choice from its law, and accepts a draft that equals it.
+
+  The law is warped by temperature, top-k and top-p (`sampling.warp`). Lossless in distribution for
+  drafts that are guesses without a law: a draft x is accepted with probability p(x), and its
+  replacement has the law p given that it is not x.
   """
 
   temperature: Any = 1.0  # float32 scalar
@@ -38,7 +38,7 @@ class Sampling(Exact):
     return 'law'
 
   def law(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
-    """Log-probabilities of what is drawn."""
+    """Returns log-probabilities of the law to draw from."""
     return warp(logits, self.temperature, self.top_k, self.top_p)
 
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
@@ -46,10 +46,10 @@ class Sampling(Exact):
 
 
 def greedy_or_sampling(value: Any, top_k: Any, top_p: Any) -> dict[str, Any]:
-  """Fields of a strategy that is greedy at temperature 0, and else samples.
+  """Returns fields of a strategy that is greedy at temperature 0, and else samples.
 
   Args:
-    value: the temperature, 0 or as in `Sampling`; what is traced counts as above 0.
+    value: the temperature, 0 or as in `Sampling`; a traced one counts as above 0.
     top_k, top_p: as in `Sampling`; checked at temperature 0 too.
 
   Returns:

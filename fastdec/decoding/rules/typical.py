@@ -1,8 +1,7 @@
-"""Typical acceptance (Cai et al. 2024, section 2.3.1): what the target finds plausible is good
-enough.
+"""Typical acceptance (Cai et al. 2024, section 2.3.1): it keeps tokens that the target may write.
 
-A rule for drafts that are guesses, on chains and trees, with any heads. Not lossless, and not a way
-of sampling: where temperature is above 0 the output is neither the greedy one nor a draw from the
+A rule for drafts that are guesses, on chains and trees, with any heads. It is not lossless, nor
+does it sample: above temperature 0 the output is neither the greedy one nor a draw from the
 target's law.
 """
 
@@ -22,17 +21,16 @@ from fastdec.decoding.topology import take_node
 
 @struct.pytree
 class Typical(Exact):
-  """A draft x is accepted where p(x) > min(epsilon, delta exp(-H(p))), p being the target's law at
-  `temperature` and H its entropy in nats: the less sure the target is, the less likely a token may
-  be. Not lossless.
+  """Accepts a draft x if p(x) > min(epsilon, delta exp(-H(p))). Not lossless.
 
-  The longest path is kept, of equally long ones the likeliest by p. The first token and every bonus
-  are the target's argmax, as in the original's default, so that no key is needed. The argmax is
-  always accepted where delta < 1, since max p >= exp(-H).
+  p is the target's law at `temperature`, and H its entropy in nats: an unsure target accepts less
+  likely tokens. The longest path is kept, of equally long ones the likeliest by p. The first token
+  and every bonus are the target's argmax, as in the original's default, so no key is needed. With
+  delta < 1 the argmax is always accepted, since max p >= exp(-H).
 
   Args:
-    epsilon: 0 to 1; a token at least this likely is accepted whatever the entropy. 0 accepts all
-      that is possible.
+    epsilon: 0 to 1; a token at least this likely is accepted at any entropy. 0 accepts all possible
+      tokens.
     delta: 0 to 1; the authors advise sqrt(epsilon).
     temperature: divides the logits before p; higher ones accept more. 0 is `Exact`; else 1e-6 to
       1e6.
@@ -58,14 +56,14 @@ class Typical(Exact):
     return 'relaxed' if self.temperature > 0 else 'exact'
 
   def scaled(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
-    """The logits at the rule's temperature."""
+    """Returns the logits at the rule's temperature."""
     return logits / jnp.where(self.temperature > 0, self.temperature, 1).astype(logits.dtype)
 
   def matches(
     self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
   ) -> Bool[Array, 'b n']:
     log_p = jax.nn.log_softmax(self.scaled(logits), axis=-1)
-    surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)  # suppressed tokens have none to give
+    surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)  # suppressed tokens add nothing
     entropy = (jnp.exp(log_p) * surprise).sum(-1)
     epsilon, delta = self.epsilon.astype(entropy.dtype), self.delta.astype(entropy.dtype)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
