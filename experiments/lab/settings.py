@@ -74,37 +74,36 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
-  """The heads of every k; fields as in `configs/wmt14.py` and `configs/celeba.py`."""
+  """Blockwise heads (Stern et al. 2018) and how they are trained; see fastdec/heads/blockwise.py."""
 
-  d_ff: int
-  layout: str
-  first: str
-  p1_share: float
-  draw: Literal['one', 'all']
-  decay: float
-  dropout: float = 0.1
-  rooted: bool = False
-  markov: int = 0
-  anchors: int = 0
+  d_ff: Count
+  layout: str = 'separate'  # or 'paper', the paper's dense layer
+  first: str = 'identity'  # or 'transformed': p1 goes through a head too
+  p1_share: Share = 0.0  # of the loss in fine-tuning; 0: that of head 2. Short runs need more
+  draw: Literal['one', 'all'] = 'one'  # heads that a minibatch trains; the paper draws one
+  decay: Annotated[float, Between(1e-6, 1)] = 1.0  # each later head's loss counts this many times
+  dropout: Share = 0.1  # on hidden units and outputs; short runs need none
+  rooted: bool = False  # heads read the root's embedding too (Ankner et al. 2024)
+  markov: Zero = 0  # rank of a bias from the token guessed before; 0: none
+  anchors: Zero = 0  # places of each row that all heads at once learn at; 0: all
 
   def __post_init__(self) -> None:
-    at_least(1, 'heads', d_ff=self.d_ff)
-    at_least(0, 'heads', markov=self.markov)
     check_anchors(self.anchors, self.draw)
-    if not 0 < self.decay <= 1:
-      raise UserError(
-        f'config.heads.decay={self.decay} is not possible: give 1 for equal weights,'
-        ' or less, above 0'
-      )
-    if not 0 <= self.p1_share < 1:
-      raise UserError(
-        f'config.heads.p1_share={self.p1_share} is not possible: give 0 for equal'
-        ' shares, or below 1'
-      )
-    if not 0 <= self.dropout < 1:
-      raise UserError(
-        f'config.heads.dropout={self.dropout} is not possible: give 0 for none, or below 1'
-      )
+    for name in ('p1_share', 'dropout'):
+      if getattr(self, name) == 1:
+        raise UserError(f'config.heads.{name}=1.0 is not possible: give a share below 1')
+
+  def module(self, model: Any, k: int) -> BlockwiseHeads:
+    """The heads for blocks of k tokens on a model."""
+    names = 'd_ff', 'layout', 'first', 'dropout', 'rooted', 'markov'
+    d_embed = getattr(model.config, 'd_embed', None) if self.rooted else None
+    words = model.vocab_size if self.markov else None
+    same = {name: getattr(self, name) for name in names}
+    return BlockwiseHeads(k=k, d_model=model.d_model, d_embed=d_embed, words=words, **same)
+
+  def fresh(self, module: Any, model: Any, trunk: Params) -> Params | None:
+    """Parameters that new heads begin at; None: what their `init` draws."""
+    return None
 
   @property
   def conditions(self) -> dict[str, str]:

@@ -54,7 +54,7 @@ def listing(folder):
     ({'table.rules': '("tree-8", "tree-8")'}, ['config.table.rules=', 'each once']),
     ({'table.regimes': '("freeze",)'}, ["regimes[0]='freeze'", 'regular, distil, finetune, both']),
     ({'table.ks': '(4, 4)'}, ['config.table.ks=(4, 4)', 'each once']),
-    ({'heads.decay': 0.0}, ['config.heads.decay=0.0', 'give 1']),
+    ({'heads.decay': 0.0}, ['config.heads.decay=0.0', 'to 1']),
     ({'heads.anchors': -1}, ['config.heads.anchors=-1', 'give 0 or more']),
     (
       {'heads.anchors': 4, 'heads.draw': 'one'},
