@@ -1,10 +1,9 @@
-"""Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once,
-Stern's idea with eyes.
+"""Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once.
 
-The network scores the words, or its best few, for each token of the block; a bias from the token
-guessed before puts them in order (`lattice`). Their best path is a chain, and their best paths are
-a tree. The target's features of the accepted tokens go into the network's cache after each call:
-the next pass sees them.
+The network scores the words, or its best few, for each token of the block. A bias from the token
+guessed before puts them in order (`lattice`). Their best path is a chain, their best paths together
+are a tree. After each call the target's features of the accepted tokens go into the network's
+cache, for its next pass.
 """
 
 import os
@@ -41,23 +40,23 @@ WIDTH = 8  # of trees that grow: children of each node, and nodes of each level 
 class BlockDraft(DrawnDrafts):
   """Decoding with a one-pass draft network. Lossless with the default rules.
 
-  Above temperature 0 a chain is drawn, each token from the law that the bias from the one before
-  makes, and accepted by `Rejection`; a tree is the draft's best guesses, of which the one is
-  accepted that the target's law draws.
+  Above temperature 0 a chain is drawn, each token from its law biased by the token before, and
+  accepted by `Rejection`. A tree holds the draft's best guesses; the one that the target draws is
+  accepted.
 
   Args:
     draft: (module, params), a `BlockNetwork` as `load_draft` gives it.
     k: block size, the root's token included, at most the draft's own (None: its own).
-    choices: None: a chain of k - 1 tokens. A number: the tree of so many nodes, the root included,
-      that the draft finds likeliest, another one each time. Or a static tree, as `Medusa` takes it:
-      paths of ranks, a `Topology`, a name.
+    choices: None: a chain of k - 1 tokens. A number: the draft's likeliest tree of this many nodes,
+      the root included, anew each time. Or a static tree, as `Medusa` takes it: paths of ranks, a
+      `Topology`, a name.
     rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
       draw for a tree.
     temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
       likely token.
 
   Raises:
-    UserError: another kind of draft, or sizes that make no block or no tree.
+    UserError: another kind of draft, or impossible sizes of a block or tree.
   """
 
   draft: Bound | tuple[Any, Any]
@@ -109,8 +108,9 @@ class BlockDraft(DrawnDrafts):
 
 
 def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
-  """What a strategy drafts: a static tree, the nodes of one that grows, or None, a chain; a
-  UserError if it cannot."""
+  """Returns a static tree, the number of nodes of a growing one, or None for a chain.
+
+  It raises UserError for impossible choices."""
   if choices is None:
     return None
   if is_whole(choices, -(2**31), 'iu'):
@@ -131,7 +131,7 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
 
 @struct.pytree
 class Seen:
-  """What the network knows of each row: the features of all positions before the root."""
+  """The network's memory of each row: the features of all positions before the root."""
 
   cache: DraftCache
   last: Float[Array, 'b d']  # the newest of them
@@ -139,8 +139,7 @@ class Seen:
 
 @struct.pytree
 class BlockDrafter:
-  """Drafts a chain (greedily, or by sampling), a static tree, or one that grows to a number of
-  nodes."""
+  """Drafter of a chain (greedy or sampled), of a static tree, or of one grown to some nodes."""
 
   draft: Bound
   k: int = struct.static()
@@ -193,7 +192,7 @@ class BlockDrafter:
     count: Int[Array, ' b'],
     cache: DraftCache,
   ) -> Seen:
-    """Sees the first `count` of n positions that the target has read."""
+    """Reads the first `count` of n positions that the target has read."""
     module, params = self.draft
     features = module.features(params, hidden, taps)
     positions = cache.length[:, None] + jnp.arange(features.shape[1], dtype=jnp.int32)[None]
@@ -201,14 +200,14 @@ class BlockDrafter:
     return Seen(cache, take_node(features, jnp.maximum(count - 1, 0)))
 
   def _lattice(self, states: Float[Array, 'b g d'], logits: Float[Array, 'b g w']) -> Lattice:
-    """The candidates of each token, and what the one before does to them."""
+    """Returns the candidates of each token, and their bias from the token before."""
     module, params = self.draft
     scores, ids, after_bgmr = logits, params.get('ids'), None
     if module.choices < logits.shape[-1]:
       scores, chosen = best(logits, module.choices)
       ids = module.ids(params, chosen)
       if module.markov:
-        after_bgmr = module.after(params, chosen)  # all at once: looking up is dear, step by step
+        after_bgmr = module.after(params, chosen)  # all at once: look-ups step by step are slow
     if not module.markov:
       return Lattice(scores, ids)
 

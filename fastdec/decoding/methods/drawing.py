@@ -1,5 +1,4 @@
-"""What the strategies have in common whose drafts are guessed at temperature 0, and drawn from a
-law above it."""
+"""Common part of strategies that guess drafts at temperature 0, and draw them from a law above."""
 
 from typing import Any
 
@@ -16,9 +15,9 @@ from fastdec.errors import UserError
 class DrawnDrafts(LoopStrategy):
   """A strategy with the settings below, which its `__post_init__` settles.
 
-  Whether temperature is 0 is part of the compiled program, found when the strategy is made; what is
-  traced counts as above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a
-  sweep over them compiles once.
+  Temperature 0 is another compiled program, chosen when the strategy is made; a traced temperature
+  counts as above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a sweep
+  over them compiles once.
   """
 
   rule: Rule | None
@@ -29,14 +28,14 @@ class DrawnDrafts(LoopStrategy):
 
   @property
   def drafts_trees(self) -> bool:
-    """Whether drafts have branches: then they are guessed at any temperature, and have no law."""
+    """True if drafts have branches: then they are guessed at any temperature, and have no law."""
     return False
 
   def settle(self) -> None:
     """Makes arrays of temperature, top_k and top_p, and checks the rule.
 
     Raises:
-      UserError: a setting that is out of range, what is no rule, or a rule that cannot take such
+      UserError: a setting out of range, something else than a rule, or a rule that cannot take such
         drafts.
     """
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
@@ -61,12 +60,12 @@ class DrawnDrafts(LoopStrategy):
 
   @property
   def sampling(self) -> Sampling | None:
-    """How chains are drawn, and the target's tokens; None at temperature 0."""
+    """The law of chains and of the target's tokens; None at temperature 0."""
     return None if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)
 
   @property
   def effective_rule(self) -> Rule:
-    """`rule`, or the default in its place, as it is at this temperature."""
+    """The rule at this temperature: `rule`, or the default in its place."""
     sampling = self.sampling
     if sampling is None:
       rule = Exact() if self.rule is None else self.rule

@@ -1,11 +1,10 @@
-"""Drafting by an autoregressive draft network on the target's features: EAGLE (Li et al. 2024,
-2025), MTP heads.
+"""Drafting by an autoregressive network on the target's features: EAGLE, MTP.
 
-A chain, each token guessed from the network's own state behind the one before; or a tree that grows
-where the network is confident (EAGLE-2, `growing`), for any number of rows. After each call of the
-target the network reads the accepted tokens once more, with the target's true features, and its
-rows of guesses are forgotten: one pass for the first token of the next draft, and one for each
-level behind it.
+See Li et al. 2024 and 2025. In a chain each token is guessed from the network's own state behind
+the token before. A tree grows where the network is confident (EAGLE-2, `growing`), for any number
+of rows. After each call of the target the network reads the accepted tokens again, with the
+target's features, and forgets its rows of guesses. That is one pass for the first token of the next
+draft, and one for each level behind.
 """
 
 from typing import Any
@@ -36,25 +35,25 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Eagle(DrawnDrafts):
-  """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP). Lossless with the default
-  rules.
+  """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP).
 
-  Above temperature 0 a chain is drawn from the draft's law, and accepted by `Rejection`; a tree is
-  the draft's best guesses, of which the one is accepted that the target's law draws.
+  Lossless with the default rules. Above temperature 0 a chain is drawn from the draft's law, and
+  accepted by `Rejection`. A tree holds the draft's best guesses; the one that the target draws is
+  accepted.
 
   Args:
     draft: (module, params), an `EagleNetwork` as `load_draft` gives it.
     depth: tokens below the root, at most.
-    width: 1: a chain of `depth` tokens; more: the children of each node, and the nodes of each
-      level that are expanded.
-    nodes: tokens that the target scores a call, the root's included (None: 1 + depth * width).
+    width: 1: a chain of `depth` tokens. More: the children of each node, and the expanded nodes of
+      each level.
+    nodes: tokens that the target scores in a call, the root included (None: 1 + depth * width).
     rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
       draw for a tree.
     temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
       likely token.
 
   Raises:
-    UserError: another kind of draft, or sizes that make no tree.
+    UserError: another kind of draft, or impossible sizes of a tree.
   """
 
   draft: Bound | tuple[Any, Any]
@@ -99,21 +98,21 @@ class Eagle(DrawnDrafts):
 
 @struct.pytree
 class Read:
-  """What the network has read of each row: all emitted tokens, the root included."""
+  """The network's memory of each row: all emitted tokens, the root included."""
 
   cache: DraftCache
-  last: Float[Array, 'b d']  # what its row at the root left: the first guess is made of it
+  last: Float[Array, 'b d']  # the output of its row at the root, for the first guess
 
 
 class _EagleDrafter:
-  """What the two drafters share: reading what is certain, with the target's features."""
+  """Common part of the two drafters: reading accepted tokens with the target's features."""
 
   draft: Bound
   depth: int
 
   @property
   def guessed(self) -> int:
-    """Rows of guesses that the network reads to make a draft."""
+    """Number of rows of guesses that the network reads to make a draft."""
     return self.depth
 
   @property
@@ -146,8 +145,9 @@ class _EagleDrafter:
     count: Int[Array, ' b'],
     cache: DraftCache,
   ) -> Read:
-    """Reads the first `count` of n positions that the target has read, each with the token behind
-    it: the root is behind the last."""
+    """Reads the first `count` of n positions that the target has read, each with the token behind.
+
+    The root is behind the last."""
     module, params = self.draft
     n = tokens.shape[1]
     is_last = jnp.arange(n, dtype=jnp.int32)[None] == count[:, None] - 1
@@ -161,7 +161,7 @@ class _EagleDrafter:
     return Read(cache.commit(None, count), take_node(states, jnp.maximum(count - 1, 0)))
 
   def _logits(self, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
-    """Over the draft's words, minus infinity for those that are never emitted."""
+    """Returns logits over the draft's words, minus infinity for words that are never emitted."""
     module, params = self.draft
     return suppress_words(
       params, module.logits(params, target, states), target.module.suppressed_ids
@@ -170,7 +170,7 @@ class _EagleDrafter:
 
 @struct.pytree
 class ChainDrafter(_EagleDrafter):
-  """Drafts a chain, greedily, or by sampling."""
+  """Drafter of a chain, greedily or by sampling."""
 
   draft: Bound
   depth: int = struct.static()
@@ -222,7 +222,7 @@ class ChainDrafter(_EagleDrafter):
 
 @struct.pytree
 class TreeDrafter(_EagleDrafter):
-  """Drafts the tree of its likeliest paths (`growing`)."""
+  """Drafter of the tree of the likeliest paths (`growing`)."""
 
   draft: Bound
   depth: int = struct.static()
@@ -253,7 +253,7 @@ class TreeDrafter(_EagleDrafter):
     return Draft(tokens, topology, calls=self.depth), Read(cache, state.last)
 
   def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:
-    """Log-probabilities over the draft's words, as far as they are to be trusted at this level."""
+    """Returns log-probabilities over the draft's words, calibrated for this level."""
     logits, warmth = self._logits(target, states), self.draft.params.get('warmth')
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if warmth is not None:
@@ -262,15 +262,14 @@ class TreeDrafter(_EagleDrafter):
 
 
 def row_mask(place: Int[Array, ' b'], slots: int) -> Bool[Array, 'b 1 s']:
-  """Which slots a chain's row of a guess sees, which stands in slot `place`: all up to it."""
+  """Mask of the slots that a chain's row in slot `place` sees: all up to it."""
   return jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
 
 
 def frontier_mask(
   among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int
 ) -> Bool[Array, 'b w s']:
-  """Which slots a frontier sees: all committed ones, and of the m rows of guesses behind them its
-  own ancestors'."""
+  """Mask of the slots that a frontier sees: committed ones, and its ancestors' of m guesses."""
   m = among.shape[-1]
   row_bs = jnp.arange(slots, dtype=jnp.int32)[None] - length[:, None]
   seen_bws = jnp.take_along_axis(among, row_bs.clip(0, m - 1)[:, None], axis=-1)

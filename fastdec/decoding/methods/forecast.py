@@ -1,10 +1,9 @@
-"""Drafting an image's intensities by the linear forecast that its model is told
-(`models.forecast`): nothing to train.
+"""Drafting of an image's intensities by its model's linear forecast, without training.
 
-Each guess is the forecast behind those before it, as a whole number. A guess costs some dozen
-multiplications; what the model adds to the forecast is what is guessed wrong. Weights that are
-fitted to what the model itself writes (`fit_forecast`) write smoother images and longer blocks
-within a distance; exact ones may be shorter (docs/results).
+Each guess is the forecast behind the guesses before (`models.forecast`), as a whole number. It
+costs a few dozen multiplications. Guesses are wrong where the model departs from its forecast.
+Weights fitted to the model's own outputs (`fit_forecast`) give smoother images, and longer blocks
+within a distance; exact blocks may be shorter (docs/results).
 """
 
 from typing import Any
@@ -37,13 +36,13 @@ class Written:
 
 @struct.pytree
 class ForecastDrafter:
-  """Drafts a chain of k - 1 guesses; state: what is written."""
+  """Drafter of a chain of k - 1 guesses; its state is the written image."""
 
   nodes: int = struct.static()
   weights: Float[Array | np.ndarray, 'phases width'] | None = None
 
   def init(self, target: Bound, prefill: Prefill) -> Written:
-    prompt = prefill.prompt  # the start token, and what was forced behind it
+    prompt = prefill.prompt  # the start token, and forced tokens behind it
     room = prefill.capacity.total + self.nodes
     tokens = jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, room - prompt.tokens.shape[1] + 1)))
     return _behind(
@@ -73,8 +72,7 @@ class ForecastDrafter:
 
 
 def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Written:
-  """With the first `count` of a block behind; what else the block has lies where the next one will
-  be."""
+  """Appends the first `count` tokens of a block; the next block overwrites the others."""
 
   def put(row: Array, new: Array, at: Array) -> Array:
     return jax.lax.dynamic_update_slice(row, new, (at,))
@@ -85,13 +83,14 @@ def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -
 
 @struct.pytree
 class LinearForecast(LoopStrategy):
-  """Blocks guessed by an image model's linear forecast (an `ImageTransformer` with forecast=True).
-  Lossless with the default rule.
+  """Decoding with blocks guessed by an image model's linear forecast.
+
+  The model is an `ImageTransformer` with forecast=True. Lossless with the default rule.
 
   Args:
     k: block size, the root's token included, at least 2.
     rule: `Exact()` is lossless; `Distance`, `TopN`, `MinBlock` are not.
-    weights: of the forecast that guesses, as `fit_forecast` gives them; None: those of the model.
+    weights: of the guessing forecast, as `fit_forecast` gives them; None: the model's.
   """
 
   k: Whole = struct.static(default=10)
@@ -117,15 +116,15 @@ class LinearForecast(LoopStrategy):
 def fit_forecast(
   model: Any, inputs: Shaped[np.ndarray, '...'], outputs: Shaped[np.ndarray, '...']
 ) -> Float[np.ndarray, 'phases width']:
-  """Weights for `LinearForecast` by least squares on what a model wrote: a hundred images will do.
+  """Returns weights for `LinearForecast` by least squares on a model's outputs; 100 images will do.
 
   Args:
     model: an image model with forecast=True.
     inputs: small pictures, uint8[n, 8, 8, 3].
-    outputs: what the model wrote of them greedily, uint8[n, 32, 32, 3], or as large as it writes.
+    outputs: the model's greedy outputs for them, uint8[n, 32, 32, 3], or of the model's size.
 
   Raises:
-    UserError: the model makes no forecasts, or the images are not of its sizes.
+    UserError: a model without forecasts, or images of other sizes than the model's.
   """
   check_forecasts(model)
   model.check(inputs)

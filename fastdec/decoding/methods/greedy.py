@@ -15,7 +15,7 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class NoDraft:
-  """Drafts the root alone."""
+  """Drafter of the root alone."""
 
   nodes = 1
 
@@ -49,8 +49,7 @@ class Sample(LoopStrategy):
   Args:
     temperature: divides the logits; 1e-6 to 1e6.
     top_k: only the k most likely tokens (0: all).
-    top_p: only the fewest most likely tokens that have this probability together, after top_k (1:
-      all).
+    top_p: only the fewest most likely tokens with this probability together, after top_k (1: all).
   """
 
   temperature: Any = 1.0

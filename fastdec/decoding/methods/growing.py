@@ -1,17 +1,16 @@
-"""Trees that grow where the drafter is confident (EAGLE-2, Li et al. 2024, section 4). Their
-parents are data, one tree for each row, in any batch and inside jit.
+"""Trees that grow where the drafter is confident (EAGLE-2, Li et al. 2024, section 4).
 
-A node's score is the sum of log q on the path to it: the drafter's confidence that the whole path
-is right.
+Their parents are data, one tree for each row, in any batch and inside jit. A node's score is the
+sum of log q on the path to it: the drafter's confidence that the whole path is right.
 
   start    the best w children of the root are level 1, and its frontier
-  advance  each node of the frontier has its best w children; the best w of all these are the next frontier
-  finish   of all candidates the best nodes - 1 are kept, and stand in the order in which they were found
+  advance  each frontier node has its best w children; the best w of all are the next frontier
+  finish   the best nodes - 1 of all candidates are kept, in the order in which they were found
 
 A parent comes before its children, and they never score higher: no node is kept without its parent.
-So a child is kept only behind the whole path to it and behind all that stand before its parent in
-the frontier; where these alone are nodes - 1, it need not be looked for, and a small tree's deeper
-frontiers are narrower than w (`frontier_width`).
+A child is kept only behind its whole path, and behind all nodes before its parent in the frontier.
+If these alone are nodes - 1, the child need not be looked for. So a small tree's deeper frontiers
+are narrower than w (`frontier_width`).
 """
 
 import dataclasses
@@ -32,11 +31,11 @@ ROOT = 0  # its number
 
 @struct.pytree
 class Growing:
-  """A tree of some levels, whose newest best nodes, the frontier, are to be expanded.
+  """A tree of some levels, whose newest best nodes, the frontier, are expanded next.
 
-  Nodes are numbered in the order in which they are found. Node e in the order of expansion (the
-  root is 0, then come the frontiers, level by level and best first) has the children 1 + e * width
-  + r, r being the rank. At width 2:
+  Nodes are numbered in the order in which they are found. The order of expansion begins with the
+  root, 0; the frontiers follow, level by level and best first. Node e in this order has the
+  children 1 + e * width + r, where r is the rank. At width 2:
 
     expanded   root   1    2    5    3       level 1 is 1 and 2; 5 and 3 were the best of level 2
     children   1 2   3 4  5 6  7 8  9 10
@@ -44,7 +43,7 @@ class Growing:
 
   tokens: Int[Array, 'b f']  # of the frontier, best first
   scores: Float[Array, 'b f']
-  # where the parent of each stands in the frontier before; 0 at level 1: the root
+  # the place of each node's parent in the frontier before; 0 at level 1: the root
   origin: Int[Array, 'b f']
   # numbers from the root's child down to each node of every frontier so far
   paths: tuple[Int[Array, 'b _ _'], ...]
@@ -55,33 +54,33 @@ class Growing:
 
   @property
   def depth(self) -> int:
-    """Levels that it has."""
+    """Number of levels."""
     return len(self.paths)
 
   @property
   def expanded(self) -> int:
-    """Nodes of all frontiers but the newest, without the root."""
+    """Number of nodes in all frontiers but the newest, without the root."""
     return sum(path.shape[1] for path in self.paths[:-1])
 
   @property
   def sees(self) -> Bool[Array, 'b f s']:
-    """Which nodes of all s in the frontiers so far, in the order of expansion, are a frontier
-    node's ancestors or itself: what it attends to where each frontier is written to a cache behind
-    the one before."""
+    """Mask of a frontier node's ancestors and itself, among all s nodes of the frontiers so far.
+
+    The nodes are in the order of expansion. A node attends to these in a cache of the frontiers."""
     expanded_bs = jnp.concatenate([path[..., -1] for path in self.paths], axis=1)
     return (self.paths[-1][:, :, None, :] == expanded_bs[:, None, :, None]).any(-1)
 
 
 def frontier_width(level: int, width: int, nodes: int) -> int:
-  """How many nodes of a level can have children that are kept: the f-th best of level l has f - 1
-  others before it there and l - 1 above, so f + l nodes with one child of its own, and nodes - 1
-  are kept. (1 where none can.)"""
+  """Number of nodes of a level that can have kept children, at least 1.
+
+  The f-th best of level l comes with f - 1 better ones and l - 1 ancestors: f + l nodes with one
+  child, and only nodes - 1 are kept."""
   return max(1, min(width, nodes - 1 - level))
 
 
 def frontier_rows(depth: int, width: int, nodes: int) -> int:
-  """Nodes of all frontiers together, down to a tree's last level but one: rows that a drafter reads
-  to make it."""
+  """Number of nodes in the frontiers of all levels but the last: the rows that a drafter reads."""
   return sum(frontier_width(level, width, nodes) for level in range(1, depth))
 
 
@@ -91,14 +90,14 @@ def start(
   nodes: int,
   ids: Int[Array, ' v'] | Int[Array, 'b 1 v'] | None = None,
 ) -> Growing:
-  """Level 1: the best children of the root.
+  """Makes level 1, the best children of the root.
 
   Args:
-    log_q: log-probabilities of the token behind the root; minus infinity for what is never emitted.
-    width: children of each node, and nodes of each frontier at most.
+    log_q: log-probabilities of the token behind the root; minus infinity for unemitted tokens.
+    width: children of each node, and most nodes of each frontier.
     nodes: of the finished tree, the root included. The sizes must be possible (`check_sizes`).
-    ids: the token that each entry of log_q stands for, in all rows or, with an axis for nodes, in
-      each; None: their own indices. They differ.
+    ids: the token of each entry of log_q, in all rows or, with an axis for nodes, in each; None:
+      the indices. They must differ.
   """
   # sums in bfloat16 would all tie
   nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))
@@ -114,11 +113,11 @@ def advance(
   log_q: Float[Array, 'b #f v'],
   ids: Int[Array, ' v'] | Int[Array, 'b #f v'] | None = None,
 ) -> Growing:
-  """One level more.
+  """Adds one more level.
 
   Args:
     growing: as `start` or `advance` returned it.
-    log_q: log-probabilities of the token behind each node of the frontier, or behind all alike.
+    log_q: log-probabilities of the token behind each node of the frontier, or the same behind all.
     ids: as in `start`.
   """
   width = growing.width
@@ -140,8 +139,7 @@ def advance(
 
 
 def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'], Topology]:
-  """The tree of the root and the best nodes - 1 candidates: its tokens, and who stands below
-  whom."""
+  """Returns tokens and topology of the root and the best nodes - 1 candidates."""
   width, depth, nodes = growing.width, growing.depth, growing.nodes
   tokens_bc, scores_bc = (
     jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True)
@@ -150,8 +148,8 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
   number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
 
-  # Paths to all expanded nodes, padded with the root, which is above all others; then those to the
-  # nodes' parents.
+  # Paths to all expanded nodes, padded with the root, which is above all others; then the paths to
+  # the nodes' parents.
   padded = [
     jnp.pad(path, ((0, 0), (0, 0), (0, depth - path.shape[-1]))) for path in growing.paths[:-1]
   ]
@@ -178,7 +176,7 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
 def check_sizes(
   depth: Any, width: Any, nodes: Any, choices: int | None = None
 ) -> tuple[int, int, int]:
-  """The sizes of a tree, as Python ints.
+  """Returns the sizes of a tree, as Python ints.
 
   Args:
     depth: of the deepest nodes; the root has depth 0.
@@ -187,7 +185,7 @@ def check_sizes(
     choices: tokens that the drafter chooses among (None: enough).
 
   Raises:
-    UserError: there is no such tree.
+    UserError: no tree has these sizes.
   """
   depth = count('depth', depth, 1, 'how many tokens deep the draft may be, 1 or more')
   width = count('width', width, 1, 'how many children each node may have, 1 or more')
@@ -201,8 +199,7 @@ def check_sizes(
   if not depth < nodes <= most:
     raise UserError(
       f'nodes={nodes} is not possible: with the root, a tree of depth={depth} and width={width} has'
-      ' at least'
-      f' {depth + 1} and at most {most} nodes'
+      f' at least {depth + 1} and at most {most} nodes'
     )
   return depth, width, nodes
 
@@ -210,8 +207,7 @@ def check_sizes(
 def named(
   ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']
 ) -> Int[Array, 'b p w']:
-  """The tokens with these indices, of all rows' or of each node's `ids`; None: the indices
-  themselves."""
+  """Returns the tokens at these indices of `ids`, shared or of each node; None: the indices."""
   if ids is None:
     return index
   return ids[index] if ids.ndim == 1 else jnp.take_along_axis(ids, index, axis=-1)
@@ -223,10 +219,10 @@ def _children(
   width: int,
   ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None,
 ) -> tuple[Int[Array, 'b c'], Float[Array, 'b c']]:
-  """Tokens and scores of the best children of each node, side by side: c = p * width."""
+  """Returns tokens and scores of the best children of each node, side by side: c = p * width."""
   best_bpw, index_bpw = best(log_q, width)
-  # A law that is NaN, or that rounding has lifted above 0, must not let a child score higher than
-  # its parent.
+  # A law that is NaN, or lifted above 0 by rounding, must not let a child score higher than its
+  # parent.
   best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0)).astype(scores.dtype)
   scores_bpw = scores[..., None] + best_bpw
   tokens_bpw = jnp.broadcast_to(named(ids, index_bpw), scores_bpw.shape)

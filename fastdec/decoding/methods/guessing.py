@@ -1,5 +1,4 @@
-"""What the strategies have in common whose guesses have no law: what they copy or remember is right
-or not."""
+"""Common part of strategies whose guesses have no law, as they are copied or remembered."""
 
 from typing import Any
 
@@ -13,23 +12,23 @@ from fastdec.models.api import Model
 
 
 class LawlessDrafts(LoopStrategy):
-  """A strategy with the settings below, which its `__post_init__` settles: greedy at temperature 0,
-  and above it one that accepts a guess where the model's own draw is the same.
+  """A strategy with the settings below, which its `__post_init__` settles.
 
-  Whether temperature is 0 is part of the compiled program; above 0, the three numbers are arrays.
+  It is greedy at temperature 0; above, it accepts a guess that equals the model's own draw.
+  Temperature 0 is another compiled program; above 0, the three numbers are arrays.
   """
 
   temperature: Any
   top_k: Any
   top_p: Any
   is_greedy: bool
-  pool: NGramPool | None = None  # of those that have one
+  pool: NGramPool | None = None  # for strategies that have one
 
   def settle(self) -> None:
     """Makes arrays of temperature, top_k and top_p.
 
     Raises:
-      UserError: one of them is out of range, or what is no pool.
+      UserError: one of them is out of range, or something else than a pool is given.
     """
     struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
     if self.pool is not None:

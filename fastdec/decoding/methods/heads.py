@@ -1,8 +1,7 @@
-"""Drafting by prediction heads on the target's hidden state: a chain (Stern et al. 2018) or a tree
-(Cai et al. 2024).
+"""Drafting by prediction heads: a chain (Stern et al. 2018) or a tree (Cai et al. 2024).
 
-The heads read the hidden state of the last accepted node, which the scoring call has computed
-anyway: no further call of the target (Stern's combined scoring and proposal model, section 4).
+The heads read the target's hidden state of the last accepted node. The scoring call has computed it
+anyway, so no further call is needed (Stern's combined scoring and proposal model, section 4).
 """
 
 import os
@@ -29,9 +28,9 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class HeadsDrafter:
-  """State: the hidden state [b, d] of each row's last accepted node."""
+  """Drafter by heads. Its state is the hidden state [b, d] of each row's last accepted node."""
 
-  heads: Bound  # as many as the topology is deep
+  heads: Bound  # one for each level of the topology
   topology: Topology = struct.static()
   window: int = struct.static(default=0)
 
@@ -60,10 +59,10 @@ def draft_tokens(
   topology: Topology,
   window: int = 0,
 ) -> Int[Array, 'b n']:
-  """The root and, at a node of depth i and rank r, the i-th head's r-th choice (a Markov bias:
-  behind its parent).
+  """Returns the root and, at a node of depth i and rank r, the i-th head's r-th choice.
 
-  With a window, the choice is by what is likely at most that many ids away, see `sampling.centred`.
+  With a Markov bias it is the choice behind the node's parent. With a window, it counts the tokens
+  at most that many ids away, see `sampling.centred`.
   """
   logits_bhw = head_logits(heads, target, hidden, root)
   words, ranks = logits_bhw.shape[-1], int(topology.ranks.max()) + 1
@@ -83,8 +82,7 @@ def draft_tokens(
 def head_logits(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b']
 ) -> Float[Array, 'b h w']:
-  """What each head predicts behind this hidden state and this root, before any Markov bias, over
-  the heads' words.
+  """Returns each head's logits behind this state and root, over its words, before a Markov bias.
 
   Raises:
     UserError: the heads are of another model.
@@ -120,8 +118,8 @@ class Blockwise(LoopStrategy):
     heads: (module, params) as `load_heads` gives them.
     k: block size, at most the heads' own (None: theirs); k = 1 is greedy decoding.
     rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
-    window: a guess is the middle of the 2 window + 1 ids that are likeliest together, which is what
-      `Distance(window)` rewards where ids are an order, such as intensities; 0: the likeliest id.
+    window: a guess is the middle of the 2 window + 1 ids that are likeliest together. For ordered
+      ids, such as intensities, `Distance(window)` accepts more of these. 0: the likeliest id.
   """
 
   heads: Bound | tuple[Any, Any]
@@ -158,17 +156,16 @@ class Blockwise(LoopStrategy):
 
 @struct.pytree
 class Medusa(LoopStrategy):
-  """Heads whose several best guesses are scored at once as a tree (Cai et al. 2024); any heads,
-  Stern's too.
+  """Decoding with a tree of each head's best guesses (Cai et al. 2024); any heads, Stern's too.
 
   Args:
     heads: (module, params); the head at depth i fills the nodes of depth i.
     choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static
       `Topology`; or the name of a published tree, or a file with one (`trees.medusa_choices`).
-    rule: how to accept; `Exact()` is lossless, `Typical()` is the paper's own and is not.
+    rule: `Exact()` is lossless; `Typical()`, the paper's own, is not.
 
   Raises:
-    UserError: choices that are no tree, an unknown name, choices deeper than there are heads.
+    UserError: choices that do not make a tree, an unknown name, choices deeper than the heads.
   """
 
   heads: Bound | tuple[Any, Any]
@@ -198,10 +195,9 @@ class Medusa(LoopStrategy):
 
 
 def first_heads(heads: Bound, depth: int) -> Bound:
-  """The heads that draft the first `depth` tokens below the root, without the others; as they are
-  for depth 0.
+  """Returns the heads of the first `depth` tokens below the root; all of them for depth 0.
 
-  Strategies cut their heads when they are made: inside the loop XLA would copy the slices anew at
-  every step.
+  Strategies cut their heads when they are made: inside the loop XLA would copy the slices at every
+  step.
   """
   return Bound(*heads.module.drafting(heads.params, depth)) if depth else heads

@@ -1,20 +1,19 @@
-"""Jacobi decoding (Santilli et al. 2023): the model guesses the next k - 1 tokens by what it said
-of them a call ago.
+"""Jacobi decoding (Santilli et al. 2023): the model's last predictions of k - 1 tokens are guesses.
 
-Each call reads the root and the guesses, a chain, and says what follows each of them. The guesses
-that are what the model says after the ones before them are accepted, as ever; what it says after
-the others, out of date as it may be, are the next call's guesses.
+Each call reads the root and the guesses, a chain, and predicts the token behind each of them. A
+guess is accepted, as always, if it equals the model's prediction behind accepted tokens. The
+predictions behind the others, perhaps out of date, are the next call's guesses.
 
     text     The cat
     call 1   guesses  dog dog      the model says   sat in the        accepted: none; bonus: sat
     call 2   guesses  in  the      the model says   on  the mat       accepted: none; bonus: on
     call 3   guesses  the mat      the model says   the mat .         accepted: the mat; bonus: .
 
-A guess is right only if the model says it too early, after tokens that are wrong. `Lookahead` makes
-more of the same: its window remembers the last N - 1 calls and not one, so that a column of it is
-an n-gram of which each token was said after the one before; and such n-grams are verified where
-their first token comes up, later and in another place. Jacobi is what lookahead with N = 2 would
-be, where the window of one row is the guess.
+A guess is right only if the model says it too early, after wrong tokens. `Lookahead` makes more of
+the same predictions. Its window remembers the last N - 1 calls instead of one: a column is an
+n-gram, each of whose tokens was predicted after the token before. These n-grams are verified when
+their first token comes up, later and elsewhere. Jacobi would be lookahead with N = 2, its window's
+only row the guess.
 """
 
 from typing import Any
@@ -34,8 +33,10 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Jacobi(LawlessDrafts):
-  """The model guesses the next tokens by what it said of them a call ago (`methods.jacobi`). No
-  training, and lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
+  """Decoding with the model's predictions of the last call as guesses (`methods.jacobi`).
+
+  It needs no training, and is lossless: temperature 0 is greedy decoding, any other the law of
+  `Sample`.
 
   Args:
     k: block size, at least 2: k - 1 tokens are guessed.
@@ -60,7 +61,7 @@ class Jacobi(LawlessDrafts):
 
 @struct.pytree
 class JacobiDrafter:
-  """State: the guesses of each row, k - 1 tokens."""
+  """Drafter of the last predictions. Its state is the guesses of each row, k - 1 tokens."""
 
   nodes: int = struct.static()  # a chain, the root included
 
@@ -73,6 +74,6 @@ class JacobiDrafter:
     return Draft(jnp.concatenate([root[:, None], state], axis=1), Topology.chain(self.nodes)), state
 
   def observe(self, target: Bound, state: Int[Array, 'b _'], step: Step) -> Int[Array, 'b _']:
-    """What the model said behind the bonus; its last word stands for what it said nothing about."""
+    """Returns the predictions behind the bonus; the last one is repeated for missing ones."""
     place = step.count[:, None] + jnp.arange(self.nodes - 1, dtype=jnp.int32)[None]
     return jnp.take_along_axis(argmax(step.logits), jnp.minimum(place, self.nodes - 1), axis=1)

@@ -1,10 +1,8 @@
-"""Drafts from one pass that scores the candidates, few words or all, for each of the next g tokens:
-a lattice.
+"""Drafts from a lattice: one pass scores candidates, few words or all, for the next g tokens.
 
-A bias from the token before may put the candidates of each token into another order (DSpark's
-Markov head), so that the best path of the lattice is a chain of guesses, and its best paths
-together are a tree. The network does not run again: what follows costs g small steps on arrays of m
-candidates.
+A bias from the token before may reorder the candidates of each token (DSpark's Markov head). The
+best path of the lattice is a chain of guesses, its best paths together are a tree. The network does
+not run again: a draft costs g small steps on arrays of m candidates.
 """
 
 import dataclasses
@@ -27,16 +25,15 @@ Bias = Callable[[int, Array, Carry], tuple[Array, Carry]]
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-  """m candidates, all different, for each of the g tokens behind the root. Of equal scores the
-  first counts more.
+  """m different candidates for each of the g tokens behind the root; of equals the first wins.
 
-  `bias(i, before, carry)` is what the tokens before the i-th, [b, w], add to the scores of its
-  candidates, [b, w, m], and what the bias of the next token is to be given as carry, arrays [b, w,
-  ...]; the first is given `carry`, [b, 1, ...]. None: nothing is added.
+  `bias(i, before, carry)` returns two things. The first is the addition of the tokens before the
+  i-th, [b, w], to the scores of its candidates, [b, w, m]. The second is the carry for the bias of
+  the next token, arrays [b, w, ...]. The first token gets `carry`, [b, 1, ...]. None: no bias.
   """
 
   scores: Float[Array, 'b g m']  # logits, or log-probabilities
-  # their tokens, or all guesses' alike; None: 0, 1, ...
+  # their tokens, for each guess or for all; None: 0, 1, ...
   ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None
   bias: Bias | None = None
   carry: Carry = None
@@ -46,10 +43,9 @@ class Lattice:
   def corrected(
     self, i: int, before: Int[Array, 'b w'], carry: Carry
   ) -> tuple[Float[Array, 'b #w m'], Carry]:
-    """The scores of the i-th token's candidates, from 0, behind each of these tokens, and the carry
-    of the next.
+    """Returns the scores of the i-th token's candidates behind each token before, and the carry.
 
-    Without a bias they are the same behind all, and have an axis of length 1.
+    i counts from 0. Without a bias the scores are the same behind all, on an axis of length 1.
     """
     scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
@@ -58,13 +54,12 @@ class Lattice:
     return centred(scores_b1m + added_bwm.astype(scores_b1m.dtype), self.window), carry
 
   def ids_of(self, i: int) -> Int[Array, 'b 1 m'] | Int[Array, ' m'] | None:
-    """The i-th token's candidates, with an axis for what is before them."""
+    """Returns the i-th token's candidates, with an axis for the tokens before."""
     return self.ids if self.ids is None or self.ids.ndim == 1 else self.ids[:, i : i + 1]
 
 
 def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
-  """The tokens of a static tree's nodes, level by level: a node of rank r is the r-th choice behind
-  its parent's token.
+  """Returns the tokens of a static tree: a node of rank r is the r-th choice behind its parent.
 
   On a chain that is the best path, token by token.
   """
@@ -99,14 +94,12 @@ def grow(
   nodes: int,
   temperatures: Float[Array, ' g'] | None = None,
 ) -> tuple[Int[Array, 'b n'], Topology]:
-  """The tree of the paths that are likeliest by the corrected laws over the candidates (`growing`),
-  g levels deep.
+  """Returns the tree of the likeliest paths by the corrected laws (`growing`), g levels deep.
 
   Args:
     lattice, root: the candidates, and the token that they follow.
-    width, nodes: sizes as in `growing.check_sizes`, whose depth is g and whose choices are m.
-    temperatures: divide the corrected scores of each level: how far its confidence is to be
-      trusted. None: 1.
+    width, nodes: sizes as in `growing.check_sizes`, with depth g and m choices.
+    temperatures: divide the corrected scores of each level, to calibrate them. None: 1.
   """
 
   def log_q(
@@ -135,19 +128,18 @@ def sample(
   keys: Array | None,
   words: int,
 ) -> tuple[Int[Array, 'b n'], Float[Array, 'b n v']]:
-  """A chain that is drawn token by token, n = g + 1 with the root.
+  """Draws a chain token by token, n = g + 1 with the root.
 
   Args:
     lattice, root: the candidates, and the token that they follow.
-    law: log-probabilities of what is drawn, by scores (`Sampling.law`).
+    law: turns scores into log-probabilities to draw from (`Sampling.law`).
     keys: one a row.
-    words: of the vocabulary.
+    words: size of the vocabulary.
 
   Returns:
-    The tokens, and the laws q that they were drawn from, over the vocabulary: 0 outside the
-      candidates, and at the
-    root, which is not drawn. They are the laws behind the tokens that were drawn before, as
-    `Rejection` asks.
+    The tokens, and the laws q that they were drawn from, over the vocabulary. q is 0 outside the
+    candidates, and at the root, which is not drawn. Each q is the law given the tokens drawn
+    before, as `Rejection` needs.
   """
   tokens_bn, carry, laws = root[:, None], lattice.carry, []
   for i in range(lattice.scores.shape[1]):
@@ -164,7 +156,7 @@ def sample(
 def _over_words(
   ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None, q: Float[Array, 'b g m'], words: int
 ) -> Float[Array, 'b g v']:
-  """Laws of candidates as laws over the vocabulary."""
+  """Returns laws of candidates as laws over the vocabulary."""
   if ids is None:
     return q
   whole = jnp.zeros((*q.shape[:2], words), q.dtype)

@@ -1,13 +1,12 @@
-"""Lookahead decoding (Fu et al. 2024): the model guesses for itself, without a draft model and
-without training.
+"""Lookahead decoding (Fu et al. 2024): the model guesses without a draft model or training.
 
 Each call scores two things below the root besides the root itself.
 
-  window    N - 1 rows of W columns: what the model has said of the next tokens in its last N - 1 calls. Each call reads
-            all rows and says a new one, the last. A column of the window and what is said below it
-            are an n-gram.
-  guesses   up to G n-grams of all that were seen whose key is the root: chains below it, merged into a trie. These
-            alone may be accepted.
+  window    N - 1 rows of W columns: the model's predictions of the next tokens in its last N - 1
+            calls. Each call reads all rows and predicts a new one, the last. A column of the window
+            and the prediction below it are an n-gram.
+  guesses   up to G of the n-grams seen whose key is the root: chains below it, merged into a trie.
+            Only these may be accepted.
 
 Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) is the root. W = 3, N
 = 4:
@@ -16,15 +15,16 @@ Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) i
         |          |       |
       (1,0)      (1,1)   (1,2)       positions p + 1, p + 2, p + 3
         |          |       |
-      (2,0)      (2,1)   (2,2)       the last row: what the model says here is the next window's
+      (2,0)      (2,1)   (2,2)       the last row: predictions here go into the next window
 
 After the call each row takes the place of the row above it, whose columns then begin at the new
 root: the window moves on by one token a call, whatever was accepted.
 
-Differences to the authors' code, none of which changes what is written: guesses are verified from
-the first call on, and not after N - 2 calls that fill the window; after a full match the bonus is
-emitted too, N tokens in all; n-grams of the text are learnt as they are, of prompt, source and
-output; the window begins with the prompt's words in their order, not with random ones.
+Differences to the authors' code do not change the output:
+* Guesses are verified from the first call on, not after N - 2 calls that fill the window.
+* After a full match the bonus is emitted too, N tokens in all.
+* n-grams of prompt, source and output are learnt too.
+* The window begins with the prompt's words in their order, not with random ones.
 """
 
 from typing import Any
@@ -49,20 +49,19 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Lookahead(LawlessDrafts):
-  """The model guesses for itself: n-grams that its own guesses have left behind, and those of the
-  text so far. No training, no draft model, and lossless: temperature 0 is greedy decoding, any
-  other the law of `Sample`.
+  """Decoding with n-grams of the model's own earlier guesses, and of the text so far.
 
-  A call scores (window + guesses) * (ngram - 1) tokens, and emits up to `ngram`.
+  It needs no training and no draft model, and is lossless: temperature 0 is greedy decoding, any
+  other the law of `Sample`. A call scores (window + guesses) * (ngram - 1) tokens, and emits up to
+  `ngram`.
 
   Args:
-    window: how many tokens ahead the model guesses at once, at least 1.
+    window: tokens ahead that the model guesses at once, at least 1.
     ngram: tokens of an n-gram, its key included, at least 3.
-    guesses: n-grams that are verified a call, at most; at least 1.
+    guesses: most n-grams that a call verifies, at least 1.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
-    pool: n-grams of other texts (`build_pool`), which are guessed where those of this text leave
-      room.
+    pool: n-grams of other texts (`build_pool`), to guess if this text's leave room.
   """
 
   window: Whole = struct.static(default=15)
@@ -94,8 +93,7 @@ class Lookahead(LawlessDrafts):
     if limit is not None and reach > limit:
       raise UserError(
         f'window={self.window} and ngram={self.ngram} look {reach} tokens ahead, and the model has'
-        f' {limit} positions:'
-        ' give a narrower window'
+        f' {limit} positions: give a narrower window'
       )
 
   @property
@@ -109,9 +107,9 @@ class Lookahead(LawlessDrafts):
 
 @struct.pytree
 class Ahead:
-  """What is known of each row."""
+  """The drafter's memory of each row."""
 
-  window: Int[Array, 'b r w']  # its first entry stands for the root, whatever it is
+  window: Int[Array, 'b r w']  # the first entry stands for the root, whatever its value
   log: Log
   # the last n - 1 tokens of the text, the root included; NONE before its beginning
   recent: Int[Array, 'b _']
@@ -119,19 +117,19 @@ class Ahead:
 
 @struct.pytree
 class LookaheadDrafter:
-  """Nodes: window node (r, j) is number r * window + j; then come the guesses, chain by chain."""
+  """Drafter of the window, node (r, j) having number r * window + j, and then chains of guesses."""
 
   window: int = struct.static()
   ngram: int = struct.static()
   guesses: int = struct.static()
-  # whether n-grams of source and prompt are learnt
+  # true: n-grams of source and prompt are learnt
   reads_prompt: bool = struct.static(default=True)
-  reads_text: bool = struct.static(default=True)  # whether those of what is emitted are
+  reads_text: bool = struct.static(default=True)  # true: n-grams of the output are learnt
   pool: NGramPool | None = None
 
   @property
   def rows(self) -> int:
-    """Of the window, which are also the tokens of a guess."""
+    """Number of the window's rows, and of a guess's tokens."""
     return self.ngram - 1
 
   @property
@@ -158,8 +156,7 @@ class LookaheadDrafter:
     return Ahead(self._first_window(target, prefill), Log.of(grams, room), recent)
 
   def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:
-    """Guesses that are as good as any: each token of the window stands for the word that is its
-    position's."""
+    """Returns arbitrary first guesses: each node of the window has the word of its position."""
     words = first_words(target, prefill, self.window + self.rows - 1)
     place = np.arange(self.rows)[:, None] + np.arange(self.window)[None]
     return words[:, place]
@@ -178,7 +175,7 @@ class LookaheadDrafter:
     return Draft(tokens, self.tree_of(merge(chains, known))), state
 
   def tree_of(self, guesses: Merged) -> Topology:
-    """The window's tree and, below the same root, the trie of the guesses."""
+    """Returns the window's tree and, below the same root, the trie of the guesses."""
     window, ahead, b = self.window_tree, self.window * self.rows, guesses.parents.shape[0]
     n_guesses = self.nodes - ahead
 
@@ -188,7 +185,7 @@ class LookaheadDrafter:
       ]
       return jnp.concatenate(each, axis=1)
 
-    # above a guess stands the root or a guess
+    # a guess's parent is the root or a guess
     parents = jnp.where(guesses.parents < 0, 0, guesses.parents + ahead)
     sees_root = jnp.broadcast_to(np.arange(ahead) == 0, (b, n_guesses, ahead))
     return Topology(
@@ -205,7 +202,7 @@ class LookaheadDrafter:
 
   @property
   def window_tree(self) -> Topology:
-    """The window by itself, of which the root alone is acceptable."""
+    """Tree of the window alone; only its root is acceptable."""
     number = np.arange(self.window * self.rows, dtype=np.int32)
     parents = np.where(number < self.window, number - 1, number - self.window)
     return Topology.from_parents(parents, ranks=number, acceptable=number == 0)
@@ -229,9 +226,10 @@ class LookaheadDrafter:
 
 
 def first_words(target: Bound, prefill: Prefill, length: int) -> Int[Array, 'b l']:
-  """Words to begin guessing with: the source's, where it speaks the target's words; else the
-  prompt's; where there is neither, those that the model finds likeliest at first. They are repeated
-  until there are enough."""
+  """Returns words to begin guessing with, repeated until there are enough.
+
+  They are the source's if it shares the target's words, else the prompt's. Without either they are
+  the model's likeliest first words."""
   model, params = target
   words, count_b = source_text(model, prefill.prompt)
   if model.start_id is None:

@@ -1,18 +1,17 @@
-"""Prompt lookup: what followed the last time the text read like this (an n-gram match, no model,
-nothing to train).
+"""Prompt lookup: drafts copied from the text by an n-gram match, without a model or training.
 
 The draft is a chain that copies the text after the latest earlier occurrence of the longest
-matching suffix, n-grams of `ngram` tokens first, then shorter ones, down to one. A copy that runs
+matching suffix: n-grams of `ngram` tokens first, then shorter ones, down to one. A copy that runs
 past the end of the text goes on with itself, as in LZ77: in "a b a b", "a b" was followed by "a b a
-b a b ...". Where nothing matches, no node is acceptable.
+b a b ...". Without a match no node is acceptable.
 
     text            the cat sat . the cat          ngram 3, k 4
     "the cat"       was followed by                 sat . the
 
-The text is the prompt and what has been emitted; of an encoder-decoder model also its source, which
-counts as earlier than all of it, where both speak of the same words: images do not, nor sources
-with ids of their own. Speculative decoding's n-gram draft (Leviathan et al. 2022, section 4.1) in
-the form that became known as prompt lookup (Saxena 2023); the copy that goes on is ours.
+The text is the prompt and the output. In an encoder-decoder model the source stands before it, if
+both share their words: images do not, nor sources with their own ids. This is speculative
+decoding's n-gram draft (Leviathan et al. 2022, section 4.1), in the form known as prompt lookup
+(Saxena 2023); the copy that goes on is ours.
 """
 
 import dataclasses
@@ -36,18 +35,17 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Text:
-  """All that has been read and written: the source in slots 0..begin - 1, then the prompt and what
-  was emitted."""
+  """Text read and written: the source in slots 0..begin - 1, then the prompt and the output."""
 
   tokens: Int[Array, '*b l']
   source_length: Int[Array, '*b']
   length: Int[Array, '*b']  # of prompt and emitted tokens; the last of them is the root
-  begin: int = struct.static()  # where the prompt begins
+  begin: int = struct.static()  # slot of the prompt's first token
 
 
 @struct.pytree
 class LookupDrafter:
-  """State: the text, to search in."""
+  """Drafter by lookup. Its state is the text to search in."""
 
   ngram: int = struct.static()  # the longest suffix looked for
   nodes: int = struct.static()  # a chain
@@ -81,8 +79,7 @@ class LookupDrafter:
 def _or_from_pool(
   pool: NGramPool, root: Int[Array, ' b'], copied: Int[Array, 'b k'], is_known: Bool[Array, 'b k']
 ) -> tuple[Int[Array, 'b k'], Bool[Array, 'b k']]:
-  """In rows whose text knows nothing, what followed the root most often in the texts of the
-  pool."""
+  """Replaces the drafts of rows without a match by the pool's most frequent value of the root."""
   best, known = pool.best(root, 1)
   k = copied.shape[1]
   value = jnp.pad(best[:, 0], ((0, 0), (0, max(k - best.shape[2], 0))))[:, :k]
@@ -92,14 +89,14 @@ def _or_from_pool(
 
 
 def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
-  """The source and its lengths; where it is no text in the model's vocabulary, one of no tokens."""
+  """Returns the source and its lengths; no tokens unless it is text in the model's vocabulary."""
   if prompt.inputs is None or prompt.inputs.ndim != 2 or has_own_source_ids(model):
     return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)
   return prompt.inputs.astype(prompt.tokens.dtype), prompt.source_length(model.pad_id)
 
 
 def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Text:
-  """The text with the first `count` tokens of each row's block at its end."""
+  """Appends the first `count` tokens of each row's block to the text."""
   n, end = block.shape[1], text.tokens.shape[1]
   index = jnp.arange(n, dtype=jnp.int32)[None]
   place = jnp.where(index < count[:, None], text.begin + text.length[:, None] + index, end)
@@ -110,8 +107,7 @@ def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> 
 
 
 def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
-  """What followed the best match in one row's text, and which of it is known: `count` tokens, or
-  none."""
+  """Returns `count` tokens behind the best match in one row's text, and a mask of known ones."""
   tokens, root = text.tokens, text.begin + text.length - 1
   place, matched = _best_match(text, ngram)
   in_source = place < text.begin
@@ -122,10 +118,10 @@ def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'],
 
 
 def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
-  """Where in one row's text the longest suffix that something follows ends for the last time, and
-  its length.
+  """Returns the end of the latest, longest match of one row's suffix with a token behind it.
 
-  A match lies within the source or within the text, not across the border.
+  The second result is the match's length. A match lies within the source or within the rest of the
+  text, not across the border.
   """
   tokens, root = text.tokens, text.begin + text.length - 1
   index = jnp.arange(tokens.shape[0], dtype=jnp.int32)
@@ -148,18 +144,18 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
 
 @struct.pytree
 class PromptLookup(LawlessDrafts):
-  """Drafts copied from the text so far: what followed the latest earlier occurrence of its longest
-  matching suffix in the prompt and what has been emitted, and, of a source in the model's own
-  vocabulary, in the source (`methods.lookup`). No training, and lossless: temperature 0 is greedy
-  decoding, any other the law of `Sample`.
+  """Decoding with drafts copied from the text so far.
+
+  A draft copies the tokens behind the latest earlier occurrence of the longest matching suffix. It
+  searches prompt, output, and a source of the same vocabulary (`methods.lookup`). It needs no
+  training, and is lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
 
   Args:
     ngram: the longest suffix looked for, at least 1.
     k: block size, at least 2: at most k - 1 tokens are copied.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
-    pool: n-grams of other texts (`build_pool`), the likeliest of which is guessed where this text
-      has no match.
+    pool: n-grams of other texts (`build_pool`); the likeliest is guessed if this text has no match.
   """
 
   ngram: Whole = struct.static(default=3)

@@ -1,9 +1,9 @@
-"""n-grams that have been seen, for drafts that begin with the token that was emitted last.
+"""Seen n-grams, for drafts that begin with the newest emitted token.
 
-An n-gram is n tokens; the first is its key, the others are its value: what once followed the key.
-Those of a row stand in a log, an array in the order in which they came. What is wanted of it are
-the newest values of a key that differ: as many as a dictionary of lists would keep that drops the
-value that was neither added nor seen again for longest.
+An n-gram is n tokens; the first is its key, the others are its value, which once followed the key.
+The n-grams of a row stand in a log, an array in order of arrival. A search returns the newest
+different values of a key. A dictionary of lists would keep the same ones if it dropped the value
+not added or seen again for longest.
 """
 
 import jax
@@ -24,13 +24,13 @@ class Log:
 
   @classmethod
   def of(cls, grams: Int[Array, 'b m l'], room: int) -> 'Log':
-    """A log that begins with these, and has room for `room` slots more."""
+    """Returns a log that begins with these, and has room for `room` more slots."""
     b, _, length = grams.shape
     grams = jnp.pad(grams, ((0, 0), (0, 0), (0, room)), constant_values=NONE)
     return cls(grams, jnp.full(b, length, jnp.int32))
 
   def append(self, grams: Int[Array, 'b m w'], count: Int[Array, ' b']) -> 'Log':
-    """The log with the first `count` of these behind it. The key of the others has to be NONE."""
+    """Appends the first `count` of these. The key of the others must be NONE."""
     put = jax.vmap(
       lambda row, new, place: jax.lax.dynamic_update_slice_in_dim(row, new, place, axis=1)
     )
@@ -39,8 +39,9 @@ class Log:
   def newest(
     self, key: Int[Array, ' b'], count: int
   ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
-    """The newest values of each row's key, no two the same, the newest first; and how many of them
-    there are, as which entries are known. g = count, c = m - 1."""
+    """Returns the newest different values of each row's key, newest first; g = count, c = m - 1.
+
+    The second result is a mask of the known entries."""
     b, m, slots = self.grams.shape
     index = jnp.arange(slots, dtype=jnp.int32)[None]
 
@@ -72,8 +73,7 @@ def joined(
   values: tuple[Int[Array, 'b g c'], Int[Array, 'b h c']],
   known: tuple[Bool[Array, 'b g'], Bool[Array, 'b h']],
 ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
-  """The first list, gone on with by what the second knows and the first does not, as far as there
-  is room."""
+  """Extends the first list by new entries of the second, as far as there is room."""
   both_bjc, known_bj = jnp.concatenate(values, axis=1), jnp.concatenate(known, axis=1)
   same = (both_bjc[:, :, None] == both_bjc[:, None]).all(-1) & known_bj[:, None]
   is_before = jnp.tri(known_bj.shape[1], k=-1, dtype=bool)[None]  # [i, j]: j stands before i
@@ -84,8 +84,9 @@ def joined(
 
 
 def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:
-  """All n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0); those that reach
-  further have the key NONE."""
+  """Returns all n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0).
+
+  n-grams that reach further have the key NONE."""
   slots = max(tokens.shape[1] - n + 1, 0)
   grams = jnp.stack([tokens[:, i : i + slots] for i in range(n)], axis=1)
   is_whole = jnp.arange(slots, dtype=jnp.int32)[None] + n <= length[:, None]
@@ -94,20 +95,18 @@ def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int
 
 @struct.pytree
 class Merged:
-  """Chains below the root as one trie: of several nodes that stand for the same tokens, the first
-  chain's is kept."""
+  """Chains below the root as one trie: of nodes with the same tokens, the first chain's is kept."""
 
   parents: Int[Array, 'b g c']  # node g * c + d is the d-th of chain g; -1: the root
-  sees: Bool[Array, 'b n n']  # whether node i sees node j, an ancestor or itself; n = g * c
+  sees: Bool[Array, 'b n n']  # [i, j]: node i sees node j, an ancestor or itself; n = g * c
   is_kept: Bool[Array, 'b g c']
 
 
 def merge(chains: Int[Array, 'b g c'], known: Bool[Array, 'b g']) -> Merged:
-  """Finds who stands below whom. Nodes of chains that are not known are not kept, and nothing hangs
-  below them.
+  """Merges chains into a trie. Nodes of unknown chains are not kept, and nothing hangs below them.
 
-  Chains a b c and a d e: the second one's first node is the first one's, below which its second
-  hangs.
+  Chains a b c and a d e: the first node of the second chain becomes the first chain's; d hangs
+  below it.
 
       node     0  1  2   3  4  5
       token    a  b  c   a  d  e
@@ -120,7 +119,7 @@ def merge(chains: Int[Array, 'b g c'], known: Bool[Array, 'b g']) -> Merged:
   # the first chain that begins with the same tokens
   first = jnp.argmax(same, axis=2).astype(jnp.int32)
   depth, own = jnp.arange(c, dtype=jnp.int32), jnp.arange(g, dtype=jnp.int32)
-  node = first * c + depth[None, None]  # that stands for the d-th token of each chain
+  node = first * c + depth[None, None]  # the one for the d-th token of each chain
   parents = jnp.pad(node[:, :, :-1], ((0, 0), (0, 0), (1, 0)), constant_values=-1)
   is_kept = known[:, :, None] & (first == own[None, :, None])
 

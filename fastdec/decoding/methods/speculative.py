@@ -1,5 +1,4 @@
-"""Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023), greedily or by
-sampling."""
+"""Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023)."""
 
 import dataclasses
 from typing import Any
@@ -22,15 +21,13 @@ from fastdec.errors import UserError
 from fastdec.models.api import Cache, Model, causal, has_own_source_ids, source_words, suppress
 from fastdec.struct import Bound
 
-# of a vocabulary: rows that make its size a round number differ by less between models of one
-# tokenizer
+# of a vocabulary: models of one tokenizer pad it to round sizes that differ by less
 PADDING = 0.01
 
 
 @struct.pytree
 class Speculative(DrawnDrafts):
-  """A smaller model drafts, the target verifies; the output is what the target alone would write,
-  or has its law.
+  """Decoding with a smaller model that drafts, while the target verifies.
 
   Args:
     draft: (model, params): any model over the target's vocabulary, with an encoder only if the
@@ -41,10 +38,9 @@ class Speculative(DrawnDrafts):
       likely token.
     rule: None: `Exact()` at temperature 0, else `Rejection()`. At temperature 0 any rule goes;
       above, one that compares laws: `Rejection`, `BlockVerification`.
-    adaptive: gamma is the most that is drafted, and follows the acceptance seen (`ModelDrafter`).
-    same_ids: the ids that both vocabularies have mean the same, whatever their sizes: one
-      tokenizer's ids are the first of the other's. What the draft has beyond the target's is not
-      drafted.
+    adaptive: gamma is an upper bound; the drafts follow the acceptance seen (`ModelDrafter`).
+    same_ids: common ids mean the same whatever the sizes: one tokenizer's ids are the first of the
+      other's. The draft's ids beyond the target's are not drafted.
   """
 
   draft: Bound | tuple[Any, Any]
@@ -83,21 +79,19 @@ class Speculative(DrawnDrafts):
 
 
 def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
-  """Raises UserError where the two models' ids cannot mean the same tokens, as far as the models
-  know."""
+  """Raises UserError if, by sizes and end tokens, the models' ids cannot mean the same tokens."""
   have, want = draft.vocab_size, target.vocab_size
   ends = bool(set(draft.eos_ids) & set(target.eos_ids)) or not (draft.eos_ids or target.eos_ids)
   if same_ids or have == want or (abs(have - want) <= PADDING * max(have, want) and ends):
     return
   raise UserError(
     f"the draft model has {have} tokens and the target {want}: give a draft model with the target's"
-    ' tokenizer, '
-    'or same_ids=True if one vocabulary begins with the whole of the other'
+    ' tokenizer, or same_ids=True if one vocabulary begins with the whole of the other'
   )
 
 
 def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int) -> None:
-  """Raises UserError where the draft model cannot read what the target reads."""
+  """Raises UserError if the draft model cannot read the target's inputs."""
   if target.start_id is None and draft.start_id is not None:
     raise UserError(
       'the draft model has an encoder, and the target has none: give a decoder-only draft model'
@@ -107,8 +101,7 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
     if have != want:
       raise UserError(
         f"the draft model's source has {have} words and the target's {want}: give a draft model"
-        " with the target's"
-        ' tokenizer'
+        " with the target's tokenizer"
       )
   limit = draft.max_positions
   if limit is None or (target.max_positions is not None and limit >= target.max_positions):
@@ -133,29 +126,28 @@ Drafting = tuple[Array, Array | None, Cache]
 
 @struct.pytree
 class Reading:
-  """How far the draft model has read each row."""
+  """Progress of the draft model in each row."""
 
   cache: Cache
   before_root: Int[Array, ' b']
   # 1: the root; 2: the token before it, and the root; 0: the row has finished
   unread: Int[Array, ' b']
-  gamma: Int[Array, ' b']  # how many tokens the row wants drafted
+  gamma: Int[Array, ' b']  # tokens that the row wants drafted
 
 
 @struct.pytree
 class ModelDrafter:
-  """Drafts a chain of at most gamma tokens.
+  """Drafter of a chain of at most gamma tokens.
 
-  adaptive: each row has a gamma of its own, from 1 to `gamma`, which grows by 2 where the whole
-  draft was accepted and shrinks by 1 where not (the heuristic of Hugging Face's assisted
-  generation). A batch drafts as many tokens as the row that wants most, and what a row did not want
-  is not acceptable in it: what becomes of a row does not depend on the others. The target's call
-  keeps its width, gamma + 1 nodes, which is a shape; what is saved is calls of the draft model.
-  `draft_calls` counts those that the row wanted.
+  adaptive: each row has its own gamma, from 1 to `gamma`. It grows by 2 after a draft that was
+  wholly accepted, and else shrinks by 1 (the heuristic of Hugging Face's assisted generation). The
+  row that wants most decides for the batch; surplus tokens are not acceptable in the other rows, so
+  rows stay independent. The target's call keeps its width, gamma + 1 nodes, which is a shape; only
+  calls of the draft model are saved. `draft_calls` counts the calls that the row wanted.
   """
 
   draft: Bound
-  sampling: Sampling | None  # the law that tokens are drawn from; None: the most likely are taken
+  sampling: Sampling | None  # law of drawn tokens; None: the most likely token
   gamma: int = struct.static()
   adaptive: bool = struct.static(default=False)
 
@@ -211,7 +203,7 @@ class ModelDrafter:
   def observe(self, target: Bound, state: Reading, step: Step) -> Reading:
     accepted, runs = step.accepted.node, step.count > 0
     whole = accepted == state.gamma
-    # drafts that the cache holds, which ends at the root where none of them is kept
+    # drafts in the cache, which ends at the root if none of them is kept
     read = self._calls(state) - 1
     kept = jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)
     gamma = (
@@ -225,8 +217,7 @@ class ModelDrafter:
     )
 
   def _source(self, target: Model, prompt: Prompt) -> Array | None:
-    """What the draft model encodes: words that it does not know as its last, and its own padding
-    behind them."""
+    """Returns the draft model's source: unknown words as its last one, then its own padding."""
     model, inputs = self.draft.module, prompt.inputs
     if inputs is None or inputs.ndim != 2:
       return inputs
@@ -237,7 +228,7 @@ class ModelDrafter:
     return jnp.where(is_padding, model.pad_id, jnp.minimum(inputs, source_words(model) - 1))
 
   def _calls(self, state: Reading) -> int | Int[Array, '']:
-    """How many tokens are drafted, in every row: as many calls of the draft model."""
+    """Number of tokens to draft in every row, one call of the draft model each."""
     return jnp.where(state.unread > 0, state.gamma, 1).max() if self.adaptive else self.gamma
 
   def _read(self, tokens: Int[Array, 'b n'], cache: Cache) -> tuple[Float[Array, 'b n d'], Cache]:
@@ -247,13 +238,13 @@ class ModelDrafter:
     return hidden, cache
 
   def _known(self, tokens: Int[Array, 'b n']) -> Int[Array, 'b n']:
-    """Tokens beyond the draft model's vocabulary, if the target's is larger, as its last."""
+    """Returns the tokens, those beyond the draft model's vocabulary as its last."""
     return jnp.minimum(tokens, self.draft.module.vocab_size - 1)
 
   def _guess(
     self, target: Bound, hidden: Float[Array, 'b d'], keys: Array | None, i: int | Int[Array, '']
   ) -> tuple[Int[Array, ' b'], Float[Array, 'b v'] | None]:
-    """The i-th token of the draft and, if it is sampled, its law, over the target's vocabulary."""
+    """Returns the draft's i-th token and, if sampled, its law, over the target's vocabulary."""
     words = target.module.vocab_size
     logits = self.draft.module.unembed(self.draft.params, hidden)[:, :words]
     logits = jnp.pad(logits, ((0, 0), (0, words - logits.shape[1])), constant_values=-jnp.inf)

@@ -1,9 +1,8 @@
-"""The trees that were published with Medusa's heads, each of 63 nodes and the root (Cai et al.
-2024; values as in medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0).
+"""The trees published with Medusa's heads (Cai et al. 2024), each of 63 nodes and the root.
 
-Stage 1 stands for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medusa-2).
-They were grown from the accuracies of those very heads: other heads want other trees, which come in
-files.
+Values are from medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0. Stage 1 stands
+for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medusa-2). The trees grew
+from these heads' accuracies. Other heads want other trees, from files.
 """
 
 import json
@@ -54,14 +53,14 @@ PUBLISHED = {
 
 
 def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
-  """A tree, as paths of ranks below the root: what `Medusa` takes as choices.
+  """Returns a tree as paths of ranks below the root, the choices of `Medusa`.
 
   Args:
-    name: a published tree's, whose paths come shortest first. Or a JSON file with a list of paths,
+    name: of a published tree; its paths come shortest first. Or a JSON file with a list of paths,
       [[0], [0, 0], [1]], or with an object that has one as "choices".
 
   Raises:
-    UserError: neither a known name nor a file, or a file that holds no tree.
+    UserError: neither a known name nor a file, or a file without a tree.
   """
   published = PUBLISHED.get(str(name))
   if published is None and os.path.exists(str(name)):
@@ -81,7 +80,7 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
 
 
 def _read(path: pathlib.Path) -> list[list[int]]:
-  """The choices in a JSON file; see `medusa_choices`."""
+  """Reads the choices in a JSON file; see `medusa_choices`."""
   try:
     content = json.loads(path.read_bytes())
   except OSError as error:
@@ -106,11 +105,10 @@ def _read(path: pathlib.Path) -> list[list[int]]:
 
 
 def static_tree(choices: Any) -> Topology:
-  """The tree that a strategy was given: a static `Topology`, paths of ranks, a published tree's
-  name, or a file.
+  """Returns a static tree from a `Topology`, paths of ranks, a published tree's name, or a file.
 
   Raises:
-    UserError: it is none of these.
+    UserError: something else is given.
   """
   if isinstance(choices, str | os.PathLike):
     choices = medusa_choices(choices)

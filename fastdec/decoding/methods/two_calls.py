@@ -1,9 +1,8 @@
-"""Section 3 of Stern et al. 2018 as written: predict, verify, accept, the prediction by a model
-call of its own.
+"""Section 3 of Stern et al. 2018 as written: predict (by an own model call), verify, accept.
 
-The drafter keeps a cache of its own and, once the verified tokens are known, runs the target over
-them again to get the hidden state its heads read. `HeadsDrafter` reads that state off the verifying
-call instead (section 4): the same drafts for half the calls.
+The drafter keeps its own cache. Once the verified tokens are known, it runs the target over them
+again to get the hidden state for its heads. `HeadsDrafter` takes that state from the verifying call
+instead (section 4): the same drafts for half the calls.
 """
 
 import jax.numpy as jnp
@@ -20,16 +19,16 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Pending:
-  """A cache of all committed tokens but those of the last block."""
+  """A cache of all committed tokens but the last block's, and these."""
 
   cache: Cache
   tokens: Int[Array, 'b n']  # the last block's committed tokens
-  count: Int[Array, ' b']  # how many of them
+  count: Int[Array, ' b']  # their number
 
 
 @struct.pytree
 class TwoCallDrafter:
-  """Drafts what `HeadsDrafter` drafts, by one more call of the target each time."""
+  """Drafter of the same tokens as `HeadsDrafter`, with one more call of the target each time."""
 
   heads: Bound
   nodes: int = struct.static()  # a chain
@@ -62,9 +61,10 @@ class TwoCallDrafter:
 
 @struct.pytree
 class BlockwiseTwoCalls(Blockwise):
-  """Blockwise parallel decoding as section 3 states it: the proposals cost a second call an
-  iteration, counted in `draft_calls`. Same output and block sizes as `Blockwise`; kept to compare
-  with, and as a test's oracle."""
+  """Blockwise parallel decoding as section 3 states it, with a second call an iteration.
+
+  `draft_calls` counts these. Output and block sizes equal `Blockwise`'s; it is kept for comparison,
+  and as a test's oracle."""
 
   @property
   def drafter(self) -> Drafter:
