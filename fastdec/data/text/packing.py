@@ -90,8 +90,7 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
 
 
 class _Plan(NamedTuple):
-  """Which pairs share a row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this
-  order."""
+  """Pairs of each row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this order."""
 
   order: Int[np.ndarray, ' n']
   starts: Int[np.ndarray, ' rows_plus_1']
