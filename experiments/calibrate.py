@@ -37,7 +37,6 @@ def main(_: list[str]) -> None:
 
   from experiments.lab import report
   from experiments.lab.console import plain_console
-  from experiments.lab.progress import Progress
   from experiments.papers.cai2024 import tables
   from experiments.tools import generation
   from experiments.tools.generation_settings import Settings
@@ -45,6 +44,7 @@ def main(_: list[str]) -> None:
   from fastdec.errors import UserError
   from fastdec.evaluation import tree_calibration, tree_figure
   from fastdec.struct import Bound
+  from fastdec.training.progress import Progress
 
   output = pathlib.Path(OUTPUT.value)
   if output.suffix != '.json':

@@ -23,7 +23,6 @@ import jax
 from experiments.lab import sources
 from experiments.lab.decoding import DistillConfig
 from experiments.lab.model_text import RECORDS, author_of, record_of, save_ids
-from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
 from experiments.lab.sources import Source, Sources
 from experiments.lab.text import OnText, Split, Text, TextConfig, listed
@@ -36,6 +35,7 @@ from fastdec.files import locked, whole_file, write_json
 from fastdec.sharding import partition_of, place
 from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer, normalise
 from fastdec.training.checkpoint import check_workdir, claim_workdir
+from fastdec.training.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ def _write_dev(
   given = dev.at(range(dev.count))
   with Progress(dev.count, 'dev sentence') as progress:
     made = translator.outputs(given, 0, 'dev', progress)
-    progress.log('dev')
+    progress.show('')
   _save(data, workdir, 'dev', [(given, made)], translator.tokenizer, {**record, 'text': dev.key})
 
 

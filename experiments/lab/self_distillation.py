@@ -19,7 +19,6 @@ import fastdec as fd
 from experiments.lab import sources
 from experiments.lab.captions import Captions, beginnings_of, prompts_of
 from experiments.lab.model_text import RECORDS, author_of, ended, record_of, save_ids
-from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
 from experiments.lab.text import Split, TextConfig, listed
 from fastdec import folders
@@ -28,6 +27,7 @@ from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each
 from fastdec.errors import UserError
 from fastdec.files import write_json, write_text
+from fastdec.training.progress import Progress
 
 ROWS = 64  # prompts at once
 SHARD_SIZE = 2000  # beginnings between two points to resume from

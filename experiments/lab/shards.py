@@ -16,8 +16,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.lab.progress import Progress
 from fastdec.files import locked, whole_file
+from fastdec.training.progress import Progress
 
 WAIT = 0.5  # seconds, while other processes have all that is left
 
@@ -121,7 +121,7 @@ def make_all(
         if is_ours and not shards.is_whole(shard):
           shards.write(shard, make(shards.span(shard)))
           longest, made = max(longest, time.monotonic() - since), made + 1
-          progress.log(f'shard {shard + 1}/{len(shards)}')
+          progress.show(f'shard {shard + 1}/{len(shards)}')
     if made == before:  # others have all that is left
       if time.monotonic() - start > budget:
         return False

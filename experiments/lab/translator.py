@@ -8,12 +8,12 @@ import numpy as np
 
 from experiments.lab.decoding import DistillConfig
 from experiments.lab.model_text import ended
-from experiments.lab.progress import Progress
 from experiments.lab.settings import seed_of
 from experiments.lab.sources import Source
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer
+from fastdec.training.progress import Progress
 
 Outputs = list[tuple[str, list[int]]]  # lines and their ids, best first
 
@@ -44,7 +44,6 @@ class Translator:
     ids = [np.array([*self.tokenizer.encode(line), EOS_ID], np.int32) for line, _ in given]
     short = [i for i, source in enumerate(ids) if len(source) <= self._longest]
     found: list[list[list[int]]] = [[] for _ in short]
-    progress.add(len(ids) - len(short))
     settings, draws = self._settings, max(self._settings.samples, 1)
     for draw in range(draws):
       inputs, key = [ids[i] for i in short], self._key(split, first, draw)
@@ -57,6 +56,8 @@ class Translator:
           found[index] += hypotheses
         if draw == draws - 1:
           progress.add(len(finished.indices))
+    if too_long := len(ids) - len(short):
+      progress.add(too_long)
     outputs: list[Outputs | None] = [None] * len(ids)
     for i, hypotheses in zip(short, found, strict=True):
       outputs[i] = self._lines_of(hypotheses)

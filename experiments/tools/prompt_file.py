@@ -18,7 +18,6 @@ import numpy as np
 from rich.console import Console
 
 import fastdec as fd
-from experiments.lab.progress import Progress
 from experiments.tools.accepted import counted
 from experiments.tools.generation import Generator
 from experiments.tools.generation_settings import Settings
@@ -29,6 +28,7 @@ from fastdec.errors import UserError
 from fastdec.files import parse_json, read_json, whole_file, write_json
 from fastdec.folders import Folder
 from fastdec.folders.drafts import draft_content
+from fastdec.training.progress import Progress
 from fastdec.tuning.tuned import NAME
 
 LOGGED = 30  # seconds between lines for those who have no bar
@@ -187,7 +187,7 @@ def write(
       progress.add(len(ends))
       tokens += sum(int(decoded.lengths) for _, decoded in ends)
       if time.monotonic() - logged > LOGGED:
-        progress.log(str(output.path))
+        progress.show(str(output.path))
         logged = time.monotonic()
     output.sort()
     blocks = map(sum, itertools.zip_longest(*map(blocks_of, output.done().values()), fillvalue=0))

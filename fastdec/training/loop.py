@@ -26,10 +26,10 @@ from fastdec.models.api import Params
 from fastdec.sharding import REPLICATED, MeshConfig, Table, make_mesh, place, place_rows, using
 from fastdec.training.checkpoint import Checkpoints
 from fastdec.training.gradients import gradients_of
+from fastdec.training.log import TrainingLog
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.processes import agreed
-from fastdec.training.progress import Progress
 from fastdec.training.state import Task, TrainState
 
 with extras.explained():
@@ -111,7 +111,7 @@ def train(
     data: endless packed batches.
     optimizer: the rate and its schedule.
     config: lengths and intervals.
-    workdir: gets `checkpoints/` and TensorBoard's `tb/`.
+    workdir: gets `checkpoints/`, `metrics.jsonl` and TensorBoard's `tb/`.
     key: all randomness: first parameters, dropout, drawn heads.
     evaluate: parameters -> named numbers, called every `eval_every` steps and at the end.
     budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the
@@ -142,7 +142,7 @@ def train(
       ' or another workdir'
     )
   over, saved_at = done == config.steps, start  # a call makes at least one step
-  with Progress(workdir, done, config.steps) as progress, using(mesh):
+  with TrainingLog(workdir, done, config.steps) as progress, using(mesh):
     while not over:
       state, metrics = step(state, frozen, place_rows(next(iterator), mesh, config.accumulate))
       done += 1
@@ -154,9 +154,10 @@ def train(
 
       over = done == config.steps or passed(start, budget)
       save = over or config.saves_after(done) or passed(saved_at, config.checkpoint_seconds)
-      if save or log:
+      look = evaluate is not None and (done % config.eval_every == 0 or done == config.steps)
+      if save or log or look:
         progress.log()
-      if evaluate is not None and (done % config.eval_every == 0 or done == config.steps):
+      if evaluate is not None and look:
         progress.evaluated(evaluate(state.params))
       if save:
         _check_finite(state)

@@ -14,6 +14,7 @@ import pytest
 
 from fastdec.errors import UserError
 from fastdec.training.checkpoint import average_checkpoints
+from fastdec.training.log import read_metrics
 from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss
 from fastdec.training.optimizer import OptimizerConfig
@@ -147,6 +148,8 @@ def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
     for line in lines
   )
   assert list((tmp_path / 'tb').iterdir())
+  steps = {row['step'] for row in read_metrics(tmp_path) if 'train' in row}
+  assert steps == {1, 7, 10, 14, 20, 21, 28, 30, 35, 40, 42, 45}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import scalars
 from experiments.lab.against_plain import (
   MORE,
   Comparison,
@@ -41,6 +41,7 @@ from fastdec.evaluation.tree_growth import grow
 from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.packed import unpacked
 from fastdec.struct import Bound
+from fastdec.training.log import read_metrics
 
 ROWS = 50  # texts at once, where nothing is timed
 FEW = 3  # texts, see `Comparison.clock`
@@ -171,13 +172,14 @@ class DraftMeasuring:
     if drafter == 'lookup':
       return {'models': models_hash(self.base, None), 'parameters': 0}
     workdir, run = self.drafters[drafter], self._run(drafter)
-    seconds = scalars.seconds_a_step(workdir)
+    lines = [line.get('train', {}) for line in read_metrics(workdir)]
+    seconds = [line['seconds_per_step'] for line in lines if 'seconds_per_step' in line]
     params = jax.tree.leaves(unpacked(_learnt(self._loaded(drafter).params)))
     return {
       'models': models_hash(self.base, workdir),
       'parameters': sum(leaf.size for leaf in params),
       'training_tokens': round(run.steps * self.tokens_a_step(drafter)),
-      'training_seconds': None if seconds is None else run.steps * seconds,
+      'training_seconds': run.steps * statistics.median(seconds) if seconds else None,
     }
 
   @functools.lru_cache  # noqa: B019

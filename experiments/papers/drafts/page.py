@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.lab import distillation, graph, scalars, self_distillation
+from experiments.lab import distillation, graph, self_distillation
 from experiments.lab.captions import Captions
 from experiments.lab.page import Group, Page
 from experiments.lab.run import Run
@@ -23,6 +23,7 @@ from experiments.papers.drafts.sides import SideBySide
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.heads.transformed import Transformed
+from fastdec.training.log import read_metrics
 
 Curve = list[tuple[float, float]]  # training tokens, tokens a call
 
@@ -207,12 +208,13 @@ class DraftsPage(Page[DraftCell]):
     training tokens."""
     found = {}
     for row, run in self.draft_runs().items():
-      known = scalars.evaluations(run.workdir)
+      lines = read_metrics(run.workdir)
+      known = {line['step']: line['eval'] for line in lines if 'eval' in line}
       if not known or not run.is_current:
         continue
       tokens = self.measuring.tokens_a_step(row)
       found[row] = {
-        where: [(step * tokens, values[f'{where}_tokens_a_call']) for step, values in known.items()]
+        where: [(step * tokens, values[f'{where} tokens a call']) for step, values in known.items()]
         for where in ('dev', 'training')
       }
     return found

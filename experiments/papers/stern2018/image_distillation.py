@@ -10,7 +10,6 @@ from jaxtyping import UInt8
 import fastdec as fd
 from experiments.lab.against_plain import spaced
 from experiments.lab.model_text import author_of, record_of
-from experiments.lab.progress import Progress
 from experiments.lab.shards import Shards, make_all
 from experiments.papers.stern2018 import own_images
 from experiments.papers.stern2018.images import ImageExperiment
@@ -21,6 +20,7 @@ from fastdec.files import locked
 from fastdec.models.api import Model, Params
 from fastdec.sharding import partition_of, place
 from fastdec.training.checkpoint import check_workdir, claim_workdir
+from fastdec.training.progress import Progress
 
 ROWS = 64  # images at once
 SHARD_SIZE = 512  # images between two points to resume from

@@ -1,0 +1,154 @@
+"""Metrics of a training run: shown, drawn by TensorBoard, and kept as JSON lines.
+
+  workdir/metrics.jsonl   {"step": 50, "train": {"loss": 3.21, ...}}, {"step": 100, "eval": {...}}
+  workdir/tb/             the same for TensorBoard
+
+A run that goes on removes what was told of later steps than its checkpoint's: it comes again.
+"""
+
+import json
+import os
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+
+from fastdec import extras
+from fastdec.errors import UserError
+from fastdec.files import parse_json, write_text
+from fastdec.training.losses import Metrics
+from fastdec.training.processes import is_first
+from fastdec.training.progress import Progress
+
+with extras.explained():
+  from tensorboardX import SummaryWriter
+
+
+class TrainingLog:
+  """Collects the metrics of every step on the device, and fetches them together when asked to log.
+
+  Of several processes the first alone shows and writes them; all stop where a number is not finite.
+  """
+
+  def __init__(self, workdir: str | os.PathLike[str], step: int, steps: int) -> None:
+    self._step, self._steps = step, steps
+    self._since: float | None = None  # of the steps in the window; None: they compile
+    self._window: list[Metrics] = []
+    self._progress = Progress(steps, 'step', step, quiet=not is_first())
+    self._writer = SummaryWriter(
+      str(Path(workdir) / 'tb'), purge_step=step + 1, write_to_disk=is_first()
+    )
+    self._path = _path(workdir)
+    if is_first():
+      before = [row for row in read_metrics(workdir) if row['step'] <= step]
+      write_text(self._path, ''.join(json.dumps(row) + '\n' for row in before))
+
+  def __enter__(self) -> 'TrainingLog':
+    self._progress.__enter__()
+    return self
+
+  def __exit__(
+    self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    self._progress.__exit__(kind, error, trace)
+    self._writer.close()
+
+  def add(self, metrics: Metrics, ahead: int) -> None:
+    """Adds a step, of which the device may have `ahead` still to do."""
+    self._step += 1
+    self._window.append(metrics)
+    if len(self._window) > ahead:
+      jax.block_until_ready(self._window[-1 - ahead])
+    self._progress.add()
+
+  def log(self) -> None:
+    """Tells the means since the last call.
+
+    Raises:
+      UserError: a loss or a gradient was no finite number, or the disk is full.
+    """
+    rows = [
+      {name: value.item() for name, value in row.items()} for row in jax.device_get(self._window)
+    ]
+    if not rows:
+      return
+    self._check_finite(rows)
+    means, words = _means(rows), ''
+    if self._since is not None:
+      seconds = time.monotonic() - self._since
+      means['seconds_per_step'] = seconds / len(rows)
+      means['tokens_per_second'] = sum(row['tokens'] for row in rows) / seconds
+      words = f'  {means["tokens_per_second"]:,.0f} tokens/s'
+    self._write('train', means)
+    self._progress.show(f'loss {means["loss"]:.3f}{words}')
+    self._window, self._since = [], time.monotonic()
+
+  def evaluated(self, values: dict[str, float]) -> None:
+    """Tells the numbers of an evaluation; the time it took is not training's."""
+    self._write('eval', values)
+    words = '  '.join(f'{name} {value:.4g}' for name, value in values.items())
+    self._progress.note(f'step {self._step}/{self._steps}  evaluation: {words}')
+    if self._since is not None:
+      self._since = time.monotonic()
+
+  def _write(self, kind: str, values: dict[str, float]) -> None:
+    for name, value in values.items():
+      self._writer.add_scalar(f'{kind}/{name}', value, self._step)
+    if not is_first():
+      return
+    row = {'step': self._step, kind: {name: float(value) for name, value in values.items()}}
+    try:
+      with open(self._path, 'a') as file:
+        file.write(json.dumps(row) + '\n')
+    except OSError as error:
+      raise UserError(f'cannot write {self._path} ({error.strerror}): make room') from error
+
+  def _check_finite(self, rows: list[dict[str, Any]]) -> None:
+    for back, row in enumerate(rows):
+      for name in ('loss', 'gradient_norm'):
+        if not np.isfinite(row[name]):
+          raise UserError(
+            f'{name} became {row[name]} at step {self._step - len(rows) + back + 1}, at learning'
+            f' rate {row["learning_rate"]:.2g}: the last good checkpoint is kept; lower the rate or'
+            ' lengthen the warm-up in another workdir'
+          )
+
+
+def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+  """The lines of `metrics.jsonl`, in order; none without the file.
+
+  A line that was cut short is left out.
+  """
+  rows = []
+  try:
+    lines = _path(workdir).read_bytes().splitlines()
+  except FileNotFoundError:
+    return []
+  for line in lines:
+    try:
+      row = parse_json(line)
+    except ValueError:
+      continue
+    if isinstance(row, dict) and isinstance(row.get('step'), int):
+      rows.append(row)
+  return rows
+
+
+def _path(workdir: str | os.PathLike[str]) -> Path:
+  return Path(workdir) / 'metrics.jsonl'
+
+
+def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
+  """Means over steps; where a step draws a head, the loss of each head drawn too."""
+  values = defaultdict(list)
+  for row in rows:
+    for name, value in row.items():
+      if name not in ('head', 'tokens'):
+        values[name].append(value)
+    if 'head' in row:
+      values[f'loss_head_{row["head"]}'].append(row['loss'])
+  return {name: float(np.mean(of_name)) for name, of_name in values.items()}
