@@ -47,11 +47,11 @@ class Rows:
     return find(read(self.path), **key)
 
   def all(self, keys: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The finished rows of these keys, or else the failures; those that are there."""
+    """The finished rows of these keys, or else the failures; those that are there, each once."""
     rows, found = read(self.path), []
     for key in keys:
       row = find(rows, **key) or find(rows, is_failed=True, **key)
-      if row is not None:
+      if row is not None and not any(row is other for other in found):
         found.append(row)
     return found
 
@@ -116,10 +116,13 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
 
 
 def find(rows: Sequence[Row], is_failed: bool = False, **key: Any) -> Row | None:
-  """The last of the rows with these fields, finished or failed; None where there is none."""
+  """The last of the rows with these fields, finished or failed; None where there is none.
+
+  A failure may have fewer of the fields: it ended before more was known.
+  """
   key = json_of(key)
   for row in reversed(rows):
-    same = all(name in row and row[name] == value for name, value in key.items())
+    same = all(row.get(name, value if is_failed else ()) == value for name, value in key.items())
     if same and (row.get('error') is not None) == is_failed:
       return row
   return None

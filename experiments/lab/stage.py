@@ -22,7 +22,7 @@ from typing import Any
 
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.files import locked, write_json, write_text
+from fastdec.files import locked, read_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
 DIGITS = 10  # of a digest
@@ -107,6 +107,37 @@ def stage(
   return folder
 
 
+def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
+  """Fills a folder that the user names, or goes on; False if it was whole before.
+
+  Args:
+    folder: made by one stage, which its settings.json describes.
+    make, inputs: see `stage`.
+
+  Raises:
+    OutOfTime, Busy: see there.
+    UserError: the folder holds something else, or cannot be written to.
+  """
+  _check_folder(folder)
+  record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
+  with exclusive(folder / 'lock'):
+    others = {file.name for file in folder.iterdir()} - {'lock', record.name} if is_first() else ()
+    there = read_json(record) if record.is_file() else {}
+    if agreed(bool(others) and there != wanted):
+      names = [name for name, value in wanted.items() if there.get(name) != value]
+      made = f'with another {", ".join(names)}' if there else 'by an earlier version, or by hand'
+      raise UserError(f'{folder} was made {made}: choose another workdir')
+    if agreed((folder / 'DONE').exists()):
+      return False
+    seconds_left()
+    if is_first():
+      write_json(record, wanted)
+    make(folder, **inputs)
+    if is_first():
+      write_text(folder / 'DONE', '')
+  return True
+
+
 @contextlib.contextmanager
 def exclusive(lock: pathlib.Path) -> Iterator[None]:
   """Holds a lock, for which it waits within the budget. Of several processes that compute together
@@ -158,13 +189,18 @@ def plain(value: Any) -> Any:
 
 def _check_name(link: pathlib.Path) -> None:
   """Raises UserError where a plain name is no link, or its folder is no folder."""
-  for folder in (link.parent, *link.parent.parents):
-    if folder.exists() and not folder.is_dir():
-      raise UserError(f'{folder} is a file, and is to be a folder: choose another workdir')
+  _check_folder(link.parent)
   if link.exists() and not link.is_symlink():
     raise UserError(
       f'{link} was made by an earlier version of fastdec, or by hand: choose another workdir'
     )
+
+
+def _check_folder(path: pathlib.Path) -> None:
+  """Raises UserError where a folder, or one that it lies in, is a file."""
+  for folder in (path, *path.parents):
+    if folder.exists() and not folder.is_dir():
+      raise UserError(f'{folder} is a file, and is to be a folder: choose another workdir')
 
 
 def _link(link: pathlib.Path, target: str) -> None:

@@ -40,6 +40,8 @@ def test_a_failure_is_a_row_that_says_why_while_the_rest_goes_on(results):
   assert results.failed == ['k=2', 'k=3']
   log = results.path.parent / 'failures' / 'k=3.log'
   assert 'Traceback' in log.read_text()
+  same = [{'k': 2, 'model': 'a'}, {'k': 2, 'model': 'b'}]  # failed before the model was known
+  assert [row['error'] for row in results.all(same)] == ['no space left']
   each(results, keys, lambda k: work(k, is_broken=False))  # tried again
   assert [row.get('error') for row in results.all(keys)] == [None] * 4
 

@@ -46,6 +46,27 @@ def test_a_stage_is_made_once_for_each_of_its_inputs(tmp_path):
   assert len(calls) == 2 and (tmp_path / 'base').resolve() == first  # the one asked for last
 
 
+def test_a_folder_that_the_user_names_is_made_by_one_stage(tmp_path):
+  def stopped(folder, **inputs):
+    (folder / 'checkpoints').touch()
+    raise OutOfTime
+
+  def refused(folder, **inputs):
+    raise fd.UserError('no such layer')
+
+  with pytest.raises(fd.UserError, match='no such layer'):
+    stage.in_place(tmp_path / 'run', refused, steps=9)
+  with pytest.raises(OutOfTime):  # what had made nothing is forgotten
+    stage.in_place(tmp_path / 'run', stopped, steps=1)
+  with pytest.raises(fd.UserError, match='run was made with another steps: choose another workdir'):
+    stage.in_place(tmp_path / 'run', writing([]), steps=2)
+  assert stage.in_place(tmp_path / 'run', writing([]), steps=1)
+  assert not stage.in_place(tmp_path / 'run', refused, steps=1)
+  (tmp_path / 'run' / 'settings.json').unlink()
+  with pytest.raises(fd.UserError, match='run was made by an earlier version, or by hand'):
+    stage.in_place(tmp_path / 'run', refused, steps=1)
+
+
 def test_digests_chain_through_stages(tmp_path):
   heads = []
   for steps in (1, 2):
