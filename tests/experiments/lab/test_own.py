@@ -1,0 +1,119 @@
+"""Text that models write: what greedy decoding does, wherever it was stopped."""
+
+import dataclasses
+import gzip
+import json
+
+import jax
+import pytest
+
+import fastdec as fd
+from configs import presets
+from experiments.lab import own
+from experiments.lab.captions import prompts_of
+from experiments.lab.model_text import check_author, check_greedy
+from experiments.lab.own import DistillConfig
+from experiments.lab.stage import OutOfTime
+from experiments.lab.text import TextConfig
+from fastdec import folders
+from fastdec.data.text.tokens import TokenPairs
+
+PROMPT, MAX_LEN = 4, 5
+FILES = ('train.en', 'train.de', 'train.npy', 'dev.en', 'dev.npy', 'dev.json', 'config.json')
+
+
+@pytest.fixture(scope='module', params=['lm', 'translation'])
+def written(request, tmp_path_factory):
+  """(task, text, the folder of an untrained model, write(folder)), in parts of 20."""
+  folder = tmp_path_factory.mktemp(request.param)
+  data = TextConfig(vocab_size=300, rows=4, max_train=100, cache=str(folder / 'cache'))
+  text = data.open()
+  model = text.model_of(presets.model(request.param, width=16, layers=1))
+  params = jax.jit(model.init)(jax.random.key(0))
+  folders.save(folder / 'run' / 'model', model, params, text.tokenizer_path)
+
+  def write(place, **more):
+    if request.param == 'lm':
+      more = {'prompt': PROMPT, 'max_len': MAX_LEN} | more
+      own.continuations(place, model=folder / 'run', data=data, **more)
+    else:
+      distill = DistillConfig(**{'beam': 1, 'shard_size': 20, 'max_len': (0, 6)} | more)
+      own.translations(place, model=folder / 'run', data=data, distill=distill)
+
+  return request.param, text, folder / 'run', write
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+  monkeypatch.setattr(own, 'PART', 20)
+
+
+def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
+  task, text, model, write = written
+  write(tmp_path)
+  check_greedy(tmp_path)
+  check_author(tmp_path, model, text.tokenizer)
+  assert not (tmp_path / 'parts').exists()
+  module, params = folders.load(model)
+  for split in ('train', 'dev'):
+    ids = TokenPairs.load(tmp_path / f'{split}.npy')
+    if task == 'lm':
+      prompts = prompts_of(text, split, PROMPT, module.config.bos_id)
+      assert len(ids) == len(prompts) and ids.source.tokens.tolist() == ids.target.tokens.tolist()
+    for i in range(0, len(ids), 1 + len(ids) // 8):
+      given, length = (prompts[i], MAX_LEN) if task == 'lm' else (ids.source[i], 6)
+      out = fd.decode(module, params, given[None], fd.Greedy(), max_len=length)
+      tokens = [t for t in out.tokens[0, : out.lengths[0]].tolist() if t not in module.eos_ids]
+      before = given[1:].tolist() if task == 'lm' else []
+      assert ids.target[i].tolist() == [*before, *tokens, 1]
+  trained_on = dataclasses.replace(text.config, own=str(tmp_path))
+  assert trained_on.key != text.config.key
+  held_out = TokenPairs.load(tmp_path / 'dev.npy')
+  assert trained_on.open().own_dev().target.tokens.tolist() == held_out.target.tokens.tolist()
+
+
+def test_stopped_anywhere_it_goes_on_and_yields_the_same_bytes(written, tmp_path, monkeypatch):
+  *_, write = written
+  begun = []
+
+  def stop_before_the_third_part():
+    begun.append(1)
+    if len(begun) in (3, 6):
+      raise OutOfTime
+
+  monkeypatch.setattr(own, 'seconds_left', stop_before_the_third_part)
+  for _ in range(2):
+    with pytest.raises(OutOfTime):
+      write(tmp_path / 'stopped')
+    assert not (tmp_path / 'stopped' / 'config.json').exists()
+  write(tmp_path / 'stopped')
+  write(tmp_path / 'whole')
+  for name in FILES:
+    assert (tmp_path / 'stopped' / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
+
+
+def test_lines_come_from_files(written, tmp_path):
+  task, text, _, write = written
+  with gzip.open(tmp_path / 'some.gz', 'wt') as file:
+    file.write('A train is late today.\n\nThe dog runs home at once.\nThe dog runs home at once.\n')
+  (tmp_path / 'more.txt').write_text('A train is late now.\n')
+  files = f'{tmp_path}/some.gz, {tmp_path}/more.txt'
+  write(tmp_path / 'own', **{'files' if task == 'lm' else 'sources': files})
+  ids = TokenPairs.load(tmp_path / 'own' / 'train.npy')
+  if task == 'lm':
+    assert len(ids) == 4 and ids.target[1].tolist() == ids.target[2].tolist()
+    beginning = text.tokenizer.encode('A train is late now.')[:PROMPT]
+    assert ids.target[3].tolist()[:PROMPT] == beginning
+  else:
+    record = json.loads((tmp_path / 'own' / 'config.json').read_text())
+    assert record['counts']['sources'] == 4 and len(ids) == record['counts']['lines']
+
+
+@pytest.mark.parametrize('settings, message', [
+  ({'samples': 2}, r'samples=2 with beam=4 is not possible'),
+  ({'n_best': 5}, r'n_best=5 is not possible: beam=4 is the most'),
+  ({'max_len': (0, 0)}, r'max_len=\(0, 0\) is not possible'),
+])  # fmt: skip
+def test_a_search_that_cannot_be(settings, message):
+  with pytest.raises(fd.UserError, match=message):
+    DistillConfig(**settings)
