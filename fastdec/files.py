@@ -2,9 +2,11 @@
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import pathlib
+import platform
 import shutil
 from collections.abc import Iterator
 from typing import IO, Any
@@ -16,12 +18,18 @@ from fastdec.errors import UserError
 def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   """Opens a file to write, under a temporary name until it is on the disk; makes its folder.
 
+  What killed processes of this machine have left of it is removed.
+
   Raises:
     UserError: it cannot be written; an existing file stays.
   """
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  mine = f'{path.name}.{platform.node()}'
+  partial = path.with_name(f'{mine}.{os.getpid()}.partial')
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f'{glob.escape(mine)}.*.partial'):
+      if _is_dead(left.name.split('.')[-2]):
+        left.unlink(missing_ok=True)
     with open(partial, 'wb') as file:
       yield file
       file.flush()
@@ -35,6 +43,17 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   finally:
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
+
+
+def _is_dead(pid: str) -> bool:
+  """True for the number of a process that does not run."""
+  try:
+    os.kill(int(pid), 0)
+  except ProcessLookupError:
+    return True
+  except (ValueError, OverflowError, PermissionError):  # no number, or another user's process
+    pass
+  return False
 
 
 @contextlib.contextmanager

@@ -2,7 +2,12 @@
 
 import errno
 import os
+import platform
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -42,6 +47,26 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path):
   assert [(file.name, file.read_bytes()) for file in (tmp_path / 'deep').iterdir()] == [
     ('file', b'new')
   ]
+
+
+def test_what_a_killed_process_left_goes_and_what_others_write_stays(tmp_path):
+  script = f"""
+    import os, pathlib, signal
+    from fastdec.files import whole_file
+    with whole_file(pathlib.Path({str(tmp_path / 'file')!r})) as file:
+      file.write(b'half')
+      file.flush()
+      os.kill(os.getpid(), signal.SIGKILL)
+  """
+  killed = subprocess.run([sys.executable, '-c', textwrap.dedent(script)])
+  (left,) = tmp_path.iterdir()
+  assert killed.returncode == -signal.SIGKILL and left.name.endswith('.partial')
+  stay = {f'file.{platform.node()}.{os.getppid()}.partial', 'file.elsewhere.1.partial'}
+  stay |= {f'file.{platform.node()}.{number}.partial' for number in ('x', '9' * 30, '-1', '0')}
+  for name in stay:
+    (tmp_path / name).touch()
+  write_text(tmp_path / 'file', 'whole')
+  assert {path.name for path in tmp_path.iterdir()} == {'file', *stay}
 
 
 def fill(path, content):

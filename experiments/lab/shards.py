@@ -69,14 +69,11 @@ class Shards:
       return None
 
   def write(self, shard: int, records: Sequence[Any]) -> None:
-    """Puts a claimed shard on the disk, whole, and takes away what a process that was killed has
-    left of it.
+    """Puts a claimed shard on the disk, whole.
 
     Raises:
       UserError: it cannot be written.
     """
-    for leftover in self.folder.glob(f'{self._path(shard).name}.*.partial'):
-      leftover.unlink()
     content = '\n'.join(json.dumps(record, ensure_ascii=False) for record in records).encode()
     with whole_file(self._path(shard)) as file:
       file.write(content + b'\n' + json.dumps(_end(content, len(records))).encode() + b'\n')

@@ -32,8 +32,6 @@ def test_the_last_shard_has_what_is_left(shards):
 
 def test_what_is_written_is_read(shards):
   assert shards.read(1) is None and not shards.exists(1)
-  shards.folder.mkdir()
-  (shards.folder / '00001.jsonl.123.partial').touch()  # of a process that was killed
   shards.write(1, RECORDS)
   assert shards.read(1) == RECORDS and shards.read(0) is None
   assert [path.name for path in shards.folder.iterdir()] == ['00001.jsonl']
