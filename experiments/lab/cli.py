@@ -149,7 +149,7 @@ def run(main: Callable[[list[str]], None], words: bool = False, config: str | No
     _say(str(error))
     sys.exit(2)
   except KeyboardInterrupt:
-    _say('Interrupted.')
+    _say('Interrupted: the same command goes on')
     sys.exit(130)
   except (BrokenPipeError, SystemExit) as error:
     # Rich makes a SystemExit of it

@@ -350,7 +350,7 @@ def test_a_run_that_was_stopped_goes_on(translator, launch, prompts, tmp_path, m
 
     patch.setattr(prompt_file, '_append', interrupted)
     ended = launch(*words, f'--output={stopped}')
-  assert ended.code == 130 and ended.err.strip() == 'Interrupted.'
+  assert ended.code == 130 and ended.err.strip() == 'Interrupted: the same command goes on'
   kept = stopped.read_bytes()
   assert kept.count(b'\n') == 2 and kept.endswith(b'\n')
   stopped.write_bytes(kept + b'{"index": 3, "prom')

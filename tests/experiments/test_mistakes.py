@@ -364,5 +364,8 @@ def test_ctrl_c_in_training_is_one_line_and_the_run_goes_on_later(table, launch,
   process = start('train', *words, stdout=subprocess.PIPE)
   assert process.stdout.readline().startswith('step 1/')
   process.send_signal(signal.SIGINT)
-  assert (process.communicate(timeout=60)[1], process.returncode) == ('Interrupted.\n', 130)
+  assert (process.communicate(timeout=60)[1], process.returncode) == (
+    'Interrupted: the same command goes on\n',
+    130,
+  )
   assert launch('train', *words, '--budget=0').code == 0

@@ -171,7 +171,10 @@ def test_ctrl_c_is_one_line_and_exit_code_130(folder):
   process = start(folder, '--config=page.py', '--workdir=w', '--do=sleep')
   assert process.stdout.readline() == 'asleep\n'
   process.send_signal(signal.SIGINT)
-  assert (process.communicate(timeout=60)[1], process.returncode) == ('Interrupted.\n', 130)
+  assert (process.communicate(timeout=60)[1], process.returncode) == (
+    'Interrupted: the same command goes on\n',
+    130,
+  )
 
 
 @pytest.mark.parametrize(
