@@ -72,7 +72,8 @@ def translated(kind, params, head_params):
   if kind == 'data set':
     return decode_all(MODEL, params, list(SOURCES), fd.Greedy(), 10, rows=8).tokens
   strategies = {
-    'greedy': fd.Greedy(), 'blockwise': fd.Blockwise((HEADS3, head_params)), 'beam': fd.Beam(2), 'sample': fd.Sample()
+    'greedy': fd.Greedy(), 'blockwise': fd.Blockwise((HEADS3, head_params)), 'beam': fd.Beam(2),
+    'sample': fd.Sample()
   }  # fmt: skip
   return fd.decode(
     MODEL, params, SOURCES, strategies[kind], max_len=10, key=jax.random.key(1)
@@ -176,7 +177,9 @@ def rest(params, head_params):
   return {
     'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]) | images(),
     'compiled': compiled(params, [('8 x 1', 'beam', fd.Beam(2))]),
-    'losses': {'1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TABLE)},
+    'losses': {
+      '1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TABLE)
+    },
     'losses of heads': {
       '1': losses(heads, None, ()), '4 x 2': losses(heads, both, (*TABLE, *HEADS3_TABLE))
     },
@@ -300,8 +303,8 @@ def families():
   parts = {
     name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(placed)) if part}
     for name, (_, placed) in {
-      'grouped heads': grouped_params, 'one key head': key_params, 't5': t5_params, 'fconv': fconv_params,
-      'medusa': heads[own],
+      'grouped heads': grouped_params, 'one key head': key_params, 't5': t5_params,
+      'fconv': fconv_params, 'medusa': heads[own],
     }.items()
   }  # fmt: skip
   return {'tokens': tokens, 'parts': parts, 'taps': states}

@@ -45,7 +45,8 @@ ALLOWED = {
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = (
-  'cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'packed', 'products', 'quantized', 'sharding', 'struct'
+  'cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'packed', 'products', 'quantized',
+  'sharding', 'struct'
 )  # fmt: skip
 
 

@@ -28,7 +28,10 @@ STATES = {
   'fconv, old norm': by_hand.fconv(old=True),
   'fconv, tied': by_hand.fconv(d_out=6, tied=True),
   'fconv, norm removed': {
-    **{name: x for name, x in by_hand.fconv().items() if not name.endswith(('weight_g', 'weight_v'))},
+    **{
+      name: x for name, x in by_hand.fconv().items()
+      if not name.endswith(('weight_g', 'weight_v'))
+    },
     **{
       name.removesuffix('_v'): by_hand.weight(by_hand.fconv(), name.removesuffix('.weight_v'))
       for name in by_hand.fconv() if name.endswith('weight_v')
@@ -180,36 +183,38 @@ MISTAKES = {
   'lacks': (changed('fconv', decoder__attention__1__in_projection__bias=None),
             r'm\.safetensors lacks decoder\.attention\.1\.in_projection\.bias: give the whole state'
             r' dict'),
-  'lacks the embedding': (changed('fconv', decoder__embed_tokens__weight=None), r'lacks'
-                                                                                r' decoder\.embed_tokens\.weight'),
+  'lacks the embedding': (changed('fconv', decoder__embed_tokens__weight=None),
+    r'lacks decoder\.embed_tokens\.weight'),
   'lacks a layer': (
-    {name.replace('decoder.layers.1', 'decoder.layers.2'): x for name, x in STATES['transformer'].items()},
+    {name.replace('decoder.layers.1', 'decoder.layers.2'): x
+     for name, x in STATES['transformer'].items()},
     r'lacks decoder\.layers\.1\.self_attn\.q_proj\.weight.* and \d+ more'),
-  'unknown': (changed('fconv', encoder__attproj__weight=np.ones((2, 2))), r'has unknown'
-                                                                          r' encoder\.attproj\.weight'),
+  'unknown': (changed('fconv', encoder__attproj__weight=np.ones((2, 2))),
+    r'has unknown encoder\.attproj\.weight'),
   'shape': (changed('fconv', encoder__projections__1__weight_v=np.ones((8, 4))),
             r'projections\.1\.weight_v is of shape \[8, 4\], and the rest of the state dict means'
             r' \[8, 5\]'),
-  'norm': (changed('fconv', encoder__fc1__weight_g=np.ones((1, 6))), r'fc1\.weight_g is of shape'
-                                                                     r' \[1, 6\].* \[5, 1\]'),
+  'norm': (changed('fconv', encoder__fc1__weight_g=np.ones((1, 6))),
+    r'fc1\.weight_g is of shape \[1, 6\].* \[5, 1\]'),
   'kernel of width 0': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((0, 5, 10))),
                         r'convolutions\.0\.weight_v of .* is of shape \[0, 5, 10\], and no width'
                         r' can be 0'),
-  'axes': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((5, 10))), r'must be of'
-                                                                                  r' shape \[kernel'
-                                                                                  r' width, '),
-  'odd gates': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((3, 5, 9))), 'has 9'
-                                                                                         ' outputs'),
+  'axes': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((5, 10))),
+    r'must be of shape \[kernel width, '),
+  'odd gates': (changed('fconv', encoder__convolutions__0__weight_v=np.ones((3, 5, 9))),
+    'has 9 outputs'),
   'no model': ({'weight': np.ones(3)}, 'neither encoder.convolutions nor encoder.layers'),
-  'adaptive softmax': (changed('transformer', decoder__adaptive_softmax__head__weight=np.ones((2, 2))),
-                       r'has an adaptive softmax \(decoder\.adaptive_softmax\.head\.weight\), which'
-                       r' is not supported'),
-  'norm on embeddings': (changed('transformer', encoder__layernorm_embedding__weight=np.ones(8)), 'norm on the embed'),
+  'adaptive softmax': (
+    changed('transformer', decoder__adaptive_softmax__head__weight=np.ones((2, 2))),
+    r'has an adaptive softmax \(decoder\.adaptive_softmax\.head\.weight\), which is not supported'),
+  'norm on embeddings': (
+    changed('transformer', encoder__layernorm_embedding__weight=np.ones(8)), 'norm on the embed'),
   'one last norm': (
-    {name: x for name, x in by_hand.transformer(last_norm=True).items() if not name.startswith('decoder.layer_norm')},
+    {name: x for name, x in by_hand.transformer(last_norm=True).items()
+     if not name.startswith('decoder.layer_norm')},
     r'lacks decoder\.layer_norm\.weight'),
-  'widths': (changed('transformer', encoder__embed_tokens__weight=np.ones((13, 6))), r'\[13, 6\].*'
-                                                                                     r' \[13, 8\]'),
+  'widths': (changed('transformer', encoder__embed_tokens__weight=np.ones((13, 6))),
+    r'\[13, 6\].* \[13, 8\]'),
 }  # fmt: skip
 
 
@@ -276,8 +281,9 @@ def test_options_of_a_checkpoint_tell_what_no_shape_does(where, place):
   path, convert = place
   state = by_hand.transformer()
   options = {
-    'encoder_attention_heads': 2, 'decoder_attention_heads': 2, 'activation_fn': 'relu', 'dropout': 0.3,
-    'max_source_positions': 9, 'max_target_positions': 7, 'encoder_normalize_before': False,
+    'encoder_attention_heads': 2, 'decoder_attention_heads': 2, 'activation_fn': 'relu',
+    'dropout': 0.3, 'max_source_positions': 9, 'max_target_positions': 7,
+    'encoder_normalize_before': False,
   }  # fmt: skip
   nested = {**options, 'encoder': {'attention_heads': 2}, 'decoder': {'attention_heads': 2}}
   content = (

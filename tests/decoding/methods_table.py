@@ -4,8 +4,10 @@ tests/decoding holds.
 Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts
 that fit the model to be decoded. Every entry is then held to write what greedy decoding writes:
 
-  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; in any batch; after any prefix
-  test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in one program
+  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; in any batch;
+                       after any prefix
+  test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in
+                       one program
   test_pool.py         in a pool of rows that come and go
 
 `VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs

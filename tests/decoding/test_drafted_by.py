@@ -24,15 +24,18 @@ from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.lm import LM, LMConfig
 config = LMConfig(vocab_size=9, d_model=4, d_ff=6, layers=1, heads=2, key_heads=1)
-model, heads, network = LM(config), BlockwiseHeads(2, 4, 4), EagleNetwork(layers=config, vocab_size=9, d_target=4)
-of_model, of_heads, of_network = ((part, part.init(jax.random.key(0))) for part in (model, heads, network))
+model, heads = LM(config), BlockwiseHeads(2, 4, 4)
+network = EagleNetwork(layers=config, vocab_size=9, d_target=4)
+parts = model, heads, network
+of_model, of_heads, of_network = ((part, part.init(jax.random.key(0))) for part in parts)
 """
 SLIPS = {  # the message of each, as a regular expression
   'fd.Blockwise("heads")': "heads is a pair .* and 'heads' was given: give both",
   'fd.Medusa(heads, [[0]])': 'heads is a pair .* a value of the kind BlockwiseHeads was given',
   'fd.Speculative(model)': 'draft is a pair .* a value of the kind LM was given',
   'fd.Eagle(None)': 'draft is a pair .* a value of the kind NoneType was given',
-  'fd.Blockwise(of_network)': 'of the kind EagleNetwork, and not Heads: Eagle takes an EagleNetwork',
+  'fd.Blockwise(of_network)': 'of the kind EagleNetwork, and not Heads: Eagle takes an'
+  ' EagleNetwork',
   'fd.Medusa(of_model, [[0]])': 'of the kind LM, and not Heads: .* Speculative a model',
   'fd.Speculative(of_heads)': 'of the kind BlockwiseHeads, and not Model: .*Medusa take heads',
   'fd.Speculative(of_network)': 'of the kind EagleNetwork, and not Model',

@@ -8,9 +8,9 @@ import numpy as np
 
 V, D, FF = 11, 8, 12
 LLAMA = {
-  'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'vocab_size': V, 'hidden_size': D, 'rms_norm_eps': 1e-5,
-  'intermediate_size': FF, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'num_key_value_heads': 1,
-  'hidden_act': 'silu', 'torch_dtype': 'float32',
+  'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'vocab_size': V, 'hidden_size': D,
+  'rms_norm_eps': 1e-5, 'intermediate_size': FF, 'num_hidden_layers': 1, 'num_attention_heads': 2,
+  'num_key_value_heads': 1, 'hidden_act': 'silu', 'torch_dtype': 'float32',
 }  # fmt: skip
 QWEN3 = LLAMA | {'model_type': 'qwen3', 'head_dim': 6, 'rope_theta': 1e6, 'attention_bias': False}
 
@@ -62,17 +62,18 @@ BLOCK = {'fc.weight': (D, 3 * D), 'hidden_norm.weight': (D,)} | FINAL
 MARKOV = {'markov_w1.weight': (V, 3), 'markov_w2.weight': (V, 3)}
 SPECULATORS = {
   'architectures': ['Eagle3DraftModel'], 'speculators_model_type': 'eagle3', 'draft_vocab_size': 5,
-  'eagle_aux_hidden_state_layer_ids': [0, 2, 3, 5], 'norm_before_residual': True, 'norm_output': True,
-  'dtype': 'float32',
+  'eagle_aux_hidden_state_layer_ids': [0, 2, 3, 5], 'norm_before_residual': True,
+  'norm_output': True, 'dtype': 'float32',
   'transformer_layer_config': QWEN3 | {'num_hidden_layers': 2, 'attention_bias': True},
 }  # fmt: skip
 DSPARK = {
-  'block_size': 4, 'num_target_layers': 6, 'mask_token_id': 9, 'target_layer_ids': [-1, 1, 3], 'markov_rank': 3,
-  'enable_confidence_head': True,
+  'block_size': 4, 'num_target_layers': 6, 'mask_token_id': 9, 'target_layer_ids': [-1, 1, 3],
+  'markov_rank': 3, 'enable_confidence_head': True,
 }  # fmt: skip
 MTP = {
-  'mtp.fc.weight': (D, 2 * D), 'mtp.pre_fc_norm_embedding.weight': (D,), 'mtp.pre_fc_norm_hidden.weight': (D,),
-  'mtp.norm.weight': (D,), 'model.norm.weight': (D,), **qwen3(1, 'mtp.layers.'),
+  'mtp.fc.weight': (D, 2 * D), 'mtp.pre_fc_norm_embedding.weight': (D,),
+  'mtp.pre_fc_norm_hidden.weight': (D,), 'mtp.norm.weight': (D,), 'model.norm.weight': (D,),
+  **qwen3(1, 'mtp.layers.'),
 }  # fmt: skip
 
 
@@ -97,8 +98,8 @@ LAYOUTS = {
     LLAMA | {'num_hidden_layers': 2, 'bias': False, 'qkv_bias': True, 'rope_theta': 3e4},
     {'fc.weight': (D, 2 * D)} | EMBEDDED
     | layer('layers.0.', in_bias=True, is_normed=False) | layer('layers.1.', in_bias=True),
-    {'taps': (), 'join_bias': False, 'norms_last': False, 'layers.qkv_bias': True, 'layers.out_bias': False,
-     'layers.rope_theta': 3e4},
+    {'taps': (), 'join_bias': False, 'norms_last': False, 'layers.qkv_bias': True,
+     'layers.out_bias': False, 'layers.rope_theta': 3e4},
   ),
   'eagle-1 with its old bias': (
     LLAMA, {'fc.weight': (D, 2 * D), 'fc.bias': (D,)} | layer('layers.0.', is_normed=False),
@@ -107,28 +108,32 @@ LAYOUTS = {
   'eagle-3 of all words': (
     LLAMA | {'draft_vocab_size': V, 'attention_bias': True},
     {'fc.weight': (D, 3 * D)} | FINAL | HEAD | first('midlayer.'),
-    {'taps': ('low', 'middle', 'high'), 'words': None, 'recycles_normed': False, 'keeps_normed': False,
-     'layers.qkv_bias': False},
+    {'taps': ('low', 'middle', 'high'), 'words': None, 'recycles_normed': False,
+     'keeps_normed': False, 'layers.qkv_bias': False},
   ),
   'eagle-3 by the projection of its target': (
-    LLAMA | {'draft_vocab_size': None}, {'fc.weight': (D, 3 * D)} | FINAL | first('midlayer.'), {'words': None},
+    LLAMA | {'draft_vocab_size': None}, {'fc.weight': (D, 3 * D)} | FINAL | first('midlayer.'),
+    {'words': None},
   ),
   'eagle-3 whose head_dim means nothing': (
     LLAMA | {'head_dim': 6, 'draft_vocab_size': 5, 'rope_theta': 5e5,
              'rope_scaling': {'type': 'linear', 'factor': 2.0}},
     {'fc.weight': (D, 3 * D)} | FINAL | SMALL | first('midlayer.'),
-    {'layers.width': 4, 'layers.rope': 'linear', 'layers.rope_factor': 2.0, 'layers.rope_theta': 1e4},
+    {'layers.width': 4, 'layers.rope': 'linear', 'layers.rope_factor': 2.0,
+     'layers.rope_theta': 1e4},
   ),
   'eagle-3 of SpecForge': (
-    LLAMA | {'architectures': ['LlamaForCausalLMEagle3'], 'head_dim': 6, 'draft_vocab_size': 5, 'fc_norm': True,
-             'norm_output': False, 'eagle_config': {'eagle_aux_hidden_state_layer_ids': [0, 2, 4]}},
+    LLAMA | {'architectures': ['LlamaForCausalLMEagle3'], 'head_dim': 6, 'draft_vocab_size': 5,
+             'fc_norm': True, 'norm_output': False,
+             'eagle_config': {'eagle_aux_hidden_state_layer_ids': [0, 2, 4]}},
     {'fc.weight': (D, 3 * D)} | FINAL | SMALL | first('midlayer.', width=6)
     | {f'fc_norm.{i}.weight': (D,) for i in range(3)},
     {'taps': (1, 3, 5), 'norms_taps': True, 'norms_last': False, 'layers.width': 6, 'words': 5},
   ),
   'eagle-3 of a wider target': (
     LLAMA | {'target_hidden_size': 10, 'draft_vocab_size': 5, 'norm_before_fc': True},
-    {'fc.weight': (D, 30), 'input_norm.weight': (30,)} | EMBEDDED | FINAL | SMALL | first('midlayer.'),
+    {'fc.weight': (D, 30), 'input_norm.weight': (30,)} | EMBEDDED | FINAL | SMALL
+    | first('midlayer.'),
     {'d_target': 10, 'd_embed': D, 'norms_joined': True},
   ),
   'eagle-3 of speculators': (
@@ -136,24 +141,28 @@ LAYOUTS = {
     {'fc.weight': (D, 4 * D), 'verifier_norm.weight': (D,)} | EMBEDDED | FINAL | SMALL
     | first('layers.0.', width=6, has_bias=True, has_qk_norm=True)
     | layer('layers.1.', width=6, has_bias=True, has_qk_norm=True),
-    {'taps': (0, 2, 3, 5), 'keeps_normed': True, 'recycles_normed': True, 'words': 5, 'layers.qk_norm': True,
-     'layers.out_bias': True, 'layers.rope_theta': 1e6},
+    {'taps': (0, 2, 3, 5), 'keeps_normed': True, 'recycles_normed': True, 'words': 5,
+     'layers.qk_norm': True, 'layers.out_bias': True, 'layers.rope_theta': 1e6},
   ),
   'eagle-3 of DeepSpec': (
-    QWEN3 | {'architectures': ['Qwen3Eagle3Model'], 'target_layer_ids': [0, 1, 2, 3, 4], 'num_target_layers': 6},
-    {'fc.weight': (D, 5 * D)} | EMBEDDED | FINAL | HEAD | first('layers.0.', width=6, has_qk_norm=True),
+    QWEN3 | {'architectures': ['Qwen3Eagle3Model'], 'target_layer_ids': [0, 1, 2, 3, 4],
+             'num_target_layers': 6},
+    {'fc.weight': (D, 5 * D)} | EMBEDDED | FINAL | HEAD
+    | first('layers.0.', width=6, has_qk_norm=True),
     {'taps': (1, 2, 3, 4, 5), 'entry': 'beside', 'recycles_normed': False},
   ),
   'dflash by its rule': (
     under(mask_token_id=9) | {'num_target_layers': 9}, BLOCK | {'fc.weight': (D, 2 * D)} | qwen3(2),
-    {'taps': (2, 7), 'k': 4, 'rows': 4, 'depth': 3, 'drops_first': True, 'markov': 0, 'unknown_id': 9},
+    {'taps': (2, 7), 'k': 4, 'rows': 4, 'depth': 3, 'drops_first': True, 'markov': 0,
+     'unknown_id': 9},
   ),
   'dspark of SpecForge, gated': (
     under(mask_token_id=9, target_layer_ids=[0, 2, 4], projector_type='dspark', markov_rank=3,
           markov_head_type='gated', confidence_head_alpha=1.0),
     BLOCK | qwen3(2)
-    | prefixed('logit_head.markov_head.', MARKOV | {'gate_proj.weight': (3, D + 3), 'gate_proj.bias': (3,)})
-    | {'logit_head.confidence_head.proj.weight': (1, D), 'logit_head.confidence_head.proj.bias': (1,)},
+    | prefixed('logit_head.markov_head.',
+               MARKOV | {'gate_proj.weight': (3, D + 3), 'gate_proj.bias': (3,)})
+    | prefixed('logit_head.confidence_head.', {'proj.weight': (1, D), 'proj.bias': (1,)}),
     {'taps': (1, 3, 5), 'k': 5, 'depth': 4, 'drops_first': False, 'markov_kind': 'gated',
      'confidence_sees_guess': False},
   ),
@@ -166,21 +175,25 @@ LAYOUTS = {
     {'taps': (0, 2, 4), 'k': 5, 'markov_kind': 'rnn', 'has_confidence': True, 'candidates': None},
   ),
   'what DeepSpec calls dflash': (
-    QWEN3 | DSPARK | {'architectures': ['Qwen3DSparkModel'], 'markov_rank': 0, 'enable_confidence_head': False},
-    BLOCK | qwen3(1) | EMBEDDED | HEAD, {'k': 5, 'drops_first': False, 'markov': 0, 'has_confidence': False},
+    QWEN3 | DSPARK | {'architectures': ['Qwen3DSparkModel'], 'markov_rank': 0,
+                      'enable_confidence_head': False},
+    BLOCK | qwen3(1) | EMBEDDED | HEAD,
+    {'k': 5, 'drops_first': False, 'markov': 0, 'has_confidence': False},
   ),
   'dspark of speculators': (
-    {'speculators_model_type': 'dspark', 'transformer_layer_config': QWEN3, 'draft_vocab_size': 5, 'block_size': 4,
-     'mask_token_id': 9, 'aux_hidden_state_layer_ids': [1, 2, 4], 'markov_rank': 3},
+    {'speculators_model_type': 'dspark', 'transformer_layer_config': QWEN3, 'draft_vocab_size': 5,
+     'block_size': 4, 'mask_token_id': 9, 'aux_hidden_state_layer_ids': [1, 2, 4],
+     'markov_rank': 3},
     BLOCK | qwen3(1) | EMBEDDED | SMALL
     | prefixed('markov_head.', {'markov_w1.weight': (V, 3), 'markov_w2.weight': (5, 3)})
     | {'confidence_head.proj.weight': (1, D + 3), 'confidence_head.proj.bias': (1,)},
     {'taps': (1, 2, 4), 'k': 5, 'words': 5, 'has_confidence': True},
   ),
   'dflash of speculators': (
-    {'speculators_model_type': 'dflash', 'transformer_layer_config': QWEN3, 'draft_vocab_size': V, 'block_size': 4,
-     'mask_token_id': 9, 'aux_hidden_state_layer_ids': [1, 2, 4]},
-    BLOCK | qwen3(1) | EMBEDDED | HEAD, {'taps': (1, 2, 4), 'k': 4, 'drops_first': True, 'has_confidence': False},
+    {'speculators_model_type': 'dflash', 'transformer_layer_config': QWEN3, 'draft_vocab_size': V,
+     'block_size': 4, 'mask_token_id': 9, 'aux_hidden_state_layer_ids': [1, 2, 4]},
+    BLOCK | qwen3(1) | EMBEDDED | HEAD,
+    {'taps': (1, 2, 4), 'k': 4, 'drops_first': True, 'has_confidence': False},
   ),
   'mtp of Qwen3': (
     QWEN3 | {'num_hidden_layers': 5, 'tie_word_embeddings': True}, MTP,

@@ -1,7 +1,7 @@
-"""What `test_mesh` looks at, found on eight virtual CPU devices and printed as JSON.
+"""Figures for `test_mesh`, found on eight virtual CPU devices and printed as JSON.
 
-python -m tests.folders.on_a_mesh devices folder [dtype]    what each device holds while a model is loaded
-python -m tests.folders.on_a_mesh host folder               how much the host needs for it
+python -m tests.folders.on_a_mesh devices folder [dtype]   each device's memory during loading
+python -m tests.folders.on_a_mesh host folder              the host's memory for it
 """
 
 import json

@@ -14,13 +14,14 @@ from fastdec.folders import llama, marian
 from fastdec.models.transformer import Network
 
 LLAMA = {
-  'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 3,
-  'num_attention_heads': 4, 'max_position_embeddings': 64, 'eos_token_id': 2,
+  'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 16, 'intermediate_size': 24,
+  'num_hidden_layers': 3, 'num_attention_heads': 4,
+  'max_position_embeddings': 64, 'eos_token_id': 2,
 }  # fmt: skip
 MARIAN = {
   'model_type': 'marian', 'vocab_size': 11, 'd_model': 8, 'encoder_layers': 1, 'decoder_layers': 1,
-  'encoder_attention_heads': 4, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 12, 'decoder_ffn_dim': 6,
-  'max_position_embeddings': 16, 'pad_token_id': 10, 'eos_token_id': 0,
+  'encoder_attention_heads': 4, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 12,
+  'decoder_ffn_dim': 6, 'max_position_embeddings': 16, 'pad_token_id': 10, 'eos_token_id': 0,
 }  # fmt: skip
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0}
 
@@ -82,7 +83,13 @@ def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
     ({'model_type': 'mistral', 'sliding_window': None}, ()),
     ({'model_type': 'mistral', 'num_attention_heads': 8}, (4096,) * 3),
     ({'model_type': 'qwen2', 'sliding_window': 5}, ()),
-    ({'model_type': 'qwen2', 'sliding_window': 5, 'use_sliding_window': True, 'max_window_layers': 1}, (0, 5, 5)),
+    (
+      {
+        'model_type': 'qwen2', 'sliding_window': 5, 'use_sliding_window': True,
+        'max_window_layers': 1,
+      },
+      (0, 5, 5),
+    ),
     ({'model_type': 'qwen3', 'sliding_window': 5, 'use_sliding_window': True}, (0, 0, 0)),
     (
       {

@@ -230,74 +230,75 @@ WINDOWS = {
   'layer_types': ['sliding_attention'] * 2,
 }
 REFUSED = {
-  'a tensor is missing': (E3, {}, {'midlayer.mlp.up_proj.weight': None}, r'lacks'
-                                                                         r' midlayer\.mlp\.up_proj\.weight: its'),
+  'a tensor is missing': (E3, {}, {'midlayer.mlp.up_proj.weight': None},
+    r'lacks midlayer\.mlp\.up_proj\.weight: its'),
   'fc is missing': (E3, {}, {'fc.weight': None}, r'lacks fc\.weight'),
-  'a tensor is not understood': (E3, {}, {'midlayer.gate': ones(2)}, r'has unknown midlayer\.gate:'
-                                                                     r' its tensors'),
-  'another shape': (E3, {}, {'norm.weight': ones(9)}, r'norm\.weight is of shape \[9\], and'
-                                                      r' config\.json means \[8\]'),
+  'a tensor is not understood': (E3, {}, {'midlayer.gate': ones(2)},
+    r'has unknown midlayer\.gate: its tensors'),
+  'another shape': (E3, {}, {'norm.weight': ones(9)},
+    r'norm\.weight is of shape \[9\], and config\.json means \[8\]'),
   'layers fewer than taps': (E3, {'eagle_config': {'eagle_aux_hidden_state_layer_ids': [1, 2]}}, {},
                              r'fc\.weight is of shape \[8, 24\], and config\.json means \[8, 16\]'),
-  'norms that config.json does not say': (E3, {'fc_norm': False}, {}, r'has unknown'
-                                                                      r' fc_norm\.0\.weight'),
-  'norms that are not there': (E3, {'fc_norm': False, 'norm_before_fc': True}, {}, r'lacks'
-                                                                                   r' input_norm\.weight'),
-  'two norms before fc': (E3, {'norm_before_fc': True}, {}, 'norm_before_fc and fc_norm of'
-                                                            ' config.json exclude'),
+  'norms that config.json does not say': (E3, {'fc_norm': False}, {},
+    r'has unknown fc_norm\.0\.weight'),
+  'norms that are not there': (E3, {'fc_norm': False, 'norm_before_fc': True}, {},
+    r'lacks input_norm\.weight'),
+  'two norms before fc': (E3, {'norm_before_fc': True}, {},
+    'norm_before_fc and fc_norm of config.json exclude'),
   'words without map': (E3, {}, {'d2t': None}, 'the draft vocabulary of 5 of 11 words lacks d2t'),
   'words without projection': (E3, {}, {'lm_head.weight': None}, r'lacks lm_head\.weight'),
-  'a map beyond the words': (E3, {}, {'d2t': np.full(5, 8)}, 'maps the 5 words of the draft to ids'
-                                                             ' from 8 to 12'),
-  'a map to one word twice': (E3, {}, {'d2t': np.array([1, 0, 0, 0, 0])}, 'they must be different'
-                                                                          ' ones from 0 to 10'),
+  'a map beyond the words': (E3, {}, {'d2t': np.full(5, 8)},
+    'maps the 5 words of the draft to ids from 8 to 12'),
+  'a map to one word twice': (E3, {}, {'d2t': np.array([1, 0, 0, 0, 0])},
+    'they must be different ones from 0 to 10'),
   'embeddings that must be there': ('eagle-3 of a wider target', {}, {'embed_tokens.weight': None},
     'lacks embed_tokens'),
-  'an unknown activation': (E3, {'hidden_act': 'mish'}, {}, "hidden_act='mish' of config.json is"
-                                                            " not supported"),
+  'an unknown activation': (E3, {'hidden_act': 'mish'}, {},
+    "hidden_act='mish' of config.json is not supported"),
   'an unknown rope': (E3, {'rope_scaling': {'rope_type': 'yarn'}}, {},
     "rope_type='yarn' of config.json is not supported"),
-  'a size is missing': (E3, {'hidden_size': 'absent'}, {}, "config.json lacks the field"
-                                                           " 'hidden_size'"),
+  'a size is missing': (E3, {'hidden_size': 'absent'}, {},
+    "config.json lacks the field 'hidden_size'"),
   'a bias that is not there': ('eagle-1 of two layers', {'bias': True}, {}, r'lacks fc\.bias'),
-  'taps of eagle-1': ('eagle-1 of two layers', {}, {}, 'reads the last hidden state alone: leave'
-                                                       ' them out'),
+  'taps of eagle-1': ('eagle-1 of two layers', {}, {},
+    'reads the last hidden state alone: leave them out'),
   'layers of a shallow target': ('eagle-3 of all words', {'num_target_layers': 6}, {},
     'coincide on a target of 6: set them'),
   'layers of another family': (SPEC, {'transformer_layer_config': {'model_type': 'gpt_oss'}}, {},
     "is of model_type 'gpt_oss'"),
-  'no layers': (SPEC, {'transformer_layer_config': None}, {}, 'is of model_type None: give one with'
-                                                              ' model_type llama'),
+  'no layers': (SPEC, {'transformer_layer_config': None}, {},
+    'is of model_type None: give one with model_type llama'),
   'layers that all read the embedding': ('eagle-3 of DeepSpec', {'num_hidden_layers': 2}, {},
     'give a draft of one layer'),
-  'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {}, 'this is P-EAGLE, which is not'
-                                                               ' supported'),
+  'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {},
+    'this is P-EAGLE, which is not supported'),
   'another speculator': (SPEC, {'speculators_model_type': 'peagle'}, {},
     "speculators_model_type='peagle' is not supported"),
-  'Domino': (FLASH, {'dflash_config': {'projector_type': 'domino'}}, {}, 'projector_type=.domino.'
-                                                                         ' is not possible'),
-  'no mask': (FLASH, {'dflash_config': {}}, {}, 'config.json lacks mask_token_id: set it to a whole'
-                                                ' number'),
+  'Domino': (FLASH, {'dflash_config': {'projector_type': 'domino'}}, {},
+    'projector_type=.domino. is not possible'),
+  'no mask': (FLASH, {'dflash_config': {}}, {},
+    'config.json lacks mask_token_id: set it to a whole number'),
   'no layers and no rule': (FLASH, {'num_target_layers': 'absent'}, {},
     'lacks target_layer_ids, and there is no num_target'),
   'the last layer': (SPARK, {'target_layer_ids': [0, 1, 5]}, {},
     'name layers that a target of 6 does not have, or its last'),
-  'a layer below all': (SPARK, {'target_layer_ids': [-2, 1, 3]}, {}, 'give layers of the target,'
-                                                                     ' from -1'),
-  'another bias': (SPARK, {'markov_head_type': 'lstm'}, {}, 'markov_head_type=.lstm. is not'
-                                                            ' possible'),
+  'a layer below all': (SPARK, {'target_layer_ids': [-2, 1, 3]}, {},
+    'give layers of the target, from -1'),
+  'another bias': (SPARK, {'markov_head_type': 'lstm'}, {},
+    'markov_head_type=.lstm. is not possible'),
   'confidence in no bias': (SPARK, {'markov_rank': 0}, {},
     'confidence_head_with_markov of config.json needs a markov_rank'),
-  'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {}, 'unknown_id=11: give an id from 0'
-                                                                ' to 10'),
-  'sliding windows': (FLASH, WINDOWS, {}, 'sliding windows in the layers of a draft are not'
-                                          ' supported'),
+  'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {},
+    'unknown_id=11: give an id from 0 to 10'),
+  'sliding windows': (FLASH, WINDOWS, {},
+    'sliding windows in the layers of a draft are not supported'),
   'a gate': ('mtp of Qwen3', {'model_type': 'qwen3_next'}, {}, 'gates what attention gives'),
-  'a part of each head': ('mtp of Qwen3', {'model_type': 'qwen3_next', 'attn_output_gate': False}, {},
-    'rotates a part of each'),
-  'experts': ('mtp of Qwen3', {}, {'mtp.layers.0.mlp.experts.0.up_proj.weight': ones(2)}, 'mixes experts'),
-  'another model': ('mtp of Qwen3', {'model_type': 'mimo'}, {}, "are of model_type 'mimo', which is"
-                                                                " not supported"),
+  'a part of each head': ('mtp of Qwen3',
+    {'model_type': 'qwen3_next', 'attn_output_gate': False}, {}, 'rotates a part of each'),
+  'experts': ('mtp of Qwen3', {},
+    {'mtp.layers.0.mlp.experts.0.up_proj.weight': ones(2)}, 'mixes experts'),
+  'another model': ('mtp of Qwen3', {'model_type': 'mimo'}, {},
+    "are of model_type 'mimo', which is not supported"),
 }  # fmt: skip
 
 

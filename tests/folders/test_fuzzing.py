@@ -41,31 +41,36 @@ SECONDS, MEMORY = 20, 2**31
 # Folders of every format, small.
 
 LLAMA = {
-  'model_type': 'llama', 'vocab_size': 7, 'hidden_size': 4, 'intermediate_size': 6, 'num_hidden_layers': 1,
-  'num_attention_heads': 2, 'num_key_value_heads': 1, 'head_dim': 2, 'max_position_embeddings': 16, 'eos_token_id': 2,
-  'rms_norm_eps': 1e-6, 'hidden_act': 'silu', 'tie_word_embeddings': True, 'attention_bias': False, 'mlp_bias': False,
-  'rope_theta': 1e4, 'dtype': 'float32',
+  'model_type': 'llama', 'vocab_size': 7, 'hidden_size': 4, 'intermediate_size': 6,
+  'num_hidden_layers': 1, 'num_attention_heads': 2, 'num_key_value_heads': 1, 'head_dim': 2,
+  'max_position_embeddings': 16, 'eos_token_id': 2, 'rms_norm_eps': 1e-6, 'hidden_act': 'silu',
+  'tie_word_embeddings': True, 'attention_bias': False, 'mlp_bias': False, 'rope_theta': 1e4,
+  'dtype': 'float32',
   'rope_scaling': {'rope_type': 'llama3', 'factor': 2, 'low_freq_factor': 1, 'high_freq_factor': 2},
 }  # fmt: skip
 LLAMA_SHAPES = {
   'model.embed_tokens.weight': (7, 4), 'model.norm.weight': (4,),
-  'model.layers.0.input_layernorm.weight': (4,), 'model.layers.0.post_attention_layernorm.weight': (4,),
-  'model.layers.0.self_attn.q_proj.weight': (4, 4), 'model.layers.0.self_attn.k_proj.weight': (2, 4),
-  'model.layers.0.self_attn.v_proj.weight': (2, 4), 'model.layers.0.self_attn.o_proj.weight': (4, 4),
-  'model.layers.0.mlp.gate_proj.weight': (6, 4), 'model.layers.0.mlp.up_proj.weight': (6, 4),
-  'model.layers.0.mlp.down_proj.weight': (4, 6),
+  'model.layers.0.input_layernorm.weight': (4,),
+  'model.layers.0.post_attention_layernorm.weight': (4,),
+  'model.layers.0.self_attn.q_proj.weight': (4, 4),
+  'model.layers.0.self_attn.k_proj.weight': (2, 4),
+  'model.layers.0.self_attn.v_proj.weight': (2, 4),
+  'model.layers.0.self_attn.o_proj.weight': (4, 4), 'model.layers.0.mlp.gate_proj.weight': (6, 4),
+  'model.layers.0.mlp.up_proj.weight': (6, 4), 'model.layers.0.mlp.down_proj.weight': (4, 6),
 }  # fmt: skip
 MARIAN = {
-  'model_type': 'marian', 'vocab_size': 7, 'd_model': 4, 'encoder_layers': 1, 'decoder_layers': 1, 'dropout': 0.1,
-  'encoder_attention_heads': 2, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 6, 'decoder_ffn_dim': 6,
-  'max_position_embeddings': 8, 'pad_token_id': 6, 'eos_token_id': 0, 'decoder_start_token_id': 6,
-  'activation_function': 'swish', 'scale_embedding': True, 'decoder_vocab_size': 7, 'bad_words_ids': [[6]],
+  'model_type': 'marian', 'vocab_size': 7, 'd_model': 4, 'encoder_layers': 1, 'decoder_layers': 1,
+  'dropout': 0.1, 'encoder_attention_heads': 2, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 6,
+  'decoder_ffn_dim': 6, 'max_position_embeddings': 8, 'pad_token_id': 6, 'eos_token_id': 0,
+  'decoder_start_token_id': 6, 'activation_function': 'swish', 'scale_embedding': True,
+  'decoder_vocab_size': 7, 'bad_words_ids': [[6]],
 }  # fmt: skip
 T5_SAID = {
-  'model_type': 't5', 'd_model': 4, 'd_kv': 2, 'd_ff': 6, 'num_heads': 2, 'num_layers': 1, 'num_decoder_layers': 1,
-  'vocab_size': 7, 'feed_forward_proj': 'gated-gelu', 'pad_token_id': 0, 'eos_token_id': 1, 'dropout_rate': 0.0,
-  'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 16, 'layer_norm_epsilon': 1e-6,
-  'is_encoder_decoder': True, 'tie_word_embeddings': True, 'decoder_start_token_id': 0, 'scale_decoder_outputs': True,
+  'model_type': 't5', 'd_model': 4, 'd_kv': 2, 'd_ff': 6, 'num_heads': 2, 'num_layers': 1,
+  'num_decoder_layers': 1, 'vocab_size': 7, 'feed_forward_proj': 'gated-gelu', 'pad_token_id': 0,
+  'eos_token_id': 1, 'dropout_rate': 0.0, 'relative_attention_num_buckets': 8,
+  'relative_attention_max_distance': 16, 'layer_norm_epsilon': 1e-6, 'is_encoder_decoder': True,
+  'tie_word_embeddings': True, 'decoder_start_token_id': 0, 'scale_decoder_outputs': True,
 }  # fmt: skip
 MEDUSA = {
   'medusa_num_heads': 1,
@@ -74,16 +79,17 @@ MEDUSA = {
   'original_lm_head': False,
 }
 VLLM = {
-  'model_type': 'medusa', 'num_heads': 1, 'num_hidden_layers': 1, 'vocab_size': 7, 'truncated_vocab_size': 7,
-  'original_lm_head': False,
+  'model_type': 'medusa', 'num_heads': 1, 'num_hidden_layers': 1, 'vocab_size': 7,
+  'truncated_vocab_size': 7, 'original_lm_head': False,
 }  # fmt: skip
 GENERATION = {
-  'eos_token_id': [2], 'pad_token_id': 0, 'bos_token_id': 1, 'bad_words_ids': [[3]], 'suppress_tokens': [4],
-  'repetition_penalty': 1.05, 'num_beams': 4, 'do_sample': True, 'forced_bos_token_id': None, 'sequence_bias': None,
+  'eos_token_id': [2], 'pad_token_id': 0, 'bos_token_id': 1, 'bad_words_ids': [[3]],
+  'suppress_tokens': [4], 'repetition_penalty': 1.05, 'num_beams': 4, 'do_sample': True,
+  'forced_bos_token_id': None, 'sequence_bias': None,
 }  # fmt: skip
 TOKENIZER_CONFIG = {
-  'tokenizer_class': 'LlamaTokenizerFast', 'add_bos_token': True, 'add_eos_token': False, 'bos_token': 'a',
-  'eos_token': {'content': 'b'},
+  'tokenizer_class': 'LlamaTokenizerFast', 'add_bos_token': True, 'add_eos_token': False,
+  'bos_token': 'a', 'eos_token': {'content': 'b'},
 }  # fmt: skip
 SIZES = {'d_model': 4, 'd_ff': 6, 'heads': 2}
 OWN_DRAFTS = {
@@ -160,9 +166,10 @@ def write_tokenizer(folder):
 # What is written into a file.
 
 NASTY = (
-  None, True, False, 0, 1, -1, 2, 3.0, 0.5, 2**31, 10**12, 10**400, -(10**30), 1e308, float('nan'), float('inf'), '',
-  '2', '1e-5', 'float16', 'relu', '..', '/', '../outside.safetensors', 'a/../../outside.safetensors', 'a\0', [], {},
-  [[]], [1, 2], [-1], ['a'], [[1, 'a']], {'content': 5}, {'a': {}}, {'type': 'x'}, 'x' * 999,
+  None, True, False, 0, 1, -1, 2, 3.0, 0.5, 2**31, 10**12, 10**400, -(10**30), 1e308, float('nan'),
+  float('inf'), '', '2', '1e-5', 'float16', 'relu', '..', '/', '../outside.safetensors',
+  'a/../../outside.safetensors', 'a\0', [], {}, [[]], [1, 2], [-1], ['a'], [[1, 'a']],
+  {'content': 5}, {'a': {}}, {'type': 'x'}, 'x' * 999,
 )  # fmt: skip
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
 JSON = st.recursive(
@@ -342,8 +349,8 @@ def test_the_config_of_published_heads(folder):
 
 
 PUBLISHED = (
-  'eagle-1 of two layers', 'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dspark of SpecForge,'
-                                                                             ' gated',
+  'eagle-1 of two layers', 'eagle-3 of SpecForge', 'eagle-3 of speculators',
+    'dspark of SpecForge, gated',
   'dspark of DeepSpec, recurrent', 'mtp with norms around zero',
 )  # fmt: skip
 

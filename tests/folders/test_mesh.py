@@ -18,8 +18,9 @@ from fastdec.models.lm import LM, LMConfig
 
 ROOT = Path(__file__).parents[2]
 HUGGING_FACE = {
-  'model_type': 'llama', 'vocab_size': 64, 'hidden_size': 32, 'intermediate_size': 64, 'num_hidden_layers': 6,
-  'num_attention_heads': 8, 'num_key_value_heads': 4, 'max_position_embeddings': 64, 'eos_token_id': 2,
+  'model_type': 'llama', 'vocab_size': 64, 'hidden_size': 32, 'intermediate_size': 64,
+  'num_hidden_layers': 6, 'num_attention_heads': 8, 'num_key_value_heads': 4,
+  'max_position_embeddings': 64, 'eos_token_id': 2,
 }  # fmt: skip
 
 

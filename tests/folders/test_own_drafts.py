@@ -136,17 +136,17 @@ def changed(folder, change):
 REFUSED = {
   'another width': (lambda said: said.update(d_target=5, d_embed=4), r"fuses=True"),
   'another depth': (lambda said: said['layers'].update(layers=1), 'the two do not belong together'),
-  'more layers than tensors': (lambda said: said['layers'].update(layers=9999), 'holds too little'
-                                                                                ' for layers=9999'),
+  'more layers than tensors': (lambda said: said['layers'].update(layers=9999),
+    'holds too little for layers=9999'),
   'an unknown field': (lambda said: said.update(depth=3), 'has unknown fields depth'),
   'a field is missing': (lambda said: said.pop('vocab_size'), "lacks the field 'vocab_size'"),
-  'another kind': (lambda said: said.update(type='lookahead'), "is of type 'lookahead': known are"
-                                                               " eagle, block"),
-  'other layers': (lambda said: said.update(layers={'type': 'lstm'}), "is of type 'lstm': known are"
-                                                                      " lm, stack"),
+  'another kind': (lambda said: said.update(type='lookahead'),
+    "is of type 'lookahead': known are eagle, block"),
+  'other layers': (lambda said: said.update(layers={'type': 'lstm'}),
+    "is of type 'lstm': known are lm, stack"),
   'no layers': (lambda said: said.pop('layers'), 'is of type None: known are lm, stack'),
-  'a word for a number': (lambda said: said.update(taps=['deep']), r'taps\[0\]=.deep. is not'
-                                                                   r' possible'),
+  'a word for a number': (lambda said: said.update(taps=['deep']),
+    r'taps\[0\]=.deep. is not possible'),
 }  # fmt: skip
 
 

@@ -23,9 +23,10 @@ needs_reference = pytest.mark.skipif(
 )
 
 CONFIG = {
-  'model_type': 't5', 'd_model': 12, 'd_kv': 4, 'd_ff': 16, 'num_heads': 2, 'num_layers': 1, 'num_decoder_layers': 2,
-  'vocab_size': 17, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False, 'pad_token_id': 0,
-  'eos_token_id': 1, 'decoder_start_token_id': 0, 'is_encoder_decoder': True, 'dropout_rate': 0.0,
+  'model_type': 't5', 'd_model': 12, 'd_kv': 4, 'd_ff': 16, 'num_heads': 2, 'num_layers': 1,
+  'num_decoder_layers': 2, 'vocab_size': 17, 'feed_forward_proj': 'gated-gelu',
+  'tie_word_embeddings': False, 'pad_token_id': 0, 'eos_token_id': 1, 'decoder_start_token_id': 0,
+  'is_encoder_decoder': True, 'dropout_rate': 0.0,
 }  # fmt: skip
 
 

@@ -16,26 +16,30 @@ LLAMA3 = {
   'rope_theta': 5e3,
 }
 LM = {
-  'vocab_size': 31, 'hidden_size': 24, 'intermediate_size': 40, 'num_hidden_layers': 2, 'num_attention_heads': 4,
-  'num_key_value_heads': 2, 'max_position_embeddings': 64, 'bos_token_id': 1, 'eos_token_id': [2, 5, 9],
+  'vocab_size': 31, 'hidden_size': 24, 'intermediate_size': 40, 'num_hidden_layers': 2,
+  'num_attention_heads': 4, 'num_key_value_heads': 2, 'max_position_embeddings': 64,
+  'bos_token_id': 1, 'eos_token_id': [2, 5, 9],
 }  # fmt: skip
 SEQ2SEQ = {
-  'vocab_size': 31, 'd_model': 24, 'decoder_start_token_id': 0, 'pad_token_id': 0, 'eos_token_id': 1,
-  'forced_eos_token_id': None,
+  'vocab_size': 31, 'd_model': 24, 'decoder_start_token_id': 0, 'pad_token_id': 0,
+  'eos_token_id': 1, 'forced_eos_token_id': None,
 }  # fmt: skip
 CASES = {
-  'llama': {**LM, 'rope_parameters': LLAMA3, 'attention_bias': True, 'mlp_bias': True, 'head_dim': 10},
+  'llama': {
+    **LM, 'rope_parameters': LLAMA3, 'attention_bias': True, 'mlp_bias': True, 'head_dim': 10,
+  },
   'mistral': {**LM, 'sliding_window': 5, 'tie_word_embeddings': True},
   'qwen2': {**LM, 'use_sliding_window': True, 'sliding_window': 4, 'max_window_layers': 1},
   'qwen3': {**LM, 'head_dim': 8, 'rms_norm_eps': 1e-3},
   't5': {
     **SEQ2SEQ, 'd_kv': 5, 'd_ff': 40, 'num_layers': 2, 'num_decoder_layers': 1, 'num_heads': 3,
-    'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False, 'relative_attention_num_buckets': 8,
-    'relative_attention_max_distance': 9,
+    'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False,
+    'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 9,
   },
   'marian': {
-    **SEQ2SEQ, 'encoder_layers': 2, 'decoder_layers': 1, 'encoder_ffn_dim': 40, 'decoder_ffn_dim': 28,
-    'encoder_attention_heads': 4, 'decoder_attention_heads': 2, 'max_position_embeddings': 32, 'scale_embedding': False,
+    **SEQ2SEQ, 'encoder_layers': 2, 'decoder_layers': 1, 'encoder_ffn_dim': 40,
+    'decoder_ffn_dim': 28, 'encoder_attention_heads': 4, 'decoder_attention_heads': 2,
+    'max_position_embeddings': 32, 'scale_embedding': False,
   },
 }  # fmt: skip
 

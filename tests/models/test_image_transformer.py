@@ -96,7 +96,8 @@ def test_heads_of_a_grid_start_at_neighbours():
   model, place = ImageTransformer(config), 5 * 48 + 24  # inside of the picture
   kernels = jax.jit(model.init)(jax.random.key(0))
   signal = Network(config).apply(
-    {'params': kernels}, jnp.zeros((1, 768), jnp.int32), jnp.arange(768)[None], 'target', False, method='embed'
+    {'params': kernels}, jnp.zeros((1, 768), jnp.int32), jnp.arange(768)[None], 'target', False,
+    method='embed'
   )[0].at[:, :64].set(0)  # fmt: skip
   signal /= jnp.sqrt((signal**2).mean(-1, keepdims=True) * 2)
   for layer, head in itertools.product(range(2), range(4)):
@@ -132,11 +133,11 @@ def test_a_grid_decodes_with_a_cache_what_it_learns_without():
 
 
 @pytest.mark.parametrize('sizes, words', [
-  ({'d_model': 8, 'heads': 2, 'grid': True}, 'grid=True with d_model=8 is not possible: give 16 or'
-                                             ' more'),
+  ({'d_model': 8, 'heads': 2, 'grid': True},
+    'grid=True with d_model=8 is not possible: give 16 or more'),
   ({'d_model': 16, 'heads': 8}, 'd_model=16 with heads=8 is not possible: a head compares'),
-  ({'size': 12, 'grid': True}, 'grid=True with size=12 is not possible: give a multiple of'
-                               ' source_size=8'),
+  ({'size': 12, 'grid': True},
+    'grid=True with size=12 is not possible: give a multiple of source_size=8'),
 ])  # fmt: skip
 def test_sizes_without_room_are_refused(sizes, words):
   with pytest.raises(fd.UserError, match=words):

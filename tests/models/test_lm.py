@@ -15,8 +15,8 @@ from fastdec.models.rotary import Rope, rotate
 from fastdec.training.losses import model_loss
 
 SMALL = LMConfig(
-  vocab_size=17, d_model=16, d_ff=24, layers=2, heads=4, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True,
-  qk_norm=True, windows=(0, 3), tied=False, dtype='float64', norm_epsilon=1e-5,
+  vocab_size=17, d_model=16, d_ff=24, layers=2, heads=4, key_heads=2, qkv_bias=True, out_bias=True,
+  mlp_bias=True, qk_norm=True, windows=(0, 3), tied=False, dtype='float64', norm_epsilon=1e-5,
 )  # fmt: skip
 
 

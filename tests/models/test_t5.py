@@ -235,8 +235,9 @@ def test_packed_sentences_do_not_see_each_other(made):
   model, params = made
   alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
   packed = {
-    'source': [[3, 4, 1, 7, 1]], 'source_segment': [[1, 1, 1, 2, 2]], 'source_position': [[0, 1, 2, 0, 1]],
-    'target': [[8, 1, 5, 6, 1]], 'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
+    'source': [[3, 4, 1, 7, 1]], 'source_segment': [[1, 1, 1, 2, 2]],
+    'source_position': [[0, 1, 2, 0, 1]], 'target': [[8, 1, 5, 6, 1]],
+    'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
   }  # fmt: skip
   packed = {name: jnp.array(x, jnp.int32) for name, x in packed.items()}
   np.testing.assert_allclose(

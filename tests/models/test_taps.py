@@ -276,7 +276,8 @@ def test_features_of_a_text_are_those_of_its_prefill(shared):
   prompt = cases[0]['prompt']
   begins = type(model)(dataclasses.replace(model.config, bos_id=int(prompt[0])))
   batch = {
-    'target': [[*prompt[1:].tolist(), 0]], 'target_segment': [[1] * 17], 'target_position': [list(range(17))]
+    'target': [[*prompt[1:].tolist(), 0]], 'target_segment': [[1] * 17],
+    'target_position': [list(range(17))]
   }  # fmt: skip
   features = features_of(begins, params, a_batch(batch), (2, 4, 5))
   np.testing.assert_allclose(

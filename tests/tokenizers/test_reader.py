@@ -26,8 +26,8 @@ class Pieces:
     path = folder / 'lines'
     path.write_text('\n'.join(LINES[:2]))
     sentencepiece.SentencePieceTrainer.train(
-      input=str(path), model_prefix=str(folder / 'm'), vocab_size=300, byte_fallback=True, model_type='bpe',
-      character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
+      input=str(path), model_prefix=str(folder / 'm'), vocab_size=300, byte_fallback=True,
+      model_type='bpe', character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
     model = sentencepiece.SentencePieceProcessor(model_file=str(folder / 'm.model'))
     self.encode, self.decode = model.encode, model.decode

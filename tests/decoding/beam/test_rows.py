@@ -80,8 +80,10 @@ def test_a_prefix_is_followed_and_not_repeated(made):
   prefix = np.array([[5, 6], [7, 0], [8, 9], [2, 0]])
   out = fd.decode(model, params, SOURCES, Beam(3), [2, 1, 2, 1], prefix, max_len=6)
   for i, length in enumerate([2, 1, 2]):
-    forced = fd.score(model, params, SOURCES[i : i + 1], out.tokens[i : i + 1], out.lengths[i : i + 1],
-                      prefix=prefix[i : i + 1, :length])  # fmt: skip
+    forced = fd.score(
+      model, params, SOURCES[i : i + 1], out.tokens[i : i + 1], out.lengths[i : i + 1],
+      prefix=prefix[i : i + 1, :length],
+    )  # fmt: skip
     np.testing.assert_allclose(
       out.scores[i], float(forced.total[0]) / ((5 + float(out.lengths[i])) / 6) ** 0.6, rtol=1e-6
     )

@@ -34,8 +34,8 @@ from tests.decoding.test_models import KINDS, Misled, counts, law_by_scores
 MAX_LEN = 14
 LM_LAYERS = LMConfig(d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, dtype='float64')
 STACK_LAYERS = StackConfig(
-  d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0, attention_dropout=0.0,
-  activation_dropout=0.0, dtype='float64',
+  d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0,
+  attention_dropout=0.0, activation_dropout=0.0, dtype='float64',
 )  # fmt: skip
 SIZES = {'lm with windows': {'layers': LM_LAYERS}, 'transformer': {'layers': STACK_LAYERS}}
 SIZES = {name: sizes | {'vocab_size': WORDS, 'd_target': 8} for name, sizes in SIZES.items()}
