@@ -4,8 +4,11 @@ example.
   python -m experiments.beside --workdirs=out/multi30k,out/fconv [--out=beside.md]
 
 Reads their results.jsonl; measures nothing. Columns have the folders' names. Where a workdir has
-its models, cells of models that have been trained again since are left out.
+its models, rows of models that have been trained again since are left out.
 """
+
+import pathlib
+from typing import Any
 
 from absl import flags
 
@@ -18,34 +21,35 @@ OUT = flags.DEFINE_string('out', None, 'also writes the table to this Markdown f
 
 
 def main(_: list[str]) -> None:
-  import pathlib
-
-  from experiments.lab import cells, report
-  from experiments.papers.stern2018.beside import beside_table, of_models_there
-  from experiments.papers.stern2018.cells import BlockwiseCell
+  from experiments.lab import report, rows
+  from experiments.stern2018 import tables
   from fastdec.errors import UserError
   from fastdec.files import write_text
 
-  names = {
-    pathlib.Path(workdir).resolve().name: pathlib.Path(workdir) for workdir in WORKDIRS.value
-  }
+  given = ','.join(WORKDIRS.value)
+  names = {pathlib.Path(path).resolve().name: pathlib.Path(path) for path in WORKDIRS.value}
   if len(names) < max(2, len(WORKDIRS.value)):
-    raise UserError(
-      f'--workdirs={",".join(WORKDIRS.value)} is not two or more folders of different'
-      ' names: give such'
-    )
-  if OUT.value and (
-    pathlib.Path(OUT.value).is_dir() or not pathlib.Path(OUT.value).parent.is_dir()
-  ):
-    raise UserError(f'--out={OUT.value} is no file in a folder that exists: name one')
-  found = {
-    name: of_models_there(cells.read(path / 'results.jsonl', BlockwiseCell), path)
-    for name, path in names.items()
-  }
-  page = report.markdown(beside_table(found))
+    raise UserError(f'--workdirs={given} is not two or more folders of different names: give such')
+  out = pathlib.Path(OUT.value) if OUT.value else None
+  if out and (out.is_dir() or not out.parent.is_dir()):
+    raise UserError(f'--out={out} is no file in a folder that exists: name one')
+  found = {}
+  for name, path in names.items():
+    found[name] = of_models_there(rows.read(path / 'results.jsonl'), path)
+  page = report.markdown(tables.beside(found))
   print(page)
-  if OUT.value:
-    write_text(pathlib.Path(OUT.value), page)
+  if out:
+    write_text(out, page)
+
+
+def of_models_there(rows: list[dict[str, Any]], workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The rows of models that the workdir's plain names mean, and failures; all rows where they lie
+  there alone."""
+  from fastdec import folders
+
+  runs = [record.parent.parent for record in workdir.glob('*/model/config.json')]
+  there = {folders.content(run) for run in runs if run.is_symlink()}
+  return [row for row in rows if not there or row.get('error') or row.get('models') in there]
 
 
 if __name__ == '__main__':

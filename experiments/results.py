@@ -118,27 +118,22 @@ def known_tables() -> dict[str, Draw]:
   from experiments.papers.incremental.cells import SavingCell
   from experiments.papers.leviathan2022 import tables as leviathan2022
   from experiments.papers.leviathan2022.cells import SpecCell
-  from experiments.papers.stern2018 import image_tables, tables, tree_tables
+  from experiments.papers.stern2018 import image_tables
   from experiments.papers.stern2018.cells import BlockwiseCell
   from experiments.speed import drafts as draft_costs
   from experiments.speed import images, lm, translation
   from experiments.speed.costs import peers_table
-
-  def is_of_table1(cell: BlockwiseCell) -> bool:
-    return not cell.rule.startswith('beam-')
+  from experiments.stern2018 import tables as stern2018
 
   def side_by_side(cells: list[DraftCell]) -> Any:
     return drafts.speed_table(cells, drafts.all_plans(cells))
 
-  def is_of_table4(cell: BlockwiseCell) -> bool:
-    return cell.rule == 'exact' or cell.rule.startswith('beam-')
-
   return {
-    'stern2018.table1': of_cells(BlockwiseCell, tables.table1, is_of_table1),
-    'stern2018.rules': of_cells(BlockwiseCell, tables.rules_table, is_of_table1),
-    'stern2018.trees': of_cells(BlockwiseCell, tree_tables.trees_table, is_of_table1),
-    'stern2018.wallclock': of_cells(BlockwiseCell, tables.wallclock_table, is_of_table1),
-    'stern2018.table4': of_cells(BlockwiseCell, tables.table4, is_of_table4),
+    'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
+    'stern2018.rules': of_lines(stern2018.rules_table, stern2018.KEY),
+    'stern2018.trees': of_lines(stern2018.trees_table, stern2018.KEY),
+    'stern2018.wallclock': of_lines(stern2018.wallclock_table, stern2018.KEY),
+    'stern2018.table4': of_lines(stern2018.table4, stern2018.KEY),
     'stern2018.beside': beside,
     'stern2018.table2': of_cells(BlockwiseCell, image_tables.table2),
     'stern2018.quality': of_cells(BlockwiseCell, image_tables.quality_table),
@@ -165,15 +160,12 @@ def known_tables() -> dict[str, Draw]:
   }
 
 
-def of_cells(
-  kind: type, make: Callable[..., Any], is_shown: Callable[[Any], bool] = lambda cell: True
-) -> Draw:
-  """Draws the table, or the tables, that `make` has of those cells in a file that are to be
-  shown."""
+def of_cells(kind: type, make: Callable[..., Any]) -> Draw:
+  """Draws the table, or the tables, that `make` has of the cells in a file."""
   from experiments.lab import cells
 
   def draw(lines: pathlib.Path) -> str:
-    made = make([cell for cell in cells.read(lines, kind) if is_shown(cell)])
+    made = make(cells.read(lines, kind))
     return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
 
   return draw
@@ -211,15 +203,14 @@ def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[
 
 
 def beside(lines: pathlib.Path) -> str:
-  """Several workdirs side by side; here their cells are in one file, and each says its workdir."""
-  from experiments.lab import cells
-  from experiments.papers.stern2018.beside import beside_table
-  from experiments.papers.stern2018.cells import BlockwiseCell
+  """Several workdirs side by side; here their rows are in one file, and each says its workdir."""
+  from experiments.lab import rows
+  from experiments.stern2018.tables import beside
 
-  found: dict[str, list[BlockwiseCell]] = {}
-  for cell in cells.read(lines, BlockwiseCell):
-    found.setdefault(cell.conditions['workdir'], []).append(cell)
-  return shown(beside_table(found))
+  found: dict[str, list[Any]] = {}
+  for row in rows.read(lines):
+    found.setdefault(row['workdir'], []).append(row)
+  return shown(beside(found))
 
 
 def shown(table: Any) -> str:
@@ -231,7 +222,8 @@ def shown(table: Any) -> str:
 
 
 def folded(conditions: str) -> str:
-  return f'<details><summary>Conditions</summary>\n\n{conditions.removeprefix("Conditions: ")}\n\n</details>'
+  said = conditions.removeprefix('Conditions: ')
+  return f'<details><summary>Conditions</summary>\n\n{said}\n\n</details>'
 
 
 if __name__ == '__main__':

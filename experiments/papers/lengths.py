@@ -10,7 +10,7 @@ from experiments.papers.drafts.cells import DRAFTERS, DraftCell
 from experiments.papers.drafts.figure import STYLES
 from experiments.papers.drafts.tables import CONDITIONS
 from experiments.papers.stern2018.cells import REGIMES
-from experiments.papers.stern2018.published import TABLE1
+from experiments.stern2018.published import TABLE1
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import PUBLISHED, Style
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.papers.stern2018 import published
+from experiments.stern2018 import published
 from fastdec.errors import UserError
 from fastdec.files import parse_json
 

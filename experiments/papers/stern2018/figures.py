@@ -7,9 +7,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from experiments.lab.cells import latest
-from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import FITTED, FORECAST, REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.tables import TREE, columns
+from experiments.stern2018 import published
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
 from fastdec.evaluation.labels import Label, place

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.lab.cells import latest
-from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.entries import in_order
 from experiments.papers.stern2018.figures import COLOURS, style
 from experiments.papers.stern2018.image_tables import COLUMNS, FORECASTS, distance
+from experiments.stern2018 import published
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import COLOURS as CALL_COLOURS

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from experiments.lab.cells import latest
 from experiments.lab.report import Column, Drawn, Table
-from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import FITTED, FORECAST, REGIMES, UNTRAINED, BlockwiseCell
 from experiments.papers.stern2018.entries import (
   CONDITIONS,
@@ -24,6 +23,7 @@ from experiments.papers.stern2018.entries import (
   in_order,
   one_run_note,
 )
+from experiments.stern2018 import published
 
 # The columns of Table 2, (regime, rule) -> name.
 COLUMNS = {

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from experiments.lab.cells import latest
 from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
-from experiments.papers.stern2018 import published
 from experiments.papers.stern2018.cells import REGIMES, BlockwiseCell, Key
 from experiments.papers.stern2018.entries import (
   CONDITIONS,
@@ -26,6 +25,7 @@ from experiments.papers.stern2018.entries import (
   rank,
   regimes,
 )
+from experiments.stern2018 import published
 
 TABLE1_NOTE = (
   "BLEU / mean accepted block size; in parentheses or below, the paper's (WMT14 en-de,"

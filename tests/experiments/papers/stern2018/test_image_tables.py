@@ -7,7 +7,8 @@ import io
 import rich.console
 
 from experiments.lab import report
-from experiments.papers.stern2018 import entries, image_tables, published
+from experiments.papers.stern2018 import entries, image_tables
+from experiments.stern2018 import published
 from tests.experiments.measured import an_image_cell
 
 SWEEP = [

@@ -1,7 +1,7 @@
 """Figures of Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep
 Autoregressive Models".
 
-Keys of Tables 1 and 2 are (k, regime, rule) as in `BlockwiseCell`; the values of Table 1 are BLEU
+Keys of Tables 1 and 2 are (k, regime, rule) as in a row; the values of Table 1 are BLEU
 and mean accepted block size, of Table 2 mean accepted block size. Keys of Table 3 are (k, rule),
 its values per cent of raters who prefer the fine-tuned model to the base, and the ends of the 90 %
 bootstrap interval.
