@@ -15,7 +15,7 @@ from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, causal, suppress
 from fastdec.sharding import mesh_of, place_rows, using
 
-POSITIONS = 16  # whose logits exist at the same time
+POSITIONS = 16  # number of positions with logits in memory at once
 
 
 @struct.pytree

@@ -141,7 +141,7 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
     base_model: name or folder of their model, for config.json.
 
   Raises:
-    UserError: the folder exists or cannot be written, or the format has no such heads.
+    UserError: the folder exists or cannot be written; heads of a kind that the format lacks.
   """
   module, params = heads
   if (

@@ -54,7 +54,7 @@ from fastdec import struct
 from fastdec.errors import UserError
 
 Params = Any  # a nested dict of arrays
-NO_PARENT = -1  # what stands for the root's parent in a list of parents
+NO_PARENT = -1  # the root's entry in a list of parents
 
 
 @struct.pytree

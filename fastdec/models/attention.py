@@ -41,7 +41,7 @@ def local_mask(
 ) -> Bool[Array, 'b n s']:
   """Returns `node_mask` for a ring (`cache.ring`): a node sees its own block and the one before."""
   n = nodes.n
-  ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else what was written a round ago
+  ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else a token of the round before
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
   position_bs = length[:, None] + jnp.where(ahead_bs < n, depth_bs, ahead_bs - slots)

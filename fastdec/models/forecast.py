@@ -142,7 +142,7 @@ def fitted(
     products += product
   written = np.arange(surroundings.width) < surroundings.index.shape[1]
   counted = len(images) * by_phase.shape[1]  # intensities for each row of weights
-  squares += np.diag(np.where(written, MOVED * counted, 1))  # 1: what never differs has no weight
+  squares += np.diag(np.where(written, MOVED * counted, 1))  # 1: constant differences weigh 0
   return np.linalg.solve(squares, products[..., None])[..., 0].astype(np.float32)
 
 

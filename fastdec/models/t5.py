@@ -39,7 +39,7 @@ class T5Config(StackConfig):
   T5 v1.1 has `is_gated`, the activation 'gelu', and no dropout before fine-tuning. Its logits have
   their own matrix (`is_tied` false) and are unscaled (`scales_logits` false)."""
 
-  dropout: float = 0.1  # after each sublayer, on the embeddings and on what leaves each stack
+  dropout: float = 0.1  # after each sublayer, on the embeddings and on each stack's output
   d_kv: int = 64  # width of a head, whatever d_model
   is_gated: bool = False  # act(x W) * (x V) in the feed-forward layers
   buckets: int = 32  # of relative positions

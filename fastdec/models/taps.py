@@ -30,7 +30,7 @@ RULE: Taps = ('low', 'middle', 'high')
 class Features:
   """States that a draft learns from, of packed batches, all positions at once."""
 
-  hidden: Float[Array, 'b t d']  # whose `unembed` predicts batch['target']
+  hidden: Float[Array, 'b t d']  # its `unembed` predicts batch['target']
   taps: tuple[Float[Array, 'b t _'], ...]  # in the order asked for
   # the encoder's states, as `source(memory).hidden`; None without an encoder
   source: Float[Array, 'b s e'] | None

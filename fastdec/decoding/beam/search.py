@@ -230,7 +230,7 @@ class Beam:
     runs = (state.beams.scores > NEVER) & ~state.done[..., None]
     finite = (has_best(law).reshape(b, g, w) | ~runs).all((1, 2))
     law = self._constrained(model, state, law).reshape(b, g, w, -1)
-    chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # how often, by earlier groups
+    chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # times that earlier groups chose each token
     parts = []
     for i in range(g):
       beams = jax.tree.map(lambda x, i=i: x[:, i], state.beams)

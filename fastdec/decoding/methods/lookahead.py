@@ -197,7 +197,7 @@ class LookaheadDrafter:
         jnp.concatenate([sees_root, guesses.sees], axis=2),
       ),
       acceptable=beside(window.acceptable, guesses.is_kept.reshape(b, -1)),
-      max_depth=self.rows,  # of what may be accepted
+      max_depth=self.rows,  # of nodes that may be accepted
     )
 
   @property
