@@ -17,15 +17,14 @@ from jaxtyping import Int
 import fastdec as fd
 from experiments.lab import train
 from experiments.lab.against_plain import Comparison, batches_of, counted, joined, spaced
-from experiments.lab.captions import prompts_of
+from experiments.lab.captions import inputs_of
 from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
-from experiments.lab.decoding import padded_sources
 from experiments.lab.packing import packed
 from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once
 from experiments.lab.stage import stage
-from experiments.lab.text import Text, TextConfig
+from experiments.lab.text import TextConfig
 from fastdec import folders, struct
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
 from fastdec.decoding.protocol import Drafter
@@ -177,7 +176,7 @@ class Bench:
     self.text = c.data.open()
     self.text.check_base(folder)
     self.target = Bound(*packed(*folders.load(folder)))
-    self.prompts = self._some(prompts(c, self.text, self.target.module, c.measure.split))
+    self.prompts = self._some(c.measure.split)
     timed = min(c.measure.timed, len(self.prompts))
     self.timed = self.prompts[spaced(len(self.prompts), timed)]
     self.dtype = self.target.module.config.dtype
@@ -225,7 +224,7 @@ class Bench:
   @functools.cache  # noqa: B019
   def _written(self) -> fd.NGramPool:
     """N-grams of what the model writes for as many prompts of the dev set."""
-    given = self._some(prompts(self.c, self.text, self.target.module, 'dev'))
+    given = self._some('dev')
     texts = joined(self._comparison(fd.Greedy(), given, min(ROWS, len(given))).ours)
     return self._pool([row[:n] for row, n in zip(texts.tokens, texts.lengths, strict=True)])
 
@@ -237,8 +236,9 @@ class Bench:
     batches = batches_of(given, batch, self.target.module.pad_id, None)
     return Comparison(self.target, strategy, fd.Greedy(), batches, self.c.measure.max_len)
 
-  def _some(self, given: np.ndarray) -> np.ndarray:
+  def _some(self, split: str) -> Int[np.ndarray, 'n s']:
     """As many prompts as are asked for, evenly spaced."""
+    given = inputs_of(self.text, self.target.module, split, self.c.measure.prompt)
     count = self.c.measure.sentences or len(given)
     return given[spaced(len(given), min(count, len(given)))]
 
@@ -254,13 +254,6 @@ class Ablated(fd.Lookahead):
   def drafter(self) -> Drafter:
     sizes = self.window, self.ngram, self.guesses
     return LookaheadDrafter(*sizes, self.reads_prompt, self.reads_text, self.pool)
-
-
-def prompts(c: Lookahead, text: Text, model: Any, split: str) -> Int[np.ndarray, 'n s']:
-  """Inputs of `fd.decode`: sources, or the first tokens of lines."""
-  if c.task == 'translation':
-    return padded_sources(text.tokens(split), model, f'of the {split} set')
-  return prompts_of(text, split, c.measure.prompt, model.config.bos_id)
 
 
 # --- text that repeats itself: the source files of this repository

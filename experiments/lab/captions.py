@@ -1,11 +1,13 @@
-"""Sentences for a decoder-only language model, and its training. A prompt is BOS followed by the
-first n tokens of a sentence."""
+"""Inputs of decoding from a text: sources of a translator, prompts of a language model. A prompt is
+BOS followed by the first n tokens of a sentence."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from experiments.lab.decoding import padded_sources
 from experiments.lab.text import OnText, Opened, Text
 from fastdec.data.text.tokens import Ragged
 from fastdec.errors import UserError
@@ -33,6 +35,17 @@ class CaptionTraining(OnText):
 
   def model_over(self, vocab_size: int) -> LM:
     return LM(dataclasses.replace(self.model, vocab_size=vocab_size))
+
+
+def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:
+  """Inputs of `fd.decode`: sources, or for a language model the beginnings of its sentences.
+
+  Args:
+    n: tokens of a sentence.
+  """
+  if model.start_id is None:
+    return prompts_of(text, split, n, model.config.bos_id)
+  return padded_sources(text.tokens(split), model, f'of the {split} set')
 
 
 def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
