@@ -22,12 +22,10 @@ included; tokens a second; how many times as fast as greedy decoding, with the i
 The choice is written beside the model, tuned.json (--output names another file), where
 --strategy=tuned of experiments.generate and experiments.translate, and fd.load_tuned, find it.
 
---dtypes=float32,int8 has types of numbers in the same race, drafters in the same type as the model
-(all: float32, int8, and bfloat16 where the machine has units for it); without it the model's own
-type is the only one. In another type it is another model: what is promised, and "same %", is about
-the greedy output of the type that is chosen, and how many of its texts are those of the first type
-has a column. --batches=1,8 tries several numbers of prompts decoded at once, where the one with the
-most tokens a second wins; the first of both is what all are compared with.
+--dtypes=float32,int8 tunes in several types, one after another, drafters in the type of the model
+(all: float32, int8, and bfloat16 where the machine has units for it). In another type it is another
+model, whose own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded
+at once. Each has its share of the budget, and the most tokens a second win.
 
 --heads takes any prediction heads, as a chain and as trees that are fitted to the prompts (or that
 --choices says).
@@ -72,7 +70,6 @@ BATCHES = flags.DEFINE_list(
 DTYPES = flags.DEFINE_list(
   'dtypes', None, "types of numbers, such as float32,int8, or all (none: the model's own)"
 )
-SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
 BUDGET = flags.DEFINE_string('budget', '2m', 'time for all of it, such as 90s or 5m')
 CORES = cli.cores_flag()
 OUTPUT = flags.DEFINE_string(
@@ -86,24 +83,36 @@ def main(_: list[str]) -> None:
   from experiments.lab import cores
   from experiments.lab.console import plain_console
   from experiments.tools import tuning
-  from experiments.tools.candidates import Sizes
   from experiments.tools.generation_settings import Settings
   from experiments.tools.lines import read_prompts
 
   budget = cli.seconds(BUDGET.value)
   assert budget is not None  # by its default
   settings = Settings(
-    MODEL.value, temperature=TEMPERATURE.value, top_k=TOP_K.value, top_p=TOP_P.value, max_len=MAX_LEN.value,
-    seed=SEED.value,
-  )  # fmt: skip
-  drafters = tuning.Drafters(
-    DRAFT.value, _heads(), DRAFT_HEAD.value, LOOKUP.value, CHOICES.value, LOOKAHEAD.value
+    MODEL.value,
+    temperature=TEMPERATURE.value,
+    top_k=TOP_K.value,
+    top_p=TOP_P.value,
+    max_len=MAX_LEN.value,
   )
-  sizes, rows = Sizes(_numbers('gammas', 1), _numbers('nodes', 2)), _rows()
-  cores.settle(MODEL.value, max(rows), CORES.value)
+  drafters = {
+    'draft': DRAFT.value,
+    'draft_head': DRAFT_HEAD.value,
+    'heads': _heads(),
+    'lookup': LOOKUP.value,
+    'lookahead': LOOKAHEAD.value,
+  }
   asked = tuning.Asked(
-    settings, drafters, sizes, PROMISE.value, tuning.types_of(DTYPES.value), rows
+    settings,
+    {name: value for name, value in drafters.items() if value not in (None, False)},
+    CHOICES.value,
+    _numbers('gammas', 1),
+    _numbers('nodes', 2),
+    PROMISE.value,
+    tuning.types_of(DTYPES.value),
+    _rows(),
   )
+  cores.settle(MODEL.value, max(asked.rows), CORES.value)
   prompts = read_prompts(pathlib.Path(PROMPTS.value))
   output = None if OUTPUT.value is None else pathlib.Path(OUTPUT.value)
   tuning.tune(plain_console(), asked, prompts, budget, output)

@@ -34,19 +34,19 @@ ALLOWED = {
   'cache': BASE,
   'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
-  'decoding': BASE | {'cache', 'models.api', 'models.taps', 'models.attention', 'heads'},
+  'decoding': BASE | {'fields', 'cache', 'models.api', 'models.taps', 'models.attention', 'heads'},
   'tokenizers': BASE | {'files', 'fields'},
   'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files', 'fields'},
   'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders'},
   'data': BASE | {'files', 'tokenizers'},
   'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
-  'tuning': BASE | {'models', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
+  'tuning': BASE | {'models', 'heads', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = (
-  'cache', 'decoding', 'errors', 'extras', 'heads', 'models', 'packed', 'products', 'quantized',
-  'sharding', 'struct'
+  'cache', 'decoding', 'errors', 'extras', 'fields', 'heads', 'models', 'packed', 'products',
+  'quantized', 'sharding', 'struct',
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import fastdec as fd
 from experiments.tools.generation_settings import Settings
+from fastdec.decoding.methods.eagle import WIDTH
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.rules.sampling import Sampling
@@ -11,8 +12,7 @@ from fastdec.heads.block import BlockNetwork
 
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
 TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
-# in a row by an autoregressive draft network; children of each node, where it drafts a tree
-GUESSED, WIDTH = 7, 8
+GUESSED = 7  # in a row by an autoregressive draft network
 
 
 def strategy_of(

@@ -1,61 +1,55 @@
-"""`experiments.tune` without its flags: drafters are loaded and checked, candidates made, tuned,
-shown and saved."""
+"""`experiments.tune` without its flags: loads drafters, tunes in each type, shows and saves.
+
+Types of numbers and numbers of rows are tuned one after another, each with its share of the budget.
+"""
 
 import dataclasses
-import math
+import logging
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 from rich.console import Console
 
 import fastdec as fd
 from experiments.lab.packing import packed
-from experiments.tools import candidates
-from experiments.tools.candidates import Candidate, Family, Sizes
 from experiments.tools.generation import Language
 from experiments.tools.generation_settings import Settings
+from experiments.tools.strategies import strategy_of
+from fastdec.decoding.strategy import TREES, in_turn, lengths
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
+from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.struct import Bound
 
 # for each row decoded at once: more than are timed, of which some may be too long
 MOST_PROMPTS = 128
+CALIBRATED = 64  # prompts that a tree for heads is found on
+MARGIN = 1.05  # between what was timed at different times: a smaller lead may be the machine's
 
-
-@dataclasses.dataclass(frozen=True)
-class Drafters:
-  """Folders of what can draft, None where there is none."""
-
-  draft: str | None = None
-  heads: str | None = None
-  draft_head: str | None = None
-  lookup: bool = True
-  choices: str | None = None  # the tree of the heads
-  lookahead: bool = True
-
-  def __post_init__(self) -> None:
-    if self.choices is not None and self.heads is None:
-      raise UserError(
-        f'--choices={self.choices} is about a tree of drafts: give --heads=folder too'
-      )
+Tree = Sequence[Sequence[int]]
+Candidate = tuple[Any, str | None]  # a strategy, and the folder of its heads or draft
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """What is to be tuned, and what has to be kept."""
+  """The flags of `experiments.tune`, checked against each other."""
 
   settings: Settings  # without a drafter
-  drafters: Drafters
-  sizes: Sizes
-  promise: str | None
-  # as of `fd.load`; the first is what the others are compared with
-  dtypes: tuple[str | None, ...] = (None,)
+  drafters: Mapping[str, Any]  # settings that name one each: draft, heads, draft_head, lookup, ...
+  choices: str | None = None  # the tree of the heads
+  drafted: Sequence[int] | None = None  # tokens in a row; None: those that suit the drafter
+  nodes: Sequence[int] | None = None  # of trees, the root included
+  promise: str | None = None
+  dtypes: tuple[str | None, ...] = (None,)  # as of `fd.load`
   rows: tuple[int, ...] = (1,)  # prompts decoded at once
 
   def __post_init__(self) -> None:
+    if self.choices is not None and 'heads' not in self.drafters:
+      raise UserError(
+        f'--choices={self.choices} is about a tree of drafts: give --heads=folder too'
+      )
     if self.promise == 'exact' and self.settings.samples:
       raise UserError(
         f'--temperature={self.settings.temperature:g} samples, which is never exact:'
@@ -69,62 +63,71 @@ class Asked:
       )
 
 
-@dataclasses.dataclass(frozen=True)
-class InType:
-  """The model in one type of numbers, with candidates whose drafters are in the same type."""
+class Said(logging.Handler):
+  """Shows what `fd.tune` logs."""
 
-  target: Bound
-  candidates: Mapping[str, Candidate]
+  def __init__(self, console: Console) -> None:
+    super().__init__()
+    self.console = console
 
-  @property
-  def strategies(self) -> dict[str, Any]:
-    return {name: one.strategy for name, one in self.candidates.items()}
+  def emit(self, record: logging.LogRecord) -> None:
+    self.console.print(record.getMessage(), style='dim')
 
 
 def tune(
   console: Console, asked: Asked, prompts: Sequence[str], budget: float, output: pathlib.Path | None
 ) -> None:
-  """Tunes, prints what was found, and writes it."""
-  together = math.lcm(*asked.rows)
-  prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * together))]
-  begun = time.perf_counter()
-  trees: list[list[list[int]]] = []  # of the heads: one, fitted in the first type
-  types = {dtype: _in_type(console, asked, dtype, prompts, trees) for dtype in asked.dtypes}
-  first, *others = types
-  language = Language.of(asked.settings, prompts)
-  model, params = types[first].target
-  tuned = fd.tune(
-    model,
-    params,
-    types[first].strategies,
-    [language.ids(prompt) for prompt in prompts],
-    promise=asked.promise,
-    plain=asked.settings.plain,
-    max_len=asked.settings.max_len,
-    key=jax.random.key(asked.settings.seed) if asked.settings.samples else None,
-    rows=asked.rows,
-    dtype=first,
-    types={str(dtype): (*types[dtype].target, types[dtype].strategies) for dtype in others},
-    budget=max(budget - (time.perf_counter() - begun), 1e-3),
-    said=lambda line: console.print(line, style='dim'),
-  )
-  chosen = (
-    one.part for one in types[tuned.dtype].candidates.values() if one.strategy is tuned.strategy
-  )
-  file = tuned.save(asked.settings.model, next(chosen, None), output)
-  console.print(f'\n{tuned}\n\n{tuned.why}')
-  in_type = '' if tuned.dtype is None else f' in {tuned.dtype}'
+  """Tunes in each type and with each number of rows, prints the tables, and writes the best."""
+  ends = time.perf_counter() + budget
+  log = logging.getLogger('fastdec.tuning')
+  log.handlers, log.propagate = [Said(console)], False
+  log.setLevel(logging.INFO)
+  settings = asked.settings
+  prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(asked.rows)))]
+  tree = None if asked.choices is None else whole_tree(asked.choices)
+  found: list[tuple[fd.Tuned, str | None]] = []
+  for dtype in asked.dtypes:
+    languages = _languages(asked, dtype, prompts)
+    language = languages['']
+    folder = language.opened[settings.model]
+    model, params = packed(folder.model, folder.params())
+    ids = [language.ids(prompt) for prompt in prompts]
+    drafters = {name: one.drafter() for name, one in languages.items()}
+    if 'heads' in asked.drafters and tree is None:
+      console.print(f'fitting a tree to {asked.drafters["heads"]}', style='dim')
+      tree = _fitted(Bound(model, params), drafters['heads'][1], ids, asked)
+    candidates = _candidates(asked, languages, drafters, tree or [])
+    for rows in asked.rows:
+      left = len(asked.dtypes) * len(asked.rows) - len(found)
+      tuned = fd.tune(
+        model,
+        params,
+        [settings.plain, *(strategy for strategy, _ in candidates)],
+        ids,
+        settings.max_len,
+        rows,
+        relaxed=asked.promise == 'relaxed',
+        budget=max((ends - time.perf_counter()) / left, 1e-3),
+      )
+      parts = (part for strategy, part in candidates if strategy is tuned.strategy)
+      found.append((dataclasses.replace(tuned, dtype=dtype), next(parts, None)))
+      console.print(f'\n{_named(found[-1][0])}:\n{tuned}\n{tuned.why}')
+  first = found[0][0]
+  best, part = found[0]
+  for one, other_part in found[1:]:
+    if one.tokens_per_second > MARGIN * best.tokens_per_second:
+      best, part = one, other_part
+  best = dataclasses.replace(best, why=best.why + _compared(best, first))
+  file = best.save(settings.model, part, output)
   console.print(
-    f'{tuned.prompts} prompts, {tuned.rows} at once{in_type}, at most {tuned.max_len} tokens;'
-    f' {tuned.seconds:.0f} s, of'
-    f' which {tuned.compile_seconds:.0f} s were compiling; {tuned.machine}'
+    f'\n{best.why}\n{_named(best)}, at most {best.max_len} tokens: {best.prompts} prompts;'
+    f' {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were compiling; {best.machine}'
   )
   console.print(f'Written to {file}; use it by --strategy={"tuned" if output is None else file}')
 
 
 def types_of(names: Sequence[str] | None) -> tuple[str | None, ...]:
-  """The types of numbers to try: those that are named, or of 'all' those that this machine has
-  units for."""
+  """Returns the types that are named; of 'all' those that this machine has units for."""
   if names is None:
     return (None,)
   if list(names) == ['all']:
@@ -134,69 +137,79 @@ def types_of(names: Sequence[str] | None) -> tuple[str | None, ...]:
   return tuple(names)
 
 
-def _in_type(
-  console: Console,
-  asked: Asked,
-  dtype: str | None,
-  prompts: Sequence[str],
-  trees: list[list[list[int]]],
-) -> InType:
-  """The model and all candidates in a type; `trees` gets the heads' tree, or has it."""
-  asked = dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, dtype=dtype))
-  languages = {name: Language.of(settings, prompts) for name, settings in _settings(asked).items()}
-  language = languages['']
-  folder = language.opened[asked.settings.model]
-  target, ids = (
-    Bound(*packed(folder.model, folder.params())),
-    [language.ids(prompt) for prompt in prompts],
-  )
-  return InType(
-    target, candidates.in_turn(_families(console, asked, languages, target, ids, trees))
-  )
+def whole_tree(choices: str) -> Tree:
+  """Reads --choices in an order of which every beginning is a tree: its own, or else by depth."""
+  paths = fd.medusa_choices(choices)
+  known: set[tuple[int, ...]] = {()}
+  for path in paths:
+    if tuple(path[:-1]) not in known:
+      return sorted(paths, key=len)
+    known.add(tuple(path))
+  return paths
 
 
-def _settings(asked: Asked) -> dict[str, Settings]:
-  """The settings of each drafter that is given, by its name; '' of none."""
-  folders = {
-    'draft': asked.drafters.draft,
-    'heads': asked.drafters.heads,
-    'draft_head': asked.drafters.draft_head,
-  }
-  given = {name: folder for name, folder in folders.items() if folder is not None}
-  return {'': asked.settings} | {
-    name: dataclasses.replace(asked.settings, **{name: folder}) for name, folder in given.items()
-  }
+def _languages(asked: Asked, dtype: str | None, prompts: Sequence[str]) -> dict[str, Language]:
+  """Opens and checks the model with each drafter by its name, and with none by ''."""
+  settings = dataclasses.replace(asked.settings, dtype=dtype)
+  found = {'': Language.of(settings, prompts)}
+  for name, value in asked.drafters.items():
+    found[name] = Language.of(dataclasses.replace(settings, **{name: value}), prompts)
+  return found
 
 
-def _families(
-  console: Console,
-  asked: Asked,
-  languages: dict[str, Language],
-  target: Bound,
-  ids: list[list[int]],
-  trees: list[list[list[int]]],
-) -> list[Family]:
-  """Candidates of every drafter; see `_in_type`."""
-  sizes, families = asked.sizes, []
-  for language in languages.values():
-    draft, heads, network = language.drafter()
-    if draft is not None:
-      families += candidates.of_draft(language.settings, sizes, draft)
-    if network is not None:
-      families += candidates.of_network(language.settings, sizes, network)
+def _candidates(
+  asked: Asked, languages: Mapping[str, Language], drafters: Mapping[str, Any], tree: Tree
+) -> list[Candidate]:
+  """Lists strategies: the first of each drafter, then the second of each, and so on."""
+  families = []
+  for name, folder in asked.drafters.items():
+    draft, heads, network = drafters[name]
+    base = strategy_of(languages[name].settings, draft, heads, network)
+    found = [base.sizes(asked.drafted, asked.nodes)]
     if heads is not None:
-      choices = asked.drafters.choices
-      if not trees and choices is not None:
-        trees.append(candidates.whole_tree(choices))
-      elif not trees:
-        console.print(f'fitting a tree to {language.settings.heads}', style='dim')
-        most = max(sizes.nodes or candidates.TREES)
-        trees.append(candidates.tree_of(target, heads, ids, asked.settings.max_len, most))
-      families += candidates.of_heads(
-        language.settings, sizes, heads, trees[0], asked.promise == 'relaxed'
-      )
-  if asked.drafters.lookup:
-    families += candidates.of_lookup(asked.settings, sizes)
-  if asked.drafters.lookahead:
-    families += candidates.of_lookahead(asked.settings)
-  return families
+      found += _of_heads(asked, heads, tree)
+    part = folder if base.part else None
+    families += [[(strategy, part) for strategy in family] for family in found]
+  return in_turn(*families)
+
+
+def _of_heads(asked: Asked, heads: Any, tree: Tree) -> list[list[Any]]:
+  """Lists trees of several sizes, and strategies that are not lossless if those may take part."""
+  settings, paths = asked.settings, [list(path) for path in tree]
+  rule = settings.sampling if settings.temperature else fd.Exact()
+  wanted = None if asked.nodes is None else [n - 1 for n in asked.nodes]
+  sizes = lengths(wanted, len(paths), [n - 1 for n in TREES])
+  trees = [fd.Medusa(heads, paths[:n], rule) for n in sizes]
+  relaxed: list[Any] = []
+  if asked.promise == 'relaxed' and not settings.temperature:
+    relaxed += [fd.Blockwise(heads, rule=fd.TopN(n)) for n in (2, 3)]
+  if asked.promise == 'relaxed' and paths:
+    typical = fd.Typical(temperature=settings.temperature or 1.0)
+    relaxed.append(fd.Medusa(heads, paths[: max(TREES) - 1], typical))
+  return [trees, relaxed]
+
+
+def _fitted(target: Bound, heads: Any, prompts: Sequence[Sequence[int]], asked: Asked) -> Tree:
+  """Finds paths of ranks, in the order in which they pay for these heads on the model's text."""
+  some = list(prompts)[:CALIBRATED]
+  most = max(asked.nodes or TREES)
+  max_len = asked.settings.max_len
+  return calibrate(target, Bound(*heads), some, most, max_len, min(16, len(some))).tree.choices
+
+
+def _named(tuned: fd.Tuned) -> str:
+  """Says the number of rows and the type."""
+  return f'{tuned.rows} at once' + (f' in {tuned.dtype}' if tuned.dtype else '')
+
+
+def _compared(best: fd.Tuned, first: fd.Tuned) -> str:
+  """Says how the best compares with the first type and number of rows."""
+  if best is first:
+    return ''
+  ratio = best.tokens_per_second / first.tokens_per_second
+  text = f'; {_named(best)}, {ratio:.2f} times the tokens a second of {_named(first)}'
+  if best.dtype == first.dtype or best.table[0].same is None:
+    return text
+  both = list(zip(best.texts, first.texts, strict=False))
+  same = sum(one == other for one, other in both) / len(both)
+  return f'{text}; {100 * same:.1f} % of its greedy texts are those of {first.dtype}'

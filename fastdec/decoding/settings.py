@@ -14,10 +14,12 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.fields import shown
 
 Whole = Any  # an int, Python's or NumPy's; anything else is an error (`count`)
 SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers count as 0 on the device
 LARGEST = 2**31 - 1  # of int32
+MOST_NODES = 1024  # tokens of a row in one call: its mask grows with their square
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond let float32 logits overflow to a law of NaN
 
 
@@ -46,8 +48,20 @@ def count(name: str, value: Any, least: int, allowed: str) -> int:
     UserError: it is not an integer, or below `least`; the message has the name and `allowed`.
   """
   if is_traced(value) or not is_whole(value, least, kinds='iu'):
-    raise UserError(f'{name}={value!r} is not possible: give {allowed}')
+    raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
   return int(value)
+
+
+def size(name: str, value: Any, least: int, allowed: str, most: int = MOST_NODES) -> int:
+  """Returns a number that makes a strategy's calls wider, or its program longer, as a Python int.
+
+  Raises:
+    UserError: as `count`, or it is above `most`, the size of a call.
+  """
+  found = count(name, value, least, allowed)
+  if found > most:
+    raise UserError(f'{name}={found} is more than a call can hold: give at most {most}')
+  return found
 
 
 def whole(value: Any, least: int, takes: str) -> Int[Array, '']:

@@ -1,6 +1,8 @@
 """Decoding strategies, mostly a drafter and a rule. A sweep over array leaves compiles once."""
 
-from typing import Any, Protocol, runtime_checkable
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 from jaxtyping import Array, Bool, Int
@@ -10,6 +12,8 @@ from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
 from fastdec.errors import UserError
 from fastdec.models.api import Model
 from fastdec.struct import Bound
+
+T = TypeVar('T')
 
 
 @runtime_checkable
@@ -54,6 +58,11 @@ class Strategy(Protocol):
     ...
 
 
+Asked = Sequence[int] | None  # sizes that a user asks for; None: those of the strategy
+DRAFTED = (4, 8, 2, 6, 3, 1)  # tokens in a row, by a drafter that may write any number
+TREES = (32, 8, 16)  # nodes, the root included
+
+
 class LoopStrategy:
   """A strategy that is a drafter and a rule, run by the one loop.
 
@@ -62,6 +71,16 @@ class LoopStrategy:
   """
 
   rule: Any  # chosen by users: a rule, or a setting from which `effective_rule` makes one
+  part = ''  # the field that takes (module, params), 'heads' or 'draft'; '': there is none
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    """Returns this strategy at the sizes worth timing, the likeliest first.
+
+    Args:
+      drafted: tokens drafted in a row (None: those that suit the drafter).
+      nodes: nodes of trees, the root included (None: those that suit the drafter).
+    """
+    return [self]
 
   @property
   def drafter(self) -> Drafter:
@@ -102,6 +121,18 @@ class LoopStrategy:
     return Decoded(
       state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls, state.finite
     )
+
+
+def lengths(asked: Asked, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:
+  """Returns sizes from 1 to `most`: those asked for, else the largest and the usual ones."""
+  tried = dict.fromkeys([most, *usual] if asked is None else asked)
+  return [size for size in tried if 1 <= size <= most]
+
+
+def in_turn(*families: Sequence[T]) -> list[T]:
+  """Returns the first of each family, then the second of each, and so on."""
+  turns = itertools.zip_longest(*families)
+  return [one for turn in turns for one in turn if one is not None]
 
 
 def nodes_of(strategy: Any) -> int:

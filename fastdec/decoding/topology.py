@@ -6,6 +6,7 @@ data, one tree a row; the loop computes their arrays by the same formulas.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
-from fastdec.decoding.settings import is_whole
+from fastdec.decoding.settings import MOST_NODES, is_whole, size
 from fastdec.errors import UserError
+from fastdec.fields import shown
 from fastdec.models.api import NO_PARENT, Nodes, causal
 
 NO_NODE = -1  # pads `Topology.paths`
@@ -106,9 +108,11 @@ class Topology:
     index: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:
       if path in index:
-        raise UserError(f'choice {list(path)} is listed twice: list each node once')
+        raise UserError(f'choice {shown(list(path))} is listed twice: list each node once')
       if path[:-1] not in index:
-        raise UserError(f'choice {list(path)} has no parent: list {list(path[:-1])} too')
+        raise UserError(
+          f'choice {shown(list(path))} has no parent: list {shown(list(path[:-1]))} too'
+        )
       index[path] = len(index)
     parents = [NO_PARENT] + [index[path[:-1]] for path in paths]
     ranks = [0] + [path[-1] for path in paths]
@@ -175,15 +179,16 @@ class Topology:
 def _paths_of(choices: Any) -> list[tuple[int, ...]]:
   """Checks that a tree's choices are paths of ranks, and returns them."""
   if not _is_listing(choices):
-    raise UserError(f'{choices!r} is no tree: give paths of ranks, such as [[0], [0, 0], [1]]')
+    raise UserError(f'{shown(choices)} is no tree: give paths of ranks, such as [[0], [0, 0], [1]]')
   paths = []
-  for choice in choices:
+  for choice in itertools.islice(choices, MOST_NODES):
     ranks = list(choice) if _is_listing(choice) else []
     if not ranks or not all(is_whole(rank, 0, 'iu') for rank in ranks):
       raise UserError(
-        f'choice {choice!r} is no path of ranks: give a list of one or more numbers from 0 up'
+        f'choice {shown(choice)} is no path of ranks: give a list of one or more numbers from 0 up'
       )
     paths.append(tuple(map(int, ranks)))
+  size('nodes', 1 + len(paths), 1, 'the nodes of a tree')
   return paths
 
 
@@ -194,6 +199,7 @@ def _is_listing(value: Any) -> bool:
 def _checked_parents(parents: Any) -> np.ndarray:
   """Checks and returns the parents of a static tree; raises UserError unless they make one."""
   given = np.asarray(parents)
+  size('nodes', given.size, 0, 'the nodes of a tree')
   is_list = given.ndim == 1 and given.size > 0 and np.issubdtype(given.dtype, np.integer)
   if (
     not is_list
@@ -202,8 +208,8 @@ def _checked_parents(parents: Any) -> np.ndarray:
     or (given >= np.arange(given.size)).any()
   ):
     raise UserError(
-      f'parents={given.tolist()} are no tree: give -1 for node 0, the root, and for each other node'
-      ' the number of a node before it'
+      f'parents={shown(given.tolist())} are no tree: give -1 for node 0, the root, and for each'
+      ' other node the number of a node before it'
     )
   return given
 
@@ -221,8 +227,8 @@ def _check_ranks(parents: Int[np.ndarray, ' n'], ranks: Int[np.ndarray, ' _']) -
   places = set(zip(parents.tolist(), ranks.tolist(), strict=False))
   if ranks.shape != parents.shape or ranks.min() < 0 or len(places) < parents.size:
     raise UserError(
-      f'ranks={ranks.tolist()} of parents={parents.tolist()} are not possible: give each of the'
-      ' nodes below one parent another rank from 0 up, or none at all'
+      f'ranks={shown(ranks.tolist())} of parents={shown(parents.tolist())} are not possible:'
+      ' give each of the nodes below one parent another rank from 0 up, or none at all'
     )
 
 

@@ -11,7 +11,7 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """What must be the same for a time to mean the same."""
+  """The conditions that must be the same for a time to mean the same."""
 
   processor: str
   cpus: int  # that this process may use
@@ -23,14 +23,14 @@ class Machine:
 
 
 def here() -> Machine:
-  """This process's."""
-  # Only Linux says which of them a process may use.
+  """Describes the machine of this process."""
+  # Only Linux says which CPUs a process may use.
   cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
   return Machine(processor(), cpus, jax.devices()[0].device_kind)
 
 
 def processor() -> str:
-  """The CPU's model name: JAX calls every CPU 'cpu'."""
+  """Returns the model name of the CPU; JAX calls every CPU 'cpu'."""
   try:
     name = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())
   except OSError:
@@ -41,8 +41,7 @@ def processor() -> str:
 
 
 def computes_bfloat16() -> bool:
-  """Whether there are units for products in bfloat16: on accelerators, and on CPUs whose flags name
-  them."""
+  """Says if there are units for products in bfloat16: an accelerator's, or a CPU's by its flags."""
   if jax.default_backend() != 'cpu':
     return True
   try:

@@ -21,19 +21,14 @@ class Batch:
   lengths: np.ndarray | None
   keys: Any
 
-  def split(self, rows: int) -> 'list[Batch]':
-    """The same prompts in batches of so many, which divide them."""
-    found = []
-    for start in range(0, len(self.inputs), rows):
-      part = slice(start, start + rows)
-      lengths, keys = (None if one is None else one[part] for one in (self.lengths, self.keys))
-      found.append(Batch(self.inputs[part], lengths, keys))
-    return found
-
 
 def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
-  """Whole batches of different prompts, in a random order that is always the same; arguments as of
-  `tune`."""
+  """Makes whole batches of different prompts, in a random order that is always the same.
+
+  Args:
+    model, inputs, rows: as of `tune`.
+    key: for candidates that draw tokens; None: there are none.
+  """
   is_text = model.start_id is None or model.fixed_length is None
   given = rows_of('inputs', inputs, source_words(model)) if is_text else np.asarray(inputs)
   prompts = list({one.tobytes(): one for one in given}.values())
@@ -49,14 +44,13 @@ def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   for chosen in np.resize(order, (whole, rows))[:MOST]:
     among = [prompts[i] for i in chosen]
     lengths = np.array([len(one) for one in among], np.int32) if model.start_id is None else None
-    found.append(
-      Batch(_padded(among, longest, model.pad_id), lengths, None if keys is None else keys[chosen])
-    )
+    padded = _padded(among, longest, model.pad_id)
+    found.append(Batch(padded, lengths, None if keys is None else keys[chosen]))
   return found
 
 
 def _of_one_width(prompts: list[np.ndarray]) -> list[np.ndarray]:
-  """Without those, a tenth at most, for which all others would have to be padded wider."""
+  """Leaves out the prompts, a tenth at most, for which all would be padded wider."""
   lengths = np.array([len(one) for one in prompts])
   if not lengths.all():
     raise UserError('a prompt is empty: give at least one token')
@@ -66,7 +60,7 @@ def _of_one_width(prompts: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _padded(prompts: list[np.ndarray], length: int, pad_id: int) -> np.ndarray:
-  """Prompts as one array; pictures have one shape as they are."""
+  """Pads prompts to one array; pictures have one shape as they are."""
   if prompts[0].ndim > 1:
     return np.stack(prompts)
   return np.stack([np.pad(one, (0, length - len(one)), constant_values=pad_id) for one in prompts])

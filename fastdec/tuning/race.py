@@ -7,10 +7,10 @@
   round 4, batch 4    A B C D       now D is slower than the fastest beyond its interval, and leaves
   round 5, batch 0    C A B
 
-What is compared is the ratio of two candidates' tokens per second. A candidate's time for a batch
-is the median of its visits there, so that a moment in which the machine was busy does not count;
-the interval holds 95 % of 1000 samples that draw the batches anew (a bootstrap), so that it is as
-wide as texts differ. Nothing here knows what a candidate is.
+Two candidates are compared by the ratio of their tokens per second. A candidate's time for a batch
+is the median of its visits there, so that a moment in which the machine was busy does not count.
+The interval holds 95 % of 1000 samples that draw the batches anew (a bootstrap): it is as wide as
+texts differ. A candidate is a function here, and nothing more is known of it.
 """
 
 import dataclasses
@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from jaxtyping import Float
 
-# batches before anyone is dropped or wins: to be ahead on all of fewer by chance is likelier than 5
-# %
+# Batches before anyone is dropped or wins. To lead on all of fewer by chance is likelier than 5 %.
 LEAST = 5
 VISITS = 10  # of each batch, after which more rounds would tell nothing new
 SAMPLES = 1000
@@ -29,7 +28,7 @@ SAMPLES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """How many times faster one candidate is than another, with its interval."""
+  """The speed of one candidate in that of another, with its interval."""
 
   value: float
   low: float
@@ -38,7 +37,7 @@ class Ratio:
 
 @dataclasses.dataclass
 class Race:
-  """What has been timed so far.
+  """The times that were taken so far.
 
   Attributes:
     plain: the candidate that never leaves: one token a call.
@@ -65,11 +64,10 @@ class Race:
     entrants: Mapping[str, Callable[[int], int]],
     clock: Callable[[], float] = time.perf_counter,
   ) -> None:
-    """Times one round of those that are running, and drops who has fallen behind.
+    """Times one round of those that are running, and drops those that have fallen behind.
 
     Args:
-      entrants: by name, a function of a batch's number that decodes it and returns how many tokens
-        that gave.
+      entrants: by name, a function that decodes the batch of a number, and returns its tokens.
       clock: seconds.
     """
     turn = self.rounds % len(self.running)
@@ -82,8 +80,7 @@ class Race:
     self.running = [name for name in self.running if not self._is_behind(name, fastest)]
 
   def ratio(self, name: str, other: str) -> Ratio:
-    """How many times as many tokens a second `name` gives as `other`, over the rounds that both
-    were in."""
+    """Computes the ratio of tokens per second, `name` to `other`, over their common rounds."""
     rounds = self.seconds[name].keys() & self.seconds[other].keys()
     ours, theirs = self._by_batch(name, rounds), self._by_batch(other, rounds)
     count = ours.shape[1]
@@ -98,31 +95,31 @@ class Race:
     return Ratio(float(ratios[0]), float(low), float(high))
 
   def tokens_per_second(self, name: str) -> float:
-    """Over all batches that a candidate has visited."""
+    """Computes the speed over all batches that a candidate has visited."""
     seconds, tokens = self._by_batch(name, self.seconds[name].keys())
     return float(tokens.sum() / seconds.sum())
 
-  def seconds_per_batch(self, name: str, beside: str) -> float:
-    """The mean of `name` over the batches of the rounds in which `beside` was, too."""
-    return float(
-      self._by_batch(name, self.seconds[name].keys() & self.seconds[beside].keys())[0].mean()
-    )
+  def seconds_per_batch(self, name: str) -> float:
+    """Computes the mean time of the batches that a candidate has visited."""
+    return float(self._by_batch(name, self.seconds[name].keys())[0].mean())
 
   def seen(self, name: str) -> int:
-    """How many batches a candidate has visited."""
+    """Counts the batches that a candidate has visited."""
     return min(len(self.seconds[name]), self.batches)
 
   @property
   def is_over(self) -> bool:
-    """Whether more rounds would change nothing: the plain one alone is left, or one beside it that
-    has seen every batch, or those that are left have seen each batch often enough."""
+    """True if more rounds would change nothing.
+
+    The plain one alone is left, or one beside it that has seen every batch, or those that are left
+    have seen each batch often enough.
+    """
     fewest = min(len(self.seconds[name]) for name in self.running)
     often = 1 if len(self.running) == 2 else VISITS
     return len(self.running) == 1 or fewest >= often * self.batches
 
   def winner(self) -> tuple[str, str]:
-    """The fastest that is faster than the plain one beyond noise, else the plain one; and a
-    sentence that says why."""
+    """Returns the fastest that beats the plain one beyond noise, else the plain one; and why."""
     if len(self.seconds) == 1:
       return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
     seen = self.seen(self.plain)
@@ -142,20 +139,18 @@ class Race:
     )
 
   def _is_behind(self, name: str, fastest: str) -> bool:
-    """Whether a candidate has fallen behind, as far as is known."""
+    """True if a candidate has fallen behind, as far as is known."""
     if name in (fastest, self.plain) or self.seen(name) < LEAST or self.seen(fastest) < LEAST:
       return False
     return self.ratio(name, fastest).high < 1
 
   def _by_batch(self, name: str, rounds: Iterable[int]) -> Float[np.ndarray, '2 n']:
-    """Seconds and tokens of the batches that were visited in these rounds."""
+    """Returns seconds and tokens of the batches that were visited in these rounds."""
     visits: dict[int, list[int]] = {}
     for number in sorted(rounds):
       visits.setdefault(number % self.batches, []).append(number)
-    seconds = [
-      np.median([self.seconds[name][number] for number in numbers]) for numbers in visits.values()
-    ]
-    tokens = [
-      np.mean([self.tokens[name][number] for number in numbers]) for numbers in visits.values()
-    ]
+    seconds, tokens = [], []
+    for numbers in visits.values():
+      seconds.append(np.median([self.seconds[name][number] for number in numbers]))
+      tokens.append(np.mean([self.tokens[name][number] for number in numbers]))
     return np.array([seconds, tokens])

@@ -1,8 +1,9 @@
-"""What tuning has found: a strategy, the figures that chose it, and what they hold for; kept as
-JSON beside the model.
+"""The result of `tune`: a strategy and the figures that chose it, kept beside the model.
 
-tuned.json    the strategy's kind and settings, the folder of its heads or draft, the content of model and part when
-              the figures were taken (a hash), the machine, and the table
+tuned.json    strategy   in words (`decoding.description`), without heads or draft
+              part       heads or draft: the folder that they are in, and a hash of its content
+              model      a hash of the model that the figures are of
+              figures    the table, the machine, and what was asked for
 """
 
 import dataclasses
@@ -10,28 +11,31 @@ import os
 import pathlib
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
 from fastdec import folders
-from fastdec.decoding.protocol import Promise
+from fastdec.decoding.description import describe, parse
+from fastdec.decoding.protocol import Heads, Promise
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import machine
 from fastdec.evaluation.machine import Machine
-from fastdec.fields import read
+from fastdec.fields import read, shown
 from fastdec.files import read_json, write_json
 from fastdec.folders.drafts import draft_content, load_draft
-from fastdec.tuning.description import build, describe, part_kind
+from fastdec.heads.draft import DraftNetwork
+from fastdec.struct import Bound
 
 NAME = 'tuned.json'
 COMMAND = 'python -m experiments.tune'
 PathLike = str | os.PathLike[str]
+Kind = Literal['heads', 'draft network', 'draft model']
 
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-  """One candidate. What was not measured is None, and `said` says why."""
+  """A candidate's row of the table. What was not measured is None, and `said` says why."""
 
   name: str
   promise: Promise
@@ -42,35 +46,50 @@ class Figures:
   speedup: float | None = None  # over the plain strategy, with the interval
   low: float | None = None
   high: float | None = None
-  # the share of texts that are the type's own greedy ones; None where tokens are drawn
-  same: float | None = None
+  same: float | None = None  # share of texts that are the greedy ones; None where tokens are drawn
   rounds: int = 0
   compile_seconds: float | None = None
   said: str = ''
-  dtype: str | None = None  # of `fd.load`; None: the model's own
-  # decoded at once; None in files from before there were several in one race
-  rows: int | None = None
-  # of another type than the first: the share of texts that equal the first's greedy ones
-  as_first: float | None = None
+
+  @property
+  def cells(self) -> list[str]:
+    """The row as text, in the order of `COLUMNS`."""
+    ratio = '-'
+    if self.speedup is not None:
+      ratio = f'{self.speedup:.2f}x ({self.low:.2f}-{self.high:.2f})'
+    same = None if self.same is None else 100 * self.same
+    return [
+      _number(self.tokens_per_call, '.2f'),
+      _number(self.ms_per_call, '.3f'),
+      _number(self.ms_per_token, '.3f'),
+      _number(self.tokens_per_second, '.0f'),
+      ratio,
+      _number(same, '.1f'),
+      self.said,
+    ]
+
+
+COLUMNS = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', 'of plain', 'same %', '']
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-  """The fastest strategy here that keeps a promise, and the figures behind it.
+  """The fastest strategy that keeps a promise, and the figures behind it.
 
   Attributes:
     name: the candidate that was chosen.
     why: a sentence.
-    plain: the name of one token a call, which is kept where nothing else is faster beyond noise.
-    promise: what was asked for; of the output of one token a call in the type that was chosen.
-    rows: texts decoded at once, as was chosen.
+    plain: the name of one token a call, which is kept unless something is faster beyond noise.
+    promise: what the output keeps, of one token a call by the same model.
+    rows: texts decoded at once.
     max_len: the most tokens of a text.
-    prompts: of how many the figures are.
-    seconds: that tuning took, of which compile_seconds were compiling.
-    machine: where.
-    table: all candidates, as they were given.
-    dtype: what `fd.load` is to load the model in; None: its own type.
-    strategy: what `decode` takes.
+    prompts: their number.
+    seconds: the time of tuning; compile_seconds of them were compiling.
+    machine: where the figures were taken.
+    table: all candidates, in their order.
+    dtype: the type that `fd.load` is to load the model in; None: its own.
+    strategy: for `decode`.
+    texts: tokens that the plain strategy wrote, prompt by prompt; not saved.
   """
 
   name: str
@@ -86,52 +105,74 @@ class Tuned:
   table: tuple[Figures, ...]
   dtype: str | None = None
   strategy: Any = None
+  texts: tuple[tuple[int, ...], ...] = dataclasses.field(default=(), repr=False)
+
+  @property
+  def tokens_per_second(self) -> float:
+    """Of the candidate that was chosen."""
+    chosen = next(one for one in self.table if one.name == self.name)
+    return chosen.tokens_per_second or 0.0
 
   def save(
     self, model: PathLike, part: PathLike | None = None, file: PathLike | None = None
   ) -> pathlib.Path:
-    """Writes tuned.json.
+    """Writes tuned.json, and returns its path.
 
     Args:
       model: the folder that the model was loaded from, or the workdir.
       part: the folder of the strategy's heads or draft (None: the model's own, or it has none).
       file: where to write (None: `tuned.json` in the model's folder).
 
-    Returns:
-      The file.
-
     Raises:
-      UserError: a strategy that is not one of fastdec's, a draft model whose folder is not given,
-        or a file that cannot be written.
+      UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
+        file that cannot be written.
     """
     folder = folders.open(model)
-    file = folder.path / NAME if file is None else pathlib.Path(file)
+    figures = dataclasses.asdict(dataclasses.replace(self, strategy=None, texts=()))
+    del figures['strategy'], figures['texts']
     description = describe(self.strategy)
-    kind, place = part_kind(description), None
-    if kind == 'model' and part is None:
-      raise UserError('this strategy drafts with a model of its own: give its folder as part')
-    if kind is not None:
-      there = model if part is None else part
-      own = kind == 'heads' and (part is None or folders.open(part).path == folder.path)
-      place = {
-        'folder': None if own else str(pathlib.Path(there).resolve()),
-        'content': _content(kind, there),
-      }
-    figures = dataclasses.asdict(dataclasses.replace(self, strategy=None))
-    del figures['strategy']
-    write_json(
-      file, {'strategy': description, 'part': place, 'model': folder.content, 'figures': figures}
-    )
-    return file
+    place = _part_of(self.strategy, model, part)
+    content = {
+      'strategy': description,
+      'part': None if place is None else dataclasses.asdict(place),
+      'model': folder.content,
+      'figures': figures,
+    }
+    path = folder.path / NAME if file is None else pathlib.Path(file)
+    write_json(path, content)
+    return path
 
   def __str__(self) -> str:
-    figures = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', f'of {self.plain}', 'same %']
-    others = any(one.as_first is not None for one in self.table)
-    figures += [f'as {self.table[0].dtype or "own type"} %'] if others else []
-    lines = [['', *figures, '']]
-    lines += [_of_figures(one, one.name == self.name, others) for one in self.table]
-    width = max(len(line[0]) for line in lines) + 2
-    return '\n'.join(_line(width, line).rstrip() for line in lines)
+    """Writes the table, with the choice marked."""
+    lines = [['', *COLUMNS]]
+    for one in self.table:
+      mark = '> ' if one.name == self.name else '  '
+      lines.append([mark + one.name, *one.cells])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = []
+    for name, *figures, said in lines:
+      padded = (f'{cell:>{width}}' for cell, width in zip(figures, widths[1:], strict=False))
+      text.append('  '.join([f'{name:<{widths[0]}}', *padded, said]).rstrip())
+    return '\n'.join(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """Heads or a draft, as tuned.json names them."""
+
+  kind: Kind
+  content: str  # a hash
+  folder: str | None = None  # None: the model's own
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+  """The content of a tuned.json."""
+
+  strategy: str
+  model: str  # a hash
+  figures: Tuned
+  part: Part | None = None
 
 
 def load_tuned(
@@ -141,7 +182,7 @@ def load_tuned(
   mesh: Mesh | None = None,
   prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None,
 ) -> Tuned:
-  """What `Tuned.save` wrote, with the strategy, its heads or draft loaded.
+  """Reads the file of `Tuned.save`, and loads the strategy's heads or draft.
 
   Args:
     model: the folder of the model, or the workdir.
@@ -156,43 +197,36 @@ def load_tuned(
       or another draft.
   """
   folder = folders.open(model)
-  file = folder.path / NAME if file is None else pathlib.Path(file)
-  if not file.is_file():
+  path = folder.path / NAME if file is None else pathlib.Path(file)
+  if not path.is_file():
     raise UserError(
-      f'{file} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt'
+      f'{path} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt'
     )
-  content = read_json(file)
   again = f'make it again by {COMMAND} --model={model} --prompts=lines.txt'
+  content = read_json(path)
   if content.get('model') != folder.content:
-    raise UserError(f'{file} was made with another model than is in {model} now: {again}')
+    raise UserError(f'{path} was made with another model than is in {model} now: {again}')
   try:
-    tuned = read(Tuned, content['figures'], str(file), mark=': ')
-    kind = part_kind(content['strategy'])
-    place, hashed = (
-      (None, None) if kind is None else (content['part']['folder'], content['part']['content'])
-    )
-  except (UserError, LookupError, TypeError) as error:
-    raise UserError(f'{file} is damaged ({error}): {again}') from None
-  found = None
-  if kind is not None:
-    place = pathlib.Path(part or place or model)
-    if not place.is_dir():
-      raise UserError(
-        f'{file} uses the {_called(kind)} in {place}, which is no folder now: {again}'
-      )
-    if hashed != _content(kind, place):
-      raise UserError(
-        f'{file} was made with another {_called(kind)} than is in {place} now: {again}'
-      )
-    found = _loaded(kind, place, tuned.dtype, mesh)
+    saved = read(Saved, content, path.name, mark=': ')
+  except UserError as error:
+    raise UserError(f'{path} is damaged ({error}): {again}') from None
+  tuned, found = saved.figures, None
+  if saved.part is not None:
+    kind, place = saved.part.kind, part or saved.part.folder or model
+    if not os.path.isdir(place):
+      raise UserError(f'{path} uses the {kind} in {shown(str(place))}, no folder now: {again}')
+    if saved.part.content != _content(kind, place):
+      raise UserError(f'{path} was made with another {kind} than is in {place} now: {again}')
+    load = {'heads': folders.load_heads, 'draft network': load_draft, 'draft model': folders.load}
+    found = load[kind](place, dtype=tuned.dtype, mesh=mesh)
     found = found if prepare is None else prepare(*found)
   try:
-    strategy = build(content['strategy'], found)
-  except (UserError, TypeError) as error:
-    raise UserError(f'{file} is damaged ({error}): {again}') from None
+    strategy = parse(saved.strategy, found)
+  except UserError as error:
+    raise UserError(f'{path} is damaged ({error}): {again}') from None
   if tuned.machine != machine.here():
     warnings.warn(
-      f'{file} has figures of another machine ({tuned.machine}), and another strategy may be faster'
+      f'{path} has figures of another machine ({tuned.machine}), and another strategy may be faster'
       f' here: {again}',
       UserNote,
       stacklevel=2,
@@ -200,42 +234,23 @@ def load_tuned(
   return dataclasses.replace(tuned, strategy=strategy)
 
 
-def _loaded(
-  kind: str, place: pathlib.Path, dtype: str | None, mesh: Mesh | None
-) -> tuple[Any, Any]:
-  load = {'heads': folders.load_heads, 'model': folders.load, 'draft': load_draft}[kind]
-  return load(place, dtype=dtype, mesh=mesh)
+def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | None:
+  """Describes the heads or the draft of a strategy; `folder` is the user's."""
+  if not strategy.part:
+    return None
+  module = Bound(*getattr(strategy, strategy.part)).module
+  kind: Kind = 'draft model'
+  if isinstance(module, Heads | DraftNetwork):
+    kind = 'heads' if isinstance(module, Heads) else 'draft network'
+  elif folder is None:
+    raise UserError('this strategy drafts with a model of its own: give its folder as part')
+  place = model if folder is None else folder
+  is_own = kind == 'heads' and folders.open(place).path == folders.open(model).path
+  return Part(kind, _content(kind, place), None if is_own else str(pathlib.Path(place).resolve()))
 
 
-def _content(kind: str, place: PathLike) -> str:
-  return draft_content(place) if kind == 'draft' else folders.content(place)
-
-
-def _called(kind: str) -> str:
-  return {'heads': 'set of heads', 'model': 'draft model', 'draft': 'draft network'}[kind]
-
-
-def _of_figures(one: Figures, is_chosen: bool, others: bool) -> list[str]:
-  """One line of the table; `others`: with a column that compares types."""
-  ratio = '-'
-  if one.speedup is not None and one.low is not None and one.high is not None:
-    ratio = f'{one.speedup:.2f}x ({one.low:.2f}-{one.high:.2f})'
-  same, as_first = (
-    _number(None if x is None else 100 * x, '.1f') for x in (one.same, one.as_first)
-  )
-  figures = [
-    _number(one.tokens_per_call, '.2f'), _number(one.ms_per_call, '.3f'), _number(one.ms_per_token, '.3f'),
-    _number(one.tokens_per_second, '.0f'), ratio, same, *([as_first] if others else []),
-  ]  # fmt: skip
-  return [('> ' if is_chosen else '  ') + one.name, *figures, one.said]
-
-
-def _line(width: int, cells: list[str]) -> str:
-  """Cells in columns: the name, figures, and what is said."""
-  name, *figures, said = cells
-  widths = (12, 9, 10, 10, 18, 8, 14)
-  right = ''.join(f'{cell:>{width}}' for cell, width in zip(figures, widths, strict=False))
-  return f'{name:<{width}}{right}  {said}'
+def _content(kind: Kind, place: PathLike) -> str:
+  return draft_content(place) if kind == 'draft network' else folders.content(place)
 
 
 def _number(value: float | None, form: str) -> str:

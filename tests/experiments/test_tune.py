@@ -1,18 +1,19 @@
 """`experiments.tune` by the command line: one run end to end, its file used by others, and
 mistakes."""
 
+import dataclasses
 import json
 
 import pytest
 
 import fastdec as fd
-from experiments.tools import candidates, generation
-from experiments.tools.candidates import Candidate, Sizes
+from experiments.tools import generation, tuning
 from experiments.tools.generation_settings import Settings
 from experiments.tools.tuned_file import ROWS, rows_at_once
+from fastdec.decoding.description import label
 from fastdec.evaluation import machine
 from fastdec.quantized import is_quantized
-from fastdec.tuning.tuned import Tuned
+from fastdec.tuning.tuned import Figures, Tuned
 
 PROMPTS = ['a dog runs', 'the cat sits', 'a cat', 'the dog sits', 'a dog', 'the cat runs']
 
@@ -26,60 +27,35 @@ def prompts(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_tuned_is_used_by_name(translator, launch, prompts, tmp_path):
-  words = (
-    f'--model={translator}',
-    f'--prompts={prompts}',
-    '--max_len=8',
-    '--budget=90s',
-    '--gammas=2',
-    '--nodes=3',
-  )
-  words += ('--dtypes=float32,int8', '--batches=1,2')
-  ended = launch(
-    'tune',
-    *words,
-    f'--heads={translator}',
-    f'--draft={translator}',
-    f'--output={tmp_path}/tuned.json',
-  )
+  words = ('--max_len=8', '--budget=90s', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
+  words += (f'--heads={translator}', f'--draft={translator}', '--batches=1,2')
+  output = tmp_path / 'tuned.json'
+  folder = (f'--model={translator}', f'--prompts={prompts}', f'--output={output}')
+  ended = launch('tune', *folder, *words)
   assert ended.code == 0, ended.err
-  for name in (
-    'greedy',
-    'draft gamma=2',
-    'heads gamma=2',
-    'lookup gamma=2',
-    'greedy, int8',
-    'greedy, int8, 2 rows',
-  ):
-    assert f'{name} ' in ended.out
-  assert 'at once in ' in ended.out and f'use it by --strategy={tmp_path}/tuned.json' in ended.out
-  names = [
-    one['name'] for one in json.loads((tmp_path / 'tuned.json').read_text())['figures']['table']
-  ]
-  assert names[0] == 'greedy' and {'draft gamma=2', 'heads gamma=2', 'lookup gamma=2'} < set(names)
-  found = fd.load_tuned(translator, file=tmp_path / 'tuned.json')
+  for title in ('1 at once in float32:', '2 at once in float32:', '2 at once in int8:'):
+    assert title in ended.out
+  assert ended.out.count('\n  Speculative(gamma=2, same_ids=True) ') >= 3
+  assert f'use it by --strategy={output}' in ended.out
+  table = json.loads(output.read_text())['figures']['table']
+  names = [one['name'] for one in table]
+  assert names[0] == 'Greedy'
+  assert {'Blockwise(k=3)', 'PromptLookup(k=3)', 'Speculative(gamma=2, same_ids=True)'} < set(names)
+  assert all(one['same'] == 1 for one in table if one['rounds'])
+  found = fd.load_tuned(translator, file=output)
   assert found.rows in (1, 2) and found.dtype in ('float32', 'int8')
+
+
+def saved(folder, file, dtype=None):
+  """A file that chose the folder's own heads in blocks of two."""
+  strategy = fd.Blockwise(fd.load_heads(folder, dtype), 2)
+  figures = ('heads', 'of this test', 'Greedy', 'exact', 1, 8, 6, 1.0, 1.0, machine.here(), ())
+  return Tuned(*figures, dtype=dtype, strategy=strategy).save(folder, folder, file)
 
 
 @pytest.fixture
 def tuned(translator, tmp_path):
-  """A file that chose the translator's own heads in blocks of two."""
-  strategy = fd.Blockwise(fd.load_heads(translator), 2)
-  found = Tuned(
-    'heads',
-    'of this test',
-    'greedy',
-    'exact',
-    1,
-    8,
-    6,
-    1.0,
-    1.0,
-    machine.here(),
-    (),
-    strategy=strategy,
-  )
-  return found.save(translator, translator, tmp_path / 'tuned.json')
+  return saved(translator, tmp_path / 'tuned.json')
 
 
 def test_generate_and_translate_use_what_was_tuned(translator, launch, tuned, prompts, tmp_path):
@@ -108,23 +84,7 @@ def test_generate_and_translate_use_what_was_tuned(translator, launch, tuned, pr
 
 
 def test_the_type_that_was_tuned_is_used(translator, launch, tmp_path):
-  strategy = fd.Blockwise(fd.load_heads(translator, 'int8'), 2)
-  found = Tuned(
-    'heads',
-    'of this test',
-    'greedy',
-    'exact',
-    1,
-    8,
-    6,
-    1.0,
-    1.0,
-    machine.here(),
-    (),
-    dtype='int8',
-    strategy=strategy,
-  )
-  tuned = found.save(translator, translator, tmp_path / 'tuned.json')
+  tuned = saved(translator, tmp_path / 'tuned.json', 'int8')
   assert rows_at_once(None, str(translator), str(tuned)) == 1  # and not what it is without a file
   assert (
     rows_at_once(3, str(translator), str(tuned)) == 3
@@ -160,8 +120,8 @@ def test_a_damaged_file_is_told_by_who_loads_it(translator, launch, tmp_path):
   ('generate', ['--strategy=fast'], "--strategy=fast is unknown: give 'tuned'"),
   ('generate', ['--strategy=tuned', '--lookup'], '--lookup and --strategy each say how to draft'),
   ('generate', ['--strategy=tuned', '--gamma=2'], '--strategy=tuned has its own --gamma'),
-  ('generate', ['--strategy=tuned', '--dtype=int8'], '--strategy=tuned has its own type of numbers'),
-  ('translate', ['--strategy=tuned', '--dtype=int8'], '--strategy=tuned has its own type of numbers'),
+  ('generate', ['--strategy=tuned', '--dtype=int8'], 'has its own type of numbers'),
+  ('translate', ['--strategy=tuned', '--dtype=int8'], 'has its own type of numbers'),
   ('generate', ['--dtype=int4'], "dtype='int4' is not possible: give one of"),
   ('translate', ['--dtype=int4'], "dtype='int4' is not possible: give one of"),
   ('generate', ['--strategy=tuned', '--temperature=1'], '--strategy=tuned has its own --gamma,'
@@ -210,42 +170,40 @@ def test_mistakes_are_one_sentence(translator, launch, prompts, words, message):
   assert not (translator / 'tuned.json').exists()
 
 
-def test_families_are_tried_in_turn_the_longest_first():
-  lookup = candidates.of_lookup(Settings('m'), Sizes())
-  assert [one.strategy.k for one in lookup[0].values()] == [10, 3, 5]
-  ahead = candidates.of_lookahead(Settings('m'))
-  assert [one.strategy.drafter.nodes for one in ahead[0].values()] == [27, 8]
-  one, two = (
-    {'a': Candidate(fd.Greedy()), 'b': Candidate(fd.Greedy())},
-    {'c': Candidate(fd.Greedy())},
-  )
-  assert list(candidates.in_turn([one, two])) == ['a', 'c', 'b']
-
-
-def test_sizes_that_were_asked_for_are_those_that_are_tried(translator):
+def test_heads_are_tried_in_a_chain_and_in_trees(translator):
   heads = fd.load_heads(translator)  # of two tokens
   tree = [[0], [1], [0, 0], [2], [0, 1]]
-  asked = candidates.of_heads(
-    Settings('m', heads='h'), Sizes((1, 2, 3), (2, 4, 64)), heads, tree, False
-  )
-  assert [list(family) for family in asked] == [
-    ['heads gamma=1', 'heads gamma=2'],
-    ['heads nodes=2', 'heads nodes=4'],
-    [],
+  asked = tuning.Asked(Settings('m'), {'heads': 'h'}, nodes=(2, 4, 64))
+  trees, relaxed = tuning._of_heads(asked, heads, tree)
+  assert [one.choices.n for one in trees] == [2, 4] and not relaxed
+  asked = tuning.Asked(Settings('m'), {'heads': 'h'}, promise='relaxed')
+  trees, relaxed = tuning._of_heads(asked, heads, tree)
+  assert [one.choices.n for one in trees] == [6]
+  assert [label(one) for one in relaxed] == [
+    'Blockwise(k=3, rule=TopN(n=2))',
+    'Blockwise(k=3, rule=TopN(n=3))',
+    'Medusa(choices=[6 nodes], rule=Typical())',
   ]
-  own = candidates.of_heads(Settings('m', heads='h'), Sizes(), heads, tree, True)
-  assert [list(family) for family in own] == [
-    ['heads gamma=2', 'heads gamma=1'], ['heads nodes=6'],
-    ['heads gamma=2 top-2', 'heads gamma=2 top-3', 'heads typical'],
-  ]  # fmt: skip
-  assert all(one.part == 'h' for family in own for one in family.values())
+
+
+def test_another_type_wins_by_a_margin_and_its_texts_are_compared():
+  figures = Figures('Greedy', 'exact', tokens_per_second=100.0, same=1.0)
+  first = Tuned(
+    'Greedy', '', 'Greedy', 'exact', 1, 8, 2, 1.0, 1.0, machine.here(), (figures,), 'float32',
+    texts=((3, 4), (5, 6)),
+  )  # fmt: skip
+  table = (dataclasses.replace(figures, tokens_per_second=150.0),)
+  other = dataclasses.replace(first, table=table, dtype='int8', texts=((3, 4), (5, 7)))
+  assert tuning._compared(first, first) == ''
+  assert tuning._compared(other, first) == (
+    '; 1 at once in int8, 1.50 times the tokens a second of 1 at once in float32;'
+    ' 50.0 % of its greedy texts are those of float32'
+  )
 
 
 def test_a_tree_in_any_order_has_beginnings_that_are_trees(tmp_path):
   file = tmp_path / 'tree.json'
-  for given, order in (
-    ([[0], [1], [0, 0]], [[0], [1], [0, 0]]),
-    ([[0, 0], [0], [1]], [[0], [1], [0, 0]]),
-  ):
-    file.write_text(json.dumps(given))
-    assert candidates.whole_tree(str(file)) == order
+  file.write_text('[[0], [1], [0, 0]]')
+  assert tuning.whole_tree(str(file)) == [[0], [1], [0, 0]]
+  file.write_text('[[0, 0], [0], [1]]')
+  assert tuning.whole_tree(str(file)) == [[0], [1], [0, 0]]

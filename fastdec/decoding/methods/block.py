@@ -6,6 +6,7 @@ are a tree. After each call the target's features of the accepted tokens go into
 cache, for its next pass.
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Ste
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.strategy import TREES, Asked, in_turn, lengths
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
@@ -69,6 +71,7 @@ class BlockDraft(DrawnDrafts):
   top_k: Any = 0
   top_p: Any = 1.0
   is_greedy: bool = struct.static(init=False, default=True)
+  part = 'draft'
 
   def __post_init__(self) -> None:
     draft = drafted_by(self.draft, 'draft', BlockNetwork)
@@ -83,6 +86,17 @@ class BlockDraft(DrawnDrafts):
       k = choices.max_depth + 1
     struct.assign(self, draft=draft, k=int(k), choices=choices)
     self.settle()
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    draft = Bound(*self.draft).module
+    most, width = draft.k - 1, min(WIDTH, draft.choices)
+    chains = [dataclasses.replace(self, k=n + 1, choices=None) for n in lengths(drafted, most)]
+    trees = [
+      dataclasses.replace(self, k=None, choices=n)
+      for n in nodes or TREES
+      if growing.fits(most, width, n)
+    ]
+    return in_turn(chains, trees)
 
   @property
   def drafts_trees(self) -> bool:

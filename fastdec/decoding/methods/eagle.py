@@ -7,6 +7,8 @@ target's features, and forgets its rows of guesses. That is one pass for the fir
 draft, and one for each level behind.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,7 +23,8 @@ from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, folded
-from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.settings import Whole, size
+from fastdec.decoding.strategy import DRAFTED, TREES, Asked, in_turn
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
@@ -31,6 +34,10 @@ from fastdec.models.api import Model, causal, source_of
 from fastdec.models.attention import node_mask
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
+
+# Trees that are worth trying: children of each node, and how deep they are.
+WIDTH = 8
+LEVELS = (5, 3)
 
 
 @struct.pytree
@@ -65,16 +72,27 @@ class Eagle(DrawnDrafts):
   top_k: Any = 0
   top_p: Any = 1.0
   is_greedy: bool = struct.static(init=False, default=True)
+  part = 'draft'
 
   def __post_init__(self) -> None:
     draft = drafted_by(self.draft, 'draft', EagleNetwork)
     words = draft.module.words or draft.module.vocab_size
-    depth = count('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
-    width = count('width', self.width, 1, '1 for a chain, or more for a tree')
+    depth = size('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
+    width = size('width', self.width, 1, '1 for a chain, or more for a tree')
     nodes = 1 + depth * width if self.nodes is None else self.nodes
     depth, width, nodes = growing.check_sizes(depth, width, nodes, words)
     struct.assign(self, draft=draft, depth=depth, width=width, nodes=nodes)
     self.settle()
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    chains = [dataclasses.replace(self, depth=n, width=1, nodes=None) for n in drafted or DRAFTED]
+    trees = [
+      dataclasses.replace(self, depth=depth, width=WIDTH, nodes=n)
+      for n in nodes or TREES
+      for depth in LEVELS
+      if growing.fits(depth, WIDTH, n)
+    ]
+    return in_turn(chains, trees)
 
   @property
   def drafts_trees(self) -> bool:

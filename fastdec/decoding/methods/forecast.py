@@ -17,7 +17,7 @@ from fastdec import struct
 from fastdec.decoding.drafted_by import check_rule
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -98,12 +98,8 @@ class LinearForecast(LoopStrategy):
   weights: Float[Array | np.ndarray, 'phases width'] | None = None
 
   def __post_init__(self) -> None:
-    if not is_whole(self.k, 2, 'iu'):
-      raise UserError(
-        f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()'
-      )
     check_rule(self.rule)
-    struct.assign(self, k=int(self.k))
+    struct.assign(self, k=size('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
 
   @property
   def drafter(self) -> Drafter:

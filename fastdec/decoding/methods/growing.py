@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.sampling import best, ranked
-from fastdec.decoding.settings import count
+from fastdec.decoding.settings import size
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.api import NO_PARENT
@@ -187,21 +187,26 @@ def check_sizes(
   Raises:
     UserError: no tree has these sizes.
   """
-  depth = count('depth', depth, 1, 'how many tokens deep the draft may be, 1 or more')
-  width = count('width', width, 1, 'how many children each node may have, 1 or more')
-  nodes = count('nodes', nodes, 1, 'how many tokens a call may score, the root counted')
+  depth = size('depth', depth, 1, 'how many tokens deep the draft may be, 1 or more')
+  width = size('width', width, 1, 'how many children each node may have, 1 or more')
+  nodes = size('nodes', nodes, 1, 'how many tokens a call may score, the root counted')
   if choices is not None and width > choices:
     raise UserError(
       f'width={width} is not possible: this draft has {choices} candidates for each'
       ' token, give no more'
     )
-  most = 1 + width + (depth - 1) * width**2
-  if not depth < nodes <= most:
+  if not fits(depth, width, nodes):
+    most = 1 + width + (depth - 1) * width**2
     raise UserError(
       f'nodes={nodes} is not possible: with the root, a tree of depth={depth} and width={width} has'
       f' at least {depth + 1} and at most {most} nodes'
     )
   return depth, width, nodes
+
+
+def fits(depth: int, width: int, nodes: int) -> bool:
+  """True if there is a tree of these sizes."""
+  return depth < nodes <= 1 + width + (depth - 1) * width**2
 
 
 def named(

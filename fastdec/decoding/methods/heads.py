@@ -4,6 +4,7 @@ The heads read the target's hidden state of the last accepted node. The scoring 
 anyway, so no further call is needed (Stern's combined scoring and proposal model, section 4).
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,8 @@ from fastdec.decoding.methods.lattice import Lattice, fill
 from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Heads, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.settings import Whole, is_whole
-from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.settings import Whole, is_whole, size
+from fastdec.decoding.strategy import Asked, LoopStrategy, lengths
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.words import suppress_words
@@ -126,16 +127,13 @@ class Blockwise(LoopStrategy):
   k: Whole | None = struct.static(default=None)
   rule: Rule = Exact()
   window: Whole = struct.static(default=0)
+  part = 'heads'
 
   def __post_init__(self) -> None:
     heads = drafted_by(self.heads, 'heads', Heads)
     check_rule(self.rule)
-    if not is_whole(self.window, 0, 'iu'):
-      raise UserError(
-        f'window={self.window!r} is not possible: give 0 for the likeliest id, or how'
-        ' far from it counts'
-      )
-    if self.window and 'ids' in heads.params:
+    window = size('window', self.window, 0, '0 for the likeliest id, or how far from it counts')
+    if window and 'ids' in heads.params:
       raise UserError(
         'these heads guess among few words, which have no order of ids: leave window out'
       )
@@ -145,7 +143,11 @@ class Blockwise(LoopStrategy):
       raise UserError(
         f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}'
       )
-    struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k), window=int(self.window))
+    struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k), window=window)
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    most = Bound(*self.heads).module.depth
+    return [dataclasses.replace(self, k=n + 1) for n in lengths(drafted, most)]
 
   @property
   def drafter(self) -> Drafter:
@@ -171,6 +173,7 @@ class Medusa(LoopStrategy):
   heads: Bound | tuple[Any, Any]
   choices: Topology | Sequence[Sequence[int]] | str | os.PathLike[str] = struct.static()
   rule: Rule = Exact()
+  part = 'heads'
 
   def __post_init__(self) -> None:
     heads, topology = drafted_by(self.heads, 'heads', Heads), static_tree(self.choices)

@@ -26,7 +26,7 @@ from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.methods.lookahead import first_words
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.sampling import argmax
-from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
 
@@ -51,7 +51,7 @@ class Jacobi(LawlessDrafts):
   is_greedy: bool = struct.static(init=False, default=True)  # another rule, so another program
 
   def __post_init__(self) -> None:
-    struct.assign(self, k=count('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
+    struct.assign(self, k=size('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
     self.settle()
 
   @property

@@ -27,8 +27,11 @@ Differences to the authors' code do not change the output:
 * The window begins with the prompt's words in their order, not with random ones.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -39,12 +42,17 @@ from fastdec.decoding.methods.lookup import source_text
 from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, joined, merge
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.sampling import argmax, best
-from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.settings import Whole, size
+from fastdec.decoding.strategy import Asked
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.ngram_pool import NGramPool
 from fastdec.models.api import Model, suppress
 from fastdec.struct import Bound
+
+# window, n-gram and guesses that are worth trying
+AUTHORS = (15, 5, 15)  # calls of 120 tokens, for a GPU
+AHEAD = ((5, 4, 4), (2, 3, 2))  # calls of 27 and of 8 tokens
 
 
 @struct.pytree
@@ -74,11 +82,12 @@ class Lookahead(LawlessDrafts):
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
-    window = count('window', self.window, 1, 'how many tokens ahead to guess, 1 or more')
-    ngram = count(
+    window = size('window', self.window, 1, 'how many tokens ahead to guess, 1 or more')
+    ngram = size(
       'ngram', self.ngram, 3, '3 or more, or decode by Jacobi(k), whose window is one row'
     )
-    guesses = count('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
+    guesses = size('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
+    size('(window + guesses) * (ngram - 1)', (window + guesses) * (ngram - 1), 1, 'fewer')
     struct.assign(self, window=window, ngram=ngram, guesses=guesses)
     self.settle()
     if self.pool is not None and self.pool.ngram != ngram:
@@ -86,6 +95,10 @@ class Lookahead(LawlessDrafts):
         f'this pool has n-grams of {self.pool.ngram} tokens: give'
         f' ngram={self.pool.ngram}, not {ngram}'
       )
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    found = AHEAD if jax.default_backend() == 'cpu' else (AUTHORS, *AHEAD)
+    return [dataclasses.replace(self, window=w, ngram=n, guesses=g) for w, n, g in found]
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     super().check(model, prompt, max_len)

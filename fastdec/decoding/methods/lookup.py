@@ -16,6 +16,7 @@ decoding's n-gram draft (Leviathan et al. 2022, section 4.1), in the form known 
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,12 +26,15 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
-from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.settings import Whole, size
+from fastdec.decoding.strategy import Asked
 from fastdec.decoding.topology import Topology
-from fastdec.errors import UserError
 from fastdec.heads.ngram_pool import NGramPool
 from fastdec.models.api import Model, has_own_source_ids
 from fastdec.struct import Bound
+
+COPIED = (9, 2, 4)  # tokens, worth trying
+LONGEST = 64  # n-grams: a step of the program for each of their tokens
 
 
 @struct.pytree
@@ -151,7 +155,7 @@ class PromptLookup(LawlessDrafts):
   training, and is lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
 
   Args:
-    ngram: the longest suffix looked for, at least 1.
+    ngram: the longest suffix looked for, 1 to 64.
     k: block size, at least 2: at most k - 1 tokens are copied.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
     top_k, top_p: as in `Sample`; without effect at temperature 0.
@@ -167,14 +171,13 @@ class PromptLookup(LawlessDrafts):
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
-    if not is_whole(self.ngram, 1, 'iu'):
-      raise UserError(f'ngram={self.ngram!r} is no length to look for: give 1 or more')
-    if not is_whole(self.k, 2, 'iu'):
-      raise UserError(
-        f'k={self.k!r} leaves no room for a draft: give a number from 2, or decode by Greedy()'
-      )
-    struct.assign(self, ngram=int(self.ngram), k=int(self.k))
+    ngram = size('ngram', self.ngram, 1, 'a length to look for, 1 or more', LONGEST)
+    k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
+    struct.assign(self, ngram=ngram, k=k)
     self.settle()
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    return [dataclasses.replace(self, k=n + 1) for n in drafted or COPIED]
 
   @property
   def drafter(self) -> Drafter:

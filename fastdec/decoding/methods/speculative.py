@@ -1,6 +1,7 @@
 """Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023)."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,8 @@ from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, folded
-from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.settings import MOST_NODES, Whole, size
+from fastdec.decoding.strategy import DRAFTED, Asked
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.models.api import Cache, Model, causal, has_own_source_ids, source_words, suppress
@@ -52,15 +54,16 @@ class Speculative(DrawnDrafts):
   adaptive: bool = struct.static(default=False)
   same_ids: bool = struct.static(default=False)
   is_greedy: bool = struct.static(init=False, default=True)
+  part = 'draft'
 
   def __post_init__(self) -> None:
-    if not is_whole(self.gamma, 1):
-      raise UserError(
-        f'gamma={self.gamma!r} is not possible: give 1 or more tokens to draft, or'
-        ' decode by Greedy()'
-      )
-    struct.assign(self, draft=drafted_by(self.draft, 'draft', Model), gamma=int(self.gamma))
+    allowed = '1 or more tokens to draft, or decode by Greedy()'
+    gamma = size('gamma', self.gamma, 1, allowed, MOST_NODES - 1)
+    struct.assign(self, draft=drafted_by(self.draft, 'draft', Model), gamma=gamma)
     self.settle()
+
+  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+    return [dataclasses.replace(self, gamma=n) for n in drafted or DRAFTED]
 
   @property
   def drafter(self) -> Drafter:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
+from fastdec.fields import shown
 
 # 'path:children': the node at this path of ranks has this number of children, of ranks 0, 1, ...
 PUBLISHED = {
@@ -68,7 +69,7 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
   if published is None:
     known = ', '.join(PUBLISHED)
     raise UserError(
-      f'{str(name)!r} is no published tree: known are {known}; a JSON file of paths'
+      f'{shown(str(name))} is no published tree: known are {known}; a JSON file of paths'
       ' of ranks will do too'
     )
   choices = []

@@ -89,7 +89,7 @@ def test_within_a_distance_blocks_are_no_shorter():
 
 
 def test_mistakes():
-  with pytest.raises(fd.UserError, match='k=1 leaves no room'):
+  with pytest.raises(fd.UserError, match='k=1 is not possible'):
     fd.LinearForecast(1)
   plain = ImageTransformer(ImageTransformerConfig(**{**vars(CONFIG), 'forecast': False}))
   there = jax.jit(plain.init)(jax.random.key(0))

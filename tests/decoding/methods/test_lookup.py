@@ -258,8 +258,8 @@ def test_temperature_zero_is_greedy_and_a_sweep_over_others_is_one_program():
 @pytest.mark.parametrize(
   'settings, words',
   [
-    ({'ngram': 0}, 'ngram=0 is no length'),
-    ({'k': 1}, 'k=1 leaves no room'),
+    ({'ngram': 0}, 'ngram=0 is not possible'),
+    ({'k': 1}, 'k=1 is not possible'),
     ({'temperature': -0.5}, 'temperature=-0.5 is not possible: give 0'),
     ({'temperature': 1e9}, '1e-6 to 1e6'),
     ({'top_k': -1}, 'top_k >= 0'),

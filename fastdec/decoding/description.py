@@ -1,0 +1,187 @@
+"""Strategies in words, as they are written in Python: `Speculative(gamma=4, same_ids=True)`.
+
+`describe` writes them and `parse` reads them, for `tuned.json` and for command lines. Heads and
+drafts are not in the words: they are loaded from their folders and given to `parse`. Nothing that
+is described is executed, and no file that it names is opened.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fastdec.decoding.methods.block import BlockDraft
+from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.forecast import LinearForecast
+from fastdec.decoding.methods.greedy import Greedy, Sample
+from fastdec.decoding.methods.heads import Blockwise, Medusa
+from fastdec.decoding.methods.jacobi import Jacobi
+from fastdec.decoding.methods.lookahead import Lookahead
+from fastdec.decoding.methods.lookup import PromptLookup
+from fastdec.decoding.methods.speculative import Speculative
+from fastdec.decoding.methods.trees import PUBLISHED
+from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
+from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
+from fastdec.decoding.rules.rejection import BlockVerification, Rejection
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.typical import Typical
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.fields import known, shown
+
+STRATEGIES = (
+  Greedy,
+  Sample,
+  Blockwise,
+  BlockwiseTwoCalls,
+  Medusa,
+  Speculative,
+  PromptLookup,
+  Lookahead,
+  Jacobi,
+  Eagle,
+  BlockDraft,
+  LinearForecast,
+)
+RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, Sampling)
+BESIDE = ('pool', 'weights')  # settings that hold arrays: nobody writes them as words
+LONGEST = 65_536  # characters of a description; a tree of as many nodes as a call holds fits
+
+
+def describe(strategy: Any) -> str:
+  """Writes a strategy with all its settings, but for heads or draft, as `parse` reads it.
+
+  >>> describe(PromptLookup(k=5))
+  'PromptLookup(ngram=3, k=5, temperature=0.0, top_k=0, top_p=1.0)'
+
+  Raises:
+    UserError: a strategy, rule or setting that is not fastdec's own, or a pool or weights.
+  """
+  if type(strategy) not in STRATEGIES:
+    kind = type(strategy).__name__
+    raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in STRATEGIES)}')
+  for name in BESIDE:
+    if getattr(strategy, name, None) is not None:
+      raise UserError(f'a {name} cannot be described: leave it out, and give it again')
+  return _written(strategy, is_label=False)
+
+
+def label(strategy: Any) -> str:
+  """Names a strategy for tables: by the settings that are not the defaults, and a tree's size.
+
+  >>> label(PromptLookup(k=5)), label(Greedy())
+  ('PromptLookup(k=5)', 'Greedy')
+  """
+  return _written(strategy, is_label=True).removesuffix('()')
+
+
+def parse(text: str, part: Any = None) -> Any:
+  """Reads the strategy that a text describes.
+
+  Case and underscores do not matter in names, and a name without settings needs no parentheses:
+  'prompt_lookup', 'eagle(depth=7, width=8, nodes=32)', 'Blockwise(k=4, rule=TopN(n=2))'.
+
+  Args:
+    text: a name, and settings that are literals or rules.
+    part: (module, params) of the heads or the draft, for a strategy that has some.
+
+  Raises:
+    UserError: the text describes no strategy, or the part is missing or of another kind.
+  """
+  if len(text) > LONGEST:
+    raise UserError(f'{shown(text)} is no strategy: give at most {LONGEST} characters')
+  try:
+    node = ast.parse(text.strip(), mode='eval').body
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    raise UserError(
+      f'{shown(text)} is no strategy: write one as in Python, such as Speculative(gamma=4)'
+    ) from None
+  kind, settings = _call(node, STRATEGIES, 'strategy')
+  if not kind.part:
+    return kind(**settings)
+  if part is None:
+    raise UserError(f'{kind.__name__} drafts with {kind.part}: give their folder too')
+  return kind(**settings, **{kind.part: part})
+
+
+def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str, Any]]:
+  """Reads a class and its settings."""
+  name, keywords = (node.func, node.keywords) if isinstance(node, ast.Call) else (node, [])
+  word = name.id if isinstance(name, ast.Name) else ''
+  by_word = {one.__name__.lower(): one for one in kinds}
+  kind = by_word.get(word.replace('_', '').lower())
+  if kind is None:
+    raise UserError(f'{shown(word)} is no {what}: {known(one.__name__ for one in kinds)}')
+  fields = _settings_of(kind)
+  if isinstance(node, ast.Call) and node.args:
+    raise UserError(f'{kind.__name__} takes its settings by name: {known(fields)}')
+  settings = {}
+  for keyword in keywords:
+    if keyword.arg not in fields:
+      raise UserError(f'{kind.__name__} has no setting {shown(keyword.arg)}: {known(fields)}')
+    settings[keyword.arg] = _value(f'{kind.__name__}: {keyword.arg}', keyword.value)
+    if isinstance(fields[keyword.arg].default, bool) and type(settings[keyword.arg]) is not bool:
+      raise UserError(f'{kind.__name__}: {keyword.arg} is not possible: give True or False')
+  for name, field in fields.items():
+    if field.default is dataclasses.MISSING and name not in settings:
+      raise UserError(f'{kind.__name__} needs {name}: {known(fields)}')
+  return kind, settings
+
+
+def _value(name: str, node: ast.expr) -> Any:
+  """Reads a setting: a rule, a number, None, a bool, a tree or the name of a published one."""
+  if isinstance(node, ast.Call | ast.Name):
+    rule, settings = _call(node, RULES, 'rule')
+    return rule(**settings)
+  try:
+    value = ast.literal_eval(node)
+  except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+    raise UserError(f'{name} is not possible: give a number, a rule or a tree') from None
+  if isinstance(value, str) and value not in PUBLISHED:
+    raise UserError(f'{name}={shown(value)} is no published tree: {known(PUBLISHED)}')
+  if isinstance(value, list | tuple):
+    return Topology.from_choices(value)
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  raise UserError(f'{name}={shown(value)} is not possible: give a number, a rule or a tree')
+
+
+def _settings_of(kind: Any) -> dict[str, Any]:
+  """Returns the fields of a strategy or rule that are described, by name."""
+  apart = (getattr(kind, 'part', ''), *BESIDE)
+  return {one.name: one for one in dataclasses.fields(kind) if one.init and one.name not in apart}
+
+
+def _written(value: Any, is_label: bool) -> str:
+  """Writes a strategy, a rule or a setting."""
+  kind = type(value).__name__
+  is_own = is_label and isinstance(value, LoopStrategy) and dataclasses.is_dataclass(value)
+  if type(value) in (*STRATEGIES, *RULES) or is_own:
+    words = []
+    for name, field in _settings_of(type(value)).items():
+      word = _written(getattr(value, name), is_label)
+      if not (is_label and word == _written(field.default, is_label)):
+        words.append(f'{name}={word}')
+    return f'{kind}({", ".join(words)})'
+  if isinstance(value, Topology):
+    return f'[{value.n} nodes]' if is_label else repr(choices_of(value))
+  if isinstance(value, jax.Array | np.generic | np.ndarray) and not value.ndim:
+    # The shortest number that float32 reads back as the same: 0.8, not 0.800000011920929.
+    return str(np.asarray(value)) if value.dtype.kind == 'f' else str(value.item())
+  if value is None or isinstance(value, bool | int | float | str):
+    return repr(value)
+  if is_label:
+    return kind
+  raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in RULES)}')
+
+
+def choices_of(tree: Topology) -> list[list[int]]:
+  """Returns the paths of ranks that `Topology.from_choices` makes this static tree of."""
+  paths: list[list[int]] = [[]]
+  for parent, rank in zip(tree.parents[1:].tolist(), tree.ranks[1:].tolist(), strict=True):
+    paths.append([*paths[parent], rank])
+  return paths[1:]

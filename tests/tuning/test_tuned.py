@@ -1,0 +1,172 @@
+"""What was tuned: saved beside the model, loaded again, and refused where it does not fit."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.evaluation import machine
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.lm import LM, LMConfig
+from fastdec.tuning.tuned import Figures, Tuned
+
+GREEDY = Figures('Greedy', 'exact', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
+FOUND = Tuned(
+  'Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here(), (GREEDY,),
+  strategy=fd.Greedy(),
+)  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A model folder with heads, another one beside it, and what was tuned for the first."""
+  place = tmp_path_factory.mktemp('tuned')
+  model = LM(LMConfig(vocab_size=14, d_model=8, d_ff=8, layers=1, heads=2, key_heads=2))
+  heads = BlockwiseHeads(k=3, d_model=8, d_ff=6)
+  for name, seed in (('model', 0), ('other', 1)):
+    key = jax.random.key(seed)
+    folders.save(place / name, model, model.init(key), None, (heads, heads.init(key)))
+  strategy = fd.Blockwise(fd.load_heads(place / 'model'), 2)
+  return place, dataclasses.replace(FOUND, strategy=strategy)
+
+
+def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
+  place, found = run
+  file = found.save(place / 'model')
+  assert file == place / 'model' / 'tuned.json'
+  assert json.loads(file.read_text())['strategy'] == 'Blockwise(k=2, rule=Exact(), window=0)'
+  again = fd.load_tuned(place / 'model')
+  assert dataclasses.replace(again, strategy=None) == dataclasses.replace(found, strategy=None)
+  model, params = fd.load(place / 'model')
+  ours = fd.decode(model, params, [[2, 3]], again.strategy, max_len=6)
+  greedy = fd.decode(model, params, [[2, 3]], fd.Greedy(), max_len=6)
+  assert again.strategy.k == 2 and (ours.tokens == greedy.tokens).all()
+
+
+def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
+  table = (GREEDY, Figures('Jacobi(k=2)', 'exact', said='not run: no time'))
+  lines = str(dataclasses.replace(FOUND, table=table)).splitlines()
+  assert lines[1].split() == [
+    '>',
+    'Greedy',
+    *['1.00', '2.000', '2.000', '500', '1.00x', '(1.00-1.00)', '100.0'],
+  ]
+  assert lines[2].split()[:3] == ['Jacobi(k=2)', '-', '-'] and lines[2].endswith('not run: no time')
+
+
+def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
+  """The file lies in the folder that it is about, and what the folder is stays what it was."""
+  (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'llama'}))
+  for name in ('model-00001-of-00001.safetensors', 'tokenizer.json'):
+    (tmp_path / name).write_bytes(b'weights, or words')
+  before = folders.content(tmp_path)
+  FOUND.save(tmp_path)
+  (tmp_path / 'out.jsonl.settings.json').write_text('{}')
+  assert folders.content(tmp_path) == before
+  assert isinstance(fd.load_tuned(tmp_path).strategy, fd.Greedy)
+  for name in ('config.json', 'model-00001-of-00001.safetensors', 'tokenizer.json'):
+    said = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(f'{said} ')
+    with pytest.raises(fd.UserError, match='was made with another model'):
+      fd.load_tuned(tmp_path)
+    (tmp_path / name).write_text(said)
+
+
+def test_a_folder_of_heads_elsewhere_is_remembered(run, tmp_path):
+  place, found = run
+  file = found.save(place / 'model', place / 'other', tmp_path / 'mine.json')
+  ours = jax.tree.leaves(fd.load_tuned(place / 'model', file=file).strategy)
+  wanted = jax.tree.leaves(fd.Blockwise(fd.load_heads(place / 'other'), 2))
+  assert all(np.array_equal(a, b) for a, b in zip(ours, wanted, strict=True))
+  assert fd.load_tuned(place / 'model', part=place / 'other', file=file).strategy.k == 2
+  said = 'was made with another heads than is in .*model now: make it again by'
+  with pytest.raises(fd.UserError, match=said):
+    fd.load_tuned(place / 'model', part=place / 'model', file=file)
+
+
+def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
+  place, found = run
+  drafted = dataclasses.replace(found, strategy=fd.Speculative(fd.load(place / 'other'), gamma=2))
+  with pytest.raises(fd.UserError, match='drafts with a model of its own: give its folder as part'):
+    drafted.save(place / 'model', file=tmp_path / 'mine.json')
+  file = drafted.save(place / 'model', place / 'other', tmp_path / 'mine.json')
+  assert fd.load_tuned(place / 'model', file=file).strategy.gamma == 2
+
+
+def test_heads_are_prepared_as_the_caller_says(run):
+  place, found = run
+  found.save(place / 'model')
+  zero = lambda module, params: (module, jax.tree.map(np.zeros_like, params))
+  again = fd.load_tuned(place / 'model', prepare=zero)
+  assert not any(leaf.any() for leaf in jax.tree.leaves(again.strategy))
+
+
+def test_a_file_of_another_model_is_refused(run):
+  place, found = run
+  file = found.save(place / 'model')
+  said = r'was made with another model than is in .*other now: make it again by python'
+  with pytest.raises(fd.UserError, match=said):
+    fd.load_tuned(place / 'other', file=file)
+  said = r'other/tuned.json is not there: make it by python -m experiments.tune'
+  with pytest.raises(fd.UserError, match=said):
+    fd.load_tuned(place / 'other')
+
+
+PASSWORDS = "Medusa(choices='/etc/passwd')"
+
+
+@pytest.mark.parametrize('change, said', [
+  ({'figures': {}}, "lacks the field 'name'"),
+  ({'figures': 3}, 'figures=3 is not possible'),
+  ({'strategy': None}, 'strategy=None is not possible: give a word'),
+  ({'strategy': {'kind': 'Medusa', 'choices': '/etc/passwd'}}, 'strategy=.* is not possible'),
+  ({'strategy': 'Beam'}, "'Beam' is no strategy"),
+  ({'strategy': PASSWORDS}, "'/etc/passwd' is no published tree"),
+  ({'strategy': f'Medusa(choices={[[i] for i in range(50_000)]})'}, 'at most 65536 characters'),
+  ({'strategy': f'Medusa(choices={[[0] * 10_000]})'}, 'has no parent'),
+  ({'strategy': 'Blockwise(k=99)'}, 'k=99 is out of range'),
+  ({'strategy': 'Blockwise(k=2, rule=TopN)'}, 'TopN needs n'),
+  ({'strategy': 'Speculative'}, 'this draft is of the kind BlockwiseHeads'),
+  ({'part': 'a word'}, 'part=.* is not possible'),
+  ({'part': None}, 'Blockwise drafts with heads'),
+])  # fmt: skip
+def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, said):
+  place, found = run
+  file = found.save(place / 'model', file=tmp_path / 'tuned.json')
+  file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+  with pytest.raises(fd.UserError, match=rf'tuned.json is damaged \(.*{said}.*: make it') as raised:
+    fd.load_tuned(place / 'model', file=file)
+  assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize('folder, said', [
+  (5, 'part.folder=5 is not possible'),
+  (['x'], 'part.folder=.* is not possible'),
+  (True, 'part.folder=True is not possible'),
+  ('x' * 5000, 'uses the heads in .*x{70}.*, no folder now'),
+  ('/etc/passwd', "uses the heads in '/etc/passwd', no folder now"),
+  ('a\0', 'no folder now'),
+  ('/etc', 'config.json'),
+])  # fmt: skip
+def test_a_part_that_is_elsewhere_is_a_short_sentence(run, tmp_path, folder, said):
+  place, found = run
+  file = found.save(place / 'model', file=tmp_path / 'tuned.json')
+  content = json.loads(file.read_text())
+  content['part']['folder'] = folder
+  file.write_text(json.dumps(content))
+  with pytest.raises(fd.UserError, match=said) as raised:
+    fd.load_tuned(place / 'model', file=file)
+  assert len(str(raised.value)) < 1000
+
+
+def test_a_file_of_another_machine_is_used_with_a_note(run, tmp_path):
+  place, found = run
+  elsewhere = dataclasses.replace(found.machine, processor='Another CPU', cpus=64)
+  found = dataclasses.replace(found, machine=elsewhere)
+  file = found.save(place / 'model', file=tmp_path / 'tuned.json')
+  with pytest.warns(fd.UserNote, match=r'figures of another machine \(Another CPU, 64 CPUs\)'):
+    assert fd.load_tuned(place / 'model', file=file).strategy.k == 2
