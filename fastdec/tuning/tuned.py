@@ -109,7 +109,7 @@ class Tuned:
 
   @property
   def tokens_per_second(self) -> float:
-    """Of the candidate that was chosen."""
+    """Speed of the candidate that was chosen."""
     chosen = next(one for one in self.table if one.name == self.name)
     return chosen.tokens_per_second or 0.0
 
