@@ -24,7 +24,6 @@ from jaxtyping import Int
 import fastdec as fd
 from experiments.lab.captions import beginnings_of, prompts_of
 from experiments.lab.model_text import RECORDS, author_of, ended, save_ids
-from experiments.lab.progress import Progress
 from experiments.lab.settings import Count, Seed, Zero, seed_of
 from experiments.lab.stage import seconds_left
 from experiments.lab.text import Split, Text, TextConfig, listed
@@ -37,6 +36,7 @@ from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
 from fastdec.tokenizers.sentencepiece import EOS_ID, normalise
+from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from
