@@ -171,7 +171,7 @@ class Translator:
       counts['sources'] += len(sources)
       counts['lines'] += len(rows)
       progress.add(len(sources))
-      progress.log(f'{split}, part {number + 1}')
+      progress.show(f'{split}, part {number + 1}')
       yield rows
 
   def _outputs(self, given: Sequence[Source], first: int, split: str) -> list[Any]:
@@ -293,7 +293,7 @@ def _gone_on_with(
     make = functools.partial(_continued, model, params, some, max_len)
     made += _kept(parts, split, number, make)
     progress.add(len(some))
-    progress.log(f'{split}, part {number + 1}')
+    progress.show(f'{split}, part {number + 1}')
   for some in _parts(back.ravel(), PART):
     lines = [(tokenizer.decode(made[i]), made[i]) for i in some]
     yield [(line, ids, line, ids) for line, ids in lines]
