@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from fastdec.errors import UserError
 from fastdec.files import parse_json
@@ -27,9 +27,6 @@ class Cell:
   error: str | None = None  # why there are no figures
   # device, dtype, seed, commit, ...
   conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  # of fields, in files written before they were renamed
-  older_names: ClassVar[Mapping[str, str]] = {}
 
   @property
   def key(self) -> Hashable:
@@ -168,7 +165,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _cell_of(row: dict[str, Any], kind: type[Kind]) -> Kind:
-  row = {kind.older_names.get(name, name): value for name, value in row.items()}
+  row = dict(row)
   fields: dict[str, Any] = {name: row.pop(name) for name in field_names(kind) if name in row}
   for name, value in fields.items():
     fields[name] = tuple(value) if isinstance(value, list) else value

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -70,9 +70,8 @@ def distill(
       ' trained on the same text'
     )
   parts = workdir / 'parts'
-  there = record_of(workdir) or record_of(parts)
   record = {'teacher': author_of(model, params, tokenizer), 'text': train.key}
-  record |= {'distill': asked(experiment.distill, there)}
+  record |= {'distill': asked(experiment.distill)}
   _check(workdir, record)
   if _is_whole(experiment.data, workdir, 'train') and (
     dev is None or _has_dev(experiment.data, workdir, record, dev)
@@ -103,12 +102,10 @@ def summary(workdir: pathlib.Path) -> str:
   return f'{workdir} holds {counts["lines"]:,} lines for {counts["sources"]:,} sources ({kept})'
 
 
-def asked(settings: DistillConfig, there: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings as a record has them; those younger than the first records, or the record `there`,
-  are left out while they change nothing. The files of the sources are known by what is in them."""
+def asked(settings: DistillConfig) -> dict[str, Any]:
+  """The settings as a record has them; those that change nothing are left out. The files of the
+  sources are known by what is in them."""
   found = json.loads(json.dumps(dataclasses.asdict(settings)))
-  if 'min_len' not in there.get('distill', found) and settings.min_len == 1:
-    del found['min_len']
   if settings.sources:
     found['sources'] = 'files'
   else:
@@ -183,15 +180,13 @@ def _save(
 
 
 def _written(given: list[Source], records: list[Any], tokenizer: Tokenizer) -> Iterator[_Written]:
-  """The lines of a shard. What a person wrote has no ids, nor has a shard from before they were
-  kept."""
+  """The lines of a shard, and their ids: what a person wrote is encoded."""
   for (source, translation), outputs in zip(given, records, strict=True):
     source_ids = [*tokenizer.encode(source), EOS_ID]
-    kept = [] if translation is None else [normalise(translation)]
-    for output in outputs or kept:
-      line, ids = (
-        (output, [*tokenizer.encode(output), EOS_ID]) if isinstance(output, str) else output
-      )
+    if not outputs and translation is not None:
+      line = normalise(translation)
+      outputs = [(line, [*tokenizer.encode(line), EOS_ID])]
+    for line, ids in outputs or ():
       yield _Written(normalise(source), line, source_ids, ids)
 
 
@@ -240,8 +235,8 @@ def _write_train(
 def _check(workdir: pathlib.Path, record: dict[str, Any]) -> None:
   """Raises UserError where the workdir has something else."""
   there = record_of(workdir)
-  ids = {'ids': there['ids']} if 'ids' in there else {}  # older text has none
-  check_workdir(workdir, {**record, 'counts': there.get('counts'), **ids})
+  made = {name: there.get(name) for name in ('counts', 'ids')}
+  check_workdir(workdir, {**record, **made})
 
 
 def _is_whole(data: TextConfig, workdir: pathlib.Path, split: str) -> bool:

@@ -248,8 +248,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> st
 
 
 def between(ratios: Sequence[float] | None) -> str:
-  """What stands beside a median of rounds: the least and the largest; '' in lines from before these
-  were kept."""
+  """The least and the largest of rounds, to stand beside their median; '' without."""
   return '' if not ratios else f'({ratios[0]:.2f} .. {ratios[1]:.2f})'
 
 

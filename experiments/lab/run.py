@@ -96,17 +96,9 @@ class InWorkdir:
     raise NotImplementedError
 
   def _record(
-    self,
-    there: Mapping[str, Any],
-    base: Mapping[str, Any],
-    distilled: str,
-    content: str | None = None,
+    self, base: Mapping[str, Any], distilled: str, content: str | None = None
   ) -> dict[str, Any]:
-    """The settings written to `workdir/config.json`, and the content of the data where it is known.
-
-    Fields absent from the existing record `there` are left out while they have their default, so
-    that older records still compare equal.
-    """
+    """Returns the settings written to `workdir/config.json`, and the data's content if known."""
     raise NotImplementedError
 
   @property
@@ -129,7 +121,7 @@ class InWorkdir:
     there = record.read(self.workdir)
     distilled = record.part(there, 'data').get('distilled', '')
     base = {name: there[name] for name in ('base', 'init') if name in there}
-    record.check(self.workdir, self._record(there, base, distilled), self.is_finished)
+    record.check(self.workdir, self._record(base, distilled), self.is_finished)
 
   def check_inputs(self) -> None:
     """Raises UserError where the run there was trained on another base or other text than there is
@@ -158,7 +150,7 @@ class InWorkdir:
       UserError: the run there has another config, another base or other text.
     """
     self.check_inputs()
-    record.claim(self.workdir, self._record(record.read(self.workdir), *self._inputs(), content))
+    record.claim(self.workdir, self._record(*self._inputs(), content))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,11 +310,7 @@ class Run(InWorkdir):
     return str(self.base), self.experiment.own or self.experiment.distilled
 
   def _record(
-    self,
-    there: Mapping[str, Any],
-    base: Mapping[str, Any],
-    distilled: str,
-    content: str | None = None,
+    self, base: Mapping[str, Any], distilled: str, content: str | None = None
   ) -> dict[str, Any]:
     experiment, is_plain = self.experiment, (self.k, self.regime) == (1, 'regular')
     heads = {'heads': self._with_heads.heads} if self.k > 1 else {}
@@ -334,24 +322,10 @@ class Run(InWorkdir):
       'training': experiment.run(self.k, self.regime),
     }
     named = {} if is_plain else {'k': self.k, 'regime': self.regime}  # first told first
-    plain = {
-      name: fields_of(part, record.part(there, name) if there else None)
-      for name, part in parts.items()
-    }
+    plain = {name: dataclasses.asdict(part) for name, part in parts.items()}
     if content is not None:
       plain['data']['content'] = content
     return {**named, 'seed': experiment.seed, **plain, **base}
-
-
-def fields_of(part: Any, there: Mapping[str, Any] | None) -> dict[str, Any]:
-  """The fields of a dataclass, without those younger than the record `there` that have their
-  default."""
-  defaults = {field.name: field.default for field in dataclasses.fields(part)}
-  found = {}
-  for name, value in dataclasses.asdict(part).items():
-    if there is None or name in there or value != defaults[name]:
-      found[name] = value
-  return found
 
 
 def _heads_of(base: pathlib.Path, wanted: BlockwiseHeads) -> Params | None:

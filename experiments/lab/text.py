@@ -243,7 +243,7 @@ class Text:
     is trained on.
 
     Raises:
-      UserError: there is none: the text is people's, or from before it was written.
+      UserError: there is none.
     """
     folders = self.config.written
     if not folders:

@@ -18,8 +18,7 @@ Row = dict[str, Any]
 
 
 def rounds(row: Any) -> str:
-  """Beside a ratio of times, of a row or of a cell: the least and the largest of rounds; '' in
-  lines from before these were kept."""
+  """The least and the largest of rounds, to stand beside a ratio of a row or a cell; '' without."""
   return between(row.get('spread') if isinstance(row, Mapping) else row.spread)
 
 

@@ -191,8 +191,7 @@ def _decoded(
     }
 
 
-# Lines from before there were several types are all of float32.
-TYPE = Column('dtype', lambda row: row.get('dtype', 'float32'))
+TYPE = Column('dtype', 'dtype')
 LENGTHS = (
   TYPE,
   Column('batch', 'batch'),

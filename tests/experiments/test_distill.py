@@ -263,25 +263,6 @@ def test_heads_train_on_own_text_of_this_base_written_greedily(table, whole, own
   assert 'Out of budget' in train(own, 'k2-regular', 'k=2,regime=finetune').out
 
 
-def test_text_from_before_ids_were_kept_is_read_and_gone_on_with(copy, whole, words, launch):
-  for path in (copy / 'config.json', copy / 'parts' / 'config.json'):
-    record = json.loads(path.read_text())
-    del record['distill']['min_len']
-    record.pop('ids', None)
-    path.write_text(json.dumps(record))
-  (copy / 'train.npy').unlink()
-  ended = launch('distill', *words())
-  assert ended.code == 2 and 'distill.min_len is nothing there and 2 here' in ended.err
-  assert '200 lines for 200 sources' in launch('distill', *words(**{'distill.min_len': 1})).out
-  assert not (copy / 'train.npy').exists()
-  (copy / 'config.json').unlink()
-  shards = Shards(copy / 'parts', 20, 200)
-  for shard in range(SHARDS):
-    shards.write(shard, [[line for line, _ in outputs] for outputs in shards.read(shard)])
-  assert launch('distill', *words(**{'distill.min_len': 1})).code == 0
-  assert lines_of(copy) == lines_of(whole) and len(TokenPairs.load(copy / 'train.npy')) == 200
-
-
 def test_a_damaged_record_is_a_sentence(copy, words, launch):
   (copy / 'config.json').write_text('{"teacher')
   ended = launch('distill', *words())
@@ -293,7 +274,7 @@ def test_a_damaged_record_is_a_sentence(copy, words, launch):
 def test_killed_it_goes_on_and_yields_the_same_bytes(whole, words, launch, tmp_path):
   process = start(*words())
   for line in process.stdout:
-    if line.startswith('shard 2/'):
+    if 'shard 2/' in line:
       process.kill()
       break
   rest = process.stdout.read()

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from experiments.lab import record
-from experiments.lab.run import InWorkdir, Job, carry_out, fields_of
+from experiments.lab.run import InWorkdir, Job, carry_out
 from experiments.lab.settings import seed_of
 from experiments.lab.text import OnModelText, Text
 from experiments.papers.drafts.settings import DraftExperiment, words_of
@@ -182,11 +181,7 @@ class DraftRun(InWorkdir):
     return str(self.base), self.experiment.data.own or self.experiment.data.distilled
 
   def _record(
-    self,
-    there: Mapping[str, Any],
-    base: Mapping[str, Any],
-    distilled: str,
-    content: str | None = None,
+    self, base: Mapping[str, Any], distilled: str, content: str | None = None
   ) -> dict[str, Any]:
     experiment = self.experiment
     own = "the base's" if experiment.data.own else ''
@@ -197,10 +192,7 @@ class DraftRun(InWorkdir):
       'data': data,
       'training': experiment.run,
     }
-    plain = {
-      name: fields_of(part, record.part(there, name) if there else None)
-      for name, part in parts.items()
-    }
+    plain = {name: dataclasses.asdict(part) for name, part in parts.items()}
     if self.experiment.draft.begins_trained:
       plain['draft']['init'] = 'a trained draft'  # which one, `base` says: its 'init'
     if content is not None:

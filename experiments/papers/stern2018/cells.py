@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import ClassVar
 
 from experiments.lab.cells import Cell
 from fastdec.errors import UserError
@@ -55,8 +53,6 @@ class BlockwiseCell(Cell):
   own_accuracy: tuple[float | None, ...] = ()
   outputs: int | None = None
   split: str | None = None
-
-  older_names: ClassVar[Mapping[str, str]] = {'model': 'models'}
 
   def __post_init__(self) -> None:
     if type(self.k) is not int or self.k < 1:

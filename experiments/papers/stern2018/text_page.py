@@ -95,7 +95,7 @@ class TranslationPage(BlockwisePage):
     record = self._distilled / 'config.json'
     if record.is_file() and self._needs_teacher(super().runs()):
       there = record_of(self._distilled)
-      check_workdir(self._distilled, {**there, 'distill': asked(self.experiment.distill, there)})
+      check_workdir(self._distilled, {**there, 'distill': asked(self.experiment.distill)})
     super().check()
 
   def _needs_teacher(self, runs: Iterable[Run]) -> bool:

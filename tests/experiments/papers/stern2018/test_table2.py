@@ -2,7 +2,6 @@
 before any work."""
 
 import csv
-import dataclasses
 
 import jax
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import fastdec as fd
 from configs import celeba
 from experiments.lab import cells
-from experiments.lab.run import fields_of
 from experiments.papers.stern2018 import image_page, images
 from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -97,18 +95,6 @@ def test_smaller_faces_have_a_model_of_their_size():
     experiment.model.size == experiment.data.side == 16 and experiment.model.block_length == 16 * 3
   )
   assert experiment.data.data.side == 16 and experiment.data.mirrored
-
-
-def test_records_of_before_do_not_name_what_is_younger():
-  """A run whose record knows nothing of sides and mirrors goes on."""
-  data = images.ImageExperiment.of(celeba.get_config('scale=smoke')).data
-  there = {
-    name: value
-    for name, value in dataclasses.asdict(data).items()
-    if name not in ('side', 'mirrored')
-  }
-  assert fields_of(data, there) == there
-  assert fields_of(dataclasses.replace(data, side=16), there)['side'] == 16
 
 
 def test_a_window_is_a_distance_with_other_guesses():
