@@ -29,12 +29,25 @@ from typing import Any
 
 from configs import presets
 from configs.common import config_of, parse_arg
-from experiments.fu2024 import LANGUAGE, Lookahead, Measure
+from experiments.fu2024 import LANGUAGE, Lookahead, Measure, lookahead
+from experiments.lab.command import Paper
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
 
 CODE: Any = {'kind': 'files', 'train': 'train', 'dev': 'dev', 'test': 'test'}
 CODE |= {'source': LANGUAGE, 'target': LANGUAGE}
+
+PAPER = Paper(
+  Lookahead,
+  lookahead,
+  axes={
+    'window': 'measure.windows',
+    'ngram': 'measure.ngrams',
+    'guesses': 'measure.guesses',
+    'batch': 'measure.batches',
+  },
+  figures=(('Tokens a call', 'tokens', '.2f'), ('Speed-up', 'speedup', '.2f')),
+)
 
 
 def get_config(arg=''):

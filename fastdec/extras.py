@@ -30,6 +30,7 @@ EXTRA_OF = {  # the extra that brings a module
   'matplotlib': 'evaluate',
   'sacrebleu': 'evaluate',
   'sacremoses': 'evaluate',
+  'submitit': 'cluster',
   'ctranslate2': 'benchmark',
   'torch': 'benchmark',
   'transformers': 'benchmark',

@@ -4,7 +4,7 @@ in a line.
   CONFIG = cli.config_flag('wmt14')
   WORKDIR = flags.DEFINE_string('workdir', None, 'folder for the run', required=True)
 
-  def main(words: list[str]) -> None: ...   # heavy imports belong here: a mistyped flag is answered at once
+  def main(words: list[str]) -> None: ...   # heavy imports belong here
 
   if __name__ == '__main__':
     cli.run(main)
@@ -40,14 +40,15 @@ def config_flag(*pages: str) -> flags.FlagHolder:
   leaves.
 
   Args:
-    pages: those in configs/ that the launcher takes, such as 'wmt14'. Pages from elsewhere, a
-      user's own, it takes too.
+    pages: those in configs/ that the launcher takes, such as 'wmt14'; none: all. Pages from
+      elsewhere, a user's own, it takes too.
   """
   holder = config_flags.DEFINE_config_file(
     'config', None, 'config file; its choices follow after a colon'
   )
   flags.mark_flag_as_required('config')
-  flags.register_validator('config', lambda _: _check_page(pages))
+  if pages:
+    flags.register_validator('config', lambda _: _check_page(pages))
   return holder
 
 
@@ -111,11 +112,16 @@ def picture_path(name: str) -> Path:
   return path
 
 
+def config_words() -> list[str]:
+  """The words of the command line that gave the config: --config=... and its leaves."""
+  flag: Any = flags.FLAGS['config']  # of a class that ml_collections does not name in public
+  leaves = (f'--config.{key}={value}' for key, value in flag.override_values.items())
+  return [f'--config={flag.config_filename}', *leaves]
+
+
 def config_string() -> str:
   """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
-  flag: Any = flags.FLAGS['config']  # of a class that ml_collections does not name in public
-  overrides = (f'--config.{key}={value}' for key, value in flag.override_values.items())
-  return ' '.join([flag.config_filename, *overrides])
+  return ' '.join(config_words()).removeprefix('--config=')
 
 
 def run(main: Callable[[list[str]], None], words: bool = False, config: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The command of a paper: its flags, its settings, its budget, and how it ends.
+"""The command of a paper: its flags, its settings, its budget, its engine, and how it ends.
 
 PAGE = command.Page('lookahead')
 
@@ -8,45 +8,140 @@ def main(_: list[str]) -> None:
   PAGE.run(fu2024.Lookahead, fu2024.lookahead)
 """
 
+import dataclasses
+import json
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from configs.common import to_dataclass
 from experiments.lab import cli
+from fastdec.errors import UserError
+
+flags.disclaim_key_flags()  # they are the command's, see `experiments.lab.cli`
+ENGINES = ('local', 'processes', 'slurm')
+Make = Callable[[Any, pathlib.Path, dict[str, Any]], Any]  # settings, workdir, conditions -> Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+  """What `experiments.sweep` needs of a paper; a page of configs/ names it as PAPER.
+
+  Attributes:
+    settings: the dataclass of its config.
+    make: the page function: settings, workdir, conditions -> `Rows`.
+    axes: by the name of a row's field, the setting that lists its values: {'k': 'table.ks'}.
+    figures: columns of a sweep's table: (heading, field, format), the first drawn in its picture.
+  """
+
+  settings: type
+  make: Make
+  axes: Mapping[str, str]
+  figures: Sequence[tuple[str, str, str]]
 
 
 class Page:
-  """Flags of a command: --config (one of these pages of configs/), --workdir, --budget."""
+  """Flags of a command: --config (of these pages), --workdir, --budget, --engine."""
 
   def __init__(self, *pages: str) -> None:
     self.config = cli.config_flag(*pages)
     self.workdir = flags.DEFINE_string('workdir', None, 'folder of the results', required=True)
     self.budget = cli.budget_flag()
+    self.engine = flags.DEFINE_enum(
+      'engine', 'local', ENGINES, 'runs rows here in order, by --jobs processes, or on a cluster'
+    )
+    self.jobs = flags.DEFINE_integer('jobs', 2, 'processes at a time', lower_bound=1)
+    self.partition = flags.DEFINE_string('slurm.partition', '', 'of the cluster')
+    self.gpus = flags.DEFINE_integer('slurm.gpus', 1, 'of each job', lower_bound=0)
+    self.nodes = flags.DEFINE_integer('slurm.nodes', 1, 'of each job', lower_bound=1)
+    self.minutes = flags.DEFINE_integer('slurm.time', 240, 'minutes of a job', lower_bound=1)
+    self.only = flags.DEFINE_string('only', None, 'rows of a job, as JSON (engines give it)')
 
-  def run(self, settings: type, make: Callable[[Any, pathlib.Path, dict[str, Any]], Any]) -> None:
-    """Calls make(settings, workdir, conditions), which returns its `Rows`, and ends the process.
+  def run(self, settings: type, make: Make) -> None:
+    """Makes the page and ends the process: by 1 if a row failed, else by 0.
 
-    The exit code is 1 if a row failed, else 0; the last line says so, or that the budget ended
-    first.
+    The last line says what failed, or that the budget ended first.
     """
-    from experiments.lab import stage
+    self.end([self.rows(to_dataclass(settings, self.config.value), make)])
 
-    root, seconds = pathlib.Path(self.workdir.value), cli.seconds(self.budget.value)
-    c = to_dataclass(settings, self.config.value)
-    goes_on = f'the same command goes on in {root}'
-    with stage.budget(seconds):
+  def rows(self, c: Any, make: Make, overrides: Sequence[str] = ()) -> Any:
+    """The rows of settings; None where the budget ended before there were any.
+
+    Args:
+      c: the settings.
+      make: the page function.
+      overrides: flags that make these settings of the command's, for the jobs.
+    """
+    from experiments.lab import rows, stage
+
+    root, conditions = pathlib.Path(self.workdir.value), cli.conditions()
+    seconds = cli.seconds(self.budget.value)
+    asked = None if self.only.value is None else json.loads(self.only.value)
+    with stage.budget(seconds), rows.only(asked):
       try:
-        rows = make(c, root, cli.conditions())
+        if self.engine.value == 'local':
+          return make(c, root, conditions)
+        jobs = _Jobs(self, root, overrides)
+        jobs.run([[]])  # what all rows need
+        with rows.as_jobs(lambda keys: jobs.run([[key] for key in keys])):
+          return make(c, root, conditions)
       except stage.OutOfTime:
-        print(f'Out of budget: {goes_on}')
-        return
-    if rows.failed:
-      count, folder = len(rows.failed), root / 'failures'
-      print(f'{count} of the rows failed: the reasons are in {folder}, and {goes_on}')
+        return None
+
+  def end(self, found: Sequence[Any]) -> None:
+    """Ends the process, see `run`."""
+    goes_on = f'the same command goes on in {self.workdir.value}'
+    there = [rows for rows in found if rows is not None]
+    failed = sum(len(rows.failed) for rows in there)
+    if failed:
+      folder = pathlib.Path(self.workdir.value) / 'failures'
+      print(f'{failed} of the rows failed: the reasons are in {folder}, and {goes_on}')
       sys.exit(1)
-    if not rows.is_complete:
+    if len(there) < len(found) or not all(rows.is_complete for rows in there):
       print(f'Out of budget: {goes_on}')
+
+
+class _Jobs:
+  """The rows of a command as jobs: this very command, with --only."""
+
+  def __init__(self, page: Page, root: pathlib.Path, overrides: Sequence[str]) -> None:
+    from experiments.lab import engine
+
+    self._folder, self._page = root / 'jobs', page
+    name = pathlib.Path(sys.argv[0]).stem
+    self._command = [sys.executable, '-m', f'experiments.{name}', *cli.config_words(), *overrides]
+    self._command.append(f'--workdir={root}')
+    if page.engine.value == 'processes':
+      self._start, self._at_once = engine.by_processes(self._folder), page.jobs.value
+    else:
+      from experiments.lab import cluster
+
+      sizes = page.partition.value, page.gpus.value, page.minutes.value, page.nodes.value
+      self._start = engine.by_submitit(cluster.slurm(self._folder, *sizes))
+      self._at_once = None
+
+  def run(self, jobs: Sequence[list[Any]]) -> list[tuple[Any, str]]:
+    """Runs a job for each list of keys; the keys of those that failed, and why."""
+    from experiments.lab import engine, rows, stage
+
+    commands, keys_of = {}, {}
+    for keys in jobs:
+      name = f'job-{stage.digest({"keys": keys})}'
+      keys_of[name] = keys
+      left = stage.seconds_left()
+      budget = [] if left is None else [f'--budget={left:.0f}']
+      only = f'--only={json.dumps(rows.json_of(keys))}'
+      commands[name] = [*self._command, *budget, only]
+    codes = engine.run(commands, self._start, self._at_once)
+    failed = []
+    for name, code in codes.items():
+      # A code of 1 means that the job has added a row that says why it failed.
+      reason = '' if code == 1 else f'its job ended by {code}: see {self._folder}'
+      if code and not keys_of[name]:
+        raise UserError(f'the job that makes what all rows need failed: see {self._folder}')
+      if code:
+        failed += [(key, reason) for key in keys_of[name]]
+    return failed

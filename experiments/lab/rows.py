@@ -9,6 +9,7 @@ the rest goes on; several processes on one file share the work.
 """
 
 import contextlib
+import contextvars
 import math
 import pathlib
 import time
@@ -33,12 +34,14 @@ class Rows:
     conditions: fields that every new row gets, such as the machine and the commit.
     failed: names of what failed in this process.
     is_complete: False once the budget has ended first.
+    shown: the rows that `all` found last: those of the command's tables.
   """
 
   def __init__(self, path: pathlib.Path, conditions: Mapping[str, Any]) -> None:
     self.path, self.conditions = path, conditions
     self.failed: list[str] = []
     self.is_complete = True
+    self.shown: list[Row] = []
     self.console = plain_console()
     read(path)  # a file of something else shows before any work
 
@@ -53,6 +56,7 @@ class Rows:
       row = find(rows, **key) or find(rows, is_failed=True, **key)
       if row is not None and not any(row is other for other in found):
         found.append(row)
+    self.shown = found
     return found
 
   def measure(self, key: Row, figures: Callable[[], Mapping[str, Any]]) -> Row:
@@ -75,7 +79,7 @@ class Rows:
 
   def fail(self, key: Mapping[str, Any], error: Exception) -> None:
     """Adds a row that says why there are no figures."""
-    name = '-'.join(f'{name}={value}' for name, value in key.items()).replace('/', '|')
+    name = name_of(key)
     reason = ' '.join(str(error).split())
     if not isinstance(error, UserError):
       reason = f'{type(error).__name__}: {reason}'
@@ -94,9 +98,17 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
   """Calls work(**key) for each of the keys; what fails becomes a row, and the rest goes on.
 
   Work that another process is at is left for the end, and waited for then. Where the budget ends,
-  the rest is left out.
+  the rest is left out. Within `as_jobs` each key is a job of its own.
   """
-  left = list(keys)
+  submit = _submit.get()
+  if submit is not None:
+    for key, reason in submit(keys):
+      if reason:
+        rows.fail(key, UserError(reason))
+      else:
+        rows.failed.append(name_of(key))
+    return
+  left = [key for key in keys if _is_asked(key)]
   while left:
     busy = []
     for key in left:
@@ -113,6 +125,43 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
     if len(busy) == len(left):
       time.sleep(stage.POLL_SECONDS)
     left = busy
+
+
+# What `each` does with its keys: submit(keys) -> (key, why its job failed); or these keys alone.
+_submit: contextvars.ContextVar[Callable[[Sequence[Row]], list[tuple[Row, str]]] | None]
+_submit = contextvars.ContextVar('submit', default=None)
+_only: contextvars.ContextVar[list[Row] | None] = contextvars.ContextVar('only', default=None)
+
+
+@contextlib.contextmanager
+def as_jobs(submit: Callable[[Sequence[Row]], list[tuple[Row, str]]]) -> Iterator[None]:
+  """Within it `each` submits its keys; `submit` returns those whose jobs failed, and why ('': a row
+  says it)."""
+  token = _submit.set(submit)
+  try:
+    yield
+  finally:
+    _submit.reset(token)
+
+
+@contextlib.contextmanager
+def only(keys: list[Row] | None) -> Iterator[None]:
+  """Within it `each` does these keys alone, such as a job's; None: all."""
+  token = _only.set(keys)
+  try:
+    yield
+  finally:
+    _only.reset(token)
+
+
+def _is_asked(key: Row) -> bool:
+  asked = _only.get()
+  return asked is None or json_of(key) in asked
+
+
+def name_of(key: Mapping[str, Any]) -> str:
+  """A key in a word, for file names."""
+  return '-'.join(f'{name}={value}' for name, value in key.items()).replace('/', '|')
 
 
 def find(rows: Sequence[Row], is_failed: bool = False, **key: Any) -> Row | None:

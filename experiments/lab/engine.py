@@ -1,0 +1,77 @@
+"""Engines of a command's jobs: a job is a command line, run by a process here or on a cluster.
+
+A job that is killed is started again: what it had made is there, and it goes on from that.
+"""
+
+import pathlib
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Poll = Callable[[], int | None]  # exit code of a job, negative if it was killed; None: it runs
+Start = Callable[[str, list[str]], Poll]  # of a name and a command line
+
+POLL_SECONDS = 0.5
+TRIES = 3  # of a job that is killed
+
+
+def run(jobs: Mapping[str, list[str]], start: Start, at_once: int | None = None) -> dict[str, int]:
+  """Runs jobs to their ends; exit codes by name.
+
+  Args:
+    jobs: command lines by name.
+    start: starts one.
+    at_once: the most that run at a time; None: as many as there are.
+  """
+  waiting, codes = list(jobs), {}
+  running: dict[str, Poll] = {}
+  tries = dict.fromkeys(jobs, 0)
+  while waiting or running:
+    while waiting and (at_once is None or len(running) < at_once):
+      name = waiting.pop(0)
+      tries[name] += 1
+      running[name] = start(name, jobs[name])
+    time.sleep(POLL_SECONDS)
+    for name, poll in list(running.items()):
+      code = poll()
+      if code is not None:
+        del running[name]
+        if code < 0 and tries[name] < TRIES:
+          waiting.append(name)
+        else:
+          codes[name] = code
+  return codes
+
+
+def by_processes(folder: pathlib.Path) -> Start:
+  """Starts processes on this machine; <folder>/<name>.log has what each prints."""
+
+  def start(name: str, command: Sequence[str]) -> Poll:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f'{name}.log', 'ab') as log:
+      return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT).poll
+
+  return start
+
+
+def by_submitit(executor: Any) -> Start:
+  """Submits jobs to an executor of submitit, such as SLURM's.
+
+  A job that meets its time limit, or has to make room, is queued again and goes on.
+  """
+  from experiments.lab.cluster import Job
+
+  def start(name: str, command: list[str]) -> Poll:
+    executor.update_parameters(name=name)
+    job = executor.submit(Job(command))
+
+    def poll() -> int | None:
+      if not job.done():
+        return None
+      error = job.exception()
+      return -1 if error is not None else job.result()
+
+    return poll
+
+  return start

@@ -1,0 +1,140 @@
+"""Sweeps: products, engines, killed jobs, one table; on a toy paper that trains nothing."""
+
+import os
+import sys
+
+import pytest
+
+from experiments.lab import cluster, engine, rows
+
+PAGE = """
+import dataclasses, os, pathlib, signal
+from configs.common import config_of
+from experiments.lab.command import Paper
+from experiments.lab.rows import Rows, each
+from experiments.lab.stage import stage
+
+@dataclasses.dataclass(frozen=True)
+class Toy:
+  ks: tuple[int, ...] = (2,)
+  rules: tuple[str, ...] = ('exact',)
+  rate: float = 1.0
+
+def train(folder, rate):
+  with open(folder.parent / 'trained', 'a') as log:
+    log.write(f'{rate}\\n')
+
+def make(c, root, conditions):
+  base = stage(root, 'base', train, rate=c.rate)
+  rows = Rows(root / 'results.jsonl', conditions)
+
+  def measure(k, rule):
+    if k == 4 and (root / 'kill').exists():
+      (root / 'kill').unlink()
+      os.kill(os.getpid(), signal.SIGKILL)
+    if k == 13:
+      raise ValueError('bad luck')
+    key = {'k': k, 'rule': rule, 'models': base.name}
+    rows.measure(key, lambda: {'tokens': k * c.rate, 'process': os.getpid()})
+
+  keys = [{'k': k, 'rule': rule} for k in c.ks for rule in c.rules]
+  each(rows, keys, measure)
+  rows.all([{**key, 'models': base.name} for key in keys])
+  return rows
+
+PAPER = Paper(Toy, make, {'k': 'ks', 'rule': 'rules'}, (('Tokens', 'tokens', '.2f'),))
+
+def get_config(arg=''):
+  return config_of(Toy())
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path, launch):
+  """sweep('k=2,4', '--engine=local'): a sweep of the toy, on a folder that stays."""
+  (tmp_path / 'page.py').write_text(PAGE)
+  (tmp_path / 'run').mkdir()
+
+  def sweep(*words):
+    given = [word if word.startswith('--') else f'--sweep={word}' for word in words]
+    return launch('sweep', f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', *given)
+
+  return sweep
+
+
+def measured(tmp_path):
+  found = rows.read(tmp_path / 'run' / 'results.jsonl')
+  return [(row['k'], row['rule'], row.get('tokens')) for row in found]
+
+
+def test_a_sweep_is_a_product_and_one_table(sweep, tmp_path):
+  ended = sweep('k=2,4', 'rule=exact,top-2', 'rate=1,2')
+  assert ended.code == 0, ended
+  assert sorted(measured(tmp_path)) == sorted(
+    (k, rule, k * rate) for k in (2, 4) for rule in ('exact', 'top-2') for rate in (1.0, 2.0)
+  )
+  assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n2.0\n'
+  table = (tmp_path / 'run' / 'sweep.md').read_text().splitlines()
+  assert table[2].startswith('| k | rule | rate | Tokens |') and len(table) >= 4 + 8
+  assert '| 4 | top-2 | 2.0 | 8.00 |' in table
+  assert (tmp_path / 'run' / 'sweep.png').stat().st_size > 10_000
+  before = (tmp_path / 'run' / 'results.jsonl').read_bytes()
+  assert sweep('k=2,4', 'rule=exact,top-2', 'rate=1,2').code == 0
+  assert (tmp_path / 'run' / 'results.jsonl').read_bytes() == before
+
+
+def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp_path):
+  (tmp_path / 'run' / 'kill').touch()
+  ended = sweep('k=2,4,13', '--engine=processes', '--jobs=2')
+  assert ended.code == 1 and '1 of the rows failed' in ended.out, ended
+  assert not (tmp_path / 'run' / 'kill').exists()
+  assert sorted(measured(tmp_path)) == [(2, 'exact', 2.0), (4, 'exact', 4.0), (13, 'exact', None)]
+  assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
+  found = [row.get('process') for row in rows.read(tmp_path / 'run' / 'results.jsonl')]
+  assert len(set(found)) == 3 and os.getpid() not in found
+  table = (tmp_path / 'run' / 'sweep.md').read_text()
+  assert 'failed: ValueError: bad luck' in table and '| 2 | exact | 2.00 |' in table
+
+
+def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
+  """Its local executor stands for SLURM's; one job is killed in the middle."""
+  import submitit
+
+  monkeypatch.setattr(cluster, 'slurm', lambda folder, *_: submitit.LocalExecutor(folder))
+  (tmp_path / 'run' / 'kill').touch()
+  ended = sweep('k=2,4', '--engine=slurm')
+  assert ended.code == 0, ended
+  assert sorted(measured(tmp_path)) == [(2, 'exact', 2.0), (4, 'exact', 4.0)]
+  assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
+
+
+def test_a_job_is_tried_again_only_if_it_was_killed(tmp_path):
+  log = tmp_path / 'log'
+  code = "import os, sys; open(sys.argv[1], 'a').write('x'); sys.exit(3)"
+  killed = "import os, sys; open(sys.argv[1], 'a').write('y'); os.kill(os.getpid(), 9)"
+  jobs = {
+    'ends': [sys.executable, '-c', code, str(log)],
+    'dies': [sys.executable, '-c', killed, str(log)],
+  }
+  codes = engine.run(jobs, engine.by_processes(tmp_path / 'jobs'), 1)
+  assert codes == {'ends': 3, 'dies': -9}
+  assert sorted(log.read_text()) == ['x', *'y' * engine.TRIES]
+
+
+@pytest.mark.parametrize('word, message', [
+  ('kk=2', "there is no setting 'kk', did you mean k?"),
+  ('rate=fast', 'fast is not of type float'),
+  ('k=', 'give NAME=A,B'),
+  ('k=2,2', 'each value once'),
+])  # fmt: skip
+def test_what_cannot_be_swept_is_one_sentence(sweep, tmp_path, word, message):
+  ended = sweep(word)
+  assert ended.code == 2 and message in ended.err and ended.err.count('\n') == 1, ended
+  assert list((tmp_path / 'run').iterdir()) == []
+
+
+def test_a_page_without_a_paper(tmp_path, launch):
+  (tmp_path / 'page.py').write_text(PAGE.replace('PAPER =', 'OTHER ='))
+  words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=2']
+  ended = launch('sweep', *words)
+  assert ended.code == 2 and 'names no PAPER' in ended.err
