@@ -67,10 +67,11 @@ def parse(words: Sequence[str], config: ConfigDict, paper: Paper | None) -> list
 def put(config: ConfigDict, setting: str, value: Any) -> None:
   """Sets a leaf of a config by its dotted name."""
   *parts, leaf = setting.split('.')
+  place: Any = config
   for part in parts:
-    config = config[part]
-  with config.unlocked():
-    config[leaf] = value
+    place = place[part]
+  with place.unlocked():
+    place[leaf] = value
 
 
 def write(
