@@ -28,5 +28,5 @@ def test_a_page_is_short(page):
   assert len(page.read_text().splitlines()) <= LONGEST
 
 
-def test_there_is_a_page_for_each_exchangeable_part():
-  assert [page.stem for page in PAGES] == ['cache', 'drafter', 'model', 'rule']
+def test_there_is_a_page_for_each_part():
+  assert [page.stem for page in PAGES] == ['cache', 'drafter', 'experiment', 'model', 'rule']

@@ -71,7 +71,7 @@ def process_flags() -> Callable[[], None]:
   """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this
   process one of them."""
   coordinator = flags.DEFINE_string(
-    'coordinator', None, 'of several processes: host:port where process 0 listens'
+    'coordinator', None, 'of several processes: host:port where process 0 listens; or cluster'
   )
   processes = flags.DEFINE_integer(
     'processes', 1, 'how many processes work together, started with the same flags'
@@ -81,7 +81,9 @@ def process_flags() -> Callable[[], None]:
   def connect() -> None:
     from fastdec.training import processes as together
 
-    if coordinator.value is not None:
+    if coordinator.value == 'cluster':
+      together.connect_by_cluster()
+    elif coordinator.value is not None:
       together.connect(coordinator.value, processes.value, process.value)
     elif processes.value > 1:
       raise UserError(f'--processes={processes.value} need to meet: give --coordinator=host:port')

@@ -25,7 +25,7 @@ class Job(submitit.helpers.CommandFunction):
     return submitit.helpers.DelayedSubmission(self, *args, **kwargs)
 
 
-def slurm(folder: Any, partition: str, gpus: int, minutes: int, nodes: int) -> Any:
+def slurm(folder: Any, partition: str, gpus: int, minutes: int) -> Any:
   """The executor of a SLURM cluster.
 
   Args:
@@ -33,10 +33,9 @@ def slurm(folder: Any, partition: str, gpus: int, minutes: int, nodes: int) -> A
     partition: of the cluster; '': its default.
     gpus: of each node; 0: none.
     minutes: time limit of a job, after which it is queued again.
-    nodes: of each job, with one process on each.
   """
   executor = submitit.AutoExecutor(folder=folder, cluster='slurm')
-  executor.update_parameters(timeout_min=minutes, nodes=nodes, tasks_per_node=1)
+  executor.update_parameters(timeout_min=minutes)
   if gpus:
     executor.update_parameters(gpus_per_node=gpus)
   if partition:

@@ -56,7 +56,6 @@ class Page:
     self.jobs = flags.DEFINE_integer('jobs', 2, 'processes at a time', lower_bound=1)
     self.partition = flags.DEFINE_string('slurm.partition', '', 'of the cluster')
     self.gpus = flags.DEFINE_integer('slurm.gpus', 1, 'of each job', lower_bound=0)
-    self.nodes = flags.DEFINE_integer('slurm.nodes', 1, 'of each job', lower_bound=1)
     self.minutes = flags.DEFINE_integer('slurm.time', 240, 'minutes of a job', lower_bound=1)
     self.only = flags.DEFINE_string('only', None, 'rows of a job, as JSON (engines give it)')
 
@@ -119,7 +118,7 @@ class _Jobs:
     else:
       from experiments.lab import cluster
 
-      sizes = page.partition.value, page.gpus.value, page.minutes.value, page.nodes.value
+      sizes = page.partition.value, page.gpus.value, page.minutes.value
       self._start = engine.by_submitit(cluster.slurm(self._folder, *sizes))
       self._at_once = None
 

@@ -44,6 +44,23 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     ) from None
 
 
+def connect_by_cluster() -> None:
+  """Makes this process one of those that a cluster has started, such as by SLURM's srun.
+
+  JAX finds their number and the first one's address by itself.
+
+  Raises:
+    UserError: no cluster has started it, or they did not all come.
+  """
+  try:
+    jax.distributed.initialize()
+  except (RuntimeError, ValueError) as error:
+    reason = ' '.join(str(error).split())
+    raise UserError(
+      f'no cluster has started this process ({reason}): use srun, or give --coordinator=host:port'
+    ) from None
+
+
 def is_first() -> bool:
   """Whether this is the process that prints, logs and writes for all."""
   return jax.process_index() == 0
