@@ -1,13 +1,11 @@
-"""How often the target accepts what a draft model proposes: alpha of Leviathan et al. 2022, found
-in two ways.
+"""Acceptance of a draft model by its target: alpha of Leviathan et al. 2022, found in two ways.
 
-  by beta         the mean over contexts of beta = sum_x min(p(x), q(x)), the chance that a token drawn from q is
-                  accepted (section 3.2); at temperature 0, whether both find the same word the most
-                  likely
+  by beta         the mean over contexts of beta = sum_x min(p(x), q(x)), the chance that a token
+                  drawn from q is accepted (section 3.2); at temperature 0, whether both find the
+                  same word the most likely
   by acceptance   of the drafted tokens that a call came to, the share that it accepted
 
-The formulas of `fd.theory` take alpha to be the same everywhere and independent; where it is not,
-the two differ.
+The formulas of `fd.theory` take alpha as constant and independent. Where it is not, the two differ.
 """
 
 import functools
@@ -30,11 +28,10 @@ from fastdec.struct import Bound
 def betas(
   target: tuple[Any, Any], draft: tuple[Any, Any], inputs: Any, texts: Decoded, temperature: float
 ) -> Float[np.ndarray, ' n']:
-  """Beta of every context that the target came through in its own texts, both models being forced
-  along.
+  """Computes beta of every context that the target met in its own texts, by forcing both models.
 
-  The first token of a text comes from the prompt and is never drafted: it has no beta. Words of the
-  target's vocabulary that the draft model does not have are as good as impossible for it.
+  The first token of a text comes from the prompt and is never drafted, so it has no beta. Words
+  that the draft's vocabulary lacks count as impossible for it.
 
   Args:
     target, draft: (model, params); a draft without an encoder sees the text alone.
@@ -89,11 +86,10 @@ def _betas(
 
 
 def accepted_share(texts: Decoded, gamma: int) -> float:
-  """Alpha by acceptance, from the blocks that calls on gamma drafts each wrote; nan where there is
-  nothing to count.
+  """Computes alpha by acceptance from the blocks that calls on gamma drafts wrote; nan without any.
 
-  A block of s tokens means s - 1 accepted drafts, and, if s <= gamma, one that was not. Whether the
-  last token of a text had been drafted is not known: that draft, accepted or not, is not counted.
+  A block of s tokens means s - 1 accepted drafts, and a rejected one if s <= gamma. The last token
+  of a text may have been drafted or not: that draft is not counted.
 
     gamma 3, blocks 4 2 2:   3 accepted, 1 accepted and 1 not, 1 accepted          5 of 6
   """
@@ -106,9 +102,9 @@ def accepted_share(texts: Decoded, gamma: int) -> float:
 
 
 def accepted_by_place(texts: Decoded, places: int) -> tuple[float, ...]:
-  """For each place of a chain of drafts: how often the draft there is accepted where those before
-  it are; nan where no call came to it. The last call of a text counts as far as it went, as in
-  `accepted_share`.
+  """Computes, for each place of a chain, the share of drafts accepted where those before it are.
+
+  A place that no call came to has nan. The last call of a text counts as in `accepted_share`.
 
     chains of 3, blocks 4 2 2:   place 1: 3 of 3, place 2: 1 of 2, place 3: 1 of 1
   """
@@ -124,7 +120,7 @@ def accepted_by_place(texts: Decoded, places: int) -> tuple[float, ...]:
 
 
 def repeated_share(texts: Decoded, n: int = 4) -> float:
-  """The share of n-grams that had occurred earlier in the same text; nan where no text has any."""
+  """Returns the share of n-grams that had occurred earlier in the same text; nan without any."""
   repeated = total = 0
   for row, length in zip(np.asarray(texts.tokens), np.asarray(texts.lengths), strict=True):
     grams = [tuple(row[i : i + n]) for i in range(length - n + 1)]

@@ -1,8 +1,7 @@
-"""Where outputs part from plain greedy decoding's: at near ties, which rounding may turn, or by
-mistake.
+"""Agreement with plain greedy decoding: outputs part at near ties, or by mistake.
 
 A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). So of
-two tokens that are as good as equal either may come out, and the outputs differ from there on. Any
+two tokens with nearly equal logits either may come out, and the outputs differ from there on. Any
 other difference is a mistake.
 """
 
@@ -23,13 +22,13 @@ EXACT = ('float32', 'float64')
 def partings(
   target: tuple[Any, Any], inputs: Any, ours: Decoded, plain: Decoded
 ) -> Float[np.ndarray, ' n']:
-  """For each row whose tokens are not the same: by how much the target prefers the one token to the
-  other where the rows part, between their logits.
+  """Finds, for each row that differs, the gap between the two tokens' logits where the rows part.
 
     plain  a man in red <end>
     ours   a man in blue ...      | logit('red') - logit('blue') | after "a man in"
 
-  Infinite where one row goes on when the other has ended, and where a token is never emitted.
+  The gap is infinite where one row has ended and the other has not, and where a token is never
+  emitted.
 
   Args:
     target: (model, params).
@@ -52,7 +51,7 @@ def partings(
 
 
 def check_partings(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> None:
-  """Raises UserError where a parting is no near tie; in half precision nothing is asked.
+  """Raises UserError where a parting is no near tie; half precision is not checked.
 
   Args:
     gaps: of `partings`.

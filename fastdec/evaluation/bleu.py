@@ -31,7 +31,7 @@ class Bleu(NamedTuple):
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str = '') -> Bleu:
-  """BLEU of detokenised lines against one reference each.
+  """Computes BLEU of detokenised lines against one reference each.
 
   Args:
     language: of the lines; those that write no spaces between words are tokenised in their own way.
@@ -45,12 +45,11 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
 def split_compound_bleu(
   hypotheses: Sequence[str], references: Sequence[str], language: str = 'de'
 ) -> Bleu:
-  """BLEU as Tensor2Tensor's get_ende_bleu.sh has it: of detokenised lines, tokenised as Moses does,
-  compounds split.
+  """Computes BLEU as Tensor2Tensor's get_ende_bleu.sh: tokenised as Moses does, compounds split.
 
   Moses's tokenizer is sacremoses's. Then 'text-format' counts as the words text ##AT##-##AT##
-  format, on both sides, and nothing is smoothed, as in Moses's multi-bleu.perl: without a common
-  4-gram the score is 0.
+  format, on both sides. Nothing is smoothed, as in Moses's multi-bleu.perl: without a common 4-gram
+  the score is 0.
 
   Args:
     language: decides which abbreviations keep their full stop.
@@ -71,8 +70,7 @@ def split_compound_bleu(
 
 
 def _split(tokenizer: sacremoses.MosesTokenizer, line: str) -> str:
-  """One pass, as in the script: of 'a-b-c' the first hyphen alone is split, its 'b' being used
-  up."""
+  """Splits in one pass, as the script: of 'a-b-c' only the first hyphen, as its 'b' is used up."""
   return re.sub(
     r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', str(tokenizer.tokenize(line, return_str=True))
   )

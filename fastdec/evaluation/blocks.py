@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """What the calls of the target emitted over a set of outputs, sentences or images."""
+  """Tokens that the target's calls emitted over a set of outputs, sentences or images."""
 
   outputs: int
   histogram: tuple[int, ...]  # entry i: how many calls emitted i + 1 tokens

@@ -1,7 +1,6 @@
-"""One way to drive decoding call by call, for whoever times it: a strategy goes on from the state
-after the prompt.
+"""Decoding call by call, for whoever times it: a strategy goes on from the state after the prompt.
 
-`repeated` makes any number of calls in one program; everything else here prepares what it takes.
+`repeated` makes any number of calls in one program; everything else here prepares its arguments.
 """
 
 import dataclasses
@@ -32,8 +31,10 @@ DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every ca
 
 @struct.pytree
 class FreeDraft:
-  """A drafter whose guesses cost nothing and are never right; with `has_law` it claims the uniform
-  law for them."""
+  """A drafter whose guesses cost nothing and are never right.
+
+  With `has_law` it claims the uniform law for them.
+  """
 
   topology: Topology = struct.static()
   has_law: bool = struct.static(default=False)
@@ -93,8 +94,11 @@ class Calls:
     return self.state
 
   def bytes(self, projection: str) -> int:
-    """What one call must read: the decoder's weights without those that project the memory once,
-    the vocabulary projection (named as in the parameters), the heads, and the cache."""
+    """The bytes that one call must read.
+
+    These are the decoder's weights without those that project the memory once, the vocabulary
+    projection (named as in the parameters), the heads, and the cache.
+    """
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
     once = _size(layer['cross']['kv'] for layer in decoder if 'cross' in layer)
@@ -115,8 +119,7 @@ _go_on = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
 def wide_calls(
   target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int
 ) -> Callable[[int], Any]:
-  """A function of how many times to call the target on `nodes` tokens, judged by the strategy's
-  rule."""
+  """Returns a function of a number of calls on `nodes` tokens, judged by the strategy's rule."""
   drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.effective_rule, Warped))
   without_draft = dataclasses.replace(state, drafter=())
   return lambda calls: repeated(
@@ -125,12 +128,12 @@ def wide_calls(
 
 
 def whole_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
-  """A function of how many steps to make as the strategy does: draft, call the target, judge."""
+  """Returns a function of a number of the strategy's steps: draft, call the target, judge."""
   return lambda calls: repeated(target, strategy, state, calls)
 
 
 def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
-  """A function of how many whole drafts the strategy's drafter is to propose."""
+  """Returns a function of the number of whole drafts that the strategy's drafter proposes."""
   return lambda drafts: _propose(target, strategy.drafter, state, drafts)
 
 
@@ -146,8 +149,11 @@ def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Arra
 
 
 def draft_rounds(target: Bound, drafter: Any, state: DecodeState) -> Callable[[int], Any]:
-  """A function of how many times the drafter is to propose a draft and to observe what came of it:
-  its whole share of a call. It sees hidden states of zeros, of which a token is kept each time."""
+  """Returns a function of a number of rounds in which the drafter proposes and observes.
+
+  That is its whole share of a call. It sees hidden states of zeros, and one token is kept each
+  time.
+  """
   return lambda rounds: _rounds(target, drafter, state, rounds)
 
 
@@ -162,10 +168,10 @@ def _rounds(target: Bound, drafter: Any, state: DecodeState, rounds: int | Array
     inner, root, seen = jax.lax.optimization_barrier(carry)
     draft, inner = drafter.propose(target, inner, root, state.keys)
     newest, count = draft.tokens[:, -1], jnp.ones_like(root)
-    step = Step(
-      draft, seen, (seen,) * len(taps), seen, Accepted(jnp.zeros_like(root), newest), path, count, newest,
-      state.tokens, state.length,
-    )  # fmt: skip
+    judged = Accepted(jnp.zeros_like(root), newest)
+    features = (seen,) * len(taps)
+    emitted = state.tokens, state.length
+    step = Step(draft, seen, features, seen, judged, path, count, newest, *emitted)
     return drafter.observe(target, inner, step), newest, seen
 
   return jax.lax.fori_loop(0, rounds, one, (state.drafter, state.root, hidden))
@@ -174,8 +180,7 @@ def _rounds(target: Bound, drafter: Any, state: DecodeState, rounds: int | Array
 def texts(
   target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int
 ) -> Any:
-  """Runs the prompt once and decodes the same text `times` times; with 0, returns the state after
-  the prompt.
+  """Runs the prompt once and decodes the same text `times` times; with 0, returns the first state.
 
   Arguments as of `fd.decode`; `times` is data, so one program serves every number.
 
@@ -204,14 +209,15 @@ def _texts(
 
 
 def computing_in(dtype: str) -> str:
-  """What is between products in a type that `random_params` takes: float32 beside kernels in
-  int8."""
+  """Returns the type between products for a type that `random_params` takes: float32 for int8."""
   return 'float32' if dtype == 'int8' else dtype
 
 
 def random_params(module: Any, seed: int, dtype: str) -> Any:
-  """Fresh parameters of a model, heads or a draft network, all in `dtype`; for int8 those of
-  float32, quantized."""
+  """Draws parameters of a model, heads or a draft network, all in `dtype`.
+
+  For int8 they are those of float32, quantized.
+  """
   params = jax.tree.map(
     lambda x: x.astype(computing_in(dtype)), jax.jit(module.init)(jax.random.key(seed))
   )
@@ -219,5 +225,5 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
 
 
 def _size(trees: Iterable[Any]) -> int:
-  """In bytes; a packed kernel is read once, in one of its two forms."""
+  """Returns the bytes; a packed kernel is read once, in one of its two forms."""
   return sum(leaf.nbytes for leaf in jax.tree.leaves(unpacked(tuple(trees))))

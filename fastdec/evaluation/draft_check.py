@@ -1,8 +1,8 @@
-"""Whether a draft belongs to its target: how often its first guess is what the target writes.
+"""A check that a draft fits its target: the share of the target's tokens that it guesses first.
 
-A draft that is loaded wrongly costs no correctness, only speed, and tells nobody. But a draft of
-EAGLE-3 or DFlash that is loaded right guesses 60 to 85 % of the tokens that its target writes; with
-a layer off by one, a norm too many or another base of rotations it guesses less than 30 %.
+A draft that does not fit is still correct, only slow. A draft of EAGLE-3 or DFlash that is loaded
+right guesses 60 to 85 % of its target's tokens. With a layer off by one, a norm too many or another
+base of rotations it guesses less than 30 %.
 """
 
 import warnings
@@ -38,8 +38,7 @@ def check_draft(
   prompt_lengths: Any = None,
   tokens: int = TOKENS,
 ) -> float:
-  """The share of tokens, of those that the target writes greedily, which the draft guesses from all
-  before them.
+  """Returns the share of the target's greedy tokens that the draft guesses from all before them.
 
   Below `LEAST` a warning, a `UserNote`, names the usual causes.
 
@@ -89,7 +88,7 @@ def check_draft(
 def _first_guesses(
   target: Bound, draft: Bound, inputs: Array | None, text: Int[Array, 'b t']
 ) -> Int[Array, 'b t']:
-  """What the draft guesses for each position from 2 on, from the text up to the position before."""
+  """Returns the draft's guess for each position from 2 on, from the text before it."""
   model, params = target
   module = draft.module
   b, t = text.shape
@@ -106,7 +105,7 @@ def _first_guesses(
 def _of_eagle(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b t w']:
-  """Logits of the row at each position, which reads the token behind it."""
+  """Returns the logits of the row at each position, which reads the token behind it."""
   module: EagleNetwork = draft.module
   params, (b, t) = draft.params, text.shape
   cache = module.init_cache(params, source, b, t)
@@ -121,8 +120,7 @@ def _of_eagle(
 def _of_block(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b m w']:
-  """Logits of the first guess of a block whose root is the token behind each position, the last
-  aside."""
+  """Returns the logits of a block's first guess, its root behind each position but the last."""
   module: BlockNetwork = draft.module
   params, (b, t) = draft.params, text.shape
   cache = module.init_cache(params, source, b, t + module.rows)

@@ -1,5 +1,4 @@
-"""The one style of all charts: colours, markers, panels, curves, legend, and a file that is whole
-or not there."""
+"""The one style of all charts: colours, markers, panels, curves, legend, and a whole file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,7 +29,7 @@ SIDE, DPI = 6.0, 150  # inches of a panel, and pixels of an inch
 
 
 class Style(NamedTuple):
-  """How a curve looks; line '' draws its points alone."""
+  """The look of a curve; line '' draws its points alone."""
 
   colour: str
   marker: str = 'o'
@@ -40,14 +39,16 @@ class Style(NamedTuple):
 def panels(
   count: int, width: float = SIDE, height: float = SIDE, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-  """A figure with panels side by side, each of this many inches; `shared` as of
-  `Figure.subplots`."""
+  """Makes a figure with panels of this many inches side by side.
+
+  `shared` is that of `Figure.subplots`.
+  """
   figure = Figure(figsize=(width * count, height), dpi=DPI, layout='constrained')
   return figure, list(figure.subplots(1, count, squeeze=False, **shared)[0])
 
 
 def dress(axes: Axes, title: str, y: str, x: str = BLOCKS) -> None:
-  """Title, names of the axes, and how all charts look."""
+  """Gives a panel its title, the names of its axes, and the look of all charts."""
   axes.set_title(title, fontsize=11)
   axes.set_xlabel(x)
   axes.set_ylabel(y)
@@ -63,8 +64,10 @@ def curve(
   name: str | None = None,
   **more: Any,
 ) -> None:
-  """Draws points (x, y), joined in their order; a curve without points only enters the legend, by
-  its name."""
+  """Draws points (x, y), joined in their order.
+
+  A curve without points only enters the legend, by its name.
+  """
   xs, ys = np.array(list(points), float).reshape(-1, 2).T
   look = {
     'linestyle': style.line,
@@ -77,8 +80,7 @@ def curve(
 
 
 def legend(figure: Figure, columns: int) -> None:
-  """Below the panels: every named curve once, as it was drawn first; then settles the layout, for
-  `labels.place`."""
+  """Names every curve once below the panels, then settles the layout for `labels.place`."""
   curves: dict[str, Any] = {}
   for axes in figure.axes:
     for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -88,7 +90,7 @@ def legend(figure: Figure, columns: int) -> None:
 
 
 def nothing_yet(axes: Axes) -> None:
-  """What stands in a panel without points."""
+  """Fills a panel without points."""
   axes.text(0.5, 0.5, 'no finished cell yet', ha='center', va='center', transform=axes.transAxes)
 
 

@@ -1,4 +1,4 @@
-"""How near images come to others: PSNR and SSIM by scikit-image. The paper gives neither.
+"""Likeness of images to others: PSNR and SSIM by scikit-image. The paper gives neither.
 
 scikit-image and Pillow are imported where they are used: commands for text load this module too.
 """
@@ -13,10 +13,10 @@ Images = Shaped[Array | np.ndarray, '...']
 
 
 def psnr(images: Images, originals: Images) -> float:
-  """Peak signal-to-noise ratio in dB, of the mean squared error over all images together.
+  """Computes the peak signal-to-noise ratio in dB, of the mean squared error over all images.
 
-  The mean of the images' own ratios would be infinite as soon as one image equals its original; so
-  this is only where all do.
+  The mean of single ratios would be infinite as soon as one image equals its original. This one is
+  infinite only where all do.
 
   Args:
     images: uint8[n, h, w, 3].
@@ -34,8 +34,9 @@ def psnr(images: Images, originals: Images) -> float:
 
 
 def ssim(images: Images, originals: Images) -> float:
-  """Structural similarity (Wang et al. 2004), 1 for equal images: the mean over windows of 7 x 7,
-  channels and images.
+  """Computes structural similarity (Wang et al. 2004), 1 for equal images.
+
+  It is the mean over windows of 7 x 7, channels and images.
 
   Args:
     images: uint8[n, h, w, 3].
@@ -55,8 +56,7 @@ def ssim(images: Images, originals: Images) -> float:
 
 
 def bicubic(images: Images, side: int) -> UInt8[np.ndarray, 'n {side} {side} 3']:
-  """The images, uint8[n, h, h, 3], enlarged by Pillow's bicubic filter: what a model of large
-  images must better."""
+  """Enlarges images, uint8[n, h, h, 3], by Pillow's bicubic filter, which a model must beat."""
   with extras.explained():
     import PIL.Image
 

@@ -31,8 +31,7 @@ class Label(NamedTuple):
 
 
 def place(axes: Axes, labels: Sequence[Label]) -> None:
-  """Writes all labels, each at the nearest place that is free. The figure must have its final
-  layout."""
+  """Writes all labels, each at the nearest free place. The figure must have its final layout."""
   if not labels:
     return
   points_n2 = axes.transData.transform([(label.x, label.y) for label in labels])
@@ -71,7 +70,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def _along(line: Line2D) -> Float[np.ndarray, 'n 2']:
-  """The pixels that a line of the axes goes through."""
+  """Returns the pixels that a line of the axes goes through."""
   corners_n2 = line.get_transform().transform(line.get_xydata())
   pieces = [
     np.linspace(start, end, max(2, int(np.abs(end - start).max())))
@@ -81,6 +80,6 @@ def _along(line: Line2D) -> Float[np.ndarray, 'n 2']:
 
 
 def _overlap(box: Float[np.ndarray, ' 4'], others: Float[np.ndarray, 'm 4']) -> float:
-  """The area that a box (left, bottom, right, top) has in common with others."""
+  """Returns the area that a box (left, bottom, right, top) has in common with others."""
   sides_m2 = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
   return float(np.maximum(sides_m2, 0).prod(axis=1).sum())

@@ -32,7 +32,7 @@ class Column(NamedTuple):
   beside: str = ''
 
   def text(self, row: Mapping[str, Any]) -> str:
-    """The entry of a row; a dash where there is none."""
+    """Formats the entry of a row; a dash without one."""
     value, ends = row.get(self.key), row.get(self.beside)
     if value is None:
       return '–'
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 def conditions() -> Row:
-  """Machine, versions, commit and day of this process."""
+  """Returns machine, versions, commit and day of this process."""
   here, flags = machine.here(), os.environ.get('XLA_FLAGS')
   return {
     'platform': jax.default_backend(),
@@ -58,7 +58,7 @@ def conditions() -> Row:
 
 
 def commit() -> str:
-  """The commit of this checkout, '-dirty' where tracked files differ; 'unknown' outside git."""
+  """Names this checkout's commit, '-dirty' where tracked files differ; 'unknown' outside git."""
   folder = pathlib.Path(__file__).parent
   words = ['git', '-C', folder, 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
   try:
@@ -78,7 +78,7 @@ def append(file: pathlib.Path, row: Row) -> None:
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Iterable[Column]) -> str:
-  """A pipe table; columns without any entry are left out."""
+  """Draws a pipe table; columns without any entry are left out."""
   rows = list(rows)
   shown = [one for one in columns if any(row.get(one.key) is not None for row in rows)]
   lines = [[one.heading for one in shown], ['---'] * len(shown)]

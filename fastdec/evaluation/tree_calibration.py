@@ -1,5 +1,4 @@
-"""Measures prediction heads on text that their model writes: accuracies, the best tree, and what
-its calls cost."""
+"""Calibration of prediction heads on text that their model writes: accuracies, best tree, cost."""
 
 import dataclasses
 import json
@@ -36,7 +35,7 @@ TOPS = (1, 5)
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-  """What was found."""
+  """The findings, and the tree to use."""
 
   tree: Tree  # as large as was allowed
   # by n: how often each head has the token among its first n choices
@@ -47,7 +46,7 @@ class Calibration:
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Calibration':
-    """What `save` wrote.
+    """Reads a file that `save` wrote.
 
     Raises:
       UserError: there is no such file, or it is damaged.
@@ -85,8 +84,7 @@ class Calibration:
 
   @property
   def nodes(self) -> int:
-    """The nodes of the tree to use: those with the most tokens a second; all, if no call was
-    timed."""
+    """The nodes of the tree to use: those with the most tokens a second; all, if none is timed."""
     return (
       best_nodes(self.tokens, self.milliseconds)
       if self.milliseconds
@@ -138,8 +136,10 @@ def written_ranks(
   rows: int,
   said: Callable[[int], None] = lambda count: None,
 ) -> list[Ranks]:
-  """The heads' ranks (see `head_ranks`) along what the model writes greedily; arguments as of
-  `calibrate`."""
+  """Finds the heads' ranks (see `head_ranks`) along the model's greedy text.
+
+  Arguments as of `calibrate`.
+  """
   parts = []
   for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
     parts += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
@@ -148,7 +148,7 @@ def written_ranks(
 
 
 def widths_of(tree: Tree) -> list[int]:
-  """How many nodes of a tree are considered: `WIDTHS`, and all."""
+  """Lists the numbers of nodes to consider: `WIDTHS`, and all."""
   most = len(tree.choices) + 1
   return [*(n for n in WIDTHS if n < most), most]
 
@@ -156,7 +156,7 @@ def widths_of(tree: Tree) -> list[int]:
 def timed(
   found: Calibration, target: Bound, heads: Bound, prompt: Sequence[int], max_len: int, rounds: int
 ) -> Calibration:
-  """The same with the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
+  """Adds the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
   widths = widths_of(found.tree)
   drafters = {
     n: Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths
@@ -175,8 +175,10 @@ def timed(
 def _texts(
   target: Bound, prompts: Sequence[Sequence[int]], max_len: int, rows: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None, Decoded]]:
-  """Inputs, prompt lengths and greedy texts, `rows` at once, all of one shape; rows that only pad
-  have length 0."""
+  """Yields inputs, prompt lengths and greedy texts, `rows` at once, all of one shape.
+
+  Rows that only pad have length 0.
+  """
   model, width = target.module, max(map(len, prompts))
   rows = min(rows, len(prompts))
   for start in range(0, len(prompts), rows):

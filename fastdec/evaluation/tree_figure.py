@@ -1,4 +1,4 @@
-"""The picture of a tree: every node with how often it is accepted."""
+"""The picture of a tree: every node with the rate at which it is accepted."""
 
 from pathlib import Path
 
@@ -14,8 +14,10 @@ SLOT = 0.42  # inches for a leaf
 
 
 def draw(tree: Tree, title: str, path: Path) -> None:
-  """The tree as a PNG: the root on top, siblings by rank from left to right; in a node its rate in
-  percent."""
+  """Draws a tree as a PNG: the root on top, siblings by rank from left to right.
+
+  In a node stands its rate in percent.
+  """
   rates = {(): 1.0, **dict(zip(tree.choices, tree.rates, strict=True))}
   places = _places(rates)
   deepest, leaves = max(map(len, rates)), 1 + max(x for x, _ in places.values())
@@ -51,7 +53,7 @@ def draw(tree: Tree, title: str, path: Path) -> None:
 
 
 def _places(nodes: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], tuple[float, float]]:
-  """Leaves side by side, every other node above the middle of its children."""
+  """Puts leaves side by side, every other node above the middle of its children."""
   found: dict[tuple[int, ...], tuple[float, float]] = {}
   children: dict[tuple[int, ...], list[tuple[int, ...]]] = {node: [] for node in nodes}
   for node in sorted(filter(None, nodes)):

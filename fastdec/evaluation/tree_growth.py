@@ -1,11 +1,10 @@
-"""Trees for one's own heads: how often each guess is right, and which guesses a tree should hold
-(Cai et al. 2024, section 2.3.3).
+"""Trees for one's own heads, grown from the ranks of their guesses (Cai et al. 2024, 2.3.3).
 
-The paper multiplies the accuracies of single heads over all tokens. Here it is counted, not
-estimated. The ranks of all heads are kept together, token by token, along texts that the model has
-written: that says which path of a tree a call would accept at which token, and so where the next
-call would begin. Heads err in clusters, so calls begin at hard tokens more often than not: counted
-over all tokens, a tree promises more than decoding keeps.
+The paper multiplies the accuracies of single heads over all tokens. Here accepted paths are
+counted. The ranks of all heads are kept together, token by token, along texts that the model has
+written. They tell which path of a tree a call accepts at a token, and where the next call begins.
+Heads err in clusters, so calls begin at hard tokens more often. Counted over all tokens, a tree
+promises more than decoding keeps.
 """
 
 import dataclasses
@@ -34,8 +33,7 @@ Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-  """Paths of ranks in the order in which they pay: the first n - 1, with the root, are a good tree
-  of n nodes.
+  """Paths of ranks, the best first: the first n - 1 and the root are a good tree of n nodes.
 
   choices ((0,), (0, 0), (1,), ...)      rates (0.61, 0.34, 0.12, ...)
   """
@@ -44,7 +42,7 @@ class Tree:
   rates: tuple[float, ...]  # the share of calls on the whole tree that accept a path: falling
 
   def cut(self, nodes: int) -> 'Tree':
-    """The tree cut to at most this many nodes, the root included."""
+    """Cuts the tree to at most this many nodes, the root included."""
     return Tree(self.choices[: nodes - 1], self.rates[: nodes - 1])
 
 
@@ -55,12 +53,12 @@ def head_ranks(
   texts: Decoded,
   prompt_lengths: Any = None,
 ) -> list[Ranks]:
-  """Which rank each head gave to what came: an array for each text, a row for each of its tokens
-  but the last.
+  """Finds the rank that each head gave to the token that came.
 
-  A row is about a call whose root is that token: head i (from 0) guesses the token i + 1 after it.
-  0 is the head's first choice; `NOTHING` where the text ends before, `NEVER` for a token that the
-  head cannot draft.
+  Each text has an array, with a row for each of its tokens but the last. A row is about a call
+  whose root is that token: head i (from 0) guesses the token i + 1 after it. Rank 0 is the head's
+  first choice; `NOTHING` stands where the text ends before, `NEVER` for a token that it cannot
+  draft.
 
   Args:
     target, heads: (module, params).
@@ -107,13 +105,12 @@ def _ranks(
 
 
 def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
-  """The best tree of `nodes` nodes, the root included; it is smaller where no other guess was ever
-  right.
+  """Grows the best tree of `nodes` nodes, the root included.
 
-  The paths that are right most often where calls begin: a path is right at most as often as its
-  beginning, so taking the most frequent one next, again and again, is best for given calls. Where
-  calls begin depends on the tree; so it is grown a few times, each time for the calls of the last,
-  and the best of these trees is kept.
+  It is smaller where no other guess was ever right. A path is right at most as often as its
+  beginning. So for given calls it is best to take the most frequent path next, again and again. The
+  places where calls begin depend on the tree. So it is grown a few times, each time for the calls
+  of the last. The best of these trees is kept.
 
   Args:
     texts: of `head_ranks`.
@@ -133,15 +130,16 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
 
 
 def tokens_per_call(texts: Sequence[Ranks], tree: Tree) -> float:
-  """What decoding with exact acceptance on the tree comes to, if it writes these texts: tokens
-  after the first, by calls."""
+  """Counts tokens after the first by calls, if exact acceptance on the tree writes these texts."""
   calls = calls_of(texts, tree.choices)
   return len(calls) / calls.sum()
 
 
 def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, ' n']:
-  """Where calls begin that decode these texts on the tree of these paths: for each token but the
-  last, text by text."""
+  """Marks the tokens at which calls begin, if the tree of these paths decodes these texts.
+
+  One entry for each token but the last, text by text.
+  """
   known = set(choices)
   found = []
   for ranks in texts:
@@ -159,7 +157,7 @@ def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool
 
 
 def best_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -> int:
-  """How many nodes write the most tokens a second.
+  """Returns the number of nodes that writes the most tokens a second.
 
   Args:
     tokens: per call, by nodes.
@@ -169,8 +167,7 @@ def best_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -
 
 
 def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
-  """How often each head had the token that came among its first `top` choices (0..1), over all
-  tokens; nan without any."""
+  """Computes each head's share of tokens among its first `top` choices (0..1); nan without any."""
   ranks = np.concatenate(texts)
   known = ranks != NOTHING
   with np.errstate(invalid='ignore'):
@@ -178,8 +175,10 @@ def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
 
 
 def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
-  """The paths that are right most often, each after the path it extends; with the root they are
-  `nodes` nodes."""
+  """Takes the paths that are right most often, each after the path it extends.
+
+  With the root they are `nodes` nodes.
+  """
   found: list[tuple[int, ...]] = []
   # -count, depth, path, the rows where it is right
   waiting: list[tuple[int, int, tuple[int, ...], Any]] = []

@@ -1,5 +1,4 @@
-"""Wall clock on a machine that is never quite idle: functions are timed in turn and compared pair
-by pair.
+"""Wall clock on a machine that is never idle: functions are timed in turn and compared in pairs.
 
 Only one process of a user takes times at a time (`alone`). Trainings and decodes run on.
 """
@@ -52,12 +51,11 @@ class Timing:
     return min(self.seconds), max(self.seconds)
 
   def speedup_over(self, other: 'Timing') -> float:
-    """How many times faster than `other` this is: the median of the ratios of rounds that ran side
-    by side."""
+    """Returns the median speed-up over `other`, of rounds that ran side by side."""
     return statistics.median(self._ratios(other))
 
   def speedups_over(self, other: 'Timing') -> tuple[float, float]:
-    """The least and the largest of the ratios of which `speedup_over` is the median."""
+    """Returns the least and the largest of the ratios of which `speedup_over` is the median."""
     ratios = self._ratios(other)
     return min(ratios), max(ratios)
 
@@ -71,13 +69,13 @@ def measure(
   inputs: Sequence[tuple] = ((),),
   rests: Mapping[Name, float] = types.MappingProxyType({}),
 ) -> dict[Name, Timing]:
-  """Times functions against each other: A B C, B C A, C A B, waiting for what they return.
+  """Times functions against each other: A B C, B C A, C A B, waiting for the arrays they return.
 
-  Every round calls each function once on each input: on `TOGETHER` inputs in a row, with its own
-  parameters in the processor's caches, as a user runs it; then comes the next function, soon enough
-  to meet the machine in the same mood. Each round begins with another function, so that none always
-  follows the same one. A round before the first, of which only the excess is reported, compiles;
-  only the rounds after it are timed `alone`.
+  Every round calls each function once on each input. A function takes `TOGETHER` inputs in a row,
+  with its own parameters in the processor's caches, as a user runs it. The next function follows
+  soon enough to meet the machine in the same mood. Each round begins with another function, so that
+  none always follows the same one. A round before the first compiles; only its excess is reported.
+  Only the rounds after it are timed `alone`.
 
   Args:
     functions: what to time, by name; called with one entry of `inputs`, they return arrays or trees
@@ -118,7 +116,7 @@ def alone() -> Iterator[None]:
 
 
 def _turned(names: list[Name], number: int) -> list[Name]:
-  """The order of a round."""
+  """Returns the order of a round."""
   begin = number % max(len(names), 1)
   return names[begin:] + names[:begin]
 
@@ -129,7 +127,7 @@ def _round(
   inputs: Sequence[tuple],
   rests: Mapping[Name, float],
 ) -> dict[Name, float]:
-  """Mean seconds per input of each function."""
+  """Returns the mean seconds per input of each function."""
   total = dict.fromkeys(functions, 0.0)
   for begin in range(0, len(inputs), TOGETHER):
     for name in order:

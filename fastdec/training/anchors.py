@@ -1,11 +1,12 @@
 """The places of packed sentences that drafts and heads are learnt at.
 
-An anchor is a place t whose token is taken for the root: decoding has accepted it, the target has
-read all before it, and the draft guesses what comes behind it. So a draft learns at a place what
-decoding asks of it there:
+An anchor is a place t whose token is taken for the root. Decoding has accepted it, the target has
+read all before it, and the draft guesses the tokens behind it. So a draft learns the very task that
+decoding gives it there:
 
   target     a b c d . 0      segments   1 1 1 1 1 0
-  anchor     t = 1: the root is b; features of places 0 and 1 are there (the target predicted b at place 1)
+  anchor     t = 1: the root is b; features of places 0 and 1 are there
+             (the target predicted b at place 1)
   guesses    c d .
 
 A place is no anchor where nothing follows in its sentence. Of the others all are taken, or a
@@ -34,20 +35,21 @@ class Anchors:
   weight: Float[Array, ' b']
 
   def take(self, x: Array, ahead: int | Int[Array, ''] = 0) -> Array:
-    """What x [b, t, ...] has `ahead` places behind the anchors (beyond the end of a row: what its
-    last place has)."""
+    """Takes the entries of x [b, t, ...] that lie `ahead` places behind the anchors.
+
+    Beyond the end of a row it takes the last place's.
+    """
     place = jnp.minimum(self.place + ahead, x.shape[1] - 1)
     return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
 
   def follows(self, segments: Int[Array, 'b t'], ahead: int) -> Bool[Array, 'b a']:
-    """Whether there is a token `ahead` places behind each anchor in its sentence."""
+    """Marks the anchors with a token `ahead` places behind them in their sentence."""
     is_inside = self.place + ahead < segments.shape[1]
     return self.is_real & is_inside & (self.take(segments, ahead) == self.take(segments))
 
 
 def anchors_of(batch: Mapping[str, Any], count: int = 0, key: Array | None = None) -> Anchors:
-  """All anchors of a batch, or `count` of each row (0: all), drawn by the key without
-  replacement."""
+  """Takes all anchors of a batch, or draws `count` of each row (0: all) without replacement."""
   segments = jnp.asarray(batch['target_segment'])
   b, t = segments.shape
   place = jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), segments.shape)

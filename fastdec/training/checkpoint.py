@@ -1,13 +1,14 @@
-"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or not there.
+"""Checkpoints of a training run: parameters, optimizer, key and data position, whole or absent.
 
-  workdir/config.json            what the run was asked to be
+  workdir/config.json            the settings of the run
   workdir/checkpoints/<step>/    params, rest (optimizer, key), data.json (position),
                                  sums.json (of every file)
 
-Orbax writes the arrays, and checks little of what it reads. So a checkpoint is filled under a
-temporary name, sums included, then renamed, and compared with its sums before it is read. Saving
+Orbax writes the arrays, and checks little when it reads them. So a checkpoint is filled under a
+temporary name, sums included, then renamed. It is compared with its sums before it is read. Saving
 blocks: a step reuses the memory being saved. Several processes share one workdir: each writes its
-parts of the arrays, the first does all else. What is read fits any number of them, on any mesh.
+parts of the arrays, the first does all else. A checkpoint fits any number of processes, on any
+mesh.
 """
 
 import contextlib
@@ -73,9 +74,9 @@ class Checkpoints:
     wait(f'{path} is there')
 
   def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
-    """The newest state that is not damaged, with `data` set to its position; `fresh` without any.
+    """Reads the newest undamaged state and sets `data` to its position; `fresh` without any.
 
-    Damaged checkpoints that are newer are told of in a line each. They stay until the run saves.
+    Prints a line for each newer, damaged checkpoint. These stay until the run saves.
 
     Raises:
       UserError: a checkpoint of parameters with other names or shapes, or none that can be read.
@@ -101,9 +102,9 @@ class Checkpoints:
     return fresh
 
   def _remove_others(self, step: int) -> None:
-    """Leaves what is kept up to this step, which is the newest: later ones were damaged.
+    """Removes the checkpoints that are not kept, and those after this step, which were damaged.
 
-    What a process that was killed while saving has left goes too.
+    Leftovers of a process that was killed while saving go too.
     """
     steps = _steps(self.folder)
     newest = [other for other in steps if other <= step][-2:]
@@ -114,8 +115,9 @@ class Checkpoints:
 
 
 def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
-  """The mean of the parameters of the checkpoints after these steps, as NumPy arrays; those that
-  are gone are left out.
+  """Averages the parameters of the checkpoints after these steps, as NumPy arrays.
+
+  Checkpoints that are gone are left out.
 
   Raises:
     UserError: none of them is there, or one of them is damaged.
@@ -134,13 +136,12 @@ def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
 
 
 def drop_checkpoints(workdir: PathLike) -> None:
-  """Removes the checkpoints of a run whose result is written; the optimizer's state is twice the
-  model."""
+  """Removes the checkpoints of a run whose result is written: they are several models."""
   shutil.rmtree(_folder(workdir), ignore_errors=True)
 
 
 def _steps(folder: Path) -> list[int]:
-  """The steps whose checkpoints are there, in order."""
+  """Lists the steps whose checkpoints are there, in order."""
   try:
     return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   except FileNotFoundError:
@@ -152,7 +153,7 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
-  """The state in an undamaged checkpoint, laid out as `fresh`."""
+  """Reads the state in an undamaged checkpoint, laid out as `fresh`."""
   try:
     with _arrays() as arrays:
       there: Any = arrays.metadata(folder / 'params').item_metadata
@@ -172,7 +173,7 @@ def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> Train
 
 
 def _read_params(folder: Path) -> Params:
-  """Parameters in float64, whatever mesh they were on: a sum of them is exact enough."""
+  """Reads parameters in float64, whatever mesh they were on: a sum of them is exact enough."""
   if damage := _damage(folder):
     raise UserError(f'{folder} is damaged ({damage}): average fewer checkpoints')
   with _arrays() as arrays:
@@ -183,7 +184,7 @@ def _read_params(folder: Path) -> Params:
 
 
 def _damage(folder: Path) -> str | None:
-  """The reason why the files of a checkpoint are not those that were written, or None."""
+  """Says why the files of a checkpoint differ from those that were written; None if they do not."""
   try:
     expected = read_json(folder / SUMS)
     found = _sums(folder)
@@ -198,7 +199,7 @@ def _damage(folder: Path) -> str | None:
 
 
 def _sums(folder: Path) -> dict[str, int]:
-  """The CRC-32 of every file."""
+  """Computes the CRC-32 of every file."""
   sums = {}
   for path in sorted(folder.rglob('*')):
     if path.is_file() and path.name != SUMS:
@@ -211,7 +212,7 @@ def _sums(folder: Path) -> dict[str, int]:
 
 
 def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
-  """Writes `workdir/config.json`, or checks that the run there was asked to be the same.
+  """Writes `workdir/config.json`, or checks that the run there has the same settings.
 
   Raises:
     UserError: as `check_workdir`, or the folder cannot be written to.
@@ -227,7 +228,7 @@ def check_workdir(
   config: dict[str, Any],
   decisive: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> None:
-  """Checks, without writing, that the run in a workdir, if there is one, was asked to be the same.
+  """Checks, without writing, that a run in this workdir, if any, has the same settings.
 
   Args:
     workdir: the folder of the run.
@@ -280,7 +281,7 @@ def _dotted(tree: Any, path: str = '') -> dict[str, Any]:
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
-  """Orbax would say the same in a page."""
+  """Names the first parameter whose shape differs; Orbax would say the same in a page."""
 
   def named(tree):
     return {
@@ -303,7 +304,7 @@ def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
 
 
 def _rest(state: TrainState) -> dict[str, Any]:
-  """All but the parameters, which averaging reads alone."""
+  """Returns all but the parameters, which averaging reads alone."""
   fields = (field.name for field in dataclasses.fields(state) if field.name != 'params')
   return {name: getattr(state, name) for name in fields}
 
@@ -321,7 +322,7 @@ def _save_arrays(folder: Path, tree: PyTree) -> None:
 
 @contextlib.contextmanager
 def _arrays() -> Iterator[ocp.Checkpointer]:
-  """Orbax, without its log: what goes wrong is raised too, and the log is pages of it."""
+  """Opens Orbax without its log, which repeats in pages what is raised anyway."""
   log = logging.getLogger('absl')
   level = log.level
   log.setLevel(logging.CRITICAL)

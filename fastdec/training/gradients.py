@@ -17,7 +17,7 @@ from fastdec.training.state import Task
 def gradients_of(
   task: Task, params: Params, frozen: Params, batch: Batch, key: Array, parts: int = 1
 ) -> tuple[Params, Metrics]:
-  """Gradients and metrics of a batch: means over its tokens, whatever number of them each part has.
+  """Computes gradients and metrics of a batch: means over its tokens, whatever its parts.
 
   Part i has the rows i, i + parts, ..., so that each device along 'data' has some of every part.
   All parts draw from the same key: they train the same head. Where all heads are trained at once, a
@@ -42,7 +42,7 @@ def gradients_of(
     return slope(params, frozen, batch, key)
 
   def sums(part: Batch) -> tuple[Params, Metrics]:
-    """Over the tokens of a part."""
+    """Sums over the tokens of a part."""
     gradients, metrics = slope(params, frozen, part, key)
     return _floats(lambda x: x * metrics['tokens'].astype(x.dtype), (gradients, metrics))
 
@@ -61,5 +61,5 @@ def gradients_of(
 
 
 def _floats(f: Any, tree: Any) -> Any:
-  """f of the means; counts as they are."""
+  """Applies f to the means, and leaves counts as they are."""
   return jax.tree.map(lambda x: f(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

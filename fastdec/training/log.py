@@ -29,9 +29,9 @@ with extras.explained():
 
 
 class TrainingLog:
-  """Collects the metrics of every step on the device, and fetches them together when asked to log.
+  """The metrics of every step, collected on the device and fetched together when asked to log.
 
-  Of several processes the first alone shows and writes them; all stop where a number is not finite.
+  Of several processes the first alone shows and writes them. All stop where a number is not finite.
   """
 
   def __init__(self, workdir: str | os.PathLike[str], step: int, steps: int) -> None:
@@ -119,7 +119,7 @@ class TrainingLog:
 
 
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """The lines of `metrics.jsonl`, in order; none without the file.
+  """Reads the lines of `metrics.jsonl`, in order; none without the file.
 
   A line that was cut short is left out.
   """
@@ -143,7 +143,7 @@ def _path(workdir: str | os.PathLike[str]) -> Path:
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
-  """Means over steps; where a step draws a head, the loss of each head drawn too."""
+  """Averages over steps; where steps draw a head, the loss of each head too."""
   values = defaultdict(list)
   for row in rows:
     for name, value in row.items():

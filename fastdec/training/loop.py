@@ -1,11 +1,10 @@
-"""The training loop: one compiled step, seen by a progress bar, TensorBoard, evaluations and
-checkpoints.
+"""The training loop: one compiled step, a progress bar, metrics, evaluations and checkpoints.
 
-A run continues exactly where its last checkpoint stands: same batches, same dropout, same
-parameters bit for bit, however often it was killed.
+A run continues exactly where its last checkpoint stands, however often it was killed: same batches,
+same dropout, same parameters bit for bit.
 
 It runs on a mesh of devices (`fastdec.sharding`), of one process or several, which all call `train`
-with the same arguments: each makes the whole batch, and uploads the rows of its own devices. So the
+with the same arguments. Each makes the whole batch, and uploads the rows of its own devices. So the
 batches, and the position in the data, do not depend on how many there are.
 """
 
@@ -42,7 +41,7 @@ Evaluate = Callable[[Params], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-  """How long, and how often what; in steps unless said otherwise."""
+  """The length of a run and its intervals, in steps unless said otherwise."""
 
   steps: int
   log_every: int = 50
@@ -79,13 +78,13 @@ class LoopConfig:
     return tuple(sorted(steps[: self.keep]))
 
   def saves_after(self, step: int) -> bool:
-    """Whether a checkpoint is due after this step, whatever the clock says."""
+    """Returns True if a checkpoint is due after this step, whatever the clock says."""
     return step % self.checkpoint_every == 0 or step in self.kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """What a run ends with."""
+  """The end of a run."""
 
   params: Params
   step: int
@@ -167,8 +166,10 @@ def train(
 
 
 def _passed(since: float, limit: float | None, may_ask: bool) -> bool:
-  """Whether more than `limit` seconds have passed. Several processes ask the first one, at the cost
-  of a wait."""
+  """Returns True if more than `limit` seconds have passed.
+
+  Several processes ask the first one, at the cost of a wait.
+  """
   if limit is None or not (may_ask or jax.process_count() == 1):
     return False
   return agreed(time.monotonic() - since > limit)
@@ -181,8 +182,7 @@ def make_step(
   accumulate: int = 1,
   shardings: TrainState | None = None,
 ) -> Callable[[TrainState, Params, Batch], tuple[TrainState, Metrics]]:
-  """(state, frozen parameters, batch) -> (state, metrics), compiled; the memory of the state given
-  is reused.
+  """Compiles (state, frozen parameters, batch) -> (state, metrics); it reuses the state's memory.
 
   Args:
     task: what is trained.
@@ -209,7 +209,7 @@ def make_step(
 
 
 def _check_finite(state: TrainState) -> None:
-  """Losses tell about the parameters before a step; this is about what is going to be saved."""
+  """Checks the parameters to save: the losses tell only about those before the step."""
   if not _all_finite(state.params):
     raise UserError(
       f'a parameter is no finite number after step {int(state.step)}: the last good checkpoint is'

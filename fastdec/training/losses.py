@@ -26,8 +26,7 @@ KEPT = 2**25  # logits of a training step, in numbers
 def cross_entropy(
   logits: Float[Array, 'b t v'], targets: Ids, mask: Bool[Array, 'b t'], smoothing: float
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Label-smoothed cross entropy as in T2T: 1 - smoothing on the target, the rest shared by the
-  other v - 1 classes.
+  """Computes label-smoothed cross entropy as T2T: 1 - smoothing on the target, the rest shared.
 
   As in T2T, the entropy of the smoothed target is subtracted: a perfect prediction has loss 0.
 
@@ -42,7 +41,7 @@ def cross_entropy(
 def _each(
   logits: Float[Array, 'b t v'], targets: Ids, smoothing: float
 ) -> dict[str, Float[Array, 'b t']]:
-  """What `cross_entropy` takes the means of, at each place."""
+  """Computes, at each place, the terms that `cross_entropy` averages."""
   v = logits.shape[-1]
   low, high = smoothing / (v - 1), 1 - smoothing
   normalizer_bt = jax.nn.logsumexp(logits, axis=-1)
@@ -60,8 +59,10 @@ def _means(
   tokens: Int[Array, ''],
   weight: Float[Array, 'b 1'] | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Sums over a mask, where rows may have a weight, divided by a number of tokens; and that
-  number."""
+  """Sums over a mask, where rows may have a weight, divided by a number of tokens.
+
+  Returns that number too.
+  """
 
   def mean(x_bt):
     weighed_bt = x_bt if weight is None else x_bt * weight.astype(x_bt.dtype)
@@ -74,7 +75,10 @@ def _means(
 def model_loss(
   model: Any, params: Params, batch: Batch, smoothing: float, dropout_key: Array | None = None
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of the model itself; `dropout_key=None` switches dropout off. See `cross_entropy`."""
+  """Computes the loss of the model itself; `dropout_key=None` switches dropout off.
+
+  See `cross_entropy`.
+  """
   hidden_btd = model.hidden(params, batch, dropout_key)
   mask_bt = batch['target_segment'] != 0
   return cross_entropy(model.unembed(params, hidden_btd), batch['target'], mask_bt, smoothing)
@@ -90,8 +94,7 @@ def head_loss(
   smoothing: float,
   keys: tuple[Array | None, Array | None] = (None, None),
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of the one head that predicts `offset` positions after p1's (Stern et al. 2018,
-  section 6).
+  """Computes the loss of the head `offset` positions after p1 (Stern et al. 2018, section 6).
 
   Args:
     model: the trunk, with parameters `params`.
@@ -120,12 +123,11 @@ def all_heads_loss(
   keys: tuple[Array | None, Array],
   anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The mean of the losses of several heads, weighted by `shares` (offset -> weight; they sum to
-  1); see `head_loss`.
+  """Averages the losses of several heads by `shares` (offset -> weight, in sum 1); see `head_loss`.
 
-  The trunk runs once. Logits of more than `KEPT` words in all are computed again for the gradient:
-  the memory is that of one head. Metrics are the weighted means, 'tokens' those of the first head,
-  and each head's own loss.
+  The trunk runs once. Logits of more than `KEPT` words in all are computed again for the gradient,
+  so the memory is that of one head. Metrics are the weighted means, 'tokens' those of the first
+  head, and each head's own loss.
 
   Args:
     anchors: a sample of places that stands for all: expectations of the losses and of their
@@ -171,8 +173,7 @@ def _on_hidden(
   key: Array | None,
   anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of one head on the trunk's hidden states, at all places or at a sample that stands for
-  them."""
+  """Computes the loss of one head on the trunk's hidden states, at all places or at a sample."""
   longest = heads.offsets[-1]
   # at position t p1 predicts target t, which is then the root
   root_bt = jnp.asarray(batch['target'])
@@ -196,8 +197,7 @@ def _on_hidden(
 def shifted(
   targets: Ids, segments: Ids, offset: Int[Array, ''], longest: int
 ) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
-  """Targets moved left by `offset` (at most `longest`), and where they still belong to the same
-  sentence.
+  """Moves targets left by `offset` (at most `longest`), and masks those of the same sentence.
 
   targets   a b c d e 0       segments  1 1 1 2 2 0       offset 1
   shifted   b c d e 0 0       mask      1 1 0 1 0 0
@@ -212,8 +212,10 @@ def shifted(
 
 
 def dev_loss(model: Any, params: Params, batches: Iterable[Batch]) -> dict[str, float]:
-  """'nll' in nats per token and 'accuracy' (0..1) of the model over `batches`, without dropout or
-  smoothing."""
+  """Computes 'nll' in nats per token and 'accuracy' (0..1) of the model over `batches`.
+
+  It runs without dropout or smoothing.
+  """
   return _over_tokens(_dev_batch(model, params, batch) for batch in batches)
 
 
@@ -225,8 +227,10 @@ def _dev_batch(model: Any, params: Params, batch: Batch) -> Metrics:
 def head_accuracy(
   model: Any, heads: Any, params: Params, head_params: Params, batches: Iterable[Batch]
 ) -> tuple[float, ...]:
-  """Top-1 accuracy of p1 .. pk over `batches` (0..1): entry i is about the token i positions after
-  p1's."""
+  """Computes the top-1 accuracy of p1 .. pk over `batches` (0..1).
+
+  Entry i is about the token i positions after p1's.
+  """
   found = jax.device_get(
     [_heads_batch(model, heads, params, head_params, batch) for batch in batches]
   )
@@ -242,7 +246,7 @@ def head_accuracy(
 def _heads_batch(
   model: Any, heads: Any, params: Params, head_params: Params, batch: Batch
 ) -> Metrics:
-  """The metrics of p1 .. pk on a batch, one behind the other; the trunk runs once."""
+  """Computes the metrics of p1 .. pk on a batch, one behind the other; the trunk runs once."""
   hidden_btd = model.hidden(params, batch)
 
   def one(offset: Int[Array, '']) -> Metrics:
@@ -252,7 +256,7 @@ def _heads_batch(
 
 
 def _over_tokens(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-  """Means over all tokens from the means of every batch."""
+  """Averages over all tokens, from the means of every batch."""
   rows = [
     {name: float(value) for name, value in metrics.items()}
     for metrics in jax.device_get(list(batches))

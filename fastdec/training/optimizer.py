@@ -1,5 +1,7 @@
-"""Adam: the schedules of tensor2tensor's `transformer_base` (Vaswani et al. 2017), or a decay to
-zero."""
+"""Adam with the schedules of tensor2tensor's `transformer_base`, or with a decay to zero.
+
+The schedules are those of Vaswani et al. 2017.
+"""
 
 import dataclasses
 import re
@@ -20,7 +22,9 @@ NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """The defaults are `transformer_base` v3; v2 is `schedule='noam', constant=0.2, b2=0.98`.
+  """Settings of the optimizer.
+
+  The defaults are `transformer_base` v3; v2 is `schedule='noam', constant=0.2, b2=0.98`.
 
   Attributes:
     d_model: width of the trunk; the rate of 'rsqrt' and 'noam' falls with its square root.
@@ -73,7 +77,7 @@ class OptimizerConfig:
 
   @property
   def learning_rate(self) -> optax.Schedule:
-    """The rate of update number `step`, counted from 0."""
+    """Returns the rate of update number `step`, counted from 0."""
     return SCHEDULES[self.schedule](self)
 
   def build(self) -> optax.GradientTransformation:
@@ -93,8 +97,10 @@ class OptimizerConfig:
 
 
 def _rsqrt(config: OptimizerConfig) -> optax.Schedule:
-  """constant * linear_warmup * rsqrt_decay * rsqrt_hidden_size; update 0 has rate 0, as T2T's
-  global step 0."""
+  """Computes constant * linear_warmup * rsqrt_decay * rsqrt_hidden_size.
+
+  Update 0 has rate 0, as T2T's global step 0.
+  """
   scale = config.constant * config.d_model**-0.5
 
   def rate(step: ArrayLike) -> Array:
@@ -109,7 +115,7 @@ def _rsqrt(config: OptimizerConfig) -> optax.Schedule:
 
 
 def _noam(config: OptimizerConfig) -> optax.Schedule:
-  """T2T's legacy schedule, with its factors 5000 and 0.002."""
+  """Computes T2T's legacy schedule, with its factors 5000 and 0.002."""
   scale = 5000.0 * 0.002 * config.constant * config.d_model**-0.5
 
   def rate(step: ArrayLike) -> Array:
@@ -120,15 +126,14 @@ def _noam(config: OptimizerConfig) -> optax.Schedule:
 
 
 def _linear(config: OptimizerConfig) -> optax.Schedule:
-  """Up to the peak in `warmup` updates, the first of which has rate 0; down to 0 after `steps`
-  updates."""
+  """Rises to the peak in `warmup` updates, from rate 0; falls to 0 after `steps`."""
   up = optax.linear_schedule(0.0, config.constant, config.warmup)
   down = optax.linear_schedule(config.constant, 0.0, config.steps - config.warmup)
   return optax.join_schedules([up, down], [config.warmup])
 
 
 def _cosine(config: OptimizerConfig) -> optax.Schedule:
-  """As `_linear`, but down along half a cosine (Loshchilov and Hutter 2017, section 3)."""
+  """Rises as `_linear`, and falls along half a cosine (Loshchilov and Hutter 2017, section 3)."""
   return optax.warmup_cosine_decay_schedule(0.0, config.constant, config.warmup, config.steps)
 
 

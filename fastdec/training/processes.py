@@ -1,9 +1,8 @@
-"""Several processes that train together (`jax.distributed`): how they meet, who writes, and what
-they agree on.
+"""Several processes that train together (`jax.distributed`): meeting, writing and agreeing.
 
-All of them run the same program. Whatever decides what is computed next must be the same in each,
-or they wait for each other for ever: parameters and losses are; clocks and files are asked in one
-of them, the first, for all.
+All of them run the same program. All that decides what is computed next must be the same in each,
+or they wait for each other for ever. Parameters and losses are the same. Clocks and files are asked
+in the first process, for all.
 """
 
 import jax
@@ -62,17 +61,17 @@ def connect_by_cluster() -> None:
 
 
 def is_first() -> bool:
-  """Whether this is the process that prints, logs and writes for all."""
+  """Returns True in the process that prints, logs and writes for all."""
   return jax.process_index() == 0
 
 
 def agreed(answer: bool) -> bool:
-  """The first process's answer, in all of them."""
+  """Returns the first process's answer, in all of them."""
   return answer if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(answer))
 
 
 def everywhere(fact: bool) -> bool:
-  """Whether it holds in all processes."""
+  """Returns True if it holds in all processes."""
   return (
     fact
     if jax.process_count() == 1

@@ -1,4 +1,4 @@
-"""What a training run carries from step to step, and the three things it can train.
+"""The state of a training run, and the three things it can train.
 
 A `Task` says what is trained: the base model, prediction heads on a frozen trunk, or heads and
 trunk together (Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task
@@ -40,7 +40,7 @@ class TrainState:
   def create(
     cls, task: 'Task', optimizer: optax.GradientTransformation, key: Key[Array, '']
   ) -> 'TrainState':
-    """The state before the first step."""
+    """Makes the state before the first step."""
     init_key, key = jax.random.split(key)
     params = task.init(init_key)
     return cls(step=jnp.int32(0), params=params, opt_state=optimizer.init(params), key=key)
@@ -48,7 +48,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-  """What is trained.
+  """The subject of a training.
 
   Attributes:
     init: key -> the parameters to train.
@@ -63,7 +63,10 @@ class Task:
 
 
 def base_task(model: Any, smoothing: float = SMOOTHING, start: Params | None = None) -> Task:
-  """Trains the model, from `start` or from scratch (None). Parameters: the model's."""
+  """Trains the model, from `start` or from scratch (None).
+
+  Parameters: the model's.
+  """
   init = model.init if start is None else lambda key: copied(start)
   return Task(init, lambda params, _, batch, key: model_loss(model, params, batch, smoothing, key))
 
@@ -78,10 +81,10 @@ def frozen_heads_task(
   start: Params | None = None,
   anchors: int = 0,
 ) -> Task:
-  """Trains heads on the parameters `trunk`, which stay as they are. Parameters: the heads'.
+  """Trains heads on the parameters `trunk`, which stay as they are.
 
-  The trunk runs without dropout: it is not trained, and the heads see the hidden states that
-  decoding will show them.
+  Parameters: the heads'. The trunk runs without dropout: it is not trained, and the heads see the
+  hidden states that decoding will show them.
 
   Args:
     model: the trunk.
@@ -119,14 +122,13 @@ def finetuned_heads_task(
   decay: float = 1.0,
   anchors: int = 0,
 ) -> Task:
-  """Trains heads together with the model, which starts from `trunk`. Parameters: {'model': ...,
-  'heads': ...}.
+  """Trains heads together with the model, which starts from `trunk`.
 
-  The heads begin at `start`, or fresh (None). A short run wants heads that were trained on the
-  frozen trunk first: fresh ones are noise, and what they send back drives the trunk away from what
-  it knows before they have learnt. p1's loss counts too, also where p1 is the identity: it keeps
-  the trunk a good model. Its weight is `p1_share` (0: that of head 2, as in the paper); `draw`,
-  `decay` and `anchors` are as in `frozen_heads_task`.
+  Parameters: {'model': ..., 'heads': ...}. The heads begin at `start`, or fresh (None). A short run
+  wants heads that were trained on the frozen trunk first. Fresh ones are noise, and their gradients
+  drive the trunk away from what it knows. p1's loss counts too, also where p1 is the identity: it
+  keeps the trunk a good model. Its weight is `p1_share` (0: that of head 2, as in the paper);
+  `draw`, `decay` and `anchors` are as in `frozen_heads_task`.
   """
   shares, loss_of = _shares(range(heads.offsets[-1] + 1), p1_share, decay), _loss_of(draw, anchors)
 
@@ -147,7 +149,7 @@ def finetuned_heads_task(
 
 
 def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
-  """The weight of each head's loss, by offset; together 1. Offset 0 is p1."""
+  """Returns the weight of each head's loss, by offset; together 1. Offset 0 is p1."""
   raw = {offset: decay ** max(offset - 1, 0) for offset in offsets}
   first = p1_share if p1_share and 0 in raw else 0.0
   rest = sum(value for offset, value in raw.items() if not (first and offset == 0))
@@ -158,7 +160,7 @@ def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, 
 
 
 def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], Metrics]]:
-  """The loss of one head that is drawn, or of all."""
+  """Returns the loss of one head that is drawn, or of all."""
   if draw == 'all':
     return functools.partial(_all_heads, count=anchors)
   if anchors:
@@ -180,7 +182,7 @@ def _one_head(
   draw_key: Array,
   keys: tuple[Array | None, Array],
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of one head, drawn as often as its share says."""
+  """Computes the loss of one head, drawn with the probability of its share."""
   offset = jax.random.choice(
     draw_key, jnp.array(list(shares), jnp.int32), p=jnp.array(list(shares.values()))
   )
@@ -200,11 +202,11 @@ def _all_heads(
   keys: tuple[Array | None, Array],
   count: int,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The mean of all heads' losses, at a number of places of each row that are drawn (0: at all)."""
+  """Averages the losses of all heads, at some places of each row that are drawn (0: at all)."""
   anchors = anchors_of(batch, count, draw_key) if count else None
   return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys, anchors)
 
 
 def copied(tree: Params) -> Params:
-  """A copy to start from, because a step reuses the memory of the parameters that it is given."""
+  """Copies parameters to start from, because a step reuses the memory of those it is given."""
   return jax.tree.map(jnp.array, tree)

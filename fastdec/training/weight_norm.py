@@ -1,10 +1,9 @@
-"""Weight normalisation (Salimans and Kingma 2016) as an optimizer: it moves directions and lengths,
-the model sees w.
+"""Weight normalisation (Salimans and Kingma 2016) as an optimizer of directions and lengths.
 
-Each output's row of a kernel is w = g v / |v|. The inner optimizer's parameters are v and g;
-gradients come to it by the chain rule, and what goes back to the model is the new w less the old
-one. So models, caches and checkpoints of models know nothing of it, and decoding multiplies by w as
-it is. A training starts with v = w, g = |w|.
+Each output's row of a kernel is w = g v / |v|. The inner optimizer's parameters are v and g. Its
+gradients come by the chain rule; the model gets the new w less the old one. So models, caches and
+checkpoints of models know nothing of it, and decoding multiplies by w as it is. A training starts
+with v = w, g = |w|.
 """
 
 from collections.abc import Callable
@@ -34,8 +33,9 @@ class WeightNormState(NamedTuple):
 def weight_normalised(
   inner: optax.GradientTransformation, is_normalised: Callable[[str], bool]
 ) -> optax.GradientTransformation:
-  """`inner` over the directions and lengths of kernels [*outputs, inputs], and over all other
-  parameters as they are.
+  """Runs `inner` over the directions and lengths of kernels [*outputs, inputs].
+
+  All other parameters go to it as they are.
 
   Args:
     inner: any optimizer; clipping within it sees the gradients of directions and lengths.
@@ -79,7 +79,7 @@ def _kernels(direction: Flat, length: Flat) -> Flat:
 
 
 def _kernel(v: Float[Array, '*f d'], g: Float[Array, '*f']) -> Float[Array, '*f d']:
-  """g v / |v|; a row of zeros, which has no direction, stays one."""
+  """Computes g v / |v|; a row of zeros, which has no direction, stays one."""
   return (g * jax.lax.rsqrt((v**2).sum(-1) + TINY))[..., None] * v
 
 

@@ -1,10 +1,10 @@
-"""Calibration of drafts: a temperature for each guess, so that a draft that says .7 is right in
-seven cases of ten.
+"""Calibration of drafts: a temperature for each guess, so that of guesses at .7 seven in ten are
+right.
 
-Trees branch where they are told to by the products of confidences along a path. So the temperatures
-are fitted one behind the other, each on the product of its guess's confidence and those before it
-(sequential temperature scaling), on held-out text of the target's own writing; and the draft goes
-on behind its own guesses there, as it does in decoding.
+Trees branch by the products of confidences along a path. So the temperatures are fitted one behind
+the other, each on the product of its guess's confidence and those before it (sequential temperature
+scaling). The text is held out and written by the target. As in decoding, the draft goes on behind
+its own guesses there.
 """
 
 import functools
@@ -31,8 +31,9 @@ GRID = np.geomspace(0.25, 4, 33).astype(np.float32)  # neighbours are 9 per cent
 def warmth_of(
   draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
 ) -> Float[np.ndarray, ' n']:
-  """A temperature for each guess of a draft: logits are divided by it before their softmax is taken
-  for confidences.
+  """Fits a temperature for each guess of a draft.
+
+  Logits are divided by it before their softmax is taken for confidences.
 
   Args:
     draft: the draft network and its parameters.
@@ -57,8 +58,9 @@ def fitted(
   is_right: Bool[np.ndarray, 'n m'],
   is_real: Bool[np.ndarray, 'n m'],
 ) -> Float[np.ndarray, ' n']:
-  """For each guess the temperature of GRID whose confidences, times those before, have the least
-  log loss.
+  """Picks, for each guess, the temperature of GRID with the least log loss.
+
+  The loss is of its confidences times those of the guesses before.
 
   Args:
     confidence: of each guess at each temperature, at m places.
@@ -82,8 +84,10 @@ def fitted(
 def _guessed(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Float[Array, 'g n m'], Bool[Array, 'n m'], Bool[Array, 'n m']]:
-  """What a draft guesses behind its own guesses: confidences at each temperature, which are right,
-  which are real."""
+  """Lets a draft guess behind its own guesses.
+
+  Returns confidences at each temperature, which guesses are right, and which are real.
+  """
   seen = target.module.features(target.params, batch, draft.module.taps)
   chosen = anchors_of(batch, anchors, jax.random.key(0))
   tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
@@ -122,8 +126,7 @@ def _as_decoded(
   before: Int[Array, 'b a'],
   carry: Float[Array, 'b a r'],
 ) -> tuple[Float[Array, 'b a w'], Float[Array, 'b a r']]:
-  """The logits that trees are grown by: those of a block's candidates alone, where it has not all
-  words."""
+  """Returns the logits that grow trees: those of a block's candidates, if it lacks words."""
   module, params = draft
   logits = suppress_words(
     params, module.logits(params, target, state), target.module.suppressed_ids
@@ -140,7 +143,7 @@ def _as_decoded(
 
 
 def _confidences(logits: Float[Array, 'b a w']) -> Float[Array, 'g m']:
-  """The odds of the best word at each temperature of GRID."""
+  """Returns the odds of the best word at each temperature of GRID."""
 
   def at(warmth: Float[Array, '']) -> Float[Array, 'b a']:
     return jnp.exp((logits.max(-1) / warmth) - jax.nn.logsumexp(logits / warmth, axis=-1))

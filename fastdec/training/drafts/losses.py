@@ -1,9 +1,9 @@
-"""Losses of draft networks, and how often they guess right.
+"""Losses of draft networks, and their accuracy.
 
-A draft learns the token that the target wrote (CE), or the target's whole law: by the divergence of
-its own law from it (KL), or by the share of either that the other does not have (TV: 1 - TV is how
-often a guess drawn from the draft's law is accepted). A loss is a mean over real guesses at each
-position behind the anchors, and over positions by weights.
+A draft learns the token that the target wrote (CE), or the target's whole law. KL is the divergence
+of its own law from it. TV is the share of either that the other lacks: 1 - TV is the rate at which
+guesses drawn from the draft's law are accepted. A loss is a mean over real guesses at each position
+behind the anchors, and over positions by weights.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from fastdec.training.losses import KEPT, Batch, Metrics
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoss:
-  """What a draft is trained by.
+  """Settings of a draft's loss.
 
   Attributes:
     passes: guesses of an autoregressive draft that its training unrolls; a block's are its k - 1.
@@ -66,12 +66,12 @@ class DraftLoss:
 
   @property
   def reads_law(self) -> bool:
-    """Whether the target's law is needed, and not only what it wrote."""
+    """True if the loss needs the target's law, and not only its tokens."""
     return bool(self.kl or self.tv)
 
 
 class Rows(NamedTuple):
-  """What a draft has to guess behind its anchors, one guess after another."""
+  """The guesses that a draft makes behind its anchors, one after another."""
 
   states: Float[Array, 'n b a d']
   before: Int[Array, 'n b a']  # the token before each guess
@@ -80,7 +80,7 @@ class Rows(NamedTuple):
 
 
 class Found(NamedTuple):
-  """What has come of one guess at each anchor."""
+  """The outcome of one guess at each anchor."""
 
   loss: Float[Array, '']
   is_right: Bool[Array, 'b a']
@@ -95,7 +95,7 @@ def draft_loss(
   key: Array | None = None,
   dropout_key: Array | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """The loss of a draft on packed batches.
+  """Computes the loss of a draft on packed batches.
 
   Args:
     draft: an `EagleNetwork` or a `BlockNetwork`, and its parameters.
@@ -131,7 +131,7 @@ def rows_of(
   passes: int,
   dropout_key: Array | None = None,
 ) -> Rows:
-  """The guesses of either kind of draft, behind the tokens that the target wrote."""
+  """Returns the guesses of either kind of draft, behind the tokens that the target wrote."""
   if isinstance(draft.module, BlockNetwork):
     states = block_rows(draft, target, batch, seen, anchors, dropout_key)
   else:
@@ -153,8 +153,10 @@ def logits_of(
   before: Int[Array, '*b'],
   carry: Float[Array, '*b r'],
 ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
-  """The logits of a guess over the draft's words, behind the token before it; and what the next
-  guess's are made of."""
+  """Computes the logits of a guess over the draft's words, behind the token before it.
+
+  Returns with them the state for the next guess.
+  """
   module: Any = draft.module
   logits = module.logits(draft.params, target, state)
   if not getattr(module, 'markov', 0):
@@ -164,15 +166,18 @@ def logits_of(
 
 
 def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
-  """What the first guess's logits are made of."""
+  """Returns the state for the first guess."""
   return jnp.zeros((*state.shape[:-1], getattr(draft.module, 'markov', 0)), state.dtype)
 
 
 def _over_rows(
   draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss
 ) -> Found:
-  """What comes of each guess, [n]. Logits of more than `KEPT` words in all are computed again for
-  the gradient: the memory is that of one guess."""
+  """Computes the outcome of each guess, [n].
+
+  Logits of more than `KEPT` words in all are computed again for the gradient, so the memory is that
+  of one guess.
+  """
 
   def one(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Found]:
     number, row = numbered
@@ -189,7 +194,7 @@ def _over_rows(
 
 
 def _law(draft: Bound, target: Bound, hidden: Float[Array, 'b a d']) -> Float[Array, 'b a w']:
-  """The target's law over the draft's words, nothing but a goal."""
+  """Returns the target's law over the draft's words, without a gradient."""
   model, params = target
   logits = suppress(model.unembed(params, hidden), model.suppressed_ids)
   if 'ids' in draft.params:
@@ -204,8 +209,7 @@ def _one_row(
   row: Rows,
   settings: DraftLoss,
 ) -> Found:
-  """The loss of one guess, over the anchors at which the draft has the word that the target
-  wrote."""
+  """Computes the loss of one guess, over the anchors whose next word the draft has."""
   word, has_word = _word(draft, row.token)
   is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
   log_q = jax.nn.log_softmax(logits, axis=-1)
@@ -220,7 +224,7 @@ def _one_row(
 
 
 def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
-  """The number of a token among the draft's words, and whether it is there."""
+  """Returns the number of a token among the draft's words, and whether it is there."""
   if 'ids' not in draft.params:
     return token, jnp.ones(token.shape, bool)
   ids = draft.params['ids']
@@ -230,7 +234,7 @@ def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool
 
 
 def _share(x: Array, mask: Bool[Array, '*n b a']) -> Float[Array, '*n']:
-  """The mean of x over the mask, of the last two axes; 0 where it is empty."""
+  """Averages x over the mask, of the last two axes; 0 where it is empty."""
   count = jnp.maximum(mask.sum((-2, -1)), 1)
   total = jnp.where(mask, x, 0).sum((-2, -1))
   dtype = jnp.result_type(float) if total.dtype == jnp.int32 else total.dtype
@@ -240,7 +244,7 @@ def _share(x: Array, mask: Bool[Array, '*n b a']) -> Float[Array, '*n']:
 def draft_accuracy(
   draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
 ) -> dict[str, float]:
-  """How often drafts are right on some text.
+  """Counts how often drafts are right on some text.
 
   Args:
     draft: the draft network and its parameters.
@@ -272,8 +276,10 @@ def draft_accuracy(
 def _counts(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
-  """Of each guess how often it is right, and real; how many anchors there are, and right guesses up
-  to a wrong one."""
+  """Counts, for each guess, the right and the real ones.
+
+  Counts the anchors too, and right guesses up to a wrong one.
+  """
   model, params = target
   module: DraftNetwork = draft.module
   seen = model.features(params, batch, module.taps)

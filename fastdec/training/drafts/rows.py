@@ -1,17 +1,16 @@
-"""The rows of draft networks in training: all anchors of a batch at once, each seeing what decoding
-shows it.
+"""The rows of draft networks in training: all anchors at once, each with the view of decoding.
 
-The guesses behind an anchor are those that the target wrote (teacher forcing): what a draft makes
-of them is what it makes in decoding when all of its guesses before were right; and what comes
-behind a wrong one does not matter.
+The guesses behind an anchor are those that the target wrote (teacher forcing). A draft's states
+there are those of decoding whenever all of its guesses before were right. Behind a wrong guess they
+do not matter.
 
-  EAGLE   One pass of the network for each guess ("training-time test", Li et al. 2025). In pass 0 every place of the
-          batch reads its true feature, under the causal mask. In pass j the row of an anchor at
-          place t stands at t + j: it reads token t + j and its own state of pass j - 1, and sees
-          the rows of pass 0 up to t, and its own of the passes 1 ... j. So each pass has one key
-          more for an anchor, and not another square of them.
-  block   One pass for all guesses: the rows of an anchor at place t stand at t + 1, t + 2, ...; they see the features
-          of places up to t, and one another.
+  EAGLE   One pass of the network for each guess ("training-time test", Li et al. 2025). In pass 0
+          every place of the batch reads its true feature, under the causal mask. In pass j the row
+          of an anchor at place t stands at t + j. It reads token t + j and its own state of pass
+          j - 1, and sees the rows of pass 0 up to t, and its own of the passes 1 ... j. So each
+          pass has one key more for an anchor, and not another square of them.
+  block   One pass for all guesses: the rows of an anchor at place t stand at t + 1, t + 2, ...
+          They see the features of places up to t, and one another.
 
 Sentences of a row do not see one another, and each sees its own source.
 """
@@ -52,8 +51,9 @@ def eagle_rows(
   key: Array | None = None,
   guess: Guess | None = None,
 ) -> Float[Array, 'n b a d']:
-  """The states of `passes` rows for each anchor; row i predicts the token i + 1 places behind the
-  anchor.
+  """Computes the states of `passes` rows for each anchor.
+
+  Row i predicts the token i + 1 places behind the anchor.
 
   Args:
     draft: an `EagleNetwork` and its parameters.
@@ -104,7 +104,7 @@ def block_rows(
   anchors: Anchors,
   key: Array | None = None,
 ) -> Float[Array, 'n b a d']:
-  """The states of the k - 1 rows of a `BlockNetwork` for each anchor; as `eagle_rows`."""
+  """Computes the states of the k - 1 rows of a `BlockNetwork` for each anchor; as `eagle_rows`."""
   module: BlockNetwork = draft.module
   places = _Places(draft, batch, seen, anchors)
   context = module.call(draft.params, places.features, places.position, method='own')
@@ -128,7 +128,7 @@ def block_rows(
 
 
 class _Places:
-  """What both kinds of drafts read of a batch."""
+  """The part of a batch that both kinds of drafts read."""
 
   def __init__(self, draft: Bound, batch: Batch, seen: Features, anchors: Anchors) -> None:
     module: DraftNetwork = draft.module
@@ -147,7 +147,7 @@ class _Places:
       self._reads = segment[:, :, None] == jnp.asarray(batch['source_segment'])[:, None, :]
 
   def across(self, anchors: Anchors | None, rows: int = 1) -> Attend | None:
-    """How the source is seen from all places, or from anchors with so many rows each."""
+    """Returns the mask of the source for all places, or for anchors with this many rows each."""
     if self._reads is None:
       return None
     mask = self._reads if anchors is None else jnp.repeat(anchors.take(self._reads), rows, axis=1)
@@ -155,7 +155,7 @@ class _Places:
 
 
 def _dropout(key: Array | None, number: int) -> dict[str, Any]:
-  """Arguments of a pass."""
+  """Returns the arguments of a pass."""
   return (
     {} if key is None else {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
   )
@@ -169,8 +169,10 @@ def _sees_own(
   before: Sequence[LayerKV],
   drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, 'b a h p']:
-  """EAGLE: a row of each anchor sees what is shared under the mask, its own of the passes before,
-  and itself."""
+  """Marks the keys that a row of EAGLE sees.
+
+  These are the shared ones under the mask, its anchor's of the passes before, and itself.
+  """
   b, a = q.shape[:2]
 
   def own(parts: Sequence[Float[Array, 'b g a p']]) -> Float[Array, 'c g j p']:
@@ -192,7 +194,7 @@ def _sees_block(
   anchors: int,
   drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, 'b n h p']:
-  """Block: the rows of an anchor see what is shared under the mask, and one another."""
+  """Marks the keys that rows of a block see: the shared ones under the mask, and one another."""
 
   def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
     b, g, n, p = x.shape
@@ -212,8 +214,7 @@ def _attend_both(
   mask: Bool[Array, 'b n t'],
   drop: Callable[[Array], Array],
 ) -> Float[Array, 'b n h p']:
-  """Attention as in `models.attention` on keys that all rows share, and beside them on the own ones
-  of each anchor.
+  """Attends as `models.attention`, to keys that all rows share and to the own ones of each anchor.
 
   Args:
     q: the queries of all rows, those of an anchor together.

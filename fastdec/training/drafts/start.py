@@ -1,5 +1,4 @@
-"""What the training of a draft begins at: fresh layers or the target's last ones, and the words
-that it drafts."""
+"""The start of a draft's training: fresh layers or the target's last ones, and its words."""
 
 import dataclasses
 
@@ -22,8 +21,7 @@ INITS = ('target', 'fresh')
 
 
 def layers_like(model: Model, layers: int) -> LayersConfig:
-  """Layers of the target's own kind and sizes, for a draft on it; a model of another kind has
-  none."""
+  """Makes layers of the target's own kind and sizes; a model of another kind has none."""
   if isinstance(model, LM):
     return dataclasses.replace(model.config, layers=layers, windows=())
   if isinstance(model, Transformer):
@@ -40,7 +38,7 @@ def layers_like(model: Model, layers: int) -> LayersConfig:
 def begin(
   draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np.ndarray, ' w'] | None
 ) -> Params:
-  """Parameters to begin at.
+  """Makes the parameters to begin at.
 
   Args:
     draft: the draft network.
@@ -69,7 +67,7 @@ def begin(
 
 
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
-  """The target's last layers under the draft's names."""
+  """Returns the target's last layers under the draft's names."""
   name = 'decoder' if tower.reads_source(draft.layers) else 'layer'
   depth = len(
     [

@@ -1,5 +1,4 @@
-"""What a training of drafts trains: a draft on a target that stays as it is, or both; see
-`training.state`.
+"""Tasks of draft training: a draft on a frozen target, or both; see `training.state`.
 
 The draft's vocabulary (`ids`) is chosen before, and no optimizer moves it.
 """
@@ -17,8 +16,9 @@ FIXED = ('ids', 'warmth')  # of a draft's parameters
 
 
 def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
-  """Trains a draft on a model that stays as it is, and runs without dropout. Parameters: the
-  draft's, but `FIXED`.
+  """Trains a draft on a model that stays as it is, and runs without dropout.
+
+  Parameters: the draft's, but `FIXED`.
 
   Args:
     target: the model and its parameters.
@@ -42,8 +42,9 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
 def finetuned_draft_task(
   target: Bound, draft: Bound, settings: DraftLoss, p1_share: float, smoothing: float
 ) -> Task:
-  """Trains a draft together with its model. Parameters: {'model': ..., 'heads': the draft's, but
-  `FIXED`}.
+  """Trains a draft together with its model.
+
+  Parameters: {'model': ..., 'heads': the draft's, but `FIXED`}.
 
   Args:
     target: the model and what it begins at.
@@ -78,6 +79,6 @@ def finetuned_draft_task(
 
 
 def split(params: Params) -> tuple[Params, Params]:
-  """What is learnt of a draft's parameters, and what is `FIXED`."""
+  """Splits a draft's parameters into those that are learnt and those that are `FIXED`."""
   learnt = {name: value for name, value in params.items() if name not in FIXED}
   return learnt, {name: value for name, value in params.items() if name in FIXED}
