@@ -14,6 +14,8 @@ Killed or out of budget, it goes on where it was; the result is workdir/model, o
 workdir/draft. On several devices: --config.mesh.data=8; from several processes, each started with
 --coordinator=host:port --processes=2
 --process=0 (1).
+
+Metrics are lines of workdir/metrics.jsonl, and in workdir/tb for TensorBoard.
 """
 
 from absl import flags
