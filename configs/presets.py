@@ -1,4 +1,7 @@
-"""Models, texts and runs that several experiments share; task is 'lm' (captions) or 'translation'."""
+"""Models, texts and runs that several experiments share.
+
+The task is 'lm' (captions) or 'translation'.
+"""
 
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
@@ -53,3 +56,8 @@ def target_run(task):
   if task == 'lm':
     return RunConfig.falling(steps=4000, warmup=400, constant=3e-3, every=500)
   return RunConfig.falling(steps=6000, warmup=400, constant=2e-3, every=250, rows=32)
+
+
+def draft_run(*, steps):
+  """The run of a small draft model, with a peak rate of about 3e-3."""
+  return RunConfig(steps=steps, warmup=400, every=100, average=4, constant=0.6)

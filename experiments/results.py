@@ -107,7 +107,7 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the
   experiment's launcher uses."""
-  from experiments import fu2024
+  from experiments import fu2024, leviathan2022
   from experiments.lab import precision
   from experiments.papers import leaderboard, lengths
   from experiments.papers.cai2024 import tables as cai2024
@@ -116,8 +116,6 @@ def known_tables() -> dict[str, Draw]:
   from experiments.papers.drafts.cells import DraftCell
   from experiments.papers.incremental import tables as incremental
   from experiments.papers.incremental.cells import SavingCell
-  from experiments.papers.leviathan2022 import tables as leviathan2022
-  from experiments.papers.leviathan2022.cells import SpecCell
   from experiments.papers.stern2018 import image_tables
   from experiments.papers.stern2018.cells import BlockwiseCell
   from experiments.speed import drafts as draft_costs
@@ -139,8 +137,8 @@ def known_tables() -> dict[str, Draw]:
     'stern2018.quality': of_cells(BlockwiseCell, image_tables.quality_table),
     'stern2018.distances': of_cells(BlockwiseCell, image_tables.tau_table),
     'stern2018.image_heads': of_cells(BlockwiseCell, image_tables.heads_table),
-    'leviathan2022.speeds': of_cells(SpecCell, leviathan2022.speed_table),
-    'leviathan2022.alphas': of_cells(SpecCell, leviathan2022.alpha_table),
+    'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
+    'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
     'cai2024.speeds': of_cells(MedusaCell, cai2024.speed_table),
     'cai2024.heads': of_calibration(cai2024.heads_table),
     'cai2024.trees': of_calibration(cai2024.widths_table),

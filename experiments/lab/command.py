@@ -42,6 +42,8 @@ class Paper:
   axes: Mapping[str, str]
   figures: Sequence[tuple[str, str, str]]
 
+flags.disclaim_key_flags()  # `--help` of a command lists its flags, as those of experiments.lab.cli
+
 
 class Page:
   """Flags of a command: --config (of these pages), --workdir, --budget, --engine."""

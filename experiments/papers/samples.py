@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from configs.common import to_dataclass
 from experiments.lab.against_plain import spaced
-from experiments.lab.captions import Captions
+from experiments.lab.captions import inputs_of
 from experiments.lab.decoding import padded_sources
 from experiments.lab.precision import Sample, padded_targets
-from experiments.papers.leviathan2022.settings import experiment_of
+from experiments.leviathan2022 import Speculative
 from experiments.papers.stern2018 import kinds
 from experiments.papers.stern2018.images import ImageExperiment
 from experiments.papers.stern2018.text_settings import TranslationExperiment
@@ -38,7 +39,7 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
   if task == 'images':
     return _pictures(kinds.experiment_of(config))
   if task == 'lm' and 'target' in config:
-    return _captions(experiment_of(config), folder)
+    return _captions(to_dataclass(Speculative, config), folder)
   raise UserError(
     'types of numbers are compared on the text or pictures of a config: give configs/wmt14.py,'
     ' configs/celeba.py, or'
@@ -89,14 +90,13 @@ def _pictures(experiment: Any) -> Sample:
   )
 
 
-def _captions(experiment: Any, folder: pathlib.Path) -> Sample:
-  measure, text = experiment.measure, experiment.training('target').open()
-  assert isinstance(text, Captions)
+def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
+  measure, text, model = c.measure, c.data.open(), folders.open(folder).model
   text.check_base(folder)
-  prompts = experiment.prompts(text, text.model)
+  prompts = inputs_of(text, model, measure.split, measure.prompt)
   chosen = spaced(len(prompts), min(measure.sentences or len(prompts), len(prompts)))
   targets, lengths = padded_targets(text.tokens(measure.split).target)
-  first = np.full((len(targets), 1), experiment.first_id(folders.open(folder).model), np.int32)
+  first = np.full((len(targets), 1), model.config.bos_id, np.int32)
   return Sample(
     measure.split, prompts[chosen], first, targets, lengths, measure.max_len, CAPTIONS, CAPTIONS
   )

@@ -11,11 +11,12 @@ import pytest
 
 import fastdec as fd
 from configs import celeba, speculative
+from configs.common import to_dataclass
 from experiments.lab import cells, precision
-from experiments.papers.leviathan2022.settings import experiment_of
+from experiments.leviathan2022 import Speculative
 from experiments.papers.stern2018.images import ImageExperiment
 from fastdec import folders
-from tests.experiments.conftest import ROOT
+from tests.experiments.conftest import ROOT, with_settings
 
 
 def measured(folder):
@@ -73,16 +74,13 @@ def test_figures_are_those_of_the_texts_one_by_one(translator, monkeypatch):
 
 
 def test_a_language_model_on_captions(launch, tmp_path):
-  settings = {'data.cache': tmp_path / 'cache', 'data.max_train': 200, 'data.vocab_size': 200}
-  config = speculative.get_config('scale=smoke,task=lm')
-  config.data.update(
-    {name.removeprefix('data.'): value for name, value in settings.items()}
-    | {'cache': str(tmp_path / 'cache')}
+  settings = {'data.cache': str(tmp_path / 'cache'), 'data.max_train': 200, 'data.vocab_size': 200}
+  c = to_dataclass(
+    Speculative, with_settings(speculative.get_config('scale=smoke,task=lm'), settings)
   )
-  text = experiment_of(config).training('target').open()
-  model = fd.models.lm.LM(
-    dataclasses.replace(text.model.config, d_model=8, d_ff=12, heads=2, layers=1)
-  )
+  text = c.data.open()
+  sizes = {'d_model': 8, 'd_ff': 12, 'heads': 2, 'layers': 1}
+  model = text.model_of(dataclasses.replace(c.target.model, **sizes))
   folders.save(tmp_path / 'lm', model, jax.jit(model.init)(jax.random.key(0)), text.tokenizer_path)
   words = [
     f'--config={ROOT}/configs/speculative.py:scale=smoke,task=lm',

@@ -7,7 +7,6 @@ import pytest
 from experiments.lab.cells import append, read
 from experiments.papers.cai2024.cells import MedusaCell
 from experiments.papers.incremental.cells import SavingCell
-from experiments.papers.leviathan2022.cells import SpecCell
 from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec.errors import UserError
 
@@ -25,13 +24,6 @@ MEDUSA = """
 "texts": null, "stage": "medusa-1", "tree": "calibrated", "batch": 1, "nodes": 32, "depth": 4, "tokens_unseen": null,
 "nll": null, "seed": 0, "commit": "abc"}
 """
-SPECULATIVE = """
-{"models": "f00d", "error": null, "tokens_per_call": null, "speedup": 1.5, "speedup_calls": null, "spread": [1.5, 2.0],
-"ms_per_token": null, "plain_ms_per_token": null, "same_as_plain": null, "parted": null, "largest_gap": null,
-"texts": null, "draft": "large", "temperature": 0.0, "plan": "5", "batch": 1, "gamma": 5, "alpha_beta": 0.75,
-"alpha_accepted": null, "c": null, "v": null, "drafts_per_call": null, "predicted": null, "predicted_width": null,
-"seed": 0, "commit": "abc"}
-"""
 INCREMENTAL = """
 {"models": "f00d", "error": null, "part": "growth", "model": "fconv", "dtype": "float32", "batch": 1, "length": 32,
 "milliseconds": {"uncached": 9.0, "host": 3.0, "device": 1.0}, "to_fastest": null, "to_shortest": null, "steps": 4,
@@ -43,8 +35,6 @@ CELLS = [
                 outputs=500, split='dev', models='f00d', conditions=CONDITIONS),
   MedusaCell('medusa-1', 'calibrated', 1, nodes=32, depth=4, tokens_per_call=2.5, spread=(1.5, 2.0), models='f00d',
              conditions=CONDITIONS),
-  SpecCell('large', 0.0, '5', 1, 5, alpha_beta=0.75, speedup=1.5, spread=(1.5, 2.0), models='f00d',
-           conditions=CONDITIONS),
   SavingCell('growth', 'fconv', 'float32', 1, 32, milliseconds=TIMES, steps=4, parted=0, models='f00d',
              conditions=CONDITIONS),
 ]  # fmt: skip
@@ -57,9 +47,7 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(
-  'line, cell', [*zip([STERN, MEDUSA, SPECULATIVE, INCREMENTAL], CELLS, strict=True)]
-)
+@pytest.mark.parametrize('line, cell', [*zip([STERN, MEDUSA, INCREMENTAL], CELLS, strict=True)])
 def test_a_line_is_read_and_written_again_with_the_same_values(tmp_path, line, cell):
   row = json.loads(line)
   (tmp_path / 'before.jsonl').write_text(json.dumps(row) + '\n')
@@ -69,7 +57,7 @@ def test_a_line_is_read_and_written_again_with_the_same_values(tmp_path, line, c
   assert again == {**LACKING.get(type(cell), {}), **row}
 
 
-@pytest.mark.parametrize('kind, line', [(BlockwiseCell, SPECULATIVE), (SpecCell, STERN)])
+@pytest.mark.parametrize('kind, line', [(BlockwiseCell, MEDUSA), (MedusaCell, STERN)])
 def test_a_line_of_another_experiment_is_no_cell(tmp_path, kind, line):
   (tmp_path / 'other.jsonl').write_text(json.dumps(json.loads(line)) + '\n')
   with pytest.raises(UserError, match=r'line 1 of .*other.jsonl is no cell'):

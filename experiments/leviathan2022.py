@@ -1,0 +1,534 @@
+"""Speculative decoding (Leviathan et al. 2022), from the top: theory against practice.
+
+A target and two draft models are trained. Each draft, beside n-gram models and prompt lookup,
+is measured in turn with plain decoding, and compared with what the paper's formulas predict.
+Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+import fastdec as fd
+from experiments.lab import train
+from experiments.lab.against_plain import Comparison, batches_of, cost, joined, spaced
+from experiments.lab.captions import inputs_of
+from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SPEED_UP
+from experiments.lab.packing import packed
+from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
+from experiments.lab.rows import Row, Rows, each
+from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once
+from experiments.lab.stage import stage
+from experiments.lab.text import TextConfig
+from fastdec import folders
+from fastdec.decoding import theory
+from fastdec.errors import UserError
+from fastdec.evaluation import drawing
+from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
+from fastdec.evaluation.agreement import NEAR_TIE
+from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
+from fastdec.fields import Between
+from fastdec.models.lm import LMConfig
+from fastdec.models.ngram import NGram
+from fastdec.models.transformer import TransformerConfig
+from fastdec.sharding import MeshConfig
+from fastdec.struct import Bound
+
+PLAN = 'draft', 'temperature', 'plan', 'batch'  # fields that name a row
+DRAFTS = {
+  'large': 'large draft',
+  'small': 'small draft',
+  'bigram': 'bigram',
+  'unigram': 'unigram',
+  'lookup': 'prompt lookup',
+}
+TRAINED = 'large', 'small'
+FEW = 3  # texts, see `Comparison.clock`
+SUCCESSORS = 64  # of a word that the bigram model lists
+
+
+# --- settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """What is measured, on how many texts."""
+
+  gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
+  batches: Counts = (1, 8, 32)  # texts at once; the first takes all gammas, others the fastest
+  temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
+  ngram_gamma: Count = 3  # of the unigram and bigram drafts
+  lookup: Count = 3  # the longest n-gram that prompt lookup looks for
+  prompt: Count = 4  # tokens of a caption, if the task is lm
+  split: Literal['dev', 'test'] = 'test'
+  sentences: Zero = 200  # of the split, evenly spaced: for alpha; 0: all
+  timed: Count = 32  # of them, evenly spaced: for wall clock and tokens a call
+  max_len: Count = 80
+  repeats: Count = 5
+
+  def __post_init__(self) -> None:
+    each_once('measure', gammas=self.gammas, batches=self.batches, temperatures=self.temperatures)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """A model and its training."""
+
+  model: LMConfig | TransformerConfig  # without its vocabulary, which the text gives
+  train: RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Speculative:
+  """Settings of the page; presets are in configs/speculative.py."""
+
+  data: TextConfig
+  target: Trained
+  large: Trained
+  small: Trained  # a draft model of a translator has an encoder of its own
+  measure: Measure = Measure()
+  task: Literal['translation', 'lm'] = 'translation'
+  scale: str = ''
+  seed: Seed = 0
+  mesh: MeshConfig = MeshConfig()
+
+  def __post_init__(self) -> None:
+    lengths = {'data.row_length': self.data.row_length, 'measure.max_len': self.measure.max_len}
+    for role in ('target', *TRAINED):
+      part: Trained = getattr(self, role)
+      train.check(part.train, part.model, self.data.rows, self.mesh, f'{role}.train')
+      limit = part.model.max_positions
+      for name, length in lengths.items():
+        if limit is not None and length > limit:
+          most = f'{role}.model.max_positions={limit} is the most'
+          raise UserError(f'config.{name}={length} is not possible: {most}')
+
+
+# --- the page
+
+
+def speculative(c: Speculative, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """The page from the top: three models, their rows, the tables and the picture."""
+  rows = Rows(root / 'results.jsonl', conditions)
+  models: dict[str, pathlib.Path] = {}
+
+  def trained(draft: str) -> None:
+    part: Trained = getattr(c, draft)
+    make = functools.partial(train.base, mesh=c.mesh)
+    inputs = {'model': part.model, 'run': part.train, 'data': c.data, 'seed': c.seed}
+    models[draft] = stage(root, draft, make, **inputs)
+
+  trained('target')
+  each(rows, [{'draft': draft} for draft in TRAINED], trained)
+  if not rows.is_complete:
+    return rows
+  bench = Bench(c, models, rows)
+  first, larger = plans(c.measure)
+  for some in (first, larger):  # larger batches take the gamma that was the fastest
+    if rows.is_complete:
+      there = [plan for plan in some if plan['draft'] in models or plan['draft'] not in TRAINED]
+      each(rows, there, functools.partial(measure, bench, rows))
+  found = rows.all([bench.key(**plan) for plan in (*first, *larger)])
+  if found:
+    tables = [speeds(found), alphas(found)]
+    write(root / 'speculative', rows.console, tables, functools.partial(picture, found))
+  return rows
+
+
+def plans(measure: Measure) -> tuple[list[Row], list[Row]]:
+  """The rows at the first batch size: every gamma and an adapted one; then those at larger ones."""
+  batch, *others = measure.batches
+  first: list[Row] = []
+  larger: list[Row] = []
+
+  def add(rows: list[Row], *plan: Any) -> None:
+    rows.append(dict(zip(PLAN, plan, strict=True)))
+
+  for temperature in measure.temperatures:
+    for draft in (*TRAINED, 'lookup'):
+      adaptive = ['adaptive'] if draft in TRAINED else []
+      for plan in (*map(str, measure.gammas), *adaptive):
+        add(first, draft, temperature, plan, batch)
+      for other in others:
+        add(larger, draft, temperature, 'best', other)
+    for draft in ('bigram', 'unigram'):
+      add(first, draft, temperature, str(measure.ngram_gamma), batch)
+  return first, larger
+
+
+# --- measurement
+
+
+def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
+  """Measures one row."""
+  key = bench.key(**plan)
+  if key['gamma'] is None:
+    raise UserError('no gamma of this draft has been measured: see why those rows failed')
+  row = rows.measure(key, lambda: bench.figures(**plan, gamma=key['gamma']))
+  width = row['predicted_width']
+  predicted = 'nothing predicted' if width is None else f'predicted {width:.2f}x'
+  rows.console.print(
+    f'{DRAFTS[row["draft"]]}, temperature {row["temperature"]:g}, gamma {_gamma(row)}, batch'
+    f' {row["batch"]}: {row["tokens_per_call"]:.2f} tokens a call, {predicted}, measured'
+    f' {row["speedup"]:.2f}x'
+  )
+
+
+class Bench:
+  """Finished models and the prompts that they go on from.
+
+  Args:
+    c: the settings.
+    models: folders of the target and of the drafts that are trained.
+    rows: those that say which gamma is the fastest.
+  """
+
+  def __init__(self, c: Speculative, models: Mapping[str, pathlib.Path], rows: Rows) -> None:
+    self.c, self.models, self.rows = c, models, rows
+    self.text = c.data.open()
+    self.text.check_base(models['target'])
+    self.target = Bound(*packed(*folders.load(models['target'])))
+    given = inputs_of(self.text, self.target.module, c.measure.split, c.measure.prompt)
+    count = min(c.measure.sentences or len(given), len(given))
+    self.prompts: Int[np.ndarray, 'n s'] = given[spaced(len(given), count)]
+    self.timed = self.prompts[spaced(count, min(c.measure.timed, count))]
+
+  def key(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
+    """Fields that a row is found by: what is measured, on which models and which texts."""
+    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt', 'lookup'
+    asked = {name: getattr(self.c.measure, name) for name in names}
+    key: Row = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))
+    key['gamma'] = self.gamma(draft, temperature, plan)
+    key |= {'models': self.hash(draft), 'task': self.c.task, 'seed': self.c.seed}
+    return key | asked
+
+  def gamma(self, draft: str, temperature: float, plan: str) -> int | None:
+    """Tokens that are drafted a call, at most; None: those that would say are missing."""
+    measure = self.c.measure
+    if plan.isdigit():
+      return int(plan)
+    if plan == 'adaptive':
+      return max(measure.gammas)
+    rivals = [(draft, temperature, str(gamma), measure.batches[0]) for gamma in measure.gammas]
+    found = self.rows.all([self.key(*rival) for rival in rivals])
+    found = [row for row in found if row.get('error') is None]
+    return max(found, key=lambda row: row['speedup'])['gamma'] if found else None
+
+  @functools.cache  # noqa: B019 (one bench a process)
+  def hash(self, draft: str) -> str | None:
+    """A hash of the target and, if it is a trained one, the draft; None if that is missing."""
+    roles = ('target', draft) if draft in TRAINED else ('target',)
+    if not set(roles) <= set(self.models):
+      return None
+    parts = [folders.content(self.models[role]) for role in roles]
+    return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]
+
+  def figures(self, draft: str, temperature: float, plan: str, batch: int, gamma: int) -> Row:
+    """Acceptance, the costs of calls, and wall clock in turn with plain decoding."""
+    measure, dtype = self.c.measure, self.target.module.config.dtype
+    plain, key = self.plain(temperature)
+    strategy = self.strategy(draft, temperature, gamma, plan == 'adaptive')
+    batches = batches_of(self.timed, batch, self.target.module.pad_id, key)
+    comparison = Comparison(self.target, strategy, plain, batches, measure.max_len)
+    counts, theirs = comparison.counts
+    if not (counts.later and theirs.later):
+      raise UserError(
+        'the target ends every text after one token, so nothing is drafted: train it for longer'
+      )
+    agreement = {} if temperature else comparison.agreement(dtype)
+
+    # the parts that the formulas reckon with, and how many of each a text takes
+    before, ours = comparison.state(plain), comparison.state(strategy)
+    calls = {
+      'one call': (whole_calls(self.target, plain, before), theirs.steps),
+      'wide calls': (wide_calls(self.target, strategy, ours, gamma + 1), counts.steps),
+      'drafts': (draft_calls(self.target, strategy, ours), counts.steps),
+    }
+    clock = comparison.clock(measure.repeats, calls, max(FEW // batch, 1))
+    speed = comparison.speed(clock)
+    drafting = cost(clock, 'drafts', counts.steps, 'one call', theirs.steps)
+    c = None if drafting is None else drafting / gamma
+    v = cost(clock, 'wide calls', counts.steps, 'one call', theirs.steps)
+
+    alpha = accepted = predicted = width = None
+    drafts = float(gamma)
+    if draft != 'lookup':  # which proposes no law
+      alpha, drafts = self.alpha(draft, temperature), counts.drafts_per_call
+      if plan != 'adaptive':
+        accepted = accepted_share(joined(comparison.ours), gamma)
+        predicted = None if c is None else theory.speedup(alpha, gamma, c)
+    if c is not None and v is not None:
+      width = speed['tokens_per_call'] / (v + drafts * c)
+    return {
+      'alpha_beta': alpha,
+      'alpha_accepted': accepted,
+      'c': c,  # a call of the draft model, in calls of the target on one token
+      'v': v,  # the target's call on gamma + 1 tokens, in those on one
+      'drafts_per_call': drafts,  # calls of the draft model for each of the target
+      'predicted': predicted,  # the paper's theorem 3.8
+      'predicted_width': width,  # compare with speedup_calls
+      **speed,
+      **agreement,
+      'dtype': dtype,
+      'repeated_4grams': repeated_share(joined(comparison.theirs)),
+    }
+
+  @functools.cache  # noqa: B019
+  def alpha(self, draft: str, temperature: float) -> float:
+    """Alpha by beta, over the texts that the target writes for all prompts."""
+    strategy, key = self.plain(temperature)
+    most = self.c.measure.max_len
+    module, params = self.target
+    texts = fd.decode(module, params, self.prompts, strategy, max_len=most, key=key).checked()
+    found = betas(tuple(self.target), tuple(self.draft(draft)), self.prompts, texts, temperature)
+    return min(1.0, float(found.mean()))  # sums of probabilities may exceed 1 by rounding
+
+  @functools.cache  # noqa: B019
+  def draft(self, draft: str) -> Bound:
+    """A draft model: trained, or counted on the training text."""
+    if draft in TRAINED:
+      return Bound(*packed(*folders.load(self.models[draft])))
+    target, words = self.target.module, self.text.tokens('train').target
+    successors = min(SUCCESSORS, target.vocab_size) if draft == 'bigram' else 0
+    ends = target.eos_ids, target.pad_id, target.suppressed_ids
+    model = NGram(target.vocab_size, successors, *ends)
+    first = target.config.bos_id if target.start_id is None else target.start_id
+    return Bound(model, model.count([words[i] for i in range(len(words))], first))
+
+  def plain(self, temperature: float) -> tuple[fd.Greedy | fd.Sample, Any]:
+    """Decoding token by token, and the key that it draws by."""
+    if not temperature:
+      return fd.Greedy(), None
+    return fd.Sample(temperature), jax.random.key(self.c.seed)
+
+  def strategy(self, draft: str, temperature: float, gamma: int, adaptive: bool) -> Any:
+    """The strategy of a row."""
+    if draft == 'lookup':
+      return fd.PromptLookup(self.c.measure.lookup, gamma + 1, temperature)
+    return fd.Speculative(tuple(self.draft(draft)), gamma, temperature, adaptive=adaptive)
+
+
+# --- what the paper publishes (T5-XXL and others, one TPU v4)
+
+
+class Published(NamedTuple):
+  """A row of Tables 2 and 4: predicted by theorem 3.8, and measured at batch 1 over T5X's
+  decoding."""
+
+  task: str
+  draft: str
+  temperature: float
+  gamma: int
+  alpha: float
+  c: float
+  predicted: float
+  measured: float
+
+
+SPEEDS = (
+  Published('EnDe', 'T5-small', 0, 7, 0.75, 0.02, 3.2, 3.4),
+  Published('EnDe', 'T5-base', 0, 7, 0.80, 0.04, 3.3, 2.8),
+  Published('EnDe', 'T5-large', 0, 7, 0.82, 0.11, 2.5, 1.7),
+  Published('EnDe', 'T5-small', 1, 7, 0.62, 0.02, 2.3, 2.6),
+  Published('EnDe', 'T5-base', 1, 5, 0.68, 0.04, 2.4, 2.4),
+  Published('EnDe', 'T5-large', 1, 3, 0.71, 0.11, 2.0, 1.4),
+  Published('CNNDM', 'T5-small', 0, 5, 0.65, 0.02, 2.4, 3.1),
+  Published('CNNDM', 'T5-base', 0, 5, 0.73, 0.04, 2.6, 3.0),
+  Published('CNNDM', 'T5-large', 0, 3, 0.74, 0.11, 2.0, 2.2),
+  Published('CNNDM', 'T5-small', 1, 5, 0.53, 0.02, 1.9, 2.3),
+  Published('CNNDM', 'T5-base', 1, 3, 0.55, 0.04, 1.8, 2.2),
+  Published('CNNDM', 'T5-large', 1, 3, 0.56, 0.11, 1.6, 1.7),
+)
+ALPHAS = {  # Table 3: (target, draft) -> alpha at temperatures 0 and 1
+  ('T5-XXL, EnDe', 'unigram'): (0.08, 0.07),
+  ('T5-XXL, EnDe', 'bigram'): (0.20, 0.19),
+  ('T5-XXL, EnDe', 'T5-small'): (0.75, 0.62),
+  ('T5-XXL, EnDe', 'T5-base'): (0.80, 0.68),
+  ('T5-XXL, EnDe', 'T5-large'): (0.82, 0.71),
+  ('T5-XXL, CNNDM', 'unigram'): (0.13, 0.08),
+  ('T5-XXL, CNNDM', 'bigram'): (0.23, 0.16),
+  ('GPT-like 97M, LM1B', 'unigram'): (0.03, 0.03),
+  ('GPT-like 97M, LM1B', 'bigram'): (0.05, 0.05),
+  ('GPT-like 97M, LM1B', 'GPT-like 6M'): (0.88, 0.89),
+  ('LaMDA 137B', 'LaMDA 100M'): (0.61, 0.57),
+  ('LaMDA 137B', 'LaMDA 2B'): (0.71, 0.71),
+  ('LaMDA 137B', 'LaMDA 8B'): (0.75, 0.74),
+}
+
+# --- the tables: every row, then the published figures
+
+WITHIN = 0.1  # how far measured may be from predicted, to be counted
+SPEED_NOTES = (
+  'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own'
+  ' texts (temperature 0: how often the most likely words agree), and by acceptance, of the drafted'
+  ' tokens that a call came to.',
+  "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target"
+  ' on one token.',
+  'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1))'
+  ' with α by beta; with the width: tokens / (v + γ c). Emp: measured over plain decoding in turn,'
+  ' whole texts, and in brackets the slowest and fastest round; calls alone: without encoder and'
+  ' prompt, which the formulas leave out.',
+  "Same: texts that are plain greedy decoding's, token for token; in brackets, how many are not,"
+  ' and by how much the logits of the two tokens differ at most where such a text parts from the'
+  ' plain one. In float32 a cell fails where that is not under'
+  f' {NEAR_TIE:g}, which the rounding of wide calls explains.',
+)
+ALPHA_NOTES = (
+  'α by beta. Tokens: expected per call, (1 - α^(γ+1)) / (1 - α), and measured. Prompt lookup'
+  ' proposes no law: its α is not defined.',
+)
+CONDITIONS = ('task', 'split', 'sentences', 'timed', 'max_len', 'repeats', *MACHINE)
+
+
+def speeds(rows: Sequence[Row]) -> Drawn:
+  """Predicted and measured speed-up (Tables 2 and 4)."""
+  below = []
+  for row in SPEEDS:
+    label = f'{row.draft} (T5-XXL, {row.task}, paper)'
+    texts = {'Draft': label, 'T': f'{row.temperature:g}', 'γ': str(row.gamma), 'Batch': '1'}
+    texts |= {'α (beta)': f'{row.alpha:.2f}', 'c': f'{row.c:.2f}'}
+    below.append(texts | {'Exp': f'{row.predicted:.1f}×', 'Emp': f'{row.measured:.1f}×'})
+  return SPEED_TABLE.of(rows, below=below, notes=(*_close(rows), *repetition_note(rows)))
+
+
+def alphas(rows: Sequence[Row]) -> Drawn:
+  """Alpha, expected and measured tokens of every draft at its smallest gamma (Table 3)."""
+  found = [row for row in rows if row.get('error') is None and row['plan'].isdigit()]
+  gammas: dict[str, int] = {}
+  for row in found:
+    gammas[row['draft']] = min(row['gamma'], gammas.get(row['draft'], row['gamma']))
+  columns = [Column('Draft', lambda draft: DRAFTS[draft]), Column('γ', lambda draft: gammas[draft])]
+  for temperature in sorted({row['temperature'] for row in found}):
+    at = {}
+    for row in found:
+      if (row['gamma'], row['temperature']) == (gammas[row['draft']], temperature):
+        at[row['draft']] = row
+    name = f'T = {temperature:g}'
+    columns.append(Column(f'{name}: α', 'alpha_beta', '.3f', cell=at.get))
+    columns.append(Column(f'{name}: tokens expected', _expected, '.2f', cell=at.get))
+    columns.append(Column(f'{name}: tokens', 'tokens_per_call', '.2f', cell=at.get))
+    columns.append(Column(f'{name}: speed-up', 'speedup', '.2f', '×', cell=at.get))
+  below = []
+  for (target, draft), published in ALPHAS.items():
+    row = {'Draft': f'{draft} ({target}, paper)'}
+    row |= {f'T = {temperature}: α': f'{alpha:.2f}' for temperature, alpha in enumerate(published)}
+    below.append(row)
+  table = Table('Speculative decoding, Table 3', columns, ALPHA_NOTES, CONDITIONS)
+  drafts = [draft for draft in reversed(DRAFTS) if draft in gammas]
+  return table.of(drafts, cells=found, below=below)
+
+
+def _expected(row: Row) -> float | None:
+  alpha = row['alpha_beta']
+  return None if alpha is None else theory.expected_tokens(alpha, row['gamma'])
+
+
+def _gamma(row: Row) -> str | None:
+  if row.get('error') is not None:
+    return row.get('plan')
+  named = {'adaptive': f'≤ {row["gamma"]}', 'best': f'{row["gamma"]} (best)'}
+  return named.get(row['plan'], row['plan'])
+
+
+def _parted(row: Row) -> str:
+  if not row.get('parted'):
+    return ''
+  return f'({row["parted"]} of {row["texts"]} part, by {text(row["largest_gap"], ".1g")})'
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+  plan = row.get('plan', '0')  # a draft whose training failed has none
+  rank = {'adaptive': 1000, 'best': 1001}.get(plan) or int(plan)
+  place = list(DRAFTS).index(row['draft'])
+  return place, row.get('temperature', 0), row.get('batch', 0), rank
+
+
+def _close(rows: Sequence[Row]) -> list[str]:
+  """How many rows came out as predicted."""
+  known = close = 0
+  for row in rows:
+    speedup, predicted = row.get('speedup_calls'), row.get('predicted_width')
+    if speedup is not None and predicted is not None:
+      known += 1
+      close += abs(speedup / predicted - 1) <= WITHIN
+  if not known:
+    return []
+  return [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {known}.']
+
+
+SPEED_TABLE = Table(
+  'Speculative decoding, Tables 2 and 4',
+  (
+    Column('Draft', lambda row: DRAFTS[row['draft']], names_row=True),
+    Column('T', 'temperature', 'g', names_row=True),
+    Column('γ', _gamma, names_row=True),
+    Column('Batch', 'batch', names_row=True),
+    Column('α (beta)', 'alpha_beta', '.3f'),
+    Column('α (accepted)', 'alpha_accepted', '.3f'),
+    Column('c', 'c', '.3f'),
+    Column('v', 'v', '.2f'),
+    Column('Tokens', 'tokens_per_call', '.2f'),
+    Column('Exp', 'predicted', '.2f', '×'),
+    Column('Exp, width', 'predicted_width', '.2f', '×'),
+    dataclasses.replace(SPEED_UP, heading='Emp'),
+    dataclasses.replace(CALLS_ALONE, heading='Emp, calls alone'),
+    dataclasses.replace(SAME, beside=_parted),
+  ),
+  SPEED_NOTES,
+  CONDITIONS,
+  sort=_order,
+)
+
+# --- the picture
+
+STYLES = {
+  'large': drawing.Style(drawing.BLUE, 'o', ''),
+  'small': drawing.Style(drawing.VERMILION, '^', ''),
+  'bigram': drawing.Style(drawing.GREEN, 's', ''),
+  'unigram': drawing.Style(drawing.PURPLE, 'D', ''),
+  'lookup': drawing.Style(drawing.ORANGE, 'P', ''),
+}
+
+
+def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
+  """Draws measured against predicted speed-up: by the paper's formula, with its own points, and
+  with the cost of the width. Filled: temperature 0; open: above."""
+  found = [row for row in rows if row.get('speedup_calls') is not None]
+  figure, (left, right) = drawing.panels(2)
+  theirs = [(row.predicted, row.measured) for row in SPEEDS]
+  paper = drawing.Style(drawing.PUBLISHED, 'x', '')
+  drawing.curve(left, theirs, paper, 'Leviathan et al. 2022, Table 4')
+  _panel(left, found, 'predicted', 'Theorem 3.8: tokens by α, wide calls cost nothing more', theirs)
+  _panel(right, found, 'predicted_width', 'Tokens per call as measured, over v + γ c', [])
+  for draft in DRAFTS:
+    if any(row['draft'] == draft for row in found):
+      drawing.curve(right, [], STYLES[draft], DRAFTS[draft])
+  drawing.legend(figure, 6)
+  drawing.save(figure, path)
+
+
+def _panel(
+  axes: Any, rows: Sequence[Row], name: str, title: str, theirs: Sequence[tuple[float, float]]
+) -> None:
+  """Our rows by one prediction, and a line where prediction and measurement are equal; `theirs`
+  set the scale too."""
+  drawing.dress(axes, title, 'measured speed-up, calls alone', 'predicted speed-up')
+  points = []
+  for row in rows:
+    if row[name] is not None:
+      points.append((row[name], row['speedup_calls']))
+      hollow = {} if row['temperature'] == 0 else {'markerfacecolor': 'none'}
+      drawing.curve(axes, points[-1:], STYLES[row['draft']], **hollow)
+  if not points:
+    drawing.nothing_yet(axes)
+  most = 1.1 * max([1.0, *(speed for point in (*points, *theirs) for speed in point)])
+  axes.plot([0, most], [0, most], color='black', linewidth=0.5)
+  band = [0, most * (1 - WITHIN)], [0, most * (1 + WITHIN)]
+  axes.fill_between([0, most], *band, color='black', alpha=0.07)

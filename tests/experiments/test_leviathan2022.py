@@ -1,0 +1,299 @@
+"""Speculative decoding's page: settings, rows without any model, tables, and all of it at toy
+size."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fastdec as fd
+from configs import speculative
+from configs.common import to_dataclass
+from experiments import leviathan2022
+from experiments.lab import report, rows
+from experiments.lab.against_plain import Comparison
+from experiments.leviathan2022 import PLAN, SPEEDS, Bench, Speculative
+from fastdec import folders
+from tests.experiments.conftest import ROOT, run, with_settings
+
+TOY = {
+  'data.max_train': 200,
+  'measure.gammas': (2,),
+  'measure.batches': (1, 2),
+  'measure.temperatures': (0.0,),
+  'measure.sentences': 4,
+}
+
+
+def settings(task='translation', **given):
+  config = with_settings(speculative.get_config(f'scale=smoke,task={task}'), given)
+  return to_dataclass(Speculative, config)
+
+
+@pytest.mark.parametrize('setting, message', [
+  ({'measure.gammas': (3, 0)}, r'config.measure.gammas\[1\]=0 is not possible: give 1 or more'),
+  ({'measure.gammas': ()}, 'config.measure.gammas=.* give one or more'),
+  ({'measure.batches': (1, 1)}, 'config.measure.batches=.* each once'),
+  ({'measure.temperatures': (-1.0,)}, r'config.measure.temperatures\[0\]=-1.0 is not possible'),
+  ({'measure.split': 'train'}, "config.measure.split='train'"),
+  ({'small.train.steps': 0}, 'config.small.train.steps=0 is not possible'),
+  ({'large.train.schedule': 'flat'}, "config.large.train: schedule='flat' is unknown"),
+  ({'data.row_length': 2000}, 'config.data.row_length=2000 is not possible: target.model.max_pos'),
+  ({'measure.max_len': 2000}, 'config.measure.max_len=2000 is not possible'),
+])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(setting, message):
+  with pytest.raises(fd.UserError, match=message):
+    settings(**setting)
+
+
+def test_every_scale_and_task_is_an_experiment():
+  for scale in ('smoke', 'multi30k'):
+    for task in ('lm', 'translation'):
+      config = speculative.get_config(f'scale={scale},task={task}')
+      assert to_dataclass(Speculative, config).task == task
+
+
+def test_mistakes_are_told_before_any_work(tmp_path, launch):
+  page = f'--config={ROOT}/configs/speculative.py'
+  ended = launch('speculative', f'{page}:scale=large', f'--workdir={tmp_path}/run')
+  assert ended.code == 2 and 'scale=large is not possible: give one of smoke, multi30k' in ended.err
+  words = '--config.data.folder=nowhere', f'--config.data.cache={tmp_path}/cache'
+  ended = launch('speculative', f'{page}:scale=multi30k', *words, f'--workdir={tmp_path}/run')
+  assert ended.code == 2 and "there is no folder 'nowhere' with the text" in ended.err
+  assert not (tmp_path / 'run' / 'target').exists()
+
+
+# --- rows, without any model
+
+
+class Rehearsal:
+  """The page with models of one hash and rows that cost nothing: gamma 5 is the fastest. Some
+  fail."""
+
+  def __init__(self, root, monkeypatch):
+    self.root, self.measured, self.failing, self.hash = root, [], (), 'abc'
+    monkeypatch.setattr(leviathan2022, 'stage', self._stage)
+    monkeypatch.setattr(leviathan2022, 'write', lambda *_: None)
+    monkeypatch.setattr(folders, 'content', lambda folder: f'{self.hash} {folder.name}')
+    monkeypatch.setattr(Bench, '__init__', self._bench)
+    monkeypatch.setattr(Bench, 'figures', self._figures)
+
+  def __call__(self, **given):
+    self.measured = []
+    asked = {'measure.gammas': (3, 5, 7), 'measure.batches': (1, 8), 'measure.ngram_gamma': 3}
+    return leviathan2022.speculative(settings(**(asked | given)), self.root, {})
+
+  @property
+  def rows(self):
+    found = rows.latest(rows.read(self.root / 'results.jsonl'), *PLAN)
+    return {tuple(row.get(name) for name in PLAN): row for row in found}
+
+  def _stage(self, root, name, make, **inputs):
+    if name in self.failing:
+      raise MemoryError('too large')
+    return root / name
+
+  @staticmethod
+  def _bench(bench, c, models, found):
+    bench.c, bench.models, bench.rows = c, models, found
+
+  def _figures(self, draft, temperature, plan, batch, gamma):
+    if (draft, temperature, plan, batch) in self.failing:
+      raise MemoryError('too large')
+    self.measured.append((draft, temperature, plan, batch))
+    figures = {'alpha_beta': 0.5, 'tokens_per_call': 2.0, 'predicted_width': 1.5}
+    return figures | {'speedup': 2 - abs(gamma - 5) / 10}
+
+
+@pytest.fixture
+def rehearsal(tmp_path, monkeypatch):
+  return Rehearsal(tmp_path, monkeypatch)
+
+
+def test_larger_batches_take_the_gamma_that_was_the_fastest(rehearsal):
+  done = rehearsal()
+  assert done.is_complete and not done.failed
+  found = rehearsal.rows
+  assert len(found) == 2 * (2 * (3 + 1 + 1) + (3 + 1) + 2)
+  assert {row['gamma'] for row in found.values() if row['plan'] == 'best'} == {5}
+  assert {row['gamma'] for row in found.values() if row['plan'] == 'adaptive'} == {7}
+  rehearsal(**{'measure.gammas': (3, 7)})
+  again = [(draft, temperature, 'best', 8) for temperature in (0.0, 1.0)
+           for draft in ('large', 'small', 'lookup')]  # fmt: skip
+  assert rehearsal.measured == again
+  assert rehearsal.rows['small', 1.0, 'best', 8]['gamma'] == 3
+
+
+def test_finished_rows_are_not_measured_again_unless_the_models_are_others(rehearsal):
+  rehearsal()
+  path = rehearsal.root / 'results.jsonl'
+  lost, *lines = path.read_text().splitlines(keepends=True)
+  path.write_text(''.join(lines) + lost[:40])  # killed
+  rehearsal()
+  assert rehearsal.measured == [('large', 0.0, '3', 1)]
+  rehearsal.hash = 'def'
+  rehearsal()
+  assert len(rehearsal.measured) == len(lines) + 1
+
+
+def test_a_row_that_fails_says_why_and_the_rest_goes_on(rehearsal):
+  failing = 'small', 0.0, '5', 1
+  rehearsal.failing = (failing,)
+  done = rehearsal(**{'measure.temperatures': (0.0,)})
+  assert done.failed == ['draft=small-temperature=0.0-plan=5-batch=1']
+  found = rehearsal.rows
+  assert found[failing]['error'] == 'MemoryError: too large'
+  assert found['small', 0.0, 'best', 8]['gamma'] == 3  # of those that were measured
+  rehearsal.failing = ()
+  rehearsal(**{'measure.temperatures': (0.0,)})
+  assert rehearsal.measured == [failing, ('small', 0.0, 'best', 8)]
+  assert not any('error' in row for row in rehearsal.rows.values())
+
+
+def test_a_draft_that_cannot_be_trained_stops_its_own_rows_alone(rehearsal, monkeypatch):
+  drawn = []
+  monkeypatch.setattr(leviathan2022, 'write', lambda *given: drawn.extend(given[2]))
+  rehearsal.failing = ('small',)
+  done = rehearsal(**{'measure.temperatures': (0.0,)})
+  assert done.failed == ['draft=small'] and done.is_complete
+  assert {draft for draft, *_ in rehearsal.measured} == {'large', 'bigram', 'unigram', 'lookup'}
+  line = next(row for row in drawn[0].rows if row[0].ours == 'small draft')
+  assert [entry.ours for entry in line[1:4]] == 3 * [report.MISSING]
+  assert line[4].ours == 'failed: MemoryError: too large'
+
+
+# --- the tables and the picture
+
+
+def a_row(draft='large', temperature=0.0, plan='3', batch=1, **figures):
+  key = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))
+  measured = {
+    'gamma': int(plan) if plan.isdigit() else 5, 'alpha_beta': 0.75, 'alpha_accepted': 0.7,
+    'c': 0.1, 'v': 1.25, 'tokens_per_call': 2.5, 'drafts_per_call': 3.0, 'predicted': 2.1,
+    'predicted_width': 1.61, 'speedup': 1.5, 'speedup_calls': 1.6, 'spread': [1.4, 1.55],
+    'same_as_plain': 1.0 if temperature == 0 else None, 'texts': 8, 'task': 'lm',
+    'repeated_4grams': 0.125,
+  }  # fmt: skip
+  return key | measured | figures
+
+
+def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
+  failed = {'draft': 'small', 'temperature': 1.0, 'plan': '3', 'batch': 1, 'error': 'no | memory'}
+  found = [a_row(plan='best', batch=8), a_row(plan='adaptive'), a_row(plan='5'), a_row()]
+  table = leviathan2022.speeds([*found, a_row('small'), failed])
+  assert all(len(row) == len(table.header) for row in table.rows)
+  starts = [tuple(entry.ours for entry in row[:4]) for row in table.rows]
+  assert starts[:6] == [
+    ('large draft', '0', '3', '1'), ('large draft', '0', '5', '1'),
+    ('large draft', '0', '≤ 5', '1'), ('large draft', '0', '5 (best)', '8'),
+    ('small draft', '0', '3', '1'), ('small draft', '1', '3', '1'),
+  ]  # fmt: skip
+  assert len(starts) == 6 + len(SPEEDS)
+  assert starts[6] == ('T5-small (T5-XXL, EnDe, paper)', '0', '7', '1')
+  ours = [entry.ours for entry in table.rows[0][4:]]
+  assert ours[:5] == ['0.750', '0.700', '0.100', '1.25', '2.50']
+  assert ours[5:] == ['2.10×', '1.61×', '1.50×', '1.60×', '100.0']
+  page = report.markdown(table)
+  assert r'failed: no \| memory' in page
+  assert '(1.40 .. 1.55)' in page and '12.5 % had stood before' in page
+
+
+def test_predictions_that_came_true_and_texts_that_part_are_counted():
+  far = a_row(plan='5', speedup_calls=1.4)
+  table = leviathan2022.speeds([a_row(), far, a_row(plan='7', speedup_calls=None)])
+  assert 'Calls alone within 10% of what the width predicts: 1 of 2.' in table.notes
+  parted = a_row(same_as_plain=0.75, parted=2, largest_gap=3.2e-5)
+  page = report.markdown(leviathan2022.speeds([parted, a_row(plan='5', parted=0)]))
+  assert '| 75.0 (2 of 8 part, by 3e-05) |' in page and '| 100.0 |' in page
+
+
+def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():
+  found = []
+  for draft in leviathan2022.DRAFTS:
+    alpha = None if draft == 'lookup' else 0.5
+    found += [a_row(draft, temperature, alpha_beta=alpha) for temperature in (0.0, 1.0)]
+  table = leviathan2022.alphas([*found, a_row(plan='5', alpha_beta=0.9)])
+  assert all(len(row) == len(table.header) for row in table.rows)
+  names = [row[0].ours for row in table.rows[:5]]
+  assert names == ['prompt lookup', 'unigram', 'bigram', 'small draft', 'large draft']
+  assert [entry.ours for entry in table.rows[4][1:6]] == ['3', '0.500', '1.88', '2.50', '1.50×']
+  assert table.rows[0][2].ours == table.rows[0][3].ours == report.MISSING
+  bigram = next(row for row in table.rows if row[0].ours == 'bigram (T5-XXL, EnDe, paper)')
+  assert (bigram[2].ours, bigram[6].ours) == ('0.20', '0.19')
+
+
+@pytest.mark.parametrize('found', [[], [a_row(), a_row(temperature=1.0, predicted=None)]])
+def test_a_picture(tmp_path, found):
+  leviathan2022.picture(found, tmp_path / 'picture.png')
+  assert (tmp_path / 'picture.png').stat().st_size > 2000
+
+
+# --- at toy size
+
+
+def words(task, folder):
+  given = TOY | {'data.cache': folder / 'cache'}
+  page = f'{ROOT}/configs/speculative.py:scale=smoke,task={task}'
+  flags = [f'--config.{name}={value}' for name, value in given.items()]
+  return [f'--config={page}', *flags, f'--workdir={folder}/run']
+
+
+@pytest.fixture(scope='module', params=['translation', 'lm'])
+def finished(request, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('speculative')
+  assert run('speculative', *words(request.param, folder)) == 0
+  return request.param, folder
+
+
+@pytest.fixture
+def bench(finished):
+  task, folder = finished
+  c = settings(task, **TOY, **{'data.cache': str(folder / 'cache')})
+  models = {role: folder / 'run' / role for role in ('target', 'large', 'small')}
+  return Bench(c, models, rows.Rows(folder / 'run' / 'results.jsonl', {}))
+
+
+@pytest.mark.slow
+def test_all_of_it_at_toy_size(finished, launch):
+  task, folder = finished
+  path = folder / 'run' / 'results.jsonl'
+  found = rows.latest(rows.read(path), *PLAN)
+  plans = {(row['draft'], row['plan'], row['batch']) for row in found}
+  models = [(draft, *plan) for draft in ('large', 'small')
+            for plan in (('2', 1), ('adaptive', 1), ('best', 2))]  # fmt: skip
+  others = ('lookup', '2', 1), ('lookup', 'best', 2), ('bigram', '1', 1), ('unigram', '1', 1)
+  assert plans == {*models, *others}
+  for row in found:
+    assert 'error' not in row and (row['same_as_plain'], row['parted']) == (1, 0)
+    assert row['speedup'] > 0 and row['gamma'] + 1 >= row['tokens_per_call'] >= 1
+    assert (row['alpha_beta'] is None) == (row['draft'] == 'lookup')
+  page = (folder / 'run' / 'speculative.md').read_text()
+  assert 'large draft' in page and 'T5-small (T5-XXL, EnDe, paper)' in page and '![' in page
+  assert (folder / 'run' / 'speculative.png').stat().st_size > 2000
+  before = path.read_bytes()
+  assert launch('speculative', *words(task, folder)).code == 0
+  assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_above_temperature_0(bench):
+  row = bench.figures('bigram', 1.0, '2', 2, 2)
+  assert 'same_as_plain' not in row and 0 < row['alpha_beta'] < 1
+  assert row['predicted'] > 0 and row['texts'] == 2
+
+
+@pytest.mark.slow
+def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypatch):
+  decode = Comparison._decode
+
+  def mistaken(self, strategy, prompts, key):
+    out = decode(self, strategy, prompts, key)
+    if isinstance(strategy, fd.Greedy):
+      return out
+    tokens = np.array(out.tokens)
+    tokens[0, 1] = 7 + (tokens[0, 1] == 7)
+    return dataclasses.replace(out, tokens=tokens)
+
+  monkeypatch.setattr(Comparison, '_decode', mistaken)
+  with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):
+    bench.figures('unigram', 0.0, '1', 2, 1)
