@@ -35,9 +35,9 @@ def main(_: list[str]) -> None:
   import dataclasses
   import pathlib
 
+  from experiments import cai2024
   from experiments.lab import report
   from experiments.lab.console import plain_console
-  from experiments.papers.cai2024 import tables
   from experiments.tools import generation
   from experiments.tools.generation_settings import Settings
   from experiments.tools.lines import read_prompts
@@ -73,7 +73,7 @@ def main(_: list[str]) -> None:
   tree_figure.draw(
     tree, f'{found.nodes} nodes, {found.tokens[found.nodes]:.2f} tokens a call', picture
   )
-  for table in (tables.heads_table(found), tables.widths_table(found)):
+  for table in (cai2024.accuracies(found), cai2024.widths(found)):
     console.print(report.terminal(table))
   console.print(f'\nThe tree is {output}, its picture {picture}')
 

@@ -107,11 +107,9 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the
   experiment's launcher uses."""
-  from experiments import fu2024, leviathan2022
+  from experiments import cai2024, fu2024, leviathan2022
   from experiments.lab import precision
   from experiments.papers import leaderboard, lengths
-  from experiments.papers.cai2024 import tables as cai2024
-  from experiments.papers.cai2024.cells import MedusaCell
   from experiments.papers.drafts import tables as drafts
   from experiments.papers.drafts.cells import DraftCell
   from experiments.papers.incremental import tables as incremental
@@ -139,9 +137,9 @@ def known_tables() -> dict[str, Draw]:
     'stern2018.image_heads': of_cells(BlockwiseCell, image_tables.heads_table),
     'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
     'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
-    'cai2024.speeds': of_cells(MedusaCell, cai2024.speed_table),
-    'cai2024.heads': of_calibration(cai2024.heads_table),
-    'cai2024.trees': of_calibration(cai2024.widths_table),
+    'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
+    'cai2024.heads': of_calibration(cai2024.accuracies),
+    'cai2024.trees': of_calibration(cai2024.widths),
     'drafts.speeds': of_cells(DraftCell, side_by_side),
     'drafts.lengths': of_cells(DraftCell, lengths.table),
     'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),

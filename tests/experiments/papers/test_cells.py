@@ -5,7 +5,6 @@ import json
 import pytest
 
 from experiments.lab.cells import append, read
-from experiments.papers.cai2024.cells import MedusaCell
 from experiments.papers.incremental.cells import SavingCell
 from experiments.papers.stern2018.cells import BlockwiseCell
 from fastdec.errors import UserError
@@ -18,12 +17,6 @@ STERN = """
 "same_as_greedy": null, "compile_seconds": null, "head_accuracy": [1.0, 0.5, 0.25, 0.125], "outputs": 500,
 "split": "dev", "models": "f00d", "error": null, "seed": 0, "commit": "abc"}
 """
-MEDUSA = """
-{"models": "f00d", "error": null, "tokens_per_call": 2.5, "speedup": null, "speedup_calls": null, "spread": [1.5, 2.0],
-"ms_per_token": null, "plain_ms_per_token": null, "same_as_plain": null, "parted": null, "largest_gap": null,
-"texts": null, "stage": "medusa-1", "tree": "calibrated", "batch": 1, "nodes": 32, "depth": 4, "tokens_unseen": null,
-"nll": null, "seed": 0, "commit": "abc"}
-"""
 INCREMENTAL = """
 {"models": "f00d", "error": null, "part": "growth", "model": "fconv", "dtype": "float32", "batch": 1, "length": 32,
 "milliseconds": {"uncached": 9.0, "host": 3.0, "device": 1.0}, "to_fastest": null, "to_shortest": null, "steps": 4,
@@ -33,8 +26,6 @@ TIMES = {'uncached': 9.0, 'host': 3.0, 'device': 1.0}
 CELLS = [
   BlockwiseCell(4, 'finetune', 'tree-8', bleu=30.5, mean_block_size=2.5, head_accuracy=(1.0, 0.5, 0.25, 0.125),
                 outputs=500, split='dev', models='f00d', conditions=CONDITIONS),
-  MedusaCell('medusa-1', 'calibrated', 1, nodes=32, depth=4, tokens_per_call=2.5, spread=(1.5, 2.0), models='f00d',
-             conditions=CONDITIONS),
   SavingCell('growth', 'fconv', 'float32', 1, 32, milliseconds=TIMES, steps=4, parted=0, models='f00d',
              conditions=CONDITIONS),
 ]  # fmt: skip
@@ -47,7 +38,7 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize('line, cell', [*zip([STERN, MEDUSA, INCREMENTAL], CELLS, strict=True)])
+@pytest.mark.parametrize('line, cell', [*zip([STERN, INCREMENTAL], CELLS, strict=True)])
 def test_a_line_is_read_and_written_again_with_the_same_values(tmp_path, line, cell):
   row = json.loads(line)
   (tmp_path / 'before.jsonl').write_text(json.dumps(row) + '\n')
@@ -57,7 +48,7 @@ def test_a_line_is_read_and_written_again_with_the_same_values(tmp_path, line, c
   assert again == {**LACKING.get(type(cell), {}), **row}
 
 
-@pytest.mark.parametrize('kind, line', [(BlockwiseCell, MEDUSA), (MedusaCell, STERN)])
+@pytest.mark.parametrize('kind, line', [(BlockwiseCell, INCREMENTAL), (SavingCell, STERN)])
 def test_a_line_of_another_experiment_is_no_cell(tmp_path, kind, line):
   (tmp_path / 'other.jsonl').write_text(json.dumps(json.loads(line)) + '\n')
   with pytest.raises(UserError, match=r'line 1 of .*other.jsonl is no cell'):
