@@ -107,11 +107,9 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the
   experiment's launcher uses."""
-  from experiments import cai2024, fu2024, leviathan2022
+  from experiments import cai2024, drafters, fu2024, leviathan2022
   from experiments.lab import precision
-  from experiments.papers import leaderboard, lengths
-  from experiments.papers.drafts import tables as drafts
-  from experiments.papers.drafts.cells import DraftCell
+  from experiments.papers import leaderboard
   from experiments.papers.incremental import tables as incremental
   from experiments.papers.incremental.cells import SavingCell
   from experiments.papers.stern2018 import image_tables
@@ -120,9 +118,6 @@ def known_tables() -> dict[str, Draw]:
   from experiments.speed import images, lm, translation
   from experiments.speed.costs import peers_table
   from experiments.stern2018 import tables as stern2018
-
-  def side_by_side(cells: list[DraftCell]) -> Any:
-    return drafts.speed_table(cells, drafts.all_plans(cells))
 
   return {
     'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
@@ -140,10 +135,10 @@ def known_tables() -> dict[str, Draw]:
     'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
     'cai2024.heads': of_calibration(cai2024.accuracies),
     'cai2024.trees': of_calibration(cai2024.widths),
-    'drafts.speeds': of_cells(DraftCell, side_by_side),
-    'drafts.lengths': of_cells(DraftCell, lengths.table),
-    'drafts.acceptance': of_cells(DraftCell, drafts.acceptance_table),
-    'drafts.published': of_cells(DraftCell, lambda _: drafts.published_table()),
+    'drafts.speeds': of_lines(drafters.side_by_side, drafters.PLAN),
+    'drafts.lengths': of_lines(drafters.lengths, drafters.PLAN),
+    'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
+    'drafts.published': lambda _: shown(drafters.PUBLISHED_TABLE.of(drafters.PUBLISHED_ROWS)),
     'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
     'incremental': of_cells(SavingCell, incremental.tables),
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),

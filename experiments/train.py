@@ -18,6 +18,10 @@ workdir/draft. On several devices: --config.mesh.data=8; from several processes,
 Metrics are lines of workdir/metrics.jsonl, and in workdir/tb for TensorBoard.
 """
 
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
 from absl import flags
 
 from experiments.lab import cli
@@ -28,15 +32,45 @@ BUDGET = cli.budget_flag()
 CONNECT = cli.process_flags()
 
 
-def main(words: list[str]) -> None:
-  import pathlib
+def main(_: list[str]) -> None:
+  workdir = pathlib.Path(WORKDIR.value)
+  if 'kind' in CONFIG.value:
+    from experiments.lab import networks
 
+    _fill(networks.settings_of(CONFIG.value.kind), networks.alone, workdir)
+  else:
+    _run(workdir)
+
+
+def _fill(settings: type, make: Callable[[Any, pathlib.Path], bool], workdir: pathlib.Path) -> None:
+  """Trains in the workdir, within the budget: `make` is False where it was finished before."""
+  from configs.common import to_dataclass
+  from experiments.lab import stage
+  from fastdec.training.processes import is_first
+
+  seconds = cli.seconds(BUDGET.value)
+  CONNECT()
+  with stage.budget(seconds):
+    try:
+      is_new = make(to_dataclass(settings, CONFIG.value), workdir)
+      name = 'draft' if (workdir / 'draft').is_dir() else 'model'
+      said = f'The {name} is in {workdir}/{name}'
+      if not is_new:
+        said = f'{workdir} is finished: its {name} is in {workdir}/{name}'
+    except stage.OutOfTime:
+      said = f'Out of budget: the same command goes on in {workdir}'
+  if is_first():
+    print(said)
+
+
+def _run(workdir: pathlib.Path) -> None:
+  """Trains a run of Stern et al. 2018."""
   from experiments.papers import runs
   from fastdec.training.processes import is_first
 
   budget = cli.seconds(BUDGET.value)
   CONNECT()
-  run = runs.run_of(CONFIG.value, pathlib.Path(WORKDIR.value))
+  run = runs.run_of(CONFIG.value, workdir)
   run.check()
   if run.is_finished:
     said = f'{run.workdir} is finished: its {run.result.name} is in {run.result}'

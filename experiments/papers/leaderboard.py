@@ -12,10 +12,11 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from experiments.lab import cells
+from experiments.drafters import DRAFTERS
+from experiments.lab import rows
 from experiments.lab.report import Column, Drawn, Table
-from experiments.papers.drafts.cells import DRAFTERS, DraftCell
-from experiments.papers.stern2018.cells import REGIMES, UNTRAINED, BlockwiseCell
+from experiments.lab.rows import Row
+from experiments.papers.stern2018.cells import REGIMES, UNTRAINED
 
 
 class Score(NamedTuple):
@@ -39,140 +40,82 @@ class Source(NamedTuple):
 
   lines: str
   page: str  # that shows them
-  kind: type[cells.Cell]
-  score: Callable[[Any], Score | None]
+  score: Callable[[Row], Score | None]
   model: str = ''  # what else a row says of the model
   # no exact cell was written without a look at where outputs part: at near ties alone
   ties: bool = False
 
   def scores(self, folder: pathlib.Path) -> Iterator[Score]:
     """What counts of a file."""
-    for cell in cells.read(folder / self.lines, self.kind):
-      score = None if cell.error is not None or 'date' not in cell.conditions else self.score(cell)
+    for row in rows.read(folder / self.lines):
+      score = self.score(row) if row.get('error') is None and 'date' in row else None
       if score is not None and (self.ties or score.same == 1):
         yield score._replace(what=', '.join(filter(None, (score.what, self.model))), page=self.page)
 
 
-def _score(what: str, tokens: float, ms: Any, plain_ms: Any, same: Any, cell: Any) -> Score:
-  there = cell.conditions
-  return Score(
-    what,
-    '',
-    tokens,
-    ms,
-    plain_ms,
-    cell.speedup or 0.0,
-    same,
-    there['date'],
-    there['commit'],
-    there.get('cpus', ''),
-  )
+def _score(what: str, tokens: float, ms: Any, plain_ms: Any, same: Any, row: Row) -> Score:
+  when = row['date'], row['commit'], row.get('cpus', '')
+  return Score(what, '', tokens, ms, plain_ms, row.get('speedup') or 0.0, same, *when)
 
 
-def of_blockwise(cell: BlockwiseCell) -> Score | None:
-  """Of heads with exact acceptance, in a chain or a tree."""
-  if (
-    cell.k == 1
-    or cell.mean_block_size is None
-    or not (cell.rule == 'exact' or cell.rule.startswith('tree-'))
-  ):
+def of_blockwise(row: Row) -> Score | None:
+  """The score of heads with exact acceptance, in a chain or a tree."""
+  k, rule, tokens = row['k'], row['rule'], row.get('mean_block_size')
+  if k == 1 or tokens is None or not (rule == 'exact' or rule.startswith('tree-')):
     return None
-  name = REGIMES[cell.regime].lower()
-  kind = f'linear {name}' if cell.regime in UNTRAINED else f'blockwise, {name}'
-  what = f'{kind}, k = {cell.k}'
-  if cell.rule != 'exact':
-    what += f', a tree of {cell.rule.removeprefix("tree-")} nodes'
+  name = REGIMES[row['regime']].lower()
+  what = f'linear {name}' if row['regime'] in UNTRAINED else f'blockwise, {name}'
+  what += f', k = {k}'
+  if rule != 'exact':
+    what += f', a tree of {rule.removeprefix("tree-")} nodes'
   ms = plain_ms = None
-  if (
-    cell.ms_per_output is not None
-    and cell.greedy_ms_per_output is not None
-    and cell.calls_per_output is not None
-  ):
-    tokens = cell.mean_block_size * cell.calls_per_output
-    ms, plain_ms = cell.ms_per_output / tokens, cell.greedy_ms_per_output / tokens
-  return _score(what, cell.mean_block_size, ms, plain_ms, cell.same_as_greedy, cell)
+  names = 'ms_per_output', 'greedy_ms_per_output', 'calls_per_output'
+  if all(row.get(name) is not None for name in names):
+    count = tokens * row['calls_per_output']
+    ms, plain_ms = row['ms_per_output'] / count, row['greedy_ms_per_output'] / count
+  return _score(what, tokens, ms, plain_ms, row.get('same_as_greedy'), row)
 
 
-def of_draft(cell: DraftCell) -> Score | None:
-  """Of a drafter on a frozen base, one text at a time."""
-  if cell.temperature or cell.batch != 1 or cell.tokens is None:
+def of_draft(row: Row) -> Score | None:
+  """The score of a drafter on a frozen base, one text at a time."""
+  if row['temperature'] or row['batch'] != 1 or row.get('tokens') is None:
     return None
-  what = DRAFTERS[cell.drafter] + (
-    f', a tree of {cell.tree} nodes'
-    if cell.tree
-    else f', a chain{f" of {cell.short}" if cell.short else ""}'
-  )
-  return _score(
-    what, cell.tokens, cell.ms_per_token, cell.plain_ms_per_token, cell.same_as_plain, cell
-  )
+  what = DRAFTERS[row['drafter']]
+  if row['tree']:
+    what += f', a tree of {row["tree"]} nodes'
+  else:
+    what += f', a chain of {row["short"]}' if row.get('short') else ', a chain'
+  ms, plain_ms = row.get('ms_per_token'), row.get('plain_ms_per_token')
+  return _score(what, row['tokens'], ms, plain_ms, row.get('same_as_plain'), row)
 
 
 SOURCES = {
   'Multi30k, test_2016_flickr': (
+    Source('multi30k-older.jsonl', 'multi30k', of_blockwise, 'a base of 128 of 2 layers'),
+    Source('multi30k.jsonl', 'multi30k', of_blockwise, 'heads that see more, a base of 128'),
+    Source('multi30k-256.jsonl', 'multi30k', of_blockwise, 'heads that see more, a base of 256'),
+    Source('multi30k-384.jsonl', 'multi30k', of_blockwise, 'heads that see more, a base of 384'),
+    Source('multi30k-256-plain.jsonl', 'multi30k', of_blockwise, 'a base of 256'),
+    Source('drafts.jsonl', 'drafts', of_draft, 'a base of 128'),
+    Source('drafts-long.jsonl', 'drafts', of_draft, '15,000 steps, a base of 128'),
     Source(
-      'multi30k-older.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 128 of 2 layers'
+      'drafts-rnn.jsonl', 'drafts', of_draft, 'a bias that remembers, 12,000 steps, a base of 128'
     ),
-    Source(
-      'multi30k.jsonl',
-      'multi30k',
-      BlockwiseCell,
-      of_blockwise,
-      'heads that see more, a base of 128',
-    ),
-    Source(
-      'multi30k-256.jsonl',
-      'multi30k',
-      BlockwiseCell,
-      of_blockwise,
-      'heads that see more, a base of 256',
-    ),
-    Source(
-      'multi30k-384.jsonl',
-      'multi30k',
-      BlockwiseCell,
-      of_blockwise,
-      'heads that see more, a base of 384',
-    ),
-    Source('multi30k-256-plain.jsonl', 'multi30k', BlockwiseCell, of_blockwise, 'a base of 256'),
-    Source('drafts.jsonl', 'drafts', DraftCell, of_draft, 'a base of 128'),
-    Source('drafts-long.jsonl', 'drafts', DraftCell, of_draft, '15,000 steps, a base of 128'),
-    Source(
-      'drafts-rnn.jsonl',
-      'drafts',
-      DraftCell,
-      of_draft,
-      'a bias that remembers, 12,000 steps, a base of 128',
-    ),
-    Source('drafts-lengths.jsonl', 'multi30k', DraftCell, of_draft, '15,000 steps, a base of 128'),
-    Source('drafts-384.jsonl', 'drafts', DraftCell, of_draft, 'a base of 384'),
+    Source('drafts-lengths.jsonl', 'multi30k', of_draft, '15,000 steps, a base of 128'),
+    Source('drafts-384.jsonl', 'drafts', of_draft, 'a base of 384'),
   ),
   'faces32': (
-    Source('faces32-older.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads as in the paper'),
-    Source('faces32-unmoved.jsonl', 'faces32', BlockwiseCell, of_blockwise, 'heads that see more'),
+    Source('faces32-older.jsonl', 'faces32', of_blockwise, 'heads as in the paper'),
+    Source('faces32-unmoved.jsonl', 'faces32', of_blockwise, 'heads that see more'),
     Source(
-      'faces32-untold.jsonl',
-      'faces32',
-      BlockwiseCell,
-      of_blockwise,
-      'heads that see more, intensities moved',
+      'faces32-untold.jsonl', 'faces32', of_blockwise, 'heads that see more, intensities moved'
     ),
+    Source('faces32-near.jsonl', 'faces32', of_blockwise, 'a base told a forecast of six pixels'),
     Source(
-      'faces32-near.jsonl',
-      'faces32',
-      BlockwiseCell,
-      of_blockwise,
-      'a base told a forecast of six pixels',
-    ),
-    Source(
-      'faces32.jsonl',
-      'faces32',
-      BlockwiseCell,
-      of_blockwise,
-      'a base told a forecast of 24 pixels',
-      ties=True,
+      'faces32.jsonl', 'faces32', of_blockwise, 'a base told a forecast of 24 pixels', ties=True
     ),
   ),
-  'faces16': (Source('faces16.jsonl', 'faces16', BlockwiseCell, of_blockwise),),
+  'faces16': (Source('faces16.jsonl', 'faces16', of_blockwise),),
 }
 COLUMNS = (
   Column('data', 'data', names_row=True),
@@ -191,11 +134,11 @@ COLUMNS = (
 
 def leaderboard(folder: pathlib.Path) -> Drawn:
   """The table, from the lines in docs/results."""
-  rows: list[Score] = []
+  found: list[Score] = []
   for data, sources in SOURCES.items():
     scores = [score for source in sources for score in source.scores(folder)]
-    rows += [score._replace(data=data) for score in improvements(scores)]
-  return Table('', COLUMNS).of(rows)
+    found += [score._replace(data=data) for score in improvements(scores)]
+  return Table('', COLUMNS).of(found)
 
 
 def improvements(scores: Iterable[Score]) -> list[Score]:
@@ -210,14 +153,11 @@ def improvements(scores: Iterable[Score]) -> list[Score]:
   ):
     longest = max(several, key=lambda score: score.tokens)
     fastest = max(several, key=lambda score: score.speedup)
-    rows = []
+    better = []
     if all(longest.tokens > one.tokens for one in found):
-      rows.append(longest)
-    if (
-      fastest.speedup
-      and all(fastest.speedup > one.speedup for one in found)
-      and fastest not in rows
-    ):
-      rows.append(fastest)
-    found += rows
+      better.append(longest)
+    is_fastest = fastest.speedup and all(fastest.speedup > one.speedup for one in found)
+    if is_fastest and fastest not in better:
+      better.append(fastest)
+    found += better
   return found

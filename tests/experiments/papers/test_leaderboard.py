@@ -1,13 +1,15 @@
 """The leaderboard: only exact cells count, and a row stands there because it is better than all
 before."""
 
-from experiments.lab import cells
-from experiments.papers.drafts.cells import DraftCell
 from experiments.papers.leaderboard import Score, Source, improvements, of_blockwise, of_draft
-from experiments.papers.stern2018.cells import BlockwiseCell
-from tests.experiments.measured import CONDITIONS, a_cell
+from fastdec.evaluation import rows
 
-WHEN = {**CONDITIONS, 'date': '2018-11-07', 'cpus': 2}
+WHEN = {'commit': 'a', 'date': '2018-11-07', 'cpus': 2}
+
+
+def a_row(k, rule='exact', **figures):
+  key = {'k': k, 'regime': 'finetune', 'rule': rule, 'mean_block_size': 1.5}
+  return key | figures | WHEN
 
 
 def score(tokens, ms, date, commit='a'):
@@ -29,35 +31,26 @@ def test_a_row_beats_all_before_in_tokens_or_against_greedy_decoding():
 
 
 def test_only_what_is_exact_counts():
-  assert of_blockwise(a_cell(1, conditions=WHEN)) is None
-  assert of_blockwise(a_cell(4, rule='top-2', conditions=WHEN)) is None
-  assert (
-    of_blockwise(a_cell(4, rule='tree-8', conditions=WHEN)).what == 'blockwise, fine tuning, k = 4,'
-    ' a tree of 8 nodes'
-  )
-  sampled, exact = (
-    DraftCell('eagle', 0, t, 1, tokens=3.0, ms_per_token=0.2, conditions=WHEN) for t in (1.0, 0.0)
-  )
-  assert of_draft(sampled) is None and of_draft(exact).tokens == 3.0
+  assert of_blockwise(a_row(1)) is None
+  assert of_blockwise(a_row(4, 'top-2')) is None
+  tree = 'blockwise, fine tuning, k = 4, a tree of 8 nodes'
+  assert of_blockwise(a_row(4, 'tree-8')).what == tree
+  key = {'drafter': 'eagle', 'tree': 0, 'batch': 1, 'tokens': 3.0, 'ms_per_token': 0.2}
+  assert of_draft({**key, 'temperature': 1.0} | WHEN) is None
+  assert of_draft({**key, 'temperature': 0.0} | WHEN).tokens == 3.0
 
 
 def test_outputs_that_part_count_where_near_ties_were_looked_at(tmp_path):
-  cells.append(tmp_path / 'some.jsonl', a_cell(2, same_as_greedy=1.0, conditions=WHEN))
-  cells.append(tmp_path / 'some.jsonl', a_cell(4, same_as_greedy=0.9, conditions=WHEN))
-  counted = {
-    ties: [
-      score.same
-      for score in Source('some.jsonl', 'faces32', BlockwiseCell, of_blockwise, ties=ties).scores(
-        tmp_path
-      )
-    ]
-    for ties in (False, True)
-  }
+  rows.append(tmp_path / 'some.jsonl', a_row(2, same_as_greedy=1.0))
+  rows.append(tmp_path / 'some.jsonl', a_row(4, same_as_greedy=0.9))
+  counted = {}
+  for ties in (False, True):
+    source = Source('some.jsonl', 'faces32', of_blockwise, ties=ties)
+    counted[ties] = [score.same for score in source.scores(tmp_path)]
   assert counted == {False: [1.0], True: [1.0, 0.9]}
 
 
 def test_milliseconds_are_those_of_a_token():
-  found = of_blockwise(
-    a_cell(4, mean_block_size=2.0, calls_per_output=5.0, ms_per_output=4.0, conditions=WHEN)
-  )
+  times = {'calls_per_output': 5.0, 'ms_per_output': 4.0, 'greedy_ms_per_output': 25.0}
+  found = of_blockwise(a_row(4, mean_block_size=2.0, **times))
   assert found.ms == 0.4 and found.plain_ms == 2.5 and found.date == '2018-11-07'

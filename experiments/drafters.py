@@ -1,0 +1,794 @@
+"""Drafters side by side, from the top: heads, draft networks, a draft model and prompt lookup.
+
+A base is trained (or taken, `base`) and writes the text that heads and networks are trained on.
+Each drafter, as chains and as trees, is measured in turn with plain decoding. Results:
+results.jsonl, drafts.md, drafts.png; with `table.short` lengths.md and lengths.png too. One drafter
+alone is experiments.train's (lab/networks.py).
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+import fastdec as fd
+from experiments.lab import train
+from experiments.lab.against_plain import (
+  MORE,
+  Comparison,
+  batches_of,
+  counted,
+  joined,
+  lengths_of,
+  net,
+  spaced,
+)
+from experiments.lab.captions import inputs_of
+from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
+from experiments.lab.own import DistillConfig, continuations, translations
+from experiments.lab.packing import packed
+from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
+from experiments.lab.rows import Row, Rows, each, name_of
+from experiments.lab.settings import (
+  Count,
+  Counts,
+  HeadsConfig,
+  RunConfig,
+  Seed,
+  Zero,
+  each_once,
+  seed_of,
+)
+from experiments.lab.stage import Busy, OutOfTime, budget, stage, without_waiting
+from experiments.lab.text import TextConfig
+from fastdec import folders
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.errors import UserError
+from fastdec.evaluation import drawing
+from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
+from fastdec.evaluation.calls import wide_calls
+from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PUBLISHED, PURPLE, SKY, VERMILION, Style
+from fastdec.evaluation.tree_calibration import written_ranks
+from fastdec.evaluation.tree_growth import grow
+from fastdec.fields import Between
+from fastdec.folders.drafts import draft_content, load_draft
+from fastdec.models.lm import LMConfig
+from fastdec.models.transformer import TransformerConfig
+from fastdec.packed import unpacked
+from fastdec.sharding import MeshConfig
+from fastdec.struct import Bound
+from fastdec.training.drafts.losses import DraftLoss
+from fastdec.training.log import read_metrics
+
+PLAN = 'drafter', 'tree', 'temperature', 'batch', 'short'  # fields that name a row
+Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']
+DRAFTERS = {
+  'heads': 'heads',
+  'rooted': 'rooted heads',
+  'markov': 'rooted heads, Markov bias',
+  'block': 'block',
+  'block-2': 'block, 2 layers',
+  'eagle': 'EAGLE',
+  'model': 'draft model',
+  'lookup': 'prompt lookup',
+}
+HEADS = 'heads', 'rooted', 'markov'
+NETWORKS: tuple[Drafter, ...] = 'block', 'block-2', 'eagle'
+CHAINS = 'model', 'lookup'  # that draft no trees
+ROWS = 50  # texts at once, where nothing is timed
+FEW = 3  # texts, see `Comparison.clock`
+WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level that are expanded
+
+
+# --- settings
+
+
+@dataclasses.dataclass(frozen=True)
+class TableConfig:
+  """What stands beside the draft networks, and what is measured, on how much."""
+
+  base: LMConfig | TransformerConfig  # where `base` names none; without its vocabulary
+  base_run: RunConfig
+  small: LMConfig | TransformerConfig  # the draft model
+  small_run: RunConfig
+  heads: HeadsConfig  # trained as the networks are, by `train`
+  eagle: EagleConfig = EagleConfig()
+  block: BlockConfig = BlockConfig()
+  distill: DistillConfig = DistillConfig(beam=1, shard_size=1000)  # of own text
+  rows: tuple[Drafter, ...] = get_args(Drafter)
+  nodes: Counts = (8, 16, 32)  # of the trees, the root included
+  gamma: Count = 7  # tokens of a chain
+  short: Counts = ()  # tokens of further, shorter chains, such as (1, 3, 5)
+  lookup: Count = 3  # the longest n-gram that prompt lookup looks for
+  batches: Counts = (1, 8)  # texts at once
+  temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
+  prompt: Count = 4  # tokens of a caption, if the task is lm
+  split: Literal['dev', 'test'] = 'test'
+  sentences: Zero = 0  # of the split, evenly spaced: for tokens a call and agreement; 0: all
+  timed: Count = 32  # of them, evenly spaced: for wall clock
+  calibrated: Count = 400  # of the dev set: for the trees of heads
+  max_len: Annotated[int, Between(2, math.inf)] = 80
+  repeats: Count = 5
+
+  def __post_init__(self) -> None:
+    names = 'rows', 'nodes', 'batches', 'temperatures'
+    each_once('table', **{name: getattr(self, name) for name in names})
+    for i, count in enumerate(self.nodes):
+      if count <= self.gamma:
+        given = f'config.table.nodes[{i}]={count} is not possible'
+        raise UserError(f'{given}: give {self.gamma + 1} or more, as many as a chain has')
+    if len(set(self.short)) < len(self.short) or max(self.short, default=0) >= self.gamma:
+      given = f'config.table.short={self.short} is not possible: config.table.gamma={self.gamma}'
+      raise UserError(f'{given} is the longest chain, so give fewer guesses, each once')
+    if self.distill.beam != 1 or self.distill.samples:
+      raise UserError(
+        'config.table.distill writes what the base itself does: give beam=1, and samples=0'
+      )
+    for row in self.rows:
+      name = row.removesuffix('-2')
+      if row in NETWORKS and self.gamma > (depth := getattr(self, name).depth):
+        given = f'config.table.gamma={self.gamma} is not possible: config.table.{name}'
+        raise UserError(f'{given} makes {depth} guesses, so give as many or fewer')
+    limit = self.base.max_positions
+    if limit is not None and self.max_len > limit:
+      raise UserError(
+        f'config.table.max_len={self.max_len} is not possible: max_positions={limit} is the most'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafters:
+  """Settings of the table; presets are in configs/drafts.py."""
+
+  data: TextConfig  # its `own`: text that the base has written; '': it is written here
+  train: RunConfig  # of heads and networks on the base, which stays as it is
+  table: TableConfig
+  loss: DraftLoss = DraftLoss(anchors=16)  # of networks
+  kind: Literal['all'] = 'all'
+  task: Literal['translation', 'lm'] = 'translation'
+  scale: str = ''
+  base: str = ''  # a finished run on the same text, taken as it is; '': a base is trained
+  seed: Seed = 0
+  mesh: MeshConfig = MeshConfig()
+
+  def __post_init__(self) -> None:
+    runs = {'table.base_run': self.table.base_run, 'table.small_run': self.table.small_run}
+    for name, run in {**runs, 'train': self.train}.items():
+      model = self.table.small if name == 'table.small_run' else self.table.base
+      train.check(run, model, self.data.rows, self.mesh, name)
+
+
+# --- the table
+
+
+class Trained(NamedTuple):
+  """A finished drafter."""
+
+  folder: pathlib.Path  # of the stage
+  run: RunConfig
+  data: TextConfig
+
+
+def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """The page from the top: a base, its own text, drafters, rows, tables and pictures."""
+  rows = Rows(root / 'results.jsonl', conditions)
+  people = dataclasses.replace(c.data, own='', distilled='')
+  if c.data.own:
+    c.data.open()  # a mistake shows before any work
+  if c.base:
+    base = pathlib.Path(c.base)
+    check_kind(base, c.task)
+  else:
+    made = {'model': c.table.base, 'run': c.table.base_run, 'data': people, 'seed': c.seed}
+    base = stage(root, 'base', functools.partial(train.base, mesh=c.mesh), **made)
+  bench = Bench(c, root, base, people)
+
+  def make(drafter: Drafter) -> None:
+    if bench.known(drafter) is None:
+      rows.console.print(f'training: {DRAFTERS[drafter]}')
+    bench.trained(drafter)
+
+  each(rows, [{'drafter': name} for name in c.table.rows if name != 'lookup'], make)
+  failed = [name for name in c.table.rows if name_of({'drafter': name}) in rows.failed]
+  asked = plans(c.table)
+  ready = [plan for plan in asked if plan['drafter'] not in failed]
+  each(rows, ready, functools.partial(measure, bench, rows))
+  found = rows.all([bench.key(**plan) for plan in asked])
+  if found:
+    tables = speeds(found, asked), acceptance(found), PUBLISHED_TABLE.of(PUBLISHED_ROWS)
+    picture = functools.partial(learning, bench.curves(), found)
+    write(root / 'drafts', rows.console, tables, picture)
+  if c.table.short and found:
+    write(root / 'lengths', rows.console, [lengths(found)], functools.partial(by_length, found))
+  return rows
+
+
+def own_text(c: Drafters, root: pathlib.Path, base: pathlib.Path, people: TextConfig) -> TextConfig:
+  """Text that the base writes itself: what heads and networks guess."""
+  own = c.data.own
+  if not own and c.task == 'lm':
+    sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
+    own = str(stage(root, 'own', continuations, model=base, data=people, **sizes))
+  elif not own:
+    own = str(stage(root, 'own', translations, model=base, data=people, distill=c.table.distill))
+  return dataclasses.replace(c.data, own=own)
+
+
+def draft_model(c: Drafters, root: pathlib.Path, people: TextConfig) -> Trained:
+  """The small model, trained as the base is."""
+  run = c.table.small_run
+  make = functools.partial(train.base, mesh=c.mesh)
+  folder = stage(root, 'model', make, model=c.table.small, run=run, data=people, seed=c.seed)
+  return Trained(folder, run, people)
+
+
+def on_base(
+  c: Drafters, root: pathlib.Path, drafter: Drafter, base: pathlib.Path, own: TextConfig
+) -> Trained:
+  """Heads or a draft network on the base, which stays as it is."""
+  same = {'base': base, 'run': c.train, 'data': own, 'seed': c.seed}
+  if drafter in HEADS:
+    markov = c.table.block.markov if drafter == 'markov' else 0
+    heads = dataclasses.replace(c.table.heads, rooted=drafter != 'heads', markov=markov)
+    k, make = c.table.gamma + 1, functools.partial(train.heads, mesh=c.mesh)
+    order = seed_of(c.seed, f'k{k}-regular')
+    same |= {'heads': heads, 'k': k, 'together': False, 'order': order}
+    return Trained(stage(root, drafter, make, **same), c.train, own)
+  draft: Any = c.table.eagle
+  if drafter != 'eagle':
+    layers = 2 if drafter == 'block-2' else c.table.block.layers
+    draft = dataclasses.replace(c.table.block, layers=layers)
+  order = seed_of(c.seed, f'{drafter.removesuffix("-2")}-regular')
+  make = functools.partial(network, mesh=c.mesh)
+  folder = stage(root, drafter, make, draft=draft, loss=c.loss, order=order, **same)
+  return Trained(folder, c.train, own)
+
+
+def plans(table: TableConfig) -> list[Row]:
+  """The rows: each drafter as a chain, as shorter ones, and as each tree."""
+  found = []
+  for drafter in table.rows:
+    shapes = [(0, short) for short in (0, *table.short)]
+    if drafter not in CHAINS:
+      shapes += [(tree, 0) for tree in table.nodes]
+    for tree, short in shapes:
+      for temperature in table.temperatures:
+        for batch in table.batches:
+          found.append((drafter, tree, temperature, batch, short))
+  return [dict(zip(PLAN, plan, strict=True)) for plan in found]
+
+
+# --- measurement
+
+
+def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
+  """Measures one row. Tokens, acceptance and agreement are of all texts, whatever the batch size;
+  times are taken over some of them."""
+  if plan['drafter'] != 'lookup':
+    bench.trained(plan['drafter'])
+  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
+  name = f'{DRAFTERS[row["drafter"]]}, {_shape(row)}, temperature {row["temperature"]:g}'
+  figures = f'{row["tokens"]:.2f} tokens a call, {row["speedup"]:.2f}x'
+  rows.console.print(f'{name}, batch {row["batch"]}: {figures}')
+
+
+class Bench:
+  """A base and its drafters.
+
+  Args:
+    c: the settings.
+    root: the workdir.
+    base: the folder of the base.
+    people: the text.
+  """
+
+  def __init__(
+    self, c: Drafters, root: pathlib.Path, base: pathlib.Path, people: TextConfig
+  ) -> None:
+    self.c, self.root, self.base, self.people = c, root, base, people
+    self.text = people.open()
+    self.text.check_base(base)
+    self.target = Bound(*packed(*folders.load(base)))
+    self.dtype = self.target.module.config.dtype
+    prompts = self._prompts(c.table.split)
+    self.prompts = _some(prompts, c.table.sentences or len(prompts))
+    self.timed = _some(self.prompts, c.table.timed)
+
+  @functools.cache  # noqa: B019 (one bench a process)
+  def trained(self, drafter: Drafter) -> Trained:
+    """A drafter, trained now if it is not there."""
+    c, root, base = self.c, self.root, self.base
+    if drafter == 'model':
+      return draft_model(c, root, self.people)
+    return on_base(c, root, drafter, base, own_text(c, root, base, self.people))
+
+  def known(self, drafter: Drafter) -> Trained | None:
+    """A drafter that is there; else None."""
+    try:
+      with budget(0), without_waiting():  # what is there takes no time
+        return self.trained(drafter)
+    except (Busy, OutOfTime, UserError):
+      return None
+
+  def key(self, **plan: Any) -> Row:
+    """Fields that a row is found by: what is measured, of which models and which texts."""
+    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'lookup'
+    asked = {name: getattr(self.c.table, name) for name in (*names, 'prompt')}
+    models = self._models(plan['drafter'])
+    return {**plan, 'models': models, 'task': self.c.task, 'seed': self.c.seed, **asked}
+
+  def figures(
+    self, drafter: Drafter, tree: int, temperature: float, batch: int, short: int
+  ) -> dict[str, Any]:
+    """All that is found out for one row."""
+    found = self._training(drafter) | self._counted(drafter, tree, temperature, short)
+    return found | self._clocked(drafter, tree, temperature, short, batch)
+
+  def curves(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Points of networks' chains on own text, by 'dev' and 'training': training tokens, and tokens
+    a call."""
+    found = {}
+    for drafter in NETWORKS:
+      known = self.known(drafter) if drafter in self.c.table.rows else None
+      if known is not None:
+        lines = [line for line in read_metrics(known.folder) if 'eval' in line]
+        tokens = self._tokens_a_step(drafter)
+        found[drafter] = {
+          where: [(line['step'] * tokens, line['eval'][f'{where} tokens a call']) for line in lines]
+          for where in PANELS
+        }
+    return found
+
+  def _models(self, drafter: Drafter) -> str | None:
+    """A hash of the base and of the drafter; None where it is not there."""
+    if drafter == 'lookup':
+      return folders.content(self.base)
+    known = self.known(drafter)
+    if known is None:
+      return None
+    content = draft_content if drafter in NETWORKS else folders.content
+    return f'{folders.content(self.base)} {content(known.folder)}'
+
+  @functools.cache  # noqa: B019
+  def _training(self, drafter: Drafter) -> dict[str, Any]:
+    """What a drafter is, and what its training took."""
+    if drafter == 'lookup':
+      return {'parameters': 0}
+    folder, run, _ = self.trained(drafter)
+    lines = [line.get('train', {}) for line in read_metrics(folder)]
+    seconds = [line['seconds_per_step'] for line in lines if 'seconds_per_step' in line]
+    params = self._loaded(drafter).params
+    learnt = {name: value for name, value in params.items() if name not in ('ids', 'warmth')}
+    return {
+      'parameters': sum(leaf.size for leaf in jax.tree.leaves(unpacked(learnt))),
+      'training_tokens': round(run.steps * self._tokens_a_step(drafter)),
+      'training_seconds': run.steps * statistics.median(seconds) if seconds else None,
+    }
+
+  @functools.cache  # noqa: B019
+  def _tokens_a_step(self, drafter: Drafter) -> float:
+    """Tokens of the target's side in a step of its training, on average."""
+    _, run, data = self.trained(drafter)
+    batches = data.open().train_batches(run.rows)
+    return float(np.mean([(batches[i]['target_segment'] > 0).sum() for i in range(SAMPLE)]))
+
+  @functools.cache  # noqa: B019
+  def _counted(self, drafter: Drafter, tree: int, temperature: float, short: int) -> dict[str, Any]:
+    """Figures over all texts."""
+    strategy = self._strategy(drafter, tree, temperature, short)
+    rows = min(ROWS, len(self.prompts))
+    whole = self._comparison(strategy, temperature, self.prompts, rows)
+    found = {'nodes': strategy.drafter.nodes, 'accepted': None, 'dtype': self.dtype}
+    found |= counted(whole, None if temperature else self.dtype)
+    found['repeated_4grams'] = repeated_share(joined(whole.theirs))
+    if not tree:
+      found['accepted'] = accepted_by_place(joined(whole.ours), found['nodes'] - 1)
+    return found
+
+  def _clocked(
+    self, drafter: Drafter, tree: int, temperature: float, short: int, batch: int
+  ) -> dict[str, Any]:
+    """Times in turn with plain decoding, over some of the texts."""
+    strategy = self._strategy(drafter, tree, temperature, short)
+    timed = self._comparison(strategy, temperature, self.timed, batch)
+    ours, theirs = timed.counts
+    state, few = timed.state(strategy), max(FEW // batch, 1)
+    wide = wide_calls(self.target, strategy, state, strategy.drafter.nodes)
+    clock = timed.clock(self.c.table.repeats, {'alone': (wide, ours.steps)}, few)
+
+    def milliseconds(name: str, steps: int) -> float | None:
+      found = 1e3 * float(np.median(net(clock, name))) / ((MORE - 1) * few * steps)
+      return found if found > 0 else None  # the timer cannot resolve it
+
+    call, target = milliseconds('ours calls', ours.steps), milliseconds('alone', ours.steps)
+    return {
+      'call_ms': call,
+      'draft_ms': None if call is None or target is None else max(call - target, 0.0),
+      'plain_ms': milliseconds('plain calls', theirs.steps),
+      **timed.speed(clock),
+    }
+
+  def _comparison(
+    self, strategy: Any, temperature: float, prompts: np.ndarray, batch: int
+  ) -> Comparison:
+    plain = fd.Sample(temperature) if temperature else fd.Greedy()
+    key = jax.random.key(self.c.seed) if temperature else None
+    batches = batches_of(prompts, batch, self.target.module.pad_id, key)
+    return Comparison(self.target, strategy, plain, batches, self.c.table.max_len)
+
+  def _strategy(self, drafter: Drafter, tree: int, temperature: float, short: int) -> Any:
+    gamma = short or self.c.table.gamma
+    if drafter == 'lookup':
+      return fd.PromptLookup(self.c.table.lookup, gamma + 1, temperature)
+    draft = self._loaded(drafter)
+    if drafter == 'model':
+      return fd.Speculative(tuple(draft), gamma, temperature)
+    if drafter == 'eagle':
+      width, nodes = (WIDTH, tree) if tree else (1, None)
+      return fd.Eagle(draft, gamma, width, nodes, temperature=temperature)
+    if drafter in NETWORKS:
+      return fd.BlockDraft(draft, gamma + 1, tree or None, temperature=temperature)
+    rule = Sampling(temperature) if temperature else Exact()
+    if not tree:
+      return fd.Blockwise(draft, gamma + 1, rule)
+    choices = grow(self._ranks(drafter), tree).choices
+    return fd.Medusa(draft, choices, rule) if choices else fd.Blockwise(draft, 1, rule)
+
+  @functools.cache  # noqa: B019
+  def _loaded(self, drafter: Drafter) -> Bound:
+    load: Any = load_draft if drafter in NETWORKS else folders.load
+    load = folders.load_heads if drafter in HEADS else load
+    return Bound(*packed(*load(self.trained(drafter).folder)))
+
+  @functools.cache  # noqa: B019
+  def _ranks(self, drafter: Drafter) -> Any:
+    """Ranks of heads along what the base writes for the dev set: their trees are grown of them."""
+    chosen = _some(self._prompts('dev'), self.c.table.calibrated)
+    lengths = lengths_of(chosen, self.target.module.pad_id)
+    rows = [row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)]
+    return written_ranks(self.target, self._loaded(drafter), rows, self.c.table.max_len, ROWS)
+
+  def _prompts(self, split: str) -> np.ndarray:
+    return inputs_of(self.text, self.target.module, split, self.c.table.prompt)
+
+
+def _some(prompts: np.ndarray, count: int) -> np.ndarray:
+  """As many prompts, or all, evenly spaced."""
+  return prompts[spaced(len(prompts), min(count, len(prompts)))]
+
+
+# --- the tables
+
+NOTES = (
+  'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training:'
+  ' tokens of the'
+  " target's side, and seconds. Tokens: per call of a row, over all texts; speeds are over some of"
+  ' them.',
+  "Draft: milliseconds that a call takes more than the target's own on as many nodes. Speed-up:"
+  ' over plain decoding of'
+  ' the same model in turn, whole texts, and in brackets the slowest and fastest round; calls'
+  ' alone: without prompts.',
+  SAME_NOTE,
+)
+ACCEPTED_NOTE = (
+  'How often the guess at each place of a chain is accepted where all before it are, in per cent.'
+  ' The guess at which a text ends is not counted.'
+)
+CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *MACHINE)
+
+
+def speeds(rows: Sequence[Row], asked: Iterable[Row] = ()) -> Drawn:
+  """Plain decoding, then every row; below, what has not been measured, and trees against chains.
+
+  Args:
+    rows: measured or failed.
+    asked: plans of the table.
+  """
+  measured = [row for row in rows if row.get('error') is None]
+  known = {_plan(row) for row in rows}
+  missing = [plan for plan in asked if _plan(plan) not in known]
+  notes = (*_missing_note(missing), *_trees_note(measured), *repetition_note(measured))
+  return SPEEDS.of(rows, above=_plain(measured), notes=notes)
+
+
+def side_by_side(rows: Sequence[Row]) -> Drawn:
+  """`speeds`, where the plans are all products of what is among the rows."""
+  trees = sorted({row['tree'] for row in rows} | {0})
+  at = sorted({(row['temperature'], row['batch']) for row in rows})
+  asked = []
+  for drafter in DRAFTERS:
+    if any(row['drafter'] == drafter for row in rows):
+      for tree in (0,) if drafter in CHAINS else trees:
+        asked += [dict(zip(PLAN, (drafter, tree, *where, 0), strict=True)) for where in at]
+  return speeds(rows, asked)
+
+
+def acceptance(rows: Sequence[Row]) -> Drawn:
+  """The chains, place by place."""
+  once = {}  # batch sizes are counted together
+  for row in rows:
+    if _is_whole_chain(row) and row.get('accepted'):
+      once[row['drafter'], row['temperature']] = row
+  columns = [
+    Column('Drafter', lambda row: DRAFTERS[row['drafter']]),
+    Column('T', 'temperature', 'g'),
+    Column('Tokens', 'tokens', '.2f'),
+  ]
+  for place in range(max((len(row['accepted']) for row in once.values()), default=0)):
+    share = functools.partial(_accepted, place)
+    columns.append(Column(str(place + 1), share, '.1f', scale=100))
+  table = Table('Acceptance by position', columns, (ACCEPTED_NOTE,), sort=_order)
+  return table.of(once.values())
+
+
+def lengths(rows: Sequence[Row]) -> Drawn:
+  """Chains of a drafter, short and long, beside the blocks of Stern et al. 2018."""
+  return LENGTHS.of(_chains(rows))
+
+
+def below_their_chain(rows: Iterable[Row]) -> tuple[list[str], int]:
+  """Trees that write fewer tokens a call than the chain of as many nodes of the same drafter, at
+  temperature 0; and how many pairs there are."""
+  at_zero = {}
+  for row in rows:
+    if row.get('tokens') and row['temperature'] == 0 and not row.get('short'):
+      at_zero[row['drafter'], row['tree']] = row
+  worse, pairs = [], 0
+  for (drafter, tree), row in sorted(at_zero.items()):
+    chain = at_zero.get((drafter, 0))
+    if tree and chain is not None and chain['nodes'] == tree:
+      pairs += 1
+      if row['tokens'] < chain['tokens']:
+        worse.append(f'{DRAFTERS[drafter]} {row["tokens"]:.3f} against {chain["tokens"]:.3f}')
+  return worse, pairs
+
+
+def _plan(row: Row) -> tuple[Any, ...]:
+  """The fields that name a row; lines without `short` are of whole chains or trees."""
+  return tuple(row.get(name) or (0 if name == 'short' else row.get(name)) for name in PLAN)
+
+
+def _shape(row: Row) -> str:
+  if row.get('tree'):
+    return f'tree of {row["tree"]}'
+  if row.get('short'):
+    return f'chain of {row["short"]}'
+  return f'chain of {row["nodes"] - 1}' if row.get('nodes') else 'chain'
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+  drafter, short = list(DRAFTERS).index(row['drafter']), row.get('short') or 0
+  return row.get('temperature', 0), row.get('batch', 0), drafter, row.get('tree', 0), -short
+
+
+def _accepted(place: int, row: Row) -> float | None:
+  return row['accepted'][place] if place < len(row['accepted']) else None
+
+
+def _is_whole_chain(row: Row) -> bool:
+  return row.get('error') is None and not row['tree'] and not row.get('short')
+
+
+def _chains(rows: Iterable[Row]) -> list[Row]:
+  """Chains of every length at temperature 0 and batch 1, by their length."""
+  found = [row for row in rows if row.get('error') is None and not row['tree']]
+  found = [row for row in found if row['temperature'] == 0 and row['batch'] == 1]
+  return sorted(found, key=lambda row: (list(DRAFTERS).index(row['drafter']), row['nodes']))
+
+
+def _plain(rows: Sequence[Row]) -> list[dict[str, str]]:
+  """A line for plain decoding at each temperature and batch size; times in the median."""
+  lines = []
+  for temperature, batch in sorted({(row['temperature'], row['batch']) for row in rows}):
+    beside = [row for row in rows if (row['temperature'], row['batch']) == (temperature, batch)]
+    known = [row['plain_ms'] for row in beside if row.get('plain_ms') is not None]
+    line = {'Drafter': 'sampling' if temperature else 'greedy', 'Draft': 'none', 'Nodes': '1'}
+    line |= {'T': f'{temperature:g}', 'Batch': str(batch), 'Parameters': '0', 'Tokens': '1.00'}
+    line |= {'Call ms': text(statistics.median(known) if known else None, '.2f')}
+    lines.append(line | {'Speed-up': '1.00×'})
+  return lines
+
+
+def _missing_note(asked: Iterable[Row]) -> list[str]:
+  """A sentence that names plans, by drafter, temperature and batch size."""
+  shapes: dict[tuple[Any, ...], list[str]] = {}
+  for plan in sorted(asked, key=_order):
+    where = plan['drafter'], plan['temperature'], plan['batch']
+    shapes.setdefault(where, []).append(_shape(plan))
+  named = []
+  for (drafter, temperature, batch), found in shapes.items():
+    at = f'temperature {temperature:g} and batch {batch}'
+    named.append(f'{DRAFTERS[drafter]} at {at} ({", ".join(found)})')
+  return [f'Not measured: {"; ".join(named)}.'] if named else []
+
+
+def _trees_note(rows: Iterable[Row]) -> list[str]:
+  worse, pairs = below_their_chain(rows)
+  if not pairs:
+    return []
+  if not worse:
+    compared = f'of {pairs} compared (temperature 0)'
+    return [f'At equal nodes no tree writes fewer tokens a call than its chain, {compared}.']
+  trees = f'{len(worse)} of {pairs} trees write fewer tokens a call than their chain'
+  return [f'At equal nodes {trees}: {"; ".join(worse)}.']
+
+
+SPEEDS = Table(
+  'Drafters side by side',
+  (
+    Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True),
+    Column('Draft', _shape, names_row=True),
+    Column('T', 'temperature', 'g', names_row=True),
+    Column('Batch', 'batch', names_row=True),
+    Column('Nodes', 'nodes'),
+    Column('Parameters', 'parameters', ','),
+    Column('Training tokens', 'training_tokens', ','),
+    Column('s', 'training_seconds', ',.0f'),
+    Column('Tokens', 'tokens', '.2f'),
+    Column('Draft ms', 'draft_ms', '.2f'),
+    Column('Call ms', 'call_ms', '.2f'),
+    SPEED_UP,
+    CALLS_ALONE,
+    SAME,
+  ),
+  NOTES,
+  CONDITIONS,
+  sort=_order,
+)
+
+
+# --- what is published: on language models and accelerators; and Stern et al. 2018
+
+
+class Published(NamedTuple):
+  """A published row. Tokens a call include the target's own one; None: not told."""
+
+  drafter: str
+  target: str
+  draft: str
+  temperature: int
+  text: str
+  tokens: float | None
+  speedup: float | None  # over plain decoding, batch 1
+  source: str
+
+
+SIX, FIVE = 'mean of 6 tasks', 'mean of 5 tasks'
+EAGLE2, EAGLE3 = 'Li et al. 2024 (EAGLE-2)', 'Li et al. 2025 (EAGLE-3), Table 1'
+DSPARK = 'DSpark 2026, Table 1'
+PUBLISHED_ROWS = (
+  Published('Medusa', 'Vicuna 13B', 'tree', 0, SIX, 2.44, 2.07, EAGLE2),
+  Published('Hydra', 'Vicuna 13B', 'tree', 0, SIX, 3.40, 2.69, EAGLE2),
+  Published('EAGLE', 'Vicuna 13B', 'tree', 0, SIX, 3.82, 2.95, EAGLE2),
+  Published('EAGLE-2', 'Vicuna 13B', 'tree', 0, SIX, 4.65, 4.04, EAGLE2),
+  Published('EAGLE-2', 'Vicuna 13B', 'tree', 1, SIX, 4.26, 3.65, EAGLE2),
+  Published('Medusa', 'Vicuna 13B', 'tree', 0, FIVE, 2.51, 2.12, EAGLE3),
+  Published('Hydra', 'Vicuna 13B', 'tree', 0, FIVE, 3.50, 2.80, EAGLE3),
+  Published('EAGLE', 'Vicuna 13B', 'tree', 0, FIVE, 3.96, 3.05, EAGLE3),
+  Published('EAGLE-2', 'Vicuna 13B', 'tree', 0, FIVE, 4.83, 4.22, EAGLE3),
+  Published('EAGLE-3', 'Vicuna 13B', 'tree', 0, FIVE, 6.62, 5.51, EAGLE3),
+  Published('EAGLE-3', 'Vicuna 13B', 'tree', 1, FIVE, 5.67, 4.65, EAGLE3),
+  Published('EAGLE-3', 'Llama 3.1 8B', 'tree', 0, FIVE, 6.23, 4.44, EAGLE3),
+  Published('EAGLE-3', 'Qwen3 4B', 'chain of 7', 1, 'MT-Bench', 2.39, None, DSPARK),
+  Published('DFlash', 'Qwen3 4B', 'chain of 7', 1, 'MT-Bench', 3.07, None, DSPARK),
+  Published('DSpark', 'Qwen3 4B', 'chain of 7', 1, 'MT-Bench', 3.64, None, DSPARK),
+  Published('EAGLE-3', 'Qwen3 8B', 'chain of 7', 1, 'GSM8K', 5.30, None, DSPARK),
+  Published('DFlash', 'Qwen3 8B', 'chain of 7', 1, 'GSM8K', 5.33, None, DSPARK),
+  Published('DSpark', 'Qwen3 8B', 'chain of 7', 1, 'GSM8K', 6.17, None, DSPARK),
+  Published('EAGLE-3', 'Qwen3 8B', 'chain of 7', 1, 'MT-Bench', 2.66, None, DSPARK),
+  Published('DFlash', 'Qwen3 8B', 'chain of 7', 1, 'MT-Bench', 3.11, None, DSPARK),
+  Published('DSpark', 'Qwen3 8B', 'chain of 7', 1, 'MT-Bench', 3.72, None, DSPARK),
+)
+PUBLISHED_TABLE = Table(
+  'Published',
+  (
+    Column('Drafter', 'drafter'),
+    Column('Target', 'target'),
+    Column('Draft', 'draft'),
+    Column('T', 'temperature', 'd'),
+    Column('Text', 'text'),
+    Column('Tokens', 'tokens', '.2f'),
+    Column('Speed-up', 'speedup', '.2f', '×'),
+    Column('Source', 'source'),
+  ),
+  (
+    'Large language models on accelerators, at batch 1: other models and other text, so no goal for'
+    ' the rows above.',
+  ),
+)
+STERN = {  # tokens a call by k, exact acceptance: Stern et al. 2018, Table 1
+  'Distillation': {2: 1.55, 4: 1.85, 6: 1.90, 8: 1.91, 10: 1.90},
+  'Fine tuning': {2: 1.78, 4: 2.69, 6: 2.98, 8: 3.01, 10: 2.87},
+  'Both': {2: 1.88, 4: 3.27, 6: 4.18, 8: 4.69, 10: 4.95},
+}
+LENGTHS = Table(
+  'Chains by their length',
+  (
+    Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True),
+    Column('k', 'nodes', names_row=True),
+    Column('Tokens', 'tokens', '.2f'),
+    Column("The paper's Both", lambda row: STERN['Both'].get(row['nodes']), '.2f', missing=''),
+    Column('Draft ms', 'draft_ms', '.2f'),
+    Column('Call ms', 'call_ms', '.2f'),
+    SPEED_UP,
+    SAME,
+  ),
+  (
+    'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature'
+    ' 0; speeds are over'
+    " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018,"
+    ' Table 1).',
+    SAME_NOTE,
+  ),
+  CONDITIONS,
+)
+
+
+# --- the pictures
+
+STYLES = {
+  'block': Style(BLUE, 'o'),
+  'block-2': Style(SKY, 'v'),
+  'eagle': Style(VERMILION, '^'),
+  'heads': Style(GREEN, 's'),
+  'rooted': Style(PURPLE, 'D'),
+  'markov': Style(ORANGE, 'P'),
+  'model': Style(PUBLISHED, 'X'),
+  'lookup': Style(PUBLISHED, '*'),
+}
+STERN_STYLES = {
+  'Distillation': Style(PUBLISHED, 'o', '--'),
+  'Fine tuning': Style(PUBLISHED, '^', '--'),
+  'Both': Style(PUBLISHED, 's', '--'),
+}
+PANELS = {
+  'dev': 'On own text of held-out sources',
+  'training': 'On own text of the training sources',
+}
+
+
+def learning(
+  curves: Mapping[str, Mapping[str, Any]], rows: Iterable[Row], path: pathlib.Path
+) -> None:
+  """Draws tokens a call against training tokens: on held-out text, with what finished chains reach
+  in decoding (open), and on training text. More own text would close the gap between the two.
+  """
+  figure, panels = drawing.panels(2, sharey=True)
+  for axes, (where, title) in zip(panels, PANELS.items(), strict=True):
+    drawing.dress(axes, title, 'tokens a call, chain', 'tokens trained on')
+    for drafter, found in curves.items():
+      drawing.curve(axes, found[where], STYLES[drafter], DRAFTERS[drafter])
+    if not curves:
+      drawing.nothing_yet(axes)
+  chains = [row for row in rows if _is_whole_chain(row) and row['temperature'] == 0]
+  for drafter, row in {row['drafter']: row for row in chains}.items():
+    if drafter not in CHAINS:
+      name = None if drafter in curves else DRAFTERS[drafter]
+      point = row['training_tokens'], row['tokens']
+      drawing.curve(panels[0], [point], STYLES[drafter], name, markerfacecolor='none')
+  drawing.legend(figure, 6)
+  drawing.save(figure, path)
+
+
+def by_length(rows: Iterable[Row], path: pathlib.Path) -> None:
+  """Draws tokens a call against k: our chains, and the blocks of Stern et al. 2018."""
+  figure, (left, right) = drawing.panels(2, sharex=True, sharey=True)
+  drawing.dress(left, 'Ours, a frozen base', 'tokens a call', 'k')
+  found = _chains(rows)
+  for drafter in dict.fromkeys(row['drafter'] for row in found):
+    points = [(row['nodes'], row['tokens']) for row in found if row['drafter'] == drafter]
+    drawing.curve(left, points, STYLES[drafter], DRAFTERS[drafter])
+  title = 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)'
+  drawing.dress(right, title, 'tokens a call', 'k')
+  for regime, style in STERN_STYLES.items():
+    drawing.curve(right, STERN[regime].items(), style, regime)
+  drawing.legend(figure, 6)
+  drawing.save(figure, path)

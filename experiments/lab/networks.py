@@ -1,0 +1,322 @@
+"""Drafters on a finished base, as stages: a draft network, and one drafter alone.
+
+  eagle = stage(root, 'eagle', networks.network, base=base, draft=EagleConfig(), loss=..., ...)
+
+The result is the stage's draft/ (`load_draft` takes the stage itself). `alone` fills a folder that
+the user names: configs/drafts.py, with a kind, for experiments.train.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from experiments.lab import train
+from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, seed_of
+from experiments.lab.stage import in_place
+from experiments.lab.text import TextConfig
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.fields import Between
+from fastdec.folders.drafts import draft_content, load_draft, save_draft
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.shortlist import most_frequent
+from fastdec.heads.transformed import Transformed
+from fastdec.models.api import Params
+from fastdec.models.lm import LM
+from fastdec.models.stacks import StackConfig
+from fastdec.models.taps import check_taps
+from fastdec.models.transformer import Transformer
+from fastdec.sharding import MeshConfig, partition_of
+from fastdec.struct import Bound
+from fastdec.training.drafts.calibration import warmth_of
+from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
+from fastdec.training.drafts.start import INITS, begin, layers_like
+from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
+
+MODELS = {'translation': Transformer, 'lm': LM}  # bases
+SAMPLE = 16  # batches of the training text that a network is looked at on
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+  """A draft network: what both kinds have (fastdec/heads/draft.py)."""
+
+  layers: Count = 1  # of the base's kind and sizes
+  taps: tuple[int, ...] = ()  # the base's layers whose states are read; (): what it predicts by
+  words: Zero = 0  # of a draft vocabulary, the most frequent ones of the training text; 0: all
+  dropout: Annotated[float, Between(0, 0.99)] = 0.0
+  # the layers begin as the base's last ones; or 'fresh'; or a folder: all of a trained draft's
+  init: str = 'target'
+  entry: str = 'joined'  # eagle: or 'beside' (EAGLE-3)
+
+  def __post_init__(self) -> None:
+    if self.begins_trained and not (self.init and pathlib.Path(self.init).is_dir()):
+      raise UserError(
+        f'config.draft.init={self.init!r} is no folder: give one with a trained draft, or'
+        f' {" or ".join(INITS)}'
+      )
+
+  @property
+  def begins_trained(self) -> bool:
+    """True if `init` names a trained draft."""
+    return self.init not in INITS
+
+  @property
+  def key(self) -> dict[str, Any]:
+    """What counts of the settings in a stage's name: of a trained draft its content."""
+    found = {'is': type(self).__name__, **dataclasses.asdict(self)}
+    return found | ({'init': draft_content(self.init)} if self.begins_trained else {})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig(NetworkConfig):
+  """A layer that reads the base's hidden state and the next token, and then its own."""
+
+  guesses: Count = 7  # in a row, that it is looked at and calibrated for
+
+  @property
+  def depth(self) -> int:
+    """Guesses of a chain."""
+    return self.guesses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig(NetworkConfig):
+  """The rows of a block in one pass, and a bias from the token before each."""
+
+  k: Annotated[int, Between(2, math.inf)] = 8  # the root and 7 guesses
+  markov: Zero = 64  # rank of the bias; 0: none
+  markov_kind: Literal['vanilla', 'gated', 'rnn'] = 'vanilla'
+  candidates: Zero = 0  # words of each row that the bias may reorder in decoding; 0: all
+
+  @property
+  def depth(self) -> int:
+    """Guesses of a chain."""
+    return self.k - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnBase:
+  """The training of one drafter on a finished base."""
+
+  data: TextConfig
+  train: RunConfig  # on a base that stays as it is (regular)
+  finetune: RunConfig  # of drafter and base together (both)
+  base: str = ''  # the folder of the finished base
+  task: Literal['translation', 'lm'] = 'translation'
+  scale: str = ''
+  regime: Literal['regular', 'both'] = 'regular'
+  seed: Seed = 0
+  mesh: MeshConfig = MeshConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadsOnBase(OnBase):
+  """Heads on a finished base."""
+
+  heads: HeadsConfig
+  k: Annotated[int, Between(2, math.inf)] = 8  # the root and k - 1 guesses
+  kind: Literal['heads'] = 'heads'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkOnBase(OnBase):
+  """A draft network on a finished base."""
+
+  draft: EagleConfig | BlockConfig
+  loss: DraftLoss = DraftLoss(anchors=16)
+  p1_share: Annotated[float, Between(1e-6, 0.999999)] = 0.5  # of the loss, for the base (both)
+  kind: Literal['eagle', 'block'] = 'eagle'
+
+
+def network(
+  folder: pathlib.Path,
+  *,
+  base: pathlib.Path,
+  draft: Any,
+  loss: DraftLoss,
+  run: RunConfig,
+  data: TextConfig,
+  seed: int,
+  order: int,
+  p1_share: float = 0.0,
+  mesh: MeshConfig = MeshConfig(),
+) -> None:
+  """Trains a draft network on a finished base; then calibrates it.
+
+  Args:
+    folder: of the stage. It gets draft/, and model/ where the base learns too.
+    base: of the finished base.
+    draft: settings of the network.
+    loss: what is learnt at a place.
+    run, data, seed, mesh: see `train.base`.
+    order: draws the order of the batches.
+    p1_share: share of the loss that is the base's own; 0: it stays as it is.
+  """
+  material = data.open()
+  target = Bound(*train.trunk_of(base, material))
+  module = network_of(draft, target.module)
+  ids = None
+  if module.words is not None:
+    words = material.tokens('train', data.row_length).target.tokens
+    ids = most_frequent(target.module, words, module.words)
+  begun = begun_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
+  fixed = split(begun.params)[1]
+  dev = material.own_dev_batches() if data.own else material.dev_batches()
+  if not dev:
+    raise UserError(
+      'the dev set has no sentence that fits into config.data.row_length: give longer rows'
+    )
+  batches = material.train_batches(run.rows, order)
+  looked_at = {'dev': dev, 'training': [batches[i] for i in range(SAMPLE)]}
+  task = frozen_draft_task(target, begun, loss)
+  if p1_share:
+    task = finetuned_draft_task(target, begun, loss, p1_share, run.label_smoothing)
+
+  def parts(params: Params) -> tuple[Bound, Bound]:
+    learnt, of_target = params, target.params
+    if p1_share:
+      learnt, of_target = params['heads'], params['model']
+    return Bound(module, learnt | fixed), Bound(target.module, of_target)
+
+  def evaluate(params: Params) -> dict[str, float]:
+    found = {}
+    for name, some in looked_at.items():
+      accuracy = draft_accuracy(*parts(params), some, draft.depth, loss.anchors)
+      found |= {f'{name} {what}': value for what, value in accuracy.items()}
+    return found
+
+  def save(params: Params) -> None:
+    learnt, of_target = parts(params)
+    if p1_share:
+      folders.save(folder / 'model', target.module, of_target.params, material.tokenizer_path)
+    warmth = warmth_of(learnt, of_target, dev, draft.depth, loss.anchors)
+    save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
+
+  partition = (*partition_of(target.module, mesh.model), *partition_of(module, mesh.model))
+  width = target.module.d_model
+  train.carry_out(folder, task, batches, run, width, evaluate, save, seed, mesh, partition)
+
+
+def network_of(draft: Any, model: Any) -> DraftNetwork:
+  """The network that settings mean for a base.
+
+  Raises:
+    UserError: the base does not have these layers or words, or no drafts are made for it.
+  """
+  check_taps(draft.taps, model.layers)
+  if draft.words > model.vocab_size:
+    raise UserError(
+      f'config.draft.words={draft.words} is not possible: the base has {model.vocab_size} words'
+    )
+  layers: Any = layers_like(model, draft.layers)
+  dropped = {'dropout': draft.dropout}
+  if isinstance(layers, StackConfig):
+    dropped |= {'attention_dropout': 0.0, 'activation_dropout': 0.0}
+  sizes: Any = {'layers': dataclasses.replace(layers, **dropped), 'entry': draft.entry}
+  sizes |= {'vocab_size': model.vocab_size, 'd_target': model.d_model, 'words': draft.words or None}
+  if draft.taps:
+    sizes |= {'taps': draft.taps, 'fuses': True, 'norms_taps': True}
+  if isinstance(draft, EagleConfig):
+    return EagleNetwork(**sizes)
+  markov = {'markov': draft.markov, 'markov_kind': draft.markov_kind}
+  return BlockNetwork(k=draft.k, candidates=draft.candidates or None, **markov, **sizes)
+
+
+def begun_of(
+  draft: Any, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None
+) -> Bound:
+  """The network as its training begins: `draft.init`."""
+  if not draft.begins_trained:
+    return Bound(module, begin(module, target, key, draft.init, ids))
+  known, params = load_draft(draft.init, dtype='float32')
+  other = differences(known, module)
+  if other:
+    raise UserError(
+      f'{draft.init} holds another draft than config.draft means ({", ".join(other)}):'
+      ' give its settings'
+    )
+  if ids is not None and not np.array_equal(params['ids'], ids):
+    raise UserError(
+      f'{draft.init} drafts other words than those that are frequent in this text: give'
+      ' the text it is of'
+    )
+  return Bound(module, {name: x for name, x in params.items() if name != 'warmth'})
+
+
+def differences(known: DraftNetwork, wanted: DraftNetwork) -> list[str]:
+  """Names of settings by which drafts differ, without those that shape no parameter."""
+  found = []
+  for part, at, to in (('', known, wanted), ('layers.', known.layers, wanted.layers)):
+    if type(at) is not type(to):
+      return [f'{part}{type(at).__name__} for {type(to).__name__}']
+    for name in [field.name for field in dataclasses.fields(at)]:
+      is_free = name in ('layers', 'dtype', 'candidates') or name.endswith('dropout')
+      if not is_free and getattr(at, name) != getattr(to, name):
+        found.append(part + name)
+  return found
+
+
+def settings_of(kind: str) -> type:
+  """The settings of one drafter of this kind."""
+  if kind == 'all':
+    raise UserError('kind=all is the table of experiments.drafts: give kind=eagle, block or heads')
+  return HeadsOnBase if kind == 'heads' else NetworkOnBase
+
+
+def alone(c: Any, workdir: pathlib.Path) -> bool:
+  """Trains one drafter in a folder that the user names, or goes on; False: it was there.
+
+  Args:
+    c: a HeadsOnBase or a NetworkOnBase.
+    workdir: gets draft/, the network; or model/, the base with heads; both where both learn.
+
+  Raises:
+    OutOfTime: the budget ended first.
+  """
+  if not c.base:
+    raise UserError('a drafter is trained on a base model: name its workdir by --config.base=...')
+  together = c.regime == 'both'
+  if together and (c.data.own or not c.data.distilled):
+    remedy = 'name it by --config.data.distilled=..., and leave out config.data.own'
+    raise UserError(f"regime=both trains the base too, on a teacher's text: {remedy}")
+  base = pathlib.Path(c.base)
+  model = check_kind(base, c.task)
+  run = c.finetune if together else c.train
+  train.check(run, model, c.data.rows, c.mesh, 'finetune' if together else 'train')
+  same = {'base': base, 'run': run, 'data': c.data, 'seed': c.seed}
+  if isinstance(c, HeadsOnBase):
+    make = functools.partial(train.heads, mesh=c.mesh)
+    order = seed_of(c.seed, f'k{c.k}-{c.regime}')
+    return in_place(workdir, make, heads=c.heads, k=c.k, together=together, order=order, **same)
+  network_of(c.draft, model)  # a mistake shows before the workdir is made
+  make = functools.partial(network, mesh=c.mesh)
+  order, p1_share = seed_of(c.seed, f'{c.kind}-{c.regime}'), c.p1_share if together else 0.0
+  same |= {'draft': c.draft, 'loss': c.loss, 'p1_share': p1_share, 'order': order}
+  return in_place(workdir, make, **same)
+
+
+def check_kind(base: pathlib.Path, task: str) -> Any:
+  """The model of a base.
+
+  Raises:
+    UserError: there is none, or it is of another kind than the task means.
+  """
+  model = folders.open(base).model
+  model = model.model if isinstance(model, Transformed) else model
+  wanted = MODELS[task]
+  if not isinstance(model, wanted):
+    given = f'task={task} means a base that is a {wanted.__name__}, and {base} holds a'
+    raise UserError(
+      f'{given} {type(model).__name__}: give another base, or the task that it was trained for'
+    )
+  return model

@@ -1,0 +1,402 @@
+"""Drafters side by side: settings, rows, tables, all at toy size; and one drafter trained alone."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from configs import drafts, presets
+from configs.common import to_dataclass
+from experiments import drafters
+from experiments.drafters import Bench, Drafters, measure, plans, speeds
+from experiments.lab import networks, report, rows, stage, train
+from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
+from experiments.lab.own import DistillConfig, translations
+from experiments.lab.rows import Rows
+from experiments.lab.settings import RunConfig
+from experiments.lab.text import TextConfig
+from fastdec.folders.drafts import load_draft
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from tests.experiments.conftest import ROOT, with_settings
+
+TASKS = 'translation', 'lm'
+BASES = {'translation': Transformer(TransformerConfig(vocab_size=4000))}
+BASES['lm'] = LM(LMConfig(vocab_size=4000))
+
+
+def settings(choices='scale=multi30k', **given):
+  return to_dataclass(Drafters, with_settings(drafts.get_config(choices), given))
+
+
+# --- settings and rows
+
+
+@pytest.mark.parametrize('scale', ['smoke', 'tiny', 'multi30k'])
+@pytest.mark.parametrize('task', TASKS)
+def test_every_choice_is_the_table_or_a_training(scale, task):
+  assert settings(f'scale={scale},task={task}').task == task
+  for kind, regime in itertools.product(('eagle', 'block', 'heads'), ('regular', 'both')):
+    config = drafts.get_config(f'scale={scale},task={task},kind={kind},regime={regime}')
+    c = to_dataclass(networks.settings_of(kind), config)
+    assert (c.task, c.kind, c.regime) == (task, kind, regime)
+    if kind != 'heads':
+      module = networks.network_of(c.draft, BASES[task])
+      assert c.draft.depth == 7 and module.reads_source == (task == 'translation')
+
+
+LONG = {'table.gamma': 9, 'table.nodes': (16,)}
+
+
+def test_a_draft_that_is_not_asked_for_may_be_shorter():
+  given = {'table.eagle.guesses': 9, 'table.rows': ('eagle',)}
+  assert settings(**LONG, **given).table.gamma == 9
+
+
+@pytest.mark.parametrize('setting, message', [
+  ({'table.short': (7,)}, r'config.table.short=\(7,\) is not possible: config.table.gamma=7 is'),
+  ({'table.short': (0,)}, r'config.table.short\[0\]=0 is not possible'),
+  ({'table.rows': ('eagle', 'oracle')}, r"config.table.rows\[1\]='oracle' .* one of heads, roote"),
+  ({'table.nodes': (4,)}, r'config.table.nodes\[0\]=4 is not possible: give 8 or more'),
+  (LONG, 'config.table.gamma=9 is not possible: config.table.block makes 7'),
+  (LONG | {'table.rows': ('eagle',)}, 'config.table.gamma=9 .* config.table.eagle makes 7'),
+  ({'table.batches': (1, 1)}, 'config.table.batches=.* each once'),
+  ({'table.temperatures': (-1.0,)}, r'config.table.temperatures\[0\]=-1.0 is not possible'),
+  ({'table.distill.beam': 4}, 'config.table.distill writes what the base itself does'),
+  ({'table.max_len': 5000}, 'config.table.max_len=5000 is not possible'),
+  ({'table.block.markov_kind': 'odd'}, "markov_kind='odd' .* one of vanilla, gated, rnn"),
+  ({'table.block.markov': -1}, 'config.table.block.markov=-1 is not possible: give 0 or more'),
+  ({'table.eagle.init': 'zero'}, "config.draft.init='zero' is no folder: give one with a trained"),
+  ({'train.schedule': 'flat'}, "config.train: schedule='flat' is unknown"),
+])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(setting, message):
+  with pytest.raises(fd.UserError, match=message):
+    settings(**setting)
+
+
+def test_the_rows():
+  table = settings(**{'table.short': (1, 3)}).table
+  found = [tuple(plan.values()) for plan in plans(table)]
+  assert len(found) == len(set(found)) == 2 * 2 * (6 * 6 + 2 * 3)
+  shapes = [plan[1::3] for plan in found if plan[0] == 'eagle' and plan[2:4] == (0.0, 8)]
+  assert shapes == [(0, 0), (0, 1), (0, 3), (8, 0), (16, 0), (32, 0)]
+  assert {plan[1] for plan in found if plan[0] in ('model', 'lookup')} == {0}
+
+
+def test_drafters_are_trained_as_their_rows_say(tmp_path, monkeypatch):
+  made = {}
+  monkeypatch.setattr(
+    drafters, 'stage', lambda root, name, make, **given: made.update({name: given})
+  )
+  c = settings()
+  for name in ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle'):
+    assert drafters.on_base(c, tmp_path, name, tmp_path / 'base', c.data).run == c.train
+  heads = [made[name]['heads'] for name in ('heads', 'rooted', 'markov')]
+  assert [(one.rooted, one.markov) for one in heads] == [(False, 0), (True, 0), (True, 64)]
+  assert [made[name]['draft'].layers for name in ('block', 'block-2')] == [1, 2]
+  assert made['block']['order'] == made['block-2']['order'] != made['eagle']['order']
+
+
+class Rehearsal(Bench):
+  """Figures cost nothing, and some fail."""
+
+  def __init__(self, c, failing):
+    self.c, self.failing = c, failing
+
+  def trained(self, drafter):
+    return None
+
+  def _models(self, drafter):
+    return 'abc'
+
+  def figures(self, **plan):
+    if plan['drafter'] == self.failing and plan['tree'] == 8:
+      raise MemoryError('too large')
+    measured = {'tokens': 2.0, 'speedup': 1.5, 'nodes': 8, 'same_as_plain': 1.0}
+    return measured | {'accepted': (0.5, None), 'repeated_4grams': 0.1}
+
+
+def test_what_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_path):
+  c = settings()
+  found, bench = Rows(tmp_path / 'results.jsonl', {}), Rehearsal(c, 'block')
+  asked = [plan for plan in plans(c.table) if plan['drafter'] in ('block', 'lookup')]
+  found.fail({'drafter': 'eagle'}, fd.UserError('no such layer'))  # its training
+  rows.each(found, asked, lambda **plan: measure(bench, found, **plan))
+  assert len(found.failed) == 1 + 2 * 2
+  shown = found.all([bench.key(**plan) for plan in plans(c.table)])
+  table = report.markdown(speeds(shown, plans(c.table)))
+  assert '| EAGLE | chain | – | – | failed: no such layer |' in table
+  assert table.count('failed: MemoryError: too large') == 4
+  assert 'heads at temperature 0 and batch 1 (chain, tree of 8, tree of 16, tree of 32)' in table
+
+
+# --- tables
+
+
+def a_row(drafter, tree, tokens, nodes=8, temperature=0.0, batch=1, short=0, **figures):
+  key = dict(zip(drafters.PLAN, (drafter, tree, temperature, batch, short), strict=True))
+  return key | {'tokens': tokens, 'nodes': nodes, 'plain_ms': 2.0} | figures
+
+
+def test_trees_are_compared_with_chains_of_as_many_nodes():
+  chains = [a_row('eagle', 0, 3.0), a_row('block', 0, 2.5), a_row('model', 0, 2.5)]
+  warm = [a_row('eagle', 0, 9.0, temperature=1.0), a_row('block', 0, 1.9, 2, short=1)]
+  assert drafters.below_their_chain(chains + warm) == ([], 0)
+  trees = [a_row('eagle', 8, 3.0), a_row('block', 8, 2.4), a_row('block', 16, 2.0, 16)]
+  assert drafters.below_their_chain(chains + trees + warm) == (['block 2.400 against 2.500'], 2)
+  table = report.markdown(speeds(chains + trees))
+  assert '1 of 2 trees write fewer tokens a call than their chain: block 2.400 against' in table
+  assert '| greedy | none | 0 | 1 | 1 | 0 |' in table and '| 2.00 |' in table
+  assert 'no tree writes fewer' in report.markdown(speeds([*chains, trees[0]]))
+
+
+def test_what_was_not_measured_is_named_below():
+  known = [a_row('eagle', 0, 3.0), a_row('eagle', 8, 3.5, batch=8)]
+  failed = a_row('lookup', 0, None, batch=8, error='MemoryError: too large') | {'nodes': None}
+  table = report.markdown(drafters.side_by_side([*known, failed]))
+  lines = [line for line in table.splitlines() if '|' in line]
+  assert [tuple(map(str.strip, line.split('|')[1:6])) for line in lines[4:]] == [
+    ('EAGLE', 'chain of 7', '0', '1', '8'),
+    ('EAGLE', 'tree of 8', '0', '8', '8'),
+    ('prompt lookup', 'chain', '0', '8', 'failed: MemoryError: too large'),
+  ]
+  assert (
+    'Not measured: EAGLE at temperature 0 and batch 1 (tree of 8); prompt lookup at temperature 0'
+    ' and batch 1 (chain); EAGLE at temperature 0 and batch 8 (chain).'
+  ) in table
+  assert 'Not measured' not in report.markdown(speeds(known))
+
+
+def test_acceptance_lengths_and_pictures(tmp_path):
+  whole = a_row('eagle', 0, 3.0, accepted=[0.5, None], training_tokens=9)
+  found = [whole, a_row('eagle', 8, 2.5), a_row('eagle', 0, 1.9, 2, short=1, accepted=[0.5])]
+  table = report.markdown(drafters.acceptance(found))
+  assert '| EAGLE | 0 | 3.00 | 50.0 | – |' in table and table.count('EAGLE') == 1
+  assert '| Drafter | T | Tokens |' in report.markdown(drafters.acceptance([]))
+  lines = report.markdown(drafters.lengths(found)).splitlines()
+  shown = [tuple(map(str.strip, row.split('|')[1:5])) for row in lines if row.startswith('| EAG')]
+  assert shown == [('EAGLE', '2', '1.90', '1.88'), ('EAGLE', '8', '3.00', '4.69')]
+  drafters.by_length(found, tmp_path / 'lengths.png')
+  curves = {'eagle': {'dev': [(4, 1.5), (9, 3.0)], 'training': [(4, 1.6)]}}
+  drafters.learning(curves, found, tmp_path / 'drafts.png')
+  assert min((tmp_path / f'{name}.png').stat().st_size for name in ('drafts', 'lengths')) > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('task', TASKS)
+def test_all_at_toy_size(task, tmp_path, launch):
+  words = [
+    f'--config={ROOT}/configs/drafts.py:scale=smoke,task={task}',
+    f'--workdir={tmp_path}/run',
+  ]
+  words += ['--config.data.max_train=200', f'--config.data.cache={tmp_path}/cache']
+  stopped = launch('drafts', *words, '--budget=0')
+  assert stopped.code == 0 and 'Out of budget: the same command goes on' in stopped.out
+  ended = launch('drafts', *words)
+  assert ended.code == 0, ended.out
+  results = tmp_path / 'run' / 'results.jsonl'
+  found = rows.read(results)
+  trees = {(name, tree) for name in ('markov', 'block', 'eagle') for tree in (0, 8)}
+  assert {(row['drafter'], row['tree']) for row in found} == trees | {('lookup', 0)}
+  for row in found:
+    assert row['same_as_plain'] == 1 and row['all_texts'] == 8 and 1 <= row['tokens'] <= 8
+    assert row.get('training_tokens', 0) > 0 or row['drafter'] == 'lookup'
+    assert row['ms_per_token'] > 0 and (row['tree'] > 0 or len(row['accepted']) == 7)
+  page = (tmp_path / 'run' / 'drafts.md').read_text()
+  assert '| EAGLE | chain of 7 | 0 | 2 |' in page and 'DSpark 2026, Table 1' in page
+  before = results.read_bytes()
+  assert launch('drafts', *words).code == 0 and results.read_bytes() == before
+
+
+# --- one drafter alone
+
+
+SETTINGS = {
+  'data.max_train': 200,
+  'data.vocab_size': 300,
+  'train.steps': 4,
+  'train.every': 2,
+  'train.rows': 4,
+  'finetune.steps': 3,
+  'finetune.rows': 4,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+  """Folders of a base, of another one, and of text that the first has written."""
+
+  base: pathlib.Path
+  other: pathlib.Path
+  own: pathlib.Path
+  cache: pathlib.Path
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('drafters')
+  found = Made(*(folder / name for name in ('base', 'other', 'own', 'cache')))
+  data = TextConfig(vocab_size=300, rows=8, max_train=200, cache=str(found.cache))
+  model = presets.model('translation', width=32, layers=1)
+  steps = RunConfig(steps=2, warmup=1, every=2)
+  for seed, base in enumerate((found.base, found.other)):
+    train.base(base, model=model, run=steps, data=data, seed=seed)
+  found.own.mkdir()
+  distill = DistillConfig(beam=1, max_len=(0, 9), rows=32)
+  translations(found.own, model=found.base, data=data, distill=distill)
+  return found
+
+
+@pytest.fixture
+def words(made):
+  """The words of a command of `experiments.train`, but for --workdir."""
+
+  def words(choices='kind=eagle', **changed):
+    given = SETTINGS | ({} if 'kind=heads' in choices else {'loss.anchors': 4})
+    given |= {'data.cache': made.cache, 'base': made.base, 'data.own': made.own}
+    page = f'{ROOT}/configs/drafts.py:scale=smoke,{choices}'
+    found = [f'--config.{name}={value}' for name, value in (given | changed).items()]
+    return [f'--config={page}', *(word.replace('{other}', str(made.other)) for word in found)]
+
+  return words
+
+
+def same(a, b):
+  leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  return all(np.array_equal(x, y) for x, y in leaves)
+
+
+def test_a_draft_is_trained_and_calibrated_and_goes_on_where_it_was(
+  words, launch, tmp_path, monkeypatch
+):
+  given = {'loss.passes': 2, 'draft.guesses': 3, 'draft.words': 40, 'draft.taps': '(1,)'}
+  whole = launch('train', *words(**given), f'--workdir={tmp_path}/whole')
+  assert whole.code == 0 and f'The draft is in {tmp_path}/whole/draft' in whole.out, whole.err
+  assert 'dev tokens a call' in whole.out and 'training accuracy 3' in whole.out
+  module, params = load_draft(tmp_path / 'whole')
+  assert isinstance(module, EagleNetwork) and module.taps == (1,) and module.words == 40
+  assert params['warmth'].shape == (3,) and params['ids'].shape == (40,)
+  assert 1 in params['ids'].tolist()  # the end of every sentence is frequent
+  with monkeypatch.context() as patched:
+    patched.setattr(train, 'seconds_left', lambda: 0.0)  # a step a call
+    for _ in range(3):
+      ended = launch('train', *words(**given), f'--workdir={tmp_path}/parts')
+      assert 'Out of budget: the same command goes on' in ended.out
+  other = launch('train', *words(**given | {'loss.kl': 0.5}), f'--workdir={tmp_path}/parts')
+  assert other.code == 2 and 'parts was made with another loss: choose another wor' in other.err
+  assert launch('train', *words(**given), f'--workdir={tmp_path}/parts').code == 0
+  assert not (tmp_path / 'parts' / 'checkpoints').exists()
+  assert same(load_draft(tmp_path / 'parts')[1], params)
+  again = launch('train', *words(**given), f'--workdir={tmp_path}/whole')
+  assert again.code == 0 and 'whole is finished: its draft is in' in again.out
+
+
+def test_a_block_is_trained(words, launch, tmp_path):
+  given = {'draft.k': 4, 'draft.markov': 3}
+  assert launch('train', *words('kind=block', **given), f'--workdir={tmp_path}/block').code == 0
+  module, params = load_draft(tmp_path / 'block')
+  assert isinstance(module, BlockNetwork) and module.k == 4 and params['before'].shape == (300, 3)
+  assert params['warmth'].shape == (3,)
+
+
+def test_heads_that_read_the_root_are_trained_on_own_text(made, words, launch, tmp_path):
+  given = {'k': 3, 'heads.d_ff': 8, 'heads.markov': 3}
+  ended = launch('train', *words('kind=heads', **given), f'--workdir={tmp_path}/heads')
+  assert ended.code == 0 and 'The model is in' in ended.out, ended.err
+  heads, params = fd.load_heads(tmp_path / 'heads')
+  assert json.loads((tmp_path / 'heads' / 'settings.json').read_text())['heads']['anchors'] == 16
+  assert heads.k == 3 and heads.rooted and heads.markov == params['before'].shape[1] == 3
+  base, trunk = fd.load(made.base)
+  model, same_trunk = fd.load(tmp_path / 'heads')
+  assert model == base and same(same_trunk, trunk)
+
+
+def test_both_are_trained_together_on_a_teachers_text(made, words, launch, tmp_path):
+  given = {'data.own': '', 'data.distilled': made.own, 'draft.guesses': 2, 'loss.passes': 2}
+  ended = launch('train', *words('kind=eagle,regime=both', **given), f'--workdir={tmp_path}/both')
+  assert ended.code == 0, ended.err
+  model, params = fd.load(tmp_path / 'both')
+  base, before = fd.load(made.base)
+  assert model == base and not same(params, before)
+  assert isinstance(load_draft(tmp_path / 'both')[0], EagleNetwork)
+
+
+def test_a_draft_may_begin_as_one_that_was_trained(words, launch, tmp_path):
+  """At a rate of next to nothing it stays what it was; a stage names it by its content."""
+  sizes = {'draft.guesses': 2, 'loss.passes': 2, 'draft.words': 40}
+  assert launch('train', *words(**sizes), f'--workdir={tmp_path}/first').code == 0
+  first = load_draft(tmp_path / 'first')[1]
+  rest = {'draft.init': f'{tmp_path}/first', 'train.constant': 1e-12}
+  ended = launch('train', *words(**sizes | rest), f'--workdir={tmp_path}/second')
+  assert ended.code == 0, ended.err
+  second = load_draft(tmp_path / 'second')[1]
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), second, first)
+  keys = [
+    stage.digest({'draft': BlockConfig(init=f'{tmp_path}/{name}')}) for name in ('first', 'second')
+  ]
+  assert keys[0] != keys[1]
+  (tmp_path / 'first').rename(tmp_path / 'moved')
+  moved = dataclasses.replace(BlockConfig(), init=f'{tmp_path}/moved')
+  assert stage.digest({'draft': moved}) == keys[0]
+  rest['draft.init'] = f'{tmp_path}/moved'
+  free = {'draft.dropout': 0.1, 'draft.words': 30}
+  ended = launch('train', *words(**sizes | rest | free), f'--workdir={tmp_path}/third')
+  assert ended.code == 2 and 'holds another draft than config.draft means (words)' in ended.err
+  ended = launch('train', *words('kind=block', **rest), f'--workdir={tmp_path}/third')
+  assert ended.code == 2 and '(EagleNetwork for BlockNetwork)' in ended.err
+
+
+@pytest.mark.parametrize(
+  ('choices', 'changed', 'told'),
+  [
+    ('kind=all', {}, ['kind=all is the table of experiments.drafts']),
+    ('kind=eagle', {'base': ''}, ['name its workdir by --config.base=']),
+    ('kind=heads', {'base': ''}, ['name its workdir by --config.base=']),
+    ('kind=heads', {'k': 1}, ['config.k=1 is not possible: give 2 or more']),
+    ('kind=heads,task=lm', {}, ['task=lm means a base that is a LM', 'holds a Transformer']),
+    ('kind=heads,regime=both', {}, ["on a teacher's text", '--config.data.distilled=']),
+    ('kind=eagle', {'base': 'nowhere'}, ['nowhere is not a folder']),
+    ('kind=eagle', {'base': '{other}'}, ['was written by another model than']),
+    ('kind=eagle', {'data.own': 'nowhere'}, ["there is no folder 'nowhere' with own text"]),
+    ('kind=eagle', {'data.vocab_size': 290}, ['was trained on other text than this config means']),
+    ('kind=eagle,task=lm', {}, ['task=lm means a base that is a LM', 'holds a Transformer']),
+    ('kind=eagle,regime=both', {}, ["regime=both trains the base too, on a teacher's text"]),
+    ('kind=eagle', {'draft.taps': '(0, 5)'}, ['taps=(0, 5) ask for layer 5', 'from 0']),
+    ('kind=eagle', {'draft.taps': '(1, 1)'}, ['name layer 1 more than once']),
+    ('kind=eagle', {'draft.words': 301}, ['config.draft.words=301', 'the base has 300 words']),
+    ('kind=eagle', {'draft.layers': 2}, ['init=target with 2 layers, and the target has 1']),
+    ('kind=eagle', {'draft.layers': 0}, ['config.draft.layers=0 is not possible: give 1 or more']),
+    ('kind=eagle', {'draft.entry': 'beside'}, ["take entry='joined'"]),
+    ('kind=eagle', {'draft.guesses': 0}, ['config.draft.guesses=0']),
+    ('kind=eagle', {'loss.passes': 0}, ['passes=0 is not possible']),
+    ('kind=eagle', {'loss.anchors': -1}, ['anchors=-1 is not possible']),
+    ('kind=block', {'draft.k': 1}, ['config.draft.k=1 is not possible: give 2 or more']),
+    ('kind=block', {'draft.markov_kind': 'odd'}, ["markov_kind='odd' is not possible"]),
+    ('kind=block', {'draft.dropout': 1.0}, ['config.draft.dropout=1.0']),
+    ('kind=block', {'draft.init': 'zero'}, ["config.draft.init='zero' is no folder", 'fresh']),
+    ('kind=eagle', {'draft.init': ''}, ["config.draft.init='' is no folder"]),
+    ('kind=block', {'p1_share': 1.0}, ['config.p1_share=1.0']),
+  ],
+)
+def test_mistakes_are_sentences_and_nothing_is_made(
+  choices, changed, told, words, launch, tmp_path
+):
+  given = words(choices, **changed)
+  if choices == 'kind=all':
+    given = given[:1]
+  ended = launch('train', *given, f'--workdir={tmp_path}/out')
+  assert ended.code == 2 and all(word in ended.err for word in told), ended.err
+  made = {file.name for file in (tmp_path / 'out').glob('*')}
+  assert made <= {'lock', 'settings.json'}  # and a corrected command goes on
+
+
+def test_settings_of_one_drafter():
+  assert networks.settings_of('heads') is HeadsOnBase
+  assert networks.settings_of('block') is networks.settings_of('eagle') is NetworkOnBase
