@@ -13,6 +13,8 @@ scale (2 cores: time)
 Ratios are what to quote: absolute times drift with the machine.
 """
 
+import dataclasses
+
 from configs import celeba
 from configs.common import locked, parse_arg
 
@@ -27,11 +29,11 @@ def get_config(arg=''):
   return locked(
     task='images',
     # the signal is the paper's
-    model={**sizes['model'], 'size': max(sides), 'grid': False, 'forecast': False},
+    model={**dataclasses.asdict(sizes.model), 'size': max(sides), 'grid': False, 'forecast': False},
     dtypes=('float32',) if smoke else ('float32', 'int8'),
     widths=(4,) if smoke else (2, 4, 8, 16),
     ks=(2,) if smoke else (4, 10),
-    heads_d_ff=sizes['heads']['d_ff'],
+    heads_d_ff=sizes.heads.d_ff,
     sides=sides,  # pixels, of the outputs whose lengths are compared
     batches=(1, 2) if smoke else (1, 16),
     # for which an image's time is calculated; 6.79: the paper's best, with k = 10
@@ -46,4 +48,4 @@ def get_config(arg=''):
 def small():
   """The sizes of `faces32` with two heads."""
   sizes = celeba.faces32()
-  return {**sizes, 'model': {**sizes['model'], 'heads': 2}}
+  return dataclasses.replace(sizes, model=dataclasses.replace(sizes.model, heads=2))

@@ -11,6 +11,8 @@ workdir/images.npz, whole when there is a config.json. Killed or out of budget, 
 goes on; several processes may share the work.
 """
 
+import pathlib
+
 from absl import flags
 
 from experiments.lab import cli
@@ -24,29 +26,42 @@ BUDGET = cli.budget_flag()
 CONNECT = cli.process_flags()
 
 
-def main(words: list[str]) -> None:
-  import pathlib
+def main(_: list[str]) -> None:
+  teacher, workdir = pathlib.Path(TEACHER.value), pathlib.Path(WORKDIR.value)
+  write = _images if CONFIG.value.get('task') == 'images' else _text
+  said = write(teacher, workdir, cli.seconds(BUDGET.value))
+  print(said or f'Out of budget: the same command goes on in {workdir}')
 
+
+def _images(teacher: pathlib.Path, workdir: pathlib.Path, seconds: float | None) -> str | None:
+  """Has a base write its own images; says what there is, or None where the budget ended first."""
+  import functools
+
+  from configs.common import to_dataclass
+  from experiments.lab import stage
+  from experiments.stern2018 import images
+
+  c = to_dataclass(images.Table2, CONFIG.value)
+  CONNECT()
+  make = functools.partial(images.write_own, mesh=c.mesh)
+  with stage.budget(seconds):
+    try:
+      stage.in_place(workdir, make, base=teacher, data=c.photographs, images=c.distill.images)
+    except stage.OutOfTime:
+      return None
+  n, height, width, _ = images.open_own(workdir).written.shape
+  return f'{workdir}/images.npz has {n:,} images of {height} x {width} pixels that the base wrote'
+
+
+def _text(teacher: pathlib.Path, workdir: pathlib.Path, seconds: float | None) -> str | None:
+  """Has a teacher translate; says what there is, or None where the budget ended first."""
   from experiments.lab import distillation
-  from experiments.papers.stern2018 import image_distillation, own_images
-  from experiments.papers.stern2018.images import ImageExperiment
   from experiments.papers.stern2018.text_settings import TranslationExperiment
 
-  budget = cli.seconds(BUDGET.value)
   CONNECT()
-  teacher, workdir = pathlib.Path(TEACHER.value), pathlib.Path(WORKDIR.value)
-  if CONFIG.value.get('task') == 'images':
-    is_whole = image_distillation.write(ImageExperiment.of(CONFIG.value), teacher, workdir, budget)
-    summary = own_images.summary
-  else:
-    is_whole = distillation.distill(
-      TranslationExperiment.of(CONFIG.value), teacher, workdir, budget
-    )
-    summary = distillation.summary
-  if is_whole:
-    print(summary(workdir))
-  else:
-    print(f'Out of budget: the same command goes on in {workdir}')
+  experiment = TranslationExperiment.of(CONFIG.value)
+  is_whole = distillation.distill(experiment, teacher, workdir, seconds)
+  return distillation.summary(workdir) if is_whole else None
 
 
 if __name__ == '__main__':

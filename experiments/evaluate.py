@@ -51,6 +51,13 @@ def _rules() -> None:
   from fastdec import folders
   from fastdec.errors import UserError
 
+  if CONFIG.value.get('task') == 'images':
+    from configs.common import to_dataclass
+    from experiments.stern2018 import images
+
+    c = to_dataclass(images.Table2, CONFIG.value)
+    images.evaluate(c, pathlib.Path(WORKDIR.value), cli.conditions())
+    return
   if 'table' not in CONFIG.value:
     raise UserError(
       'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'

@@ -112,11 +112,10 @@ def known_tables() -> dict[str, Draw]:
   from experiments.papers import leaderboard
   from experiments.papers.incremental import tables as incremental
   from experiments.papers.incremental.cells import SavingCell
-  from experiments.papers.stern2018 import image_tables
-  from experiments.papers.stern2018.cells import BlockwiseCell
   from experiments.speed import drafts as draft_costs
   from experiments.speed import images, lm, translation
   from experiments.speed.costs import peers_table
+  from experiments.stern2018 import image_tables
   from experiments.stern2018 import tables as stern2018
 
   return {
@@ -126,10 +125,10 @@ def known_tables() -> dict[str, Draw]:
     'stern2018.wallclock': of_lines(stern2018.wallclock_table, stern2018.KEY),
     'stern2018.table4': of_lines(stern2018.table4, stern2018.KEY),
     'stern2018.beside': beside,
-    'stern2018.table2': of_cells(BlockwiseCell, image_tables.table2),
-    'stern2018.quality': of_cells(BlockwiseCell, image_tables.quality_table),
-    'stern2018.distances': of_cells(BlockwiseCell, image_tables.tau_table),
-    'stern2018.image_heads': of_cells(BlockwiseCell, image_tables.heads_table),
+    'stern2018.table2': of_lines(image_tables.table2, stern2018.KEY),
+    'stern2018.quality': of_lines(image_tables.quality_table, stern2018.KEY),
+    'stern2018.distances': of_lines(image_tables.tau_table, stern2018.KEY),
+    'stern2018.image_heads': of_lines(image_tables.heads_table, stern2018.KEY),
     'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
     'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
     'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),

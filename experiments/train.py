@@ -38,6 +38,10 @@ def main(_: list[str]) -> None:
     from experiments.lab import networks
 
     _fill(networks.settings_of(CONFIG.value.kind), networks.alone, workdir)
+  elif CONFIG.value.get('task') == 'images':
+    from experiments.stern2018 import images
+
+    _fill(images.Table2, images.train_run, workdir)
   else:
     _run(workdir)
 

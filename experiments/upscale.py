@@ -1,14 +1,15 @@
-"""Upscales a picture, by tiles of 8 x 8 pixels that become 32 x 32 or what the model makes of them,
-each on its own.
+"""Upscales a picture, by tiles of 8 x 8 pixels that become 32 x 32 or 16 x 16, each on its own.
 
-  python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2]
-  [--output=large.png]
+  python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2] \\
+    [--output=large.png]
 
 The workdir is that of a finished image run (experiments.table2). A base without heads guesses by
-its own forecast, or decodes greedily where it makes none. A picture whose
-sides are no multiples of 8 is continued at its edges, and cut again. Tiles do not know of each
-other: seams may show.
+its own forecast, or decodes greedily where it makes none. A picture whose sides are no multiples of
+8 is continued at its edges, and cut again. Tiles do not know of each other: seams may show.
 """
+
+import pathlib
+import time
 
 from absl import flags
 
@@ -28,9 +29,7 @@ MOST = flags.DEFINE_integer(
 
 
 def main(words: list[str]) -> None:
-  import pathlib
-
-  from experiments.papers.stern2018 import tiles
+  from experiments.stern2018 import tiles
   from fastdec.errors import UserError
 
   if len(words) != 1:
@@ -42,13 +41,15 @@ def main(words: list[str]) -> None:
   if OUTPUT.value:
     tiles.check_output(pathlib.Path(OUTPUT.value), source)
   small = tiles.read(source, MOST.value)
-  upscaler = tiles.Upscaler(pathlib.Path(WORKDIR.value), RULE.value, ROWS.value)
-  output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x{upscaler.times}.png'))
+  model, params, strategy = tiles.loaded(pathlib.Path(WORKDIR.value), RULE.value)
+  times = model.config.size // tiles.SIDE
+  output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x{times}.png'))
   tiles.check_output(output, source)
-  large = upscaler(small)
+  start = time.monotonic()
+  large, summary = tiles.enlarged(small, model, params, strategy, ROWS.value)
   tiles.write(output, large)
   print(f'{output}: {large.shape[1]} x {large.shape[0]} pixels')
-  print(upscaler.summary())
+  print(f'In {time.monotonic() - start:.1f} s with compilation: {summary}')
 
 
 if __name__ == '__main__':

@@ -13,8 +13,8 @@ from experiments.lab.decoding import padded_sources
 from experiments.lab.precision import Sample, padded_targets
 from experiments.leviathan2022 import Speculative
 from experiments.papers.stern2018 import kinds
-from experiments.papers.stern2018.images import ImageExperiment
 from experiments.papers.stern2018.text_settings import TranslationExperiment
+from experiments.stern2018.images import Table2
 from fastdec import folders
 from fastdec.data.images.corpus import shrink
 from fastdec.data.text.packing import tokenise
@@ -37,7 +37,7 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
   if task == 'translation' and 'target' not in config:
     return _translations(kinds.experiment_of(config), folder)
   if task == 'images':
-    return _pictures(kinds.experiment_of(config))
+    return _pictures(to_dataclass(Table2, config))
   if task == 'lm' and 'target' in config:
     return _captions(to_dataclass(Speculative, config), folder)
   raise UserError(
@@ -72,10 +72,9 @@ def _translations(experiment: Any, folder: pathlib.Path) -> Sample:
   )
 
 
-def _pictures(experiment: Any) -> Sample:
-  assert isinstance(experiment, ImageExperiment)
-  table = experiment.table
-  originals = experiment.open().images.array(table.split, table.images or None)
+def _pictures(c: Table2) -> Sample:
+  table = c.table
+  originals = c.data.images.array(table.split, table.images or None)
   inputs, intensities = shrink(originals), originals.reshape(len(originals), -1).astype(np.int32)
   lengths = np.full(len(originals), intensities.shape[1])
   return Sample(

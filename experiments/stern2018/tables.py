@@ -177,26 +177,27 @@ def write(
   tables: Sequence[Drawn],
   rows: Sequence[Row],
   picture: str,
+  theirs: Mapping[Key, tuple[float | None, float]] = published.TABLE1,
 ) -> None:
   """Writes <path>.md, which shows a picture, and <path>.csv; prints the tables and their places."""
   drawn = [table for table in tables if table.rows]
   page = '\n'.join(map(report.markdown, drawn)) + f'\n![The same as a picture]({picture})\n'
   write_text(path.with_suffix('.md'), page)
-  write_text(path.with_suffix('.csv'), as_csv(rows))
+  write_text(path.with_suffix('.csv'), as_csv(rows, theirs))
   for table in drawn:
     console.print(report.terminal(table))
   places = f'{path}.md, the picture {path.with_name(picture)}'
   console.print(f'\nThe table is {places}, every row a line of {path.parent}/results.jsonl')
 
 
-def as_csv(rows: Iterable[Row]) -> str:
-  """A line for each row, beside it the paper's figures."""
+def as_csv(rows: Iterable[Row], theirs: Mapping[Key, tuple[float | None, float]]) -> str:
+  """A line for each row, beside it the paper's figures, BLEU and mean accepted block size."""
   lines = []
   for row in latest(rows, *KEY):
     line = dict(row)
     for name in ('head_accuracy', 'own_accuracy'):
       line[name] = ' '.join(text(share, '.4f') for share in row.get(name) or ()) or None
-    bleu, block = published.TABLE1.get((row['k'], row['regime'], row['rule']), (None, None))
+    bleu, block = theirs.get((row['k'], row['regime'], row['rule']), (None, None))
     lines.append({**line, 'paper_bleu': bleu, 'paper_mean_block_size': block})
   return report.csv_text(lines, KEY)
 

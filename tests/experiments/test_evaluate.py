@@ -14,7 +14,7 @@ from configs import celeba, speculative
 from configs.common import to_dataclass
 from experiments.lab import cells, precision
 from experiments.leviathan2022 import Speculative
-from experiments.papers.stern2018.images import ImageExperiment
+from experiments.stern2018.images import Table2
 from fastdec import folders
 from tests.experiments.conftest import ROOT, with_settings
 
@@ -95,16 +95,10 @@ def test_a_language_model_on_captions(launch, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_of_pictures(launch, tmp_path):
-  settings = {
-    'data.cache': tmp_path / 'cache',
-    'data.max_train': 4,
-    'model.d_model': 8,
-    'model.d_ff': 8,
-    'model.heads': 1,
-  }
+  settings = {'data.max_train': 4, 'model.d_model': 8, 'model.d_ff': 8, 'model.heads': 1}
   config = celeba.get_config('scale=smoke')
   config.model.update(d_model=8, d_ff=8, heads=1)
-  model = folders.model_of(ImageExperiment.of(config).model)
+  model = folders.model_of(to_dataclass(Table2, config).model)
   folders.save(tmp_path / 'run', model, jax.jit(model.init)(jax.random.key(0)), None)
   words = [
     f'--config={ROOT}/configs/celeba.py:scale=smoke',

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 from experiments.lab.conditions import Conditions
 from experiments.lab.report import Drawn
 from experiments.lab.settings import Experiment
-from experiments.papers.stern2018 import image_page, image_tables, tables, tree_tables
-from experiments.papers.stern2018.image_measure import ImageMeasuring
-from experiments.papers.stern2018.images import ImageExperiment
+from experiments.papers.stern2018 import tables, tree_tables
 from experiments.papers.stern2018.page import Measuring
 from experiments.papers.stern2018.text_measure import TranslationMeasuring
 from experiments.papers.stern2018.text_settings import TranslationExperiment
@@ -31,27 +29,13 @@ def _text(
   return TranslationMeasuring(experiment, experiment.open(), experiment.table.split, conditions)
 
 
-def _images(
-  experiment: ImageExperiment, folder: pathlib.Path, conditions: Conditions
-) -> ImageMeasuring:
-  return ImageMeasuring(
-    experiment, experiment.open(), experiment.table.split, folder / 'images', conditions
-  )
-
-
 KINDS = {
   'translation': Kind(
     TranslationExperiment,
     _text,
     lambda experiment: experiment.table.rules,
     (tables.table1, tables.rules_table, tree_tables.trees_table, tables.wallclock_table),
-  ),
-  'images': Kind(
-    ImageExperiment,
-    _images,
-    lambda _: image_page.COLUMNS,
-    (image_tables.table2, image_tables.quality_table, image_tables.heads_table),
-  ),
+  )
 }
 
 

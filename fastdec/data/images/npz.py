@@ -19,7 +19,7 @@ SPLITS = ('train', 'dev', 'test')
 SHAPE = (32, 32, 3)
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 WRONG = (
-  *(OSError, EOFError, ValueError, RuntimeError, MemoryError, NotImplementedError),
+  *(OSError, EOFError, KeyError, ValueError, RuntimeError, MemoryError, NotImplementedError),
   *(zipfile.BadZipFile, zlib.error),
 )
 
@@ -39,7 +39,7 @@ def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32
       "images of kind 'npz' name no file: set path to an .npz file with arrays train, dev and test"
     )
   # np.load would take other files too
-  with _reading(path), open(path, 'rb') as opened, np.lib.npyio.NpzFile(opened) as file:
+  with reading(path), open(path, 'rb') as opened, np.lib.npyio.NpzFile(opened) as file:
     names = file.files
     found = [split for split in SPLITS if split in names]
     for split in found:
@@ -94,7 +94,7 @@ def _check(archive: Any, name: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
+def reading(path: str) -> Iterator[None]:
   """Says in our words what Python and NumPy say of files that are not an npz."""
   try:
     yield

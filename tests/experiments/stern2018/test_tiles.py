@@ -5,7 +5,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from experiments.papers.stern2018 import tiles
+from experiments.stern2018 import tiles
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
@@ -111,3 +111,11 @@ def test_a_picture_is_never_half_written(tmp_path, monkeypatch):
   with pytest.raises(UserError, match='No space left'):
     tiles.write(tmp_path / 'large.png', picture(8, 8))
   assert (tmp_path / 'large.png').read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_photograph_that_lies_on_its_side_is_read_upright(tmp_path):
+  """EXIF orientation 6: what the camera wrote is to be turned by 90 degrees to the right."""
+  lying, orientation = picture(16, 24), PIL.Image.Exif()
+  orientation[0x0112] = 6
+  PIL.Image.fromarray(lying).save(tmp_path / 'photo.png', exif=orientation)
+  np.testing.assert_array_equal(tiles.read(tmp_path / 'photo.png', 99), np.rot90(lying, -1))

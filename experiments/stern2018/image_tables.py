@@ -1,0 +1,441 @@
+"""Table 2 of Stern et al. 2018, super-resolution, from rows: its figures beside ours, likeness to
+the originals, distances, heads, and pictures."""
+
+import collections
+import dataclasses
+import pathlib
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from jaxtyping import Array, Int, Shaped, UInt8
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments.lab.report import Column, Drawn, Table
+from experiments.lab.rows import Row
+from experiments.stern2018 import published
+from experiments.stern2018.tables import (
+  COLOURS,
+  CONDITIONS,
+  FITTED,
+  FORECAST,
+  REGIMES,
+  SAME,
+  SPEED_UP,
+  TRAINING,
+  UNTRAINED,
+  WALL_CLOCK_NOTES,
+  K,
+  Key,
+  by_key,
+  finished,
+  heads_notes,
+  style,
+  top_1,
+)
+from fastdec.errors import UserError
+from fastdec.evaluation import drawing
+from fastdec.evaluation.drawing import COLOURS as CALL_COLOURS
+from fastdec.evaluation.drawing import Style
+from fastdec.evaluation.labels import Label, place
+
+TAU = 2  # intensities: the paper's distance
+COLUMNS = {  # of Table 2: (regime, rule) -> name
+  ('regular', 'exact'): 'Regular',
+  ('regular', 'distance-2'): 'Approximate',
+  ('finetune', 'exact'): 'Fine tuning',
+  ('finetune', 'distance-2'): 'Both',
+}
+FORECASTS = {  # ours alone
+  (FORECAST, 'exact'): 'Forecast',
+  (FORECAST, 'distance-2'): 'Forecast, within 2',
+  (FITTED, 'exact'): 'Fitted',
+  (FITTED, 'distance-2'): 'Fitted, within 2',
+}
+CENTRED = {
+  ('regular', 'window-2'): 'Approximate, centred',
+  ('finetune', 'window-2'): 'Both, centred',
+}
+PUBLISHED = {key: (None, block) for key, block in published.TABLE2.items()}
+
+
+# --- notes
+
+TABLE2_NOTE = (
+  "Mean accepted block size; in parentheses or below, the paper's (CelebA, development set)."
+  ' Approximate and Both accept intensities up to 2 away.'
+)
+FORECAST_NOTE = (
+  "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the"
+  ' intensities around; fitted: with weights by least squares on what the base writes of small'
+  ' training images. Not in the paper.'
+)
+CENTRED_NOTE = (
+  'Centred: a guess is the middle of the five intensities that are likeliest together;'
+  ' not in the paper.'
+)
+HEADS_NOTE = (
+  'Top-1: how often each head names the intensity that comes, in originals of the dev set and in'
+  ' what the model itself writes, which is what it has to guess; at most 32 images of each.'
+)
+OWN_NOTE = (
+  'Heads, and in fine tuning the base with them, are trained on what the base writes of the small'
+  ' training images; not in the paper.'
+)
+QUALITY_NOTE = (
+  'PSNR (dB, of the mean squared error over all images) and SSIM (windows of 7 x 7) against the'
+  ' originals; To greedy: PSNR against the greedy output of the same model. Bits: bits per'
+  ' dimension of the originals.'
+)
+TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
+
+
+def own_note(rows: Iterable[Row]) -> list[str]:
+  """Says it where heads have learnt from the base's own images."""
+  return [OWN_NOTE] * any(row.get('heads_text') == 'own' for row in rows)
+
+
+def bicubic_note(rows: Iterable[Row]) -> list[str]:
+  """Says what a bicubic enlargement of the same images comes to."""
+  found = sorted({row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None})
+  shown = ' or '.join(f'{one:.2f}' for one in found)
+  return [f"A bicubic enlargement's PSNR: {shown}."] if found else []
+
+
+# --- tables
+
+
+def table2(rows: Iterable[Row]) -> Drawn:
+  """Mean accepted block sizes by k, in the paper's columns."""
+  found = {key: row for key, row in by_key(rows).items() if key[1:] in COLUMNS | FORECASTS}
+  run = {key[1:] for key in found}
+  ours = {column: name for column, name in FORECASTS.items() if column in run}
+
+  def block_sizes(name: str, column: tuple[str, str]) -> Column:
+    def theirs(k: int) -> str:
+      block = published.TABLE2.get((k, *column))
+      return '' if block is None else f'({block:.2f})'
+
+    def cell(k: int) -> Row | None:
+      return found.get((k, *column))
+
+    return Column(name, 'mean_block_size', '.2f', beside=theirs, cell=cell)
+
+  columns = [Column('k', str, names_row=True)]
+  columns += [block_sizes(name, column) for column, name in (COLUMNS | ours).items()]
+  shown = found.values()
+  notes = (TABLE2_NOTE, *[FORECAST_NOTE] * bool(ours), *own_note(shown), *heads_notes(shown))
+  table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
+  return table.of(sorted({k for k, _, _ in found}), cells=shown)
+
+
+def quality_table(rows: Iterable[Row]) -> Drawn:
+  """Block size, speed-up and quality of every finished row, but for other distances than Table
+  2's."""
+  shown = []
+  for row in finished(rows):
+    if row['rule'] == 'exact' or distance(row) in (None, TAU):
+      shown.append(row)
+  centred = [CENTRED_NOTE] * any(_series(row) in CENTRED for row in shown)
+  forecast = [FORECAST_NOTE] * any(row['regime'] in UNTRAINED for row in shown)
+  notes = (*own_note(shown), *centred, *forecast, *bicubic_note(shown), *QUALITY.notes)
+  return dataclasses.replace(QUALITY, notes=notes).of(shown)
+
+
+def tau_table(rows: Iterable[Row]) -> Drawn:
+  """Block size and quality against the distance accepted, for each regime and k."""
+  return DISTANCES.of([row for row in finished(rows) if distance(row) is not None])
+
+
+def heads_table(rows: Iterable[Row]) -> Drawn:
+  """Shares of right guesses by each head, of every finished model with heads."""
+  shown = []
+  for row in finished(rows):
+    if row['k'] > 1 and row['regime'] not in UNTRAINED and row['rule'] == 'exact':
+      shown.append(row)
+  return dataclasses.replace(HEADS, notes=(*own_note(shown), *HEADS.notes)).of(shown)
+
+
+def distance(row: Row) -> int | None:
+  """N of the rule 'distance-N', 0 of 'exact'; None of others, and where there is nothing to
+  accept."""
+  name, _, number = row['rule'].partition('-')
+  if name == 'exact' and row['k'] > 1:
+    return 0
+  return int(number) if name == 'distance' else None
+
+
+def _series(row: Row) -> tuple[str, str]:
+  return row['regime'], row['rule']
+
+
+def _name(row: Row) -> str:
+  """The heading of the row's column of Table 2, or the one that it would have."""
+  names = COLUMNS | CENTRED | FORECASTS
+  return names.get(_series(row), f'{REGIMES[row["regime"]]}, {row["rule"]}')
+
+
+def _to_greedy(row: Row) -> float | str | None:
+  """PSNR against greedy. A file holds no infinity, so that is told by the share of equal
+  outputs."""
+  if row.get('psnr_to_greedy') is None and row.get('same_as_greedy') == 1:
+    return '∞'
+  return row.get('psnr_to_greedy')
+
+
+BLOCK = Column('Block', 'mean_block_size', '.2f')
+LIKENESS = (
+  Column('PSNR', 'psnr', '.2f'),
+  Column('SSIM', 'ssim', '.3f'),
+  Column('To greedy', _to_greedy, '.2f'),
+)
+QUALITY = Table(
+  'Quality, speed and heads',
+  (
+    K,
+    Column('Cell', _name, names_row=True),
+    BLOCK,
+    SPEED_UP,
+    Column('Bits', 'bits_per_dimension', '.3f'),
+    *LIKENESS,
+    SAME,
+  ),
+  (QUALITY_NOTE, *WALL_CLOCK_NOTES[:3]),
+)
+HEADS = Table(
+  'Heads',
+  (
+    K,
+    TRAINING,
+    top_1('Top-1 % of p1 .. pk, originals', 'head_accuracy'),
+    top_1('own images', 'own_accuracy'),
+  ),
+  (HEADS_NOTE,),
+)
+DISTANCES = Table(
+  'Distance accepted',
+  (K, TRAINING, Column('τ', distance, names_row=True), BLOCK, *LIKENESS),
+  (TAU_NOTE, QUALITY_NOTE),
+)
+
+
+TABLES = table2, quality_table, tau_table, heads_table
+
+
+# --- charts
+
+Image = Shaped[Array | np.ndarray, '...']
+COUNT = 8  # images of a sheet
+SIDE, GAP, LINE, DPI = 128, 8, 14, 100  # pixels of a sheet, those of an image first
+TITLE = 19  # characters in a line of a sheet's title
+PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: white
+
+
+def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
+  """Draws Table 2, ours and the paper's: mean accepted block size against k.
+
+  The last point of each line has its figure beside it. 1800 x 900 pixels.
+  """
+  ours: dict[Key, float] = {}
+  for row in finished(rows):
+    if _series(row) in COLUMNS | FORECASTS and row.get('mean_block_size') is not None:
+      ours[row['k'], *_series(row)] = row['mean_block_size']
+  figure, panels = drawing.panels(2, sharex=True, sharey=True)
+  sides = {'Ours': ours, 'Stern et al. 2018, Table 2 (CelebA, dev)': published.TABLE2}
+  for axes, (title, points) in zip(panels, sides.items(), strict=True):
+    _block_panel(axes, points, title)
+    axes.set_xticks(sorted({k for found in sides.values() for k, _, _ in found}))
+    axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
+  drawing.legend(figure, 4)
+  for axes, points in zip(panels, sides.values(), strict=True):
+    last = {(regime, rule): (k, block) for (k, regime, rule), block in sorted(points.items())}
+    labels = [Label(f'{block:.2f}', k, block, COLOURS[one[0]]) for one, (k, block) in last.items()]
+    place(axes, labels)
+  drawing.save(figure, path)
+
+
+def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
+  drawing.dress(axes, title, drawing.BLOCKS, 'k')
+  for column, name in (COLUMNS | FORECASTS).items():
+    found = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
+    if found or column in COLUMNS:  # the paper's are named even where nothing is measured yet
+      drawing.curve(axes, found, style(*column), name)
+  if not points:
+    drawing.nothing_yet(axes)
+
+
+def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:
+  """Draws block size and PSNR against the distance accepted, in 1800 x 900 pixels.
+
+  A line is a regime and k: those with distances between and beyond the columns of Table 2, or all
+  if none has.
+  """
+  found = [row for row in finished(rows) if distance(row) is not None]
+  counts = collections.Counter((row['regime'], row['k']) for row in found)
+  found = [row for row in found if counts[row['regime'], row['k']] > 2] or found
+  figure, (left, right) = drawing.panels(2)
+  _tau_panel(left, found, 'mean_block_size', drawing.BLOCKS)
+  _tau_panel(right, found, 'psnr', 'PSNR against the originals (dB)')
+  drawing.legend(figure, 4)
+  drawing.save(figure, path)
+
+
+def _tau_panel(axes: Axes, found: Sequence[Row], name: str, meaning: str) -> None:
+  drawing.dress(axes, '', meaning, 'distance τ that is accepted')
+  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+  if not found:
+    axes.set(xticks=(), yticks=())
+    drawing.nothing_yet(axes)
+  lines: dict[tuple[str, int], list[tuple[float, float]]] = {}
+  for row in found:
+    points, tau = lines.setdefault((row['regime'], row['k']), []), distance(row)
+    if tau is not None and row.get(name) is not None:
+      points.append((tau, row[name]))
+  ks = sorted({k for _, k in lines})
+  for (regime, k), points in lines.items():
+    style = Style(COLOURS[regime], drawing.MARKERS[ks.index(k) % len(drawing.MARKERS)])
+    drawing.curve(axes, sorted(points), style, f'{REGIMES[regime]}, k = {k}')
+
+
+# --- pictures
+
+
+def samples(images: pathlib.Path, kept: str, k: int, root: pathlib.Path) -> None:
+  """Draws samples.png, images as on the paper's last page, and calls.png, the calls of one.
+
+  Nothing is drawn where the base's images lack, or all others.
+
+  Args:
+    images: the folder with what each row made.
+    kept: what its files begin with, such as 'dev-k'.
+    k: of the columns.
+    root: the folder for the pictures.
+  """
+  names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
+  paths = {name: images / f'{kept}{k}-{regime}-distance-2.npz' for regime, name in names.items()}
+  greedy = images / f'{kept}1-regular-exact.npz'
+  found = [(name, np.load(path)) for name, path in paths.items() if path.is_file()]
+  if not (greedy.is_file() and found):
+    return
+  plain = np.load(greedy)
+  columns = {'input': plain['input'], 'greedy': plain['output']}
+  for name, made in found:
+    columns[f'k = {k}, {name}, within {TAU}'] = made['output']
+    block_map(made['output'][0], made['block_sizes'][0], root / 'calls.png')
+  columns['original'] = plain['original']
+  rows = list(zip(*(column[:COUNT] for column in columns.values()), strict=True))
+  sheet(rows, root / 'samples.png', tuple(columns))
+
+
+def sheet(rows: Sequence[Sequence[Image]], path: pathlib.Path, titles: Sequence[str]) -> None:
+  """Draws rows of images side by side. Each is enlarged to 128 x 128 by repeating its pixels.
+
+  Args:
+    rows: for each face its images, such as input, greedy, approximate, original: uint8[h, h, 3], h
+      dividing 128.
+    path: the file.
+    titles: one for each column.
+
+  Raises:
+    UserError: no rows, a row without an image for each title, or an image of another shape.
+  """
+  wrong = [len(row) for row in rows if len(row) != len(titles)]
+  if wrong or not rows or not titles:
+    given = f'a row of {wrong[0]} images' if wrong else f'{len(rows)} rows'
+    raise UserError(
+      f'a sheet cannot have {given} under {len(titles)} titles: give each row an'
+      ' image for each title'
+    )
+  lines = [textwrap.fill(title, TITLE) for title in titles]
+  step, heading = SIDE + GAP, LINE * (2 + max(line.count('\n') for line in lines))
+  canvas = np.full((heading + step * len(rows), GAP + step * len(titles), 3), 255, np.uint8)
+  for i, row in enumerate(rows):
+    for j, image in enumerate(row):
+      top, left = heading + step * i, GAP + step * j
+      canvas[top : top + SIDE, left : left + SIDE] = _enlarged(np.asarray(image))
+  height, width, _ = canvas.shape
+  figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+  figure.figimage(canvas)  # neither scaled nor smoothed
+  for j, line in enumerate(lines):
+    middle, top = (GAP + step * j + SIDE / 2) / width, 1 - heading / 2 / height
+    figure.text(middle, top, line, fontsize=9, ha='center', va='center')
+  drawing.save(figure, path)
+
+
+def _enlarged(image: Shaped[np.ndarray, '...']) -> UInt8[np.ndarray, '128 128 3']:
+  side = image.shape[0] if image.ndim else 0
+  if image.dtype != np.uint8 or image.shape != (side, side, 3) or not side or SIDE % side:
+    raise UserError(
+      f'an image of a sheet is {image.dtype}{list(image.shape)}: give uint8[h, h, 3] with h a'
+      f' divisor of {SIDE}, such as 8 or 32'
+    )
+  return image.repeat(SIDE // side, axis=0).repeat(SIDE // side, axis=1)
+
+
+def block_map(
+  output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: pathlib.Path
+) -> None:
+  """Draws which call wrote what: the picture, its calls, and the sizes of their blocks.
+
+  Each pixel is drawn as its three tokens side by side, red, green and blue. A call has another
+  colour than the call before and, where there are enough, than those it touches. The first token,
+  from the prompt, is grey. 1800 x 640 pixels.
+
+  Args:
+    output: uint8[h, w, 3], the picture.
+    block_sizes: tokens that each call wrote (raster scan; red, green and blue of a pixel in turn),
+      0 after the last.
+    path: the file.
+
+  Raises:
+    UserError: block sizes that do not make up the picture.
+  """
+  image, sizes_t = np.asarray(output), np.asarray(block_sizes)
+  height, width, channels = image.shape
+  if 1 + sizes_t.sum() != image.size or channels != 3:
+    made = f'block sizes of {1 + sizes_t.sum()} tokens, the first one included, do not make up'
+    raise UserError(
+      f'{made} uint8{list(image.shape)}: give those of this picture, in red, green and blue'
+    )
+  sizes_c = sizes_t[sizes_t > 0]
+  calls = np.repeat(np.arange(len(sizes_c) + 1), np.concatenate([[1], sizes_c]))
+  calls = calls.reshape(height, -1)
+  colours = 1 - PALE + PALE * np.array([to_rgb(name) for name in (*CALL_COLOURS, PROMPT_COLOUR)])
+  heat = np.ma.masked_equal(np.concatenate([[0], sizes_c])[calls], 0)
+  figure = Figure(figsize=(12, 4.27), dpi=150, layout='constrained')
+  panels = figure.subplots(1, 3)
+  mean = f', {sizes_c.mean():.2f} a call' if len(sizes_c) else ''
+  figure.suptitle(f'{len(sizes_c):,} calls for {image.size:,} tokens{mean}', fontsize=11)
+  most = int(sizes_c.max(initial=1))
+  cmap = matplotlib.colormaps['viridis'].resampled(most).with_extremes(bad=PROMPT_COLOUR)
+  shown = (image, colours[_colouring(calls)], heat)
+  titles = ('the picture', 'a colour for each call', 'tokens written by the call')
+  look: Any = {'interpolation': 'nearest', 'cmap': cmap, 'vmin': 0.5, 'vmax': most + 0.5}
+  for axes, pixels, title in zip(panels, shown, titles, strict=True):
+    drawn = axes.imshow(pixels, extent=(0, width, height, 0), **look)
+    axes.set_title(title, fontsize=10)
+    axes.axis('off')
+  figure.colorbar(drawn, ax=panels, ticks=MaxNLocator(10, integer=True), shrink=0.8, pad=0.01)
+  drawing.save(figure, path)
+
+
+def _colouring(calls: Int[np.ndarray, 'h w']) -> Int[np.ndarray, 'h w']:
+  """An index of `CALL_COLOURS` for each call; the one after those for the prompt.
+
+  It differs from that of the block before, and where it can from those above."""
+  count, width = len(CALL_COLOURS), calls.shape[1]
+  calls_n = calls.reshape(-1)
+  colour_c = np.full(calls_n[-1] + 1, count)
+  starts_c = np.searchsorted(calls_n, np.arange(calls_n[-1] + 2))
+  for call in range(1, len(colour_c)):
+    start, end = starts_c[call : call + 2]
+    above = set(calls_n[max(0, start - width) : max(0, end - width)].tolist())
+    taken = np.bincount([colour_c[other] for other in above], minlength=count)[:count]
+    taken[colour_c[call - 1] % count] += len(calls_n) * (colour_c[call - 1] < count)
+    colour_c[call] = min(range(count), key=lambda c: (taken[c], (c - call) % count))
+  return colour_c[calls]

@@ -1,0 +1,649 @@
+"""Super-resolution (Stern et al. 2018, Table 2), from the top: blocks of intensities, and what
+accepting near ones costs.
+
+A base makes 32 x 32 pixels of 8 x 8, one intensity after another. Heads are trained on it, frozen
+(regular) or together with it (finetune), for each k. Each of these models is measured by each rule,
+beside greedy decoding. Results: results.jsonl, table2.md and .csv, pictures, and in images/ what
+each row made of the split.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+import pathlib
+import re
+import shutil
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, UInt8
+
+import fastdec as fd
+from experiments.lab import train
+from experiments.lab.against_plain import spaced
+from experiments.lab.model_text import author_of, without_heads
+from experiments.lab.packing import packed
+from experiments.lab.report import terminal
+from experiments.lab.rows import Row, Rows, each
+from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, each_once, seed_of
+from experiments.lab.stage import in_place, seconds_left, stage
+from experiments.stern2018 import image_tables, tables
+from experiments.stern2018.image_tables import TAU
+from experiments.stern2018.tables import FITTED, FORECAST, KEY, UNTRAINED
+from fastdec import folders
+from fastdec.data.images import npz
+from fastdec.data.images.corpus import (
+  ImageData,
+  Images,
+  image_batches,
+  open_images,
+  written_batches,
+)
+from fastdec.data.images.resizing import SIDE, SMALL, shrink
+from fastdec.decoding.protocol import Decoded
+from fastdec.errors import UserError
+from fastdec.evaluation.agreement import check_partings, partings
+from fastdec.evaluation.blocks import count_blocks
+from fastdec.evaluation.image_quality import bicubic, psnr, ssim
+from fastdec.evaluation.wallclock import measure
+from fastdec.fields import Between
+from fastdec.files import read_json, whole_file, write_json
+from fastdec.models.api import Model, Params
+from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
+from fastdec.sharding import MeshConfig, partition_of, place
+from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.training.progress import Progress
+
+DEV_IMAGES = 32  # what an evaluation during training looks at, at most
+FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fitted to
+PART = 64  # images that a base writes at once, between two points to go on from
+WITHIN, CENTRED = f'distance-{TAU}', f'window-{TAU}'
+COLUMNS = 'exact', WITHIN, CENTRED  # rules of the table; they are timed
+Several = Annotated[int, Between(2, math.inf)]  # tokens of a block
+
+
+# --- settings
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig:
+  """Images, and their cutting into batches."""
+
+  kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
+  path: str = ''  # of kind npz
+  folder: str = ''  # of kind tfds: its data_dir
+  rows: Count = 2  # of a batch
+  max_train: Zero = 0  # 0: all
+  side: int = SIDE  # pixels of the images that are written: 32, or 16, to which they are shrunk
+  mirrored: bool = False  # every other training image is, drawn anew each time
+  black_corners: bool = True  # of kind npz; False leaves out images that have one, being turned
+  moved: Zero = 0  # intensities by which training images are moved at most, drawn anew each time
+  own: str = ''  # a folder of images that a base has written (`write_own`): heads learn from these
+
+  @property
+  def key(self) -> str:
+    """All that a training on them depends on, first a hash of the images, wherever they lie."""
+    own = f' own={_record_of(pathlib.Path(self.own))["content"]}' if self.own else ''
+    cut = f'rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
+    return f'{self.images.key[:16]} {cut}{own}'
+
+  @property
+  def images(self) -> Images:
+    """The photographs."""
+    max_train = self.max_train or None
+    return _opened(
+      ImageData(self.kind, self.path, self.folder, max_train, self.side, self.black_corners)
+    )
+
+  def open(self) -> 'Pictures':
+    """Reads what is trained on."""
+    own = open_own(pathlib.Path(self.own)) if self.own else None
+    return Pictures(self, self.images, own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """Rows of the table, and the images that they are measured on."""
+
+  ks: tuple[Several, ...] = (2, 4, 6, 8, 10)  # k = 1, the base, is always there
+  regimes: tuple[Literal['regular', 'finetune'], ...] = ('regular', 'finetune')
+  taus: tuple[Zero, ...] = tuple(range(9))  # distances accepted, for the largest k; 2 is always
+  forecast: tuple[Several, ...] = ()  # block sizes that the base's forecast guesses, without heads
+  own: bool = False  # heads learn from what the base writes: images that it makes here first
+  one_run: bool = False  # one run for the largest k serves all; the paper trains one for each
+  split: Literal['dev', 'test'] = 'dev'
+  images: Zero = 0  # 0: all
+  rows: Count = 64  # images decoded at once
+  timed: Count = 1  # images timed one by one, evenly spaced
+  repeats: Count = 3
+
+  def __post_init__(self) -> None:
+    each_once('table', ks=self.ks, regimes=self.regimes)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnConfig:
+  """Number of images that a base writes."""
+
+  images: Zero = 0  # small training images, evenly spaced; 0: all
+
+
+@dataclasses.dataclass(frozen=True)
+class Table2:
+  """Settings of the page; presets are in configs/celeba.py."""
+
+  data: ImagesConfig
+  model: ImageTransformerConfig
+  train: RunConfig  # of the base
+  freeze: RunConfig  # of heads on it
+  finetune: RunConfig  # of both together
+  heads: HeadsConfig
+  table: Measure = Measure()
+  distill: OwnConfig = OwnConfig()
+  task: Literal['images'] = 'images'
+  scale: str = ''
+  # which run experiments.train does, on which finished one
+  k: Count = 1
+  regime: Literal['regular', 'finetune'] = 'regular'
+  base: str = ''
+  seed: Seed = 0
+  mesh: MeshConfig = MeshConfig()
+
+  def __post_init__(self) -> None:
+    for name in ('train', 'freeze', 'finetune'):
+      train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
+    small, large = self.model.source_size, self.model.size
+    if (small, large) != (SMALL, self.data.side):
+      given = f'config.model makes {large} x {large} pixels of {small} x {small}'
+      raise UserError(
+        f'{given}: leave source_size out, and let size be data.side, {self.data.side}'
+      )
+    if self.table.forecast and not self.model.forecast:
+      given = f'config.table.forecast={self.table.forecast} with config.model.forecast=False'
+      raise UserError(
+        f'{given} is not possible: give forecast=(), or train a base with model.forecast=True'
+      )
+    if self.table.own and self.data.own:
+      given = f'config.table.own=True with config.data.own={self.data.own}'
+      raise UserError(f'{given} is not possible: give one of them')
+
+  @property
+  def photographs(self) -> ImagesConfig:
+    """Images that a base is trained on."""
+    return dataclasses.replace(self.data, own='')
+
+
+# --- the page
+
+
+def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """The page from the top: a base, heads on it, their rows, tables and pictures."""
+  rows = Rows(root / 'results.jsonl', conditions)
+  make: Any = functools.partial(train.base, mesh=c.mesh)
+  base = stage(root, 'base', make, model=c.model, run=c.train, data=c.photographs, seed=c.seed)
+  data = c.data
+  if c.table.own:
+    make = functools.partial(write_own, mesh=c.mesh)
+    own = stage(root, 'own', make, base=base, data=data, images=c.distill.images)
+    data = dataclasses.replace(data, own=str(own))
+  bench = Bench(c, data, root / 'images')
+  # then frozen heads for the largest k serve a smaller one
+  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
+  models: dict[tuple[int, str], pathlib.Path] = {}
+
+  def heads(k: int, regime: str) -> pathlib.Path:
+    """The heads of a k, frozen or trained together with the base, which begins with frozen ones."""
+    is_tuned = regime == 'finetune'
+    if c.table.one_run or (not is_tuned and are_nested):
+      k = max(c.table.ks)
+    below = heads(k, 'regular') if is_tuned else base
+    name, run = f'k{k}-{regime}', c.finetune if is_tuned else c.freeze
+    settings: Any = {'heads': c.heads, 'k': k, 'together': is_tuned, 'run': run}
+    order, make = seed_of(c.seed, name), functools.partial(train.heads, mesh=c.mesh)
+    return stage(root, name, make, base=below, data=data, seed=c.seed, order=order, **settings)
+
+  def work(k: int, regime: str, rule: str) -> None:
+    folder = base if k == 1 or regime in UNTRAINED else heads(k, regime)
+    models[k, regime] = folder
+    bench.measure(rows, folder, k, regime, rule)
+
+  each(rows, plans(c), work)
+  keys = [bench.key(models.get((plan['k'], plan['regime'])), **plan) for plan in plans(c)]
+  if found := rows.all(keys):
+    draw(c, rows, found, root)
+  return rows
+
+
+def plans(c: Table2) -> list[Row]:
+  """The rows: greedy decoding, blocks by forecast, then each regime and k; at the end, for the
+  largest k, other distances."""
+  table, has_own = c.table, c.table.own or c.data.own
+  found = [(1, 'regular', 'exact')]
+  forecasts = [FORECAST, *[FITTED] * bool(has_own)] if table.forecast else []
+  for regime in forecasts:
+    # a forecast has no likeliest window
+    found += [(k, regime, rule) for k in table.forecast for rule in ('exact', WITHIN)]
+  for regime in table.regimes:
+    found += [(k, regime, rule) for k in table.ks for rule in COLUMNS]
+  largest = max(table.ks)
+  swept = forecasts * (largest in table.forecast) + list(table.regimes)
+  others = [tau for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]  # within 0 is exact
+  for regime in swept:
+    found += [(largest, regime, f'distance-{tau}') for tau in others]
+  return [dict(zip(KEY, plan, strict=True)) for plan in found]
+
+
+def draw(c: Table2, rows: Rows, found: list[Row], root: pathlib.Path) -> None:
+  """Writes the tables, and draws what can be drawn of the rows."""
+  image_tables.blocks(found, root / 'table2.png')
+  image_tables.tau_sweep(found, root / 'tau.png')
+  tables.figure4(found, root / 'figure4.png')
+  image_tables.samples(root / 'images', f'{c.table.split}-k', max(c.table.ks), root)
+  drawn = [make(found) for make in image_tables.TABLES]
+  theirs = image_tables.PUBLISHED
+  tables.write(root / 'table2', rows.console, drawn, found, 'table2.png', theirs)
+
+
+# --- one run: experiments.train and experiments.evaluate
+
+
+def train_run(c: Table2, folder: pathlib.Path) -> bool:
+  """Fills a folder with the run that k, regime and base mean; False if it was there before."""
+  base = pathlib.Path(c.base) if c.base else None
+  if base is not None:
+    folders.open(base)  # a mistake shows before any work
+  if c.k > 1:
+    if base is None:
+      raise UserError(
+        f'heads for k={c.k} are trained on a base model: name its workdir by --config.base=...'
+      )
+    is_tuned = c.regime == 'finetune'
+    order = seed_of(c.seed, f'k{c.k}-{c.regime}')
+    _check_model(c, base)
+    make: Any = functools.partial(train.heads, mesh=c.mesh)
+    run = c.finetune if is_tuned else c.freeze
+    settings: Any = {'heads': c.heads, 'k': c.k, 'together': is_tuned, 'run': run}
+    return in_place(folder, make, base=base, data=c.data, seed=c.seed, order=order, **settings)
+  if c.regime == 'finetune':
+    raise UserError(
+      'k=1 has no heads to train with regime=finetune: give regime=regular, or k of 2 or more'
+    )
+  if c.data.own:
+    raise UserError(
+      f'config.data.own={c.data.own} is for heads: leave it out, or give k of 2 or more'
+    )
+  make = functools.partial(train.base, mesh=c.mesh)
+  settings = {'start': base} if base is not None else {}
+  return in_place(folder, make, model=c.model, run=c.train, data=c.data, seed=c.seed, **settings)
+
+
+def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """Measures the run in a folder alone, by the rules of the table."""
+  _check_model(c, folder)
+  rows = Rows(folder / 'results.jsonl', conditions)
+  bench = Bench(c, c.data, folder / 'images')
+  found = [
+    bench.measure(rows, folder, c.k, c.regime, rule)
+    for rule in (COLUMNS if c.k > 1 else COLUMNS[:1])
+  ]
+  for make in image_tables.TABLES:
+    rows.console.print(terminal(make(found)))
+  return rows
+
+
+def _check_model(c: Table2, folder: pathlib.Path) -> None:
+  """Raises UserError where a folder holds another model than the config means."""
+  if without_heads(*folders.load(folder))[0] != folders.model_of(c.model):
+    raise UserError(
+      f'{folder} holds another model than this config means: give a run of the same config'
+    )
+
+
+# --- images: photographs, and those that a base writes
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+  """Material that models of images are trained on; see `lab/train.py`."""
+
+  config: ImagesConfig
+  images: Images
+  own: 'Own | None' = None
+
+  tokenizer_path = None
+
+  def model_of(self, config: ImageTransformerConfig) -> Model:
+    """The model of these sizes."""
+    return folders.model_of(config)
+
+  def fresh(self, module: Any, key: Array) -> Params:
+    """Parameters to begin at; those of a forecast by least squares on training images."""
+    params = module.init(key)
+    if module.config.forecast:
+      images = self.images.array('train', min(FORECAST_IMAGES, self.images.counts['train']))
+      weights = fd.fit_forecast(module, shrink(images), images)
+      params['forecast']['weights'] = jnp.asarray(weights)
+    return params
+
+  def train_batches(self, rows: int = 0, seed: int = 0) -> Any:
+    """Endless batches, by index; 0 rows: as many as the config says."""
+    c, rows = self.config, rows or self.config.rows
+    if self.own is not None:
+      return written_batches(self.own.source, self.own.written, rows, seed)
+    return image_batches(self.images, 'train', rows, seed, c.mirrored, c.moved)
+
+  def dev_batches(self) -> list[Any]:
+    """Batches to look at during training."""
+    rows = min(self.config.rows, self.images.counts['dev'])
+    batches = image_batches(self.images, 'dev', rows, seed=0)
+    return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
+
+  def check_base(self, folder: pathlib.Path) -> None:
+    """Raises UserError where a run was trained on other images, or its base has not written the
+    own ones."""
+    for record in ('inputs.json', 'settings.json'):
+      if (folder / record).is_file():
+        key = read_json(folder / record).get('data', {}).get('key', '')
+        if key.split(' ')[0] != self.images.key[:16]:
+          remedy = 'give a run of the same config, on the same images'
+          raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
+    if self.config.own:
+      record = _record_of(pathlib.Path(self.config.own))
+      if record['teacher'] != author_of(*without_heads(*folders.load(folder))):
+        given = f'the images in {self.config.own} were written by another model than {folder}'
+        raise UserError(f'{given}: {WRITE_OWN}')
+      if record['images'] != self.images.key[:16] or record['mirrored'] != self.config.mirrored:
+        given = f'the images in {self.config.own} were written of other images than this'
+        raise UserError(f'{given} config means: {WRITE_OWN}')
+
+
+class Own(NamedTuple):
+  """Small images, and what a base has written of them."""
+
+  source: UInt8[np.ndarray, 'n 8 8 3']
+  written: UInt8[np.ndarray, 'n h h 3']
+
+
+WRITE_OWN = (
+  'let it write them by experiments.distill --teacher=BASE, BASE being the folder of the base'
+)
+
+
+def write_own(
+  folder: pathlib.Path,
+  *,
+  base: pathlib.Path,
+  data: ImagesConfig,
+  images: int,
+  mesh: MeshConfig = MeshConfig(),
+) -> None:
+  """Has a base write images of small training images, greedily: heads are to guess what it writes.
+
+  images.npz gets them, images.json says last who has written them of what; until then parts/ has
+  them.
+
+  Args:
+    folder: of the stage.
+    base: a finished run; heads of it count for nothing.
+    data: whose training images are meant; where these are mirrored, with their mirror images.
+    images: how many, evenly spaced; 0: all.
+    mesh: the devices.
+  """
+  pictures = dataclasses.replace(data, own='').open()
+  pictures.check_base(base)
+  model, params = without_heads(*folders.load(base))
+  record = {'teacher': author_of(model, params), 'images': pictures.images.key[:16]}
+  source = shrink(pictures.images.array('train'))
+  if data.mirrored:
+    source = np.concatenate([source, source[:, :, ::-1]])
+  if 0 < images < len(source):
+    source = source[spaced(len(source), images)]
+  devices = train.devices_of(mesh)
+  if devices is not None:
+    params = place(params, devices, partition_of(model, mesh.model))
+  parts = [folder / 'parts' / f'{first:06}.npy' for first in range(0, len(source), PART)]
+  with Progress(len(source), 'image') as progress:
+    for path, first in zip(parts, range(0, len(source), PART), strict=True):
+      inputs = source[first : first + PART]
+      if not path.exists():
+        seconds_left()
+        made = pictures_of(decoded(model, params, fd.Greedy(), inputs, PART).tokens)
+        with whole_file(path) as file:
+          np.save(file, made)
+      progress.add(len(inputs))
+  written = np.concatenate([np.load(path) for path in parts])
+  with whole_file(folder / 'images.npz') as file:
+    np.savez_compressed(file, source=source, written=written)
+  said = {'mirrored': data.mirrored, 'content': _content(source, written)}
+  write_json(folder / 'images.json', record | said)
+  shutil.rmtree(folder / 'parts')
+
+
+def open_own(folder: pathlib.Path) -> Own:
+  """The images that a base has written into a folder.
+
+  Raises:
+    UserError: they are not there, not whole, or cannot be read.
+  """
+  content, path = _record_of(folder)['content'], folder / 'images.npz'
+  with npz.reading(str(path)), np.load(path) as found:
+    own = Own(found['source'], found['written'])
+  if _content(*own) != content:
+    raise UserError(f'{path} is damaged: remove {folder}, and let it be made again')
+  return own
+
+
+def _record_of(folder: pathlib.Path) -> dict[str, Any]:
+  """The record of images that a base has written."""
+  if not (folder / 'images.json').is_file():
+    raise UserError(f'{folder} holds no images that a base has written: {WRITE_OWN}')
+  return read_json(folder / 'images.json')
+
+
+def _content(source: np.ndarray, written: np.ndarray) -> str:
+  return hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(data: ImageData) -> Images:
+  """The images, kept: every stage asks for their hash."""
+  return open_images(data)
+
+
+# --- decoding
+
+
+@functools.cache
+def rule_of(name: str) -> fd.MinBlock:
+  """'exact', 'distance-2', 'window-2', 'min-3': all of one structure, so that a sweep over them is
+  one compiled program."""
+  match = re.fullmatch(r'exact|(distance|min|window)-(\d{1,9})', name)
+  kind, number = (match[1], int(match[2] or 0)) if match else (None, 0)
+  is_wide = kind == 'window' and not 1 <= number < INTENSITIES // 2
+  if match is None or is_wide or (kind == 'min' and number == 0):
+    most = INTENSITIES // 2
+    allowed = f'exact, distance-N, min-N or window-N (N from 1, of a window below {most})'
+    raise UserError(f'the rule {name} is unknown: give {allowed}, such as {WITHIN}')
+  if kind == 'min':
+    return fd.MinBlock(fd.Distance(0), number)
+  return fd.MinBlock(fd.Distance(number), 1)
+
+
+def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:
+  """Blockwise decoding by the rule of this name.
+
+  'window-2' accepts as 'distance-2' does; its guesses are the middle of the five intensities that
+  are likeliest together.
+  """
+  kind, _, number = name.partition('-')
+  return fd.Blockwise(heads, k, rule_of(name), int(number) if kind == 'window' else 0)
+
+
+def decoded(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: int) -> Decoded:
+  """Decodes small images, `rows` at once, in one program."""
+  n = len(inputs)
+  padded = np.concatenate([inputs, np.repeat(inputs[-1:], -n % rows, axis=0)])
+  parts = []
+  for batch in np.split(padded, len(padded) // rows):
+    parts.append(jax.device_get(fd.decode(model, params, batch, strategy).checked()))
+  return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
+
+
+def pictures_of(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:
+  """Decoded intensities [n, h * h * 3] as images."""
+  pixels = np.asarray(tokens, np.uint8)
+  side = math.isqrt(pixels.shape[1] // CHANNELS)
+  return pixels.reshape(-1, side, side, CHANNELS)
+
+
+# --- measurement
+
+
+class Bench:
+  """Measures models on the first images of a split.
+
+  Args:
+    c: the settings.
+    data: what heads have learnt from.
+    folder: of outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and
+      block_sizes.
+  """
+
+  def __init__(self, c: Table2, data: ImagesConfig, folder: pathlib.Path) -> None:
+    self.c, self.data, self.folder = c, data, folder
+    self.pictures = c.photographs.open()
+    self.originals = self.pictures.images.array(c.table.split, c.table.images or None)
+    self.inputs = shrink(self.originals)
+    self.rows = min(c.table.rows, len(self.inputs))
+    self.bicubic_psnr = psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals)
+
+  def key(self, model: pathlib.Path | None, k: int, regime: str, rule: str) -> Row:
+    """Fields that a row is found by; model None: it could not be trained."""
+    table, models = self.c.table, None if model is None else folders.content(model)
+    key = {'k': k, 'regime': regime, 'rule': rule, 'models': models}
+    key |= {'split': table.split, 'outputs': len(self.inputs), 'batch': table.rows}
+    key |= {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
+    if regime == FITTED:
+      key |= {'own_images': _record_of(pathlib.Path(self.data.own))['content']}
+    return key | {'dtype': self.c.model.dtype, 'seed': self.c.seed}
+
+  def measure(self, rows: Rows, model: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+    """One row: block sizes, likeness to the originals and, of the table's columns, times."""
+    key = self.key(model, k, regime, rule)
+    row = rows.measure(key, lambda: self.figures(model, k, regime, rule))
+    block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
+    rows.console.print(f'k={k} {regime} {rule}: {block}, {likeness}')
+    return row
+
+  def figures(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+    """Measures a model with its first k heads; k = 1 decodes greedily."""
+    model, params = _loaded(folder)
+    found: Row = {'bits_per_dimension': self.bits(folder), 'bicubic_psnr': self.bicubic_psnr}
+    greedy = self.greedy(folder)
+    if k == 1:
+      strategy, out = fd.Greedy(), greedy
+    else:
+      if regime in UNTRAINED:
+        strategy = fd.LinearForecast(k, rule_of(rule), self.fitted if regime == FITTED else None)
+      else:
+        strategy = strategy_of(packed(*folders.load_heads(folder)), k, rule)
+        found |= self.accuracy(folder, k) | self.c.heads.conditions
+        found |= {'heads_text': 'own'} if self.data.own else {}
+      out = decoded(model, params, strategy, self.inputs, self.rows)
+    if rule == 'exact':
+      self.check_same(model, params, out, greedy)
+    if rule in COLUMNS:
+      found |= self.clock(model, params, strategy)
+    made, plain = pictures_of(out.tokens), pictures_of(greedy.tokens)
+    blocks = count_blocks(out.lengths, out.block_sizes)
+    with whole_file(self.folder / f'{self.c.table.split}-k{k}-{regime}-{rule}.npz') as file:
+      given: Any = {'input': self.inputs, 'original': self.originals}
+      np.savez_compressed(file, output=made, block_sizes=out.block_sizes, **given)
+    return found | {
+      'mean_block_size': blocks.mean_block_size,
+      'calls_per_output': blocks.calls_per_output,
+      'psnr': psnr(made, self.originals),
+      'ssim': ssim(made, self.originals),
+      'psnr_to_greedy': psnr(made, plain),
+      'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
+    }
+
+  @functools.cached_property
+  def fitted(self) -> np.ndarray:
+    """Weights of a forecast that are fitted to what the base has written of training images."""
+    own = open_own(pathlib.Path(self.data.own))
+    return fd.fit_forecast(folders.model_of(self.c.model), *own)
+
+  def clock(self, model: Any, params: Any, strategy: Any) -> Row:
+    """Times a few images one by one, in turn with greedy decoding."""
+    strategies = {'greedy': fd.Greedy()}
+    if not isinstance(strategy, fd.Greedy):
+      strategies['ours'] = strategy
+    calls = {
+      name: functools.partial(_decode_one, model, params, one) for name, one in strategies.items()
+    }
+    chosen = spaced(len(self.inputs), min(self.c.table.timed, len(self.inputs)))
+    timings = measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
+    greedy, ours = timings['greedy'], timings.get('ours', timings['greedy'])
+    return {
+      'ms_per_output': ours.milliseconds,
+      'greedy_ms_per_output': greedy.milliseconds,
+      'speedup': ours.speedup_over(greedy),
+      'spread': ours.speedups_over(greedy),
+      'compile_seconds': ours.compile_seconds,
+    }
+
+  @functools.lru_cache(maxsize=2)  # noqa: B019 (one bench a process)
+  def greedy(self, folder: pathlib.Path) -> Decoded:
+    """Greedy decoding of the split."""
+    return decoded(*_loaded(folder), fd.Greedy(), self.inputs, self.rows)
+
+  def check_same(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
+    """Raises UserError where an image parts from greedy decoding's at what is no near tie."""
+    gaps = [np.zeros(0)]
+    # one by one: scoring takes memory
+    for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):
+      ours, plain = (jax.tree.map(lambda x, i=i: x[i : i + 1], one) for one in (out, greedy))
+      gaps.append(partings((model, params), self.inputs[i : i + 1], ours, plain))
+    check_partings(np.concatenate(gaps), len(self.inputs), self.c.model.dtype)
+
+  @functools.cache  # noqa: B019
+  def bits(self, folder: pathlib.Path) -> float:
+    """Bits an intensity, of the originals."""
+    model, params = _loaded(folder)
+    rows = min(self.rows, 8)
+    sources, originals = (x[: len(x) // rows * rows] for x in (self.inputs, self.originals))
+    targets = originals.reshape(-1, rows, model.fixed_length).astype(np.int32)
+    batches = (
+      {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
+      for source, target in zip(np.split(sources, len(targets)), targets, strict=True)
+    )
+    return dev_loss(model, params, batches)['nll'] / np.log(2)
+
+  @functools.cache  # noqa: B019
+  def accuracy(self, folder: pathlib.Path, k: int) -> Row:
+    """Shares of right guesses by the first k heads: about photographs of the dev set, and about
+    images that the model itself writes."""
+    module, of_heads = packed(*folders.load_heads(folder))
+    if module.k > k:
+      module, of_heads = module.drafting(of_heads, k - 1)
+    model, params = without_heads(*_loaded(folder))
+    few = min(DEV_IMAGES, len(self.inputs))
+    rows = min(self.c.data.rows, few)
+    made = pictures_of(self.greedy(folder).tokens[:few])
+    written: Any = written_batches(self.inputs[:few], made, rows, seed=0)
+    own = [written[i] for i in range(few // rows)]
+    right = functools.partial(head_accuracy, model, module, params, of_heads)
+    return {'head_accuracy': right(self.pictures.dev_batches()), 'own_accuracy': right(own)}
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(folder: pathlib.Path) -> tuple[Any, Any]:
+  return packed(*folders.load(folder))
+
+
+def _decode_one(model: Any, params: Any, strategy: Any, image: np.ndarray) -> Decoded:
+  return fd.decode(model, params, image, strategy)

@@ -1,0 +1,152 @@
+"""A picture of any size through a model of tiles: read, cut, enlarged, joined, written."""
+
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+import rich.progress as bars
+from jaxtyping import UInt8
+
+import fastdec as fd
+from experiments.stern2018.images import decoded, pictures_of, rule_of, strategy_of
+from fastdec import extras, folders
+from fastdec.errors import UserError
+from fastdec.evaluation.blocks import count_blocks
+from fastdec.files import whole_file
+from fastdec.models.image_transformer import ImageTransformer
+
+with extras.explained():
+  import PIL.Image
+  import PIL.ImageOps
+
+SIDE = 8
+FORECAST = 16  # intensities of a block that a base without heads guesses, if it can
+KINDS = {
+  'L': 'grey',
+  '1': 'black and white',
+  'RGBA': 'with alpha',
+  'LA': 'grey with alpha',
+  'P': 'with a palette',
+}
+Picture = UInt8[np.ndarray, 'height width 3']
+
+
+def loaded(workdir: pathlib.Path, rule: str) -> tuple[Any, Any, Any]:
+  """A model, its parameters and a strategy: its heads, or else its own forecast.
+
+  Raises:
+    UserError: there is no such run, it is not about images, or the rule is unknown.
+  """
+  accepts = rule_of(rule)  # an unknown one is told before anything is loaded
+  folder = folders.open(workdir)
+  if not isinstance(folder.model, ImageTransformer):
+    raise UserError(
+      f'{workdir} holds a {type(folder.model).__name__}: give the workdir of an image run'
+    )
+  if folder.has_heads:
+    strategy: Any = strategy_of((folder.heads, folder.head_params()), None, rule)
+  else:
+    strategy = fd.LinearForecast(FORECAST, accepts) if folder.model.forecasts else fd.Greedy()
+  return folder.model, folder.params(), strategy
+
+
+def enlarged(
+  picture: Picture, model: Any, params: Any, strategy: Any, rows: int
+) -> tuple[Picture, str]:
+  """The picture, as many times as high and wide as the model makes a tile, and how it went."""
+  tiles = cut(picture)
+  rows, parts = min(rows, len(tiles)), []
+  firsts = range(0, len(tiles), rows)
+  for first in bars.track(firsts, 'Upscaling', transient=True):
+    parts.append(decoded(model, params, strategy, tiles[first : first + rows], rows))
+  made = np.concatenate([pictures_of(part.tokens) for part in parts])
+  found = count_blocks(
+    np.concatenate([part.lengths for part in parts]),
+    np.concatenate([part.block_sizes for part in parts]),
+  )
+  sizes = []
+  for size, calls in enumerate(found.histogram, 1):
+    if calls:
+      sizes.append(f'{size}: {100 * calls / found.calls:.0f} %')
+  large, name = model.config.size, 'tile' if found.outputs == 1 else 'tiles'
+  return joined(made, picture), (
+    f'{found.outputs} {name} of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
+    f' {found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}\n'
+    f'Calls by block size: {", ".join(sizes)}'
+  )
+
+
+# --- tiles
+
+
+def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
+  """Tiles in raster scan; where the sides are no multiples of 8, the last pixels go on."""
+  down, across = _counts(picture)
+  beyond = (0, down * SIDE - picture.shape[0]), (0, across * SIDE - picture.shape[1]), (0, 0)
+  whole = np.pad(picture, beyond, mode='edge')
+  return whole.reshape(down, SIDE, across, SIDE, 3).swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)
+
+
+def joined(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
+  """The large tiles of a picture side by side, without what went beyond it."""
+  (down, across), large = _counts(picture), tiles.shape[1]
+  grid = tiles.reshape(down, across, large, large, 3).swapaxes(1, 2)
+  whole, factor = grid.reshape(down * large, across * large, 3), large // SIDE
+  return whole[: picture.shape[0] * factor, : picture.shape[1] * factor]
+
+
+def _counts(picture: Picture) -> tuple[int, int]:
+  """Tiles down and across."""
+  return -(-picture.shape[0] // SIDE), -(-picture.shape[1] // SIDE)
+
+
+# --- files
+
+
+def read(path: pathlib.Path, most_tiles: int) -> Picture:
+  """The picture in a file, upright, as its EXIF data say it is to be shown.
+
+  Raises:
+    UserError: there is none, it has other channels than red, green and blue, or more tiles than
+      that.
+  """
+  try:
+    with PIL.Image.open(path) as opened:
+      mode, pixels = opened.mode, np.asarray(PIL.ImageOps.exif_transpose(opened))
+  except FileNotFoundError:
+    raise UserError(f'there is no file {path}: name a picture, such as a PNG or JPEG') from None
+  # Pillow's words for damaged files
+  except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+    raise UserError(f'{path} cannot be read as a picture ({error}): give a PNG or JPEG') from None
+  if mode != 'RGB':
+    what = f'{KINDS[mode]} ({mode})' if mode in KINDS else f'of mode {mode}'
+    raise UserError(f'{path} is {what}: give it in RGB without alpha')
+  height, width, _ = pixels.shape
+  down, across = _counts(pixels)
+  if down * across > most_tiles:
+    raise UserError(
+      f'{path} has {width} x {height} pixels, which are {down * across} tiles of {SIDE} x {SIDE},'
+      f' and --most_tiles={most_tiles} is the most: shrink or crop it, or raise the limit'
+    )
+  return pixels
+
+
+def check_output(path: pathlib.Path, source: pathlib.Path) -> None:
+  """Raises UserError where the result could not be written."""
+  if path.suffix.lower() != '.png':
+    raise UserError(f'--output={path} is no PNG: give a name that ends in .png')
+  if path.exists() and path.samefile(source):
+    raise UserError(f'--output={path} is the picture itself: give another name')
+  if not path.parent.is_dir():
+    raise UserError(
+      f'there is no folder {path.parent} for --output={path}: make it, or give another'
+    )
+
+
+def write(path: pathlib.Path, picture: Picture) -> None:
+  """Writes the picture as a PNG, whole or not at all."""
+  encoded = io.BytesIO()
+  PIL.Image.fromarray(picture).save(encoded, 'png')
+  with whole_file(path) as file:
+    file.write(encoded.getvalue())

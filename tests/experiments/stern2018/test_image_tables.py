@@ -1,0 +1,228 @@
+"""Table 2 from rows: the paper's figures beside ours, and what it does not give; pictures keep
+their pixels."""
+
+import csv
+import io
+
+import matplotlib.image
+import numpy as np
+import pytest
+import rich.console
+
+from experiments.lab import report
+from experiments.stern2018 import image_tables, published, tables
+from experiments.stern2018.image_tables import CALL_COLOURS, GAP, LINE, SIDE
+from fastdec.errors import UserError
+from tests.experiments.stern2018.test_tables import CONDITIONS
+
+
+def a_row(k=4, regime='finetune', rule='distance-2', **fields):
+  """A row as if it had been measured."""
+  figures = {
+    'bits_per_dimension': 3.2,
+    'psnr': 24.5 - k / 10,
+    'ssim': 0.81,
+    'psnr_to_greedy': 30.0,
+    'mean_block_size': 1 + k / 4,
+    'speedup': 2.5,
+    'same_as_greedy': 0.125,
+    'head_accuracy': [0.5**i for i in range(k)],
+    'own_accuracy': [],
+    'outputs': 64,
+    'split': 'dev',
+  }
+  return {'k': k, 'regime': regime, 'rule': rule, **figures, **CONDITIONS, **fields}
+
+
+SWEEP = []
+for size in (4, 10):
+  for training in ('regular', 'finetune'):
+    SWEEP += [a_row(size, training, f'distance-{tau}') for tau in (2, 0, 8)]
+
+
+def texts(table):
+  return [tuple(' '.join(filter(None, entry)) for entry in row) for row in table.rows]
+
+
+def test_the_papers_table():
+  assert len(published.TABLE2) == 1 + 5 * 4
+  assert published.TABLE2[8, 'regular', 'distance-2'] == 1.49
+  assert published.TABLE2[10, 'finetune', 'distance-2'] == 6.79
+  assert published.TABLE2[1, 'regular', 'exact'] == 1
+  assert (1, 'finetune', 'exact') not in published.TABLE2
+
+
+def test_table_2_has_the_papers_columns_and_figures():
+  table = image_tables.table2([
+    a_row(10),
+    a_row(10, rule='exact', error='killed\nat step 7'),
+    a_row(1, 'regular', 'exact'),
+    a_row(10, 'regular'),
+    a_row(3, 'regular', 'exact', mean_block_size=1.046),
+    a_row(6, rule='distance-3'),  # a sweep adds no rows
+  ])  # fmt: skip
+  assert table.header == ('k', 'Regular', 'Approximate', 'Fine tuning', 'Both')
+  assert texts(table) == [
+    ('1', '1.25 (1.00)', '–', '–', '–'),
+    ('3', '1.05', '–', '–', '–'),
+    ('10', '– (1.10)', '3.50 (1.40)', 'failed: killed at step 7 (2.04)', '3.50 (6.79)'),
+  ]
+  assert 'outputs 64' in table.notes[-1]
+
+
+def test_columns_of_ours_alone_stand_behind_the_papers_and_are_explained():
+  table = image_tables.table2([a_row(16, 'forecast', 'exact'), a_row(10, heads_text='own')])
+  assert table.header[5:] == ('Forecast',) and texts(table)[1] == ('16', *'––––', '5.00')
+  assert image_tables.FORECAST_NOTE in table.notes and image_tables.OWN_NOTE in table.notes
+
+
+def test_quality_has_a_row_for_each_finished_row_of_table_2_and_each_other_rule():
+  table = image_tables.quality_table([
+    a_row(2, rule='exact', same_as_greedy=0.0),
+    a_row(2),
+    a_row(2, rule='distance-3'),
+    a_row(2, rule='window-2', bicubic_psnr=20.0),
+    a_row(1, 'regular', 'exact', psnr_to_greedy=None, same_as_greedy=1.0),
+    a_row(2, rule='min-2', psnr=None),
+    a_row(4, error='killed'),
+    a_row(4, 'regular', psnr_to_greedy=None, speedup=None),
+  ])  # fmt: skip
+  assert texts(table) == [
+    ('1', 'Regular', '1.25', '2.50×', '3.200', '24.40', '0.810', '∞', '100.0'),
+    ('4', 'Approximate', '2.00', '–', '3.200', '24.10', '0.810', '–', '12.5'),
+    ('2', 'Fine tuning', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '0.0'),
+    ('2', 'Both', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5'),
+    ('2', 'Fine tuning, min-2', '1.50', '2.50×', '3.200', '–', '0.810', '30.00', '12.5'),
+    ('2', 'Both, centred', '1.50', '2.50×', '3.200', '24.30', '0.810', '30.00', '12.5'),
+  ]
+  assert "A bicubic enlargement's PSNR: 20.00." in table.notes
+  assert image_tables.CENTRED_NOTE in table.notes
+
+
+def test_heads_have_a_row_for_each_model_with_heads():
+  own = a_row(4, 'regular', 'exact', head_accuracy=(1.0, 0.5), own_accuracy=(1.0, 0.75))
+  others = [a_row(1, 'regular', 'exact'), a_row(4, 'regular'), a_row(2, 'forecast', 'exact')]
+  assert texts(image_tables.heads_table([*others, own, a_row(2, rule='exact')])) == [
+    ('4', 'Regular', '100 50', '100 75'),
+    ('2', 'Fine tuning', '100 50', ''),
+  ]
+
+
+def test_the_sweep_is_ordered_by_regime_k_and_tau_and_exact_is_0():
+  # with one head all are accepted
+  exact = [a_row(1, 'regular', 'exact'), a_row(4, 'regular', 'exact')]
+  others = ('regular', 4, 'distance-0')
+  sweep = [row for row in SWEEP if (row['regime'], row['k'], row['rule']) != others]
+  rows = texts(image_tables.tau_table([*sweep, *exact, a_row(4, rule='distance-12')]))
+  assert [row[:3] for row in rows] == [
+    *[(k, 'Regular', tau) for k in ('4', '10') for tau in '028'],
+    *[('4', 'Fine tuning', tau) for tau in ('0', '2', '8', '12')],
+    *[('10', 'Fine tuning', tau) for tau in '028'],
+  ]
+  assert rows[-1][3:] == ('3.50', '23.50', '0.810', '30.00')
+
+
+def test_figures_are_not_broken_over_lines_in_80_columns():
+  run = [*SWEEP, *(a_row(10, regime, 'exact') for regime in ('regular', 'finetune'))]
+  console, drawn = rich.console.Console(width=80, file=io.StringIO()), []
+  for make in image_tables.TABLES[:3]:
+    drawn.append(make(run))
+    console.print(report.terminal(drawn[-1]))
+  shown = console.file.getvalue()
+  for table in drawn:
+    for row in texts(table):
+      assert all(figure in shown for figure in row[2:-1] if '(' not in figure)
+  assert 'Approximate' in shown and '6.79' in shown and '2.50×' in shown
+
+
+def test_lines_of_the_csv_have_the_papers_block_sizes_and_no_bleu():
+  rows = list(csv.DictReader(io.StringIO(tables.as_csv(SWEEP, image_tables.PUBLISHED))))
+  assert [row['paper_mean_block_size'] for row in rows[:3]] == ['1.36', '', '']
+  assert 'paper_bleu' not in rows[0]
+
+
+# --- pictures
+
+
+def random_image(seed, side=32):
+  return np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+
+
+def block_sizes(*sizes):
+  return np.array([*sizes, *[0] * (3072 - len(sizes))])
+
+
+def read(path):
+  return np.round(matplotlib.image.imread(path)[..., :3] * 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize('draw', [image_tables.blocks, image_tables.tau_sweep])
+def test_charts_show_what_is_there_and_say_where_there_is_nothing(draw, tmp_path):
+  partly = [a_row(6, psnr=None), a_row(8, mean_block_size=None), a_row(2, error='killed')]
+  for name, some in (('some.png', SWEEP + partly), ('none.png', partly[2:])):
+    draw(some, tmp_path / name)
+    assert matplotlib.image.imread(tmp_path / name).shape[:2] == (900, 1800)
+  assert (tmp_path / 'some.png').read_bytes() != (tmp_path / 'none.png').read_bytes()
+
+
+def test_a_sheet_repeats_the_pixels_of_each_image_and_changes_none(tmp_path):
+  rows = [[random_image(2 * i, side=8), random_image(2 * i + 1)] for i in range(2)]
+  image_tables.sheet(rows, tmp_path / 'sheet.png', ['input', 'original'])
+  drawn, step = read(tmp_path / 'sheet.png'), SIDE + GAP
+  for i, row in enumerate(rows):
+    for j, image in enumerate(row):
+      top, left, times = 2 * LINE + step * i, GAP + step * j, SIDE // len(image)
+      there = drawn[top : top + SIDE, left : left + SIDE]
+      np.testing.assert_array_equal(there, image.repeat(times, 0).repeat(times, 1))
+  assert (drawn[: 2 * LINE] < 128).any()  # the titles
+
+
+@pytest.mark.parametrize('rows, titles, mistake', [
+  ([[random_image(0)]], ['a', 'b'], 'a row of 1 images under 2 titles'),
+  ([], ['a'], '0 rows under 1 titles'),
+  ([[random_image(0) / 255]], ['a'], r'float64\[32, 32, 3\]'),
+  ([[random_image(0)[:, :8]]], ['a'], r'uint8\[32, 8, 3\]'),
+  ([[random_image(0, side=24)]], ['a'], r'uint8\[24, 24, 3\]'),
+])  # fmt: skip
+def test_other_sheets_are_refused_and_nothing_is_written(rows, titles, mistake, tmp_path):
+  with pytest.raises(UserError, match=mistake):
+    image_tables.sheet(rows, tmp_path / 'sheet.png', titles)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_map_shows_the_picture_and_depends_on_the_blocks(tmp_path):
+  image = np.full((32, 32, 3), (10, 200, 30), np.uint8)
+  drawn = []
+  for sizes in ([10] * 307 + [1], [1] * 3071):
+    image_tables.block_map(image, block_sizes(*sizes), tmp_path / 'map.png')
+    drawn.append(read(tmp_path / 'map.png'))
+    assert drawn[-1].shape == (640, 1800, 3)
+    assert (drawn[-1][:, :600] == (10, 200, 30)).all(axis=-1).mean() > 0.75
+  assert (drawn[0][:, 600:] != drawn[1][:, 600:]).mean() > 0.2
+
+
+def test_blocks_that_touch_have_different_colours():
+  # none touches more others than there are colours
+  sizes = np.random.default_rng(0).integers(4, 11, 900)
+  calls = np.repeat(np.arange(901), [1, *sizes])[:3072].reshape(32, 96)
+  colours = image_tables._colouring(calls)
+  assert colours[0, 0] == len(CALL_COLOURS) and (colours == len(CALL_COLOURS)).sum() == 1
+  for one, other in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
+    touching = calls[one] != calls[other]
+    assert (colours[one] != colours[other])[touching].all()
+    assert (colours[one] == colours[other])[~touching].all()
+  rows, ends = colours.reshape(-1), calls.reshape(-1)
+  assert (rows[1:] != rows[:-1])[ends[1:] != ends[:-1]].all()  # over the ends of rows too
+
+
+def test_a_call_differs_from_the_one_before_also_where_colours_run_out():
+  calls = np.repeat(np.arange(97), [1] * 96 + [96]).reshape(2, 96)  # one call touches 96 others
+  colours = image_tables._colouring(calls)
+  assert set(colours[0]) == set(range(len(CALL_COLOURS) + 1)) and colours[1, 0] != colours[0, -1]
+
+
+@pytest.mark.parametrize('sizes', [[3070], [3072], []])
+def test_block_sizes_of_another_picture_are_refused(sizes, tmp_path):
+  with pytest.raises(UserError, match=rf'block sizes of {1 + sum(sizes)} tokens'):
+    image_tables.block_map(random_image(0), block_sizes(*sizes), tmp_path / 'map.png')
+  assert not list(tmp_path.iterdir())
