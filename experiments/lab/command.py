@@ -42,6 +42,7 @@ class Paper:
   axes: Mapping[str, str]
   figures: Sequence[tuple[str, str, str]]
 
+
 flags.disclaim_key_flags()  # `--help` of a command lists its flags, as those of experiments.lab.cli
 
 
@@ -89,6 +90,8 @@ class Page:
         jobs.run([[]])  # what all rows need
         with rows.as_jobs(lambda keys: jobs.run([[key] for key in keys])):
           return make(c, root, conditions)
+      except rows.JobDone as done:
+        return done.rows
       except stage.OutOfTime:
         return None
 

@@ -94,21 +94,38 @@ class Rows:
       self.add({**key, 'error': reason})
 
 
+class JobDone(Exception):
+  """A job has done its keys: the tables are drawn by the command that submitted it."""
+
+  def __init__(self, rows: Rows) -> None:
+    super().__init__()
+    self.rows = rows
+
+
 def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
   """Calls work(**key) for each of the keys; what fails becomes a row, and the rest goes on.
 
   Work that another process is at is left for the end, and waited for then. Where the budget ends,
-  the rest is left out. Within `as_jobs` each key is a job of its own.
+  the rest is left out. Within `as_jobs` each key is a job of its own; in a job, keys that come
+  before its own are there, and are opened.
+
+  Raises:
+    JobDone: in a job, after its keys.
   """
-  submit = _submit.get()
+  submit, asked, left = _submit.get(), _only.get(), list(keys)
+  own = [key for key in keys if asked and json_of(key) in asked]
+  if asked is not None:
+    if not asked:
+      raise JobDone(rows)
+    left = own or left
   if submit is not None:
-    for key, reason in submit(keys):
+    failed = submit(left)
+    for key, reason in failed:
       if reason:
         rows.fail(key, UserError(reason))
       else:
         rows.failed.append(name_of(key))
-    return
-  left = [key for key in keys if _is_asked(key)]
+    left = [key for key in left if key not in [one for one, _ in failed]]  # what is there now
   while left:
     busy = []
     for key in left:
@@ -119,12 +136,16 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
         busy.append(key)
       except stage.OutOfTime:
         rows.is_complete = False
+        if own:
+          raise JobDone(rows) from None
         return
       except Exception as error:
         rows.fail(key, error)
     if len(busy) == len(left):
       time.sleep(stage.POLL_SECONDS)
     left = busy
+  if own:
+    raise JobDone(rows)
 
 
 # What `each` does with its keys: submit(keys) -> (key, why its job failed); or these keys alone.
@@ -146,17 +167,12 @@ def as_jobs(submit: Callable[[Sequence[Row]], list[tuple[Row, str]]]) -> Iterato
 
 @contextlib.contextmanager
 def only(keys: list[Row] | None) -> Iterator[None]:
-  """Within it `each` does these keys alone, such as a job's; None: all."""
+  """Within it `each` does these keys alone, those of a job; [] is what all rows need; None: all."""
   token = _only.set(keys)
   try:
     yield
   finally:
     _only.reset(token)
-
-
-def _is_asked(key: Row) -> bool:
-  asked = _only.get()
-  return asked is None or json_of(key) in asked
 
 
 def name_of(key: Mapping[str, Any]) -> str:

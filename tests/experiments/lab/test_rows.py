@@ -68,6 +68,25 @@ def test_what_another_process_is_at_comes_last(results, monkeypatch):
   assert order == [1, 2, 1, 1]
 
 
+def test_a_job_opens_what_comes_before_its_keys_and_ends_after_them(results):
+  order = []
+  with pytest.raises(rows.JobDone), rows.only([{'k': 2}]):
+    for name in ('a', 'k', 'z'):
+      each(results, [{name: 1}, {name: 2}], lambda **key: order.append(key))
+  assert order == [{'a': 1}, {'a': 2}, {'k': 2}]
+  with pytest.raises(rows.JobDone), rows.only([]):  # what all rows need
+    each(results, [{'a': 1}], lambda **key: pytest.fail('not yet'))
+
+
+def test_keys_are_submitted_and_those_that_are_done_are_opened(results):
+  opened = []
+  submit = lambda keys: [(keys[0], 'no machine'), (keys[1], '')]
+  with rows.as_jobs(submit):
+    each(results, [{'k': 1}, {'k': 2}, {'k': 3}], lambda k: opened.append(k))
+  assert opened == [3] and results.failed == ['k=1', 'k=2']
+  assert [row['error'] for row in rows.read(results.path)] == ['no machine']
+
+
 def test_a_fragment_of_a_killed_write_is_passed_over(results):
   results.add({'k': 1})
   with open(results.path, 'a') as file:
