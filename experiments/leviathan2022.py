@@ -264,7 +264,7 @@ class Bench:
       if plan != 'adaptive':
         accepted = accepted_share(joined(comparison.ours), gamma)
         predicted = None if c is None else theory.speedup(alpha, gamma, c)
-    if c is not None and v is not None:
+    if c is not None and v is not None and v + drafts * c > 0:
       width = speed['tokens_per_call'] / (v + drafts * c)
     return {
       'alpha_beta': alpha,

@@ -276,10 +276,11 @@ def test_all_of_it_at_toy_size(finished, launch):
 
 
 @pytest.mark.slow
-def test_above_temperature_0(bench):
+def test_above_temperature_0_and_where_calls_cost_less_than_the_clock_can_tell(bench, monkeypatch):
+  monkeypatch.setattr(leviathan2022, 'cost', lambda *_: 0.0)
   row = bench.figures('bigram', 1.0, '2', 2, 2)
-  assert 'same_as_plain' not in row and 0 < row['alpha_beta'] < 1
-  assert row['predicted'] > 0 and row['texts'] == 2
+  assert 'same_as_plain' not in row and 0 < row['alpha_beta'] < 1 and row['texts'] == 2
+  assert row['predicted'] > 1 and row['predicted_width'] is None
 
 
 @pytest.mark.slow
