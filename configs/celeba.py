@@ -49,8 +49,9 @@ import dataclasses
 from typing import Any
 
 from configs.common import config_of, parse_arg
+from experiments.lab.command import Paper
 from experiments.lab.settings import HeadsConfig, RunConfig
-from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2
+from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2, table2
 from fastdec.models.image_transformer import ImageTransformerConfig
 
 SMALL: Any = {  # dropout is for the paper's million steps
@@ -60,6 +61,18 @@ SMALL: Any = {  # dropout is for the paper's million steps
 }
 TOLD: Any = {'grid': True, 'forecast': True}  # what inputs tell besides, which the paper's do not
 ADAM: Any = {'label_smoothing': 0.0, 'b2': 0.98}  # images have no smoothing; T2T's b2 for them
+
+
+PAPER = Paper(
+  Table2,
+  table2,
+  axes={'k': 'table.ks', 'regime': 'table.regimes', 'tolerance': 'table.taus'},
+  figures=(
+    ('Tokens a call', 'mean_block_size', '.2f'),
+    ('Speed-up', 'speedup', '.2f'),
+    ('PSNR', 'psnr', '.2f'),
+  ),
+)
 
 
 def get_config(arg=''):

@@ -138,6 +138,15 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   return True
 
 
+def if_made(stages: Callable[[], pathlib.Path]) -> pathlib.Path | None:
+  """The folder that `stages` returns, if all that it makes is there; else None."""
+  try:
+    with budget(0), without_waiting():  # what is there takes no time
+      return stages()
+  except (Busy, OutOfTime, UserError):
+    return None
+
+
 @contextlib.contextmanager
 def exclusive(lock: pathlib.Path) -> Iterator[None]:
   """Holds a lock, for which it waits within the budget. Of several processes that compute together

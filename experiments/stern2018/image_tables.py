@@ -317,16 +317,20 @@ def samples(images: pathlib.Path, kept: str, k: int, root: pathlib.Path) -> None
     root: the folder for the pictures.
   """
   names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
-  paths = {name: images / f'{kept}{k}-{regime}-distance-2.npz' for regime, name in names.items()}
-  greedy = images / f'{kept}1-regular-exact.npz'
-  found = [(name, np.load(path)) for name, path in paths.items() if path.is_file()]
-  if not (greedy.is_file() and found):
+  greedy, columns = images / f'{kept}1-regular-exact.npz', {}
+  if not greedy.is_file():
     return
   plain = np.load(greedy)
-  columns = {'input': plain['input'], 'greedy': plain['output']}
-  for name, made in found:
-    columns[f'k = {k}, {name}, within {TAU}'] = made['output']
-    block_map(made['output'][0], made['block_sizes'][0], root / 'calls.png')
+  for regime, name in names.items():
+    path = images / f'{kept}{k}-{regime}-distance-2.npz'
+    made = np.load(path) if path.is_file() else None
+    # a run before may have been of other images
+    if made is not None and np.array_equal(made['input'], plain['input']):
+      columns[f'k = {k}, {name}, within {TAU}'] = made['output']
+      block_map(made['output'][0], made['block_sizes'][0], root / 'calls.png')
+  if not columns:
+    return
+  columns = {'input': plain['input'], 'greedy': plain['output'], **columns}
   columns['original'] = plain['original']
   rows = list(zip(*(column[:COUNT] for column in columns.values()), strict=True))
   sheet(rows, root / 'samples.png', tuple(columns))

@@ -29,7 +29,7 @@ from experiments.lab.packing import packed
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, each_once, seed_of
-from experiments.lab.stage import in_place, seconds_left, stage
+from experiments.lab.stage import if_made, in_place, seconds_left, stage
 from experiments.stern2018 import image_tables, tables
 from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.tables import FITTED, FORECAST, KEY, UNTRAINED
@@ -192,7 +192,6 @@ def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   bench = Bench(c, data, root / 'images')
   # then frozen heads for the largest k serve a smaller one
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
-  models: dict[tuple[int, str], pathlib.Path] = {}
 
   def heads(k: int, regime: str) -> pathlib.Path:
     """The heads of a k, frozen or trained together with the base, which begins with frozen ones."""
@@ -205,13 +204,17 @@ def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
     order, make = seed_of(c.seed, name), functools.partial(train.heads, mesh=c.mesh)
     return stage(root, name, make, base=below, data=data, seed=c.seed, order=order, **settings)
 
+  def model(k: int, regime: str) -> pathlib.Path:
+    return base if k == 1 or regime in UNTRAINED else heads(k, regime)
+
   def work(k: int, regime: str, rule: str) -> None:
-    folder = base if k == 1 or regime in UNTRAINED else heads(k, regime)
-    models[k, regime] = folder
-    bench.measure(rows, folder, k, regime, rule)
+    bench.measure(rows, model(k, regime), k, regime, rule)
 
   each(rows, plans(c), work)
-  keys = [bench.key(models.get((plan['k'], plan['regime'])), **plan) for plan in plans(c)]
+  keys = []
+  for plan in plans(c):
+    there = if_made(functools.partial(model, plan['k'], plan['regime']))
+    keys.append(bench.key(there, **plan))
   if found := rows.all(keys):
     draw(c, rows, found, root)
   return rows
@@ -563,6 +566,7 @@ class Bench:
       given: Any = {'input': self.inputs, 'original': self.originals}
       np.savez_compressed(file, output=made, block_sizes=out.block_sizes, **given)
     return found | {
+      'tolerance': image_tables.distance({'k': k, 'rule': rule}),
       'mean_block_size': blocks.mean_block_size,
       'calls_per_output': blocks.calls_per_output,
       'psnr': psnr(made, self.originals),

@@ -67,6 +67,12 @@ def test_a_folder_that_the_user_names_is_made_by_one_stage(tmp_path):
     stage.in_place(tmp_path / 'run', refused, steps=1)
 
 
+def test_a_stage_that_is_not_made_yet_is_not_made_by_asking(tmp_path):
+  asked = lambda: stage.stage(tmp_path, 'base', writing([]), steps=1)
+  assert stage.if_made(asked) is None
+  assert asked() == stage.if_made(asked)
+
+
 def test_digests_chain_through_stages(tmp_path):
   heads = []
   for steps in (1, 2):

@@ -177,6 +177,25 @@ def test_a_sheet_repeats_the_pixels_of_each_image_and_changes_none(tmp_path):
   assert (drawn[: 2 * LINE] < 128).any()  # the titles
 
 
+def test_samples_are_of_one_set_of_images(tmp_path):
+  def save(name, count):
+    small, large = ([random_image(i, side) for i in range(count)] for side in (8, 32))
+    sizes = np.stack([block_sizes(*[1] * 3071)] * count)
+    np.savez(tmp_path / name, input=small, output=large, original=large, block_sizes=sizes)
+
+  def drawn():
+    image_tables.samples(tmp_path, 'dev-k', 4, tmp_path)
+    return {path.name for path in tmp_path.glob('*.png')}
+
+  save('dev-k4-finetune-distance-2.npz', 2)
+  assert drawn() == set()
+  save('dev-k1-regular-exact.npz', 3)  # of a run with another number of images
+  assert drawn() == set()
+  save('dev-k4-forecast-distance-2.npz', 3)
+  assert drawn() == {'samples.png', 'calls.png'}
+  assert read(tmp_path / 'samples.png').shape[1] == GAP + 4 * (SIDE + GAP)
+
+
 @pytest.mark.parametrize('rows, titles, mistake', [
   ([[random_image(0)]], ['a', 'b'], 'a row of 1 images under 2 titles'),
   ([], ['a'], '0 rows under 1 titles'),

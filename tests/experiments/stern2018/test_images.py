@@ -14,7 +14,7 @@ import pytest
 import fastdec as fd
 from configs import celeba
 from configs.common import to_dataclass
-from experiments.lab import rows, stage
+from experiments.lab import rows, stage, sweeping
 from experiments.lab.settings import seed_of
 from experiments.stern2018 import image_tables, images, tables
 from experiments.stern2018.images import Table2
@@ -79,6 +79,11 @@ def test_every_scale_is_an_experiment():
     c = to_dataclass(Table2, celeba.get_config(f'scale={scale},k=4,regime=finetune'))
     assert (c.scale, c.k, c.regime) == (scale, 4, 'finetune')
     assert c.model.size == c.data.side == (16 if scale == 'faces16' else 32)
+
+
+def test_tolerances_can_be_swept():
+  (swept,) = sweeping.parse(['tolerance=0,4'], celeba.get_config('scale=smoke'), celeba.PAPER)
+  assert (swept.setting, swept.values) == ('table.taus', (0, 4))
 
 
 def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
@@ -223,6 +228,7 @@ def test_heads_learn_from_it_and_what_is_measured_says_so(made, tmp_path):
   found = rows.read(tmp_path / 'heads' / 'results.jsonl')
   assert [row['rule'] for row in found] == ['exact', 'distance-2', 'window-2']
   for row in found:
+    assert row['tolerance'] == {'exact': 0, 'distance-2': 2}.get(row['rule'])
     assert row['heads_text'] == 'own' and row['speedup'] > 0 and row['outputs'] == 1
     # p1 names what it chose itself, near ties aside
     assert row['own_accuracy'][0] > 0.99 > row['head_accuracy'][0]
