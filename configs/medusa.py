@@ -7,9 +7,10 @@ it, and trees. The settings, with their defaults, are experiments/cai2024.py:Med
 
 scale (2 cores: time for training and for measuring)
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt; a minute
-  multi30k   English captions from data/multi30k (--config.data.folder=...): the target half an
-             hour, heads 5 to 10 minutes, measuring about 20. `taskset -c 0` before the command
-             makes these small models faster
+  multi30k   English captions from data/multi30k (--config.data.folder=...). The target takes half
+             an hour (configs/speculative.py:scale=multi30k,task=lm trains the same: its folder
+             target-... may be copied here), heads 5 to 10 minutes, measuring about 20. `taskset -c
+             0` before the command makes these small models faster
 
 text
   own        heads are trained on what the target itself writes after the first tokens of the

@@ -1,40 +1,15 @@
 """Inputs of decoding from a text: sources of a translator, prompts of a language model. A prompt is
 BOS followed by the first n tokens of a sentence."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from experiments.lab.decoding import padded_sources
-from experiments.lab.text import OnText, Opened, Text
+from experiments.lab.text import Text
 from fastdec.data.text.tokens import Ragged
 from fastdec.errors import UserError
-from fastdec.models.lm import LM, LMConfig
-
-
-class Captions(Opened):
-  """Lines, tokenizer and ids; the target of a pair is learnt."""
-
-  experiment: 'CaptionTraining'
-
-  @property
-  def model(self) -> LM:
-    return self.experiment.model_over(self.tokenizer.vocab_size)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CaptionTraining(OnText):
-  """The training of one language model."""
-
-  model: LMConfig
-
-  def open(self) -> Captions:
-    return Captions.over(self)
-
-  def model_over(self, vocab_size: int) -> LM:
-    return LM(dataclasses.replace(self.model, vocab_size=vocab_size))
 
 
 def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:

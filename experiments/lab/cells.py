@@ -45,26 +45,6 @@ class Cell:
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AgainstPlain(Cell):
-  """A strategy compared with plain decoding (token by token, at the same temperature) of the same
-  prompts."""
-
-  # target calls of plain decoding divided by those of this strategy, per batch
-  tokens_per_call: float | None = None
-  speedup: float | None = None  # whole texts, encoder and prompt included
-  speedup_calls: float | None = None  # without the prompt
-  # the least and the largest `speedup` of rounds side by side
-  spread: tuple[float, float] | None = None
-  ms_per_token: float | None = None
-  plain_ms_per_token: float | None = None
-  same_as_plain: float | None = None  # share of texts, at temperature 0
-  # texts that are not the same, at temperature 0: all at near ties, see `partings`
-  parted: int | None = None
-  largest_gap: float | None = None  # between the logits of two tokens where such a text parts
-  texts: int | None = None
-
-
 Kind = TypeVar('Kind', bound=Cell)
 
 
@@ -135,19 +115,6 @@ def field_names(kind: type[Cell]) -> list[str]:
   common ones."""
   fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
   return [field.name for field in fields if field.name != 'conditions']
-
-
-def repetition_note(cells: Iterable[AgainstPlain]) -> list[str]:
-  """One note that says how much greedy texts repeat, from the lowest share of a model to the
-  highest."""
-  found = (
-    cell.conditions.get('repeated_4grams') for cell in cells if cell.same_as_plain is not None
-  )
-  shares = [share for share in found if share is not None]
-  if not shares:
-    return []
-  known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares))))
-  return [f'Of the 4-grams of greedy texts, {known} % had stood before in the same text.']
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
