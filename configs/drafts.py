@@ -42,11 +42,25 @@ import dataclasses
 
 from configs import presets
 from configs.common import config_of, parse_arg
-from experiments.drafters import Drafters, TableConfig
+from experiments.drafters import Drafters, TableConfig, drafters
+from experiments.lab.command import Paper
 from experiments.lab.networks import BlockConfig, EagleConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig
 from experiments.lab.settings import HeadsConfig, RunConfig
 from experiments.lab.text import TextConfig
+
+PAPER = Paper(
+  Drafters,
+  drafters,
+  axes={
+    'drafter': 'table.rows',
+    'tree': 'table.nodes',
+    'short': 'table.short',
+    'temperature': 'table.temperatures',
+    'batch': 'table.batches',
+  },
+  figures=(('Tokens a call', 'tokens', '.2f'), ('Speed-up', 'speedup', '.2f')),
+)
 
 
 def get_config(arg=''):

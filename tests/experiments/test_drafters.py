@@ -14,7 +14,7 @@ from configs import drafts, presets
 from configs.common import to_dataclass
 from experiments import drafters
 from experiments.drafters import Bench, Drafters, measure, plans, speeds
-from experiments.lab import networks, report, rows, stage, train
+from experiments.lab import networks, report, rows, stage, sweeping, train
 from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig, translations
 from experiments.lab.rows import Rows
@@ -88,6 +88,18 @@ def test_the_rows():
   shapes = [plan[1::3] for plan in found if plan[0] == 'eagle' and plan[2:4] == (0.0, 8)]
   assert shapes == [(0, 0), (0, 1), (0, 3), (8, 0), (16, 0), (32, 0)]
   assert {plan[1] for plan in found if plan[0] in ('model', 'lookup')} == {0}
+
+
+def test_what_can_be_swept_are_fields_of_the_rows():
+  config = drafts.get_config('scale=tiny')
+  words = 'drafter=eagle,block', 'tree=16', 'batch=1,4', 'train.steps=10,20'
+  drafter, tree, batch, steps = sweeping.parse(words, config, drafts.PAPER)
+  assert (drafter.setting, tree.values, batch.values) == ('table.rows', (16,), (1, 4))
+  assert set(drafts.PAPER.axes) == set(drafters.PLAN) and not steps.is_listed
+  sweeping.put(config, drafter.setting, drafter.values)
+  assert {plan['drafter'] for plan in plans(to_dataclass(Drafters, config).table)} == {
+    'eagle', 'block',
+  }  # fmt: skip
 
 
 def test_drafters_are_trained_as_their_rows_say(tmp_path, monkeypatch):
