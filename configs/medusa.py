@@ -24,9 +24,17 @@ from typing import Any
 
 from configs import presets
 from configs.common import config_of, parse_arg
-from experiments.cai2024 import Measure, Medusa
+from experiments.cai2024 import Measure, Medusa, medusa
+from experiments.lab.command import Paper
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
+
+PAPER = Paper(
+  Medusa,
+  medusa,
+  axes={'stage': 'measure.stages', 'tree': 'measure.trees', 'batch': 'measure.batches'},
+  figures=(('Tokens a call', 'tokens_per_call', '.2f'), ('Speed-up', 'speedup', '.2f')),
+)
 
 
 def get_config(arg=''):

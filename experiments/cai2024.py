@@ -53,7 +53,8 @@ from fastdec.training.losses import dev_loss
 
 PLAN = 'stage', 'tree', 'batch'  # fields that name a row
 FROZEN, TOGETHER = STAGES = 'medusa-1', 'medusa-2'
-TREES = {  # accepted exactly, except 'typical'
+Tree = Literal['chain', 'published', 'calibrated', 'fastest', 'typical']
+TREES: dict[Tree, str] = {  # accepted exactly, except 'typical'
   'chain': 'chain',
   'published': 'published',
   'calibrated': 'calibrated',
@@ -107,6 +108,8 @@ class Heads:
 class Measure:
   """What is measured, on how many captions."""
 
+  stages: tuple[Literal['medusa-1', 'medusa-2'], ...] = STAGES
+  trees: tuple[Tree, ...] = (*TREES,)
   published: str = 'mc_sim_7b_63'  # the tree beside the calibrated ones
   nodes: Some = 32  # of the calibrated tree, the root included
   most: Some = 64  # of the tree with the most tokens a second
@@ -120,7 +123,7 @@ class Measure:
   repeats: Count = 3  # of timing
 
   def __post_init__(self) -> None:
-    each_once('measure', batches=self.batches)
+    each_once('measure', stages=self.stages, trees=self.trees, batches=self.batches)
     fd.Typical(self.typical)  # says what cannot be, as the next line does
     medusa_choices(self.published)
 
@@ -179,7 +182,7 @@ def medusa(c: Medusa, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
     folder = heads(c, root, stage, target, texts)
     made[stage] = Made(folder, tree(c, root, stage, folder, people))
 
-  each(rows, [{'stage': name} for name in STAGES], heads_and_tree)
+  each(rows, [{'stage': name} for name in sizes.stages], heads_and_tree)
   bench = Bench(c, people, made)
   asked = plans(sizes)
   there = [plan for plan in asked if plan['stage'] in made]
@@ -199,8 +202,8 @@ def medusa(c: Medusa, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
 def plans(measure: Measure) -> list[Row]:
   """The rows: every tree at every batch size, and typical acceptance at the first."""
   found = []
-  for name in STAGES:
-    for kind in TREES:
+  for name in measure.stages:
+    for kind in measure.trees:
       for batch in measure.batches[:1] if kind == 'typical' else measure.batches:
         found.append(dict(zip(PLAN, (name, kind, batch), strict=True)))
   return found

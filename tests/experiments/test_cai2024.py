@@ -31,6 +31,7 @@ def settings(text='own', scale='smoke', **given):
   ({'heads.draw': 'one', 'heads.anchors': 2}, 'anchors=2 with config.heads.draw=one is not'),
   ({'measure.nodes': 1}, 'config.measure.nodes=1 is not possible: give 2 or more'),
   ({'measure.batches': ()}, 'config.measure.batches=.* give one or more'),
+  ({'measure.trees': ('oak',)}, r"config.measure.trees\[0\]='oak' is .*: give one of chain"),
   ({'measure.typical': 2.0}, 'epsilon=2.0 is not possible'),
   ({'finetune.heads_rate': 0.0}, 'config.finetune: heads_rate=0.0 is not possible'),
 ])  # fmt: skip
