@@ -95,16 +95,14 @@ def _types(dtypes: list[str]) -> None:
 
   import rich
 
-  from experiments.lab import cells, precision, report
+  from experiments.lab import precision, report
+  from experiments.lab.rows import Rows
   from experiments.papers.samples import sample_of
 
   precision.check_types(dtypes)
   workdir = pathlib.Path(WORKDIR.value)
-  results, sample = workdir / 'types.jsonl', sample_of(CONFIG.value, workdir)
-  done = cells.read(results, precision.TypeCell)
-  for cell in precision.cells_of(workdir, sample, dtypes, done, cli.conditions()):
-    cells.append(results, cell)
-  rich.print(report.terminal(precision.precision_table(cells.read(results, precision.TypeCell))))
+  rows, sample = Rows(workdir / 'types.jsonl', cli.conditions()), sample_of(CONFIG.value, workdir)
+  rich.print(report.terminal(precision.table(precision.measure(workdir, sample, dtypes, rows))))
 
 
 if __name__ == '__main__':

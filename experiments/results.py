@@ -141,7 +141,7 @@ def known_tables() -> dict[str, Draw]:
     'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
     'incremental': of_cells(SavingCell, incremental.tables),
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
-    'precision': of_cells(precision.TypeCell, precision.precision_table),
+    'precision': of_lines(precision.table, precision.KEY),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
     'speed.drafts': of_rows(draft_costs.markdown, SPEED_CONDITIONS),
     'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),

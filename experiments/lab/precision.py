@@ -1,14 +1,14 @@
 """What a type of numbers costs in quality: one model in float32, bfloat16 and int8, on the same
 texts or pictures.
 
-Greedy outputs of each type are compared with float32's: how many are the same from end to end, and
-how many of the tokens that float32 wrote are the type's choice too where it has read what float32
-wrote before. What people wrote is scored token by token, given all before it.
+Greedy outputs of each type are compared with float32's: the share that is the same from end to end,
+and the share of float32's tokens that this type also ranks first, given the same prefix. Text by
+people is scored token by token, given all before it.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,8 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab.cells import Cell, latest
-from experiments.lab.conditions import Conditions
 from experiments.lab.report import Column, Drawn, Table
+from experiments.lab.rows import Row, Rows, latest
 from fastdec import folders
 from fastdec.data.text.tokens import Ragged
 from fastdec.decoding.protocol import Decoded
@@ -28,30 +27,7 @@ PLAIN = 'float32'  # what the others are compared with
 TYPES = (PLAIN, 'bfloat16', 'int8')
 
 
-@dataclasses.dataclass(frozen=True)
-class TypeCell(Cell):
-  """One model in one type of numbers. An output is a sentence or an image."""
-
-  model: str  # the kind of model
-  dtype: str  # as `fd.load` takes it
-  split: str
-  outputs: int
-  max_len: int
-  bleu: float | None = None  # per cent
-  bleu_signature: str | None = None
-  nll: float | None = None  # of what people wrote, in nats a token
-  bits_per_dimension: float | None = None  # of original pictures
-  same_texts: float | None = None  # share of greedy outputs that are float32's
-  # share of float32's greedy tokens that this type chooses there too
-  same_tokens: float | None = None
-
-  @property
-  def key(self) -> tuple[Any, ...]:
-    return self.model, self.dtype, self.split, self.outputs, self.max_len
-
-  @property
-  def name(self) -> str:
-    return f'{self.split}-{self.dtype}'
+KEY = 'model', 'dtype', 'split', 'outputs', 'max_len'  # fields that name a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,41 +66,35 @@ def check_types(names: Sequence[str]) -> None:
     )
 
 
-def cells_of(
-  folder: pathlib.Path,
-  sample: Sample,
-  dtypes: Sequence[str],
-  done: Iterable[TypeCell],
-  conditions: Conditions,
-) -> Iterator[TypeCell]:
-  """A cell for each type that is not among those that are done, and first float32's, which the
-  others need."""
-  plan = TypeCell(
-    _kind(folder),
-    PLAIN,
-    sample.split,
-    len(sample.inputs),
-    sample.max_len,
-    models=folders.content(folder),
-  )
-  known = {(cell.key, cell.models) for cell in done if cell.error is None}
-  plans = [dataclasses.replace(plan, dtype=dtype) for dtype in dict.fromkeys((PLAIN, *dtypes))]
-  missing = [one for one in plans if (one.key, one.models) not in known]
-  if not missing:
-    return
-  plain = _greedy(*fd.load(folder, dtype=PLAIN), sample)
-  for one in missing:
-    model, params = fd.load(folder, dtype=one.dtype)
-    out = plain if one.dtype == PLAIN else _greedy(model, params, sample)
-    own = {'batch': sample.rows, 'computes_in': jax.numpy.dtype(_activations(model)).name}
-    quality = _quality(model, params, sample, plain, out)
-    yield dataclasses.replace(one, **quality, conditions=conditions | own)
+def measure(folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], rows: Rows) -> list[Row]:
+  """The rows of a model in each type, and first in float32, which the others need."""
+  model, plain = type(folders.open(folder).model).__name__, None
+  found = []
+  for dtype in dict.fromkeys((PLAIN, *dtypes)):
+    values = model, dtype, sample.split, len(sample.inputs), sample.max_len
+    key = {**dict(zip(KEY, values, strict=True)), 'models': folders.content(folder)}
+    row = rows.find(**key)
+    if row is None:
+      if plain is None:
+        plain = _greedy(*fd.load(folder, dtype=PLAIN), sample)
+      row = rows.add({**key, **_figures(folder, dtype, sample, plain)})
+    found.append(row)
+  return found
+
+
+def _figures(folder: pathlib.Path, dtype: str, sample: Sample, plain: Decoded) -> Row:
+  """The figures of a row: quality, and agreement with the outputs of float32."""
+  model, params = fd.load(folder, dtype=dtype)
+  out = plain if dtype == PLAIN else _greedy(model, params, sample)
+  computes_in = jax.numpy.dtype(getattr(model, 'model', model).config.dtype).name
+  own = {'batch': sample.rows, 'computes_in': computes_in}
+  return _quality(model, params, sample, plain, out) | own
 
 
 def _quality(
   model: Any, params: Any, sample: Sample, plain: Decoded, out: Decoded
 ) -> dict[str, Any]:
-  """The figures of a cell, given float32's outputs and the type's own."""
+  """Likelihood, BLEU and agreement, given float32's outputs and the type's own."""
 
   def scores(inputs: np.ndarray, targets: np.ndarray, lengths: np.ndarray) -> Any:
     return fd.score(model, params, inputs, targets, lengths)
@@ -168,15 +138,6 @@ def padded_targets(targets: Ragged) -> tuple[Int[np.ndarray, 'n t'], Int[np.ndar
   return found, targets.lengths
 
 
-def _kind(folder: pathlib.Path) -> str:
-  return type(folders.open(folder).model).__name__
-
-
-def _activations(model: Any) -> Any:
-  """The type of what is between products."""
-  return getattr(model, 'model', model).config.dtype
-
-
 TABLE = Table(
   'Types of numbers',
   (
@@ -190,10 +151,9 @@ TABLE = Table(
   ),
   (
     'Same: greedy outputs that are those of float32, from end to end. Same tokens: of the tokens'
-    ' that float32'
-    ' wrote, those that are the choice of the type too, given what float32 wrote before. In int8'
-    ' products are of whole'
-    ' numbers, and what is between them is in the type that the model was trained in.',
+    ' that float32 wrote, those that are the choice of the type too, given what float32 wrote'
+    ' before. In int8 products are of whole numbers, and what is between them is in the type that'
+    ' the model was trained in.',
   ),
   (
     'split',
@@ -211,6 +171,6 @@ TABLE = Table(
 )
 
 
-def precision_table(cells: Iterable[TypeCell]) -> Drawn:
+def table(rows: Iterable[Row]) -> Drawn:
   """A row a model and type, in the order of the lines."""
-  return TABLE.of(latest(cells).values())
+  return TABLE.of(latest(rows, *KEY))
