@@ -24,8 +24,6 @@ task
   lm           a decoder-only language model over the English captions, from their first tokens
 """
 
-import dataclasses
-
 from configs import presets
 from configs.common import config_of, parse_arg
 from experiments.lab.settings import RunConfig
@@ -66,31 +64,3 @@ def multi30k(task):
     large=Trained(presets.model(task, width=96, layers=2), presets.draft_run(steps=1400)),
     small=Trained(presets.model(task, width=64, layers=1), presets.draft_run(steps=2400)),
   )
-
-
-# --- presets as the dicts that configs/drafts.py and configs/medusa.py still take
-
-
-def captions(task):
-  """`presets.captions`."""
-  return dataclasses.asdict(presets.captions(task))
-
-
-def target(task):
-  """`presets.target`."""
-  return dataclasses.asdict(presets.target(task))
-
-
-def target_training(task):
-  """`presets.target_run`."""
-  return dataclasses.asdict(presets.target_run(task))
-
-
-def training(*, steps, constant):
-  """`presets.draft_run`."""
-  return dataclasses.asdict(presets.draft_run(steps=steps)) | {'constant': constant}
-
-
-def model(task, *, width, layers):
-  """`presets.model`."""
-  return dataclasses.asdict(presets.model(task, width=width, layers=layers))
