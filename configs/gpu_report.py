@@ -11,13 +11,12 @@ scale
   smoke   toy models, to see that all parts run; a few minutes on one core of a CPU
 
 Parts, in their order: parity of float32 with the CPU; exact strategies against greedy decoding;
-what calls cost against their width (configs/lm_speed.py); incremental decoding and
-FasterTransformer's rows (configs/incremental.py); and, where data.folder is given, Table 1 trained
-on it (configs/wmt14.py:scale=multi30k). `seconds` says how much of the budget must be left for a
-piece of a part to begin: guesses for one GPU, most of which is compiling.
+what calls cost against their width (configs/lm_speed.py); and, where data.folder is given, Table 1
+trained on it (configs/wmt14.py:scale=multi30k). `seconds` says how much of the budget must be left
+for a piece of a part to begin: guesses for one GPU, most of which is compiling.
 """
 
-from configs import incremental, wmt14
+from configs import wmt14
 from configs.common import locked, parse_arg
 
 # Multi30k's
@@ -49,19 +48,8 @@ def paper():
       'dtypes': ('bfloat16', 'int8'),
       'widths': (1, 2, 4, 8, 16, 32, 64),
     },
-    'incremental': incremental.get_config('scale=paper').to_dict(),
     'table1': wmt14.get_config('scale=multi30k').to_dict(),
-    'seconds': {
-      'parity': 20.0,
-      'exact': 10.0,
-      'widths': 120.0,
-      'launches': 20.0,
-      'encoder': 15.0,
-      'growth': 120.0,
-      'layout': 45.0,
-      'training': 60.0,
-      'cells': 90.0,
-    },
+    'seconds': {'parity': 20.0, 'exact': 10.0, 'widths': 120.0, 'training': 60.0, 'cells': 90.0},
   }
 
 
@@ -72,7 +60,6 @@ def smoke():
     'parity': sizes(words=30, width=16, layers=1, rows=2, tokens=8),
     'exact': sizes(models=('lm',), words=8, width=16, layers=1, rows=2, tokens=12),
     'widths': {'shapes': ('smoke',), 'dtypes': real['widths']['dtypes'], 'widths': (1, 16)},
-    'incremental': incremental.get_config('scale=smoke').to_dict(),
     'table1': wmt14.get_config('scale=smoke').to_dict(),
     'seconds': dict.fromkeys(real['seconds'], 0.0),
   }

@@ -1,6 +1,6 @@
-"""What incremental decoding saves: time per token against length, without a cache, with one driven
-from the host, and with the whole loop on the device; the latter two in the layout of
-FasterTransformer's tables.
+"""What incremental decoding saves: time a token against length, without a cache, with one driven
+from the host, and with the whole loop on the device; the latter two beside FasterTransformer's
+tables. The settings, with their defaults, are experiments/incremental_decoding.py:Incremental.
 
   python -m experiments.incremental --config=configs/incremental.py:scale=small \\
     --workdir=out/incremental [--budget=9m]
@@ -10,116 +10,69 @@ FasterTransformer's tables.
     --workdir=out/incremental-gpu
 
 scale
-  smoke   toy models, to see that all runs; seconds
-  small   small models over 8,000 words, all lengths; of the tables the rows up to 32 sentences; about ten minutes on 2
-          cores
-  paper   transformer_base and fconv_wmt_en_ro; FasterTransformer's sizes and all its rows; for a GPU, where
-          JAX_DEFAULT_MATMUL_PRECISION=highest makes float32 what it was on a T4
+  small   small models over 8,000 words, all lengths; of the tables the rows up to 32 sentences;
+          about ten minutes on 2 cores
+  smoke   toy models, to see that all runs; a minute
+  paper   transformer_base and fconv_wmt_en_ro; FasterTransformer's sizes and all its rows; for a
+          GPU, where JAX_DEFAULT_MATMUL_PRECISION=highest makes float32 what it was on a T4
 
 Random weights and no end token: every output has as many tokens as asked for. Expected: (a) without
-a cache time per token grows with length, (b) and (c) are nearly flat; FConv's is the same at 512 as
+a cache time a token grows with length, (b) and (c) are nearly flat; FConv's is the same at 512 as
 at 32 tokens (ratio under 1.1).
 """
 
-from configs.common import locked, parse_arg
+from typing import Any
+
+from configs.common import config_of, parse_arg
+from experiments.incremental_decoding import Encoder, Growth, Incremental, Layout, Models
+from fastdec.models.fconv import ARCHITECTURES, FConvConfig
+from fastdec.models.transformer import TransformerConfig
 
 
 def get_config(arg=''):
   """The config of a scale."""
-  choice = parse_arg(arg, scale=('small', 'smoke', 'paper'))
-  config = {'small': small, 'smoke': smoke, 'paper': paper}[choice.scale]()
-  return locked(scale=choice.scale, seed=0, **config)
+  scales = {'small': small, 'smoke': smoke, 'paper': paper}
+  return config_of(scales[parse_arg(arg, scale=tuple(scales)).scale]())
 
 
 def smoke():
-  """Every part in seconds."""
-  return {
-    'models': {
-      'transformer': transformer(words=60, width=16, heads=2, layers=1),
-      'fconv': fconv(words=60, width=16, encoder=1, decoder=1),
-    },
-    'growth': growth(lengths=(4, 8), batches=(1, 2), steps=4, rounds=1),
-    'layout': layout(
-      transformer(words=60, width=16, heads=2, layers=1), ((1, 4), (2, 4)), ((1, 4),), rounds=1
-    ),
-    'encoder': encoder(source=8, batches=(1, 2), rounds=1),
-  }
+  """Every part at toy size."""
+  model = transformer(words=60, width=16, heads=2, layers=1)
+  layers = ((16, 3),)
+  fconv = FConvConfig(
+    vocab_size=60, d_embed=16, d_out=16, encoder_layers=layers, decoder_layers=layers
+  )
+  return Incremental(
+    scale='smoke',
+    models=Models(model, fconv),
+    growth=Growth(lengths=(4, 8), batches=(1, 2), rounds=1),
+    layout=Layout(model, float32=((1, 4), (2, 4)), bfloat16=((1, 4),), rounds=1),
+    encoder=Encoder(source=8, batches=(1, 2), rounds=1),
+  )
 
 
 def small():
-  """What two cores do in ten minutes."""
-  return {
-    'models': {
-      'transformer': transformer(words=8000, width=256, heads=4, layers=3),
-      # the layers of fconv_iwslt_de_en
-      'fconv': fconv(words=8000, width=256, encoder=4, decoder=3),
-    },
-    'growth': growth(lengths=(32, 64, 128, 256, 512), batches=(1, 32), steps=4, rounds=3),
-    'layout': layout(
-      transformer(words=8000, width=256, heads=4, layers=3), ((1, 32), (1, 64), (1, 128), (32, 32)), ((1, 32),),
-      rounds=3,
-    ),
-    'encoder': encoder(source=32, batches=(1, 32), rounds=5),
-  }  # fmt: skip
+  """The sizes that two cores do in ten minutes."""
+  model = transformer(words=8000, width=256, heads=4, layers=3)
+  sizes: Any = ARCHITECTURES['fconv_iwslt_de_en']
+  fconv = FConvConfig(vocab_size=8000, **sizes)
+  return Incremental(scale='small', models=Models(model, fconv), layout=Layout(model))
 
 
 def paper():
   """FasterTransformer's decoder: 6 layers, 8 heads of 64, 30,000 words, beam 4."""
   rows = ((1, 32), (1, 64), (1, 128), (32, 32), (64, 32), (128, 32), (256, 32))
-  return {
-    'models': {
-      'transformer': transformer(words=32000, width=512, heads=8, layers=6),
-      'fconv': fconv(words=32000, width=512, encoder=20, decoder=20),
-    },
-    'growth': growth(lengths=(32, 64, 128, 256, 512), batches=(1, 32), steps=32, rounds=7),
-    'layout': layout(transformer(words=30000, width=512, heads=8, layers=6), rows, rows, rounds=7),
-    'encoder': encoder(source=32, batches=(1, 32), rounds=7),
-  }
+  sizes: Any = ARCHITECTURES['fconv_wmt_en_ro']
+  return Incremental(
+    scale='paper',
+    models=Models(TransformerConfig(), FConvConfig(**sizes)),
+    growth=Growth(steps=32, rounds=7),
+    layout=Layout(TransformerConfig(vocab_size=30000), float32=rows, bfloat16=rows, rounds=7),
+    encoder=Encoder(rounds=7),
+  )
 
 
 def transformer(*, words, width, heads, layers):
-  """Sizes of a Transformer."""
-  return {
-    'vocab_size': words,
-    'd_model': width,
-    'd_ff': 4 * width,
-    'heads': heads,
-    'encoder_layers': layers,
-    'decoder_layers': layers,
-  }
-
-
-def fconv(*, words, width, encoder, decoder):
-  """Sizes of an FConv: (width, kernel) of each layer."""
-  return {
-    'vocab_size': words,
-    'd_embed': width,
-    'd_out': width,
-    'encoder_layers': ((width, 3),) * encoder,
-    'decoder_layers': ((width, 3),) * decoder,
-  }
-
-
-def growth(*, lengths, batches, steps, rounds):
-  """Time per token against length."""
-  return {
-    'models': ('transformer', 'fconv'),
-    'lengths': lengths,  # tokens; each its own program
-    'batches': batches,
-    'source': 16,  # tokens
-    # without a cache a step's time grows with the length: at most this many of each length are
-    # timed
-    'steps': steps,
-    'rounds': rounds,
-  }
-
-
-def layout(model, float32, bfloat16, *, rounds):
-  """FasterTransformer's tables: (sentences, tokens) of each row, by dtype; a source has as many
-  tokens."""
-  return {'model': model, 'beams': 4, 'float32': float32, 'bfloat16': bfloat16, 'rounds': rounds}
-
-
-def encoder(*, source, batches, rounds):
-  """The encoder alone, compiled against one operation at a time."""
-  return {'source': source, 'batches': batches, 'rounds': rounds}
+  """A Transformer whose feed-forward part has four times the width."""
+  sizes = {'encoder_layers': layers, 'decoder_layers': layers}
+  return TransformerConfig(vocab_size=words, d_model=width, d_ff=4 * width, heads=heads, **sizes)

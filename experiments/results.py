@@ -107,11 +107,9 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the
   experiment's launcher uses."""
-  from experiments import cai2024, drafters, fu2024, leviathan2022
+  from experiments import cai2024, drafters, fu2024, incremental_decoding, leviathan2022
   from experiments.lab import precision
   from experiments.papers import leaderboard
-  from experiments.papers.incremental import tables as incremental
-  from experiments.papers.incremental.cells import SavingCell
   from experiments.speed import drafts as draft_costs
   from experiments.speed import images, lm, translation
   from experiments.speed.costs import peers_table
@@ -139,7 +137,7 @@ def known_tables() -> dict[str, Draw]:
     'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
     'drafts.published': lambda _: shown(drafters.PUBLISHED_TABLE.of(drafters.PUBLISHED_ROWS)),
     'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
-    'incremental': of_cells(SavingCell, incremental.tables),
+    'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_lines(precision.table, precision.KEY),
     'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
@@ -162,10 +160,15 @@ def of_cells(kind: type, make: Callable[..., Any]) -> Draw:
 
 
 def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
-  """Draws a table of the latest rows of a file, one for each value of the fields `key`."""
+  """Draws a table, or several, of the latest rows of a file: one for each value of the fields
+  `key`."""
   from experiments.lab import rows
 
-  return lambda lines: shown(make(rows.latest(rows.read(lines), *key)))
+  def draw(lines: pathlib.Path) -> str:
+    made = make(rows.latest(rows.read(lines), *key))
+    return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
+
+  return draw
 
 
 def of_calibration(make: Callable[..., Any]) -> Draw:

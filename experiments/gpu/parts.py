@@ -15,8 +15,6 @@ from experiments.lab.conditions import Conditions
 from experiments.lab.graph import Outcome
 from experiments.lab.page import Page
 from experiments.lab.report import Drawn
-from experiments.papers.incremental import tables as incremental_tables
-from experiments.papers.incremental.page import IncrementalPage
 from experiments.papers.stern2018 import kinds
 from experiments.papers.stern2018.text_page import TranslationPage, table1_cells
 
@@ -85,17 +83,6 @@ def parts_of(
       ' --config=configs/lm_speed.py` is the same.',
       widths.WidthsPage(settings, workdir / 'widths', budget, conditions),
       widths.tables,
-    ),
-    Part(
-      'Incremental decoding',
-      'What a step launches, the encoder alone, time against length with and without a cache, and'
-      ' the rows of'
-      " FasterTransformer's tables, float32 in full precision. `experiments.incremental` with this"
-      ' scale of'
-      ' configs/incremental.py goes on in the same folder, and draws its picture.',
-      IncrementalPage(settings.incremental, workdir / 'incremental', budget, exactly),
-      incremental_tables.tables,
-      HIGHEST,
     ),
   ]
   if settings.has_text:

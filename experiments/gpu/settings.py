@@ -1,5 +1,5 @@
 """What `experiments.gpu_report` means: sizes of random models, shapes to time, and the settings of
-two other pages."""
+another page."""
 
 import dataclasses
 from typing import Any, Literal, Self
@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 from configs import lm_speed
 from configs.common import to_dataclass
 from experiments.lab.settings import at_least
-from experiments.papers.incremental.settings import IncrementalExperiment
 from experiments.papers.stern2018.text_settings import TranslationExperiment
 from experiments.speed.lm import SpeedConfig
 from fastdec.errors import UserError
@@ -60,10 +59,6 @@ class Seconds:
   parity: float
   exact: float
   widths: float
-  launches: float
-  encoder: float
-  growth: float
-  layout: float
   training: float  # of Table 1
   cells: float  # of Table 1
 
@@ -77,7 +72,6 @@ class ReportSettings:
   parity: Sizes
   exact: Sizes
   widths: Widths
-  incremental: IncrementalExperiment
   table1: TranslationExperiment
   seconds: Seconds
 

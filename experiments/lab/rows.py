@@ -61,15 +61,28 @@ class Rows:
 
   def measure(self, key: Row, figures: Callable[[], Mapping[str, Any]]) -> Row:
     """The row with this key: the one that is there, or else measured now by one process."""
-    row = self.find(**key)
-    if row is None:
-      lock = self.path.parent / 'locks' / f'row-{stage.digest(key)}'
+    return self.together([key], lambda: [figures()])[0]
+
+  def together(
+    self, keys: Sequence[Row], figures: Callable[[], Sequence[Mapping[str, Any]]]
+  ) -> list[Row]:
+    """The rows with these keys: if one is missing, all are measured now, by one process."""
+    found = self._found(keys)
+    if found is None:
+      lock = self.path.parent / 'locks' / f'row-{stage.digest({"keys": keys})}'
       with stage.exclusive(lock):
-        row = self.find(**key)
-        if row is None:
+        found = self._found(keys)
+        if found is None:
           stage.seconds_left()
-          row = self.add({**key, **figures()})
-    return row
+          measured = zip(keys, figures(), strict=True)
+          found = [self.add({**key, **one}) for key, one in measured]
+    return found
+
+  def _found(self, keys: Sequence[Row]) -> list[Row] | None:
+    """The newest finished rows with these keys; None if one is missing."""
+    rows = read(self.path)
+    found = [row for key in keys if (row := find(rows, **key)) is not None]
+    return found if len(found) == len(keys) else None
 
   def add(self, given: Mapping[str, Any]) -> Row:
     """Adds a row, with the conditions; it is on the disk when this returns."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.papers.incremental.operations import of_loop
+from experiments.lab.operations import of_loop
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.heads.block import BlockNetwork

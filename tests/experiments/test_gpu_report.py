@@ -131,8 +131,8 @@ def test_a_page_that_is_killed_leaves_what_came_before(tmp_path):
 
 def test_parts_come_in_their_order_and_table_1_where_there_is_text(tmp_path):
   names = lambda made: [part.page.workdir.name for part in parts_of(made, tmp_path, None, {})]
-  assert names(settings()) == ['parity', 'exact', 'widths', 'incremental']
-  assert names(settings(**{'data.folder': str(tmp_path)}))[4:] == ['table1']
+  assert names(settings()) == ['parity', 'exact', 'widths']
+  assert names(settings(**{'data.folder': str(tmp_path)}))[3:] == ['table1']
 
 
 def test_every_piece_of_the_paper_scale_says_how_much_of_the_budget_it_wants(tmp_path):
@@ -272,16 +272,11 @@ def test_the_whole_report_at_toy_size(launch, tmp_path):
   page = (tmp_path / 'gpu' / 'report.md').read_text()
   assert 'Not measured' not in page and 'failed:' not in page
   counts = re.findall(r'\| (\d+) of (\d+) \| 0 \|', page)
-  assert len(counts) == 5 and all(done == asked for done, asked in counts)
-  for heading in (
-    '## 1. Parity',
-    '### smoke',
-    '### What a step launches',
-    '## 5. Table 1 of Stern et al. 2018',
-  ):
+  assert len(counts) == 4 and all(done == asked for done, asked in counts)
+  for heading in ('## 1. Parity', '### smoke', '## 4. Table 1 of Stern et al. 2018'):
     assert heading in page
   lines = sorted((tmp_path / 'gpu').glob('*/results.jsonl'))
   before = [file.read_text() for file in lines]
-  assert len(lines) == 5
+  assert len(lines) == 4
   assert launch('gpu_report', *words).code == 0
   assert [file.read_text() for file in lines] == before

@@ -1,4 +1,4 @@
-"""How many operations a program launches: compiled, and one primitive at a time."""
+"""Counts of the operations that a program launches: compiled, and one primitive at a time."""
 
 import re
 from collections.abc import Iterator
@@ -6,40 +6,28 @@ from typing import Any
 
 from jax.extend import core
 
-# Instructions that give a value a name, and launch nothing.
-NAMES = {
-  'parameter',
-  'constant',
-  'tuple',
-  'get-tuple-element',
-  'bitcast',
-  'after-all',
-  'partition-id',
-  'replica-id',
-}
+# instructions that give a value a name, and launch nothing
+NAMES = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all'}
+NAMES |= {'partition-id', 'replica-id'}
 CALLED = r'(?:to_apply|body|condition|calls|true_computation|false_computation)=%?([\w.-]+)'
 BRANCHES = r'branch_computations={([^}]*)}'
-# what they call is launched instruction by instruction
+# computations that these call are launched instruction by instruction
 OUTER = {'call', 'while', 'conditional', 'async-start'}
 
 
 def launches(hlo: str) -> int:
-  """Instructions of a compiled program that run as something of their own: on a GPU kernels and
-  library calls.
+  """Counts instructions of a compiled program, `compiled.as_text()`, that run by themselves: on a
+  GPU kernels and library calls.
 
-  Counted in the entry computation and in the bodies of loops and branches, once each; a fusion is
-  one.
-
-  Args:
-    hlo: `compiled.as_text()`.
+  Bodies of loops and branches count once each; a fusion is one.
   """
   computations, entry = _computations(hlo)
   return len(list(_launched(computations, entry)))
 
 
 def of_loop(hlo: str) -> list[tuple[str, str]]:
-  """What `launches` counts in the body of the program's longest loop, in order: (opcode, line of
-  the text)."""
+  """Lists the instructions that `launches` counts in the body of the longest loop, in order: opcode
+  and line of the text."""
   computations, _ = _computations(hlo)
   bodies = [list(_launched(computations, name)) for name in re.findall(r'body=%?([\w.-]+)', hlo)]
   return max(bodies, key=len)
@@ -58,7 +46,7 @@ def _launched(
 
 
 def primitives(jaxpr: Any) -> int:
-  """Operations of a traced program (`jax.make_jaxpr(f)(...)`): what runs where nothing is compiled
+  """Counts operations of a traced program (`jax.make_jaxpr(f)(...)`), as if nothing were compiled
   as a whole."""
   total = 0
   for equation in jaxpr.eqns:

@@ -1,0 +1,635 @@
+"""Incremental decoding, from the top: what a cache saves, and what a loop on the device saves.
+
+fairseq and FasterTransformer 2.0 claim it; models here have random weights and never end a text.
+Four parts: time a token against length, FasterTransformer's tables, launches of a step, the encoder
+alone. Results: results.jsonl, incremental.md, incremental.png.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from matplotlib.ticker import NullLocator
+
+import fastdec as fd
+from experiments.lab.operations import launches, primitives
+from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
+from experiments.lab.rows import Row, Rows, each, latest
+from experiments.lab.settings import Count, Counts, Seed, each_once
+from experiments.lab.stage import digest
+from fastdec.decoding.decode import start, step
+from fastdec.decoding.inputs import checked, padded, room_of
+from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.sampling import argmax
+from fastdec.decoding.strategy import Strategy
+from fastdec.errors import UserError
+from fastdec.evaluation import drawing, wallclock
+from fastdec.evaluation.agreement import check_partings, partings
+from fastdec.evaluation.calls import random_params
+from fastdec.evaluation.wallclock import Timing
+from fastdec.models.api import suppress
+from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.struct import Bound
+
+KEY = 'part', 'model', 'dtype', 'batch', 'length'  # fields that name a row
+PLAN = 'part', 'model', 'dtype', 'batch', 'lengths'  # of a plan, which is a row for each length
+KINDS = {'transformer': Transformer, 'fconv': FConv}
+TITLES = {'transformer': 'Transformer', 'fconv': 'FConv'}
+WAYS = {'uncached': 'no cache', 'host': 'cache, step by step', 'device': 'cache, whole loop'}
+PRECISIONS = {'float32': 'FP32', 'bfloat16': 'FP16'}  # theirs that stands beside ours
+
+
+# --- settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+  """Sizes; ends and type of numbers are the page's to say."""
+
+  transformer: TransformerConfig
+  fconv: FConvConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+  """Time a token against length."""
+
+  models: tuple[Literal['transformer', 'fconv'], ...] = ('transformer', 'fconv')
+  lengths: Counts = (32, 64, 128, 256, 512)  # tokens; each its own program
+  batches: Counts = (1, 32)
+  source: Count = 16  # tokens
+  steps: Count = 4  # without a cache, at most this many tokens of each length are timed
+  rounds: Count = 3
+
+  def __post_init__(self) -> None:
+    each_once('growth', **{name: getattr(self, name) for name in ('models', 'lengths', 'batches')})
+
+
+Sizes = tuple[tuple[Count, Count], ...]  # sentences, and tokens of each
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """FasterTransformer's tables: rows by type of numbers; a source has as many tokens."""
+
+  model: TransformerConfig
+  beams: Count = 4
+  float32: Sizes = ((1, 32), (1, 64), (1, 128), (32, 32))
+  bfloat16: Sizes = ((1, 32),)
+  rounds: Count = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+  """The encoder alone, compiled against one operation at a time."""
+
+  source: Count = 32  # tokens
+  batches: Counts = (1, 32)
+  rounds: Count = 5
+
+  def __post_init__(self) -> None:
+    each_once('encoder', batches=self.batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class Incremental:
+  """Settings of the page; presets are in configs/incremental.py."""
+
+  models: Models
+  layout: Layout
+  growth: Growth = Growth()
+  encoder: Encoder = Encoder()
+  scale: str = ''
+  seed: Seed = 0
+
+  def __post_init__(self) -> None:
+    sources = {'growth.source': self.growth.source, 'encoder.source': self.encoder.source}
+    for name in self.growth.models:
+      for setting, tokens in {'growth.lengths': max(self.growth.lengths), **sources}.items():
+        _check_room(setting, tokens, f'models.{name}', getattr(self.models, name))
+    for dtype in PRECISIONS:
+      for _, tokens in getattr(self.layout, dtype):
+        _check_room(f'layout.{dtype}', tokens, 'layout.model', self.layout.model)
+
+
+def _check_room(setting: str, tokens: int, name: str, model: Any) -> None:
+  if tokens > model.max_positions:
+    raise UserError(
+      f'config.{setting} has {tokens} tokens, and config.{name}.max_positions='
+      f'{model.max_positions}: give fewer tokens, or more positions'
+    )
+
+
+# --- the page
+
+
+def incremental(c: Incremental, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """The page from the top: its rows, the tables and the picture."""
+  rows = Rows(root / 'results.jsonl', conditions)
+  each(rows, plans(c), functools.partial(measure, c, rows))
+  found = rows.all([key for plan in plans(c) for key in keys(c, plan)])
+  if found:
+    has_growth = any(row['part'] == 'growth' and row.get('error') is None for row in found)
+    draw = functools.partial(picture, found) if has_growth else None
+    write(root / 'incremental', rows.console, tables(found), draw)
+  return rows
+
+
+def plans(c: Incremental) -> list[Row]:
+  """The measurements, quick ones first. All lengths of a model and batch are timed in turn, because
+  their times are compared."""
+  found = []
+
+  def add(part: str, model: str, dtype: str, batch: int, *lengths: int) -> None:
+    found.append(dict(zip(PLAN, (part, model, dtype, batch, lengths), strict=True)))
+
+  for model in c.growth.models:
+    add('launches', model, 'float32', 1, min(c.growth.lengths))
+  for model in c.growth.models:
+    for batch in c.encoder.batches:
+      add('encoder', model, 'float32', batch, c.encoder.source)
+  for batch in sorted(c.growth.batches):
+    for model in c.growth.models:
+      add('growth', model, 'float32', batch, *sorted(c.growth.lengths))
+  for dtype in PRECISIONS:
+    for batch, tokens in getattr(c.layout, dtype):
+      add('layout', 'transformer', dtype, batch, tokens)
+  return found
+
+
+def keys(c: Incremental, plan: Row) -> list[Row]:
+  """Fields that the rows of a plan are found by. Random weights are nothing but sizes and seed."""
+  growth = {'source': c.growth.source, 'steps_at_most': c.growth.steps, 'rounds': c.growth.rounds}
+  layout = {'beams': c.layout.beams, 'rounds': c.layout.rounds}
+  asked = {'growth': growth, 'layout': layout, 'encoder': {'rounds': c.encoder.rounds}}
+  models = digest({'model': model_of(c, plan).config, 'seed': c.seed})
+  given = {name: plan[name] for name in KEY if name != 'length'}
+  given |= {'models': models, 'seed': c.seed, **asked.get(plan['part'], {})}
+  return [{**given, 'length': length} for length in plan['lengths']]
+
+
+# --- measurement
+
+
+def measure(c: Incremental, rows: Rows, **plan: Any) -> None:
+  """Measures a plan: a row for each of its lengths.
+
+  Times of 'growth' are for a token of all rows, of 'layout' for an output, of 'encoder' for a call.
+    milliseconds: medians by way (`WAYS`; of the encoder 'jitted' and 'eager').
+    to_fastest: ratios to 'device' or 'jitted', of rounds side by side; spread: least and largest.
+    to_shortest: ratios to the shortest length.
+    steps: tokens that were timed without a cache.
+    parted: rows that the ways do not write alike; largest_gap: of logits where such a row parts.
+    counts: launches of a step and of a layer of it, compiled and one primitive at a time.
+  """
+  parts = {'launches': launched, 'encoder': encoded, 'growth': grown, 'layout': searched}
+  for row in rows.together(keys(c, plan), lambda: parts[plan['part']](c, plan)):
+    figures = [f'{name} {count}' for name, count in row.get('counts', {}).items()]
+    figures += [f'{way} {time:.2f} ms' for way, time in row.get('milliseconds', {}).items()]
+    name = f'{row["part"]} of {TITLES[row["model"]]}, {row["dtype"]}, batch {row["batch"]}'
+    rows.console.print(f'{name}, {row["length"]} tokens: {", ".join(figures)}')
+
+
+def grown(c: Incremental, plan: Row) -> list[Row]:
+  """Times a token against length: three ways, all lengths in turn.
+
+  Raises:
+    UserError: the ways write different texts, and rounding does not explain it.
+  """
+  target, lengths = target_of(c, plan), plan['lengths']
+  source = source_of(c, plan, c.growth.source)
+  steps = {length: min(c.growth.steps, length) for length in lengths}
+  functions, agreed = {}, {}
+  for length in lengths:
+    whole = functools.partial(fd.decode, *target, source, fd.Greedy(), max_len=length)
+    by_host = functools.partial(step_by_step, target, fd.Greedy(), source, length)
+    written = whole().checked()
+    anew = functools.partial(rewritten, target, source, written.tokens, steps[length])
+    others = [dataclasses.replace(written, tokens=anew()), by_host()]
+    agreed[length] = agreement(target, source, written, others)
+    functions |= {('uncached', length): anew, ('host', length): by_host, ('device', length): whole}
+  a_token = {}
+  for (way, length), timing in wallclock.measure(functions, c.growth.rounds).items():
+    tokens = steps[length] if way == 'uncached' else length
+    seconds = tuple(second / tokens for second in timing.seconds)
+    a_token[way, length] = Timing(seconds, timing.compile_seconds)
+  rows = []
+  for length in lengths:
+    times = {way: a_token[way, length] for way in WAYS}
+    growth = {way: 1 / one.speedup_over(a_token[way, min(lengths)]) for way, one in times.items()}
+    figures = {'to_shortest': growth, 'steps': steps[length], **agreed[length]}
+    rows.append({**compared(times, 'device'), **figures})
+  return rows
+
+
+def searched(c: Incremental, plan: Row) -> list[Row]:
+  """Times a row of FasterTransformer's tables: whole outputs of beam search, from the host and on
+  the device."""
+  target, (length,), search = target_of(c, plan), plan['lengths'], fd.Beam(c.layout.beams)
+  source = source_of(c, plan, length)
+  functions = {
+    'host': functools.partial(step_by_step, target, search, source, length),
+    'device': functools.partial(fd.decode, *target, source, search, max_len=length),
+  }
+  by_host, whole = (function().checked().tokens for function in functions.values())
+  times = compared(wallclock.measure(functions, c.layout.rounds), 'device')
+  return [{**times, 'parted': int((by_host != whole).any(1).sum())}]
+
+
+def encoded(c: Incremental, plan: Row) -> list[Row]:
+  """Times the encoder alone, compiled and one operation at a time."""
+  model, params = target_of(c, plan)
+  source = jnp.asarray(source_of(c, plan, *plan['lengths']))
+  jitted = jax.jit(model.encode)
+
+  def eager() -> Any:
+    with jax.disable_jit():
+      return model.encode(params, source)
+
+  functions = {'eager': eager, 'jitted': lambda: jitted(params, source)}
+  return [compared(wallclock.measure(functions, c.encoder.rounds), 'jitted')]
+
+
+def launched(c: Incremental, plan: Row) -> list[Row]:
+  """Counts what a greedy step launches, and of it a layer: the difference that one more makes."""
+  sizes = plan['batch'], *plan['lengths']
+  step, eager = operations(model_of(c, plan), *sizes)
+  deep_step, deep_eager = operations(model_of(c, plan, is_deeper=True), *sizes)
+  layer = {'layer': deep_step - step, 'eager_layer': deep_eager - eager}
+  return [{'counts': {'step': step, 'eager_step': eager, **layer}}]
+
+
+def operations(model: Any, batch: int, length: int) -> tuple[int, int]:
+  """Counts what one greedy step launches: compiled, and one primitive at a time. Nothing is run."""
+  dtype = model.config.dtype
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  target = Bound(model, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes))
+  _, prompt, _ = checked(model, np.full((batch, length), 2, np.int32), None, None, length, None)
+  state, _ = jax.eval_shape(lambda target: start(target, fd.Greedy(), prompt, None, length), target)
+  traced = step.trace(target, fd.Greedy(), state)
+  hlo = traced.lower().compile().as_text()
+  assert hlo is not None  # which the backends of the table have
+  return launches(hlo), primitives(traced.jaxpr.jaxpr)
+
+
+def model_of(c: Incremental, plan: Row, is_deeper: bool = False) -> Any:
+  """The model of a plan, which never ends a text; a deeper one has one decoder layer more."""
+  name = plan['model']
+  config: Any = c.layout.model if plan['part'] == 'layout' else getattr(c.models, name)
+  layers = config.decoder_layers
+  if is_deeper:
+    layers = layers + 1 if name == 'transformer' else (*layers, layers[-1])
+  changes = {'decoder_layers': layers, 'dtype': plan['dtype'], 'eos_ids': ()}
+  return KINDS[name](dataclasses.replace(config, **changes))
+
+
+def target_of(c: Incremental, plan: Row) -> Bound:
+  """The model of a plan with random weights."""
+  model = model_of(c, plan)
+  return Bound(model, random_params(model, c.seed, plan['dtype']))
+
+
+def source_of(c: Incremental, plan: Row, tokens: int) -> Int[np.ndarray, 'b s']:
+  """Random words."""
+  words = model_of(c, plan).vocab_size
+  return np.random.default_rng(c.seed).integers(2, words, (plan['batch'], tokens), np.int32)
+
+
+def agreement(
+  target: Bound, source: np.ndarray, text: Decoded, others: Sequence[Decoded]
+) -> dict[str, Any]:
+  """Counts rows of the others that are not the text's, and finds the largest difference of logits
+  where they part.
+
+  Raises:
+    UserError: rows part where there is no near tie.
+  """
+  found = [partings(tuple(target), source, other, text) for other in others]
+  for gaps in found:
+    check_partings(gaps, len(source), target.module.config.dtype)
+  gaps = np.concatenate(found)
+  return {'parted': max(map(len, found)), 'largest_gap': float(gaps.max()) if gaps.size else None}
+
+
+def compared(timings: Mapping[str, Timing], fastest: str) -> Row:
+  """Milliseconds by way, and the ratios to one of the ways."""
+  times = {way: time.milliseconds for way, time in timings.items()}
+  ratios, spread = {}, {}
+  for way, time in timings.items():
+    if way != fastest:
+      ratios[way] = timings[fastest].speedup_over(time)
+      spread[way] = timings[fastest].speedups_over(time)
+  return {'milliseconds': times, 'to_fastest': ratios, 'spread': spread}
+
+
+# --- ways to write the same text; the third is `fd.decode`
+
+
+@jax.jit
+def rewritten(
+  target: Bound, source: Int[Array, 'b s'], tokens: Int[Array, 'b t'], steps: int | Array
+) -> Int[Array, 'b t']:
+  """Greedy decoding without a cache: for each token all t positions run again, as in training, and
+  one is read.
+
+  Args:
+    target: an encoder-decoder.
+    source: without padding.
+    tokens: an existing output. `steps` evenly spaced positions are computed again, each from the
+      tokens before it; steps=t computes all of them. A step takes equally long at every position.
+    steps: an array, so that one compiled program serves every number of steps.
+  """
+  model, params = target
+  t = tokens.shape[1]
+
+  def one_more(i: Array, tokens: Int[Array, 'b t']) -> Int[Array, 'b t']:
+    place = i * t // steps
+    hidden = model.hidden(params, _packed('source', source) | _packed('target', tokens))
+    logits = suppress(model.unembed(params, hidden[:, place]), model.suppressed_ids)
+    return tokens.at[:, place].set(argmax(logits))
+
+  return jax.lax.fori_loop(0, steps, one_more, tokens)
+
+
+def _packed(side: str, tokens: Int[Array, 'b t']) -> dict[str, Int[Array, 'b t']]:
+  """Rows of one sentence each, without padding, as `EncoderDecoder.hidden` takes them."""
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  return {side: tokens, f'{side}_segment': jnp.ones_like(tokens), f'{side}_position': positions}
+
+
+def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -> Decoded:
+  """Decodes as `fd.decode`, but in a loop on the host, which reads after each step whether all rows
+  are done. fairseq and FasterTransformer's Decoder op have theirs there."""
+  model = target.module
+  _, prompt, _ = checked(model, inputs, None, None, max_len, None)
+  state, is_over = start(target, strategy, padded(model, prompt), None, room_of(model, max_len))
+  while not is_over:
+    state, is_over = step(target, strategy, state)
+  return _result(strategy, state).resized(max_len, model.pad_id)
+
+
+@jax.jit
+def _result(strategy: Strategy, state: Any) -> Decoded:
+  return strategy.result(state)
+
+
+# --- figures that FasterTransformer 2.0 publishes (its guide, NVIDIA DeepLearningExamples)
+#
+# Its Decoder op is one step of all layers, the loop being TensorFlow's; its Decoding op is the
+# whole loop, beam search included. 8 heads of 64, 6 layers, 30,000 words; TensorFlow 1.x without
+# XLA; means of 50 iterations. There is no V100 table of the Decoder op.
+
+LAUNCHES = 70, 16  # kernels of a decoder layer in a step, TensorFlow's and theirs (NVIDIA's talk)
+
+
+# Milliseconds of a whole output, TensorFlow's and the op's, by precision, sentences and tokens.
+Published = dict[tuple[str, int, int], tuple[float, float]]
+
+
+def _parse(table: str) -> Published:
+  figures = {}
+  for line in table.strip().splitlines():
+    batch, tokens, *times = line.split()
+    for precision, pair in (('FP32', times[:2]), ('FP16', times[2:])):
+      figures[precision, int(batch), int(tokens)] = tuple(map(float, pair))
+  return figures
+
+
+# batch, tokens: TensorFlow FP32, op FP32, TensorFlow FP16, op FP16
+DECODER_T4 = _parse("""
+1    32   441.68   111.14   508.81   165.88
+1    64   872.39   207.37   1038.71  326.69
+1    128  1714.01  457.62   2082.92  661.00
+32   32   470.93   119.87   568.83   167.42
+64   32   503.57   153.62   579.21   183.74
+128  32   614.59   245.94   641.98   238.27
+256  32   802.18   439.33   735.67   348.74
+""")  # beam 1
+DECODING_T4 = _parse("""
+1    32   430.39   64.16    537.95   49.07
+1    64   876.24   135.42   1056.78  97.45
+1    128  1799.16  318.65   2145.74  240.85
+32   32   597.42   217.61   646.07   128.39
+64   32   789.22   395.85   769.17   246.89
+128  32   1223.72  726.43   996.03   424.53
+256  32   2188.00  1385.60  1599.58  781.38
+""")  # beam 4
+DECODING_V100 = _parse("""
+1    32   440.46   58.70    531.70   46.18
+1    64   888.19   122.50   1065.76  93.84
+1    128  1821.76  293.21   2076.63  293.21
+32   32   543.27   101.35   630.55   73.37
+64   32   648.27   157.54   793.83   106.77
+128  32   838.43   277.77   867.71   169.04
+256  32   1221.30  493.85   1101.36  290.44
+""")  # beam 4; FP16 at 1, 128 is the figure of FP32 in the original too, most likely by mistake
+
+
+# --- the tables and the picture
+
+CONDITIONS = 'config', 'seed', 'device', 'processor', 'cpus', 'xla_flags', 'jax', 'commit'
+LETTERS = {'uncached': '(a)', 'host': '(b)', 'device': '(c)'}  # of the ways
+
+
+def tables(rows: Sequence[Row]) -> list[Drawn]:
+  """The tables of all parts that there are rows of."""
+  found: list[Row] = []
+  for row in rows:
+    # A plan that failed is a row without a length: it stands for all lengths of its plan.
+    lengths = [row['length']] if 'length' in row else row['lengths']
+    found += [{**row, 'length': length} for length in lengths]
+  parts: dict[str, list[Row]] = {}
+  for row in latest(found, *KEY):
+    parts.setdefault(row['part'], []).append(row)
+  growth = parts.get('growth', [])
+  drawn = []
+  for batch in sorted({row['batch'] for row in growth}):
+    drawn.append(growth_table([row for row in growth if row['batch'] == batch], batch))
+  more = {'layout': layout_table, 'launches': launches_table, 'encoder': ENCODER.of}
+  return drawn + [make(parts[part]) for part, make in more.items() if part in parts]
+
+
+def _time(heading: str, way: str, **found: Any) -> Column:
+  """The column of a way's milliseconds."""
+  return Column(heading, lambda row: row['milliseconds'][way], '.2f', **found)
+
+
+def _ratio(heading: str, way: str, cell: Any = lambda row: row) -> Column:
+  """The column of ratios to the fastest way, between the least and the largest of rounds."""
+
+  def rounds(given: Any) -> str:
+    row = cell(given) or {}
+    return between(row['spread'][way]) if row.get('spread') else ''
+
+  return Column(heading, lambda row: row['to_fastest'][way], '.2f', '×', cell=cell, beside=rounds)
+
+
+def growth_table(rows: Sequence[Row], batch: int) -> Drawn:
+  """The table of milliseconds for a token of every row, by length; the last line is the longest
+  over the shortest."""
+  lengths = sorted({row['length'] for row in rows})
+  columns = [Column('Tokens', str, names_row=True)]
+  growths = {'Tokens': f'{lengths[-1]} / {lengths[0]}'}
+  for model in _models(rows):
+    own, title = {row['length']: row for row in rows if row['model'] == model}, TITLES[model]
+    columns += [_time(f'{title} {letter}', way, cell=own.get) for way, letter in LETTERS.items()]
+    for way in ('uncached', 'host'):
+      columns.append(_ratio(f'{title} {LETTERS[way]}/{LETTERS["device"]}', way, own.get))
+    ratios = own.get(lengths[-1], {}).get('to_shortest') or {}
+    growths |= {f'{title} {LETTERS[way]}': text(ratio, '.2f', '×') for way, ratio in ratios.items()}
+  title = f'Milliseconds a token against length, batch {batch}'
+  table = Table(title, columns, _growth_notes(rows), ('source', *CONDITIONS))
+  return table.of(lengths, cells=rows, below=[growths])
+
+
+def _models(rows: Sequence[Row]) -> list[str]:
+  return [model for model in TITLES if any(row['model'] == model for row in rows)]
+
+
+def _growth_notes(rows: Sequence[Row]) -> list[str]:
+  done = [row for row in rows if row.get('error') is None]
+  if not done:
+    return []
+  steps, parted = max(row['steps'] for row in done), sum(row['parted'] for row in done)
+  gap = max(row.get('largest_gap') or 0 for row in done)
+  ties = f'except {parted} rows that part at near ties, by at most {gap:.1e} in logits'
+  same = ties if parted else 'token for token'
+  return [
+    '(a) no cache: one program a length, a loop on the device that runs all positions of that'
+    ' length for every token; (b) the cache, one compiled step at a time from the host, which looks'
+    ' at each whether all rows are done; (c) the whole loop on the device, `fd.decode`. A token of'
+    ' every row; medians of rounds in turn. (b) and (c) are whole outputs, encoder included, over'
+    f' their tokens. Of (a) at most {steps} tokens of each length are timed, evenly spread over its'
+    ' positions, which all cost the same; the source is the same for all, so its encoder is no part'
+    " of that loop where the compiler takes it out, as XLA's for CPUs does.",
+    f'Random weights, no end token. The three write the same {same}; of (a) that is known of the'
+    ' timed tokens.',
+  ]
+
+
+def _theirs(heading: str, table: Published) -> Column:
+  """A column that has only published figures: those beside our numbers, batch and length."""
+
+  def theirs(row: Row) -> str:
+    times = table.get((PRECISIONS[row['dtype']], row['batch'], row['length']))
+    if times is None:
+      return MISSING
+    framework, op = times
+    return f'{framework:.2f} / {op:.2f} = {framework / op:.2f}×'
+
+  return Column(heading, lambda row: '', beside=theirs, names_row=True)
+
+
+LAYOUT = Table(
+  "FasterTransformer's tables",
+  (
+    Column('Numbers', 'dtype', names_row=True),
+    Column('Batch, tokens', lambda row: f'{row["batch"]}, {row["length"]}', names_row=True),
+    _time('Decoder (b), ms', 'host'),
+    _time('Decoding (c), ms', 'device'),
+    _ratio('(b)/(c)', 'host'),
+    _theirs('T4 Decoder, beam 1, ms', DECODER_T4),
+    _theirs('T4 Decoding, beam 4, ms', DECODING_T4),
+    _theirs('V100 Decoding, beam 4, ms', DECODING_V100),
+  ),
+  (
+    'Ours: beam search, from the host a step at a time, as their Decoder op has it, and in one'
+    ' program, as their Decoding op; whole outputs, encoder included, sources as long as the'
+    ' output. Published, FasterTransformer 2.0: TensorFlow / op = how many times faster (8 heads of'
+    ' 64, 6 layers, 30,000 words; the Decoder with beam 1; there is no V100 table of it). Beside'
+    ' our bfloat16 stands their FP16; V100 FP16 at 1, 128 repeats the figure of FP32 there too, and'
+    ' two ratios are printed otherwise (T4 Decoder: 3.41 in FP16 at 1, 128, and 2.01 in FP32 at'
+    ' 256, 32): these are of the times.',
+  ),
+  ('beams', *CONDITIONS),
+  sort=lambda row: (list(PRECISIONS).index(row['dtype']), row['batch'], row['length']),
+)
+
+
+def layout_table(rows: Sequence[Row]) -> Drawn:
+  """The table of whole outputs of beam search, ours and the published ones."""
+  parted = []
+  for row in rows:
+    if row.get('parted'):
+      sizes = f'{row["batch"]} in {row["dtype"]} at {row["batch"]}, {row["length"]}'
+      parted.append(f'{row["parted"]} of {sizes}')
+  differ = ', '.join(parted) or 'none'
+  return LAYOUT.of(rows, notes=[f'Sentences that (b) and (c) write differently: {differ}.'])
+
+
+LAUNCHES_NOTE = (
+  'A greedy step at batch 1; of a layer: what one decoder layer more adds. Compiled: instructions'
+  ' of the optimised program that run by themselves (on a GPU kernels and library calls, on a CPU'
+  ' fusions, products, copies). Primitives: operations of the traced program, what op-by-op'
+  ' execution would launch.'
+)
+
+
+def launches_table(rows: Sequence[Row]) -> Drawn:
+  """The table of launches of a step and of a layer, compiled and not."""
+  platforms = {row.get('platform') for row in rows if row.get('error') is None}
+  unit = 'Fused operations' if platforms <= {'cpu'} else 'Kernels'
+  headings = {'step': f'{unit} a step', 'layer': f'{unit} a layer'}
+  headings |= {'eager_step': 'Primitives a step', 'eager_layer': 'Primitives a layer'}
+  columns = [Column('Model', lambda row: TITLES[row['model']], names_row=True)]
+  for name, heading in headings.items():
+    columns.append(Column(heading, lambda row, name=name: row['counts'][name]))
+  before, after = LAUNCHES
+  talk = {'Model': 'FasterTransformer (talk)', f'{unit} a layer': str(after)}
+  talk |= {'Primitives a layer': f'{before} (TensorFlow)'}
+  table = Table('What a step launches', columns, (LAUNCHES_NOTE,), CONDITIONS)
+  return table.of(rows, below=[talk])
+
+
+ENCODER = Table(
+  'The encoder alone',
+  (
+    Column('Model', lambda row: TITLES[row['model']], names_row=True),
+    Column('Batch', 'batch', names_row=True),
+    Column('Source', 'length', names_row=True),
+    _time('Compiled, ms', 'jitted'),
+    _time('Op by op, ms', 'eager'),
+    _ratio('Ratio', 'eager'),
+  ),
+  (
+    'Op by op: one primitive at a time (`jax.disable_jit`), started from Python; its time, and'
+    " linen's, is in it.",
+  ),
+  CONDITIONS,
+  sort=lambda row: (list(TITLES).index(row['model']), row['batch']),
+)
+COLOURS = {'transformer': drawing.BLUE, 'fconv': drawing.VERMILION}
+LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}  # marker and line
+
+
+def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
+  """Draws time against length, a panel a batch: a colour is a model, a line's style a way."""
+  found = [row for row in rows if row['part'] == 'growth' and row.get('error') is None]
+  batches = sorted({row['batch'] for row in found})
+  figure, panels = drawing.panels(len(batches))
+  for panel, batch in zip(panels, batches, strict=True):
+    at_batch = [row for row in found if row['batch'] == batch]
+    drawing.dress(
+      panel, f'batch {batch}', 'milliseconds a token of every row', 'tokens of the output'
+    )
+    for model in _models(at_batch):
+      for way, line in LINES.items():
+        own = [row for row in at_batch if row['model'] == model]
+        points = sorted((row['length'], row['milliseconds'][way]) for row in own)
+        style = drawing.Style(COLOURS[model], *line)
+        drawing.curve(panel, points, style, f'{TITLES[model]}, {WAYS[way]}')
+    panel.set_xscale('log')
+    panel.set_yscale('log')
+    lengths = sorted({row['length'] for row in at_batch})
+    panel.set_xticks(lengths, map(str, lengths))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter('{x:g}')
+  drawing.legend(figure, 2)
+  drawing.save(figure, path)

@@ -1,0 +1,354 @@
+"""Incremental decoding's page: settings, three ways that write the same, operations by hand, tables
+on hand-made rows, and all of it at toy size."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from configs import incremental
+from configs.common import to_dataclass
+from experiments import incremental_decoding as page
+from experiments.incremental_decoding import Incremental, agreement, rewritten, step_by_step
+from experiments.lab import rows
+from experiments.lab.operations import launches, primitives
+from experiments.lab.report import markdown
+from fastdec.struct import Bound
+from tests.experiments.conftest import ROOT, with_settings
+
+MODELS = 'transformer', 'fconv'
+SOURCE = np.random.default_rng(0).integers(2, 60, (3, 5), np.int32)
+
+
+def settings(**given):
+  return to_dataclass(Incremental, with_settings(incremental.get_config('scale=smoke'), given))
+
+
+@pytest.mark.parametrize('setting, message', [
+  ({'growth.lengths': (32, 0)}, r'config.growth.lengths\[1\]=0 is not possible: give 1 or more'),
+  ({'growth.lengths': ()}, r'growth.lengths=\(\) is not possible: give one or more, each once'),
+  ({'growth.batches': (1, 1)}, 'give one or more, each once'),
+  ({'growth.models': ('transformer', 'lstm')}, "='lstm' .* give one of transformer, fconv"),
+  ({'growth.lengths': (8, 2048)}, 'lengths has 2048 tokens, and config.models.transformer.max_pos'),
+  ({'growth.source': 2000}, 'source has 2000 tokens, .*max_positions=1024: give fewer tokens'),
+  ({'growth.steps': 0}, 'config.growth.steps=0 is not possible'),
+  ({'layout.float32': ((1, 32, 4),)}, r'layout.float32\[0\]=\[1, 32, 4\] .* give 2 values'),
+  ({'layout.bfloat16': ((1, 1025),)}, 'layout.bfloat16 has 1025 tokens, and config.layout.model.'),
+  ({'layout.beams': 0}, 'config.layout.beams=0 is not possible'),
+  ({'encoder.batches': (0,)}, r'config.encoder.batches\[0\]=0 is not possible'),
+])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(setting, message):
+  with pytest.raises(fd.UserError, match=message):
+    settings(**setting)
+
+
+def test_every_scale_is_an_experiment():
+  for scale in ('smoke', 'small', 'paper'):
+    config = incremental.get_config(f'scale={scale}')
+    assert to_dataclass(Incremental, config).scale == scale
+
+
+def test_lengths_are_measured_together_and_other_sizes_are_other_rows():
+  plans = page.plans(settings())
+  assert [plan['part'] for plan in plans].count('growth') == 2 * 2
+  assert all(plan['lengths'] == (4, 8) for plan in plans if plan['part'] == 'growth')
+  found = [key for plan in plans for key in page.keys(settings(), plan)]
+  assert len({tuple(key[name] for name in page.KEY) for key in found}) == len(found)
+  assert len(found) == 2 + 4 + 2 * 2 * 2 + 3
+  (plan, *_) = plans
+  hashes = {page.keys(settings(), plan)[0]['models'] for plan in plans if plan['model'] == 'fconv'}
+  assert len(hashes) == 1
+  for changed in ({'models.transformer.d_model': 32}, {'seed': 1}):
+    assert page.keys(settings(**changed), plan)[0]['models'] != found[0]['models']
+  others = {
+    plan['part']: page.keys(settings(**{'growth.rounds': 2}), plan) == page.keys(settings(), plan)
+    for plan in plans
+  }
+  assert others == {'launches': True, 'encoder': True, 'growth': False, 'layout': True}
+
+
+# --- ways, and operations
+
+
+@pytest.fixture
+def in_float64():
+  with jax.enable_x64():
+    yield
+
+
+def target_of(name):
+  plan = {'part': 'growth', 'model': name, 'dtype': 'float64'}
+  model = page.model_of(settings(), plan)
+  # larger: it repeats itself less
+  return Bound(
+    model, jax.tree.map(lambda x: 4 * x.astype('float64'), model.init(jax.random.key(1)))
+  )
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_all_three_ways_write_the_same(in_float64, name):
+  target = target_of(name)
+  text = fd.decode(*target, SOURCE, fd.Greedy(), max_len=7)
+  assert (text.lengths == 7).all() and len(set(np.asarray(text.tokens).ravel().tolist())) > 3
+  by_host = step_by_step(target, fd.Greedy(), SOURCE, 7)
+  jax.tree.map(np.testing.assert_array_equal, by_host, text)
+  from_nothing = rewritten(target, SOURCE, jnp.zeros_like(text.tokens), 7)
+  np.testing.assert_array_equal(from_nothing, text.tokens)
+  assert agreement(target, SOURCE, text, [text, by_host]) == {'parted': 0, 'largest_gap': None}
+  worse = dataclasses.replace(text, tokens=text.tokens.at[0, 3].add(1))
+  with pytest.raises(fd.UserError, match='1 of 3 outputs part'):
+    agreement(target, SOURCE, text, [text, worse])
+
+
+def test_beams_from_the_host_are_those_of_the_whole_loop(in_float64):
+  target, search = target_of('transformer'), fd.Beam(3, n_best=2)
+  whole = fd.decode(*target, SOURCE, search, max_len=5)
+  jax.tree.map(np.testing.assert_array_equal, step_by_step(target, search, SOURCE, 5), whole)
+
+
+def test_fewer_steps_write_fewer_tokens_evenly_spread(in_float64):
+  target = target_of('transformer')
+  text = fd.decode(*target, SOURCE, fd.Greedy(), max_len=7).tokens
+  wrong = text.at[:, 2:].set(0)  # 0 is never written
+  found = np.asarray(rewritten(target, SOURCE, wrong, 3))  # at 0, 2 and 4
+  np.testing.assert_array_equal(found[:, :3], text[:, :3])
+  assert (found[:, [3, 5, 6]] == 0).all() and (found[:, 4] != 0).all()
+
+
+HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+
+%add_computation (lhs: f32[], rhs: f32[]) -> f32[] {
+  %lhs = f32[] parameter(0)
+  %rhs = f32[] parameter(1)
+  ROOT %add = f32[] add(%lhs, %rhs)
+}
+
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  %exp = f32[4]{0} exponential(%p)
+  ROOT %neg = f32[4]{0} negate(%exp)
+}
+
+%body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %arg = (s32[], f32[4]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%arg), index=0
+  %x = f32[4]{0} get-tuple-element(%arg), index=1
+  %inside = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="jit(f)/neg (one)"}
+  %next = s32[] custom-call(%i), custom_call_target="next"
+  ROOT %both = (s32[], /*index=1*/f32[4]{0}) tuple(%next, %inside)
+}
+
+%condition (arg.1: (s32[], f32[4])) -> pred[] {
+  %arg.1 = (s32[], f32[4]{0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%arg.1), index=0
+  %most = s32[] constant(3)
+  ROOT %less = pred[] compare(%i.1, %most), direction=LT
+}
+
+%branch (p.1: f32[4]) -> f32[4] {
+  %p.1 = f32[4]{0} parameter(0)
+  ROOT %copied = f32[4]{0} copy(%p.1)
+}
+
+ENTRY %main (x.1: f32[4]) -> f32[4] {
+  %x.1 = f32[4]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[4]{0}) tuple(%zero, %x.1)
+  %while.1 = (s32[], f32[4]{0}) while(%start), condition=%condition, body=%body
+  %result = f32[4]{0} get-tuple-element(%while.1), index=1
+  %which = s32[] get-tuple-element(%while.1), index=0
+  %chosen = f32[4]{0} conditional(%which, %result, %result), branch_computations={%branch, %branch}
+  %called = f32[4]{0} call(%chosen), to_apply=%branch
+  %sum = f32[] reduce(%called, %zero), dimensions={0}, to_apply=%add_computation
+  ROOT %end = f32[4]{0} broadcast(%sum), dimensions={}
+}
+"""
+
+
+def test_what_a_program_launches_is_counted_by_hand():
+  # The body two, the condition one, two branches, the call one, reduce, broadcast; fusion and
+  # reducer are not entered.
+  assert launches(HLO) == 2 + 1 + 2 + 1 + 1 + 1
+
+
+def test_operations_of_a_tiny_program():
+  x = jnp.ones((8, 8))
+
+  def two(x, w):
+    return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+  for program in (two, jax.jit(two)):
+    assert primitives(jax.make_jaxpr(program)(x, x).jaxpr) == 4
+  one = launches(jax.jit(lambda x, w: jnp.tanh(x @ w)).lower(x, x).compile().as_text())
+  assert 0 < one < launches(jax.jit(two).lower(x, x).compile().as_text()) <= 2 * one
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_a_layer_more_launches_more(name):
+  plan = dict(zip(page.PLAN, ('launches', name, 'float32', 1, (4,)), strict=True))
+  counts = page.launched(settings(), plan)[0]['counts']
+  assert 5 < counts['layer'] < counts['eager_layer'] < counts['eager_step']
+
+
+# --- tables
+
+
+def a_row(part, model, dtype, batch, length, **figures):
+  key = dict(zip(page.KEY, (part, model, dtype, batch, length), strict=True))
+  return {**key, 'platform': 'cpu', 'device': 'cpu', 'seed': 0, **figures}
+
+
+def a_growth(model, batch, length, uncached, host, device):
+  times = {'uncached': uncached, 'host': host, 'device': device}
+  ratios = {'uncached': uncached / device, 'host': host / device}
+  figures = {'milliseconds': times, 'to_fastest': ratios, 'to_shortest': dict.fromkeys(times, 1.5)}
+  return a_row('growth', model, 'float32', batch, length, **figures, steps=4, parted=0)
+
+
+def a_search(dtype, batch, length, host, device):
+  times, ratios = {'host': host, 'device': device}, {'host': host / device}
+  figures = {'milliseconds': times, 'to_fastest': ratios, 'spread': {'host': [1.25, 2.25]}}
+  return a_row('layout', 'transformer', dtype, batch, length, **figures, parted=0)
+
+
+COUNTS = {'step': 90, 'layer': 20, 'eager_step': 400, 'eager_layer': 130}
+TIMES = {'milliseconds': {'jitted': 2.0, 'eager': 30.0}, 'to_fastest': {'eager': 15.0}}
+ROWS = [
+  a_growth('fconv', 1, 32, 9.0, 3.0, 1.0),
+  a_growth('transformer', 1, 512, 80.0, 5.0, 2.0),
+  a_growth('transformer', 1, 32, 8.0, 4.0, 2.0),
+  a_growth('transformer', 32, 32, 8.0, 4.0, 2.0),
+  a_search('bfloat16', 1, 128, 30.0, 20.0),
+  a_search('float32', 256, 32, 25.0, 20.0),
+  a_search('float32', 1, 32, 20.0, 10.0),
+  a_row('launches', 'fconv', 'float32', 1, 32, counts=COUNTS),
+  a_row('encoder', 'fconv', 'float32', 1, 16, **TIMES),
+]
+
+
+def drawn(found):
+  return {table.title: markdown(table) for table in page.tables(found)}
+
+
+def test_lengths_are_rows_and_the_last_row_is_how_time_grows():
+  tables = drawn(ROWS)
+  lines = tables['Milliseconds a token against length, batch 1'].splitlines()
+  assert lines[2].startswith(
+    '| Tokens | Transformer (a) | Transformer (b) | Transformer (c) | Transformer (a)/(c) |'
+  )
+  assert lines[4:7] == [
+    '| 32 | 8.00 | 4.00 | 2.00 | 4.00× | 2.00× | 9.00 | 3.00 | 1.00 | 9.00× | 3.00× |',
+    '| 512 | 80.00 | 5.00 | 2.00 | 40.00× | 2.50× | – | – | – | – | – |',
+    '| 512 / 32 | 1.50× | 1.50× | 1.50× | – | – | – | – | – | – | – |',
+  ]
+  assert 'at most 4 tokens' in tables['Milliseconds a token against length, batch 1']
+  assert 'Milliseconds a token against length, batch 32' in tables
+
+
+def test_the_layout_of_faster_transformers_tables():
+  lines = drawn(ROWS)["FasterTransformer's tables"].splitlines()[4:7]
+  assert lines[0] == (
+    '| float32 | 1, 32 | 20.00 | 10.00 | 2.00× (1.25 .. 2.25) | 441.68 / 111.14 = 3.97× |'
+    ' 430.39 / 64.16 = 6.71× | 440.46 / 58.70 = 7.50× |'
+  )
+  assert lines[1].startswith('| float32 | 256, 32 | 25.00 | 20.00 | 1.25×')
+  assert '| 802.18 / 439.33 = 1.83× |' in lines[1]
+  theirs = '| 2082.92 / 661.00 = 3.15× | 2145.74 / 240.85 = 8.91× | 2076.63 / 293.21 = 7.08× |'
+  assert lines[2].endswith(theirs)
+  for table in (page.DECODER_T4, page.DECODING_T4, page.DECODING_V100):
+    assert len(table) == 14 and len({key[1:] for key in table}) == 7
+
+
+def test_operations_and_encoder():
+  tables = drawn(ROWS)
+  table = tables['What a step launches']
+  assert 'Fused operations a layer' in table and '| FConv | 90 | 20 | 400 | 130 |' in table
+  assert '| FasterTransformer (talk) | – | 16 | – | 70 (TensorFlow) |' in table
+  assert '| FConv | 1 | 16 | 2.00 | 30.00 | 15.00× |' in tables['The encoder alone']
+  on_gpu = drawn([{**row, 'platform': 'gpu'} for row in ROWS])
+  assert 'Kernels a layer' in on_gpu['What a step launches']
+
+
+def test_a_plan_that_failed_is_shown_at_all_its_lengths_until_it_succeeds():
+  failed = []
+  for row in ROWS:
+    key = {name: row[name] for name in page.KEY if name != 'length'}
+    failed.append({**key, 'lengths': [row['length']], 'error': 'out of memory'})
+  for table in drawn(failed).values():
+    assert 'failed: out of memory' in table
+  assert drawn([*failed, *ROWS]) == drawn(ROWS)
+
+
+def test_the_picture_has_a_panel_a_batch(tmp_path):
+  page.picture(ROWS, tmp_path / 'picture.png')
+  assert (tmp_path / 'picture.png').stat().st_size > 10_000
+
+
+# --- the command
+
+CONFIG = f'--config={ROOT}/configs/incremental.py:scale=smoke'
+QUICK = {
+  'growth.models': ('transformer',), 'growth.batches': (1,), 'layout.float32': (),
+  'layout.bfloat16': (), 'encoder.batches': (1,),
+}  # fmt: skip
+
+
+def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, monkeypatch):
+  def no_memory(c, plan):
+    raise fd.UserError('no memory is left')
+
+  words = [CONFIG, *(f'--config.{name}={value}' for name, value in QUICK.items())]
+  words.append(f'--workdir={tmp_path}')
+  results = tmp_path / 'results.jsonl'
+  monkeypatch.setattr(page, 'encoded', lambda c, plan: [TIMES])
+  monkeypatch.setattr(page, 'launched', no_memory)
+  assert launch('incremental', *words).code == 1
+  assert 'failed: no memory is left' in (tmp_path / 'incremental.md').read_text()
+  found = rows.latest(rows.read(results), *page.KEY)
+  assert [row['part'] for row in found] == ['launches', 'encoder', 'growth', 'growth']
+  short, long = found[2:]
+  assert {'commit', 'device', 'config', 'processor', 'source', 'rounds'} <= short.keys()
+  assert short['to_shortest'] == {'uncached': 1, 'host': 1, 'device': 1}
+  assert short['parted'] == long['parted'] == 0
+  times = long['milliseconds']
+  grown = times['host'] / short['milliseconds']['host']
+  assert long['to_shortest']['host'] == pytest.approx(grown)
+  assert long['to_fastest']['uncached'] == pytest.approx(times['uncached'] / times['device'])
+
+  before = results.read_text()
+  monkeypatch.setattr(page, 'launched', lambda c, plan: [{'counts': COUNTS}])
+  ended = launch('incremental', *words)
+  assert ended.code == 0 and '| Transformer | 90 | 20 | 400 | 130 |' in ended.out
+  after = results.read_text()
+  assert after.startswith(before) and after.count('\n') == before.count('\n') + 1
+  assert launch('incremental', *words).code == 0 and results.read_text() == after
+  # Lengths that were measured alone are measured again beside the new one.
+  times = {name: long[name] for name in ('milliseconds', 'to_fastest', 'steps', 'parted')}
+  monkeypatch.setattr(page, 'grown', lambda c, plan: [times for _ in plan['lengths']])
+  assert launch('incremental', *words, '--config.growth.lengths=(4, 8, 16)').code == 0
+  assert results.read_text().count('\n') == after.count('\n') + 3
+
+
+def test_a_mistake_is_a_sentence_before_any_work(launch, tmp_path):
+  wrong = "--config.growth.models=('lstm',)"
+  ended = launch('incremental', CONFIG, wrong, f'--workdir={tmp_path}/new')
+  assert ended.code == 2 and ended.err.count('\n') == 1 and 'transformer, fconv' in ended.err
+  assert not (tmp_path / 'new').exists()
+
+
+@pytest.mark.slow
+def test_all_of_it_at_toy_size(launch, tmp_path):
+  assert launch('incremental', CONFIG, f'--workdir={tmp_path}').code == 0
+  found = rows.read(tmp_path / 'results.jsonl')
+  assert len(found) == 2 + 4 + 8 + 3
+  for row in found:
+    assert 'error' not in row
+    assert row['dtype'] != 'float32' or row.get('parted', 0) == 0
+  text = (tmp_path / 'incremental.md').read_text()
+  titles = 'length, batch 1', 'length, batch 2', "FasterTransformer's tables", 'launches', 'encoder'
+  for title in titles:
+    assert title in text
+  assert (tmp_path / 'incremental.png').read_bytes().startswith(b'\x89PNG')
