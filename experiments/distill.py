@@ -8,7 +8,7 @@
 
 The result is workdir/train.en and workdir/train.de (as the config names the languages), of images
 workdir/images.npz, whole when there is a config.json. Killed or out of budget, the same command
-goes on; several processes may share the work.
+goes on.
 """
 
 import pathlib
@@ -55,13 +55,17 @@ def _images(teacher: pathlib.Path, workdir: pathlib.Path, seconds: float | None)
 
 def _text(teacher: pathlib.Path, workdir: pathlib.Path, seconds: float | None) -> str | None:
   """Has a teacher translate; says what there is, or None where the budget ended first."""
-  from experiments.lab import distillation
-  from experiments.papers.stern2018.text_settings import TranslationExperiment
+  from configs.common import to_dataclass
+  from experiments.lab import stage
+  from experiments.stern2018 import text
 
+  c = to_dataclass(text.Translation, CONFIG.value)
   CONNECT()
-  experiment = TranslationExperiment.of(CONFIG.value)
-  is_whole = distillation.distill(experiment, teacher, workdir, seconds)
-  return distillation.summary(workdir) if is_whole else None
+  with stage.budget(seconds):
+    try:
+      return text.distil(c, teacher, workdir)
+    except stage.OutOfTime:
+      return None
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ head accuracy, for every rule of the table.
   python -m experiments.evaluate --config=configs/wmt14.py:k=8,regime=finetune --workdir=out/k8
   python -m experiments.evaluate --config=configs/celeba.py:scale=tiny,k=4     --workdir=out/k4
 
-Cells are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones
+Rows are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones
 are skipped.
 
   python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base \\
@@ -41,9 +41,11 @@ def main(words: list[str]) -> None:
 def _rules() -> None:
   """Every rule of the table."""
   import pathlib
+  import sys
 
   import rich
 
+  from configs.common import to_dataclass
   from experiments.lab import cells, report
   from experiments.lab.run import Run
   from experiments.papers.stern2018 import kinds
@@ -62,6 +64,12 @@ def _rules() -> None:
     raise UserError(
       'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'
     )
+  if CONFIG.value.task == 'translation':
+    from experiments.stern2018 import text
+
+    c = to_dataclass(text.Translation, CONFIG.value)
+    rows = text.evaluate(c, pathlib.Path(WORKDIR.value), cli.conditions())
+    sys.exit(1 if rows.failed else 0)
   kind, experiment = kinds.KINDS[CONFIG.value.task], kinds.experiment_of(CONFIG.value)
   workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split
   run = Run(experiment, experiment.k, experiment.regime, None, workdir)

@@ -15,6 +15,7 @@ is imported: which of its two float32 libraries is the faster depends on the pro
 among the conditions.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -32,27 +33,26 @@ Ids = list[int]
 
 
 def main(words: list[str]) -> None:
+  from configs.common import to_dataclass
   from experiments.lab import cores
   from experiments.lab.packing import packed
   from experiments.lab.report import Column
-  from experiments.lab.text import Text
-  from experiments.papers.stern2018 import text_measure, text_settings
   from experiments.speed.costs import rounds, table
   from experiments.speed.variants import publish
+  from experiments.stern2018.text import Bench, Translation
   from fastdec import folders
 
   workdir = pathlib.Path(WORKDIR.value)
   cores.settle(workdir, 1, CORES.value)
   version = ctranslate2_model.version()
-  experiment = text_settings.TranslationExperiment.of(CONFIG.value)
+  c = to_dataclass(Translation, CONFIG.value)
   folder = folders.open(workdir)
   model, params = folder.model, folder.params()
-  _check(model, experiment.model_over(model.vocab_size), workdir)
+  expected = dataclasses.replace(c.model, vocab_size=model.vocab_size)
+  _check(model, folders.model_of(expected), workdir)
   heads = (folder.heads, folder.head_params()) if folder.has_heads else None
-  text = Text(experiment, folder.tokenizer, workdir)
-  measuring = text_measure.TranslationMeasuring(
-    experiment, text, experiment.table.split, cli.conditions()
-  )
+  measuring = Bench(c, c.table.split)
+  measuring.text.check_base(workdir)
   ours = None if heads is None else packed(*heads)
   variants = [*_ours(*packed(model, params), ours, measuring), *_tuned(folder, measuring)]
   variants += _theirs(model, params, measuring)
@@ -140,7 +140,7 @@ def _our_variant(
   from experiments.lab.decoding import translate
   from experiments.speed.variants import Variant, Written
 
-  table = measuring.experiment.table
+  table = measuring.c.table
 
   def rows_of(out: Any) -> list[Ids]:
     return [
@@ -190,7 +190,7 @@ def _their_variant(
 ) -> Any:
   from experiments.speed.variants import Variant, Written
 
-  table, source = measuring.experiment.table, measuring.tokens.source
+  table, source = measuring.c.table, measuring.tokens.source
   options = {
     'beam_size': 1,
     'min_decoding_length': 0,
@@ -220,7 +220,7 @@ def _measure(variants: Sequence[Any], measuring: Any) -> list[dict[str, Any]]:
   from experiments.speed.variants import compare
 
   sentences = measuring.timed
-  compared = compare(variants, measuring.experiment.table.repeats, sentences)
+  compared = compare(variants, measuring.c.table.repeats, sentences)
   tokens = [
     sum(len(variant.decode(*one)) for one in sentences) / len(sentences) for variant in variants
   ]
@@ -254,11 +254,11 @@ def _conditions(measuring: Any, workdir: pathlib.Path, version: str) -> dict[str
     'ctranslate2': version,
     'CT2_USE_MKL': os.environ.get('CT2_USE_MKL'),
   }
-  return (
-    measuring.conditions
-    | {'sentences': len(measuring.tokens), 'split': measuring.experiment.table.split}
-    | own
-  )
+  table = measuring.c.table
+  own |= {'dtype': measuring.c.model.dtype, 'batch': table.rows, 'seed': measuring.c.seed}
+  own |= {'max_len': table.max_len, 'timing_batch': 1, 'timing_sentences': table.timed}
+  own |= {'timing_rounds': table.repeats, 'split': table.split}
+  return {**cli.conditions(), **own, 'sentences': len(measuring.tokens)}
 
 
 if __name__ == '__main__':

@@ -43,7 +43,9 @@ def main(_: list[str]) -> None:
 
     _fill(images.Table2, images.train_run, workdir)
   else:
-    _run(workdir)
+    from experiments.stern2018 import text
+
+    _fill(text.Translation, text.train_run, workdir)
 
 
 def _fill(settings: type, make: Callable[[Any, pathlib.Path], bool], workdir: pathlib.Path) -> None:
@@ -63,25 +65,6 @@ def _fill(settings: type, make: Callable[[Any, pathlib.Path], bool], workdir: pa
         said = f'{workdir} is finished: its {name} is in {workdir}/{name}'
     except stage.OutOfTime:
       said = f'Out of budget: the same command goes on in {workdir}'
-  if is_first():
-    print(said)
-
-
-def _run(workdir: pathlib.Path) -> None:
-  """Trains a run of Stern et al. 2018."""
-  from experiments.papers import runs
-  from fastdec.training.processes import is_first
-
-  budget = cli.seconds(BUDGET.value)
-  CONNECT()
-  run = runs.run_of(CONFIG.value, workdir)
-  run.check()
-  if run.is_finished:
-    said = f'{run.workdir} is finished: its {run.result.name} is in {run.result}'
-  elif run.train(budget):
-    said = f'The {run.result.name} is in {run.result}'
-  else:
-    said = f'Out of budget: the same command goes on in {run.workdir}'
   if is_first():
     print(said)
 

@@ -107,6 +107,12 @@ def stage(
   return folder
 
 
+def whole(root: pathlib.Path, name: str, **inputs: Any) -> pathlib.Path | None:
+  """The folder of a stage that has been made; None as long as it has not."""
+  folder = root / f'{name}-{digest(inputs)}'
+  return folder if (folder / 'DONE').exists() else None
+
+
 def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
   """Fills a folder that the user names, or goes on; False if it was whole before.
 

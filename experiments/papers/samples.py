@@ -12,9 +12,8 @@ from experiments.lab.captions import inputs_of
 from experiments.lab.decoding import padded_sources
 from experiments.lab.precision import Sample, padded_targets
 from experiments.leviathan2022 import Speculative
-from experiments.papers.stern2018 import kinds
-from experiments.papers.stern2018.text_settings import TranslationExperiment
 from experiments.stern2018.images import Table2
+from experiments.stern2018.text import Translation
 from fastdec import folders
 from fastdec.data.images.corpus import shrink
 from fastdec.data.text.packing import tokenise
@@ -35,7 +34,7 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
   """
   task = config.get('task')
   if task == 'translation' and 'target' not in config:
-    return _translations(kinds.experiment_of(config), folder)
+    return _translations(to_dataclass(Translation, config), folder)
   if task == 'images':
     return _pictures(to_dataclass(Table2, config))
   if task == 'lm' and 'target' in config:
@@ -47,19 +46,19 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
   )
 
 
-def _translations(experiment: Any, folder: pathlib.Path) -> Sample:
-  assert isinstance(experiment, TranslationExperiment)
-  table, text = experiment.table, experiment.open()
+def _translations(c: Translation, folder: pathlib.Path) -> Sample:
+  table, text = c.table, c.data.open()
   text.check_base(folder)
   pairs = text.pairs(table.split)[: table.sentences or None]
   tokens, references = tokenise(pairs, text.tokenizer), [target for _, target in pairs]
 
   def bleu(out: Decoded) -> dict[str, Any]:
     lines = [text.tokenizer.decode(row.tolist()) for row in out.tokens]
-    found = corpus_bleu(lines, references, experiment.data.target)
+    found = corpus_bleu(lines, references, c.data.target)
     return {'bleu': found.score, 'bleu_signature': found.signature}
 
-  sources = padded_sources(tokens, text.model, f'of the {table.split} set')
+  model = text.model_of(c.model)
+  sources = padded_sources(tokens, model, f'of the {table.split} set')
   return Sample(
     table.split,
     sources,

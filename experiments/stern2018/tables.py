@@ -4,11 +4,15 @@ ours."""
 import collections
 import dataclasses
 import pathlib
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import rich.console
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 from experiments.lab import report
 from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
@@ -586,3 +590,62 @@ def figure4(rows: Iterable[Row], path: pathlib.Path) -> None:
   drawing.legend(figure, 2)
   place(axes, labels)
   drawing.save(figure, path)
+
+
+# --- the worked example: which tokens each call of the model accepted
+
+NAME_WIDTH, ROW_HEIGHT, MARGIN, GAP, PADDING = 130, 40, 20, 8, 7  # pixels
+DPI, SIZE, LINE = 150, 9, 100  # LINE: characters of the source in a line
+
+
+def example_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
+  """A line for each call, tokens between bars; the first block is the token that came with the
+  prompt."""
+  lines = [f'{_name(i, block):14}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
+  return '\n'.join([f'{"source":14}{source}', *lines]) + '\n'
+
+
+def example_picture(source: str, blocks: Sequence[Sequence[str]], path: pathlib.Path) -> None:
+  """Draws the same: a row for each call, a box for each token, a colour for each call."""
+  figure = Figure(dpi=DPI)
+  renderer = FigureCanvasAgg(figure).get_renderer()
+
+  def width_of(words: str) -> float:
+    return figure.text(0, 0, words, fontsize=SIZE).get_window_extent(renderer).width
+
+  lines = textwrap.wrap(source, LINE) or ['']
+  boxes = [[width_of(_shown(token)) + 2 * PADDING for token in block] for block in blocks]
+  widest = max([*map(width_of, lines), *(sum(row) + GAP * len(row) for row in boxes)])
+  width = NAME_WIDTH + widest + 2 * MARGIN
+  height = ROW_HEIGHT * (len(blocks) + len(lines)) + 2 * MARGIN
+  figure.texts.clear()
+  figure.set_size_inches(width / DPI, height / DPI)
+  axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+  axes.axis('off')
+
+  def write(x: float, y: float, words: str, **how: Any) -> None:
+    axes.text(x, y, words, fontsize=SIZE, va='center', **how)
+
+  for i, line in enumerate(lines):
+    write(MARGIN + NAME_WIDTH, MARGIN + ROW_HEIGHT * (i + 0.5), line, color='#444444')
+  for i, (block, row) in enumerate(zip(blocks, boxes, strict=True)):
+    colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+    x, y = MARGIN + NAME_WIDTH, MARGIN + ROW_HEIGHT * (len(lines) + i + 0.5)
+    write(MARGIN, y, _name(i, block), color=colour)
+    for token, box in zip(block, row, strict=True):
+      corner, tall = (x, y - 0.4 * ROW_HEIGHT), 0.8 * ROW_HEIGHT
+      how: Any = {'facecolor': colour, 'alpha': 0.25, 'edgecolor': colour}
+      style = 'round,pad=0,rounding_size=5'
+      axes.add_patch(FancyBboxPatch(corner, box, tall, boxstyle=style, **how))
+      write(x + box / 2, y, _shown(token), ha='center')
+      x += box + GAP
+  drawing.save(figure, path)
+
+
+def _name(i: int, block: Sequence[str]) -> str:
+  return f'call {i} ({len(block)})' if i else 'prompt'
+
+
+def _shown(token: str) -> str:
+  """A token without the space before it, and with no formula in it."""
+  return (token.strip() or ' ').replace('$', r'\$')

@@ -200,7 +200,9 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
     raise UserError(
       f'{path} is a training run that is not finished: let the same command go on, then try again'
     )
-  if runs := sorted(found.parent.parent.name for found in path.glob('*/model/config.json')):
+  found = [record.parent.parent for record in path.glob('*/model/config.json')]
+  # of a run and the plain name that is a link to it, the name is told
+  if runs := sorted(run.name for run in [one for one in found if one.is_symlink()] or found):
     raise UserError(
       f'{path} holds the runs {", ".join(runs)}: name one of them, such as {path / runs[-1]}'
     )

@@ -5,6 +5,7 @@ segment ids, 0 for padding. A loss is a mean over real target tokens, in nats.
 """
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -229,7 +230,10 @@ def head_accuracy(
 ) -> tuple[float, ...]:
   """Computes the top-1 accuracy of p1 .. pk over `batches` (0..1).
 
-  Entry i is about the token i positions after p1's.
+  Entry i is about the token i positions after p1's; nan where no sentence is that long.
+
+  Raises:
+    UserError: there are no tokens at all.
   """
   found = jax.device_get(
     [_heads_batch(model, heads, params, head_params, batch) for batch in batches]
@@ -237,6 +241,8 @@ def head_accuracy(
 
   def accuracy(offset: int) -> float:
     of_head = [{name: values[offset] for name, values in metrics.items()} for metrics in found]
+    if offset and not any(metrics['tokens'] for metrics in of_head):
+      return math.nan
     return _over_tokens(of_head)['accuracy']
 
   return tuple(map(accuracy, range(heads.offsets[-1] + 1)))

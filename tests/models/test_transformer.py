@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from configs.wmt14 import FCONV_SIZES
+from configs.wmt14 import FCONV
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.topology import Topology
 from fastdec.models import api, attention
@@ -222,7 +222,7 @@ def test_the_published_architectures(name, kernels):
 
 
 def test_the_config_of_wmt14_is_the_published_one():
-  assert FCONV_SIZES['wmt14'] == {'is_tied': False, **ARCHITECTURES['fconv_wmt_en_de']}
+  assert FCONV['wmt14'] == FConvConfig(**ARCHITECTURES['fconv_wmt_en_de'])
 
 
 def test_a_source_longer_than_the_learned_positions_is_refused(made):

@@ -10,8 +10,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs import wmt14
+from configs.common import to_dataclass
 from experiments.lab.model_text import save_ids
-from experiments.papers.stern2018.text_settings import TranslationExperiment
+from experiments.stern2018.text import Translation
 from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -26,7 +27,7 @@ def text_of(tmp_path_factory):
   def text_of(scale='smoke', **settings):
     config = wmt14.get_config(f'scale={scale}')
     config.data.update({'cache': str(cache), 'vocab_size': 300, 'max_train': 200} | settings)
-    return TranslationExperiment.of(config).open()
+    return to_dataclass(Translation, config).data.open()
 
   return text_of
 

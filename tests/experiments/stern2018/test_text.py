@@ -1,0 +1,540 @@
+"""Stern et al. 2018 on translation: its stages, its rows, what reruns and budgets do, and all four
+regimes at toy size."""
+
+import csv
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import fastdec as fd
+from configs import wmt14
+from configs.common import to_dataclass
+from experiments.lab import own, rows
+from experiments.lab.decoding import tree_nodes
+from experiments.stern2018 import tables, text
+from experiments.stern2018.text import Bench, Missing, Models, Translation
+from fastdec import folders
+from fastdec.data.text.tokens import TokenPairs
+from fastdec.struct import Bound
+from tests.experiments.conftest import ROOT, SETTINGS, with_settings
+from tests.experiments.stern2018.test_tables import a_row
+from tests.experiments.test_mistakes import start
+
+REGIMES = ('regular', 'distil', 'finetune', 'both')
+FOUR = {'table.regimes': REGIMES, 'table.ks': (2, 3), 'table.rules': ('exact',)}
+RULES = ('exact', 'top-2')
+KEYS = {
+  (1, 'regular', 'exact'),
+  *((2, regime, rule) for regime in ('regular', 'finetune') for rule in RULES),
+}
+
+
+def settings(**given):
+  return to_dataclass(Translation, with_settings(wmt14.get_config('scale=smoke'), given))
+
+
+def read(workdir):
+  return rows.read(workdir / 'results.jsonl')
+
+
+def key_of(row):
+  return tuple(row[name] for name in tables.KEY)
+
+
+# --- what is trained, and in which order
+
+
+def todo(folder, asked, **given):
+  """What a page has made in an empty folder, in order."""
+  c = settings(**{'data.cache': str(folder / 'cache')} | FOUR | given)
+  missing = Missing(c, folder)
+  for one in asked(c):
+    missing.of(one.k, one.regime)
+  return list(missing.steps)
+
+
+def test_the_stages_of_table_1(tmp_path):
+  assert todo(tmp_path, text.of_table1) == [
+    'base',
+    'k3-regular',  # serves k = 2 too
+    'teacher',
+    'distilled',
+    'base-distil',
+    'k3-distil',
+    'k2-finetune',
+    'k3-finetune',
+    'k2-both',
+    'k3-both',
+  ]
+  only = todo(tmp_path, text.of_table1, **{'table.regimes': ('finetune',)})
+  assert only == ['base', 'k3-regular', 'k2-finetune', 'k3-finetune']
+
+
+def test_the_stages_of_table_4(tmp_path):
+  stages = ['base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both']
+  assert sorted(todo(tmp_path, text.of_table4)) == sorted(stages)
+
+
+@pytest.mark.parametrize(
+  'given', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}, {'heads.markov': 4}], ids=str
+)
+def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, given):
+  assert {'k2-regular', 'k3-regular', 'k2-distil'} < set(todo(tmp_path, text.of_table1, **given))
+
+
+def test_one_run_for_the_largest_k_serves_all_where_that_is_asked_for(tmp_path):
+  given = {'table.one_run': True, 'heads.markov': 4}
+  found = [name for name in todo(tmp_path, text.of_table1, **given) if name.startswith('k')]
+  assert found == ['k3-regular', 'k3-distil', 'k3-finetune', 'k3-both']
+
+
+def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
+  (tmp_path / 'own').mkdir()
+  for language in ('en', 'de'):
+    (tmp_path / 'own' / f'train.{language}').write_text('It rains.\n')
+  found = todo(tmp_path, text.of_table1, **{'data.distilled': str(tmp_path / 'own')})
+  assert not {'teacher', 'distilled'} & set(found) and 'base-distil' in found
+
+
+def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(tmp_path):
+  """The teacher is the base with another seed; the distilled base writes other text."""
+  made = {}
+
+  class Noted(Models):
+    def _made(self, name, make, **inputs):
+      made[name] = inputs
+      return self.root / name
+
+  models = Noted(settings(**FOUR, **{'data.own': 'out/own', 'seed': 2**32 - 1}), tmp_path)
+  for one in text.of_table1(models.c):
+    models.of(one.k, one.regime)
+  trainings = {name: one for name, one in made.items() if name != 'distilled'}
+  orders = [one.get('order', one['seed']) for one in trainings.values()]
+  assert len(set(orders)) == len(orders)
+  teacher, base = made['teacher'], made['base']
+  assert teacher['seed'] != base['seed'] and {**teacher, 'seed': base['seed']} == base
+  has_own = {name for name, one in trainings.items() if one['data'].own}
+  assert has_own == {'k3-regular', 'k2-finetune', 'k3-finetune'}
+  distilled = {name for name, one in trainings.items() if one['data'].distilled}
+  assert distilled == {'base-distil', 'k3-distil', 'k2-both', 'k3-both'}
+
+
+def test_what_is_missing_is_said_with_its_steps(tmp_path):
+  missing = Missing(settings(**{'data.cache': str(tmp_path / 'cache')}), tmp_path)
+  missing.of(1, 'distil')
+  assert missing.said == (
+    'base (20 steps), teacher (20 steps), distilled (a model writes it), base-distil (6 steps)'
+  )
+
+
+def test_names_of_trees():
+  names = 'tree-2', 'tree-999', 'exact', 'top-2'
+  assert [tree_nodes(name) for name in names] == [2, 999, None, None]
+  for name in ('tree', 'tree-1', 'tree-08', 'tree-1000', 'tree-x', 'trees'):
+    with pytest.raises(fd.UserError, match=f'^the rule {name} names no tree'):
+      tree_nodes(name)
+
+
+# --- the rows
+
+
+@pytest.fixture
+def copy(table, tmp_path):
+  """A copy of the finished table's folder, to be changed."""
+  return shutil.copytree(table.folder, tmp_path / 'copy', symlinks=True)
+
+
+def test_the_folder_has_the_table_in_three_forms_a_picture_and_the_models(table):
+  names = {re.sub(r'-[0-9a-f]{10}$', '', path.name) for path in table.folder.iterdir()}
+  files = {'results.jsonl', 'table1.md', 'table1.csv', 'table1.png'}
+  assert names == {'base', 'k2-regular', 'k2-finetune', 'locks', *files}
+  assert (table.folder / 'table1.png').read_bytes().startswith(b'\x89PNG')
+  assert (table.folder / 'base').is_symlink() and not list(table.folder.rglob('*.partial'))
+
+
+def test_every_row_is_measured_once_and_stands_in_the_table(table):
+  measured = read(table.folder)
+  assert len(measured) == len(KEYS) and {key_of(row) for row in measured} == KEYS
+  drawn = (table.folder / 'table1.md').read_text()
+  assert text.TOYS in drawn
+  for begin, figures in (('| 1 |', 1), ('| 2 |', 3), ('| 2, top 2 |', 2)):
+    line = next(line for line in drawn.splitlines() if line.startswith(begin))
+    assert sum(' / ' in cell.split('(')[0] for cell in line.split('|')) == figures, line
+
+
+def test_a_line_carries_its_conditions(table):
+  for row in read(table.folder):
+    assert {'device', 'dtype', 'batch', 'seed', 'commit', 'config', 'timing_rounds'} <= row.keys()
+    assert row['outputs'] == 6 and row['split'] == 'dev'
+    assert row['bleu_signature'].startswith('nrefs:1')
+
+
+def test_frozen_heads_with_exact_acceptance_write_what_greedy_writes(table):
+  measured = {key_of(row): row for row in read(table.folder)}
+  base, heads = measured[1, 'regular', 'exact'], measured[2, 'regular', 'exact']
+  assert heads['same_as_greedy'] == 1.0 and heads['bleu'] == base['bleu']
+  assert 1.0 <= heads['mean_block_size'] <= 2.0 and len(heads['head_accuracy']) == 2
+  # p1 writes the text; near ties may fall otherwise
+  assert len(heads['own_accuracy']) == 2 and heads['own_accuracy'][0] > 0.9
+
+
+def test_a_rerun_skips_what_is_done(table, launch, copy):
+  before = (copy / 'results.jsonl').read_bytes()
+  ended = launch('table1', *table.words(), f'--workdir={copy}')
+  assert ended.code == 0 and 'step ' not in ended.out and 'To be' not in ended.out
+  assert 'The fastest exact decoding here: ' in ended.out
+  assert (copy / 'results.jsonl').read_bytes() == before
+
+
+def test_a_row_whose_line_is_deleted_is_measured_again_and_no_other(table, launch, copy):
+  results = copy / 'results.jsonl'
+  lines = results.read_bytes().splitlines(keepends=True)
+  results.write_bytes(b''.join(lines[:2] + lines[3:]))
+  ended = launch('table1', *table.words(), f'--workdir={copy}')
+  assert ended.code == 0 and 'To be measured on the dev set: 1 rows' in ended.out
+  after = results.read_bytes().splitlines(keepends=True)
+  assert after[:-1] == lines[:2] + lines[3:]
+  old, new = json.loads(lines[2]), json.loads(after[-1])
+  for name in (*tables.KEY, 'bleu', 'mean_block_size', 'same_as_greedy', 'head_accuracy'):
+    assert old[name] == new[name]
+
+
+def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(table, launch, copy):
+  results = copy / 'results.jsonl'
+  before = results.read_bytes()
+  words = table.words(**{'table.rules': (*RULES, 'tree-12')})
+  assert launch('table1', *words, f'--workdir={copy}').code == 0
+  assert results.read_bytes().startswith(before)
+  found = {key_of(row): row for row in read(copy)}
+  assert found.keys() == KEYS | {(2, regime, 'tree-12') for regime in ('regular', 'finetune')}
+  for regime in ('regular', 'finetune'):
+    chain, tree = (found[2, regime, rule] for rule in ('exact', 'tree-12'))
+    assert 1 <= tree['mean_block_size'] <= 2 and tree['bleu'] == chain['bleu']
+    assert tree['same_as_greedy'] == 1 and tree['tree_nodes'] <= 12
+    assert (tree['tree_split'], tree['models']) == ('test', chain['models'])
+  assert '## Trees on blockwise heads' in (copy / 'table1.md').read_text()
+  after = results.read_bytes()
+  assert launch('table1', *words, f'--workdir={copy}').code == 0 and results.read_bytes() == after
+
+
+def test_a_model_that_writes_nothing_has_dashes_for_figures(table, launch, copy):
+  """Every text is one token: no call, no block, nothing that a head could guess."""
+  words = table.words(**{'table.max_len': 1, 'table.rules': (*RULES, 'tree-12')})
+  ended = launch('table1', *words, f'--workdir={copy}')
+  assert ended.code == 0 and 'mean block –' in ended.out
+  short = [row for row in read(copy) if row['max_len'] == 1]
+  assert len(short) == 1 + 2 * 3 and all(row['mean_block_size'] is None for row in short)
+  assert all(row['own_accuracy'][1:] == [None] for row in short if row['k'] > 1)
+  assert '/ – |' in (copy / 'table1.md').read_text()
+
+
+def test_a_budget_stops_cleanly_and_the_same_command_goes_on_to_the_same_rows(table, launch, copy):
+  shutil.rmtree((copy / 'k2-finetune').resolve())
+  for gone in ('table1.md', 'table1.csv', 'table1.png', 'k2-finetune'):
+    (copy / gone).unlink()
+  results = copy / 'results.jsonl'
+  lines = results.read_text().splitlines(keepends=True)
+  results.write_text(''.join(lines[:3]))
+  stopped = launch('table1', *table.words(), f'--workdir={copy}', '--budget=0.001s')
+  assert stopped.code == 0
+  assert 'To be made first: k2-finetune (4 steps); about ' in stopped.out
+  assert stopped.out.splitlines()[-1] == f'Out of budget: the same command goes on in {copy}'
+  assert results.read_text() == ''.join(lines[:3]) and (copy / 'table1.md').is_file()
+  assert launch('table1', *table.words(), f'--workdir={copy}').code == 0
+  names = *tables.KEY, 'bleu', 'mean_block_size', 'same_as_greedy', 'head_accuracy'
+  again, before = (
+    [[row[name] for name in names] for row in read(folder)] for folder in (copy, table.folder)
+  )
+  assert again == before
+
+
+def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch, copy):
+  ended = launch('evaluate', *table.words('k=2'), f'--workdir={copy}/k2-regular')
+  assert ended.code == 0 and 'top-2' in ended.out
+  alone = {key_of(row): row['bleu'] for row in read(copy / 'k2-regular')}
+  whole = {key_of(row): row['bleu'] for row in read(table.folder) if key_of(row) in alone}
+  assert alone == whole and len(alone) == 2
+
+
+def test_measuring_needs_no_command(table):
+  c = settings(**SETTINGS, **{'data.cache': str(table.cache)})
+  (row,) = Bench(c, 'dev').rows(table.folder / 'base', 1, 'regular', ['exact'])
+  (there,) = (one for one in read(table.folder) if key_of(one) == key_of(row))
+  assert row['bleu'] == there['bleu'] and row['models'] == there['models']
+
+
+# --- trees are never grown on what is measured
+
+
+@pytest.mark.parametrize('split, other', [('dev', 'test'), ('test', 'dev')])
+def test_sources_of_trees_are_of_the_other_split_and_evenly_spaced(table, split, other):
+  bench = Bench(settings(**SETTINGS, **{'data.cache': str(table.cache)}), split)
+  everything = bench.text.tokens(other).source
+  places = np.linspace(0, len(everything) - 1, min(400, len(everything))).round().astype(int)
+  assert bench.tree_sources == [everything[i].tolist() for i in places]
+
+
+def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(table, translator):
+  bench = Bench(settings(**SETTINGS, **{'data.cache': str(table.cache)}), 'dev')
+  bench.tree_sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
+  target, depths = Bound(*folders.load(translator)), {}
+  for k in (2, 3):  # the heads were made for k = 3
+    found = bench.strategies(target, translator, k, ['tree-2', 'tree-6'])
+    choices = found['tree-6'].choices
+    assert len(found['tree-2'].choices) == 1 < len(choices) < 6
+    depths[k] = max(map(len, choices))
+  assert depths == {2: 1, 3: 2}
+  source = np.array([[5, 6, 7, 2]], np.int32)
+  on_tree, greedy = (
+    fd.decode(target.module, target.params, source, how, max_len=12)
+    for how in (found['tree-6'], fd.Greedy())
+  )
+  assert on_tree.tokens.tolist() == greedy.tokens.tolist()
+  assert int(on_tree.calls[0]) <= int(greedy.calls[0])
+
+
+# --- translations, and examples
+
+
+@pytest.mark.parametrize('run', ['base', 'base/model', 'k2-regular', 'k2-finetune/model'])
+def test_translate_prints_a_line_for_each_sentence(table, launch, run):
+  model = f'--workdir={table.folder}/{run}'
+  sentences = ['The meeting is on Monday.', '', 'Maria has three cats.']
+  ended = launch('translate', model, '--max_len=12', *sentences)
+  assert (ended.code, ended.err) == (0, '')
+  lines = ended.out.split('\n')
+  assert len(lines) == 4 and lines[1] == lines[3] == ''
+  plain = launch('translate', model, '--max_len=12', '--plain', *sentences)
+  assert [line.replace('|', '') for line in lines] == plain.out.split('\n')
+
+
+def test_translate_searches_and_prints_hypotheses_behind_their_scores(table, launch):
+  command = ('translate', f'--workdir={table.folder}/base', '--max_len=12', '--beam=3', '--nbest=2')
+  lines = launch(*command, 'one sentence', 'another').out.splitlines()
+  assert len(lines) == 4
+  scores = [float(line.split()[0]) for line in lines]
+  assert scores[0] >= scores[1] and scores[2] >= scores[3]
+  plain = launch(*command, '--plain', 'one sentence', 'another').out.splitlines()
+  assert plain == [line[10:] for line in lines]
+
+
+def test_translate_reads_arguments_a_file_and_a_pipe_alike(table, launch, tmp_path):
+  command = ('translate', f'--workdir={table.folder}/k2-regular', '--max_len=12')
+  lines = 'The first.\x0c Still the first.\n\nThe third.\r\n'
+  (tmp_path / 'lines.txt').write_bytes(lines.encode())
+  words = launch(*command, *lines.split('\n')[:3])
+  file = launch(*command, f'--input={tmp_path}/lines.txt')
+  pipe = launch(*command, stdin=lines.encode())
+  assert words.code == 0 and words.out.count('\n') == 3
+  assert words == file == pipe
+
+
+def test_in_short_the_fastest_row_that_writes_what_greedy_decoding_writes():
+  found = [
+    a_row(4, speedup=1.2),
+    a_row(8, speedup=1.5, same_as_greedy=1.0),
+    a_row(8, rule='top-2', speedup=1.9),
+    a_row(1, 'regular', speedup=3.0),
+  ]
+  assert text.in_short(text.fastest(found)) == (
+    '3.0 tokens a call, 1.50 times as fast as greedy decoding of the same model, 100% of the'
+    ' outputs the same (k = 8, fine tuning, exact)'
+  )
+  assert text.fastest([found[2], a_row(4, speedup=2.0, error='stopped')]) is None
+
+
+def test_the_worked_example_as_text_and_as_a_picture(tmp_path):
+  blocks = [[' Once'], [' upon', ' a'], [' time', ',', ' in']]
+  assert tables.example_text('Es war einmal, in', blocks) == (
+    'source        Es war einmal, in\n'
+    'prompt        Once\n'
+    'call 1 (2)    upon| a\n'
+    'call 2 (3)    time|,| in\n'
+  )
+  tables.example_picture('Es war einmal, in', blocks, tmp_path / 'short.png')
+  tables.example_picture('Es kostet $8 ' * 20, [*blocks, ['$', '_8^']], tmp_path / 'long.png')
+  short, long = (
+    matplotlib.image.imread(tmp_path / f'{name}.png').shape for name in ('short', 'long')
+  )
+  assert long[0] > short[0] and long[1] > short[1]
+
+
+def test_the_worked_example_accounts_for_every_token(table, launch, copy):
+  command = f'--workdir={copy}', 'The meeting is on Monday.'
+  ended = launch('example', *table.words('k=2,regime=finetune'), *command)
+  assert ended.code == 0
+  source, first, *calls = (copy / 'example.txt').read_text().splitlines()
+  assert source.endswith('The meeting is on Monday.') and first.startswith('prompt')
+  assert calls and all(int(re.search(r'\((\d)\)', line)[1]) in (1, 2) for line in calls)
+  assert (copy / 'example.png').read_bytes().startswith(b'\x89PNG')
+  for words, mistake in [(['k=4'], 'no cell k=4, regime=regular'), ([], 'there are 2 sentences')]:
+    ended = launch('example', *table.words(*words), *command, *['another'] * (not words))
+    assert ended.code == 2 and mistake in ended.err
+
+
+# --- all four regimes, with a teacher whose translations are quickly made
+
+
+def translations(folder, *, model, data, distill):
+  """Says of every sentence that it translates itself."""
+  folders.load(model)
+  material = data.open()
+  source = material.tokens('train').source
+  lines = [line for line, _ in material.pairs('train')]
+  for language in ('en', 'de'):
+    (folder / f'train.{language}').write_text(''.join(f'{line}\n' for line in lines))
+  assert len(TokenPairs(source, source)) == len(lines)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+  monkeypatch.setattr(own, 'translations', translations)
+
+
+@pytest.fixture(scope='module')
+def whole(table, tmp_path_factory):
+  """A folder for Table 1 with all regimes, begun with the base of `table`, which is the same."""
+  folder = tmp_path_factory.mktemp('page') / 'run'
+  folder.mkdir()
+  base = (table.folder / 'base').resolve()
+  shutil.copytree(base, folder / base.name)
+  return folder
+
+
+@pytest.fixture
+def filled(table, whole, launch, quick):
+  """The same, finished."""
+  if not (whole / 'table1.md').exists():
+    ended = launch('table1', *table.words(**FOUR), f'--workdir={whole}')
+    assert ended.code == 0, ended
+  return whole
+
+
+def measured(folder):
+  return {(*key_of(row), row['split']): row for row in read(folder)}
+
+
+@pytest.mark.slow
+def test_all_regimes_are_trained_and_measured(filled):
+  wanted = {(k, regime, 'exact', 'dev') for k in (2, 3) for regime in REGIMES}
+  wanted |= {(1, 'regular', 'exact', 'dev'), (1, 'distil', 'exact', 'dev')}
+  assert measured(filled).keys() >= wanted
+  drawn = (filled / 'table1.md').read_text().splitlines()
+  lines = [line for line in drawn if line.startswith(('| k', '| 1 '))]
+  assert lines[0] == '| k | Regular | Distillation | Fine tuning | Both |'
+  # ours and the paper's k = 1
+  assert lines[1].count('/ 1.00') == 4 and lines[1].endswith('| – | – |')
+
+
+@pytest.mark.slow
+def test_frozen_heads_for_the_largest_k_serve_all(filled):
+  found = measured(filled)
+  for regime in ('regular', 'distil'):
+    two, three = (found[k, regime, 'exact', 'dev'] for k in (2, 3))
+    assert two['models'] == three['models'] == folders.content(filled / f'k3-{regime}')
+    assert len(two['head_accuracy']) == 2 and two['head_accuracy'] == three['head_accuracy'][:2]
+    assert two['same_as_greedy'] == three['same_as_greedy'] == 1.0 and two['bleu'] == three['bleu']
+  assert folders.load_heads(filled / 'k2-both')[0].k == 2
+
+
+@pytest.mark.slow
+def test_stages_name_what_they_come_from(filled):
+  inputs = {}
+  for path in filled.glob('*/inputs.json'):
+    if path.parent.is_symlink():
+      inputs[path.parent.name] = json.loads(path.read_text()), path.parent.resolve().name
+  assert not list(filled.glob('*/checkpoints*'))  # nobody needs the optimizer's state any more
+  name = {run: stage for run, (_, stage) in inputs.items()}
+  for run, part, other in (
+    ('base-distil', 'start', 'base'),
+    ('k3-regular', 'base', 'base'),
+    ('k3-distil', 'base', 'base-distil'),
+    ('k2-both', 'base', 'k3-distil'),
+    ('k3-both', 'base', 'k3-distil'),
+    ('distilled', 'model', 'teacher'),
+  ):
+    assert inputs[run][0][part] == name[other]
+  assert inputs['base'][0]['data'] != inputs['base-distil'][0]['data']
+
+
+@pytest.mark.slow
+def test_table_4_and_figure_4_share_the_models_and_measure_the_test_set(table, filled, launch):
+  models = {path: path.stat().st_mtime_ns for path in filled.glob('*/model')}
+  command = *table.words(**FOUR), f'--workdir={filled}'
+  assert launch('figure4', *command).code == 0
+  points = list(csv.DictReader((filled / 'figure4.csv').open()))
+  assert [(one['k'], one['regime'], one['split']) for one in points] == [
+    ('2', 'both', 'test'), ('3', 'both', 'test')]  # fmt: skip
+  assert all(float(point['speedup']) > 0 for point in points)
+  ended = launch('table4', *command)
+  assert ended.code == 0 and 'To be measured on the test set: 2 rows' in ended.out
+  drawn = (filled / 'table4.md').read_text()
+  for row in ('beam 4', 'greedy, k = 1', 'greedy, k = 2', 'greedy, k = 3'):
+    assert f'| Ours, {row} | ' in drawn
+  assert 'Lee 2018' in drawn and 'split test' in drawn and 'split dev' not in drawn
+  assert {path: path.stat().st_mtime_ns for path in filled.glob('*/model')} == models
+  assert (filled / 'figure4.png').read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
+def test_a_failed_stage_is_shown_with_what_comes_from_it_and_the_rest_stands(
+  table, filled, launch, tmp_path, monkeypatch
+):
+  folder = shutil.copytree(filled, tmp_path / 'run', symlinks=True)
+  for path in folder.iterdir():
+    if re.match('distilled|base-distil|k3-distil|k2-both|k3-both', path.name):
+      path.unlink() if path.is_symlink() else shutil.rmtree(path)
+  command = 'table1', *table.words(**FOUR), f'--workdir={folder}'
+
+  def full(*_, **__):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(own, 'translations', full)
+  ended = launch(*command)
+  assert ended.code == 1 and 'Traceback' not in ended.err + ended.out
+  reason = 'OSError: [Errno 28] No space left on device'
+  assert f'k=2-regime=distil-split=dev failed: distilled: {reason}' in ended.out
+  assert ended.out.splitlines()[-1].startswith('5 of the rows failed: the reasons are in ')
+  log = folder / 'failures' / 'k=1-regime=distil-split=dev.log'
+  assert 'OSError' in log.read_text()
+  drawn = (folder / 'table1.md').read_text().splitlines()
+  lines = {line[:4]: line for line in reversed(drawn)}
+  assert [lines[f'| {k} '].count(reason) for k in (1, 2, 3)] == [1, 2, 2]
+  found = measured(filled)
+  assert f'{found[2, "finetune", "exact", "dev"]["mean_block_size"]:.2f}' in lines['| 2 ']
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
+  command = [*table.words(**FOUR), f'--workdir={tmp_path}/run']
+  processes = [start('table1', *command, stdout=subprocess.PIPE) for _ in range(2)]
+  said = [process.communicate(timeout=900) for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], said
+  keys = [key_of(row) for row in read(tmp_path / 'run')]
+  assert len(keys) == len(set(keys)) == 10
+  first_steps = [line for out, _ in said for line in out.splitlines() if 'step 1/4 ' in line]
+  assert len(first_steps) == 9  # one for each training
+
+
+@pytest.mark.slow
+def test_smoke_as_a_user_runs_it(launch, tmp_path):
+  words = f'--config={ROOT}/configs/wmt14.py:scale=smoke', f'--config.data.cache={tmp_path}/cache'
+  ended = launch('table1', *words, f'--workdir={tmp_path}/run')
+  assert ended.code == 0 and len(read(tmp_path / 'run')) == 50
+  for command in ('table4', 'figure4'):
+    assert launch(command, *words, f'--workdir={tmp_path}/run').code == 0
+
+
+def test_settings_of_one_table_are_those_of_every_scale():
+  for scale in ('tiny', 'smoke', 'multi30k', 'wmt14'):
+    for model in ('transformer', 'fconv'):
+      config = wmt14.get_config(f'scale={scale},model={model}')
+      c = to_dataclass(Translation, config)
+      assert c.scale == scale and type(c.model).__name__.lower().startswith(model)
+      assert dataclasses.asdict(c) == config.to_dict()
