@@ -26,7 +26,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .PHONY: quickstart test test-slow lint results clean
 .DEFAULT_GOAL := quickstart
 
-# A model with its heads; then the fastest way to decode with them here, in float32 and in int8, on sentences of the dev set.
+# A model with its heads; then the fastest way to decode with them here, in float32 and in int8, on sentences of the dev
+# set; and a sentence so decoded, its blocks in colours.
 quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
 	tar -xzOf fastdec/data/text/embedded.tgz dev.en > out/quickstart/dev.en
@@ -34,6 +35,8 @@ quickstart: $(VENV)/.ready
 	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=3,7 --nodes=8 --nolookup --nolookahead --budget=50s
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
 	  $(BIN)/python -m experiments.peers --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart/k8-finetune
+	$(BIN)/python -m experiments.translate --workdir=out/quickstart/k8-finetune --strategy=tuned \
+	  "The meeting is on Monday."
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

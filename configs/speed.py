@@ -9,7 +9,7 @@ Expected on 2 cores: five minutes. Ratios are what to quote: absolute times drif
 """
 
 from configs.common import locked, parse_arg
-from configs.wmt14 import FCONV_SIZES
+from configs.wmt14 import FCONV
 
 
 def get_config(arg=''):
@@ -38,7 +38,7 @@ def get_config(arg=''):
   if choice.model == 'fconv':
     sizes = {
       'vocab_size': sizes['vocab_size'],
-      **FCONV_SIZES[{'base': 'wmt14', 'smoke': 'smoke'}[choice.scale]],
+      **sizes_of(FCONV[{'base': 'wmt14', 'smoke': 'smoke'}[choice.scale]]),
     }
   return locked(
     task='translation',
@@ -57,3 +57,9 @@ def get_config(arg=''):
     batch=1,
     seed=0,
   )
+
+
+def sizes_of(model):
+  """The widths and layers of an FConv."""
+  names = 'd_embed', 'd_out', 'encoder_layers', 'decoder_layers'
+  return {name: getattr(model, name) for name in names}

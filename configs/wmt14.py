@@ -46,12 +46,24 @@ translations.
 import dataclasses
 
 from configs.common import config_of, parse_arg
+from experiments.lab.command import Paper
 from experiments.lab.own import DistillConfig
 from experiments.lab.settings import HeadsConfig, RunConfig
 from experiments.lab.text import TextConfig
-from experiments.stern2018.text import RULES, TREES, TableConfig, Translation
+from experiments.stern2018.text import RULES, TREES, TableConfig, Translation, table1
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
+
+PAPER = Paper(
+  Translation,
+  table1,
+  axes={'k': 'table.ks', 'regime': 'table.regimes', 'rule': 'table.rules'},
+  figures=(
+    ('Mean block', 'mean_block_size', '.2f'),
+    ('BLEU', 'bleu', '.2f'),
+    ('Speed-up', 'speedup', '.2f'),
+  ),
+)
 
 
 def get_config(arg=''):
@@ -191,3 +203,169 @@ FCONV = {
   'multi30k': convolutions(128, 4, 3),
   'wmt14': FConvConfig(),  # fairseq's fconv_wmt_en_de
 }
+
+
+# --- parts of other pages that are no dataclasses yet; the last of these takes them along
+
+# T2T's transformer_base v3, with other sizes (facts: pre-norm, dropout 0.1 everywhere)
+TRANSFORMER = {
+  'norm': 'pre',
+  'positions': 'sinusoidal',
+  'max_positions': 1024,
+  'activation': 'relu',
+  'attention_bias': False,
+  'dropout': 0.1,
+  'attention_dropout': 0.1,
+  'activation_dropout': 0.1,
+  'dtype': 'float32',
+}
+
+
+def text(
+  kind,
+  *,
+  folder='',
+  train='',
+  dev='',
+  test='',
+  suffix='',
+  vocab_size,
+  rows,
+  row_length,
+  max_train=0,
+):
+  """Where the text is (kind 'files': folder/train.en<suffix> and so on), and how it is cut into
+  batches."""
+  return {
+    'kind': kind,
+    'folder': folder,
+    'train': train,
+    'dev': dev,
+    'test': test,
+    'suffix': suffix,
+    'source': 'en',
+    'target': 'de',
+    'vocab_size': vocab_size,  # joint, SentencePiece
+    'rows': rows,  # a batch packs sentences into rows x row_length tokens a side
+    'row_length': row_length,
+    'max_train': max_train,  # 0: all pairs
+    'cache': 'out/data',  # prepared text; shared by all runs
+    'distilled': '',  # folder of a finished experiments.distill: train on its train.en and train.de
+    # the same, by the base itself and greedily (distill.beam=1): what regular and finetune train
+    # heads on
+    'own': '',
+    # of both: several folders, with commas between them, are trained on together; own's first must
+    # have beam=1
+  }
+
+
+def mesh(*, data=1, model=1):
+  """Devices along each axis: rows are divided over data, parameters over model
+  (fastdec/sharding.py)."""
+  return {'data': data, 'model': model}
+
+
+def run(
+  *,
+  steps,
+  warmup,
+  every,
+  average=2,
+  constant=2.0,
+  rows=0,
+  heads_rate=1.0,
+  schedule='rsqrt',
+  span=0.0,
+):
+  """One training run, by Adam and T2T v3's schedule: constant * d^-0.5 * min(1, t / warmup) *
+  max(t, warmup)^-0.5.
+
+  'noam' is T2T's older one. 'linear' and 'cosine' fall from a peak of `constant` itself to 0 at the
+  last step.
+  """
+  return {
+    'steps': steps,
+    'schedule': schedule,
+    'constant': constant,  # with a short warm-up the paper's 2.0 would peak too high
+    'warmup': warmup,
+    'label_smoothing': 0.1,
+    'every': every,  # steps between evaluations and checkpoints
+    'average': average,  # checkpoints whose mean is the result
+    # the share of the run over which they stand, such as the last 0.05; 0: they stand `every` apart
+    'span': span,
+    'rows': rows,  # of a batch; 0: the text's. All heads at once train faster on small batches
+    'accumulate': 1,  # parts of a batch computed one after the other, to save memory
+    'b2': 0.997,  # Adam's, as in T2T v3
+    'clip': 0.0,  # longer gradients are shortened to this norm; 0: none is
+    # heads that train together with the base learn at this many times its rate
+    'heads_rate': heads_rate,
+    'weight_norm': False,  # kernels as directions and lengths (Salimans and Kingma 2016)
+  }
+
+
+def falling(*, steps, warmup, constant, every, rows=0, heads_rate=1.0):
+  """A run whose rate falls from its peak `constant` to 0, averaged over its last twentieth."""
+  short = {'steps': steps, 'warmup': warmup, 'every': every, 'rows': rows, 'heads_rate': heads_rate}
+  return run(**short, schedule='linear', constant=constant, average=5, span=0.05)
+
+
+def heads(
+  *,
+  d_ff,
+  layout='separate',
+  first='identity',
+  p1_share=0.0,
+  draw='one',
+  decay=1.0,
+  dropout=0.1,
+  anchors=0,
+  rooted=False,
+  markov=0,
+):
+  """layout='paper' is the paper's dense layer; first='transformed' its p1 (see
+  fastdec/heads/blockwise.py)."""
+  return {
+    'd_ff': d_ff,
+    'layout': layout,
+    'first': first,
+    # of the loss in fine-tuning; 0: that of head 2, as in the paper. Short runs need more
+    'p1_share': p1_share,
+    # 'one' head's loss a minibatch, drawn at random, as in the paper; or 'all' of them
+    'draw': draw,
+    'decay': decay,  # each later head's loss counts this many times the one before
+    'dropout': dropout,  # on the heads' hidden units and outputs; short runs need none
+    # heads read the embedding of the root too (Ankner et al. 2024), which the paper's do not
+    'rooted': rooted,
+    # rank of a bias from the token guessed before, that puts each head's words in order; 0: none
+    'markov': markov,
+    # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
+    'anchors': anchors,
+  }
+
+
+def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
+  """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as
+  Vaswani et al. 2017.
+
+  With beam=1 it writes greedily: `data.own` asks for that. With samples=n it draws n outputs a
+  source instead.
+  """
+  return {
+    'beam': 4,
+    'length_penalty': 0.6,
+    # tokens of an output, its end too. With 1 a search finds nothing at all best for some sources
+    'min_len': 2,
+    # (a, b): a * source + b tokens. The paper's +50 costs time where sentences are short
+    'max_len': max_len,
+    'n_best': 1,  # outputs of a source
+    # with beam=1: outputs drawn for a source at this temperature, by this seed; 0: none, it
+    # searches
+    'samples': 0,
+    'temperature': 1.0,
+    'seed': 0,
+    # files of the source language, with commas between them, rewritten in place of the training
+    # text
+    'sources': '',
+    'shard_size': shard_size,  # sources decoded between two points to resume from
+    'rows': rows,  # sources decoded at once
+  }

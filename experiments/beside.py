@@ -8,7 +8,6 @@ its models, rows of models that have been trained again since are left out.
 """
 
 import pathlib
-from typing import Any
 
 from absl import flags
 
@@ -35,21 +34,11 @@ def main(_: list[str]) -> None:
     raise UserError(f'--out={out} is no file in a folder that exists: name one')
   found = {}
   for name, path in names.items():
-    found[name] = of_models_there(rows.read(path / 'results.jsonl'), path)
+    found[name] = tables.of_models_there(rows.read(path / 'results.jsonl'), path)
   page = report.markdown(tables.beside(found))
   print(page)
   if out:
     write_text(out, page)
-
-
-def of_models_there(rows: list[dict[str, Any]], workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The rows of models that the workdir's plain names mean, and failures; all rows where they lie
-  there alone."""
-  from fastdec import folders
-
-  runs = [record.parent.parent for record in workdir.glob('*/model/config.json')]
-  there = {folders.content(run) for run in runs if run.is_symlink()}
-  return [row for row in rows if not there or row.get('error') or row.get('models') in there]
 
 
 if __name__ == '__main__':

@@ -19,6 +19,7 @@ from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between
 from experiments.lab.rows import Row, latest
 from experiments.lab.settings import TUNED
 from experiments.stern2018 import published
+from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
@@ -483,6 +484,14 @@ def beside(found: Mapping[str, Sequence[Row]]) -> Drawn:
   figures += [Column(name, _three, cell=rows.get) for name, rows in exact.items()]
   of_shown = [row for row in every if (row['k'], row['regime']) in shown]
   return Table('Side by side', figures, (BESIDE_NOTE,), CONDITIONS).of(shown, cells=of_shown)
+
+
+def of_models_there(rows: list[Row], workdir: pathlib.Path) -> list[Row]:
+  """The rows of models that the workdir's plain names mean, and failures; all rows where they lie
+  there alone."""
+  runs = [record.parent.parent for record in workdir.glob('*/model/config.json')]
+  there = {folders.content(run) for run in runs if run.is_symlink()}
+  return [row for row in rows if not there or row.get('error') or row.get('models') in there]
 
 
 def _three(row: Row) -> str:

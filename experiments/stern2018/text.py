@@ -302,6 +302,7 @@ class Page:
           row = find(every, **self.bench.key(folder, k, regime, rule))
         if row or failed:
           found.append(row or {**(failed or {}), 'rule': rule})
+    self.rows.shown = found
     return found
 
 
