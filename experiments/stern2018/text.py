@@ -40,7 +40,7 @@ from experiments.lab.settings import (
   each_once,
   seed_of,
 )
-from experiments.lab.show import marked
+from experiments.lab.show import blocks_of, marked
 from experiments.lab.stage import Busy, OutOfTime, exclusive, in_place, seconds_left, stage, whole
 from experiments.lab.text import TextConfig
 from experiments.stern2018 import tables
@@ -191,7 +191,9 @@ def example(
     )
   page = Page(c, root, conditions, 'test', [Asked(k, regime, ())])
   page.announce()
-  source, blocks = page.bench.example(page.models.of(k, regime), k, 'exact', sentence)
+  source, ids, sizes = page.bench.example(page.models.of(k, regime), k, 'exact', sentence)
+  pieces = iter([piece.replace('▁', ' ') for piece in page.bench.text.tokenizer.pieces(ids)])
+  blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes)]  # 1 is the prompt's
   drawn = tables.example_text(source, blocks)
   write_text(root / 'example.txt', drawn)
   tables.example_picture(source, blocks, root / 'example.png')
@@ -270,9 +272,9 @@ class Page:
     console, (k, regime, rule) = self.rows.console, (best[name] for name in tables.KEY)
     console.print(f'The fastest exact decoding here: {in_short(best)}')
     if self.bench.has_measured and self.rows.is_complete:  # its programs are there
-      source, blocks = self.bench.example(self.models.of(k, regime), k, rule)
+      source, ids, sizes = self.bench.example(self.models.of(k, regime), k, rule)
       console.print(f'\n{source}')
-      console.print(marked([''.join(block) for block in blocks]))
+      console.print(marked(blocks_of(self.bench.text.tokenizer, ids, sizes)))
 
   def _measure(self, k: int, regime: str, split: str) -> None:
     """Measures the rules of one model that have no row yet; two processes do so in turn."""
@@ -635,8 +637,8 @@ class Bench:
 
   def example(
     self, folder: pathlib.Path, k: int, rule: str, sentence: str | None = None
-  ) -> tuple[str, list[list[str]]]:
-    """A source and its translation: the pieces of the first token, then those of each call.
+  ) -> tuple[str, list[int], list[int]]:
+    """A source, the ids of its translation, and how many of them each call wrote.
 
     The source is the sentence given. Without one it is, of the longer half of the split's
     translations, that with the longest blocks.
@@ -651,9 +653,7 @@ class Bench:
     chosen = int(np.where(is_long, out.lengths / calls, 0).argmax())
     source = tokenizer.decode(tokens.source[chosen].tolist()) if sentence is None else sentence
     ids = out.tokens[chosen][: out.lengths[chosen]].tolist()
-    pieces = iter([piece.replace('▁', ' ') for piece in tokenizer.pieces(ids)])
-    sizes = [1, *(int(size) for size in out.block_sizes[chosen] if size)]
-    return source, [list(itertools.islice(pieces, size)) for size in sizes]
+    return source, ids, [int(size) for size in out.block_sizes[chosen] if size]
 
   def _accuracy(self, folder: pathlib.Path, k: int, greedy: Output) -> Row:
     """How often the first k heads are right: about people's references of the dev set, and about
