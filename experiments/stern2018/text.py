@@ -731,20 +731,22 @@ def summary(row: Row) -> str:
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:
-  """The fastest row whose output is greedy decoding's; None where none was timed."""
+  """The fastest row whose output is greedy decoding's; None where none was timed, or nothing was
+  written."""
   found = []
   for row in tables.finished(rows):
     is_exact = row['rule'] == 'exact' or row['rule'].startswith('tree-')
-    if is_exact and row['k'] > 1 and row.get('speedup') is not None:
+    is_timed = row.get('speedup') is not None and row.get('mean_block_size') is not None
+    if is_exact and is_timed and row['k'] > 1:
       found.append(row)
   return max(found, key=lambda row: row['speedup'], default=None)
 
 
 def in_short(row: Row) -> str:
   """A row with exact acceptance, in a sentence."""
-  same, block = row['same_as_greedy'], text(row.get('mean_block_size'), '.1f')
+  ratio, same = f'{row["speedup"]:.2f} times as fast', f'{row["same_as_greedy"]:.0%}'
   return (
-    f'{block} tokens a call, {row["speedup"]:.2f} times as fast as greedy decoding of the same'
-    f' model, {same:.0%} of the outputs the same (k = {row["k"]},'
-    f' {REGIMES[row["regime"]].lower()}, {row["rule"]})'
+    f'{row["mean_block_size"]:.1f} tokens a call, {ratio} as greedy decoding of the same model,'
+    f' {same} of the outputs the same (k = {row["k"]}, {REGIMES[row["regime"]].lower()},'
+    f' {row["rule"]})'
   )
