@@ -205,58 +205,7 @@ FCONV = {
 }
 
 
-# --- parts of other pages that are no dataclasses yet; the last of these takes them along
-
-# T2T's transformer_base v3, with other sizes (facts: pre-norm, dropout 0.1 everywhere)
-TRANSFORMER = {
-  'norm': 'pre',
-  'positions': 'sinusoidal',
-  'max_positions': 1024,
-  'activation': 'relu',
-  'attention_bias': False,
-  'dropout': 0.1,
-  'attention_dropout': 0.1,
-  'activation_dropout': 0.1,
-  'dtype': 'float32',
-}
-
-
-def text(
-  kind,
-  *,
-  folder='',
-  train='',
-  dev='',
-  test='',
-  suffix='',
-  vocab_size,
-  rows,
-  row_length,
-  max_train=0,
-):
-  """Where the text is (kind 'files': folder/train.en<suffix> and so on), and how it is cut into
-  batches."""
-  return {
-    'kind': kind,
-    'folder': folder,
-    'train': train,
-    'dev': dev,
-    'test': test,
-    'suffix': suffix,
-    'source': 'en',
-    'target': 'de',
-    'vocab_size': vocab_size,  # joint, SentencePiece
-    'rows': rows,  # a batch packs sentences into rows x row_length tokens a side
-    'row_length': row_length,
-    'max_train': max_train,  # 0: all pairs
-    'cache': 'out/data',  # prepared text; shared by all runs
-    'distilled': '',  # folder of a finished experiments.distill: train on its train.en and train.de
-    # the same, by the base itself and greedily (distill.beam=1): what regular and finetune train
-    # heads on
-    'own': '',
-    # of both: several folders, with commas between them, are trained on together; own's first must
-    # have beam=1
-  }
+# --- parts of configs/celeba.py, which is no dataclass yet
 
 
 def mesh(*, data=1, model=1):
@@ -340,32 +289,4 @@ def heads(
     'markov': markov,
     # places of each row that all heads at once learn at, drawn anew in each step; 0: all places
     'anchors': anchors,
-  }
-
-
-def distill(*, max_len=(1, 20), shard_size=2000, rows=64):
-  """How `experiments.distill` has a teacher rewrite the training text: beam 4, alpha 0.6, as
-  Vaswani et al. 2017.
-
-  With beam=1 it writes greedily: `data.own` asks for that. With samples=n it draws n outputs a
-  source instead.
-  """
-  return {
-    'beam': 4,
-    'length_penalty': 0.6,
-    # tokens of an output, its end too. With 1 a search finds nothing at all best for some sources
-    'min_len': 2,
-    # (a, b): a * source + b tokens. The paper's +50 costs time where sentences are short
-    'max_len': max_len,
-    'n_best': 1,  # outputs of a source
-    # with beam=1: outputs drawn for a source at this temperature, by this seed; 0: none, it
-    # searches
-    'samples': 0,
-    'temperature': 1.0,
-    'seed': 0,
-    # files of the source language, with commas between them, rewritten in place of the training
-    # text
-    'sources': '',
-    'shard_size': shard_size,  # sources decoded between two points to resume from
-    'rows': rows,  # sources decoded at once
   }
