@@ -43,58 +43,24 @@ def _rules() -> None:
   import pathlib
   import sys
 
-  import rich
-
   from configs.common import to_dataclass
-  from experiments.lab import cells, report
-  from experiments.lab.run import Run
-  from experiments.papers.stern2018 import kinds
-  from experiments.papers.stern2018.cells import BlockwiseCell
-  from fastdec import folders
   from fastdec.errors import UserError
 
-  if CONFIG.value.get('task') == 'images':
-    from configs.common import to_dataclass
-    from experiments.stern2018 import images
-
-    c = to_dataclass(images.Table2, CONFIG.value)
-    images.evaluate(c, pathlib.Path(WORKDIR.value), cli.conditions())
-    return
-  if 'table' not in CONFIG.value:
+  config, workdir = CONFIG.value, pathlib.Path(WORKDIR.value)
+  if 'table' not in config:
     raise UserError(
       'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'
     )
-  if CONFIG.value.task == 'translation':
-    from experiments.stern2018 import text
+  if config.task == 'images':
+    from experiments.stern2018 import images
 
-    c = to_dataclass(text.Translation, CONFIG.value)
-    rows = text.evaluate(c, pathlib.Path(WORKDIR.value), cli.conditions())
-    sys.exit(1 if rows.failed else 0)
-  kind, experiment = kinds.KINDS[CONFIG.value.task], kinds.experiment_of(CONFIG.value)
-  workdir, split = pathlib.Path(WORKDIR.value), experiment.table.split
-  run = Run(experiment, experiment.k, experiment.regime, None, workdir)
-  if not run.is_finished:
-    raise UserError(
-      f'{workdir} holds no finished run: train it first, by experiments.train with the same config'
-    )
-  run.check()
-  results, model = workdir / 'results.jsonl', folders.content(workdir)
+    images.evaluate(to_dataclass(images.Table2, config), workdir, cli.conditions())
+    return
+  from experiments.stern2018 import text
 
-  def current() -> list[BlockwiseCell]:
-    found = cells.read(results, BlockwiseCell)
-    return [cell for cell in found if cell.models == model and cell.split == split]
-
-  measuring = kind.measuring(experiment, workdir, cli.conditions())
-  measuring.check(current(), results)
-  done = {cell.rule for cell in current()}
-  rules = [
-    rule for rule in (kind.rules(experiment) if run.k > 1 else ('exact',)) if rule not in done
-  ]
-  for cell in measuring.cells(workdir, run.k, run.regime, rules) if rules else ():
-    cells.append(results, cell)
-  for table in (make(current()) for make in kind.tables):
-    if table.rows:
-      rich.print(report.terminal(table))
+  rows = text.evaluate(to_dataclass(text.Translation, config), workdir, cli.conditions())
+  if rows.failed:
+    sys.exit(1)
 
 
 def _types(dtypes: list[str]) -> None:

@@ -16,7 +16,7 @@ from experiments.drafters import DRAFTERS
 from experiments.lab import rows
 from experiments.lab.report import Column, Drawn, Table
 from experiments.lab.rows import Row
-from experiments.papers.stern2018.cells import REGIMES, UNTRAINED
+from experiments.stern2018.tables import REGIMES, UNTRAINED
 
 
 class Score(NamedTuple):
