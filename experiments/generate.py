@@ -30,9 +30,10 @@ or with --nodes a tree of so many, the root included, as deep. First its best gu
 with what the model writes: few right ones mean that the draft is of another model, or is read
 wrongly.
 
---strategy=tuned takes what `experiments.tune` found fastest for this model, its heads or draft, its
-temperature and its type of numbers too, so that no other flag says how to decode; and as many
-prompts at once, unless there is --rows.
+--strategy=tuned takes what `experiments.tune` found fastest for this model: its heads or draft, its
+temperature, its type of numbers, and its number of prompts at once unless there is --rows.
+--strategy also takes a strategy in the words of Python, with --draft, --heads or --draft-head for
+the folder that it drafts with: --strategy='eagle(depth=7, width=8, nodes=32)'.
 
 Of many prompts, one a line, each yields a JSON line as it ends, the longest first; once all have,
 the file is put in the order of the prompts. {"index": 0, "prompt": ..., "text": ..., "tokens": 12,
@@ -66,7 +67,7 @@ DRAFT_HEAD = flags.DEFINE_string(
 STRATEGY = flags.DEFINE_string(
   'strategy',
   None,
-  "'tuned': what experiments.tune has found for this model; or a file that it wrote",
+  "'tuned': what experiments.tune has found; a file that it wrote; or words, 'jacobi(k=4)'",
 )
 NODES = flags.DEFINE_integer(
   'nodes', None, 'the tree of --draft-head, the root included', lower_bound=2

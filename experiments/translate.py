@@ -89,8 +89,8 @@ def _tuned() -> Any:
   """What was tuned for the model, None without --strategy."""
   import fastdec as fd
   from experiments.lab.packing import packed
-  from experiments.tools.strategies import law_of
   from experiments.tools.tuned_file import tuned_file
+  from fastdec.decoding.rules.rejection import sampling_of
 
   if STRATEGY.value is None:
     return None
@@ -104,7 +104,7 @@ def _tuned() -> Any:
       f'--strategy={STRATEGY.value} has its own type of numbers: leave out --dtype={DTYPE.value}'
     )
   tuned = fd.load_tuned(WORKDIR.value, file=tuned_file(STRATEGY.value), prepare=packed)
-  if law_of(tuned.strategy):
+  if sampling_of(tuned.strategy.effective_rule):
     raise fd.UserError(
       f'--strategy={STRATEGY.value} samples, and translations are not drawn: tune at temperature 0'
     )

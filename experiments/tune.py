@@ -30,7 +30,8 @@ at once. Each has its share of the budget, and the most tokens a second win.
 --heads takes any prediction heads, as a chain and as trees that are fitted to the prompts (or that
 --choices says).
 --draft-head takes EAGLE, MTP, DFlash, DSpark and our own draft networks. --gammas and --nodes say
-which lengths of drafts, and which sizes of trees, are tried.
+which lengths of drafts, and which sizes of trees, are tried. --strategy, once or more, tries others
+that draft with nothing, in the words of Python: --strategy='jacobi(k=4)'.
 """
 
 from absl import flags
@@ -46,6 +47,9 @@ HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads')
 MEDUSA = flags.DEFINE_string('medusa', None, 'the same as --heads')
 DRAFT_HEAD = flags.DEFINE_string(
   'draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours'
+)
+STRATEGY = flags.DEFINE_multi_string(
+  'strategy', [], "a strategy without heads or draft to try too, such as 'jacobi(k=4)'"
 )
 CHOICES = flags.DEFINE_string(
   'choices', None, 'the tree of --heads: a published name, or a JSON file'
@@ -95,16 +99,19 @@ def main(_: list[str]) -> None:
     top_p=TOP_P.value,
     max_len=MAX_LEN.value,
   )
-  drafters = {
+  given = {
     'draft': DRAFT.value,
     'draft_head': DRAFT_HEAD.value,
     'heads': _heads(),
-    'lookup': LOOKUP.value,
-    'lookahead': LOOKAHEAD.value,
+    'lookup': LOOKUP.value or None,
+    'lookahead': LOOKAHEAD.value or None,
   }
+  drafters = {name: {name: value} for name, value in given.items() if value is not None}
+  plain = {'temperature': 0.0, 'top_k': 0, 'top_p': 1.0}  # the words have their own
+  drafters |= {words: {'strategy': words, **plain} for words in STRATEGY.value}
   asked = tuning.Asked(
     settings,
-    {name: value for name, value in drafters.items() if value not in (None, False)},
+    drafters,
     CHOICES.value,
     _numbers('gammas', 1),
     _numbers('nodes', 2),

@@ -12,12 +12,13 @@ import numpy as np
 import fastdec as fd
 from experiments.lab.packing import packed
 from experiments.tools.generation_settings import Settings
-from experiments.tools.strategies import law_of, strategy_of
+from experiments.tools.strategies import strategy_of
 from experiments.tools.tuned_file import tuned_file
 from fastdec import folders
 from fastdec.decoding.inputs import check_ids, checked
 from fastdec.decoding.methods.speculative import check_draft_model
 from fastdec.decoding.protocol import promise_of
+from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
 from fastdec.folders import Folder
 from fastdec.folders.drafts import load_draft
@@ -78,7 +79,16 @@ class Language:
       strategy = strategy_of(settings, *self.drafter(), self.pool)
     else:
       strategy, folder = tuned.strategy, folders.open(settings.model, tuned.dtype)
-      settings = dataclasses.replace(settings, strategy=None, dtype=tuned.dtype, **law_of(strategy))
+    if settings.strategy is not None:
+      law = sampling_of(strategy.effective_rule)
+      settings = dataclasses.replace(
+        settings,
+        strategy=None,
+        dtype=settings.dtype if tuned is None else tuned.dtype,
+        temperature=0.0 if law is None else float(law.temperature),
+        top_k=0 if law is None else int(law.top_k),
+        top_p=1.0 if law is None else float(law.top_p),
+      )
     model, params = packed(folder.model, folder.params())
     return Generator(model, self.tokenizer, settings, params, strategy, opened=self.opened)
 
@@ -86,7 +96,7 @@ class Language:
   def tuned(self) -> fd.Tuned | None:
     """What was tuned for the model, its heads or draft read; None where the settings do not ask for
     it."""
-    if self.settings.strategy is None:
+    if self.settings.strategy is None or self.settings.describes:
       return None
     return fd.load_tuned(
       self.settings.model, file=tuned_file(self.settings.strategy), prepare=packed
@@ -165,7 +175,7 @@ class Generator(Language):
     """What to say at the end of text that is not the model's own."""
     if self.settings.warnings or promise_of(self.strategy.effective_rule) != 'relaxed':
       return self.settings.warnings
-    return ['not lossless: what was tuned accepts more than what the model would have written']
+    return ['not lossless: this strategy accepts more than what the model would have written']
 
 
 def check_heads(model: Any, heads: Any, settings: Settings) -> None:

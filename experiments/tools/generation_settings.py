@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import fastdec as fd
+from experiments.tools.tuned_file import names_file
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.errors import UserError
@@ -35,20 +36,18 @@ class Settings:
   pool: str | None = None
 
   def __post_init__(self) -> None:
-    drafters = {
-      'draft': self.draft,
+    parts = {'draft': self.draft, 'heads': self.heads, 'draft-head': self.draft_head}
+    others = {
       'lookup': self.lookup or None,
-      'heads': self.heads,
       'medusa': self.medusa,
-    }
-    drafters |= {
-      'draft-head': self.draft_head,
       'strategy': self.strategy,
       'lookahead': self.lookahead or None,
     }
-    given = [f'--{name}' for name, value in drafters.items() if value is not None]
-    if len(given) > 1:
-      raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
+    # a strategy in words drafts with one of the parts
+    for drafters in (parts, others) if self.describes else (parts | others,):
+      given = [f'--{name}' for name, value in drafters.items() if value is not None]
+      if len(given) > 1:
+        raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
     if self.choices is not None and self.medusa is None:
       raise UserError(
         f'--choices={self.choices} is about a tree of drafts: give --medusa=folder too'
@@ -70,14 +69,13 @@ class Settings:
       raise UserError(
         f'--gamma={self.gamma} is about a chain, and --medusa drafts a tree: give --choices instead'
       )
-    if self.strategy is not None and (
-      self.gamma is not None or self.temperature or self.top_k or self.top_p != 1
-    ):
+    own = (self.gamma, self.nodes, self.temperature, self.top_k, self.top_p)
+    if self.strategy is not None and own != (None, None, 0, 0, 1):
       raise UserError(
-        f'--strategy={self.strategy} has its own --gamma, --temperature, --top_k and --top_p: leave'
-        ' them out'
+        f'--strategy={self.strategy} has its own --gamma, --temperature, --top_k, --top_p'
+        ' and --nodes: leave them out'
       )
-    if self.strategy is not None and self.dtype is not None:
+    if self.strategy is not None and not self.describes and self.dtype is not None:
       raise UserError(
         f'--strategy={self.strategy} has its own type of numbers: leave out --dtype={self.dtype}'
       )
@@ -95,6 +93,11 @@ class Settings:
         else ('--medusa does not sample, so leave them out')
       )
       raise UserError(f'--top_k={self.top_k} and --top_p={self.top_p} are about sampling: {remedy}')
+
+  @property
+  def describes(self) -> bool:
+    """True if --strategy is in words, and not the name of a file."""
+    return self.strategy is not None and not names_file(self.strategy)
 
   @property
   def samples(self) -> bool:

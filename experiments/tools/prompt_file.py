@@ -65,7 +65,7 @@ class Output:
         record[name] = opened[record[name]].content
     if settings.draft_head is not None:
       record['draft_head'] = draft_content(settings.draft_head)
-    if settings.strategy is not None:
+    if settings.strategy is not None and not settings.describes:
       tuned = read_json(
         pathlib.Path(tuned_file(settings.strategy) or opened[settings.model].path / NAME)
       )

@@ -4,10 +4,9 @@ from typing import Any
 
 import fastdec as fd
 from experiments.tools.generation_settings import Settings
+from fastdec.decoding.description import parse
 from fastdec.decoding.methods.eagle import WIDTH
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.rejection import Warped
-from fastdec.decoding.rules.sampling import Sampling
 from fastdec.heads.block import BlockNetwork
 
 DRAFTED, COPIED = 4, 9  # tokens a call, by a draft model and by lookup
@@ -18,8 +17,9 @@ GUESSED = 7  # in a row by an autoregressive draft network
 def strategy_of(
   settings: Settings, draft: Any, heads: Any, network: Any = None, pool: fd.NGramPool | None = None
 ) -> Any:
-  """How to decode; draft model, heads, draft network and pool as they were loaded, None where there
-  are none."""
+  """Makes the strategy of some flags. Draft, heads, network and pool are None if not given."""
+  if settings.strategy is not None:
+    return parse(settings.strategy, draft or heads or network)
   law = {'temperature': settings.temperature, 'top_k': settings.top_k, 'top_p': settings.top_p}
   if draft is not None:
     # `check_same_ids`
@@ -51,16 +51,3 @@ def strategy_of(
     rule = settings.sampling if settings.temperature else Exact()
     return fd.Blockwise(heads, None if settings.gamma is None else settings.gamma + 1, rule)
   return settings.plain
-
-
-def law_of(strategy: Any) -> dict[str, Any]:
-  """Temperature, top-k and top-p of a strategy that draws tokens; nothing for another."""
-  rule = strategy.effective_rule
-  sampling = rule.sampling if isinstance(rule, Warped) else rule
-  if not isinstance(sampling, Sampling):
-    return {}
-  return {
-    'temperature': float(sampling.temperature),
-    'top_k': int(sampling.top_k),
-    'top_p': float(sampling.top_p),
-  }

@@ -1,5 +1,4 @@
-"""What `--strategy` of generate and translate names: the file of `experiments.tune`, and how many
-texts it is for."""
+"""`--strategy` of generate and translate: the file of `experiments.tune`, and its rows."""
 
 import pathlib
 from collections.abc import Mapping
@@ -13,9 +12,14 @@ from fastdec.tuning.tuned import NAME
 ROWS = 16  # texts decoded at once, where nobody says how many
 
 
+def names_file(name: str) -> bool:
+  """True if --strategy names a file, and is no strategy in words."""
+  return name == 'tuned' or name.endswith('.json')
+
+
 def tuned_file(name: str) -> str | None:
-  """The file that --strategy names; None for the one beside the model."""
-  if name != 'tuned' and not name.endswith('.json'):
+  """Returns the file that --strategy names; None for the one beside the model."""
+  if not names_file(name):
     raise UserError(
       f"--strategy={name} is unknown: give 'tuned', or the JSON file that"
       ' experiments.tune has written'
@@ -24,12 +28,11 @@ def tuned_file(name: str) -> str | None:
 
 
 def rows_at_once(asked: int | None, model: str, strategy: str | None) -> int:
-  """How many texts are decoded at once: as many as asked for, or as were tuned for, or `ROWS`.
+  """Returns the number of texts decoded at once: as asked for, or as tuned for, or `ROWS`.
 
-  What is wrong with a file is for `fd.load_tuned` to say; this reads it before JAX makes its
-  backends.
+  Mistakes in a file are for `fd.load_tuned` to say. This reads it before JAX makes its backends.
   """
-  if asked is not None or strategy is None:
+  if asked is not None or strategy is None or not names_file(strategy):
     return asked or ROWS
   file = pathlib.Path(tuned_file(strategy) or folders.open(model).path / NAME)
   rows = figures_of(read_json(file)).get('rows') if file.is_file() else None
@@ -37,6 +40,6 @@ def rows_at_once(asked: int | None, model: str, strategy: str | None) -> int:
 
 
 def figures_of(tuned: Mapping[str, Any]) -> Mapping[str, Any]:
-  """The figures in what a file holds; none where it is damaged."""
+  """Returns the figures of a file's content; none if it is damaged."""
   figures = tuned.get('figures')
   return figures if isinstance(figures, dict) else {}

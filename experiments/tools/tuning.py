@@ -22,11 +22,12 @@ from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.struct import Bound
+from fastdec.tuning.tune import OutOfTime
 
 # for each row decoded at once: more than are timed, of which some may be too long
 MOST_PROMPTS = 128
 CALIBRATED = 64  # prompts that a tree for heads is found on
-MARGIN = 1.05  # between what was timed at different times: a smaller lead may be the machine's
+MARGIN = 1.1  # between what was timed at different times: a smaller lead may be the machine's
 
 Tree = Sequence[Sequence[int]]
 Candidate = tuple[Any, str | None]  # a strategy, and the folder of its heads or draft
@@ -37,7 +38,7 @@ class Asked:
   """The flags of `experiments.tune`, checked against each other."""
 
   settings: Settings  # without a drafter
-  drafters: Mapping[str, Any]  # settings that name one each: draft, heads, draft_head, lookup, ...
+  drafters: Mapping[str, Mapping[str, Any]]  # settings of each, by its name: {'heads': folder}
   choices: str | None = None  # the tree of the heads
   drafted: Sequence[int] | None = None  # tokens in a row; None: those that suit the drafter
   nodes: Sequence[int] | None = None  # of trees, the root included
@@ -86,6 +87,7 @@ def tune(
   prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(asked.rows)))]
   tree = None if asked.choices is None else whole_tree(asked.choices)
   found: list[tuple[fd.Tuned, str | None]] = []
+  left = len(asked.dtypes) * len(asked.rows)
   for dtype in asked.dtypes:
     languages = _languages(asked, dtype, prompts)
     language = languages['']
@@ -94,24 +96,31 @@ def tune(
     ids = [language.ids(prompt) for prompt in prompts]
     drafters = {name: one.drafter() for name, one in languages.items()}
     if 'heads' in asked.drafters and tree is None:
-      console.print(f'fitting a tree to {asked.drafters["heads"]}', style='dim')
+      console.print(f'fitting a tree to {asked.drafters["heads"]["heads"]}', style='dim')
       tree = _fitted(Bound(model, params), drafters['heads'][1], ids, asked)
     candidates = _candidates(asked, languages, drafters, tree or [])
     for rows in asked.rows:
-      left = len(asked.dtypes) * len(asked.rows) - len(found)
-      tuned = fd.tune(
-        model,
-        params,
-        [settings.plain, *(strategy for strategy, _ in candidates)],
-        ids,
-        settings.max_len,
-        rows,
-        relaxed=asked.promise == 'relaxed',
-        budget=max((ends - time.perf_counter()) / left, 1e-3),
-      )
+      console.print(f'{_named(rows, dtype)}:')
+      share, left = (ends - time.perf_counter()) / left, left - 1
+      try:
+        tuned = fd.tune(
+          model,
+          params,
+          [settings.plain, *(strategy for strategy, _ in candidates)],
+          ids,
+          settings.max_len,
+          rows,
+          relaxed=asked.promise == 'relaxed',
+          budget=max(share, 1e-3),
+        )
+      except OutOfTime as error:
+        console.print(f'{error}\n')
+        continue
       parts = (part for strategy, part in candidates if strategy is tuned.strategy)
       found.append((dataclasses.replace(tuned, dtype=dtype), next(parts, None)))
-      console.print(f'\n{_named(found[-1][0])}:\n{tuned}\n{tuned.why}')
+      console.print(f'{tuned}\n{tuned.why}\n')
+  if not found:
+    raise UserError(f'--budget={budget:g}s ended before one round: give more')
   first = found[0][0]
   best, part = found[0]
   for one, other_part in found[1:]:
@@ -120,8 +129,9 @@ def tune(
   best = dataclasses.replace(best, why=best.why + _compared(best, first))
   file = best.save(settings.model, part, output)
   console.print(
-    f'\n{best.why}\n{_named(best)}, at most {best.max_len} tokens: {best.prompts} prompts;'
-    f' {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were compiling; {best.machine}'
+    f'{best.why}\n{_named(best.rows, best.dtype)}, at most {best.max_len} tokens:'
+    f' {best.prompts} prompts; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'
+    f' compiling; {best.machine}'
   )
   console.print(f'Written to {file}; use it by --strategy={"tuned" if output is None else file}')
 
@@ -152,8 +162,8 @@ def _languages(asked: Asked, dtype: str | None, prompts: Sequence[str]) -> dict[
   """Opens and checks the model with each drafter by its name, and with none by ''."""
   settings = dataclasses.replace(asked.settings, dtype=dtype)
   found = {'': Language.of(settings, prompts)}
-  for name, value in asked.drafters.items():
-    found[name] = Language.of(dataclasses.replace(settings, **{name: value}), prompts)
+  for name, changes in asked.drafters.items():
+    found[name] = Language.of(dataclasses.replace(settings, **changes), prompts)
   return found
 
 
@@ -162,13 +172,13 @@ def _candidates(
 ) -> list[Candidate]:
   """Lists strategies: the first of each drafter, then the second of each, and so on."""
   families = []
-  for name, folder in asked.drafters.items():
+  for name, changes in asked.drafters.items():
     draft, heads, network = drafters[name]
     base = strategy_of(languages[name].settings, draft, heads, network)
     found = [base.sizes(asked.drafted, asked.nodes)]
     if heads is not None:
       found += _of_heads(asked, heads, tree)
-    part = folder if base.part else None
+    part = changes[name] if base.part else None
     families += [[(strategy, part) for strategy in family] for family in found]
   return in_turn(*families)
 
@@ -197,9 +207,9 @@ def _fitted(target: Bound, heads: Any, prompts: Sequence[Sequence[int]], asked: 
   return calibrate(target, Bound(*heads), some, most, max_len, min(16, len(some))).tree.choices
 
 
-def _named(tuned: fd.Tuned) -> str:
+def _named(rows: int, dtype: str | None) -> str:
   """Says the number of rows and the type."""
-  return f'{tuned.rows} at once' + (f' in {tuned.dtype}' if tuned.dtype else '')
+  return f'{rows} at once' + (f' in {dtype}' if dtype else '')
 
 
 def _compared(best: fd.Tuned, first: fd.Tuned) -> str:
@@ -207,7 +217,8 @@ def _compared(best: fd.Tuned, first: fd.Tuned) -> str:
   if best is first:
     return ''
   ratio = best.tokens_per_second / first.tokens_per_second
-  text = f'; {_named(best)}, {ratio:.2f} times the tokens a second of {_named(first)}'
+  ours, theirs = (_named(one.rows, one.dtype) for one in (best, first))
+  text = f'; {ours}, {ratio:.2f} times the tokens a second of {theirs}'
   if best.dtype == first.dtype or best.table[0].same is None:
     return text
   both = list(zip(best.texts, first.texts, strict=False))

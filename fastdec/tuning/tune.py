@@ -18,8 +18,7 @@ import jax
 from fastdec.decoding.description import label
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.protocol import Promise, promise_of
-from fastdec.decoding.rules.rejection import Warped
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.decoding.settings import Whole, count, is_number
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
@@ -36,6 +35,10 @@ BUDGET = 120.0  # seconds
 IN_WORDS: dict[Promise, str] = {'exact': 'exact', 'law': 'for sampling', 'relaxed': 'relaxed'}
 log = logging.getLogger('fastdec.tuning')
 clock = time.perf_counter
+
+
+class OutOfTime(UserError):
+  """The budget ended before one round."""
 
 
 def tune(
@@ -61,8 +64,8 @@ def tune(
     budget: seconds for everything, compiling included.
 
   Raises:
-    UserError: no inputs, a candidate that cannot decode them, or a budget that ends before one
-      round.
+    UserError: no inputs, a candidate that cannot decode them, or (`OutOfTime`) a budget that ends
+      before one round.
   """
   begun = clock()
   rows = count('rows', rows, 1, '1 or more')
@@ -127,17 +130,9 @@ def _breaks(strategy: LoopStrategy, plain: Any) -> str:
   wanted, kept = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
   if kept != wanted:
     return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[kept]}'
-  if kept == 'law' and _law(strategy.effective_rule) != _law(plain.rule):
+  if kept == 'law' and sampling_of(strategy.effective_rule) != plain.rule:
     return 'samples at other settings than the plain strategy'
   return ''
-
-
-def _law(rule: Any) -> tuple[float, ...]:
-  """Returns temperature, top-k and top-p of a rule that samples; nothing of another."""
-  sampling = rule.sampling if isinstance(rule, Warped) else rule
-  if not isinstance(sampling, Sampling):
-    return ()
-  return tuple(float(x) for x in (sampling.temperature, sampling.top_k, sampling.top_p))
 
 
 def _race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
@@ -146,7 +141,8 @@ def _race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
   Returns the names of those for which there was no time.
 
   Raises:
-    UserError: there was none for the first round, or a candidate cannot decode the prompts.
+    OutOfTime: there was none for the first round.
+    UserError: a candidate cannot decode the prompts.
   """
   late, least = list(entrants), 2
   while late and (least or clock() + max(e.compile_seconds for e in entrants.values()) < ends):
@@ -156,7 +152,7 @@ def _race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
     joining, late, least = late[:number], late[number:], 0
     if clock() >= ends and not race.rounds:
       seconds = sum(entrants[name].compile_seconds for name in joining)
-      raise UserError(
+      raise OutOfTime(
         f'the budget ended before one round: compiling {number} candidates took {seconds:.0f} s,'
         ' so give more, or fewer candidates'
       )

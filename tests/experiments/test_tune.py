@@ -29,6 +29,7 @@ def prompts(tmp_path):
 def test_what_is_tuned_is_used_by_name(translator, launch, prompts, tmp_path):
   words = ('--max_len=8', '--budget=90s', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
   words += (f'--heads={translator}', f'--draft={translator}', '--batches=1,2')
+  words += ('--strategy=jacobi(k=3)',)
   output = tmp_path / 'tuned.json'
   folder = (f'--model={translator}', f'--prompts={prompts}', f'--output={output}')
   ended = launch('tune', *folder, *words)
@@ -40,7 +41,12 @@ def test_what_is_tuned_is_used_by_name(translator, launch, prompts, tmp_path):
   table = json.loads(output.read_text())['figures']['table']
   names = [one['name'] for one in table]
   assert names[0] == 'Greedy'
-  assert {'Blockwise(k=3)', 'PromptLookup(k=3)', 'Speculative(gamma=2, same_ids=True)'} < set(names)
+  assert {
+    'Jacobi(k=3)',
+    'Blockwise(k=3)',
+    'PromptLookup(k=3)',
+    'Speculative(gamma=2, same_ids=True)',
+  } < set(names)
   assert all(one['same'] == 1 for one in table if one['rounds'])
   found = fd.load_tuned(translator, file=output)
   assert found.rows in (1, 2) and found.dtype in ('float32', 'int8')
@@ -105,6 +111,20 @@ def test_the_type_that_was_tuned_is_used(translator, launch, tmp_path):
   assert by_type.code == by_name.code == 0 and by_type.out == by_name.out
 
 
+def test_a_strategy_in_words_decodes_with_the_part_that_is_given(translator, launch):
+  model = (f'--model={translator}', '--max_len=12', '--prompt=a dog sits', '--repeats=0')
+  for words, flags in (
+    (
+      [f'--heads={translator}', '--strategy=blockwise(k=2)'],
+      [f'--heads={translator}', '--gamma=1'],
+    ),
+    (['--strategy=prompt_lookup(k=3)'], ['--lookup', '--gamma=2']),
+    (['--strategy=Sample(temperature=0.5)'], ['--temperature=0.5']),
+  ):
+    ours, wanted = launch('generate', *model, *words), launch('generate', *model, *flags)
+    assert ours.code == wanted.code == 0 and ours.out == wanted.out, ours.err + wanted.err
+
+
 def test_a_damaged_file_is_told_by_who_loads_it(translator, launch, tmp_path):
   (tmp_path / 'tuned.json').write_text('{"figures": [1]}')
   assert rows_at_once(None, str(translator), f'{tmp_path}/tuned.json') == ROWS
@@ -117,7 +137,11 @@ def test_a_damaged_file_is_told_by_who_loads_it(translator, launch, tmp_path):
 @pytest.mark.parametrize('command, words, message', [
   ('generate', ['--strategy=tuned'], 'tuned.json is not there: make it by python -m'
                                      ' experiments.tune'),
-  ('generate', ['--strategy=fast'], "--strategy=fast is unknown: give 'tuned'"),
+  ('generate', ['--strategy=fast'], "'fast' is no strategy: known are Greedy"),
+  ('generate', ['--strategy=eagle(depth=3)'], 'Eagle drafts with draft: give their folder too'),
+  ('generate', ['--strategy=jacobi(k=4)', '--gamma=2'], '--strategy=jacobi(k=4) has its own'),
+  ('generate', ['--strategy=eagle', '--heads=x', '--draft=x'], '--draft and --heads each say how'),
+  ('translate', ['--strategy=jacobi(k=4)'], "--strategy=jacobi(k=4) is unknown: give 'tuned'"),
   ('generate', ['--strategy=tuned', '--lookup'], '--lookup and --strategy each say how to draft'),
   ('generate', ['--strategy=tuned', '--gamma=2'], '--strategy=tuned has its own --gamma'),
   ('generate', ['--strategy=tuned', '--dtype=int8'], 'has its own type of numbers'),
@@ -157,6 +181,7 @@ def test_mistakes_about_what_was_tuned_are_one_sentence(
                                            ' --promise=law'),
   (['--promise=law'], '--promise=law is about sampling'),
   (['--promise=fast'], '--promise=fast is not possible'),
+  (['--strategy=fast'], "'fast' is no strategy: known are Greedy"),
   (['--choices=mc_sim_7b_63'], '--choices=mc_sim_7b_63 is about a tree of drafts'),
   (['--heads={wide}'], 'these heads are for hidden states of 6'),
   (['--heads={wide}', '--medusa={wide}'], '--heads and --medusa mean the same here'),
@@ -173,10 +198,10 @@ def test_mistakes_are_one_sentence(translator, launch, prompts, words, message):
 def test_heads_are_tried_in_a_chain_and_in_trees(translator):
   heads = fd.load_heads(translator)  # of two tokens
   tree = [[0], [1], [0, 0], [2], [0, 1]]
-  asked = tuning.Asked(Settings('m'), {'heads': 'h'}, nodes=(2, 4, 64))
+  asked = tuning.Asked(Settings('m'), {'heads': {'heads': 'h'}}, nodes=(2, 4, 64))
   trees, relaxed = tuning._of_heads(asked, heads, tree)
   assert [one.choices.n for one in trees] == [2, 4] and not relaxed
-  asked = tuning.Asked(Settings('m'), {'heads': 'h'}, promise='relaxed')
+  asked = tuning.Asked(Settings('m'), {'heads': {'heads': 'h'}}, promise='relaxed')
   trees, relaxed = tuning._of_heads(asked, heads, tree)
   assert [one.choices.n for one in trees] == [6]
   assert [label(one) for one in relaxed] == [

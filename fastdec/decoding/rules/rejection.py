@@ -57,6 +57,12 @@ class Warped:
     return self.rule(keys, draft, self.sampling.law(logits), acceptable)
 
 
+def sampling_of(rule: Any) -> Sampling | None:
+  """Returns the law that a rule draws tokens from; None if it draws none."""
+  sampling = rule.sampling if isinstance(rule, Warped) else rule
+  return sampling if isinstance(sampling, Sampling) else None
+
+
 @struct.pytree
 class Rejection:
   """Accepts a draft x with probability min(1, p(x) / (lenience q(x))).
