@@ -1,16 +1,16 @@
 """Generates text with a trained model, and shows it as it is accepted, block by block.
 
-  python -m experiments.generate --model=folder --prompt="A man in"
-  python -m experiments.generate --model=folder --prompt=... --draft=smaller        speculative decoding
-  python -m experiments.generate --model=folder --prompt=... --lookup               drafts copied from the text so far
-  python -m experiments.generate --model=folder --prompt=... --lookahead            the model guesses for itself
-  python -m experiments.generate ... --lookahead --pool=file   n-grams of other texts too, see experiments.pool
-  python -m experiments.generate --model=folder --prompt=... --heads=folder         blockwise decoding
-  python -m experiments.generate --model=folder --prompt=... --medusa=folder        heads that draft a tree
-  python -m experiments.generate --model=folder --prompt=... --draft-head=folder    EAGLE, DFlash, ...: draft networks
-  python -m experiments.generate --model=folder --prompt=... --strategy=tuned       what experiments.tune has found
-  python -m experiments.generate --model=folder --prompts=lines.txt --output=out.jsonl [--draft=...
-  or another]
+  python -m experiments.generate --model=folder --prompt="A man in" [one of these]
+    --draft=smaller            speculative decoding
+    --lookup                   drafts copied from the text so far
+    --lookahead                the model guesses for itself
+    --lookahead --pool=file    n-grams of other texts too, see experiments.pool
+    --heads=folder             blockwise decoding
+    --medusa=folder            heads that draft a tree
+    --draft-head=folder        draft networks: EAGLE, DFlash, ...
+    --strategy=tuned           the strategy that experiments.tune has found
+    --strategy='jacobi(k=4)'   any other, in words
+  python -m experiments.generate --model=folder --prompts=lines.txt --output=out.jsonl [the same]
 
 The model goes on from the prompt; one with an encoder translates it. With --temperature it samples,
 whatever drafts but Medusa. At the end come tokens per call, the share of calls that accepted a
@@ -113,10 +113,25 @@ def main(_: list[str]) -> None:
 
   _check()
   settings = Settings(
-    MODEL.value, DRAFT.value, LOOKUP.value, HEADS.value, MEDUSA.value, CHOICES.value, GAMMA.value, TEMPERATURE.value,
-    TOP_K.value, TOP_P.value, MAX_LEN.value, SEED.value, DRAFT_HEAD.value, NODES.value, STRATEGY.value, LOOKAHEAD.value,
-    DTYPE.value, POOL.value,
-  )  # fmt: skip
+    model=MODEL.value,
+    draft=DRAFT.value,
+    lookup=LOOKUP.value,
+    heads=HEADS.value,
+    medusa=MEDUSA.value,
+    choices=CHOICES.value,
+    gamma=GAMMA.value,
+    temperature=TEMPERATURE.value,
+    top_k=TOP_K.value,
+    top_p=TOP_P.value,
+    max_len=MAX_LEN.value,
+    seed=SEED.value,
+    draft_head=DRAFT_HEAD.value,
+    nodes=NODES.value,
+    strategy=STRATEGY.value,
+    lookahead=LOOKAHEAD.value,
+    dtype=DTYPE.value,
+    pool=POOL.value,
+  )
   rows = (
     1 if PROMPTS.value is None else tuned_file.rows_at_once(ROWS.value, MODEL.value, STRATEGY.value)
   )

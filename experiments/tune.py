@@ -44,7 +44,6 @@ DRAFT = flags.DEFINE_string('draft', None, 'folder of a smaller model that draft
 LOOKUP = flags.DEFINE_bool('lookup', True, 'tries drafts copied from the text so far')
 LOOKAHEAD = flags.DEFINE_bool('lookahead', True, 'tries n-grams that the model has guessed before')
 HEADS = flags.DEFINE_string('heads', None, 'folder of prediction heads')
-MEDUSA = flags.DEFINE_string('medusa', None, 'the same as --heads')
 DRAFT_HEAD = flags.DEFINE_string(
   'draft-head', None, 'folder of a draft network: EAGLE, MTP, DFlash, DSpark, ours'
 )
@@ -67,10 +66,7 @@ TOP_K = flags.DEFINE_integer(
 )
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
 MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
-ROWS = flags.DEFINE_integer('rows', None, 'prompts decoded at once (none: 1)', lower_bound=1)
-BATCHES = flags.DEFINE_list(
-  'batches', None, 'several numbers of prompts decoded at once, such as 1,8'
-)
+BATCHES = flags.DEFINE_list('batches', ['1'], 'numbers of prompts decoded at once, such as 1,8')
 DTYPES = flags.DEFINE_list(
   'dtypes', None, "types of numbers, such as float32,int8, or all (none: the model's own)"
 )
@@ -102,7 +98,7 @@ def main(_: list[str]) -> None:
   given = {
     'draft': DRAFT.value,
     'draft_head': DRAFT_HEAD.value,
-    'heads': _heads(),
+    'heads': HEADS.value,
     'lookup': LOOKUP.value or None,
     'lookahead': LOOKAHEAD.value or None,
   }
@@ -117,7 +113,7 @@ def main(_: list[str]) -> None:
     _numbers('nodes', 2),
     PROMISE.value,
     tuning.types_of(DTYPES.value),
-    _rows(),
+    tuple(dict.fromkeys(_numbers('batches', 1) or ())),
   )
   cores.settle(MODEL.value, max(asked.rows), CORES.value)
   prompts = read_prompts(pathlib.Path(PROMPTS.value))
@@ -125,29 +121,8 @@ def main(_: list[str]) -> None:
   tuning.tune(plain_console(), asked, prompts, budget, output)
 
 
-def _heads() -> str | None:
-  from fastdec.errors import UserError
-
-  if HEADS.value is not None and MEDUSA.value is not None:
-    raise UserError('--heads and --medusa mean the same here: give one of them')
-  return HEADS.value or MEDUSA.value
-
-
-def _rows() -> tuple[int, ...]:
-  from fastdec.errors import UserError
-
-  batches = _numbers('batches', 1)
-  if batches is None:
-    return (ROWS.value or 1,)
-  if ROWS.value is not None:
-    raise UserError('--rows and --batches mean the same here: give one of them')
-  if len(set(batches)) < len(batches):
-    raise UserError(f'--batches={",".join(map(str, batches))} has a number twice: give each once')
-  return tuple(batches)
-
-
 def _numbers(name: str, least: int) -> list[int] | None:
-  """The whole numbers of a flag that lists them."""
+  """Reads the whole numbers of a flag that lists them; None if it is not given."""
   from fastdec.errors import UserError
 
   given = flags.FLAGS[name].value

@@ -58,10 +58,6 @@ class Asked:
       )
     if self.promise == 'law' and not self.settings.samples:
       raise UserError('--promise=law is about sampling: give --temperature too, or --promise=exact')
-    if len(set(self.dtypes)) < len(self.dtypes):
-      raise UserError(
-        f'--dtypes={",".join(map(str, self.dtypes))} has a type twice: give each once'
-      )
 
 
 class Said(logging.Handler):
@@ -144,7 +140,7 @@ def types_of(names: Sequence[str] | None) -> tuple[str | None, ...]:
     return ('float32', *(['bfloat16'] if computes_bfloat16() else []), 'int8')
   if not names:
     raise UserError('--dtypes= names no type: give some such as float32,int8, or all')
-  return tuple(names)
+  return tuple(dict.fromkeys(names))
 
 
 def whole_tree(choices: str) -> Tree:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastdec.decoding.decode import decode
 from fastdec.decoding.methods.greedy import Greedy
-from fastdec.decoding.protocol import Decoded, promise_of
+from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.struct import Bound
 from fastdec.tuning.prompts import Batch
@@ -73,7 +73,6 @@ def figures_of(name: str, entrants: dict[str, Entrant], race: Race) -> Figures:
   rounds = len(race.seconds[name])
   return Figures(
     name,
-    promise_of(entrant.strategy.effective_rule),
     tokens_per_call=later / called if called else None,
     ms_per_call=1e3 * race.seconds_per_batch(name) / steps if steps else None,
     ms_per_token=1e3 / speed,

@@ -86,11 +86,11 @@ def tune(
     left_out[late] = 'not run: the budget was not enough to compile it'
   chosen, why = race.winner()
   table = []
-  for other, one in candidates.items():
+  for other in candidates:
     if other in race.seconds:
       table.append(figures_of(other, entrants, race))
     else:
-      table.append(Figures(other, promise_of(one.effective_rule), said=left_out[other]))
+      table.append(Figures(other, said=left_out[other]))
   texts = [row for i in sorted(entrants[name].texts) for row in entrants[name].texts[i].tokens]
   return Tuned(
     name=chosen,

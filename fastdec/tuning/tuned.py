@@ -38,7 +38,6 @@ class Figures:
   """A candidate's row of the table. What was not measured is None, and `said` says why."""
 
   name: str
-  promise: Promise
   tokens_per_call: float | None = None
   ms_per_call: float | None = None  # the whole time of the texts, prompts included, by their calls
   ms_per_token: float | None = None

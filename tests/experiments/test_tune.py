@@ -27,7 +27,7 @@ def prompts(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_tuned_is_used_by_name(translator, launch, prompts, tmp_path):
-  words = ('--max_len=8', '--budget=90s', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
+  words = ('--max_len=8', '--budget=4m', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
   words += (f'--heads={translator}', f'--draft={translator}', '--batches=1,2')
   words += ('--strategy=jacobi(k=3)',)
   output = tmp_path / 'tuned.json'
@@ -170,11 +170,8 @@ def test_mistakes_about_what_was_tuned_are_one_sentence(
 @pytest.mark.parametrize('words, message', [
   (['--budget=soon'], '--budget=soon is no time'),
   (['--dtypes=int4'], "dtype='int4' is not possible: give one of"),
-  (['--dtypes=int8,int8'], '--dtypes=int8,int8 has a type twice'),
   (['--dtypes='], '--dtypes= names no type'),
   (['--batches=0'], '--batches=0 is not possible: give whole numbers from 1'),
-  (['--batches=2,2'], '--batches=2,2 has a number twice'),
-  (['--batches=1,2', '--rows=2'], '--rows and --batches mean the same here'),
   (['--gammas=2,x'], '--gammas=2,x is not possible: give whole numbers from 1 to 999'),
   (['--nodes=1'], '--nodes=1 is not possible: give whole numbers from 2 to 999'),
   (['--promise=exact', '--temperature=1'], '--temperature=1 samples, which is never exact: give'
@@ -184,7 +181,6 @@ def test_mistakes_about_what_was_tuned_are_one_sentence(
   (['--strategy=fast'], "'fast' is no strategy: known are Greedy"),
   (['--choices=mc_sim_7b_63'], '--choices=mc_sim_7b_63 is about a tree of drafts'),
   (['--heads={wide}'], 'these heads are for hidden states of 6'),
-  (['--heads={wide}', '--medusa={wide}'], '--heads and --medusa mean the same here'),
   (['--draft={wide}x'], 'is not a folder'),
   (['--prompts={wide}'], 'give a text file with a prompt on each line'),
 ])  # fmt: skip
@@ -212,7 +208,7 @@ def test_heads_are_tried_in_a_chain_and_in_trees(translator):
 
 
 def test_another_type_wins_by_a_margin_and_its_texts_are_compared():
-  figures = Figures('Greedy', 'exact', tokens_per_second=100.0, same=1.0)
+  figures = Figures('Greedy', tokens_per_second=100.0, same=1.0)
   first = Tuned(
     'Greedy', '', 'Greedy', 'exact', 1, 8, 2, 1.0, 1.0, machine.here(), (figures,), 'float32',
     texts=((3, 4), (5, 6)),

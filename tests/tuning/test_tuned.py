@@ -14,7 +14,7 @@ from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.tuning.tuned import Figures, Tuned
 
-GREEDY = Figures('Greedy', 'exact', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
+GREEDY = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
 FOUND = Tuned(
   'Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here(), (GREEDY,),
   strategy=fd.Greedy(),
@@ -48,7 +48,7 @@ def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
 
 
 def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
-  table = (GREEDY, Figures('Jacobi(k=2)', 'exact', said='not run: no time'))
+  table = (GREEDY, Figures('Jacobi(k=2)', said='not run: no time'))
   lines = str(dataclasses.replace(FOUND, table=table)).splitlines()
   assert lines[1].split() == [
     '>',
