@@ -228,6 +228,8 @@ def read(path: pathlib.Path) -> list[Row]:
     lines = path.read_bytes().split(b'\n')
   except FileNotFoundError:
     return []
+  except NotADirectoryError:
+    raise UserError(f'{path.parent} is a file, or lies in one: choose another workdir') from None
   except OSError as error:
     raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
   return list(_objects(lines, path))

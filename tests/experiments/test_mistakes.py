@@ -45,7 +45,7 @@ def listing(folder):
   [
     ({'table.kz': (2,)}, ["no key 'kz'", 'known are ks, max_len']),
     ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'give 2 or more']),
-    ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give a whole number']),
+    ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give 2 or more']),
     ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
     (
       {'table.rules': '("tree-0",)'},
