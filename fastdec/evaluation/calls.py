@@ -5,7 +5,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,13 +17,16 @@ from fastdec.cache.loops import fori_loop, while_loop
 from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.loop import DecodeState
-from fastdec.decoding.protocol import Accepted, Draft, Step
+from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
+from fastdec.evaluation.rows import Row
+from fastdec.evaluation.wallclock import measure
 from fastdec.packed import unpacked
-from fastdec.quantized import quantize
+from fastdec.products import kernels_of
+from fastdec.quantized import quantized_kernel
 from fastdec.struct import Bound
 
 DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every call reads
@@ -93,18 +96,63 @@ class Calls:
     self.state = _go_on(self.target, self.strategy, self.state, self.calls)
     return self.state
 
-  def bytes(self, projection: str) -> int:
+  @property
+  def bytes(self) -> int:
     """The bytes that one call must read.
 
     These are the decoder's weights without those that project the memory once, the vocabulary
-    projection (named as in the parameters), the heads, and the cache.
+    projection, the heads, and the cache.
     """
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
     once = _size(layer['cross']['kv'] for layer in decoder if 'cross' in layer)
-    return (
-      _size(decoder) - once + _size((params[projection], self.strategy.drafter, self.state.cache))
-    )
+    projection = params['output' if 'output' in params else 'embedding']
+    return _size(decoder) - once + _size((projection, self.strategy.drafter, self.state.cache))
+
+
+def costs(variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 0.0) -> list[Row]:
+  """Times calls: the rows with milliseconds, the ratio to greedy's, and to the floor.
+
+  The floor is the time to read what a call must read.
+
+  Args:
+    variants: what is timed in turn, 'greedy' among them.
+    rounds: how often.
+    bytes_per_second: the memory's bandwidth; 0: it is measured.
+  """
+  timings, greedy = measure(variants, rounds), variants['greedy']
+  bytes_per_second = bytes_per_second or bandwidth(greedy.bytes)
+  rows = []
+  for name, variant in variants.items():
+    timing, floor = timings[name], variant.bytes / bytes_per_second
+    rows.append({
+      'variant': name,
+      'ms_per_call': timing.milliseconds / variant.calls,
+      'to_greedy': 1 / timing.speedup_over(timings['greedy']),
+      'spread': timings['greedy'].speedups_over(timing),
+      'to_floor': timing.median / variant.calls / floor,
+      'floor_ms': 1e3 * floor,
+      'megabytes': variant.bytes / 1e6,
+      'compile_seconds': timing.compile_seconds,
+      'rounds': rounds,
+    })  # fmt: skip
+  return rows
+
+
+def bandwidth(size: int) -> float:
+  """Measures the bytes a second that matrix-vector products read, by the fastest of seven runs.
+
+  The matrix has about `size` bytes, 2^30 at most.
+  """
+  matrix = jnp.ones((-(-min(size, 2**30) // 4096), 1024), jnp.float32)
+
+  @jax.jit
+  def products(matrix: Array) -> Array:
+    # Eight in one program, so that starting it hardly counts.
+    return jax.lax.fori_loop(0, 8, lambda _, v: v + 1e-30 * (matrix @ v).sum(), matrix[0])
+
+  timing = measure({'products': lambda: products(matrix)}, 7)['products']
+  return 8 * matrix.nbytes / timing.spread[0]
 
 
 def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
@@ -148,35 +196,6 @@ def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Arra
   return jax.lax.fori_loop(0, drafts, propose, (state.drafter, state.root, state.keys))
 
 
-def draft_rounds(target: Bound, drafter: Any, state: DecodeState) -> Callable[[int], Any]:
-  """Returns a function of a number of rounds in which the drafter proposes and observes.
-
-  That is its whole share of a call. It sees hidden states of zeros, and one token is kept each
-  time.
-  """
-  return lambda rounds: _rounds(target, drafter, state, rounds)
-
-
-@jax.jit
-def _rounds(target: Bound, drafter: Any, state: DecodeState, rounds: int | Array) -> Any:
-  taps = getattr(drafter, 'taps', ())
-  shape = (*state.root.shape, drafter.nodes)
-  hidden = jnp.zeros((*shape, target.module.d_model), target.module.config.dtype)
-  path = jnp.broadcast_to(jnp.arange(drafter.nodes, dtype=jnp.int32), shape)
-
-  def one(_: Array, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
-    inner, root, seen = jax.lax.optimization_barrier(carry)
-    draft, inner = drafter.propose(target, inner, root, state.keys)
-    newest, count = draft.tokens[:, -1], jnp.ones_like(root)
-    judged = Accepted(jnp.zeros_like(root), newest)
-    features = (seen,) * len(taps)
-    emitted = state.tokens, state.length
-    step = Step(draft, seen, features, seen, judged, path, count, newest, *emitted)
-    return drafter.observe(target, inner, step), newest, seen
-
-  return jax.lax.fori_loop(0, rounds, one, (state.drafter, state.root, hidden))
-
-
 def texts(
   target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int
 ) -> Any:
@@ -214,14 +233,28 @@ def computing_in(dtype: str) -> str:
 
 
 def random_params(module: Any, seed: int, dtype: str) -> Any:
-  """Draws parameters of a model, heads or a draft network, all in `dtype`.
+  """Draws matrices for a model, heads or a draft network; scales are one and biases zero.
 
-  For int8 they are those of float32, quantized.
+  Each tensor is made in `dtype`, so that no other copy of a large model is ever there. In int8 they
+  are those of float32, quantized one by one.
   """
-  params = jax.tree.map(
-    lambda x: x.astype(computing_in(dtype)), jax.jit(module.init)(jax.random.key(seed))
-  )
-  return quantize(module, params) if dtype == 'int8' else params
+  leaves, tree = jax.tree.flatten_with_path(jax.eval_shape(module.init, jax.random.key(0)))
+  keys, wide = jax.random.split(jax.random.key(seed), len(leaves)), computing_in(dtype)
+  is_kernel = kernels_of(module) if dtype == 'int8' else lambda name: False
+  made = []
+  for (path, leaf), key in zip(leaves, keys, strict=True):
+    if path[-1].key in ('scale', 'bias'):
+      made.append(jnp.full(leaf.shape, path[-1].key == 'scale', wide))
+      continue
+    matrix = _matrix(key, leaf.shape, wide)
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    made.append(quantized_kernel(matrix) if is_kernel(name) else matrix)
+  return tree.unflatten(made)
+
+
+@functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
+def _matrix(key: Array, shape: tuple[int, ...], dtype: str) -> Array:
+  return jax.random.normal(key, shape, dtype) * jnp.asarray(shape[-1] ** -0.5, dtype)
 
 
 def _size(trees: Iterable[Any]) -> int:

@@ -2,42 +2,19 @@
 
 import datetime
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 
 from fastdec.evaluation import machine
 
 Row = dict[str, Any]
-
-
-class Column(NamedTuple):
-  """A column of a table.
-
-  Attributes:
-    heading: the text above it.
-    key: the entry of a row that it shows.
-    form: how a number is formatted, such as '.2f'.
-    beside: the entry with the least and the largest value, shown in parentheses.
-  """
-
-  heading: str
-  key: str
-  form: str = ''
-  beside: str = ''
-
-  def text(self, row: Mapping[str, Any]) -> str:
-    """Formats the entry of a row; a dash without one."""
-    value, ends = row.get(self.key), row.get(self.beside)
-    if value is None:
-      return '–'
-    shown = value if isinstance(value, str) else f'{value:{self.form}}'
-    return f'{shown} ({ends[0]:.2f} .. {ends[1]:.2f})' if ends else shown
 
 
 def conditions() -> Row:
@@ -77,10 +54,24 @@ def append(file: pathlib.Path, row: Row) -> None:
     os.fsync(out.fileno())
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Iterable[Column]) -> str:
-  """Draws a pipe table; columns without any entry are left out."""
-  rows = list(rows)
-  shown = [one for one in columns if any(row.get(one.key) is not None for row in rows)]
-  lines = [[one.heading for one in shown], ['---'] * len(shown)]
-  lines += [[one.text(row).replace('|', r'\|') for one in shown] for row in rows]
+def table(rows: Iterable[Row], hidden: Iterable[str] = ()) -> str:
+  """Draws a pipe table of what the rows have, without the entries that are hidden."""
+  rows, hidden = list(rows), set(hidden)
+  names = []
+  for name in dict.fromkeys(itertools.chain(*rows)):
+    if name not in hidden and any(row.get(name) is not None for row in rows):
+      names.append(name)
+  lines = [[name.replace('_', ' ') for name in names], ['---'] * len(names)]
+  lines += [[_text(row.get(name)) for name in names] for row in rows]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def _text(value: Any) -> str:
+  """Formats an entry: three digits of a number that is not whole, more of a large one."""
+  if value is None:
+    return '–'
+  if isinstance(value, tuple | list):
+    return ' .. '.join(map(_text, value))
+  if isinstance(value, float):
+    return f'{value:.3g}' if abs(value) < 1000 else f'{value:,.0f}'
+  return str(value).replace('|', r'\|')

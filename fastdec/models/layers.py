@@ -60,16 +60,15 @@ def product(
 ) -> Num[Array, 'r *f']:
   """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
-  Habits of XLA's CPU backend decide the form (`experiments.benchmark --config=configs/products.py`
-  times the forms). Kernels lie as [outputs, inputs] and are contracted on their last axis: with few
-  rows the other layout takes up to 1.8 times as long. One row in half precision or int8 goes in
-  twice: XLA runs a one-row product as a generated loop, several times slower than two rows. A
-  bfloat16 result is slower than a float32 one. A kernel of several output axes comes first. If it
-  came second, XLA would re-tile it in every call, most of the time of a few rows. (With a single
-  output axis it could not be split by heads.) A kernel of one output axis comes first too if
-  several rows meet it (`comes_first`), with an axis of 1 before it. Without that axis XLA re-tiles
-  a float32 kernel in either order. So 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and
-  int8, on a CPU with AMX, 0.5 to 0.7 times.
+  Habits of XLA's CPU backend decide the form. Kernels lie as [outputs, inputs] and are contracted
+  on their last axis: with few rows the other layout takes up to 1.8 times as long. One row in half
+  precision or int8 goes in twice: XLA runs a one-row product as a generated loop, several times
+  slower than two rows. A bfloat16 result is slower than a float32 one. A kernel of several output
+  axes comes first. If it came second, XLA would re-tile it in every call, most of the time of a few
+  rows. (With a single output axis it could not be split by heads.) A kernel of one output axis
+  comes first too if several rows meet it (`comes_first`), with an axis of 1 before it. Without that
+  axis XLA re-tiles a float32 kernel in either order. So 2 to 16 rows take 0.5 to 0.8 times as long;
+  in bfloat16 and int8, on a CPU with AMX, 0.5 to 0.7 times.
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):

@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import (
+  Calls,
   Drafted,
   FreeDraft,
   computing_in,
+  costs,
   random_params,
   repeated,
   texts,
 )
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
@@ -51,3 +55,82 @@ def test_random_parameters_in_int8_are_those_of_float32_quantized(module):
   in_int8, wide = (random_params(module, 0, dtype) for dtype in ('int8', 'float32'))
   assert is_quantized(in_int8) and computing_in('int8') == 'float32'
   jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, wide))
+
+
+def test_random_parameters_are_of_their_type_and_those_of_a_seed():
+  model = LM(dataclasses.replace(SMALL.config, dtype='bfloat16', qkv_bias=True, tied=False))
+  params = random_params(model, 0, 'bfloat16')
+  shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
+  assert shapes(params) == shapes(jax.eval_shape(model.init, jax.random.key(0)))
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {'bfloat16'}
+  assert (params['norm']['scale'] == 1).all() and (params['layer_0']['q']['bias'] == 0).all()
+  assert float(params['output'].std()) == pytest.approx(8**-0.5, rel=0.2)
+  assert not (params['output'] == params['embedding']).all()
+  assert (params['output'] != random_params(model, 1, 'bfloat16')['output']).any()
+
+
+@pytest.mark.parametrize('tied', [True, False])
+def test_a_call_reads_one_vocabulary_matrix(tied):
+  model = LM(dataclasses.replace(SMALL.config, tied=tied))
+  target = Bound(model, random_params(model, 0, 'float32'))
+  calls = Calls.after_prompt(target, NoDraft(), np.repeat(PROMPTS, 2, axis=0), 8, 1)
+  layer = 4 * 8 * 8 + 3 * 8 * 8 + 2 * 8
+  cache = 2 * 2 * 8 * (3 + 8 + 1)  # rows, keys and values, width, slots
+  lengths = 4 * 2
+  assert calls.bytes == 4 * (layer + 8 + 14 * 8 + cache) + lengths
+
+
+def test_a_call_on_images_reads_decoder_output_and_cache():
+  d, f, rows, ring = 16, 32, 2, 2 * 8
+  model = ImageTransformer(
+    ImageTransformerConfig(
+      d_model=d,
+      d_ff=f,
+      heads=2,
+      encoder_layers=1,
+      decoder_layers=1,
+      source_size=2,
+      size=4,
+      block_length=8,
+    )
+  )
+  target = Bound(model, random_params(model, 0, 'float32'))
+  pictures = np.zeros((rows, 2, 2, 3), np.uint8)
+  calls = Calls.after_prompt(target, NoDraft(), pictures, model.fixed_length, calls=1)
+  attention, cross, feed_forward, norms = 4 * d * d, 2 * d * d, 2 * d * f + f + d, 3 * 2 * d
+  cache = rows * 2 * d * (ring + 2 * 2 * 3)  # keys and values: the ring, the small picture
+  others = rows * 4 + rows * 2 * 2 * 3  # lengths, the memory's mask
+  floats = attention + cross + feed_forward + norms + 256 * (d + 1) + cache
+  assert calls.bytes == 4 * floats + others
+
+
+def test_calls_go_on_with_the_decode_and_beyond_its_end():
+  target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
+  expected = fd.decode(*target, PROMPTS, fd.Greedy(), max_len=8).tokens
+  calls = Calls.after_prompt(target, NoDraft(), PROMPTS, 8, calls=5)
+  np.testing.assert_array_equal(calls().tokens[:, :6], expected[:, :6])
+  np.testing.assert_array_equal(calls().tokens[:, :8], expected)
+  assert calls().done.all()
+
+
+def test_a_free_tree_is_scored_as_a_tree_and_keeps_its_root_alone():
+  target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
+  tree = Topology.from_choices([[0], [1], [0, 0]])
+  calls = Calls.after_prompt(target, FreeDraft(tree), PROMPTS, 20, 5)
+  plain = fd.decode(*target, PROMPTS, fd.Greedy(), max_len=6).tokens
+  np.testing.assert_array_equal(calls().tokens[:, :6], plain)
+  draft, _ = FreeDraft(tree).propose(target, (), calls.state.root, None)
+  assert draft.topology is tree and draft.tokens.shape == (1, 4)
+
+
+def test_costs_are_ratios_to_greedy_and_to_the_floor():
+  target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
+  drafters = {'greedy': NoDraft(), 'width 4': FreeDraft(Topology.chain(4))}
+  variants = {
+    name: Calls.after_prompt(target, one, PROMPTS, 20, 2) for name, one in drafters.items()
+  }
+  greedy, wide = costs(variants, 2, bytes_per_second=1e6)
+  assert [greedy['variant'], wide['variant']] == ['greedy', 'width 4'] and greedy['to_greedy'] == 1
+  for row, calls in zip((greedy, wide), variants.values(), strict=True):
+    assert row['floor_ms'] == pytest.approx(calls.bytes / 1e3)
+    assert row['to_floor'] == pytest.approx(row['ms_per_call'] / row['floor_ms'])

@@ -6,7 +6,6 @@ import re
 import jax
 
 from fastdec.evaluation import rows
-from fastdec.evaluation.rows import Column
 
 
 def test_conditions_name_the_machine_and_the_commit():
@@ -34,16 +33,13 @@ def test_a_line_does_not_join_the_fragment_of_a_killed_write(tmp_path):
 
 
 def test_a_table_has_dashes_for_gaps_and_no_column_without_entries():
-  columns = (
-    Column('name', 'name'),
-    Column('times', 'ratio', '.2f', 'spread'),
-    Column('none', 'nothing'),
-    Column('ms', 'ms', '.1f'),
-  )
-  found = [{'name': 'a|b', 'ratio': 2, 'spread': (1, 3)}, {'name': 'c', 'ms': 0.25, 'ratio': 1.5}]
-  assert rows.table(found, columns).splitlines() == [
-    '| name | times | ms |',
-    '| --- | --- | --- |',
-    r'| a\|b | 2.00 (1.00 .. 3.00) | – |',
-    '| c | 1.50 | 0.2 |',
+  found = [
+    {'name': 'a|b', 'to_greedy': 2.0, 'spread': (1.0, 3.123), 'gap': None, 'jax': 1},
+    {'name': 'c', 'to_greedy': 1234.5, 'steps': 12345, 'jax': 1},
+  ]
+  assert rows.table(found, hidden={'jax'}).splitlines() == [
+    '| name | to greedy | spread | steps |',
+    '| --- | --- | --- | --- |',
+    r'| a\|b | 2 | 1 .. 3.12 | – |',
+    '| c | 1,234 | – | 12345 |',
   ]

@@ -1,0 +1,130 @@
+"""Costs of a call of the target, by its width and by its drafter, beside our own greedy call.
+
+The floor is the time to read weights, heads and cache once, at the bandwidth measured here.
+
+  python benchmarks/calls.py --out=out/calls.jsonl
+  python benchmarks/calls.py --shapes transformer_base --drafts heads eagle block --packed
+  python benchmarks/calls.py --shapes 1b 8b --dtypes bfloat16 int8 --calls=32     # on a GPU
+
+Weights are random, and drafts hardly ever right: only calls are timed, all variants in turn. A tree
+of n nodes is the root and the first n - 1 nodes of Medusa's mc_sim_7b_63, shortest paths first.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.evaluation import rows
+from fastdec.evaluation.calls import Calls, FreeDraft, computing_in, costs, random_params
+from fastdec.evaluation.rows import Row
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.fconv import FConvConfig
+from fastdec.models.image_transformer import ImageTransformerConfig
+from fastdec.models.lm import LMConfig
+from fastdec.models.transformer import TransformerConfig
+from fastdec.packed import most_rows
+from fastdec.struct import Bound
+from fastdec.training.drafts.start import layers_like
+
+LLAMA: Any = {'vocab_size': 128256, 'key_heads': 8, 'heads': 32, 'rope_theta': 5e5}
+SHAPES: dict[str, Any] = {
+  'transformer_base': TransformerConfig(eos_ids=()),
+  'fconv_wmt_en_de': FConvConfig(eos_ids=()),
+  'img2img_b3': ImageTransformerConfig(),
+  '110m': LMConfig(d_model=768, d_ff=2048, layers=12, heads=12, eos_ids=()),
+  '1b': LMConfig(**LLAMA, d_model=2048, d_ff=8192, layers=16, eos_ids=()),
+  '8b': LMConfig(**LLAMA, d_model=4096, d_ff=14336, layers=32, tied=False, eos_ids=()),
+  'toy': LMConfig(vocab_size=500, d_model=32, d_ff=64, layers=1, heads=2, eos_ids=()),
+}
+DRAFTS = ('free', 'heads', 'paper', 'eagle', 'block')
+K, NODES = 8, 32  # of drafts that are there: the length of chains, and the nodes of trees
+
+
+def drafters(model: Any, dtype: str, args: argparse.Namespace, packs: bool) -> dict[str, Any]:
+  """Makes what is timed, by the names of rows; heads and drafts are packed, or not."""
+  found: dict[str, Any] = {'greedy': NoDraft()}
+
+  def of(kind: Any, **sizes: Any) -> Bound:
+    module = kind(**sizes)
+    params = random_params(module, 1, dtype)
+    return Bound(module, fd.pack(module, params) if packs else params)
+
+  for n in args.widths if 'free' in args.drafts else ():
+    if n > 1:
+      found[f'width {n}'] = FreeDraft(fd.Topology.chain(n))
+    if 16 <= n <= 64 and isinstance(model.config, LMConfig):
+      nodes = fd.medusa_choices('mc_sim_7b_63')[: n - 1]
+      found[f'tree {n}'] = FreeDraft(fd.Topology.from_choices(nodes))
+  for name, layout in (('heads', 'separate'), ('paper', 'paper')):
+    if name in args.drafts:
+      width = model.d_model
+      heads = of(BlockwiseHeads, k=K, d_model=width, d_ff=4 * width, layout=layout)
+      found[f'k = {K}, {layout} heads'] = fd.Blockwise(heads).drafter
+  if {'eagle', 'block'} & {*args.drafts}:
+    layers, width = layers_like(model, 1), model.d_model
+    sizes: Any = {'layers': layers, 'vocab_size': model.vocab_size, 'd_target': width}
+    if 'eagle' in args.drafts:
+      eagle = of(EagleNetwork, **sizes)
+      found[f'EAGLE, chain of {K - 1}'] = fd.Eagle(eagle, K - 1).drafter
+      found[f'EAGLE, tree of {NODES}'] = fd.Eagle(eagle, K - 1, 8, NODES).drafter
+    if 'block' in args.drafts:
+      block = of(BlockNetwork, **sizes, k=K, markov=64)
+      found[f'block, chain of {K - 1}'] = fd.BlockDraft(block).drafter
+      found[f'block, tree of {NODES}'] = fd.BlockDraft(block, choices=NODES).drafter
+  return found
+
+
+def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
+  """Times a model in a type: all variants in turn."""
+  config, rng, variants = SHAPES[shape], np.random.default_rng(0), {}
+  model: Any = folders.model_of(dataclasses.replace(config, dtype=computing_in(dtype)))
+  if isinstance(config, ImageTransformerConfig):
+    inputs = rng.integers(0, 256, (args.batch, 8, 8, 3), np.uint8)
+  else:
+    inputs = rng.integers(2, model.vocab_size, (args.batch, args.prompt), np.int32)
+  # One length for all, so that all caches have about the same slots.
+  max_len = model.fixed_length or args.calls + max(*args.widths, NODES) + 1
+  params = random_params(model, 0, dtype)
+  for packs in (False, True) if args.packed and most_rows(dtype) else (False,):
+    target = Bound(model, fd.pack(model, params) if packs else params)
+    for name, drafter in drafters(model, dtype, args, packs).items():
+      calls = Calls.after_prompt(target, drafter, inputs, max_len, args.calls)
+      variants[f'{name}, packed' if packs else name] = calls
+  row = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
+  return [row | one for one in costs(variants, args.rounds)]
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(usage=__doc__)
+  parser.add_argument('--out', type=pathlib.Path, default='out/calls.jsonl', help='file of rows')
+  parser.add_argument('--shapes', nargs='+', choices=SHAPES, default=['transformer_base', '110m'])
+  parser.add_argument('--drafts', nargs='+', choices=DRAFTS, default=['free', 'heads'])
+  parser.add_argument('--dtypes', nargs='+', default=['float32', 'int8'])
+  parser.add_argument('--widths', nargs='+', type=int, default=[1, 2, 4, 8, 16])
+  parser.add_argument('--packed', action='store_true', help='packed models too (fd.pack)')
+  parser.add_argument('--batch', type=int, default=1)
+  parser.add_argument('--prompt', type=int, default=32, help='tokens of a source or prompt')
+  parser.add_argument('--calls', type=int, default=16, help='of a round')
+  parser.add_argument('--rounds', type=int, default=5)
+  args, found = parser.parse_args(), []
+  conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
+  for shape in args.shapes:
+    for dtype in args.dtypes:
+      print(f'{shape}, {dtype}: compiling and timing', flush=True)
+      for row in measured(args, shape, dtype):
+        found.append(row | conditions)
+        rows.append(args.out, found[-1])
+  print(rows.table(found, {'megabytes', 'compile_seconds', *conditions}))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,239 @@
+"""Our decoder beside CTranslate2 and Hugging Face's transformers, whichever are installed: the same
+weights and token ids, greedily and by beam search, single texts and several at once.
+
+  python benchmarks/peers.py --out=out/peers.jsonl      # random weights of the quickstart's sizes
+  python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=dev.en --cores=1 --packed
+
+What `experiments.tune` found for a model takes part. In float32 all engines write our greedy
+decoding's texts, but for near ties; they are timed in turn. CT2_USE_MKL=0 makes
+CTranslate2 use its other library, which is the faster one on some processors.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.decoding.inputs import ids_of
+from fastdec.evaluation import rows, wallclock
+from fastdec.evaluation.calls import random_params
+from fastdec.models.layers import sinusoids
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+Ways = dict[str, Callable[[Any, int], list[list[int]]]]  # by name: (sources, beams) -> texts
+REST = 0.02  # seconds after a peer: its threads spin on, and the next call would pay for it
+RANDOM = TransformerConfig(vocab_size=2000, d_model=256, d_ff=1024, heads=4, encoder_layers=1,
+  eos_ids=(), suppressed_ids=(0, 1))  # fmt: skip
+PARTS = {  # of a layer: CTranslate2's and Pegasus' names
+  'attention/qkv': (
+    'self_attention.linear.0',
+    'self_attn.q_proj self_attn.k_proj self_attn.v_proj',
+  ),
+  'attention/out': ('self_attention.linear.1', 'self_attn.out_proj'),
+  'around_attention/norm': ('self_attention.layer_norm', 'self_attn_layer_norm'),
+  'cross/q': ('attention.linear.0', 'encoder_attn.q_proj'),
+  'cross/kv': ('attention.linear.1', 'encoder_attn.k_proj encoder_attn.v_proj'),
+  'cross/out': ('attention.linear.2', 'encoder_attn.out_proj'),
+  'around_cross/norm': ('attention.layer_norm', 'encoder_attn_layer_norm'),
+  'feed_forward/w1': ('ffn.linear_0', 'fc1'),
+  'feed_forward/w2': ('ffn.linear_1', 'fc2'),
+  'around_feed_forward/norm': ('ffn.layer_norm', 'final_layer_norm'),
+}
+
+
+def weights(model: Any, params: Any) -> list[tuple[str, str, list[str], str, np.ndarray]]:
+  """Lists all weights but the embedding.
+
+  Each is the side, CTranslate2's name and Pegasus' names of the part, our name of the array, and
+  the array with all outputs on one axis.
+  """
+  parts = []
+  for side, of in (('encoder', 'source'), ('decoder', 'target')):
+    every = jnp.arange(model.config.max_positions)
+    signal = params.get(f'{of}_positions', sinusoids(every, model.d_model))
+    parts.append((side, 'position_encodings', ['embed_positions'], {'encodings': signal}))
+    parts.append((side, 'layer_norm', ['layer_norm'], params[f'{side}_norm']))
+    for i in range(getattr(model.config, f'{side}_layers')):
+      layer = params[f'{side}_{i}']
+      for path, (ours, theirs) in PARTS.items():
+        group, name = path.split('/')
+        if group in layer:
+          names = [f'layers.{i}.{one}' for one in theirs.split()]
+          parts.append((side, f'layer.{i}.{ours}', names, layer[group][name]))
+  found = []
+  for *part, arrays in parts:
+    for name, value in arrays.items():
+      shape = (-1, value.shape[-1]) if name in ('kernel', 'encodings') else (-1,)
+      found.append((*part, name, np.array(value, np.float32).reshape(shape)))
+  return found
+
+
+def ctranslate2(model: Any, params: Any, tokens: int) -> Ways:
+  """Makes CTranslate2 by one thread and by all, in float32 and in int8; its pieces are our ids."""
+  from ctranslate2 import Translator, specs
+
+  c, names = model.config, [str(token) for token in range(model.vocab_size)]
+  kind = {'relu': 'RELU', 'gelu': 'GELUTanh', 'swish': 'SWISH'}[c.activation]
+  sizes = (c.encoder_layers, c.decoder_layers), c.heads
+  spec = specs.TransformerSpec.from_config(*sizes, activation=specs.Activation[kind])
+  for side, path, _, name, value in weights(model, params):
+    part: Any = getattr(spec, side)
+    for step in path.split('.'):
+      part = part[int(step)] if step.isdigit() else getattr(part, step)
+    of_norm = {'scale': 'gamma', 'bias': 'beta'} if path.endswith('norm') else {}
+    setattr(part, {'kernel': 'weight', **of_norm}.get(name, name), value)
+  for part in (spec.encoder.embeddings[0], spec.decoder.embeddings, spec.decoder.projection):
+    part.weight = np.asarray(params['embedding'], np.float32)
+  spec.register_source_vocabulary(names)
+  spec.register_target_vocabulary(names)
+  spec.config.layer_norm_epsilon = c.norm_epsilon
+  spec.config.bos_token = spec.config.decoder_start_token = names[c.start_id]
+  spec.config.eos_token, spec.config.unk_token = names[1], names[-1]  # no piece is unknown
+  spec.validate()
+  spec.optimize()
+  options = {'max_input_length': 0, 'return_end_token': True, 'max_decoding_length': tokens,
+    'min_decoding_length': 0 if c.eos_ids else tokens,
+    'suppress_sequences': [[names[token]] for token in c.suppressed_ids]}  # fmt: skip
+
+  def decode(translator: Any, sources: Any, beams: int) -> list[list[int]]:
+    pieces = [[names[token] for token in row if token] for row in sources]
+    found = translator.translate_batch(pieces, beam_size=beams, **options)
+    return [[int(piece) for piece in one.hypotheses[0]] for one in found]
+
+  ways: Ways = {}
+  with tempfile.TemporaryDirectory() as folder:
+    spec.save(folder)
+    cores = sorted({1, len(os.sched_getaffinity(0))})
+    for dtype, threads in itertools.product(('float32', 'int8'), cores):
+      own = Translator(folder, compute_type=dtype, intra_threads=threads)
+      ways[f'CTranslate2, {dtype}, threads: {threads}'] = functools.partial(decode, own)
+  return ways
+
+
+def transformers(model: Any, params: Any, tokens: int) -> Ways:
+  """Makes transformers on PyTorch: its Pegasus is our pre-norm Transformer."""
+  import torch
+  from transformers import PegasusConfig, PegasusForConditionalGeneration
+
+  c, state = model.config, {'model.shared.weight': np.array(params['embedding'], np.float32)}
+  theirs: Any = PegasusForConditionalGeneration(PegasusConfig(
+    vocab_size=c.vocab_size, d_model=c.d_model, scale_embedding=c.scales_embedding,
+    encoder_layers=c.encoder_layers, encoder_attention_heads=c.heads, encoder_ffn_dim=c.d_ff,
+    decoder_layers=c.decoder_layers, decoder_attention_heads=c.heads, decoder_ffn_dim=c.d_ff,
+    activation_function={'gelu': 'gelu_new'}.get(c.activation, c.activation),
+    decoder_start_token_id=c.start_id, max_position_embeddings=c.max_positions,
+  )).eval()  # fmt: skip
+  for side, _, names, name, value in weights(model, params):
+    for own, part in zip(names, np.split(value, len(names)), strict=True):
+      state[f'model.{side}.{own}.{"bias" if name == "bias" else "weight"}'] = part
+  with torch.no_grad():
+    for name, value in theirs.named_parameters():  # ours may have no biases
+      value.copy_(torch.from_numpy(state.get(name, np.zeros(value.shape, np.float32))))
+  for part in theirs.modules():
+    if isinstance(part, torch.nn.LayerNorm):
+      part.eps = c.norm_epsilon
+  options: Any = {'do_sample': False, 'max_new_tokens': tokens, 'pad_token_id': 0,
+    'min_new_tokens': None if c.eos_ids else tokens, 'suppress_tokens': [*c.suppressed_ids],
+    'eos_token_id': 1, 'forced_eos_token_id': None}  # fmt: skip
+
+  def decode(sources: Any, beams: int) -> list[list[int]]:
+    ids = torch.from_numpy(sources).long()
+    with torch.inference_mode():
+      out = theirs.generate(ids, attention_mask=(ids != 0).long(), num_beams=beams, **options)
+    return [[token for token in row if token] for row in out[:, 1:].tolist()]
+
+  return {f'transformers, float32, threads: {torch.get_num_threads()}': decode}
+
+
+def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
+  """Opens the model, its parameters, sources, and our ways to decode with it."""
+
+  def ready(module: Any, params: Any) -> tuple[Any, Any]:
+    return module, (fd.pack(module, params) if args.packed else params)
+
+  def decode(bound: Any, strategy: Any, sources: Any, beams: int) -> list[list[int]]:
+    search = fd.Beam(beams) if beams > 1 else strategy
+    out = fd.decode(bound[0], bound[1], sources, search, max_len=args.tokens)
+    both = zip(np.asarray(out.tokens), out.lengths, strict=True)
+    return [row[:length].tolist() for row, length in both]
+
+  found = {}
+  if args.model is None:
+    model: Any = Transformer(RANDOM)
+    params, rng = random_params(model, 0, 'float32'), np.random.default_rng(0)
+    sources = rng.integers(2, model.vocab_size, (args.texts, 16), np.int32)
+  else:
+    there, lines = folders.open(args.model), args.prompts.read_text().splitlines()[: args.texts]
+    model, params = there.model, there.params()
+    if not isinstance(model, Transformer) or model.config.norm != 'pre':
+      sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
+    ids = there.tokenizer.encode_lines(lines)
+    sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
+    if (there.path / 'tuned.json').is_file():
+      tuned = fd.load_tuned(there.path, prepare=ready)
+      again = folders.open(there.path, tuned.dtype)
+      bound = ready(again.model, again.params())
+      name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
+      found[f'fastdec, as tuned: {name}'] = bound, tuned.strategy
+  found = {'fastdec': (ready(model, params), fd.Greedy()), **found}
+  ways: Ways = {name: functools.partial(decode, *one) for name, one in found.items()}
+  return model, params, sources, ways
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(usage=__doc__)
+  parser.add_argument('--model', help='folder of a pre-norm Transformer; without: random weights')
+  parser.add_argument('--prompts', type=pathlib.Path, help='file of sentences for the model')
+  parser.add_argument('--out', type=pathlib.Path, default='out/peers.jsonl', help='file of rows')
+  parser.add_argument('--batches', type=int, nargs='+', default=[1, 16], help='texts at once')
+  parser.add_argument('--beams', type=int, nargs='+', default=[1, 4], help='1 is greedy')
+  parser.add_argument('--tokens', type=int, default=32, help='of a text, at most')
+  parser.add_argument('--texts', type=int, default=16, help='that are decoded')
+  parser.add_argument('--rounds', type=int, default=5)
+  parser.add_argument('--cores', type=int, help='of this process, at most')
+  parser.add_argument('--packed', action='store_true', help='our weights packed (fd.pack)')
+  args, found = parser.parse_args(), []
+  if (args.model is None) != (args.prompts is None):
+    parser.error('--model and --prompts go together: give both, or none for random weights')
+  # Before JAX looks how many there are.
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
+  model, params, sources, ways = opened(args)
+  for peer in (ctranslate2, transformers):
+    try:
+      ways |= peer(model, params, args.tokens)
+    except ImportError as error:
+      print(f"{error.name} is not installed: pip install -e '.[benchmark]' brings it")
+  conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
+  for beams, batch in itertools.product(args.beams, args.batches):
+    own = {name: way for name, way in ways.items() if beams == 1 or not name.startswith('fastdec,')}
+    inputs = [(one, beams) for one in np.split(sources, range(batch, len(sources), batch))]
+    texts = {name: [*itertools.chain(*(way(*one) for one in inputs))] for name, way in own.items()}
+    rests = {name: REST for name in own if 'threads' in name}
+    times, plain = wallclock.measure(own, args.rounds, inputs, rests), texts['fastdec']
+    for name, written in texts.items():
+      seconds, ratio = times[name].median, sum(map(len, written)) / sum(map(len, plain))
+      same = np.mean([a == b for a, b in zip(written, plain, strict=True)])
+      row = {
+        'search': f'beam {beams}' if beams > 1 else 'greedy', 'batch': batch, 'engine': name,
+        'same_as_greedy': float(same) if beams == 1 else None, 'ms_a_text': 1e3 * seconds / batch,
+        'ms_a_token': 1e3 * seconds * len(inputs) / sum(map(len, written)),
+        'times_ours': ratio * times[name].speedup_over(times['fastdec']),
+        'spread': [ratio * x for x in times[name].speedups_over(times['fastdec'])],
+      }  # fmt: skip
+      found.append(row | conditions)
+      rows.append(args.out, found[-1])
+  print(rows.table(found, conditions))
+
+
+if __name__ == '__main__':
+  main()

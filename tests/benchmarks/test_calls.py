@@ -1,0 +1,27 @@
+"""The benchmark of calls at toy size: a row for each draft, width and type, packed or not."""
+
+import json
+
+
+def test_a_row_for_each_draft_and_type(script, tmp_path):
+  words = ['--shapes', 'toy', '--drafts', 'free', 'heads', 'block', '--widths', 1, 16]
+  words += ['--dtypes', 'float32', 'int8', '--packed', '--calls=2', '--rounds=1', '--prompt=4']
+  ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
+  assert ended.returncode == 0, ended.stderr
+  rows = [json.loads(line) for line in (tmp_path / 'calls.jsonl').read_text().splitlines()]
+  free, heads = ['greedy', 'width 16', 'tree 16'], ['k = 8, separate heads']
+  variants = [*free, *heads, 'block, chain of 7', 'block, tree of 32']
+  forms = [*variants, *(f'{variant}, packed' for variant in variants)]
+  named = [(row['dtype'], row['variant']) for row in rows]
+  assert named == [(dtype, form) for dtype in ('float32', 'int8') for form in forms]
+  assert rows[0]['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= rows[0].keys()
+  half = len(forms)
+  assert rows[half]['megabytes'] < rows[0]['megabytes']  # a call reads kernels in int8
+  assert rows[6]['megabytes'] == rows[0]['megabytes']  # and of a packed one a single form
+  assert '| toy | float32 | 1 | tree 16 |' in ended.stdout
+
+
+def test_what_is_unknown_is_a_sentence(script, tmp_path):
+  ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', '--shapes', '2b')
+  assert ended.returncode == 2 and "invalid choice: '2b'" in ended.stderr
+  assert not list(tmp_path.iterdir())
