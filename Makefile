@@ -34,7 +34,8 @@ quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.tune --model=out/quickstart/k8-finetune --heads=out/quickstart/k8-finetune \
 	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=3,7 --nodes=8 --nolookup --nolookahead --budget=50s
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
-	  $(BIN)/python -m experiments.peers --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart/k8-finetune
+	  $(BIN)/python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=out/quickstart/dev.en --cores=1 \
+	  --packed --out=out/quickstart/peers.jsonl
 	$(BIN)/python -m experiments.translate --workdir=out/quickstart/k8-finetune --strategy=tuned \
 	  "The meeting is on Monday."
 

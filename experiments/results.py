@@ -10,9 +10,10 @@ written by hand:
   ...
   <!-- end -->
 
-The lines are those that launchers append to a workdir's results.jsonl (or speed.jsonl, ...). After
-a new measurement, copy the workdir's file over the one here, and draw. Lines that say "recovered"
-were read back from tables that had been pasted: their figures have the printed precision.
+The lines are those that launchers append to a workdir's results.jsonl, and benchmarks to their
+file. After a new measurement, copy the file over the one here, and draw. Lines that say "recovered"
+were read back from tables that had been pasted: their figures have the printed precision. A table
+named `finished` is of a study whose code is gone; it stays as it is.
 """
 
 import pathlib
@@ -26,44 +27,23 @@ from experiments.lab import cli
 
 FOLDER = flags.DEFINE_string('folder', 'docs/results', 'folder with the pages and their lines')
 MARKED = re.compile(r'(<!-- table: (\S+) from (\S+) -->\n).*?(<!-- end -->)', re.DOTALL)
-SPEED_CONDITIONS = (
-  'config',
-  'seed',
-  'platform',
-  'device',
-  'devices',
-  'processor',
-  'cpus',
-  'jax',
-  'commit',
-)
-PEER_CONDITIONS = (
-  *(
-    'config',
-    'dtype',
-    'batch',
-    'seed',
-    'platform',
-    'device',
-    'devices',
-    'processor',
-    'cpus',
-    'jax',
-    'commit',
-  ),
-  *(
-    'prompt',
-    'tokens',
-    'gamma',
-    'ngram',
-    'prompts',
-    'timed',
-    'rounds',
-    'transformers',
-    'torch',
-    'torch_threads',
-  ),
-)
+FINISHED = 'finished'  # a table that stays as it is: its lines are drawn by no code any more
+CALLS = {  # of benchmarks/calls.py: what a row has, its heading, its form
+  'shape': ('model', ''),
+  'dtype': ('dtype', ''),
+  'batch': ('batch', ''),
+  'variant': ('variant', ''),
+  'ms_per_call': ('ms a call', '.2f'),
+  'to_greedy': ('to greedy', '.2f'),
+  'to_floor': ('to the floor', '.2f'),
+  'floor_ms': ('floor ms', '.2f'),
+  'to_chain': ('to the chain', '.2f'),
+  'bandwidth_share': ('of the bandwidth', '.0%'),
+  'bare_ms': ('the model alone, ms', '.2f'),
+  'overhead_ms': ('the loop adds, ms', '.3f'),
+  'overhead_share': ('of a call', '.1%'),
+}
+CALLS_CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
 Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
 
 
@@ -93,12 +73,14 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 
   def draw(found: re.Match[str]) -> str:
     begin, name, lines, end = found.groups()
-    if name not in tables:
+    if name not in (FINISHED, *tables):
       raise UserError(f"{page} asks for the table '{name}': known are {', '.join(tables)}")
     if not (page.parent / lines).exists():
       raise UserError(
         f'{page} draws {name} from {lines}, which is not beside it: copy it there from the workdir'
       )
+    if name == FINISHED:
+      return found.group()
     return f'{begin}\n{tables[name](page.parent / lines).strip()}\n\n{end}'
 
   return MARKED.sub(draw, page.read_text())
@@ -110,9 +92,6 @@ def known_tables() -> dict[str, Draw]:
   from experiments import cai2024, drafters, fu2024, incremental_decoding, leviathan2022
   from experiments.lab import precision
   from experiments.papers import leaderboard
-  from experiments.speed import drafts as draft_costs
-  from experiments.speed import images, lm, translation
-  from experiments.speed.costs import peers_table
   from experiments.stern2018 import image_tables
   from experiments.stern2018 import tables as stern2018
 
@@ -140,23 +119,8 @@ def known_tables() -> dict[str, Draw]:
     'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_lines(precision.table, precision.KEY),
-    'speed.translation': of_rows(translation.markdown, SPEED_CONDITIONS),
-    'speed.drafts': of_rows(draft_costs.markdown, SPEED_CONDITIONS),
-    'speed.images': of_rows(images.markdown, SPEED_CONDITIONS),
-    'speed.lm': of_rows(lm.markdown, SPEED_CONDITIONS),
-    'speed.generate_peer': of_rows(peers_table, PEER_CONDITIONS),
+    'benchmarks.calls': calls,
   }
-
-
-def of_cells(kind: type, make: Callable[..., Any]) -> Draw:
-  """Draws the table, or the tables, that `make` has of the cells in a file."""
-  from experiments.lab import cells
-
-  def draw(lines: pathlib.Path) -> str:
-    made = make(cells.read(lines, kind))
-    return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
-
-  return draw
 
 
 def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
@@ -181,18 +145,22 @@ def of_calibration(make: Callable[..., Any]) -> Draw:
   return draw
 
 
-def of_rows(make: Callable[[Sequence[Mapping[str, Any]]], str], names: Sequence[str]) -> Draw:
-  """Draws a benchmark's rows, with the conditions of these names below."""
-  import json
+def calls(lines: pathlib.Path) -> str:
+  """Draws rows of `benchmarks/calls.py`, without columns that none of them has."""
+  from experiments.lab import rows
+  from experiments.lab.report import Column, Table, between, markdown
 
-  def draw(lines: pathlib.Path) -> str:
-    rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    conditions = '; '.join(
-      f'{name} {", ".join(dict.fromkeys(str(row[name]) for row in rows))}' for name in names
-    )
-    return f'{make(rows)}\n\n{folded(f"Conditions: {conditions}.")}'
-
-  return draw
+  found = rows.read(lines)
+  columns = []
+  for name, (heading, form) in CALLS.items():
+    if any(row.get(name) is not None for row in found):
+      columns.append(Column(
+        heading, lambda row, name=name: row.get(name), form,
+        beside=lambda row, name=name: between(row['spread']) if name == 'to_greedy' else '',
+      ))  # fmt: skip
+  known = {name: dict.fromkeys(str(row[name]) for row in found) for name in CALLS_CONDITIONS}
+  conditions = '; '.join(f'{name} {", ".join(values)}' for name, values in known.items())
+  return f'{markdown(Table("", columns).of(found)).strip()}\n\n{folded(f"{conditions}.")}'
 
 
 def beside(lines: pathlib.Path) -> str:

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted([ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')])
 SOURCES = [
   path
-  for room in ('fastdec', 'experiments', 'configs', 'tests')
+  for room in ('fastdec', 'experiments', 'configs', 'benchmarks', 'tests')
   for path in (ROOT / room).rglob('*.py')
 ]
 DECISIONS = ROOT / 'docs' / 'decisions'

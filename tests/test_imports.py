@@ -165,11 +165,9 @@ def experiments_files(folder: str) -> list[Path]:
   return sorted((ROOT / 'experiments' / folder).rglob('*.py'))
 
 
-@pytest.mark.parametrize(
-  'room', ['lab', 'speed', 'tools', *(f'papers/{paper}' for paper in PAPERS)]
-)
+@pytest.mark.parametrize('room', ['lab', 'tools', *(f'papers/{paper}' for paper in PAPERS)])
 def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
-  """Commands know papers, speed and tools, these know the lab, the lab knows fastdec; no paper
+  """Commands know papers and tools, these know the lab, the lab knows fastdec; no paper
   knows another."""
   own = f'experiments.{room.replace("/", ".")}'
   for file in experiments_files(room):
@@ -178,12 +176,12 @@ def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
         assert name.startswith((f'{own}.', 'experiments.lab.')), f'{file} imports {name}'
 
 
-def test_the_report_for_a_gpu_stands_above_papers_and_speed_and_below_the_commands():
-  below = ('experiments.gpu.', 'experiments.lab.', 'experiments.papers.', 'experiments.speed.')
-  for file in experiments_files('gpu'):
-    for name in imports(file):
-      if name.split('.')[0] == 'experiments':
-        assert f'{name}.'.startswith(below), f'{file} imports {name}'
+def test_benchmarks_know_the_library_alone():
+  """They run where nothing else of this repository is installed."""
+  for file in (ROOT / 'benchmarks').glob('*.py'):
+    firsts = {name.split('.')[0] for name in imports(file)}
+    assert not firsts & {'experiments', 'configs', 'tests', 'absl', 'ml_collections'}, file
+    assert strangers(file) <= {'jax', 'numpy', 'ctranslate2', 'torch', 'transformers'}, file
 
 
 def is_command(file: Path) -> bool:
