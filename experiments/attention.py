@@ -1,10 +1,10 @@
 """Draws where a translation looked: a model's cross-attention, cut where its calls were.
 
-  python -m experiments.attention --model=out/quickstart/k8-finetune --text="A man is riding a
-  bicycle."
-  python -m experiments.attention --model=... --text=... --layer=2 --out=heads.png     one layer, its heads side by side
-  python -m experiments.attention --model=... --text=... --k=1                         one token a call
-  python -m experiments.attention --model=... --text=... --heads=folder --rule=top-2   heads of another folder
+  python -m experiments.attention --model=out/quickstart/k8-finetune --text="A man is riding."
+
+--layer=2 --out=heads.png     one layer, its heads side by side
+--k=1                         one token a call
+--heads=folder --rule=top-2   heads of another folder
 
 Each panel is a layer, the mean over its heads. Source tokens are across, written tokens down; a
 line stands wherever a call of the model ended, so that what lies between two lines was written at

@@ -18,12 +18,22 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.against_plain import Comparison, batches_of, joined, spaced
-from experiments.lab.captions import prompts_of
-from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.compare import Comparison, batches_of, joined, packed, spaced
+from experiments.lab.decoding import prompts_of
 from experiments.lab.own import continuations
-from experiments.lab.packing import packed
-from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
+from experiments.lab.report import (
+  CALLS_ALONE,
+  MACHINE,
+  SAME,
+  SAME_NOTE,
+  SPEED_UP,
+  Column,
+  Drawn,
+  Table,
+  repetition_note,
+  text,
+  write,
+)
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import (
   Count,

@@ -37,7 +37,7 @@ def main(_: list[str]) -> None:
 
   from experiments import cai2024
   from experiments.lab import report
-  from experiments.lab.console import plain_console
+  from experiments.lab.show import plain_console
   from experiments.tools import generation
   from experiments.tools.generation_settings import Settings
   from experiments.tools.lines import read_prompts

@@ -19,7 +19,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.against_plain import (
+from experiments.lab.compare import (
   MORE,
   Comparison,
   batches_of,
@@ -27,14 +27,25 @@ from experiments.lab.against_plain import (
   joined,
   lengths_of,
   net,
+  packed,
   spaced,
 )
-from experiments.lab.captions import inputs_of
-from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
+from experiments.lab.decoding import inputs_of
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
-from experiments.lab.packing import packed
-from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
+from experiments.lab.report import (
+  CALLS_ALONE,
+  MACHINE,
+  SAME,
+  SAME_NOTE,
+  SPEED_UP,
+  Column,
+  Drawn,
+  Table,
+  repetition_note,
+  text,
+  write,
+)
 from experiments.lab.rows import Row, Rows, each, name_of
 from experiments.lab.settings import (
   Count,

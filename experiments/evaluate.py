@@ -71,7 +71,7 @@ def _types(dtypes: list[str]) -> None:
 
   from experiments.lab import precision, report
   from experiments.lab.rows import Rows
-  from experiments.papers.samples import sample_of
+  from experiments.samples import sample_of
 
   precision.check_types(dtypes)
   workdir = pathlib.Path(WORKDIR.value)

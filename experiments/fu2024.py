@@ -16,11 +16,21 @@ from jaxtyping import Int
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.against_plain import Comparison, batches_of, counted, joined, spaced
-from experiments.lab.captions import inputs_of
-from experiments.lab.columns import CALLS_ALONE, MACHINE, SAME, SAME_NOTE, SPEED_UP
-from experiments.lab.packing import packed
-from experiments.lab.report import Column, Drawn, Table, repetition_note, text, write
+from experiments.lab.compare import Comparison, batches_of, counted, joined, packed, spaced
+from experiments.lab.decoding import inputs_of
+from experiments.lab.report import (
+  CALLS_ALONE,
+  MACHINE,
+  SAME,
+  SAME_NOTE,
+  SPEED_UP,
+  Column,
+  Drawn,
+  Table,
+  repetition_note,
+  text,
+  write,
+)
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once
 from experiments.lab.stage import stage

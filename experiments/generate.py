@@ -106,7 +106,7 @@ def main(_: list[str]) -> None:
   import pathlib
 
   from experiments.lab import cores
-  from experiments.lab.console import plain_console
+  from experiments.lab.show import plain_console
   from experiments.tools import generation, prompt_file, self_check, streaming, tuned_file
   from experiments.tools.generation_settings import Settings
   from experiments.tools.lines import read_prompts

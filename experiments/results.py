@@ -89,9 +89,15 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
 def known_tables() -> dict[str, Draw]:
   """The tables by the names that pages have for them; each is drawn by the code that the
   experiment's launcher uses."""
-  from experiments import cai2024, drafters, fu2024, incremental_decoding, leviathan2022
+  from experiments import (
+    cai2024,
+    drafters,
+    fu2024,
+    incremental_decoding,
+    leaderboard,
+    leviathan2022,
+  )
   from experiments.lab import precision
-  from experiments.papers import leaderboard
   from experiments.stern2018 import image_tables
   from experiments.stern2018 import tables as stern2018
 

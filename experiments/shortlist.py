@@ -33,7 +33,7 @@ def main(_: list[str]) -> None:
   import numpy as np
 
   import fastdec as fd
-  from experiments.lab.console import plain_console
+  from experiments.lab.show import plain_console
   from experiments.tools.counted_texts import texts_of
   from fastdec import folders
   from fastdec.errors import UserError

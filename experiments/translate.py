@@ -43,8 +43,8 @@ PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 
 def main(words: list[str]) -> None:
   from experiments.lab import cores, decoding, show
-  from experiments.lab.console import plain_console
-  from experiments.lab.packing import packed
+  from experiments.lab.compare import packed
+  from experiments.lab.show import plain_console
   from experiments.tools import tuned_file
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
@@ -88,7 +88,7 @@ def _search() -> Any:
 def _tuned() -> Any:
   """What was tuned for the model, None without --strategy."""
   import fastdec as fd
-  from experiments.lab.packing import packed
+  from experiments.lab.compare import packed
   from experiments.tools.tuned_file import tuned_file
   from fastdec.decoding.rules.rejection import sampling_of
 

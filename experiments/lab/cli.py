@@ -170,9 +170,9 @@ def run(main: Callable[[list[str]], None], words: bool = False, config: str | No
 def conditions() -> dict[str, Any]:
   """What the figures of this command depend on: its config, the machine and the commit."""
   # not above: a mistyped flag is answered before JAX is loaded
-  from experiments.lab.conditions import here
+  from fastdec.evaluation.rows import conditions as here
 
-  return here(config_string())
+  return {'config': config_string(), **here()}
 
 
 def _show_notes() -> None:

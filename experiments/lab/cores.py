@@ -10,7 +10,7 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-from experiments.lab.packing import WIDE
+from experiments.lab.compare import WIDE
 from fastdec import folders
 from fastdec.errors import UserError
 

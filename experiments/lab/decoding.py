@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from fastdec.data.text.tokens import TokenPairs
+from experiments.lab.text import Text
+from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.errors import UserError
 from fastdec.tokenizers.sentencepiece import Tokenizer
@@ -24,63 +25,6 @@ class Output:
   block_sizes: np.ndarray
   # of beam search: scores and lines, best first
   hypotheses: list[list[tuple[float, str]]] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class DistillConfig:
-  """What a model rewrites, and how; fields as in `configs/wmt14.py`."""
-
-  beam: int
-  length_penalty: float
-  max_len: tuple[float, ...]
-  n_best: int
-  shard_size: int
-  rows: int
-  min_len: int = 1
-  sources: str = ''
-  samples: int = 0
-  temperature: float = 1.0
-  seed: int = 0
-
-  def __post_init__(self) -> None:
-    for name in ('beam', 'n_best', 'min_len', 'shard_size', 'rows'):
-      if getattr(self, name) < 1:
-        raise UserError(
-          f'config.distill.{name}={getattr(self, name)} is not possible: give 1 or more'
-        )
-    if self.samples < 0 or (self.samples and self.beam > 1):
-      given = f'config.distill.samples={self.samples} with beam={self.beam} is not possible'
-      raise UserError(
-        f'{given}: give 0 to search, or 1 or more with beam=1 to draw as many outputs'
-      )
-    if not 0 <= self.seed < 2**32:
-      raise UserError(
-        f'config.distill.seed={self.seed} is not possible: give a whole number from 0'
-        f' to {2**32 - 1}'
-      )
-    if self.samples:
-      fd.Sample(self.temperature)
-    if self.n_best > self.beam:
-      raise UserError(
-        f'config.distill.n_best={self.n_best} is not possible: beam={self.beam} is the most'
-      )
-    if len(self.max_len) != 2 or min(self.max_len) < 0 or self.max_len == (0, 0):
-      raise UserError(
-        f'config.distill.max_len={self.max_len} is not possible: give (a, b), for a *'
-        ' source + b tokens'
-      )
-
-  @property
-  def strategy(self) -> fd.Beam | fd.Greedy | fd.Sample:
-    """The search that this describes; with one beam, what the model writes itself, at its best or
-    at random."""
-    if self.samples:
-      return fd.Sample(self.temperature)
-    if self.beam == 1:
-      return fd.Greedy()
-    return fd.Beam(
-      self.beam, self.length_penalty, n_best=self.n_best, min_len=self.min_len, max_len=self.max_len
-    )
 
 
 def rule_of(name: str) -> fd.MinBlock:
@@ -177,3 +121,30 @@ def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray
   for i in range(len(tokens)):
     found[i, : tokens.source.lengths[i]] = tokens.source[i]
   return found
+
+
+def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:
+  """Inputs of `fd.decode`: sources, or for a language model the beginnings of its sentences.
+
+  Args:
+    n: tokens of a sentence.
+  """
+  if model.start_id is None:
+    return prompts_of(text, split, n, model.config.bos_id)
+  return padded_sources(text.tokens(split), model, f'of the {split} set')
+
+
+def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
+  """BOS and the first n tokens of every caption that has more than n."""
+  return beginnings_of(text.tokens(split).target, n, first, f'the {split} set')
+
+
+def beginnings_of(tokens: Ragged, n: int, first: int, where: str) -> Int[np.ndarray, 'n s']:
+  """BOS and the first n tokens of every sentence that has more than n, its end being one; `where`
+  they are from."""
+  found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
+  if not found:
+    raise UserError(
+      f'config.measure.prompt={n} tokens are too long, no sentence of {where} has more: give fewer'
+    )
+  return np.array(found, np.int32)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab.captions import beginnings_of, prompts_of
+from experiments.lab.decoding import beginnings_of, prompts_of
 from experiments.lab.model_text import RECORDS, author_of, ended, save_ids
 from experiments.lab.settings import Count, Seed, Zero, seed_of
 from experiments.lab.stage import seconds_left

@@ -1,11 +1,11 @@
-"""Tables: columns are declared, and drawn from cells as Markdown and for the terminal; rows as CSV.
+"""Tables: columns are declared, and drawn from rows as Markdown and for the terminal; rows as CSV.
 
-  SPEEDS = Table('Speeds', (Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f',
-  unit='×'))) markdown(SPEEDS.of(cells))
+  COLUMNS = Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', '×')
+  markdown(Table('Speeds', COLUMNS).of(rows))
 
-A row is a cell, or, where several cells share a line, whatever the columns find their cells by. A
-figure that was not measured is a dash. A cell that failed says why in the first column that asks
-for a figure of it.
+Where several rows share a line, columns find theirs by what the line is given (`cell`). A figure
+that was not measured is a dash. A row that failed says why in the first column that asks for a
+figure of it.
 """
 
 import csv
@@ -20,7 +20,6 @@ import rich.console
 import rich.table
 import rich.text
 
-from experiments.lab.cells import row_of
 from fastdec.files import write_text
 
 MISSING = '–'
@@ -153,15 +152,14 @@ def field(row: Any, name: str) -> Any:
   return row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
 
 
-def conditions_note(rows: Iterable[Any], names: Sequence[str]) -> list[str]:
+def conditions_note(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
   """One note with the conditions of these names; all values where rows differ. Empty without
   rows."""
   found: dict[str, dict[str, None]] = {name: {} for name in names}
   for row in rows:
-    flat = row if isinstance(row, Mapping) else row_of(row)
-    for name in names:
-      if flat.get('error') is None and flat.get(name) is not None:
-        found[name][str(flat[name])] = None
+    for name in names if row.get('error') is None else ():
+      if row.get(name) is not None:
+        found[name][str(row[name])] = None
   note = '; '.join(f'{name} {", ".join(values)}' for name, values in found.items() if values)
   return [f'Conditions: {note}.'] if note else []
 
@@ -255,3 +253,16 @@ def between(ratios: Sequence[float] | None) -> str:
 def text(value: Any, form: str, unit: str = '') -> str:
   """A figure with its unit, or a dash for None."""
   return MISSING if value is None else f'{value:{form}}{unit}'
+
+
+SPEED_UP = Column(
+  'Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(field(cell, 'spread'))
+)
+CALLS_ALONE = Column('Calls alone', 'speedup_calls', '.2f', '×')
+SAME = Column('Same %', 'same_as_plain', '.1f', scale=100)
+SAME_NOTE = (
+  "Same: texts that are greedy decoding's, token for token; the others part at near ties"
+  ' (float32 rounding).'
+)
+# conditions of all tables
+MACHINE = ('config', 'seed', 'dtype', 'device', 'processor', 'cpus', 'xla_flags', 'commit')

@@ -4,18 +4,12 @@ experiment."""
 import dataclasses
 import hashlib
 import math
-import pathlib
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
-from jax.sharding import Mesh
-from jaxtyping import Array
-
-from configs.common import to_dataclass
 from fastdec.errors import UserError
 from fastdec.fields import Between, Share
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.api import Model, Params
-from fastdec.sharding import MeshConfig, check_rows, make_mesh
+from fastdec.models.api import Params
 from fastdec.training.loop import LoopConfig
 from fastdec.training.optimizer import OptimizerConfig
 
@@ -74,7 +68,7 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
-  """Blockwise heads (Stern et al. 2018) and how they are trained; see fastdec/heads/blockwise.py."""
+  """Blockwise heads (Stern et al. 2018), see fastdec/heads/blockwise.py, and their training."""
 
   d_ff: Count
   layout: str = 'separate'  # or 'paper', the paper's dense layer
@@ -112,221 +106,6 @@ class HeadsConfig:
       f'the token guessed before, by a bias of rank {self.markov}'
     ] * bool(self.markov)
     return {'heads_see': ' and '.join(seen)} if seen else {}
-
-
-class DataSettings(Protocol):
-  """What every training's data says of itself."""
-
-  @property
-  def rows(self) -> int:
-    """Rows of a batch."""
-    ...
-
-
-class ModelSettings(Protocol):
-  """What every model's sizes say."""
-
-  @property
-  def d_model(self) -> int:
-    """The width."""
-    ...
-
-  @property
-  def dtype(self) -> Any:
-    """What the model computes in."""
-    ...
-
-
-class HeadSettings(Protocol):
-  """How heads are trained; see `HeadsConfig`."""
-
-  @property
-  def p1_share(self) -> float: ...
-
-  @property
-  def draw(self) -> Literal['one', 'all']: ...
-
-  @property
-  def decay(self) -> float: ...
-
-  @property
-  def anchors(self) -> int: ...
-
-
-class TableSettings(Protocol):
-  """What every table of a paper's page says."""
-
-  @property
-  def ks(self) -> tuple[int, ...]:
-    """Block sizes above 1."""
-    ...
-
-  @property
-  def regimes(self) -> tuple[Regime, ...]: ...
-
-  @property
-  def split(self) -> str: ...
-
-  @property
-  def one_run(self) -> bool:
-    """Whether one run for the largest of `ks` serves all of them, in every regime."""
-    ...
-
-
-class Material(Protocol):
-  """What is trained on, and the model for it; `Training.open` prepares it."""
-
-  @property
-  def tokenizer_path(self) -> pathlib.Path | None:
-    """The tokenizer's file; None: pictures."""
-    ...
-
-  @property
-  def model(self) -> Model:
-    """The model that the config means."""
-    ...
-
-  @property
-  def content(self) -> str:
-    """A hash of what people wrote or photographed, wherever it lies."""
-    ...
-
-  def init(self, key: Array) -> Params:
-    """What a base model begins with."""
-    ...
-
-  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
-    """Endless batches, by index; 0 rows: as many as the config says; None: shuffled by the
-    experiment's seed."""
-    ...
-
-  def dev_batches(self) -> list[Any]:
-    """Batches to look at during training."""
-    ...
-
-  def check_base(self, folder: pathlib.Path) -> None:
-    """Raises UserError where the run in a folder was trained on something else."""
-    ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
-  """A base model and how it is trained: what `Run` asks for. Subclasses say which data and which
-  model."""
-
-  seed: int
-  mesh: MeshConfig
-  train: RunConfig  # of the base
-  data: DataSettings
-  model: ModelSettings
-
-  runs: ClassVar[tuple[str, ...]] = ('train',)
-  distilled: ClassVar[str] = ''  # a folder of a teacher's translations to train on
-  own: ClassVar[str] = ''  # a folder of what the base itself writes, to train heads on
-
-  @classmethod
-  def of(cls, config: Any) -> Self:
-    """From a locked ConfigDict; what cannot be trained or measured is a UserError, before any
-    work."""
-    return to_dataclass(cls, config)
-
-  def __post_init__(self) -> None:
-    if not 0 <= self.seed < 2**32:
-      raise UserError(
-        f'seed={self.seed} is not possible: give a whole number from 0 to {2**32 - 1}'
-      )
-    for name in self.runs:
-      run: RunConfig = getattr(self, name)
-      at_least(
-        1,
-        name,
-        **{
-          part: getattr(run, part) for part in ('steps', 'warmup', 'every', 'average', 'accumulate')
-        },
-      )
-      at_least(0, name, rows=run.rows)
-      check_rows(run.rows or self.data.rows, self.mesh.data, run.accumulate)
-      run.optimizer(self.model.d_model)
-      run.loop()
-
-  def open(self) -> Material:
-    """Prepares what is trained on, where that has not been done; then opens it."""
-    raise NotImplementedError
-
-  def run(self, k: int, regime: str) -> RunConfig:
-    """The settings of the base's training, or of the heads'."""
-    return self.train
-
-  def distilled_key(self) -> str:
-    """A hash of the text that is trained on where a model wrote it; '' where people did."""
-    return ''
-
-  def recorded_data(self, distilled: str) -> Any:
-    """What a run's record says of the data: its settings, a model's text by its hash."""
-    return self.data
-
-  @property
-  def devices(self) -> Mesh | None:
-    """The mesh; None where it is one device, which needs none."""
-    return None if self.mesh == MeshConfig() else make_mesh(self.mesh)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadsTraining(Training):
-  """A base model, heads on it, and how both are trained."""
-
-  freeze: RunConfig  # of heads on a frozen base
-  finetune: RunConfig  # of heads and base together
-  heads: HeadSettings
-
-  runs = ('train', 'freeze', 'finetune')
-
-  def heads_for(self, k: int) -> Any:
-    """The heads for block size k: a module of `fastdec.heads`."""
-    raise NotImplementedError
-
-  def fresh_heads(self, heads: Any, model: Model, trunk: Params) -> Params | None:
-    """What new heads on a trunk begin at; None: what their `init` draws."""
-    return None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Experiment(HeadsTraining):
-  """A page of the paper at one scale: what all have. Subclasses say which data, model and table."""
-
-  task: Literal['translation', 'images']
-  scale: str
-  k: int
-  regime: Regime
-  base: str
-  heads: HeadsConfig
-  table: TableSettings
-
-  def __post_init__(self) -> None:
-    if self.k < 1:
-      raise UserError(f'k={self.k} is not possible: give 1 for the base model, 2 or more for heads')
-    super().__post_init__()
-    self._heads(2, words=2)
-
-  def run(self, k: int, regime: str) -> RunConfig:
-    if k == 1:
-      return self.train
-    return self.finetune if regime in TUNED else self.freeze
-
-  def heads_for(self, k: int) -> BlockwiseHeads:
-    return self._heads(k, self.open().model.vocab_size if self.heads.markov else None)
-
-  def _heads(self, k: int, words: int | None) -> BlockwiseHeads:
-    heads, d_embed = self.heads, getattr(self.model, 'd_embed', None)
-    names = ('d_ff', 'layout', 'first', 'dropout', 'rooted', 'markov')
-    same = {name: getattr(heads, name) for name in names}
-    return BlockwiseHeads(
-      k=k,
-      d_model=self.model.d_model,
-      d_embed=d_embed if heads.rooted else None,
-      words=words,
-      **same,
-    )
 
 
 def seed_of(seed: int, name: str) -> int:

@@ -10,6 +10,11 @@ import rich.text
 COLOURS = ('cyan', 'yellow')
 
 
+def plain_console() -> rich.console.Console:
+  """A console that prints text as it is: no markup, no guessed colours, no breaks in long lines."""
+  return rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
 def blocks_of(tokenizer: Any, tokens: Sequence[int], block_sizes: Sequence[int]) -> list[str]:
   """The text of each block; the first is the token that came with the prompt. Joined, they are the
   sentence.

@@ -17,7 +17,7 @@ from experiments.lab.model_text import (
   key_of,
   record_of,
 )
-from experiments.lab.settings import Count, Training, Zero
+from experiments.lab.settings import Count, Zero
 from fastdec import folders
 from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import TextData, load_pairs, open_text
@@ -116,38 +116,6 @@ class TextConfig:
 
   def _files(self, stem: pathlib.Path, suffix: str = '') -> tuple[str, ...]:
     return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OnText(Training):
-  """A training on text."""
-
-  data: TextConfig
-
-  def open(self) -> 'Opened':
-    return Opened.over(self)
-
-  def model_over(self, vocab_size: int) -> Model:
-    """The model over a vocabulary of this size."""
-    raise NotImplementedError
-
-
-class OnModelText(OnText):
-  """A training on text that may have been written by a model, which its record says then."""
-
-  @property
-  def distilled(self) -> str:
-    return self.data.distilled
-
-  @property
-  def own(self) -> str:
-    return self.data.own
-
-  def distilled_key(self) -> str:
-    return _key(self.data, _states(self.data)) if self.data.written else ''
-
-  def recorded_data(self, distilled: str) -> TextConfig:
-    return dataclasses.replace(self.data, distilled=distilled, own="the base's" if self.own else '')
 
 
 def _states(data: TextConfig) -> tuple[Any, ...]:
@@ -303,28 +271,6 @@ class Text:
       tokens = self.tokens(split, config.row_length)
       self._batches[split, rows, seed] = packed_batches(tokens, rows, config.row_length, seed)
     return self._batches[split, rows, seed]
-
-
-@dataclasses.dataclass(frozen=True)
-class Opened(Text):
-  """The text of an experiment of before stages."""
-
-  experiment: Any = None
-
-  @classmethod
-  def over(cls, experiment: Any) -> Self:
-    text = Text.of(experiment.data)
-    return cls(text.config, text.tokenizer, text.tokenizer_path, experiment=experiment)
-
-  @property
-  def model(self) -> Any:
-    return self.experiment.model_over(self.tokenizer.vocab_size)
-
-  def init(self, key: Array) -> Params:
-    return self.model.init(key)
-
-  def train_batches(self, rows: int = 0, seed: int | None = None) -> Any:
-    return super().train_batches(rows, self.experiment.seed if seed is None else seed)
 
 
 def listed(names: str) -> list[str]:

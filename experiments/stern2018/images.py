@@ -23,9 +23,8 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.against_plain import spaced
+from experiments.lab.compare import packed, spaced
 from experiments.lab.model_text import author_of, without_heads
-from experiments.lab.packing import packed
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, each_once, seed_of

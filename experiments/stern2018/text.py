@@ -22,10 +22,10 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import own, train
+from experiments.lab.compare import packed
 from experiments.lab.decoding import Output, check_sources, rule_of, translate, tree_nodes
 from experiments.lab.model_text import record_of, without_heads
 from experiments.lab.own import DistillConfig
-from experiments.lab.packing import packed
 from experiments.lab.report import terminal, text
 from experiments.lab.rows import Row, Rows, each, find, read
 from experiments.lab.settings import (

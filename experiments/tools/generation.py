@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.packing import packed
+from experiments.lab.compare import packed
 from experiments.tools.generation_settings import Settings
 from experiments.tools.strategies import strategy_of
 from experiments.tools.tuned_file import tuned_file

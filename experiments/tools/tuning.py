@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 import fastdec as fd
-from experiments.lab.packing import packed
+from experiments.lab.compare import packed
 from experiments.tools.generation import Language
 from experiments.tools.generation_settings import Settings
 from experiments.tools.strategies import strategy_of

@@ -407,7 +407,8 @@ class Bytes:
   """Ids are pieces of bytes, some of them parts of a character; a space at the very beginning is
   left out."""
 
-  pieces = (b'', b'', b' a', b'b', b' ', 'é'.encode()[:1], 'é'.encode()[1:], *(bytes([x]) for x in '語'.encode()),
+  pieces = (b'', b'', b' a', b'b', b' ', 'é'.encode()[:1], 'é'.encode()[1:],
+            *(bytes([x]) for x in '語'.encode()),
             b' cd', b'.', b' x', 'ß'.encode())  # fmt: skip
   vocab_size = len(pieces)
 

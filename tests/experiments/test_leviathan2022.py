@@ -11,7 +11,7 @@ from configs import speculative
 from configs.common import to_dataclass
 from experiments import leviathan2022
 from experiments.lab import report, rows
-from experiments.lab.against_plain import Comparison
+from experiments.lab.compare import Comparison
 from experiments.leviathan2022 import PLAN, SPEEDS, Bench, Speculative
 from fastdec import folders
 from tests.experiments.conftest import ROOT, run, with_settings

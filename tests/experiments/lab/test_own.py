@@ -10,7 +10,7 @@ import pytest
 import fastdec as fd
 from configs import presets
 from experiments.lab import own
-from experiments.lab.captions import prompts_of
+from experiments.lab.decoding import prompts_of
 from experiments.lab.model_text import check_author, check_greedy
 from experiments.lab.own import DistillConfig
 from experiments.lab.stage import OutOfTime

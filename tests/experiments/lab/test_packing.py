@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import fastdec as fd
-from experiments.lab.packing import packed, rows_by_panels
+from experiments.lab.compare import packed, rows_by_panels
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.packed import is_packed
 

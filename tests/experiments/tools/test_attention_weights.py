@@ -25,7 +25,8 @@ MODELS = {
   'transformer': Transformer(TransformerConfig(**SIZES)),
   't5': T5(T5Config(d_kv=3, **SIZES)),
   'fconv': FConv(FConvConfig(
-    vocab_size=19, d_embed=8, d_out=6, encoder_layers=((8, 3),), decoder_layers=((8, 3), (10, 2)), dtype='float64',
+    vocab_size=19, d_embed=8, d_out=6, encoder_layers=((8, 3),),
+    decoder_layers=((8, 3), (10, 2)), dtype='float64',
   )),
 }  # fmt: skip
 SOURCE, WRITTEN = np.array([3, 4, 5, 1, 0, 0], np.int32), np.array([9, 8, 7, 9, 1], np.int32)

@@ -7,8 +7,8 @@ from experiments.tools import mask_figure, masks
 EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
   'causal: a chain': ('root a aa aaa', '0 1 2 root a aa aaa -', '11110000 11111000 11111100'
                                                                 ' 11111110'),
-  'padding': ('sentence_1 sentence_2 sentence_3 sentence_4', '0 1 2 3 4 5 6 7', '11111111 11100000'
-                                                                                ' 11111000 11111100'),
+  'padding': ('sentence_1 sentence_2 sentence_3 sentence_4', '0 1 2 3 4 5 6 7',
+              '11111111 11100000 11111000 11111100'),
   'tree': (
     'root a b aa ab ba', '0 1 2 root a b aa ab ba', '111100000 111110000 111101000 111110100'
                                                     ' 111110010 111101001'

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from configs.common import to_dataclass
-from experiments.lab.against_plain import spaced
-from experiments.lab.captions import inputs_of
-from experiments.lab.decoding import padded_sources
+from experiments.lab.compare import spaced
+from experiments.lab.decoding import inputs_of, padded_sources
 from experiments.lab.precision import Sample, padded_targets
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments.lab.against_plain import batches_of, lengths_of
+from experiments.lab.compare import batches_of, lengths_of
 
 PAD = 0
 

@@ -1,7 +1,7 @@
 """The leaderboard: only exact cells count, and a row stands there because it is better than all
 before."""
 
-from experiments.papers.leaderboard import Score, Source, improvements, of_blockwise, of_draft
+from experiments.leaderboard import Score, Source, improvements, of_blockwise, of_draft
 from fastdec.evaluation import rows
 
 WHEN = {'commit': 'a', 'date': '2018-11-07', 'cpus': 2}
