@@ -88,7 +88,7 @@ def tiny():
   """2,000 windows of four photographs."""
   sizes: Any = {'d_model': 64, 'd_ff': 256, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2}
   return Table2(
-    data=ImagesConfig(rows=2),
+    data=ImagesConfig(),
     model=ImageTransformerConfig(**SMALL, **TOLD, **sizes),
     train=RunConfig(steps=400, warmup=50, every=100, constant=0.15, **ADAM),
     freeze=RunConfig(steps=150, warmup=25, every=50, constant=0.1, **ADAM),
@@ -102,7 +102,7 @@ def smoke():
   """Every step of `tiny` in seconds."""
   sizes: Any = {'d_model': 32, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
   return Table2(
-    data=ImagesConfig(rows=2, max_train=20),
+    data=ImagesConfig(max_train=20),
     model=ImageTransformerConfig(**SMALL, **TOLD, **sizes),
     train=RunConfig(steps=4, warmup=2, every=2, **ADAM),
     freeze=RunConfig(steps=2, warmup=2, every=2, **ADAM),

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.typing import DTypeLike
 
 import fastdec as fd
 from fastdec.decoding.inputs import width_of
@@ -20,7 +19,6 @@ from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.heads.draft import DraftNetwork
-from fastdec.packed import most_rows
 from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
 
@@ -256,12 +254,6 @@ NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones a
 # of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several
 # cores
 WIDE = 512
-
-
-def rows_by_panels(dtype: DTypeLike) -> int:
-  """How many rows a product in this type has at most that reads panels here; 0: none does, as on a
-  GPU."""
-  return most_rows(dtype) if jax.default_backend() == 'cpu' else 0
 
 
 def packed(module: Any, params: Any) -> tuple[Any, Any]:

@@ -5,8 +5,8 @@ as they were written.
   folder/train.npy                        their ids (see `TokenPairs`)
   folder/dev.<source>, dev.<target>, dev.npy, dev.json
                                           the same of the dev sources, if the model wrote greedily:
-                                          held out, to watch heads and drafts on
-  folder/config.json                      written last: what made them, and which lines' ids they are
+                                          held out, to watch heads and drafts
+  folder/config.json                      written last: what made them, whose ids they are
 
 A line that is decoded and encoded again may have other ids than the model wrote (one line in forty,
 of small models), and heads are to guess what it writes. So the ids are trained on, where they are

@@ -13,12 +13,11 @@ mesh.
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from jaxtyping import PyTree
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import parse_json, read_json, whole_folder, write_json
+from fastdec.files import read_json, whole_folder, write_json
 from fastdec.models.api import Params
 from fastdec.training.processes import agreed, is_first, wait
 from fastdec.training.state import TrainState
@@ -209,75 +208,6 @@ def _sums(folder: Path) -> dict[str, int]:
         while part := file.read(1 << 24):
           sums[name] = zlib.crc32(part, sums[name])
   return sums
-
-
-def claim_workdir(workdir: PathLike, config: dict[str, Any]) -> None:
-  """Writes `workdir/config.json`, or checks that the run there has the same settings.
-
-  Raises:
-    UserError: as `check_workdir`, or the folder cannot be written to.
-  """
-  check_workdir(workdir, config)
-  path = Path(workdir) / 'config.json'
-  if is_first() and not path.exists():
-    write_json(path, config)
-
-
-def check_workdir(
-  workdir: PathLike,
-  config: dict[str, Any],
-  decisive: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> None:
-  """Checks, without writing, that a run in this workdir, if any, has the same settings.
-
-  Args:
-    workdir: the folder of the run.
-    config: what the run is asked to be now.
-    decisive: what of the record there has to be the same (None: all of it).
-
-  Raises:
-    UserError: it was made by another config, its record cannot be read, or the workdir is a file.
-  """
-  path = Path(workdir) / 'config.json'
-  config = json.loads(json.dumps(config))
-  for folder in path.parents:
-    if folder.exists() and not folder.is_dir():
-      raise UserError(
-        f'the workdir {workdir} cannot be a folder, because {folder} is a file: choose another'
-      )
-  if not path.exists():
-    return
-  try:
-    there = parse_json(path.read_text())
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path} cannot be read ({error}): choose another workdir') from None
-  if not isinstance(there, dict):
-    raise UserError(f'{path} is no record of a run: choose another workdir')
-  there = there if decisive is None else decisive(there)
-  if there != config:
-    raise UserError(
-      f'{workdir} was made by another config: {_differences(there, config)}; choose another'
-      ' workdir, or that config'
-    )
-
-
-def _differences(there: dict[str, Any], config: dict[str, Any]) -> str:
-  old, new = _dotted(there), _dotted(config)
-  keys = [key for key in {**old, **new} if (key in old, old.get(key)) != (key in new, new.get(key))]
-
-  def value(flat, key):
-    return json.dumps(flat[key]) if key in flat else 'nothing'
-
-  shown = [f'{key} is {value(old, key)} there and {value(new, key)} here' for key in keys[:3]]
-  return ', '.join(shown) + (f', and {len(keys) - 3} more' if len(keys) > 3 else '')
-
-
-def _dotted(tree: Any, path: str = '') -> dict[str, Any]:
-  if not isinstance(tree, dict) or not tree:
-    return {path: tree}
-  return {
-    k: v for key in tree for k, v in _dotted(tree[key], f'{path}.{key}' if path else key).items()
-  }
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Checkpoints: what is kept, what an unreadable one does, what an average is."""
 
 import dataclasses
-import json
 import re
 import resource
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.training.checkpoint import Checkpoints, average_checkpoints, claim_workdir
+from fastdec.training.checkpoint import Checkpoints, average_checkpoints
 from fastdec.training.state import TrainState
 from tests.training.fakes import batches
 
@@ -195,18 +194,3 @@ def test_an_average_needs_good_checkpoints(saved, tmp_path):
   for workdir, steps, words in mistakes:
     with pytest.raises(UserError, match=words):
       average_checkpoints(workdir, steps)
-
-
-def test_a_workdir_belongs_to_one_config(tmp_path):
-  config = {'model': {'layers': 2, 'width': 8}, 'seed': 1, 'sizes': (1, 2)}
-  for _ in range(2):
-    claim_workdir(tmp_path / 'run', config)
-  other = {'model': {'layers': 3, 'width': 8}, 'seed': 1, 'sizes': (1, 2), 'k': 4}
-  with pytest.raises(
-    UserError,
-    match=r'model\.layers is 2 there and 3 here, k is nothing there and'
-    r' 4 here;',
-  ):
-    claim_workdir(tmp_path / 'run', other)
-  assert json.loads((tmp_path / 'run' / 'config.json').read_text())['model']['layers'] == 2
-  assert [path.name for path in (tmp_path / 'run').iterdir()] == ['config.json']

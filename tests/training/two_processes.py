@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdec.errors import UserError
 from fastdec.sharding import MeshConfig, make_mesh
-from fastdec.training.checkpoint import average_checkpoints, claim_workdir
+from fastdec.training.checkpoint import average_checkpoints
 from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss
 from fastdec.training.optimizer import OptimizerConfig
@@ -47,7 +47,6 @@ def run(workdir, mesh, data):
 
 def main(workdir):
   assert jax.process_count() == 2 and jax.device_count() == 4
-  claim_workdir(workdir, {'seed': 3})
   try:
     make_mesh(MeshConfig(2, 1))
   except UserError as error:  # one process would have nothing to do
