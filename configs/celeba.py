@@ -160,7 +160,7 @@ def celeba():
   heads = RunConfig(steps=250_000, every=10_000, **noam)
   return Table2(
     data=ImagesConfig('tfds', rows=16),
-    model=ImageTransformerConfig(dropout=0.1, block_length=128, **sizes),
+    model=ImageTransformerConfig(**sizes),
     train=RunConfig(steps=1_000_000, every=10_000, **noam),
     freeze=heads,
     finetune=heads,

@@ -1,4 +1,4 @@
-"""What every config needs: strict arguments, locked leaves, and the way down to frozen dataclasses.
+"""Parts of every config: strict arguments, locked leaves, and the way down to frozen dataclasses.
 
 A config's `get_config(arg)` chooses the structure with `parse_arg`, dotted flags set the leaves,
 and the launcher turns each part into the dataclass of the library that it describes with

@@ -1,4 +1,4 @@
-"""What incremental decoding saves: time a token against length, without a cache, with one driven
+"""Savings of incremental decoding: time a token against length, without a cache, with one driven
 from the host, and with the whole loop on the device; the latter two beside FasterTransformer's
 tables. The settings, with their defaults, are experiments/incremental_decoding.py:Incremental.
 

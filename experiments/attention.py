@@ -129,7 +129,7 @@ def _check_layer(generator: Any) -> None:
 
 
 def _panels(weights: Any) -> tuple[Any, list[str]]:
-  """What is drawn of weights [layers, h, t, s]: matrices, and their names."""
+  """Panels of weights [layers, h, t, s]: matrices, and their names."""
   h = weights.shape[1]
   if LAYER.value is not None:
     return weights[LAYER.value - 1], [f'layer {LAYER.value}, head {i}' for i in range(1, h + 1)]

@@ -116,7 +116,7 @@ class Heads:
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """What is measured, on how many captions."""
+  """Measurements, and the captions that they are of."""
 
   stages: tuple[Literal['medusa-1', 'medusa-2'], ...] = STAGES
   trees: tuple[Tree, ...] = (*TREES,)
@@ -480,7 +480,7 @@ WIDTHS_NOTE = (
 
 
 def accuracies(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B') -> Drawn:
-  """How often each head is right, beside the published heads' accuracy."""
+  """Accuracy of each head, beside the published heads' accuracy."""
   theirs = ACCURACY[beside]
 
   def right(place: int, top: int) -> Column:
@@ -498,7 +498,7 @@ def accuracies(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B')
 
 
 def widths(found: Calibration, of: str = 'Heads') -> Drawn:
-  """What trees of growing size promise; the chosen one is marked."""
+  """Promises of trees of growing size; the chosen one is marked."""
 
   def speed(nodes: int) -> float | None:
     milliseconds = found.milliseconds.get(nodes)

@@ -104,7 +104,7 @@ WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level th
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
-  """What stands beside the draft networks, and what is measured, on how much."""
+  """Drafters beside the networks, and measurements with the texts that they are of."""
 
   base: LMConfig | TransformerConfig  # where `base` names none; without its vocabulary
   base_run: RunConfig
@@ -370,7 +370,7 @@ class Bench:
 
   @functools.cache  # noqa: B019
   def _training(self, drafter: Drafter) -> dict[str, Any]:
-    """What a drafter is, and what its training took."""
+    """Describes a drafter and the cost of its training."""
     if drafter == 'lookup':
       return {'parameters': 0}
     folder, run, _ = self.trained(drafter)

@@ -69,7 +69,7 @@ FEW = 3  # texts, see `Comparison.clock`
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """What is measured, on how many texts."""
+  """Measurements, and the texts that they are of."""
 
   windows: Counts = (15, 2, 5, 10)  # columns; the first of each three is swept against the others
   ngrams: tuple[Annotated[int, Between(3, 99)], ...] = (5, 3, 4, 7)  # tokens, the key included

@@ -1,4 +1,4 @@
-"""What incremental decoding saves: without a cache, with one driven from the host, with the whole
+"""Savings of incremental decoding: without a cache, with one driven from the host, with the whole
 loop on the device. The experiment is experiments/incremental_decoding.py, from the top.
 
   python -m experiments.incremental --config=configs/incremental.py:scale=small \\

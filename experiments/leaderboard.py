@@ -46,7 +46,7 @@ class Source(NamedTuple):
   ties: bool = False
 
   def scores(self, folder: pathlib.Path) -> Iterator[Score]:
-    """What counts of a file."""
+    """Yields the scores of a file."""
     for row in rows.read(folder / self.lines):
       score = self.score(row) if row.get('error') is None and 'date' in row else None
       if score is not None and (self.ties or score.same == 1):

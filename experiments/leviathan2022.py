@@ -68,7 +68,7 @@ SUCCESSORS = 64  # of a word that the bigram model lists
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """What is measured, on how many texts."""
+  """Measurements, and the texts that they are of."""
 
   gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
   batches: Counts = (1, 8, 32)  # texts at once; the first takes all gammas, others the fastest
@@ -460,7 +460,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 
 def _close(rows: Sequence[Row]) -> list[str]:
-  """How many rows came out as predicted."""
+  """Counts the rows that came out as predicted."""
   known = close = 0
   for row in rows:
     speedup, predicted = row.get('speedup_calls'), row.get('predicted_width')

@@ -1,4 +1,4 @@
-"""What the model of a config is tried on in several types of numbers:
+"""Samples for the model of a config in several types of numbers:
 `experiments.lab.precision`."""
 
 import pathlib

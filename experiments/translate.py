@@ -86,7 +86,7 @@ def _search() -> Any:
 
 
 def _tuned() -> Any:
-  """What was tuned for the model, None without --strategy."""
+  """Tuned strategy of the model; None without --strategy."""
   import fastdec as fd
   from experiments.lab.compare import packed
   from experiments.tools.tuned_file import tuned_file

@@ -15,6 +15,7 @@ budget: ...'); 1 some of it failed; 2 a mistake of the user (a sentence on stder
 `UserNote`, which is a warning, is a sentence on stderr too.
 """
 
+import difflib
 import os
 import re
 import sys
@@ -168,7 +169,7 @@ def run(main: Callable[[list[str]], None], words: bool = False, config: str | No
 
 
 def conditions() -> dict[str, Any]:
-  """What the figures of this command depend on: its config, the machine and the commit."""
+  """Conditions of this command's figures: its config, the machine and the commit."""
   # not above: a mistyped flag is answered before JAX is loaded
   from fastdec.evaluation.rows import conditions as here
 
@@ -215,7 +216,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _mistake(error: Exception, argv: list[str]) -> UserError | None:
-  """What the user did wrong, or None where it is a bug in the config file."""
+  """Names the mistake of the user; None for a bug in the config file."""
   chain = list(_chain(error))
   mistakes = [cause for cause in chain if isinstance(cause, UserError)]
   if mistakes:  # raised by get_config; ml_collections wraps it with its traceback as the message
@@ -264,8 +265,10 @@ def _unknown_key(argv: list[str]) -> UserError | None:
           f'--config.{key} is not possible: {path} is the value {part!r} and has no parts'
         )
       if name not in part:
+        near = difflib.get_close_matches(name, list(part), 1)
+        advice = f'did you mean {near[0]}? ' if near else ''
         return UserError(
-          f"--config.{key} is not possible: {path} has no key '{name}', {known(part)}"
+          f"--config.{key} is not possible: {path} has no key '{name}', {advice}{known(part)}"
         )
       part, path = part[name], f'{path}.{name}'
   return None

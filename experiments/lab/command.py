@@ -28,7 +28,7 @@ Make = Callable[[Any, pathlib.Path, dict[str, Any]], Any]  # settings, workdir, 
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-  """What `experiments.sweep` needs of a paper; a page of configs/ names it as PAPER.
+  """Description of a paper for `experiments.sweep`; a page of configs/ names it as PAPER.
 
   Attributes:
     settings: the dataclass of its config.

@@ -65,7 +65,7 @@ class Comparison:
     return float(np.concatenate(rows).mean())
 
   def agreement(self, dtype: str) -> dict[str, Any]:
-    """How many texts equal plain decoding's, at temperature 0.
+    """Counts texts that equal plain decoding's, at temperature 0.
 
     Args:
       dtype: the type that the target computes in.
@@ -176,7 +176,7 @@ class Counts:
 
 
 def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
-  """What is counted over all texts: tokens a call of a row and, at temperature 0, agreement with
+  """Counts over all texts: tokens a call of a row and, at temperature 0, agreement with
   greedy decoding.
 
   Args:

@@ -1,4 +1,4 @@
-"""How many of the machine's cores a command decodes with.
+"""Number of the machine's cores that a command decodes with.
 
 A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core,
 it gives half of each product to it, which sleeps between two products and has to be woken: one core
@@ -44,7 +44,7 @@ def _core() -> int:
 
 
 def _has_accelerator() -> bool:
-  """Whether JAX would look for one: nothing can be asked of JAX itself before it makes its
+  """True if JAX would look for one: nothing can be asked of JAX itself before it makes its
   backends."""
   if os.environ.get('JAX_PLATFORMS') == 'cpu':
     return False

@@ -17,7 +17,7 @@ from fastdec.tokenizers.sentencepiece import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """What was decoded, sentence by sentence in the order given."""
+  """Decoded sentences, in the order given."""
 
   lines: list[str]
   tokens: np.ndarray

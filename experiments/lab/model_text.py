@@ -37,7 +37,7 @@ WRITE_OWN = (
 
 
 def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
-  """What config.json (of dev: dev.json) says; {} where there is none.
+  """Reads config.json (of dev: dev.json); {} where there is none.
 
   Raises:
     UserError: it cannot be read.
@@ -139,7 +139,7 @@ def key_of(folder: pathlib.Path, lines: str, split: str = 'train') -> str:
 
 
 def _said(folder: pathlib.Path, lines: str, split: str = 'train') -> dict[str, str]:
-  """What the split's record says of the ids, if they are of these lines."""
+  """Entry of the split's record about the ids, if they are of these lines."""
   said = record_of(folder, split).get('ids')
   return said if isinstance(said, dict) and said.get('lines') == lines else {}
 

@@ -72,7 +72,7 @@ class NetworkConfig:
 
   @property
   def key(self) -> dict[str, Any]:
-    """What counts of the settings in a stage's name: of a trained draft its content."""
+    """Settings that count in a stage's name: of a trained draft its content."""
     found = {'is': type(self).__name__, **dataclasses.asdict(self)}
     return found | ({'init': draft_content(self.init)} if self.begins_trained else {})
 

@@ -48,8 +48,8 @@ Written = tuple[str, list[int], str, list[int]]  # a source, its ids, a line, it
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-  """How a model translates the sources: by a search, as Vaswani et al. 2017; greedily (beam=1); or
-  by drawing (samples)."""
+  """Settings by which a model translates the sources: by a search, as Vaswani et al. 2017, greedily
+  (beam=1), or by drawing (samples)."""
 
   beam: Count = 4
   length_penalty: float = 0.6

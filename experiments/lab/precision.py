@@ -1,4 +1,4 @@
-"""What a type of numbers costs in quality: one model in float32, bfloat16 and int8, on the same
+"""Quality of types of numbers: one model in float32, bfloat16 and int8, on the same
 texts or pictures.
 
 Greedy outputs of each type are compared with float32's: the share that is the same from end to end,
@@ -32,7 +32,7 @@ KEY = 'model', 'dtype', 'split', 'outputs', 'max_len'  # fields that name a row
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """What a model is tried on.
+  """Texts or pictures that a model is tried on.
 
   Attributes:
     split: where it is from.

@@ -1,5 +1,4 @@
-"""What the pages of the paper share: settings of runs and heads, and what a training run asks of an
-experiment."""
+"""Settings that papers share: trainings, heads, and kinds of numbers."""
 
 import dataclasses
 import hashlib
@@ -49,7 +48,7 @@ class RunConfig:
     return cls(**{'schedule': 'linear', 'average': 5, 'span': 0.05} | settings)
 
   def loop(self) -> LoopConfig:
-    """How long, and how often what."""
+    """Length and intervals of the training loop."""
     return LoopConfig(
       self.steps,
       log_every=min(50, self.every),
@@ -101,7 +100,7 @@ class HeadsConfig:
 
   @property
   def conditions(self) -> dict[str, str]:
-    """What heads see that the paper's do not, as a condition of what is measured with them."""
+    """Extra inputs of heads, which the paper's lack, as a condition of their rows."""
     seen = ['the root'] * self.rooted + [
       f'the token guessed before, by a bias of rank {self.markov}'
     ] * bool(self.markov)

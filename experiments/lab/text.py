@@ -70,7 +70,7 @@ class TextConfig:
 
   @property
   def data(self) -> TextData:
-    """Where the lines are, those of training as people wrote them."""
+    """Places of the lines, those of training as people wrote them."""
     max_train = self.max_train or None
     if self.kind == 'embedded':
       return TextData('embedded', max_train=max_train)
@@ -100,13 +100,13 @@ class TextConfig:
 
   @property
   def training(self) -> tuple[TextData, ...]:
-    """Where the lines to train on are: those of each folder that a model wrote, or of `data`, or
+    """Places of the lines to train on: those of each folder that a model wrote, or of `data`, or
     both."""
     written = tuple(self.lines_of(folder, 'train') for folder in self.written)
     return written if written and not self.mixed else (*written, self.data)
 
   def lines_of(self, folder: pathlib.Path, split: Split) -> TextData:
-    """Where the lines of a split are that a model wrote."""
+    """Places of the lines of a split that a model wrote."""
     if not folder.is_dir():
       name = 'own' if self.own else 'distilled'
       remedy = f'run experiments.distill, or leave --config.data.{name} empty'

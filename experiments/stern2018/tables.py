@@ -140,7 +140,7 @@ def bleu_and_block(row: Row) -> str:
 
 
 def top_1(heading: str, name: str) -> Column:
-  """How often each head is right, per cent. It does not depend on the rule, so it stands with the
+  """Accuracy of each head, per cent. It does not depend on the rule, so it stands with the
   exact one alone."""
 
   def shares(row: Row) -> str:
@@ -151,7 +151,7 @@ def top_1(heading: str, name: str) -> Column:
 
 
 def heads_notes(rows: Iterable[Row]) -> list[str]:
-  """What heads see that the paper's do not, and which models serve several k."""
+  """Notes on extra inputs of heads, and on models that serve several k."""
   seen: dict[str, None] = {}
   ks: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
   for row in rows:
@@ -213,7 +213,7 @@ def as_csv(
 
 
 class Line(NamedTuple):
-  """What the rows of a line have in common."""
+  """Common fields of the rows of a line."""
 
   k: int
   rule: str = ''
@@ -388,7 +388,7 @@ TABLES = table1, rules_table, trees_table, wallclock_table
 
 
 def _published_at(place: int, form: str) -> Any:
-  """What stands beside a row of Table 4: the paper's BLEU (0) or speed-up (1), for exact
+  """Published figure beside a row of Table 4: the paper's BLEU (0) or speed-up (1), for exact
   acceptance."""
 
   def beside(row: Row) -> str:

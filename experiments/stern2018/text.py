@@ -75,7 +75,7 @@ TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares wi
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
-  """What is measured, on how many sentences."""
+  """Measurements, and the sentences that they are of."""
 
   ks: tuple[Annotated[int, Between(2, math.inf)], ...]  # block sizes; k = 1 is always there
   max_len: Count  # tokens of a translation
@@ -408,7 +408,7 @@ class Missing(Models):
 
   @property
   def said(self) -> str:
-    """What is not there, in words."""
+    """Names the missing stages."""
     parts = []
     for name, steps in self.steps.items():
       parts.append(f'{name} ({steps:,} steps)' if steps else f'{name} (a model writes it)')
@@ -656,7 +656,7 @@ class Bench:
     return source, ids, [int(size) for size in out.block_sizes[chosen] if size]
 
   def _accuracy(self, folder: pathlib.Path, k: int, greedy: Output) -> Row:
-    """How often the first k heads are right: about people's references of the dev set, and about
+    """Accuracy of the first k heads: about people's references of the dev set, and about
     what the model writes itself."""
     heads = Bound(*folders.load_heads(folder))
     if heads.module.k > k:

@@ -1,4 +1,4 @@
-"""How much of the drafts was accepted, in words."""
+"""Share of accepted drafts, in words."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Where a translation looked: the cross-attention weights that its tokens were written with."""
+"""Cross-attention weights with which the tokens of a translation were written."""
 
 import functools
 from typing import Any
@@ -16,7 +16,7 @@ from fastdec.models.stacks import Attend
 def cross_attention(
   model: Model, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
 ) -> Float[Array, 'layers h t s']:
-  """How much each written token took from each source token, in each layer and head of the decoder:
+  """Weights of each source token for each written token, in each layer and head of the decoder:
   rows sum to 1.
 
   One call over the whole output, given its beginning; row i belongs to the query that wrote token
@@ -46,7 +46,7 @@ def check_translates(model: Model, name: str = 'the model') -> None:
 
 
 def keeping(kept: list[Array]) -> Attend:
-  """What a model's `apply` takes as `across`: `attention.attend` that also appends its weights [b,
+  """Argument `across` of a model's `apply`: `attention.attend` that also appends its weights [b,
   h, n, s] to a list.
 
   Weights kept under jit are to be returned from the same jit.

@@ -46,7 +46,7 @@ class Language:
 
   @classmethod
   def of(cls, settings: Settings, prompts: Sequence[str]) -> 'Language':
-    """What configs and tokenizers say, the prompts being all right for it.
+    """Settings by configs and tokenizers, once the prompts fit them.
 
     Raises:
       UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long;
@@ -94,7 +94,7 @@ class Language:
 
   @functools.cached_property
   def tuned(self) -> fd.Tuned | None:
-    """What was tuned for the model, its heads or draft read; None where the settings do not ask for
+    """Tuned strategy of the model, its heads or draft read; None where the settings do not ask for
     it."""
     if self.settings.strategy is None or self.settings.describes:
       return None
@@ -144,7 +144,7 @@ class Language:
 
   @property
   def is_translator(self) -> bool:
-    """Whether the prompt is a source, of which the output is no continuation."""
+    """True if the prompt is a source, of which the output is no continuation."""
     return self.model.start_id is not None
 
   def ids(self, prompt: str) -> list[int]:
@@ -154,7 +154,7 @@ class Language:
     return [*ids, *ends[:1]] if ids and ends and ids[-1] not in ends else ids
 
   def text(self, prompt: str, tokens: Sequence[int]) -> str:
-    """What generated tokens say, spaces as they follow the prompt."""
+    """Text of generated tokens, spaces as they follow the prompt."""
     reader = self.reader(prompt)
     return reader.add(list(tokens)) + reader.finish()
 
@@ -172,7 +172,7 @@ class Generator(Language):
 
   @property
   def warnings(self) -> list[str]:
-    """What to say at the end of text that is not the model's own."""
+    """Note at the end of text that is not the model's own."""
     if self.settings.warnings or promise_of(self.strategy.effective_rule) != 'relaxed':
       return self.settings.warnings
     return ['not lossless: this strategy accepts more than what the model would have written']

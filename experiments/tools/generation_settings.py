@@ -1,4 +1,4 @@
-"""What generated text depends on: the flags of `experiments.generate`, checked against each
+"""Settings of generated text: the flags of `experiments.generate`, checked against each
 other."""
 
 import dataclasses
@@ -13,7 +13,7 @@ from fastdec.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What the text depends on, prompts and folders' contents aside; fields are the flags of
+  """Settings of the text, prompts and folders' contents aside; fields are the flags of
   `experiments.generate`."""
 
   model: str
@@ -101,7 +101,7 @@ class Settings:
 
   @property
   def samples(self) -> bool:
-    """Whether tokens are drawn. Medusa's are not: at a temperature above 0 it accepts what is
+    """True if tokens are drawn. Medusa's are not: at a temperature above 0 it accepts what is
     typical."""
     return self.temperature != 0 and self.medusa is None
 
@@ -125,7 +125,7 @@ class Settings:
 
   @property
   def warnings(self) -> list[str]:
-    """What to say at the end of text that is not the model's own."""
+    """Note at the end of text that is not the model's own."""
     if self.temperature == 0 or self.samples:
       return []
     return [

@@ -1,5 +1,4 @@
-"""What a token sees in one call of a model, kind by kind, worked out by the functions that decode
-with it."""
+"""Masks of one call of a model, kind by kind, worked out by the functions that decode with it."""
 
 import dataclasses
 
@@ -28,7 +27,7 @@ BLOCK, WINDOW, WIDTH = 3, 4, 3
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-  """Which columns each row sees."""
+  """Columns that each row sees."""
 
   title: str
   sees: Bool[np.ndarray, 'n s']
@@ -139,7 +138,7 @@ def _lookahead() -> Mask:
 
 
 def _drafts() -> list[Mask]:
-  """Those of draft networks, over their own caches."""
+  """Masks of draft networks, over their own caches."""
   return [_eagle_chain(), _eagle_tree(), _block()]
 
 

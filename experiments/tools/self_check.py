@@ -1,5 +1,5 @@
-"""Whether a draft network fits its model, before it drafts: how many of its first guesses are what
-the model writes."""
+"""Checks a draft network against its model before it drafts: the share of its first guesses that
+the model writes too."""
 
 import math
 

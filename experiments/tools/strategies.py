@@ -1,4 +1,4 @@
-"""How to decode, of the flags of `experiments.generate` and what they name."""
+"""Strategies by the flags of `experiments.generate` and what they name."""
 
 from typing import Any
 

@@ -44,7 +44,7 @@ def stream(console: Console, generator: Generator, prompt: str, given: dict[str,
 
 
 def worth(generator: Generator, sizes: list[int]) -> str:
-  """What the blocks were worth, in a line or two."""
+  """Summary of the blocks, in a line or two."""
   if not sizes:
     return '1 token, which the prompt yielded: no call'
   count = counted(np.bincount(sizes)[1:].tolist(), generator.strategy.most_accepted)
