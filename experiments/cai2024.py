@@ -320,7 +320,7 @@ class Bench:
     names += 'published', 'typical'
     asked = {name: getattr(self.c.measure, name) for name in names}
     plan = dict(zip(PLAN, (stage, tree, batch), strict=True))
-    same = {'text': self.c.text, 'seed': self.c.seed}
+    same = {'text': self.c.text, 'seed': self.c.seed, 'content': self.text.content}
     if stage in self.made:  # else there is at most a failure
       topology = self.topology(stage, tree)
       same |= {'models': self.hash(stage, tree), 'nodes': topology.n, 'depth': topology.max_depth}

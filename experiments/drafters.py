@@ -333,6 +333,7 @@ class Bench:
     """Fields that a row is found by: what is measured, of which models and which texts."""
     names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'lookup'
     asked = {name: getattr(self.c.table, name) for name in (*names, 'prompt')}
+    asked['content'] = self.text.content
     models = self._models(plan['drafter'])
     return {**plan, 'models': models, 'task': self.c.task, 'seed': self.c.seed, **asked}
 

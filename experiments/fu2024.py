@@ -47,7 +47,9 @@ from fastdec.models.transformer import TransformerConfig
 from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 
-PLAN = 'method', 'window', 'ngram', 'guesses', 'pool', 'batch'  # fields that name a row
+# Fields that name a row. Jacobi: ngram is the block. Lookup: ngram is the longest suffix, guesses
+# are the tokens copied.
+PLAN = 'method', 'window', 'ngram', 'guesses', 'pool', 'batch'
 METHODS = {'lookahead': 'lookahead', 'jacobi': 'Jacobi', 'lookup': 'prompt lookup'}
 POOLS = {  # sources of n-grams; those of the window are always learnt
   'all': 'window, prompt, output',
@@ -57,6 +59,7 @@ POOLS = {  # sources of n-grams; those of the window are always learnt
   'written': 'window, prompt, output, earlier outputs',
   'corpus': 'window, prompt, output, corpus',
 }
+# n-grams of the prompt, and of the output: whether they are learnt too
 LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
 JACOBI = 8  # tokens of a block
 LOOKUP = 3, 9  # the longest suffix, and tokens copied
@@ -71,8 +74,13 @@ FEW = 3  # texts, see `Comparison.clock`
 class Measure:
   """Measurements, and the texts that they are of."""
 
-  windows: Counts = (15, 2, 5, 10)  # columns; the first of each three is swept against the others
-  ngrams: tuple[Annotated[int, Between(3, 99)], ...] = (5, 3, 4, 7)  # tokens, the key included
+  windows: Counts = (15, 2, 5, 10)  # columns; of these three lists each first is the usual size
+  ngrams: tuple[Annotated[int, Between(3, 99)], ...] = (
+    5,
+    3,
+    4,
+    7,
+  )  # tokens, the one looked up by included
   guesses: Counts = (15, 2, 5, 10)  # n-grams verified a call
   batches: Counts = (1, 8)  # texts at once; the sweep is at the first
   prompt: Count = 4  # tokens of a line, if the task has no source
@@ -104,11 +112,11 @@ class Lookahead:
   def __post_init__(self) -> None:
     train.check(self.train, self.model, self.data.rows, self.mesh, 'train')
     limit = self.model.max_positions
-    if limit is not None and self.measure.max_len > limit:
-      raise UserError(
-        f'config.measure.max_len={self.measure.max_len} is not possible:'
-        f' model.max_positions={limit} is the most'
-      )
+    lengths = {'data.row_length': self.data.row_length, 'measure.max_len': self.measure.max_len}
+    for name, length in lengths.items():
+      if limit is not None and length > limit:
+        most = f'model.max_positions={limit} is the most'
+        raise UserError(f'config.{name}={length} is not possible: {most}')
 
 
 # --- the page
@@ -164,7 +172,7 @@ def measure(bench: 'Bench', rows: Rows, batch: int, **plan: Any) -> None:
   """Measures one row. Tokens are counted over all texts, whatever the batch size; times are taken
   over some of them. A row that has only been counted keeps its counts."""
   key, repeats = bench.key(batch=batch, **plan), bench.c.measure.repeats
-  row = rows.find(**key) or rows.measure(key, lambda: bench.counted(**plan))
+  row = rows.measure(key, lambda: bench.counted(**plan))
   if repeats and row.get('repeats') != repeats:
     timed = {**key, 'repeats': repeats}
     row = rows.measure(timed, lambda: {**row, **timed, **bench.clock(batch, **plan)})
@@ -195,8 +203,10 @@ class Bench:
     """Fields that a row is found by: what is measured, on which model and which texts."""
     names = 'split', 'sentences', 'timed', 'max_len', 'prompt'
     asked = {name: getattr(self.c.measure, name) for name in names}
-    models = folders.content(self.folder)
-    return {**plan, 'models': models, 'task': self.c.task, 'seed': self.c.seed, **asked}
+    asked |= {'models': folders.content(self.folder), 'content': self.text.content}
+    if plan['pool'] in ('written', 'corpus'):
+      asked['pool_sizes'] = [self.c.measure.ngrams[0], self.c.measure.guesses[0]]
+    return {**plan, 'task': self.c.task, 'seed': self.c.seed, **asked}
 
   @functools.cache  # noqa: B019 (one bench a process)
   def counted(self, **plan: Any) -> Row:

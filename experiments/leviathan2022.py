@@ -216,6 +216,7 @@ class Bench:
     key: Row = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))
     key['gamma'] = self.gamma(draft, temperature, plan)
     key |= {'models': self.hash(draft), 'task': self.c.task, 'seed': self.c.seed}
+    key |= {'content': self.text.content}
     return key | asked
 
   def gamma(self, draft: str, temperature: float, plan: str) -> int | None:

@@ -27,6 +27,8 @@ def main(_: list[str]) -> None:
 
   from configs.common import to_dataclass
   from experiments.lab import sweeping
+  from experiments.lab.rows import Rows
+  from fastdec.errors import UserError
 
   config = PAGE.config.value
   paper: Any = runpy.run_path(cli.config_words()[0].removeprefix('--config=').split(':')[0]).get(
@@ -36,15 +38,25 @@ def main(_: list[str]) -> None:
   lists = [one for one in swept if one.is_listed]
   for one in lists:
     sweeping.put(config, one.setting, one.values)
-  found = []
+  points = []
   for values in itertools.product(*(one.values for one in swept if not one.is_listed)):
     point = dict(zip((one.setting for one in swept if not one.is_listed), values, strict=True))
     for setting, value in point.items():
       sweeping.put(config, setting, value)
     changed = point | {one.setting: one.values for one in lists}
-    words = [f'--config.{setting}={value!r}' for setting, value in changed.items()]
-    c = to_dataclass(paper.settings, config)
-    found.append((point, PAGE.rows(c, paper.make, words)))
+    words = [f'--config.{setting}={value}' for setting, value in changed.items()]
+    points.append((point, words, to_dataclass(paper.settings, config)))  # mistakes show first
+  found = []
+  for point, words, c in points:
+    try:
+      found.append((point, PAGE.rows(c, paper.make, words)))
+    except UserError as error:
+      if not point:
+        raise
+      rows = Rows(pathlib.Path(PAGE.workdir.value) / 'results.jsonl', {})
+      rows.fail(point, error)
+      rows.all([point])
+      found.append((point, rows))
   sweeping.write(pathlib.Path(PAGE.workdir.value) / 'sweep', found, swept, paper)
   PAGE.end([rows for _, rows in found])
 

@@ -135,6 +135,8 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
     except BlockingIOError:
       yield False
       return
+    except OSError as error:
+      raise UserError(f'cannot lock {path} ({error.strerror}): give a folder elsewhere') from None
     yield True
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastdec import extras
+from fastdec.errors import UserError
 
 with extras.explained():
   import submitit
@@ -34,7 +35,12 @@ def slurm(folder: Any, partition: str, gpus: int, minutes: int) -> Any:
     gpus: of each node; 0: none.
     minutes: time limit of a job, after which it is queued again.
   """
-  executor = submitit.AutoExecutor(folder=folder, cluster='slurm')
+  try:
+    executor = submitit.AutoExecutor(folder=folder, cluster='slurm')
+  except (RuntimeError, OSError) as error:
+    raise UserError(
+      f'there is no SLURM to submit to here ({error}): use another --engine'
+    ) from None
   executor.update_parameters(timeout_min=minutes)
   if gpus:
     executor.update_parameters(gpus_per_node=gpus)

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from experiments.lab import cli
 from fastdec.errors import UserError
 
 flags.disclaim_key_flags()  # they are the command's, see `experiments.lab.cli`
+ROW_SAYS_WHY = 3  # the exit code of a job whose failure is a row
 ENGINES = ('local', 'processes', 'slurm')
 Make = Callable[[Any, pathlib.Path, dict[str, Any]], Any]  # settings, workdir, conditions -> Rows
 
@@ -60,6 +62,7 @@ class Page:
     self.partition = flags.DEFINE_string('slurm.partition', '', 'of the cluster')
     self.gpus = flags.DEFINE_integer('slurm.gpus', 1, 'of each job', lower_bound=0)
     self.minutes = flags.DEFINE_integer('slurm.time', 240, 'minutes of a job', lower_bound=1)
+    self._ends: float | None = None
     self.only = flags.DEFINE_string('only', None, 'rows of a job, as JSON (engines give it)')
 
   def run(self, settings: type, make: Make) -> None:
@@ -80,7 +83,8 @@ class Page:
     from experiments.lab import rows, stage
 
     root, conditions = pathlib.Path(self.workdir.value), cli.conditions()
-    seconds = cli.seconds(self.budget.value)
+    conditions['config'] = ' '.join([conditions['config'], *overrides])
+    seconds = self._seconds()
     asked = None if self.only.value is None else json.loads(self.only.value)
     with stage.budget(seconds), rows.only(asked):
       try:
@@ -95,6 +99,15 @@ class Page:
       except stage.OutOfTime:
         return None
 
+  def _seconds(self) -> float | None:
+    """Seconds of the budget that are left since the first call."""
+    seconds = cli.seconds(self.budget.value)
+    if seconds is None:
+      return None
+    if self._ends is None:
+      self._ends = time.monotonic() + seconds
+    return self._ends - time.monotonic()
+
   def end(self, found: Sequence[Any]) -> None:
     """Ends the process, see `run`."""
     goes_on = f'the same command goes on in {self.workdir.value}'
@@ -103,7 +116,7 @@ class Page:
     if failed:
       folder = pathlib.Path(self.workdir.value) / 'failures'
       print(f'{failed} of the rows failed: the reasons are in {folder}, and {goes_on}')
-      sys.exit(1)
+      sys.exit(1 if self.only.value is None else ROW_SAYS_WHY)
     if len(there) < len(found) or not all(rows.is_complete for rows in there):
       print(f'Out of budget: {goes_on}')
 
@@ -127,25 +140,29 @@ class _Jobs:
       self._start = engine.by_submitit(cluster.slurm(self._folder, *sizes))
       self._at_once = None
 
-  def run(self, jobs: Sequence[list[Any]]) -> list[tuple[Any, str]]:
-    """Runs a job for each list of keys; the keys of those that failed, and why."""
+  def run(self, jobs: Sequence[list[Any]]) -> tuple[list[tuple[Any, str]], bool]:
+    """Runs a job for each list of keys: the keys of those that failed, and why; and whether the
+    budget sufficed for all."""
     from experiments.lab import engine, rows, stage
+
+    def budget() -> list[str] | None:
+      try:
+        left = stage.seconds_left()
+      except stage.OutOfTime:
+        return None
+      return [] if left is None else [f'--budget={left:.0f}']
 
     commands, keys_of = {}, {}
     for keys in jobs:
       name = f'job-{stage.digest({"keys": keys})}'
       keys_of[name] = keys
-      left = stage.seconds_left()
-      budget = [] if left is None else [f'--budget={left:.0f}']
-      only = f'--only={json.dumps(rows.json_of(keys))}'
-      commands[name] = [*self._command, *budget, only]
-    codes = engine.run(commands, self._start, self._at_once)
+      commands[name] = [*self._command, f'--only={json.dumps(rows.json_of(keys))}']
+    codes = engine.run(commands, self._start, self._at_once, budget)
     failed = []
     for name, code in codes.items():
-      # A code of 1 means that the job has added a row that says why it failed.
-      reason = '' if code == 1 else f'its job ended by {code}: see {self._folder}'
+      reason = '' if code == ROW_SAYS_WHY else f'its job ended by {code}: see {self._folder}'
       if code and not keys_of[name]:
         raise UserError(f'the job that makes what all rows need failed: see {self._folder}')
       if code:
         failed += [(key, reason) for key in keys_of[name]]
-    return failed
+    return failed, len(codes) == len(commands)

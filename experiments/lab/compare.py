@@ -104,7 +104,10 @@ class Comparison:
     for name, (run, count) in calls.items():
       for suffix, times in repeats.items():
         functions[f'{name}{suffix}'] = lambda *_, run=run, count=count * times: run(count)
-    return measure(functions, rounds, self.batches)
+    timings = measure(functions, rounds, self.batches)
+    # Hardly a program is of use twice, and a process has memory maps for some two hundred.
+    jax.clear_caches()
+    return timings
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
     """The ratios of a cell. They are of times for one token, because the two sides' texts may

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fastdec.errors import UserError
+
 Poll = Callable[[], int | None]  # exit code of a job, negative if it was killed; None: it runs
 Start = Callable[[str, list[str]], Poll]  # of a name and a command line
 
@@ -16,22 +18,32 @@ POLL_SECONDS = 0.5
 TRIES = 3  # of a job that is killed
 
 
-def run(jobs: Mapping[str, list[str]], start: Start, at_once: int | None = None) -> dict[str, int]:
-  """Runs jobs to their ends; exit codes by name.
+def run(
+  jobs: Mapping[str, list[str]],
+  start: Start,
+  at_once: int | None = None,
+  more: Callable[[], list[str] | None] = list,
+) -> dict[str, int]:
+  """Runs jobs to their ends; exit codes by name, of those that were started.
 
   Args:
     jobs: command lines by name.
     start: starts one.
     at_once: the most that run at a time; None: as many as there are.
+    more: words to add when a job starts, such as its budget; None: no further job is to start.
   """
   waiting, codes = list(jobs), {}
   running: dict[str, Poll] = {}
   tries = dict.fromkeys(jobs, 0)
   while waiting or running:
     while waiting and (at_once is None or len(running) < at_once):
+      words = more()
+      if words is None:
+        waiting.clear()
+        break
       name = waiting.pop(0)
       tries[name] += 1
-      running[name] = start(name, jobs[name])
+      running[name] = start(name, [*jobs[name], *words])
     time.sleep(POLL_SECONDS)
     for name, poll in list(running.items()):
       code = poll()
@@ -48,9 +60,12 @@ def by_processes(folder: pathlib.Path) -> Start:
   """Starts processes on this machine; <folder>/<name>.log has what each prints."""
 
   def start(name: str, command: Sequence[str]) -> Poll:
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f'{name}.log', 'ab') as log:
-      return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT).poll
+    try:
+      folder.mkdir(parents=True, exist_ok=True)
+      with open(folder / f'{name}.log', 'ab') as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT).poll
+    except OSError as error:
+      raise UserError(f'cannot write {folder} ({error.strerror}): choose another workdir') from None
 
   return start
 

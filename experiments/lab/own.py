@@ -10,6 +10,7 @@ beginnings of text (self-distillation, Cai et al. 2024, section 2.3.2).
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import pathlib
@@ -36,6 +37,7 @@ from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
 from fastdec.tokenizers.sentencepiece import EOS_ID, normalise
+from fastdec.training.processes import is_first
 from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once
@@ -83,6 +85,15 @@ class DistillConfig:
       )
 
   @property
+  def key(self) -> dict[str, Any]:
+    """All that decides what is written, files of sources by their content."""
+    found = dataclasses.asdict(self)
+    for path in listed(self.sources):
+      if pathlib.Path(path).is_file():
+        found[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    return found
+
+  @property
   def strategy(self) -> fd.Beam | fd.Greedy | fd.Sample:
     """The search, or what the model writes itself, at its best or at random."""
     if self.samples:
@@ -110,6 +121,8 @@ def translations(
     data: people's text.
     distill: how it is translated.
   """
+  if _is_written(folder) or not is_first():  # one of several processes writes
+    return
   people, text = data.open(), open_text(data.data, data.cache)
   people.check_base(model)
   writer = Translator(people, model, data.row_length, distill)
@@ -258,6 +271,8 @@ def continuations(
     max_len: tokens that the model writes at most.
     files: text to begin from in place of the training text, with commas between them.
   """
+  if _is_written(folder) or not is_first():  # one of several processes writes
+    return
   text, (module, params) = data.open(), folders.load(model)
   text.check_base(model)
   first = module.config.bos_id
@@ -313,6 +328,14 @@ def _continued(
 
 
 # --- parts and files
+
+
+def _is_written(folder: pathlib.Path) -> bool:
+  """True if the text is whole; a kill may have left some of its parts."""
+  if not (folder / RECORDS['train']).is_file():
+    return False
+  shutil.rmtree(folder / 'parts', ignore_errors=True)
+  return True
 
 
 def _parts(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

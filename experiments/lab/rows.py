@@ -35,6 +35,7 @@ class Rows:
     failed: names of what failed in this process.
     is_complete: False once the budget has ended first.
     shown: the rows that `all` found last: those of the command's tables.
+    before: lines of the file when the command began.
   """
 
   def __init__(self, path: pathlib.Path, conditions: Mapping[str, Any]) -> None:
@@ -43,7 +44,7 @@ class Rows:
     self.is_complete = True
     self.shown: list[Row] = []
     self.console = plain_console()
-    read(path)  # a file of something else shows before any work
+    self.before = len(read(path))  # failures of earlier commands are not this one's
 
   def find(self, **key: Any) -> Row | None:
     """The newest finished row with these fields; None where there is none."""
@@ -53,7 +54,7 @@ class Rows:
     """The finished rows of these keys, or else the failures; those that are there, each once."""
     rows, found = read(self.path), []
     for key in keys:
-      row = find(rows, **key) or find(rows, is_failed=True, **key)
+      row = find(rows, **key) or find(rows[self.before :], is_failed=True, **key)
       if row is not None and not any(row is other for other in found):
         found.append(row)
     self.shown = found
@@ -127,33 +128,38 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
   """
   submit, asked, left = _submit.get(), _only.get(), list(keys)
   own = [key for key in keys if asked and json_of(key) in asked]
+  opens = asked is not None and not own
   if asked is not None:
     if not asked:
       raise JobDone(rows)
     left = own or left
   if submit is not None:
-    failed = submit(left)
+    failed, rows.is_complete = submit(left)
     for key, reason in failed:
       if reason:
         rows.fail(key, UserError(reason))
       else:
         rows.failed.append(name_of(key))
     left = [key for key in left if key not in [one for one, _ in failed]]  # what is there now
+    opens = True
   while left:
     busy = []
     for key in left:
       try:
-        with stage.without_waiting():
+        # What is only opened is not made where it is missing: then it has failed elsewhere.
+        with stage.without_waiting(), stage.budget(0) if opens else contextlib.nullcontext():
           work(**key)
       except stage.Busy:
         busy.append(key)
       except stage.OutOfTime:
-        rows.is_complete = False
-        if own:
-          raise JobDone(rows) from None
-        return
+        if not opens:
+          rows.is_complete = False
+          if own:
+            raise JobDone(rows) from None
+          return
       except Exception as error:
-        rows.fail(key, error)
+        if not opens:
+          rows.fail(key, error)
     if len(busy) == len(left):
       time.sleep(stage.POLL_SECONDS)
     left = busy
@@ -161,14 +167,15 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
     raise JobDone(rows)
 
 
-# What `each` does with its keys: submit(keys) -> (key, why its job failed); or these keys alone.
-_submit: contextvars.ContextVar[Callable[[Sequence[Row]], list[tuple[Row, str]]] | None]
+# submit(keys) -> (key and reason of each job that failed; whether all were run)
+Submit = Callable[[Sequence[Row]], tuple[list[tuple[Row, str]], bool]]
+_submit: contextvars.ContextVar[Submit | None]
 _submit = contextvars.ContextVar('submit', default=None)
 _only: contextvars.ContextVar[list[Row] | None] = contextvars.ContextVar('only', default=None)
 
 
 @contextlib.contextmanager
-def as_jobs(submit: Callable[[Sequence[Row]], list[tuple[Row, str]]]) -> Iterator[None]:
+def as_jobs(submit: Submit) -> Iterator[None]:
   """Within it `each` submits its keys; `submit` returns those whose jobs failed, and why ('': a row
   says it)."""
   token = _submit.set(submit)

@@ -127,7 +127,8 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   _check_folder(folder)
   record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
   with exclusive(folder / 'lock'):
-    others = {file.name for file in folder.iterdir()} - {'lock', record.name} if is_first() else ()
+    files = (file.name for file in folder.iterdir() if file.suffix != '.partial')
+    others = set(files) - {'lock', record.name} if is_first() else ()
     there = read_json(record) if record.is_file() else {}
     if agreed(bool(others) and there != wanted):
       names = [name for name, value in wanted.items() if there.get(name) != value]
@@ -141,6 +142,7 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
     make(folder, **inputs)
     if is_first():
       write_text(folder / 'DONE', '')
+  wait(f'filled {folder.name}')
   return True
 
 
@@ -151,6 +153,14 @@ def if_made(stages: Callable[[], pathlib.Path]) -> pathlib.Path | None:
       return stages()
   except (Busy, OutOfTime, UserError):
     return None
+
+
+def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
+  """The inputs that a stage's folder was made from; {} where they are not told."""
+  for name in ('inputs.json', 'settings.json'):
+    if (folder / name).is_file():
+      return read_json(folder / name)
+  return {}
 
 
 @contextlib.contextmanager
@@ -167,9 +177,9 @@ def exclusive(lock: pathlib.Path) -> Iterator[None]:
       if agreed(is_mine):
         yield
         return
+    seconds_left()
     if not _waits.get():
       raise Busy(str(lock))
-    seconds_left()
     time.sleep(POLL_SECONDS)
 
 

@@ -42,7 +42,7 @@ def parse(words: Sequence[str], config: ConfigDict, paper: Paper | None) -> list
   """
   if paper is None:
     raise UserError('this config names no PAPER to sweep: give a page of configs/, or define one')
-  found = []
+  found: list[Swept] = []
   for word in words:
     name, equals, text = word.partition('=')
     values = [value.strip() for value in text.split(',') if value.strip()]
@@ -55,6 +55,8 @@ def parse(words: Sequence[str], config: ConfigDict, paper: Paper | None) -> list
       near = difflib.get_close_matches(name, known, 1)
       advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(paper.axes)}'
       raise UserError(f"--sweep='{word}' is not possible: there is no setting '{name}', {advice}")
+    if any(one.setting == setting for one in found):
+      raise UserError(f"--sweep='{word}' is not possible: {name} is swept already")
     there: Any = leaves[setting]
     is_listed = isinstance(there, tuple)
     kind = type(next(iter(there), '') if is_listed else there)
@@ -84,7 +86,7 @@ def write(
   rows: list[Row] = []
   for point, at_point in found:
     for row in at_point.shown if at_point is not None else ():
-      if all(row.get(one.name) in one.values for one in swept if one.is_listed):
+      if all(row.get(one.name, one.values[0]) in one.values for one in swept if one.is_listed):
         rows.append({**row, **point})
   if not rows:
     return

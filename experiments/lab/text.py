@@ -245,7 +245,7 @@ class Text:
     return self._packed('train', rows or self.config.rows, seed)
 
   def dev_batches(self) -> list[Any]:
-    """Packed batches of the dev set, at most `DEV_BATCHES`, none of them twice."""
+    """Packed batches of the dev set, the same for every seed, at most `DEV_BATCHES`, none twice."""
     config = self.config
     return _first(
       self._packed('dev', config.rows, 0), self.tokens('dev', config.row_length), config

@@ -19,13 +19,14 @@ from experiments.lab.settings import RunConfig
 from experiments.lab.stage import OutOfTime, seconds_left
 from fastdec import folders
 from fastdec.errors import UserError
+from fastdec.files import write_text
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
 from fastdec.sharding import MeshConfig, check_rows, make_mesh, partition_of
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
-from fastdec.training.processes import is_first, wait
+from fastdec.training.processes import agreed, is_first, wait
 from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
 
 
@@ -150,6 +151,10 @@ def carry_out(
   Raises:
     OutOfTime: the budget ended first; there is a checkpoint.
   """
+  if agreed((folder / 'TRAINED').exists()):  # killed while checkpoints were being removed
+    if is_first():
+      drop_checkpoints(folder)
+    return
   loop, devices = run.loop(), devices_of(mesh)
   optimizer, key = run.optimizer(d_model), jax.random.key(seed)
   trained = train(
@@ -160,6 +165,7 @@ def carry_out(
   params = average_checkpoints(folder, loop.kept)
   if is_first():
     save(params)
+    write_text(folder / 'TRAINED', '')
     drop_checkpoints(folder)
   wait('saved')
 

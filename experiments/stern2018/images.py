@@ -28,7 +28,7 @@ from experiments.lab.model_text import author_of, without_heads
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, each_once, seed_of
-from experiments.lab.stage import if_made, in_place, seconds_left, stage
+from experiments.lab.stage import if_made, in_place, inputs_of, seconds_left, stage
 from experiments.stern2018 import image_tables, tables
 from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.tables import FITTED, FORECAST, KEY, UNTRAINED
@@ -47,7 +47,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
-from fastdec.evaluation.wallclock import measure
+from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.fields import Between
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.models.api import Model, Params
@@ -285,6 +285,13 @@ def train_run(c: Table2, folder: pathlib.Path) -> bool:
 def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Measures the run in a folder alone, by the rules of the table."""
   _check_model(c, folder)
+  opened, made = folders.open(folder), inputs_of(folder)
+  most = opened.heads.k if opened.has_heads else 1
+  if not (c.k == most or (1 < c.k < most and opened.heads.are_nested)):
+    raise UserError(f'{folder} holds a run for k={most}, and this config means k={c.k}: give that')
+  order = None if c.k == 1 else seed_of(c.seed, f'k{most}-{c.regime}')
+  if made and made.get('order') != order:
+    raise UserError(f'{folder} was trained with another regime or seed: give those of the run')
   rows = Rows(folder / 'results.jsonl', conditions)
   bench = Bench(c, c.data, folder / 'images')
   found = [
@@ -394,6 +401,9 @@ def write_own(
     images: how many, evenly spaced; 0: all.
     mesh: the devices.
   """
+  if (folder / 'images.json').is_file():  # killed while parts were being removed
+    shutil.rmtree(folder / 'parts', ignore_errors=True)
+    return
   pictures = dataclasses.replace(data, own='').open()
   pictures.check_base(base)
   model, params = without_heads(*folders.load(base))
@@ -527,6 +537,7 @@ class Bench:
     table, models = self.c.table, None if model is None else folders.content(model)
     key = {'k': k, 'regime': regime, 'rule': rule, 'models': models}
     key |= {'split': table.split, 'outputs': len(self.inputs), 'batch': table.rows}
+    key |= {'images': self.pictures.images.key[:16]}
     key |= {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
     if regime == FITTED:
       key |= {'own_images': _record_of(pathlib.Path(self.data.own))['content']}
@@ -546,19 +557,17 @@ class Bench:
     found: Row = {'bits_per_dimension': self.bits(folder), 'bicubic_psnr': self.bicubic_psnr}
     greedy = self.greedy(folder)
     if k == 1:
-      strategy, out = fd.Greedy(), greedy
+      out = greedy
     else:
-      if regime in UNTRAINED:
-        strategy = fd.LinearForecast(k, rule_of(rule), self.fitted if regime == FITTED else None)
-      else:
-        strategy = strategy_of(packed(*folders.load_heads(folder)), k, rule)
+      strategy = self.strategy(folder, k, regime, rule)
+      if regime not in UNTRAINED:
         found |= self.accuracy(folder, k) | self.c.heads.conditions
         found |= {'heads_text': 'own'} if self.data.own else {}
       out = decoded(model, params, strategy, self.inputs, self.rows)
     if rule == 'exact':
       self.check_same(model, params, out, greedy)
     if rule in COLUMNS:
-      found |= self.clock(model, params, strategy)
+      found |= self.clock(folder, k, regime, rule)
     made, plain = pictures_of(out.tokens), pictures_of(greedy.tokens)
     blocks = count_blocks(out.lengths, out.block_sizes)
     with whole_file(self.folder / f'{self.c.table.split}-k{k}-{regime}-{rule}.npz') as file:
@@ -580,17 +589,28 @@ class Bench:
     own = open_own(pathlib.Path(self.data.own))
     return fd.fit_forecast(folders.model_of(self.c.model), *own)
 
-  def clock(self, model: Any, params: Any, strategy: Any) -> Row:
-    """Times a few images one by one, in turn with greedy decoding."""
-    strategies = {'greedy': fd.Greedy()}
-    if not isinstance(strategy, fd.Greedy):
-      strategies['ours'] = strategy
-    calls = {
-      name: functools.partial(_decode_one, model, params, one) for name, one in strategies.items()
-    }
+  def strategy(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Any:
+    """The strategy of a row of heads or of a forecast."""
+    if regime in UNTRAINED:
+      return fd.LinearForecast(k, rule_of(rule), self.fitted if regime == FITTED else None)
+    return strategy_of(packed(*folders.load_heads(folder)), k, rule)
+
+  @functools.lru_cache(maxsize=1)  # noqa: B019
+  def timings(self, folder: pathlib.Path, k: int, regime: str) -> dict[str, Timing]:
+    """Times a few images one by one: greedy decoding and the table's columns, all in turn."""
+    model, params = _loaded(folder)
+    calls = {'greedy': functools.partial(_decode_one, model, params, fd.Greedy())}
+    for rule in COLUMNS if k > 1 else ():
+      if regime not in UNTRAINED or not rule.startswith('window'):
+        strategy = self.strategy(folder, k, regime, rule)
+        calls[rule] = functools.partial(_decode_one, model, params, strategy)
     chosen = spaced(len(self.inputs), min(self.c.table.timed, len(self.inputs)))
-    timings = measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
-    greedy, ours = timings['greedy'], timings.get('ours', timings['greedy'])
+    return measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
+
+  def clock(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+    """The times of a row beside greedy decoding's."""
+    timings = self.timings(folder, k, regime)
+    greedy, ours = timings['greedy'], timings.get(rule, timings['greedy'])
     return {
       'ms_per_output': ours.milliseconds,
       'greedy_ms_per_output': greedy.milliseconds,

@@ -8,6 +8,9 @@ Figure 4, the worked example.
 Each is a stage in the workdir: base/, k8-finetune/ and so on. From every model come its rows, one a
 rule, in results.jsonl. Where heads are nested (none sees the others), one run for the largest k
 serves all that are trained on a frozen base; with `table.one_run` it does so in every regime.
+
+A page (`table1`) asks for rows (`of_table1`). `Page` has `Models` train what is missing, and
+`Bench` measure it; `Missing` says beforehand what that will be.
 """
 
 import dataclasses
@@ -41,7 +44,16 @@ from experiments.lab.settings import (
   seed_of,
 )
 from experiments.lab.show import blocks_of, marked
-from experiments.lab.stage import Busy, OutOfTime, exclusive, in_place, seconds_left, stage, whole
+from experiments.lab.stage import (
+  Busy,
+  OutOfTime,
+  exclusive,
+  in_place,
+  inputs_of,
+  seconds_left,
+  stage,
+  whole,
+)
 from experiments.lab.text import TextConfig
 from experiments.stern2018 import tables
 from experiments.stern2018.tables import REGIMES
@@ -297,7 +309,8 @@ class Page:
     for k, regime, rules in self.asked:
       missing = Missing(self.models.c, self.models.root)
       folder, split = missing.of(k, regime), self.bench.split
-      failed = find(every, is_failed=True, k=k, regime=regime, split=split)
+      new = every[self.rows.before :]
+      failed = find(new, is_failed=True, k=k, regime=regime, split=split)
       for rule in rules:
         row = None
         if not missing.steps:
@@ -417,6 +430,7 @@ class Missing(Models):
     return ', '.join(parts) + pace
 
   def _made(self, name: str, make: Any, **inputs: Any) -> pathlib.Path:
+    # What is made from a missing stage is missing too: its inputs are not known yet.
     needs = {str(value) for value in inputs.values()} | {inputs['data'].distilled}
     steps = inputs['run'].steps if 'run' in inputs else 0
     is_possible = not needs & {str(self.root / other) for other in self.steps}
@@ -507,6 +521,10 @@ def evaluate(c: Translation, workdir: pathlib.Path, conditions: dict[str, Any]) 
   most = opened.heads.k if opened.has_heads else 1
   if not (c.k == most or (1 < c.k < most and opened.heads.are_nested)):
     raise UserError(f'{workdir} holds a run for k={most}, and this config means k={c.k}: give that')
+  made = inputs_of(workdir)
+  order = None if (c.k, c.regime) == (1, 'regular') else seed_of(c.seed, f'k{most}-{c.regime}')
+  if made and made.get('order') != order:
+    raise UserError(f'{workdir} was trained with another regime or seed: give those of the run')
   rows, bench = Rows(workdir / 'results.jsonl', conditions), Bench(c, c.table.split)
   bench.text.check_base(workdir)
   rules = c.table.rules if c.k > 1 else ('exact',)
@@ -562,6 +580,7 @@ class Bench:
       'timing_sentences': table.timed,
       'timing_rounds': table.repeats,
       'models': content(folder),
+      'content': self.text.content,
     }
 
   def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """Rows of measurements: JSON lines with all their conditions, drawn as pipe tables."""
 
 import datetime
+import errno
 import importlib.metadata
 import itertools
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 
 from fastdec.evaluation import machine
+from fastdec.files import locked
 
 Row = dict[str, Any]
 
@@ -47,10 +49,13 @@ def commit() -> str:
 def append(file: pathlib.Path, row: Row) -> None:
   """Adds a whole line to a file, on the disk before this returns."""
   file.parent.mkdir(parents=True, exist_ok=True)
-  with open(file, 'a+b', buffering=0) as out:
+  # Machines that share a file system append one after the other.
+  with locked(file.parent / 'locks' / file.name), open(file, 'a+b', buffering=0) as out:
     out.seek(max(0, out.seek(0, os.SEEK_END) - 1))
     is_cut = out.read(1) not in (b'', b'\n')  # by a write that was killed
-    out.write(('\n' * is_cut + json.dumps(row, ensure_ascii=False) + '\n').encode())
+    line = ('\n' * is_cut + json.dumps(row, ensure_ascii=False) + '\n').encode()
+    if out.write(line) < len(line):
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
     os.fsync(out.fileno())
 
 

@@ -80,7 +80,7 @@ def test_a_job_opens_what_comes_before_its_keys_and_ends_after_them(results):
 
 def test_keys_are_submitted_and_those_that_are_done_are_opened(results):
   opened = []
-  submit = lambda keys: [(keys[0], 'no machine'), (keys[1], '')]
+  submit = lambda keys: ([(keys[0], 'no machine'), (keys[1], '')], True)
   with rows.as_jobs(submit):
     each(results, [{'k': 1}, {'k': 2}, {'k': 3}], lambda k: opened.append(k))
   assert opened == [3] and results.failed == ['k=1', 'k=2']
