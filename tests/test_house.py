@@ -11,13 +11,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 24_300,
-  'experiments': 13_300,
-  'experiments/lab': 3_750,
+  'experiments': 13_450,
+  'experiments/lab': 3_850,
   'benchmarks': 660,
   'configs': 1_020,
   'tests': 29_500,
 }
-FILES, READ = 18, 4_500  # files and lines of experiments and configs, that a paper's command loads
+FILES, READ = 18, 4_600  # files and lines of experiments and configs, that a paper's command loads
 
 
 def lines_of(file: Path) -> int:

@@ -60,14 +60,13 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
 
 def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
   people, teacher = text_of(), text_of(distilled=str(distilled))
-  data = dataclasses.replace(teacher.experiment.data, mixed=True)
-  mixed = dataclasses.replace(teacher.experiment, data=data).open()
+  mixed = dataclasses.replace(teacher.config, mixed=True).open()
   assert mixed.pairs('train') == teacher.pairs('train') + people.pairs('train')
   assert mixed.pairs('dev') == people.pairs('dev')
   assert len(mixed.tokens('train', 64)) == len(teacher.tokens('train', 64)) + len(
     people.tokens('train', 64)
   )
-  assert mixed.experiment.distilled_key() != teacher.experiment.distilled_key()
+  assert mixed.config.key != teacher.config.key
 
 
 def test_training_batches_pack_the_distilled_pairs(text_of, distilled):
@@ -94,7 +93,7 @@ def with_ids(text_of, distilled):
     [token for letter in line for token in tokenizer.encode(letter)] + [EOS_ID] for line in targets
   ]
   ids = TokenPairs(Ragged.of(tokenizer.encode_lines(sources)), Ragged.of(spelt))
-  data = text_of(distilled=str(distilled)).experiment.data
+  data = text_of(distilled=str(distilled)).config
   key = open_text(*data.training, data.cache).key
   (distilled / 'config.json').write_text(
     json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)})
@@ -119,7 +118,7 @@ def test_ids_are_trained_on_as_they_were_written(text_of, with_ids, tmp_path):
   plain = tmp_path / 'plain'
   shutil.copytree(folder, plain)
   (plain / 'config.json').unlink()
-  assert text.experiment.distilled_key() != text_of(distilled=str(plain)).experiment.distilled_key()
+  assert text.config.key != text_of(distilled=str(plain)).config.key
 
 
 @pytest.mark.parametrize(
@@ -145,12 +144,11 @@ def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, wh
   )
 
 
-def test_own_text_comes_before_distilled_and_is_named_in_the_record(text_of, distilled, tmp_path):
+def test_own_text_comes_before_distilled_and_counts_in_the_key(text_of, distilled, tmp_path):
   (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 1}}')
   own = text_of(own=str(distilled), distilled=str(tmp_path / 'nowhere'))
   assert len(own.pairs('train')) == 3
-  record = own.experiment.recorded_data(own.experiment.distilled_key())
-  assert record.own == "the base's" and record.distilled == own.experiment.distilled_key() != ''
+  assert own.config.key != text_of().config.key
   with pytest.raises(
     UserError,
     match=r"no folder '.*nowhere' with own text: run"
@@ -178,14 +176,11 @@ def test_several_texts_are_trained_on_as_one_without_what_an_earlier_one_has(
   assert [trained.target[i].tolist() for i in range(len(trained))] == expected
   again = text_of(distilled=f'{other},{other}').tokens('train', 64)
   assert [again.target[i].tolist() for i in range(len(again))] == encoded
-  one, both = (
-    text_of(distilled=str(folder)).experiment.distilled_key(),
-    text.experiment.distilled_key(),
-  )
-  turned = text_of(distilled=f'{other},{folder}').experiment.distilled_key()
+  one, both = (text_of(distilled=str(folder)).config.key, text.config.key)
+  turned = text_of(distilled=f'{other},{folder}').config.key
   assert len({one, both, turned}) == 3 and len(both) == 16
   (other / 'train.de').write_text('Es regnet.\nEs schneit.\nEs taut.\n')
-  assert text.experiment.distilled_key() != both
+  assert text.config.key != both
   with pytest.raises(UserError, match=r"no folder '.*nowhere' with distilled text"):
     text_of(distilled=f'{folder},{tmp_path}/nowhere')
 
@@ -215,7 +210,7 @@ def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
     text_of().own_dev()
   for language in ('en', 'de'):
     shutil.copy(folder / f'train.{language}', folder / f'dev.{language}')
-  data = text.experiment.data
+  data = text.config
   key = open_text(data.lines_of(folder, 'dev'), data.cache).key
   (folder / 'dev.json').write_text(
     json.dumps({'ids': save_ids(folder, ids, text.tokenizer, key, 'dev')})
