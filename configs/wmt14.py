@@ -45,6 +45,7 @@ translations.
 
 import dataclasses
 
+from configs import presets
 from configs.common import config_of, parse_arg
 from experiments.lab.command import Paper
 from experiments.lab.own import DistillConfig
@@ -125,16 +126,9 @@ def multi30k():
   (the page)."""
   falling = RunConfig.falling
   return Translation(
-    data=TextConfig(
-      kind='files',
-      folder='data/multi30k',
-      train='train',
-      dev='val',
-      test='test_2016_flickr',
-      suffix='.gz',
-    ),
-    model=transformer(128, 512, 4, (4, 4), dropout=0.3),
-    train=falling(steps=6000, warmup=400, constant=2e-3, every=250, rows=32),
+    data=presets.captions('translation'),
+    model=presets.target('translation'),
+    train=presets.target_run('translation'),
     retrain=falling(steps=1500, warmup=60, constant=1e-3, every=500, rows=16),
     freeze=falling(steps=2000, warmup=60, constant=2e-3, every=500, rows=16),
     finetune=falling(steps=5000, warmup=100, constant=1e-3, every=1000, rows=16, heads_rate=2.0),
