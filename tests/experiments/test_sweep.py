@@ -1,11 +1,14 @@
 """Sweeps: products, engines, killed jobs, one table; on a toy paper that trains nothing."""
 
 import os
+import subprocess
 import sys
+import time
 
 import pytest
 
 from experiments.lab import cluster, engine, rows
+from tests.experiments.conftest import ROOT
 
 PAGE = """
 import dataclasses, os, pathlib, signal
@@ -94,6 +97,20 @@ def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp
   assert len(set(found)) == 3 and os.getpid() not in found
   table = (tmp_path / 'run' / 'sweep.md').read_text()
   assert 'failed: ValueError: bad luck' in table and '| 2 | exact | 2.00 |' in table
+
+
+def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path):
+  words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=2,4,8']
+  words += ['--engine=processes', '--jobs=1']
+  command = [sys.executable, '-m', 'experiments.sweep', *words]
+  results = tmp_path / 'run' / 'results.jsonl'
+  with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+    while not results.exists() and process.poll() is None:
+      time.sleep(0.1)
+    process.kill()  # its job may live on, and is waited for
+  assert sweep('k=2,4,8', '--engine=processes').code == 0
+  assert sorted(measured(tmp_path)) == [(k, 'exact', float(k)) for k in (2, 4, 8)]
+  assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
 
 
 def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
