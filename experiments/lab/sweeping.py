@@ -122,7 +122,8 @@ def _draw(
   picture, (panel,) = drawing.panels(1)
   drawing.dress(panel, 'Sweep', heading, across)
   for i, (label, points) in enumerate(curves.items()):
-    style = drawing.Style(drawing.COLOURS[i % len(drawing.COLOURS)], 'o', '-')
+    turn = i % len(drawing.COLOURS)
+    style = drawing.Style(drawing.COLOURS[turn], drawing.MARKERS[turn], '-')
     drawing.curve(panel, sorted(points), style, label)
   drawing.legend(picture, 2)
   drawing.save(picture, path)
