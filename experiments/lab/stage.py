@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -139,7 +140,12 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
     seconds_left()
     if is_first():
       write_json(record, wanted)
-    make(folder, **inputs)
+    try:
+      make(folder, **inputs)
+    except UserError:
+      if is_first() and {file.name for file in folder.iterdir()} <= {'lock', record.name}:
+        shutil.rmtree(folder)  # a mistake that showed before any work leaves nothing
+      raise
     if is_first():
       write_text(folder / 'DONE', '')
   wait(f'filled {folder.name}')

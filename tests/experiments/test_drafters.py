@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -121,6 +122,7 @@ class Rehearsal(Bench):
 
   def __init__(self, c, failing):
     self.c, self.failing = c, failing
+    self.text = types.SimpleNamespace(content='abc')
 
   def trained(self, drafter):
     return None

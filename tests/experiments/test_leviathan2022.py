@@ -2,6 +2,7 @@
 size."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -96,6 +97,7 @@ class Rehearsal:
   @staticmethod
   def _bench(bench, c, models, found):
     bench.c, bench.models, bench.rows = c, models, found
+    bench.text = types.SimpleNamespace(content='abc')
 
   def _figures(self, draft, temperature, plan, batch, gamma):
     if (draft, temperature, plan, batch) in self.failing:
