@@ -3,6 +3,8 @@
 The task is 'lm' (captions) or 'translation'.
 """
 
+from typing import Any
+
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
 from fastdec.models.lm import LMConfig
@@ -42,7 +44,7 @@ def captions(task):
   )
 
 
-def target(task):
+def target(task) -> Any:
   """The model that drafts, Medusa, lookahead and speculation are measured on; a translator is Table
   1's base."""
   if task == 'lm':
