@@ -40,9 +40,9 @@ def main(_: list[str]) -> None:
   from experiments.lab.show import plain_console
   from experiments.tools import generation
   from experiments.tools.generation_settings import Settings
-  from experiments.tools.lines import read_prompts
   from fastdec.errors import UserError
   from fastdec.evaluation import tree_calibration, tree_figure
+  from fastdec.files import read_prompts
   from fastdec.struct import Bound
   from fastdec.training.progress import Progress
 

@@ -109,7 +109,7 @@ def main(_: list[str]) -> None:
   from experiments.lab.show import plain_console
   from experiments.tools import generation, prompt_file, self_check, streaming, tuned_file
   from experiments.tools.generation_settings import Settings
-  from experiments.tools.lines import read_prompts
+  from fastdec.files import read_prompts
 
   _check()
   settings = Settings(

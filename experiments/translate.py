@@ -11,7 +11,6 @@ at once as it found.
 """
 
 import itertools
-import pathlib
 import sys
 from typing import Any
 
@@ -114,6 +113,7 @@ def _tuned() -> Any:
 def _lines(words: list[str]) -> list[str]:
   """The sentences, from the one place that has them; bytes that are no UTF-8 are a mistake."""
   from fastdec.errors import UserError
+  from fastdec.files import read_bytes, text_of
 
   if words and INPUT.value is not None:
     raise UserError('there are sentences on the command line and --input: give one of them')
@@ -122,19 +122,16 @@ def _lines(words: list[str]) -> list[str]:
       'there is nothing to translate: give sentences, --input=FILE, or lines on standard input'
     )
   name = 'the command line' if words else 'standard input' if INPUT.value is None else INPUT.value
-  try:
-    if words:
-      data = '\n'.join(word.replace('\n', ' ') for word in words).encode(errors='surrogateescape')
-    else:
-      data = (
-        sys.stdin.buffer.read() if INPUT.value is None else pathlib.Path(INPUT.value).read_bytes()
-      )
-    text = data.decode()
-  except OSError as error:
-    raise UserError(f'cannot read {name} ({error.strerror}): give a text file') from None
-  except UnicodeDecodeError as error:
-    line = data[: error.start].count(b'\n') + 1
-    raise UserError(f'sentence {line} of {name} is not UTF-8: convert the text') from None
+  if words:
+    data = '\n'.join(word.replace('\n', ' ') for word in words).encode(errors='surrogateescape')
+  elif INPUT.value is None:
+    data = sys.stdin.buffer.read()
+  else:
+    try:
+      data = read_bytes(INPUT.value)
+    except OSError as error:
+      raise UserError(f'cannot read {name} ({error.strerror}): give a text file') from None
+  text = text_of(data, name)
   if not text and not words:
     raise UserError(f'{name} is empty: give a sentence on each line')
   return text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`

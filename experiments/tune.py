@@ -84,7 +84,7 @@ def main(_: list[str]) -> None:
   from experiments.lab.show import plain_console
   from experiments.tools import tuning
   from experiments.tools.generation_settings import Settings
-  from experiments.tools.lines import read_prompts
+  from fastdec.files import read_prompts
 
   budget = cli.seconds(BUDGET.value)
   assert budget is not None  # by its default

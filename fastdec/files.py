@@ -1,17 +1,86 @@
-"""Files and folders that appear whole or not at all, and locks between processes."""
+"""Files of users: the one place that opens them, and writes them whole or not at all; locks.
+
+A file is read if it is a regular one, of a bounded size. A pipe could keep a command waiting, a
+device has no end, and a folder is none.
+"""
 
 import contextlib
+import errno
 import fcntl
 import glob
 import json
 import os
 import pathlib
 import platform
+import re
 import shutil
+import stat
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from fastdec.errors import UserError
+from fastdec.fields import shown
+
+PathLike = str | os.PathLike[str]
+MOST = 2**28  # bytes of a file that is read whole
+MOST_JSON = 2**26  # which takes thirty times as much memory
+MARK = b'\xef\xbb\xbf'  # of the byte order, at the beginning of some files of UTF-8
+LONGEST, LONGEST_PART = 3840, 255  # bytes of a path, with room for names below it; and of a name
+HALF = re.compile(r'\\u[dD][89a-fA-F]')  # perhaps half a character
+
+
+def open_file(path: PathLike) -> BinaryIO:
+  """Opens a regular file to read.
+
+  Raises:
+    OSError: there is none, or no file can have this name.
+  """
+  try:
+    return open(path, 'rb', opener=_opened)
+  except ValueError:  # a name with a NUL, or with half a character
+    raise OSError(errno.EINVAL, 'no file can have this name') from None
+
+
+def _opened(path: str, flags: int) -> int:
+  """Opens without waiting, as a pipe without a writer would."""
+  opened = os.open(path, flags | os.O_NONBLOCK)
+  mode = os.fstat(opened).st_mode
+  if stat.S_ISREG(mode):
+    return opened
+  os.close(opened)
+  if stat.S_ISDIR(mode):
+    raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+  raise OSError(errno.EINVAL, 'a pipe or a device, and no regular file')
+
+
+def read_bytes(path: PathLike, most: int = MOST) -> bytes:
+  """Reads a whole regular file.
+
+  Raises:
+    OSError: as `open_file`, or it has more than `most` bytes.
+  """
+  with open_file(path) as file:
+    size = os.fstat(file.fileno()).st_size
+    if size > most:
+      raise OSError(errno.EFBIG, f'it has {size:,} bytes, and {most:,} are the most')
+    return file.read(size)
+
+
+def place(path: PathLike) -> pathlib.Path:
+  """Returns a path that a user gives.
+
+  Raises:
+    UserError: it is none, or no file can have this name.
+  """
+  try:
+    name = os.fsencode(path)
+  except TypeError:
+    raise UserError(f'{shown(path)} is no path: give the name of a file or a folder') from None
+  except ValueError:
+    name = b'\0'
+  if b'\0' in name or len(name) > LONGEST or max(map(len, name.split(b'/'))) > LONGEST_PART:
+    raise UserError(f'no file can be called {shown(os.fspath(path))}: give another name')
+  return pathlib.Path(os.fsdecode(name))
 
 
 @contextlib.contextmanager
@@ -141,15 +210,22 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
 
 
 def parse_json(text: str | bytes) -> Any:
-  """Parses JSON.
+  """Parses JSON; a byte order mark may precede it, and of a repeated key the last counts.
 
   Raises:
-    ValueError: the text is not JSON, or nested too deep for Python's reader.
+    ValueError: the text is not JSON, nested too deep for Python's reader, or has half a character.
   """
+  if isinstance(text, bytes):
+    text = text.removeprefix(MARK).decode()
   try:
-    return json.loads(text)
+    value = json.loads(text)
+    if HALF.search(text):
+      json.dumps(value, ensure_ascii=False).encode()
   except RecursionError:
     raise ValueError('it is nested too deep') from None
+  except UnicodeEncodeError:
+    raise ValueError(r'it has half a character, such as \ud83d alone') from None
+  return value
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:
@@ -159,13 +235,83 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
     UserError: the file is missing, unreadable, or not a JSON object.
   """
   try:
-    content = parse_json(file.read_text())
+    content = parse_json(read_bytes(file, MOST_JSON))
   except FileNotFoundError:
     raise UserError(f'{file.parent} has no {file.name}: give a whole model folder') from None
   except OSError as error:
     raise UserError(f'cannot read {file} ({error.strerror}): restore the file') from None
-  except ValueError:
-    raise UserError(f'{file} is not JSON: restore the file') from None
+  except ValueError as error:
+    raise UserError(f'{file} is not JSON ({error}): restore the file') from None
   if not isinstance(content, dict):
     raise UserError(f'{file} is no JSON object: restore the file')
   return content
+
+
+def text_of(data: bytes, name: object) -> str:
+  """Decodes UTF-8, without a byte order mark.
+
+  Args:
+    data: the content of a file.
+    name: the file, for messages.
+
+  Raises:
+    UserError: it is not UTF-8; the message names the line.
+  """
+  try:
+    return data.removeprefix(MARK).decode()
+  except UnicodeDecodeError as error:
+    line = error.object[: error.start].count(b'\n') + 1
+    raise UserError(f'line {line} of {name} is not UTF-8: convert the text') from None
+
+
+def read_lines(path: pathlib.Path, what: str = 'a prompt') -> list[str]:
+  """Reads the lines of a text file; empty ones at its end do not count.
+
+  Args:
+    path: the file.
+    what: each line's content, for messages.
+
+  Raises:
+    UserError: it cannot be read, is empty or not UTF-8, or has an empty line before others.
+  """
+  try:
+    text = text_of(read_bytes(path), path)
+  except OSError as error:
+    raise UserError(
+      f'cannot read {path} ({error.strerror}): give a text file with {what} on each line'
+    ) from None
+  if not text.strip():
+    raise UserError(f'{path} is empty: give {what} on each line')
+  lines = text.split('\n')  # only a newline ends a line, as for `wc -l`
+  while not lines[-1].strip():
+    lines.pop()
+  for number, line in enumerate(lines, 1):
+    if not line.strip():
+      raise UserError(f'line {number} of {path} is empty: give {what} on each line')
+  return [line.removesuffix('\r') for line in lines]
+
+
+def read_prompts(path: pathlib.Path) -> list[str]:
+  """Reads the prompts of a file: its lines, or "prompt" on each line of a .jsonl file.
+
+  Raises:
+    UserError: as `read_lines`, or a line that has no prompt.
+  """
+  lines = read_lines(path)
+  if path.suffix != '.jsonl':
+    return lines
+  found = []
+  for number, line in enumerate(lines, 1):
+    reason = ''
+    try:
+      record = parse_json(line)
+    except ValueError as error:
+      record, reason = None, f' (no JSON: {error})'
+    prompt = record.get('prompt') if isinstance(record, dict) else None
+    if not isinstance(prompt, str) or not prompt.strip():
+      raise UserError(
+        f'line {number} of {path} has no prompt{reason}: give {{"prompt": "..."}} on each line, or'
+        ' a .txt file'
+      )
+    found.append(prompt)
+  return found

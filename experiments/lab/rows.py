@@ -21,7 +21,7 @@ from experiments.lab import stage
 from experiments.lab.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row, append
-from fastdec.files import parse_json
+from fastdec.files import parse_json, read_bytes
 
 LONGEST_REASON = 400  # characters
 
@@ -232,7 +232,7 @@ def read(path: pathlib.Path) -> list[Row]:
     UserError: a line is JSON and no object, or the file cannot be read.
   """
   try:
-    lines = path.read_bytes().split(b'\n')
+    lines = read_bytes(path).split(b'\n')
   except FileNotFoundError:
     return []
   except NotADirectoryError:

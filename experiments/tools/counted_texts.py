@@ -4,9 +4,8 @@ has written."""
 import pathlib
 from collections.abc import Sequence
 
-from experiments.tools.lines import read_lines
 from fastdec.errors import UserError
-from fastdec.files import parse_json
+from fastdec.files import parse_json, read_lines
 
 
 def texts_of(files: Sequence[pathlib.Path]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fastdec.errors import UserError
+from fastdec.files import place
 from fastdec.folders.tensors import Tensors, files_in, shaped
 
 PICKLES = ('.pt', '.pth', '.bin')
@@ -80,7 +81,7 @@ def load(file: pathlib.Path) -> StateDict:
   Raises:
     UserError: no such file, one of another kind, corrupt, or with more than tensors and options.
   """
-  if not file.is_file():
+  if not place(file).is_file():
     raise UserError(f'{file} is no file: give a .safetensors or .pt file with a fairseq state dict')
   if file.suffix == '.safetensors':
     return StateDict(file)

@@ -25,7 +25,7 @@ from fastdec.evaluation.tree_growth import (
   tokens_per_call,
 )
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import parse_json, whole_file
+from fastdec.files import parse_json, read_bytes, whole_file
 from fastdec.struct import Bound
 
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
@@ -52,7 +52,7 @@ class Calibration:
       UserError: there is no such file, or it is damaged.
     """
     try:
-      there = parse_json(path.read_text())
+      there = parse_json(read_bytes(path))
       tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
       right = {top: tuple(there[f'top_{top}']) for top in TOPS}
       by_nodes = (

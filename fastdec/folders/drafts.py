@@ -24,7 +24,7 @@ from jaxtyping import DTypeLike
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.files import read_json, whole_folder
+from fastdec.files import place, read_json, whole_folder
 from fastdec.folders import dflash, eagle, medusa, mtp
 from fastdec.folders.draft_parts import architectures_of
 from fastdec.folders.folder import content_of
@@ -95,7 +95,7 @@ def load_draft(
     UserError: a folder that does not exist, is not whole, or is of an unknown or unsupported kind;
       taps of another number than it reads.
   """
-  folder = _found(pathlib.Path(path))
+  folder = _found(place(path))
   if taps is not None and not (
     isinstance(taps, Sequence | np.ndarray)
     and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
@@ -121,7 +121,7 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
     UserError: something else than a draft network is given or is there, or it cannot be written;
       existing files stay.
   """
-  folder = pathlib.Path(folder)
+  folder = place(folder)
   module, params = struct.bound(draft, 'draft')
   kind = next((name for name, cls in DRAFTS.items() if type(module) is cls), None)
   if kind is None:
@@ -161,7 +161,7 @@ def is_replaceable(folder: pathlib.Path) -> bool:
 
 def draft_content(path: PathLike) -> str:
   """Returns a hash of the files that a draft's folder or workdir decodes with."""
-  folder = _found(pathlib.Path(path))
+  folder = _found(place(path))
   return content_of(sorted([folder / 'config.json', folder / INDEX, *folder.glob('*.safetensors')]))
 
 

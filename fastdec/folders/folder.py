@@ -10,6 +10,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from fastdec.files import open_file
 from fastdec.models.api import Params
 
 
@@ -82,5 +83,5 @@ def content_of(files: Sequence[pathlib.Path]) -> str:
 @functools.lru_cache
 def _sha256(file: pathlib.Path, mtime_ns: int, size: int) -> str:
   """Returns the hash of a file; it is kept while the file's time and size stay the same."""
-  with open(file, 'rb') as opened:
+  with open_file(file) as opened:
     return hashlib.file_digest(opened, 'sha256').hexdigest()

@@ -1,7 +1,6 @@
 """Opening of model folders of any format: ours, Hugging Face's, or published Medusa heads."""
 
 import os
-import pathlib
 import re
 from typing import Any
 
@@ -10,7 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
 from fastdec.errors import UserError
-from fastdec.files import read_json
+from fastdec.files import place, read_json
 from fastdec.folders import huggingface, medusa, native
 from fastdec.folders.folder import Folder
 from fastdec.models.api import Params
@@ -30,7 +29,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     UserError: a folder that does not exist or has an unknown format; a type that no model computes
       in.
   """
-  path = pathlib.Path(path)
+  path = place(path)
   if not path.is_dir() and path.with_name(f'{path.name}.old').is_dir():
     raise UserError(
       f'{path} was being replaced when something stopped it: {path}.old is what was'

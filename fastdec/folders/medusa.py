@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 
 from fastdec.errors import UserError
 from fastdec.fields import read
-from fastdec.files import whole_folder
+from fastdec.files import place, whole_folder
 from fastdec.folders.huggingface import HuggingFaceFolder
 from fastdec.folders.stored import put, write
 from fastdec.folders.tensors import INDEX, SINGLE, Tensors, conversion, files_in, files_of, listed
@@ -155,7 +155,7 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
       'published heads are residual blocks on a hidden state and projections to all words without a'
       ' bias, and these are others: keep them in a model folder (fastdec.folders.save)'
     )
-  folder = pathlib.Path(folder)
+  folder = place(folder)
   if folder.exists():
     raise UserError(f'{folder} is there already: give a new folder for the heads')
   config = {

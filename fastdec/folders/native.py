@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
-from fastdec.files import read_json, whole_folder
+from fastdec.files import place, read_json, whole_folder
 from fastdec.folders.folder import Folder
 from fastdec.folders.stored import Stored, put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -73,7 +73,7 @@ def save(
   Raises:
     UserError: it cannot be written; existing files stay.
   """
-  with whole_folder(pathlib.Path(folder)) as partial:
+  with whole_folder(place(folder)) as partial:
     _write(partial, model, params, tokenizer, heads)
 
 
@@ -216,7 +216,7 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 def is_replaceable(folder: PathLike) -> bool:
   """True if the folder is absent, empty, or holds only files that `save` without heads writes."""
-  folder = pathlib.Path(folder)
+  folder = place(folder)
   if not folder.exists():
     return True
   written = {'config.json', 'model.safetensors', TOKENIZER, *DICTIONARIES}

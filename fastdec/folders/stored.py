@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
 from fastdec.errors import UserError
+from fastdec.files import open_file
 from fastdec.models.api import Params
 from fastdec.packed import is_packed
 from fastdec.products import kernels_of
@@ -25,6 +26,9 @@ DTYPES = {
   'I64': np.int64, 'I32': np.int32, 'I16': np.int16, 'I8': np.int8,
   'U64': np.uint64, 'U32': np.uint32, 'U16': np.uint16, 'U8': np.uint8,
 }  # fmt: skip
+
+
+LONGEST = 2**25  # bytes of a header: the largest published ones have a few million
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +48,8 @@ class Stored:
     return dataclasses.replace(self, shape=shape)
 
   def __getitem__(self, index: Any) -> np.ndarray:
+    if 0 in self.shape:
+      return np.zeros(self.shape, self.dtype)[index]  # nothing cannot be mapped
     mapped = np.memmap(self.file, self.dtype, 'r', self.offset, self.shape)
     return np.array(mapped[index])  # a copy, so that the file's pages do not stay in memory
 
@@ -102,12 +108,14 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
   from safetensors import SafetensorError, safe_open
 
   try:
-    safe_open(file, 'numpy')  # checks that header and file belong together
-  except (SafetensorError, OSError) as error:
+    with open_file(file) as opened:
+      length = int.from_bytes(opened.read(8), 'little')
+      if length > LONGEST:
+        raise SafetensorError(f'its header would have {length:,} bytes')
+      safe_open(file, 'numpy')  # checks that header and file belong together
+      header = json.loads(opened.read(length))
+  except (SafetensorError, OSError, ValueError) as error:
     raise UserError(f'{file} is corrupt or cut short ({error}): copy it again') from None
-  with open(file, 'rb') as opened:
-    length = int.from_bytes(opened.read(8), 'little')
-    header = json.loads(opened.read(length))
   header.pop('__metadata__', None)
   found = {}
   for name, entry in sorted(header.items()):

@@ -6,11 +6,13 @@ own preprocessing leaves it (mostly Moses's tokenizer, then subword-nmt's BPE). 
 words.
 """
 
+import io
 import os
 import re
 from collections.abc import Iterable, Sequence
 
 from fastdec.errors import UserError
+from fastdec.files import read_bytes, text_of
 
 BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
 SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
@@ -33,14 +35,12 @@ class Dictionary:
       UserError: no such file, one that is not UTF-8, or a line without a word and its count.
     """
     try:
-      with open(path, encoding='utf-8') as file:
-        lines = [line.rstrip().removesuffix(OVERWRITE) for line in file]
+      text = text_of(read_bytes(path), f'the dictionary {path}')
     except OSError as error:
       raise UserError(
         f'cannot read the dictionary {path} ({error.strerror}): give the dict.txt of a model'
       ) from None
-    except UnicodeDecodeError:
-      raise UserError(f'the dictionary {path} is not UTF-8: give the dict.txt of a model') from None
+    lines = [line.rstrip().removesuffix(OVERWRITE) for line in io.StringIO(text, newline=None)]
     for number, line in enumerate(lines, start=1):
       if not re.search(r' -?\d+$', line):
         shown = f'{line[:40]}...' if len(line) > 40 else line

@@ -15,7 +15,7 @@ from typing import Any
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
-from fastdec.files import read_json
+from fastdec.files import read_bytes, read_json
 
 SETTINGS = 'tokenizer_config.json'
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
@@ -89,7 +89,7 @@ class JsonTokenizer:
 
     self._file = file
     with _explained(file):
-      self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+      self._tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(file))
       self._tokenizer.no_truncation()  # the file may keep settings of its training
       self._tokenizer.no_padding()
       self._tokenizer.encode('')  # a template with unknown tokens fails only in use
@@ -228,6 +228,6 @@ def _sentencepiece(file: pathlib.Path) -> Any:
   with extras.explained():
     import sentencepiece
   try:
-    return sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes())
+    return sentencepiece.SentencePieceProcessor(model_proto=read_bytes(file))
   except (OSError, RuntimeError):
     raise UserError(f'{file} is no SentencePiece model: copy it again') from None

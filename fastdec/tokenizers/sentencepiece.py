@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import read_bytes, whole_file
 
 with extras.explained():
   import sentencepiece
@@ -85,7 +85,7 @@ class Tokenizer:
       UserError: no such file, no SentencePiece model, or one with other special ids than ours.
     """
     try:
-      tokenizer = cls(pathlib.Path(path).read_bytes())
+      tokenizer = cls(read_bytes(path))
       ids = (
         tokenizer._processor.pad_id(),
         tokenizer._processor.eos_id(),

@@ -19,7 +19,7 @@ import numpy as np
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import parse_json, write_text
+from fastdec.files import parse_json, read_bytes, write_text
 from fastdec.training.losses import Metrics
 from fastdec.training.processes import is_first
 from fastdec.training.progress import Progress
@@ -125,9 +125,11 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
   """
   rows = []
   try:
-    lines = _path(workdir).read_bytes().splitlines()
+    lines = read_bytes(_path(workdir)).splitlines()
   except FileNotFoundError:
     return []
+  except OSError as error:
+    raise UserError(f'cannot read {_path(workdir)} ({error.strerror}): restore it') from None
   for line in lines:
     try:
       row = parse_json(line)

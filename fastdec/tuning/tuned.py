@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from fastdec import folders
+from fastdec import files, folders
 from fastdec.decoding.description import describe, parse
 from fastdec.decoding.protocol import Heads, Promise
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import machine
 from fastdec.evaluation.machine import Machine
 from fastdec.fields import read, shown
-from fastdec.files import read_json, write_json
 from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.heads.draft import DraftNetwork
 from fastdec.struct import Bound
@@ -137,8 +136,8 @@ class Tuned:
       'model': folder.content,
       'figures': figures,
     }
-    path = folder.path / NAME if file is None else pathlib.Path(file)
-    write_json(path, content)
+    path = folder.path / NAME if file is None else files.place(file)
+    files.write_json(path, content)
     return path
 
   def __str__(self) -> str:
@@ -196,13 +195,13 @@ def load_tuned(
       or another draft.
   """
   folder = folders.open(model)
-  path = folder.path / NAME if file is None else pathlib.Path(file)
+  path = folder.path / NAME if file is None else files.place(file)
   if not path.is_file():
     raise UserError(
       f'{path} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt'
     )
   again = f'make it again by {COMMAND} --model={model} --prompts=lines.txt'
-  content = read_json(path)
+  content = files.read_json(path)
   if content.get('model') != folder.content:
     raise UserError(f'{path} was made with another model than is in {model} now: {again}')
   try:

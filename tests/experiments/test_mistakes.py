@@ -262,7 +262,7 @@ def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch
     (['--input=nowhere.txt'], ['cannot read nowhere.txt', 'No such file']),
     ([f'--input={ROOT}'], ['Is a directory']),
     (['--input=x', 'a'], ['sentences on the command line and --input']),
-    (['a', 'b\udcff'], ['sentence 2 of the command line is not UTF-8']),
+    (['a', 'b\udcff'], ['line 2 of the command line is not UTF-8']),
     (
       ['a', 'dog ' * 200, 'cat ' * 99 + 'dog ' * 99],
       ['sentence 2 has', 'the first of 2', '128 positions', 'shorten'],
@@ -275,10 +275,7 @@ def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
 
 @pytest.mark.parametrize(
   'lines, words',
-  [
-    (b'', ['standard input is empty']),
-    (b'a\n\xff\n', ['sentence 2 of standard input is not UTF-8']),
-  ],
+  [(b'', ['standard input is empty']), (b'a\n\xff\n', ['line 2 of standard input is not UTF-8'])],
 )
 def test_lines_that_cannot_be_translated(refused, workdir, tmp_path, lines, words):
   refused(words, 'translate', f'--workdir={workdir}/k2-regular', stdin=lines)

@@ -5,7 +5,6 @@ for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medus
 from these heads' accuracies. Other heads want other trees, from files.
 """
 
-import json
 import os
 import pathlib
 from typing import Any
@@ -13,6 +12,9 @@ from typing import Any
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import shown
+from fastdec.files import parse_json, read_bytes
+
+MOST_BYTES = 2**22  # of a file: a tree of as many nodes as a call holds fits
 
 # 'path:children': the node at this path of ranks has this number of children, of ranks 0, 1, ...
 PUBLISHED = {
@@ -83,12 +85,12 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
 def _read(path: pathlib.Path) -> list[list[int]]:
   """Reads the choices in a JSON file; see `medusa_choices`."""
   try:
-    content = json.loads(path.read_bytes())
+    content = parse_json(read_bytes(path, MOST_BYTES))
   except OSError as error:
     raise UserError(
       f'cannot read {path} ({error.strerror}): give a JSON file of paths of ranks'
     ) from None
-  except (ValueError, RecursionError):
+  except ValueError:
     raise UserError(
       f'{path} is not JSON: give a file of paths of ranks, such as [[0], [0, 0], [1]]'
     ) from None
