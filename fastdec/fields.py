@@ -32,6 +32,7 @@ Layers = Annotated[int, Between(1, 9999)]  # a bound: each layer is a step of a 
 Token = Annotated[int, Between(0, 2**31 - 1)]
 Positive = Annotated[float, Between(1e-30, 1e30)]
 Share = Annotated[float, Between(0, 1)]
+Seed = Annotated[int, Between(0, 2**32 - 1)]
 
 
 def read(
@@ -54,7 +55,7 @@ def read(
   hints = typing.get_type_hints(cls, include_extras=True)
   for name in given:
     if name not in fields and not ignores:
-      raise UserError(f"{where} has no field '{name}': {known(fields)}")
+      raise UserError(f'{where} has no field {shown(name)}: {known(fields)}')
   for name, field in fields.items():
     if name not in given and field.default is field.default_factory:  # both are MISSING
       raise UserError(f"{where} lacks the field '{name}': set it to {a_value(hints[name])}")
@@ -84,7 +85,8 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
       return value
     if origin is typing.Literal and any(value == word for word in typing.get_args(kind)):
       return value
-  raise UserError(f'{path}={shown(value)} is not possible: give {a_value(hint)}')
+  beyond = ' below 2^31' if type(value) is int and value >= 2**31 else ''
+  raise UserError(f'{path}={shown(value)} is not possible: give {a_value(hint)}{beyond}')
 
 
 def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
@@ -115,10 +117,10 @@ def _is_union(hint: Any) -> bool:
 
 
 def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
-  """True if a number is finite, below 2**63 if an integer, and in its ranges."""
+  """True if a number is finite and in its ranges; an integer without any must fit into int32."""
   if type(value) is float and not math.isfinite(value):
     return False
-  if type(value) is int and abs(value) >= 2**63:
+  if type(value) is int and abs(value) >= (2**63 if ranges else 2**31):
     return False
   return all(between.low <= value <= between.high for between in ranges)
 

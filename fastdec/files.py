@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import io
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from fastdec.errors import UserError
 from fastdec.fields import shown
@@ -29,7 +30,7 @@ LONGEST, LONGEST_PART = 3840, 255  # bytes of a path, with room for names below 
 HALF = re.compile(r'\\u[dD][89a-fA-F]')  # perhaps half a character
 
 
-def open_file(path: PathLike) -> BinaryIO:
+def open_file(path: PathLike) -> io.BufferedReader:
   """Opens a regular file to read.
 
   Raises:
@@ -66,7 +67,7 @@ def read_bytes(path: PathLike, most: int = MOST) -> bytes:
     return file.read(size)
 
 
-def place(path: PathLike) -> pathlib.Path:
+def place(path: Any) -> pathlib.Path:
   """Returns a path that a user gives.
 
   Raises:

@@ -20,12 +20,13 @@ from fastdec.extras import EXTRA_OF
 ROOT = Path(__file__).parent.parent
 
 BASE = {'errors', 'extras', 'struct', 'products', 'packed', 'quantized', 'sharding'}
+MODELS = {'models.api', 'models.taps', 'models.attention'}  # what decoding knows of them
 # What each part of fastdec may import of the others. A part may always import itself.
 ALLOWED = {
   'errors': set(),
   'extras': {'errors'},
   'struct': {'errors'},
-  'files': {'errors'},
+  'files': {'errors', 'fields'},
   'fields': {'errors'},
   'products': {'errors'},
   'packed': {'errors', 'struct', 'products'},
@@ -34,19 +35,19 @@ ALLOWED = {
   'cache': BASE,
   'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
-  'decoding': BASE | {'fields', 'cache', 'models.api', 'models.taps', 'models.attention', 'heads'},
+  'decoding': BASE | {'files', 'fields', 'cache', 'heads'} | MODELS,
   'tokenizers': BASE | {'files', 'fields'},
   'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files', 'fields'},
-  'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders'},
-  'data': BASE | {'files', 'tokenizers'},
+  'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders', 'files'},
+  'data': BASE | {'files', 'fields', 'tokenizers'},
   'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
-  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
+  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'fields'},
   'tuning': BASE | {'models', 'heads', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = (
-  'cache', 'decoding', 'errors', 'extras', 'fields', 'heads', 'models', 'packed', 'products',
-  'quantized', 'sharding', 'struct',
+  'cache', 'decoding', 'errors', 'extras', 'fields', 'files', 'heads', 'models', 'packed',
+  'products', 'quantized', 'sharding', 'struct',
 )  # fmt: skip
 
 

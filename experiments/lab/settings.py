@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Share
+from fastdec.fields import Seed as Seed
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.api import Params
 from fastdec.training.loop import LoopConfig
@@ -19,7 +20,6 @@ TUNED = ('finetune', 'both')  # regimes whose heads train together with the base
 
 Count = Annotated[int, Between(1, math.inf)]
 Zero = Annotated[int, Between(0, math.inf)]  # a count that may be none
-Seed = Annotated[int, Between(0, 2**32 - 1)]
 Counts = tuple[Count, ...]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fastdec.decoding.protocol import Prompt
-from fastdec.decoding.settings import count
+from fastdec.decoding.settings import MOST_TOKENS, size
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_words
 
@@ -34,7 +34,8 @@ def checked(
   """Returns max_len, the prompt and one key a row; see `decode` for the arguments and errors."""
   if max_len is None:
     max_len = model.fixed_length or DEFAULT_MAX_LEN
-  max_len = count('max_len', max_len, 1, 'at least 1, a whole number of tokens that a row may emit')
+  allowed = 'at least 1, a whole number of tokens that a row may emit'
+  max_len = size('max_len', max_len, 1, allowed, MOST_TOKENS)
   prompt = prompt_of(model, inputs, lengths, prefix, max_len)
   check_positions(model, prompt, max_len)
   return max_len, prompt, None if key is None else row_keys(key, prompt.tokens.shape[0])

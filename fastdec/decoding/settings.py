@@ -19,6 +19,7 @@ from fastdec.fields import shown
 Whole = Any  # an int, Python's or NumPy's; anything else is an error (`count`)
 SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers count as 0 on the device
 LARGEST = 2**31 - 1  # of int32
+MOST_TOKENS = 2**22  # of an output: a row has room for all of them
 MOST_NODES = 1024  # tokens of a row in one call: its mask grows with their square
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond let float32 logits overflow to a law of NaN
 

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.files import whole_file
+from fastdec.files import place, whole_file
 from fastdec.folders.stored import stored_in, write
 from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 
 AXES = {'values': 2, 'starts': 1, 'vocab_size': 1}
+WRITTEN = 'give what save_pool has written'
 
 
 def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
@@ -21,7 +22,7 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
     UserError: something else than a pool is given, or it cannot be written.
   """
   check_is_pool(pool)
-  with whole_file(pathlib.Path(path)) as file:
+  with whole_file(place(path)) as file:
     words = np.array([pool.vocab_size or 0], np.int32)
     write(
       pathlib.Path(file.name), {'values': pool.values, 'starts': pool.starts, 'vocab_size': words}
@@ -34,11 +35,22 @@ def load_pool(path: str | os.PathLike[str]) -> NGramPool:
   Raises:
     UserError: the file does not exist, or holds no pool.
   """
-  file = pathlib.Path(path)
+  file = place(path)
   if not file.is_file():
-    raise UserError(f'{file} is not a file: give what save_pool has written')
+    raise UserError(f'{file} is not a file: {WRITTEN}')
   stored = stored_in(file)
-  if {name: len(array.shape) for name, array in stored.items()} != AXES:
-    raise UserError(f'{file} holds no pool of n-grams: give what save_pool has written')
-  values, starts = (jnp.asarray(stored[name][:], jnp.int32) for name in ('values', 'starts'))
-  return NGramPool(values, starts, int(stored['vocab_size'][:][0]) or None)
+  if {name: array.ndim for name, array in stored.items() if array.dtype == np.int32} != AXES:
+    raise UserError(f'{file} holds no pool of n-grams: {WRITTEN}')
+  values, starts, said = (stored[name][:] for name in AXES)
+  words = len(starts) - 1
+  is_whole = (
+    values.size > 0 < words
+    and starts[0] == 0
+    and starts[-1] == len(values)
+    and (np.diff(starts) >= 0).all()
+    and 0 <= values.min() <= values.max() < words
+    and said.tolist() in ([0], [words])
+  )
+  if not is_whole:
+    raise UserError(f'{file} holds a damaged pool of n-grams: {WRITTEN}')
+  return NGramPool(jnp.asarray(values), jnp.asarray(starts), int(said[0]) or None)

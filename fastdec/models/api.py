@@ -290,11 +290,12 @@ class Model(Protocol):
 
 
 def check_special_ids(config: Any) -> None:
-  """Raises UserError for a pad or suppressed id outside the vocabulary, or ids not in a tuple."""
+  """Raises UserError for ids not in a tuple, or an id outside the vocabulary that is no end."""
   for name in ('eos_ids', 'suppressed_ids'):
     if not isinstance(getattr(config, name), tuple):
       raise UserError(f'{name}={getattr(config, name)} is not possible: give a tuple, such as (1,)')
-  for name, ids in (('pad_id', (config.pad_id,)), ('suppressed_ids', config.suppressed_ids)):
+  single = ((name, (getattr(config, name, 0),)) for name in ('pad_id', 'start_id', 'bos_id'))
+  for name, ids in (*single, ('suppressed_ids', config.suppressed_ids)):
     if any(not 0 <= one < config.vocab_size for one in ids):
       raise UserError(
         f'{name}={getattr(config, name)} is not possible: give ids from 0 to'

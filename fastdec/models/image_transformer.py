@@ -45,6 +45,7 @@ from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table, constrain
 
+MOST = 4096  # pixels a side, and tokens of a block
 PHASES = 6  # numbers that tell the channel, and the place within a source pixel
 TOLD = 2.0  # weight of a forecast; the embedding of the token before has 1
 
@@ -70,6 +71,11 @@ class ImageTransformerConfig(StackConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     self._check_sizes('source_size', 'size', 'block_length')
+    if max(self.size, self.source_size, self.block_length) > MOST:
+      raise UserError(
+        f'size={self.size}, source_size={self.source_size} and block_length={self.block_length}'
+        f' are not possible: give at most {MOST}'
+      )
     if self.d_model % 8:
       raise UserError(
         f'd_model={self.d_model} is not divisible by 8: sines and cosines of rows and'

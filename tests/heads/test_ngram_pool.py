@@ -115,6 +115,31 @@ def test_a_file_of_something_else(tmp_path):
     fd.load_pool(tmp_path / 'other')
 
 
+WRONG = {
+  'vocab_size': (np.zeros(0, np.int32), np.zeros(2, np.int32), np.array([3], np.int32),
+                 np.array([-1], np.int32), np.array([np.nan], np.float32)),
+  'starts': (np.zeros(0, np.int32), np.zeros(15, np.int32), np.arange(15, dtype=np.int32)[::-1],
+             np.full(15, 2**31 - 1, np.int32), np.zeros(15, np.float32)),
+  'values': (np.zeros((0, 2), np.int32), np.zeros((5, 0), np.int32), np.full((5, 2), 14, np.int32),
+             np.full((5, 2), -1, np.int32), np.zeros((4, 2), np.int32), np.zeros(5, np.int32)),
+}  # fmt: skip
+
+
+def test_a_pool_is_checked_when_it_is_read(tmp_path):
+  from safetensors.numpy import load_file, save_file
+
+  fd.save_pool(fd.build_pool(TEXTS, MODEL, ngram=3), tmp_path / 'pool')
+  whole = load_file(tmp_path / 'pool')
+  assert {name: array.shape for name, array in whole.items()} == {
+    'values': (5, 2), 'starts': (15,), 'vocab_size': (1,)
+  }  # fmt: skip
+  for name, arrays in WRONG.items():
+    for array in arrays:
+      save_file(whole | {name: np.ascontiguousarray(array)}, tmp_path / 'pool')
+      with pytest.raises(fd.UserError, match=r'holds (no|a damaged) pool of n-grams: give what'):
+        fd.load_pool(tmp_path / 'pool')
+
+
 def test_a_pool_of_ids_alone_is_of_any_model_that_has_them():
   pool = fd.build_pool([row for row in jax.random.randint(jax.random.key(0), (3, 9), 2, 13)])
   assert pool.vocab_size is None

@@ -6,6 +6,7 @@ so that the same file is not read again.
 
 import contextlib
 import dataclasses
+import errno
 import gzip
 import hashlib
 import os
@@ -15,12 +16,14 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastdec.errors import UserError
-from fastdec.files import parse_json, write_json
+from fastdec.fields import Size, read
+from fastdec.files import MARK, open_file, read_json, write_json
 
 Pair = tuple[str, str]
+LONGEST = 2**24  # bytes of a line
 # the ampersand last
 ENTITIES = {b'&quot;': b'"', b'&apos;': b"'", b'&lt;': b'<', b'&gt;': b'>', b'&amp;': b'&'}
 
@@ -61,19 +64,36 @@ class Lines:
       raise UserError(f'cannot read {self} ({reason}): give {wanted}') from error
 
   def _file(self) -> Iterator[bytes]:
-    opener = gzip.open if self.path.endswith('.gz') else open
-    with opener(self.path, 'rb') as file:
-      yield from file
+    with open_file(self.path) as file:
+      if self.path.endswith('.gz'):
+        with gzip.open(file) as unzipped:
+          yield from _lines_of(unzipped)
+      else:
+        yield from _lines_of(file)
 
   def _member(self) -> Iterator[bytes]:
-    with gzip.open(self.path) as file, tarfile.open(fileobj=file, mode='r|') as archive:
+    with (
+      open_file(self.path) as zipped,
+      gzip.open(zipped) as file,
+      tarfile.open(fileobj=file, mode='r|') as archive,
+    ):
       for info in archive:
         if info.isfile() and posixpath.normpath(info.name) == self.member:
-          yield from archive.extractfile(info) or ()
+          yield from _lines_of(archive.extractfile(info))
           return
     raise UserError(
       f'{self.path} holds no file {self.member}: give the archive of that name from statmt.org'
     )
+
+
+def _lines_of(file: Any) -> Iterator[bytes]:
+  """Reads lines without a byte order mark before the first; each takes bounded memory."""
+  is_first = True
+  while line := file.readline(LONGEST):
+    if len(line) == LONGEST:
+      raise OSError(errno.EFBIG, f'a line has more than {LONGEST:,} bytes')
+    yield line.removeprefix(MARK) if is_first else line
+    is_first = False
 
 
 LinePair = tuple[Lines, Lines]
@@ -116,10 +136,11 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
   return Content(digest.hexdigest(), counts)
 
 
-class _Scan(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Scan:
   """The number of lines of a file, and the sha256 of its text."""
 
-  lines: int
+  lines: Size
   digest: str
 
 
@@ -129,11 +150,11 @@ def _remembered(place: Lines, memory: pathlib.Path) -> _Scan:
   state = os.stat(path) if os.path.exists(path) else None
   stamp = repr((path, place.member, state and (state.st_size, state.st_mtime_ns)))
   note = memory / f'{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.json'
-  with contextlib.suppress(OSError, ValueError, TypeError):  # no note, or a damaged one
-    return _Scan(**parse_json(note.read_text()))
+  with contextlib.suppress(UserError):  # no note, or a damaged one
+    return read(_Scan, read_json(note), note.name)
   scan = _scan(place)
   with contextlib.suppress(UserError):  # where nothing can be written, only time is lost
-    write_json(note, scan._asdict())
+    write_json(note, dataclasses.asdict(scan))
   return scan
 
 

@@ -24,7 +24,7 @@ from fastdec import struct
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.protocol import Decoded, Prompt, has_best
-from fastdec.decoding.settings import Whole, count, is_number, is_traced, number
+from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Model, causal, suppress
@@ -88,10 +88,10 @@ class Beam:
   def __post_init__(self) -> None:
     struct.assign(
       self,
-      size=count('size', self.size, 1, 'at least 1 beam'),
+      size=size('size', self.size, 1, 'at least 1 beam'),
       n_best=count('n_best', self.n_best, 1, f'1 to size={self.size}'),
       groups=count('groups', self.groups, 1, 'a divisor of size'),
-      no_repeat_ngram=count(
+      no_repeat_ngram=size(
         'no_repeat_ngram', self.no_repeat_ngram, 0, '0 for no such rule, or more'
       ),
       unknown_penalty=number('unknown_penalty=', self.unknown_penalty, 'a number'),
