@@ -47,6 +47,8 @@ def main(words: list[str]) -> None:
   from experiments.tools import tuned_file
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
+  from fastdec.decoding.protocol import finish_reason
+  from fastdec.errors import UserError
 
   search = _search()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
@@ -55,12 +57,23 @@ def main(words: list[str]) -> None:
   cores.settle(WORKDIR.value, rows, CORES.value)
   tuned = _tuned()
   folder = folders.open(WORKDIR.value, DTYPE.value if tuned is None else tuned.dtype)
+  if folder.model.start_id is None:
+    raise UserError(
+      f'{WORKDIR.value} is a language model, which goes on from a text: give it to'
+      ' experiments.generate, or a model with an encoder'
+    )
   (model, params), tokenizer = packed(folder.model, folder.params()), folder.tokenizer
   heads = packed(folder.heads, folder.head_params()) if folder.has_heads else None
   strategy = search or (tuned.strategy if tuned else decoding.strategy_of(heads, RULE.value))
   tokens = tokenise([(line, '') for line in lines], tokenizer)
   out = decoding.translate(model, params, tokenizer, tokens, strategy, MAX_LEN.value, rows)
   console = plain_console()
+  cut = 0
+  for ids, length in zip(out.tokens, out.lengths, strict=True):
+    cut += finish_reason(folder.model, ids[:length].tolist()) == 'length'
+  if cut:
+    told = f'{cut} of {len(lines)} translations were cut at --max_len={MAX_LEN.value}'
+    print(f'{told}: raise it for longer ones', file=sys.stderr)
   for score, line in itertools.chain(*(out.hypotheses or [])):
     console.print(line if PLAIN.value else f'{score:8.3f}  {line}')
   if out.hypotheses is not None:

@@ -12,7 +12,6 @@ from experiments.lab.text import Text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.errors import UserError
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ def strategy_of(heads: Any, rule: str) -> fd.Blockwise | fd.Greedy:
 def translate(
   model: Any,
   params: Any,
-  tokenizer: Tokenizer,
+  tokenizer: Any,
   tokens: TokenPairs,
   strategy: Any,
   max_len: int,

@@ -15,7 +15,7 @@ from experiments.tools.generation_settings import Settings
 from experiments.tools.strategies import strategy_of
 from experiments.tools.tuned_file import tuned_file
 from fastdec import folders
-from fastdec.decoding.inputs import check_ids, checked
+from fastdec.decoding.inputs import check_ids, check_room, checked
 from fastdec.decoding.methods.speculative import check_draft_model
 from fastdec.decoding.protocol import promise_of
 from fastdec.decoding.rules.rejection import sampling_of
@@ -131,15 +131,11 @@ class Language:
       name = 'the prompt' if len(prompts) == 1 else f'prompt {i + 1}'
       if not prompt.strip() or not ids:
         raise UserError(f'{name} is empty: give some text to go on from')
-      # positions of the decoder before the first token
-      after = 1 if self.is_translator else len(ids)
-      if limit is not None and max(len(ids), after + self.settings.max_len - 1) > limit:
-        given = f'{name} has {len(ids)} tokens'
-        raise UserError(
-          f"{given}, which with --max_len={self.settings.max_len} exceeds the model's {limit}"
-          ' positions: '
-          'shorten it, or lower --max_len'
-        )
+      if limit is not None and self.is_translator:
+        check_room(len(ids), 1, limit, name)
+        check_room(1, self.settings.max_len, limit, setting='--max_len')
+      elif limit is not None:
+        check_room(len(ids), self.settings.max_len, limit, name, '--max_len')
       check_ids(f"{name}'s tokens", np.array([ids]), source_words(self.model))
 
   @property

@@ -24,6 +24,7 @@ from experiments.tools.generation_settings import Settings
 from experiments.tools.tuned_file import figures_of, tuned_file
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
+from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_json, whole_file, write_json
 from fastdec.folders import Folder
@@ -190,10 +191,15 @@ def write(
         progress.show(str(output.path))
         logged = time.monotonic()
     output.sort()
-    blocks = map(sum, itertools.zip_longest(*map(blocks_of, output.done().values()), fillvalue=0))
+    whole = output.done().values()
+    blocks = map(sum, itertools.zip_longest(*map(blocks_of, whole), fillvalue=0))
+    cut = sum(parse_json(line).get('finish_reason') == 'length' for line in whole)
   console.print(f'{output.path} holds {len(prompts):,} outputs, {len(todo):,} of them new')
   if count := counted(list(blocks), generator.strategy.most_accepted):
     console.print(count)
+  if cut:
+    limit = generator.settings.max_len
+    console.print(f'{cut:,} of them were cut at --max_len={limit}: raise it for longer ones')
   if todo:
     console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')
   for line in generator.warnings:
@@ -213,6 +219,7 @@ def _line(generator: Generator, index: int, prompt: str, decoded: Any) -> bytes:
     'text': generator.text(prompt, ids),
     'tokens': len(ids),
     'blocks': blocks,
+    'finish_reason': finish_reason(generator.model, ids),
   }
   return json.dumps(record, ensure_ascii=False).encode() + b'\n'
 

@@ -10,6 +10,7 @@ import fastdec as fd
 from experiments.lab.show import COLOURS
 from experiments.tools.accepted import counted
 from experiments.tools.generation import Generator
+from fastdec.decoding.protocol import finish_reason
 from fastdec.evaluation.wallclock import measure
 
 
@@ -20,27 +21,33 @@ def show(console: Console, generator: Generator, prompt: str, repeats: int) -> N
     'max_len': generator.settings.max_len,
   }
   given['key'] = jax.random.key(generator.settings.seed)
-  sizes = stream(console, generator, prompt, given)
+  tokens, sizes = stream(console, generator, prompt, given)
   speeds = timed(generator, given, repeats) if repeats else []
-  for line in [worth(generator, sizes), *speeds, *generator.warnings]:
+  cut = []
+  if finish_reason(generator.model, tokens) == 'length':
+    cut = [f'cut at --max_len={given["max_len"]}: raise it for a longer text']
+  for line in [worth(generator, sizes), *cut, *speeds, *generator.warnings]:
     console.print(line, style='dim')
 
 
-def stream(console: Console, generator: Generator, prompt: str, given: dict[str, Any]) -> list[int]:
-  """Prints the text as it is accepted. Returns the block sizes, the first token's, which no call
-  emitted, aside."""
-  reader, sizes = generator.reader(prompt), []
+def stream(
+  console: Console, generator: Generator, prompt: str, given: dict[str, Any]
+) -> tuple[list[int], list[int]]:
+  """Prints the text as it is accepted. Returns its tokens and the block sizes, the first token's,
+  which no call emitted, aside."""
+  reader, tokens, sizes = generator.reader(prompt), [], []
   blocks = fd.stream(generator.model, generator.params, strategy=generator.strategy, **given)
   try:
     for i, (block,) in enumerate(blocks):
       if not i and not generator.is_translator:
         console.out(prompt, style='dim', end='', highlight=False)
+      tokens += block
       sizes.append(len(block))
       console.out(reader.add(block), style=COLOURS[i % 2], end='', highlight=False)
     console.out(reader.finish(), style=COLOURS[(len(sizes) - 1) % 2], end='', highlight=False)
   finally:
     console.out()  # Ctrl-C, too, ends a line
-  return sizes[1:]
+  return tokens, sizes[1:]
 
 
 def worth(generator: Generator, sizes: list[int]) -> str:

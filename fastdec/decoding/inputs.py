@@ -178,12 +178,29 @@ def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
     raise UserError(
       f"a source of {s} tokens exceeds the model's {limit} positions: shorten or split it"
     )
-  t = int(prompt.length.max())
-  if t + max_len - 1 > limit:  # the last token is never fed back
+  check_room(int(prompt.length.max()), max_len, limit)
+
+
+def check_room(
+  tokens: int,
+  max_len: int,
+  limit: int,
+  name: str = 'a prompt',
+  setting: str = 'max_len',
+  whose: str = "the model's",
+  other: str = '',
+) -> None:
+  """Raises UserError if a prompt of so many tokens, or it and its output, exceed the positions."""
+  if tokens > limit:
     raise UserError(
-      f"a prompt of {t} tokens and max_len={max_len} exceed the model's {limit}"
-      ' positions: lower max_len'
+      f'{name} of {tokens} tokens exceeds {whose} {limit} positions: shorten it{other}'
     )
+  room = limit - tokens + 1  # the last token is never fed back
+  if max_len > room:
+    asked = f'{setting}={max_len} exceeds'
+    if tokens > 1:  # not a start token alone
+      asked = f'{name} of {tokens} tokens and {setting}={max_len} exceed'
+    raise UserError(f'{asked} {whose} {limit} positions: lower {setting} to {room} or less{other}')
 
 
 def row_keys(key: Any, rows: int) -> Array:

@@ -11,7 +11,7 @@ p, q      the target's law of the next token, and the drafter's
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import jax
@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity
+from fastdec.models.api import Capacity, Model
 from fastdec.struct import Bound
 
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
@@ -113,6 +113,12 @@ class Decoded:
 def has_best(logits: Float[Array, '*b v']) -> Bool[Array, '*b']:
   """True if logits have a best token: none is NaN or infinite, and not all are minus infinity."""
   return jnp.isfinite(logits.max(axis=-1))
+
+
+def finish_reason(model: Model, tokens: Sequence[int]) -> Literal['end', 'length']:
+  """Returns 'end' for an output that ended by itself, 'length' for one that max_len cut off."""
+  is_whole = tokens[-1] in model.eos_ids or len(tokens) == model.fixed_length
+  return 'end' if is_whole else 'length'
 
 
 def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:

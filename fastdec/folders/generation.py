@@ -23,7 +23,8 @@ UNHEEDED: dict[str, tuple[Any, ...]] = {
   'num_beams': (1,), 'num_beam_groups': (1,), 'penalty_alpha': (0,),
   'exponential_decay_length_penalty': (), 'forced_eos_token_id': (), 'guidance_scale': (1,),
   'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
-  'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (),
+  'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (), 'max_length': (20,),
+  'max_new_tokens': (),
 }  # fmt: skip
 UNHEEDED_BEAMS: dict[str, tuple[Any, ...]] = {
   'length_penalty': (1,), 'early_stopping': (False,), 'diversity_penalty': (0,),
@@ -149,7 +150,7 @@ def warn_of_defaults(
   if found:
     told = f'{folder / name} has defaults of `generate` that are not heeded: {", ".join(found)}'
     warnings.warn(
-      f'{told}. Tokens are chosen by the strategy that you give, and by it alone.',
+      f'{told}. The strategy that you give chooses tokens, and max_len alone limits them.',
       UserNote,
       stacklevel=3,
     )

@@ -1,15 +1,17 @@
 """Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's two.
 
 .encode(str) -> list[int]     with the special ids that the folder's models expect around a text
+.encode_lines(lines)          the same of many
 .decode(ids) -> str           without special ids
 .pieces(ids) -> list[str]     the text of each id, special ones included
 """
 
+import abc
 import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fastdec import extras
@@ -79,7 +81,19 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
     raise UserError(f'{file} cannot be read ({error}): copy it again') from None
 
 
-class JsonTokenizer:
+class _Tokenizer(abc.ABC):
+  """The part that all kinds share."""
+
+  @abc.abstractmethod
+  def encode(self, text: str) -> list[int]:
+    """Returns the ids of a text."""
+
+  def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
+    """Encodes many texts; see `encode`."""
+    return [self.encode(line) for line in lines]
+
+
+class JsonTokenizer(_Tokenizer):
   """tokenizer.json, by the `tokenizers` library.
 
   For some classes tokenizer_config.json gives start and end."""
@@ -142,7 +156,7 @@ class JsonTokenizer:
     return [token]
 
 
-class PieceTokenizer:
+class PieceTokenizer(_Tokenizer):
   """A SentencePiece model whose piece numbers are the ids: Llama's with start, T5's with end."""
 
   def __init__(self, file: pathlib.Path):
@@ -176,7 +190,7 @@ class PieceTokenizer:
     ]
 
 
-class MarianTokenizer:
+class MarianTokenizer(_Tokenizer):
   """Marian's tokenizer: it encodes by the source's model and decodes by the target's.
 
   vocab.json numbers the pieces; an end follows each text."""

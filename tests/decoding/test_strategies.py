@@ -445,7 +445,10 @@ def too_many_choices():
       lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()),
       'source of 1025 tokens exceeds',
     ),
-    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1025), 'exceed the model'),
+    (
+      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1025),
+      'lower max_len to 1024 or less',
+    ),
     (
       lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7),
       'of prefixes, and there are none',

@@ -250,6 +250,9 @@ def test_a_file_of_prompts_is_what_medusa_writes_in_batches(
   )
   line = lines_of(out)[1]
   assert (line['text'], line['tokens']) == greedy_text(translator, PROMPTS[1], 9)
+  cut = [line['tokens'] == 9 for line in lines_of(out)]  # none of these ends with its ninth
+  assert [line['finish_reason'] == 'length' for line in lines_of(out)] == cut and any(cut)
+  assert f'{sum(cut)} of them were cut at --max_len=9: raise it' in ended.out
   assert '0 of them new' in launch(*words, f'--choices={moved}').out  # the same tree
   for changed in ([], [f'--choices={other}']):
     ended = launch(*words, *changed)
@@ -442,7 +445,11 @@ def test_a_decoder_only_model_goes_on_from_its_prompt():
   tokens = fd.decode(HashLM(), {}, [[2, 3]], fd.Greedy(), max_len=20).tokens[0]
   text = Bytes().decode([2, 3, *np.asarray(tokens).tolist()]).removeprefix('ab')
   assert file.getvalue().startswith(f' a|b{text}\n')
-  with pytest.raises(fd.UserError, match='2 tokens, which with --max_len=20 exceeds'):
+  assert 'cut at' not in file.getvalue()
+  short = dataclasses.replace(generator, settings=Settings('model', lookup=True, max_len=3))
+  streaming.show(rich.console.Console(file=file, width=80), short, ' a|b', 0)
+  assert 'cut at --max_len=3: raise it' in file.getvalue()
+  with pytest.raises(fd.UserError, match='2 tokens and --max_len=20 exceed the model'):
     generation.Language(HashLM(max_positions=20), Bytes(), settings).check([' a|b'])
   with pytest.raises(
     fd.UserError, match="the prompt's tokens have ids from 2 to 13, and the model knows 0 to 9"
@@ -458,7 +465,7 @@ def test_blocks_are_coloured_in_turn():
   console = rich.console.Console(
     file=file, force_terminal=True, color_system='standard', _environ={}
   )
-  sizes = streaming.stream(
+  _, sizes = streaming.stream(
     console, generator, ' a', {'inputs': np.array([[2]], np.int32), 'max_len': 30}
   )
   assert len(sizes) > 3 and '\x1b[36m' in file.getvalue() and '\x1b[33m' in file.getvalue()
@@ -469,6 +476,57 @@ def test_shares_of_calls_that_accept_each_place():
   assert accepted_shares([], 3) == []
   assert counted([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
   assert counted([4], 0) == '1.00 tokens per call' and counted([], 3) == ''
+
+
+@pytest.mark.parametrize('kind', ['marian', 't5'])
+def test_a_hugging_face_folder_translates(kind, launch, tmp_path):
+  """Its tokenizer puts an end behind a source; a translation that max_len cuts is told."""
+  reference = REFERENCE.parents[1] / 'hf' / f'{kind}_tiny'
+  if not reference.is_dir():
+    pytest.skip('no reference folders here')
+  for file in ('config.json', 'generation_config.json', 'model.safetensors'):
+    shutil.copy(reference / file, tmp_path)
+  names = (
+    {'unk_id': 1, 'eos_id': 0, 'bos_id': -1}
+    if kind == 'marian'
+    else {'pad_id': 0, 'eos_id': 1, 'unk_id': 2, 'bos_id': -1}
+  )
+  write_pieces(tmp_path, kind, names)
+  tokenizer, (model, params) = fd.load_tokenizer(tmp_path), fd.load(tmp_path)
+  sources = tokenizer.encode_lines(['a dog', 'the cat sits'])
+  assert [source[-1] for source in sources] == [*model.eos_ids] * 2
+  out = fd.decode(model, params, sources, fd.Greedy(), max_len=20)
+  ended = launch(
+    'translate', f'--workdir={tmp_path}', '--max_len=20', '--plain', *['a dog', 'the cat sits']
+  )
+  assert ended.code == 0, ended.err
+  assert ended.out.splitlines() == [
+    tokenizer.decode(row) for row in np.asarray(out.tokens).tolist()
+  ]
+  cut = sum(
+    row[length - 1] not in model.eos_ids
+    for row, length in zip(out.tokens.tolist(), out.lengths, strict=True)
+  )
+  assert (f'{cut} of 2 translations were cut at --max_len=20' in ended.err) == bool(cut)
+
+
+def write_pieces(folder, kind, names):
+  """The tokenizer of a Marian or T5 folder, of few pieces."""
+  import sentencepiece
+
+  pieces = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(PROMPTS), model_writer=pieces, vocab_size=30, model_type='bpe',
+    minloglevel=2, **names,
+  )  # fmt: skip
+  if kind == 't5':
+    (folder / 'spiece.model').write_bytes(pieces.getvalue())
+    return
+  for side in ('source', 'target'):
+    (folder / f'{side}.spm').write_bytes(pieces.getvalue())
+  processor = sentencepiece.SentencePieceProcessor(model_proto=pieces.getvalue())
+  words = {processor.id_to_piece(i): i for i in range(30)}
+  (folder / 'vocab.json').write_text(json.dumps({**words, '<pad>': 100}))
 
 
 def test_a_model_s_own_copy_is_a_folder_of_the_same_settings(translator, tmp_path):

@@ -123,7 +123,7 @@ MISTAKES = {
   ),
   'short-sighted draft': (
     ['--prompt=a', '--draft={model}/../short'],
-    "exceed the draft model's 4 positions",
+    "the draft model's 4 positions",
   ),
   'too long': (['--prompt=' + 'dog ' * 40], "exceeds the model's 32 positions"),
   'too long an output': (['--prompt=a', '--max_len=33'], "exceeds the model's 32 positions"),
@@ -134,7 +134,7 @@ MISTAKES = {
     ['--prompts={files}/latin', '--output={files}/out'],
     'line 2 of {files}/latin is not UTF-8',
   ),
-  'long line': (['--prompts={files}/long', '--output={files}/out'], 'prompt 2 has'),
+  'long line': (['--prompts={files}/long', '--output={files}/out'], 'prompt 2 of'),
   'output folder': (['--prompts={files}/lines', '--output={files}'], 'is a folder'),
 }
 
@@ -241,7 +241,7 @@ BROKEN = {
   'extra': ([], 'has unknown model.layers.7.gate: '),
   'torn': ([], 'is corrupt or cut short'),
   'another size': ([], 'and config.json means'),
-  'short context': (['--max_len=8'], "which with --max_len=8 exceeds the model's 8 positions"),
+  'short context': (['--max_len=8'], "--max_len=8 exceed the model's 8 positions: lower"),
   'empty prompt': (['--prompt='], 'the prompt is empty'),
   'gamma': (['--lookup', '--gamma=0'], '--gamma=0 is not possible'),
   'negative gamma': (['--lookup', '--gamma=-3'], '--gamma=-3 is not possible'),

@@ -211,6 +211,7 @@ def model_in(folder, generation, **changes):
     ),
     ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
     ({'forced_eos_token_id': 2, 'min_new_tokens': 3}, 'min_new_tokens=3, forced_eos_token_id=2'),
+    ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
   ],
 )
 def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
@@ -222,7 +223,7 @@ def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
   assert told.startswith(
     f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.'
   )
-  assert told.endswith('Tokens are chosen by the strategy that you give, and by it alone.')
+  assert told.endswith('The strategy that you give chooses tokens, and max_len alone limits them.')
 
 
 def test_a_config_alone_is_asked_for_defaults_too(tmp_path):

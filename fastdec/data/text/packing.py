@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32
@@ -25,8 +25,6 @@ from jaxtyping import Int, Int32
 from fastdec import extras
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.tokenizers.dictionary import DictionaryPair
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 with extras.explained():
   import grain
@@ -37,13 +35,12 @@ OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a 
 
 
 def tokenise(
-  pairs: Iterable[tuple[str, str]],
-  tokenizer: Tokenizer | DictionaryPair,
-  max_length: int | None = None,
+  pairs: Iterable[tuple[str, str]], tokenizer: Any, max_length: int | None = None
 ) -> TokenPairs:
   """The ids of all pairs, EOS appended to both sides, some thousand pairs at a time.
 
   Args:
+    tokenizer: of any kind; its `encode_lines` ends each line.
     max_length: pairs with a longer side, EOS included, are left out and counted (None: none are).
   """
   pairs, parts, dropped = iter(pairs), ([], []), 0

@@ -1,6 +1,7 @@
 """Speculative decoding with a draft model (Leviathan et al. 2022; Chen et al. 2023)."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fastdec import struct
 from fastdec.cache.loops import fori_loop
 from fastdec.decoding import loop
 from fastdec.decoding.drafted_by import drafted_by
+from fastdec.decoding.inputs import check_room
 from fastdec.decoding.methods.drawing import DrawnDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
@@ -112,15 +114,11 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
   inputs, s = prompt.inputs, 0
   if draft.start_id is not None and inputs is not None and inputs.ndim == 2:
     s = inputs.shape[1]
-  t = int(prompt.length.max())
-  if s > limit or t + max_len - 1 > limit:
-    asked = (
-      f'a source of {s} tokens' if s > limit else (f'a prompt of {t} tokens and max_len={max_len}')
-    )
-    raise UserError(
-      f"{asked} exceed the draft model's {limit} positions: shorten them, or give"
-      ' another draft model'
-    )
+  draft_room = functools.partial(
+    check_room, limit=limit, whose="the draft model's", other=', or give another draft model'
+  )
+  draft_room(s, 1, name='a source')
+  draft_room(int(prompt.length.max()), max_len)
 
 
 # tokens [b, n] and their laws [b, n, v] so far, and the draft's cache
