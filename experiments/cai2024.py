@@ -18,7 +18,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.compare import Comparison, batches_of, joined, packed, spaced
+from experiments.lab.compare import Comparison, batches_of, joined, spaced
 from experiments.lab.decoding import prompts_of
 from experiments.lab.own import continuations
 from experiments.lab.report import (
@@ -55,6 +55,7 @@ from fastdec.evaluation import tree_calibration, tree_figure
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
 from fastdec.fields import Between
+from fastdec.folders import packed
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LMConfig
 from fastdec.sharding import MeshConfig

@@ -27,7 +27,6 @@ from experiments.lab.compare import (
   joined,
   lengths_of,
   net,
-  packed,
   spaced,
 )
 from experiments.lab.decoding import inputs_of
@@ -70,6 +69,7 @@ from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PUBLISHED, PURPLE, S
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.fields import Between
+from fastdec.folders import packed
 from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig

@@ -16,7 +16,7 @@ from jaxtyping import Int
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.compare import Comparison, batches_of, counted, joined, packed, spaced
+from experiments.lab.compare import Comparison, batches_of, counted, joined, spaced
 from experiments.lab.decoding import inputs_of
 from experiments.lab.report import (
   CALLS_ALONE,
@@ -42,6 +42,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.fields import Between
+from fastdec.folders import packed
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.sharding import MeshConfig

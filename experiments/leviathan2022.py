@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.compare import Comparison, batches_of, cost, joined, packed, spaced
+from experiments.lab.compare import Comparison, batches_of, cost, joined, spaced
 from experiments.lab.decoding import inputs_of
 from experiments.lab.report import (
   CALLS_ALONE,
@@ -44,6 +44,7 @@ from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.agreement import NEAR_TIE
 from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
 from fastdec.fields import Between
+from fastdec.folders import packed
 from fastdec.models.lm import LMConfig
 from fastdec.models.ngram import NGram
 from fastdec.models.transformer import TransformerConfig

@@ -42,13 +42,13 @@ PLAIN = flags.DEFINE_bool('plain', False, 'print the translations alone')
 
 def main(words: list[str]) -> None:
   from experiments.lab import cores, decoding, show
-  from experiments.lab.compare import packed
   from experiments.lab.show import plain_console
   from experiments.tools import tuned_file
   from fastdec import folders
   from fastdec.data.text.packing import tokenise
   from fastdec.decoding.protocol import finish_reason
   from fastdec.errors import UserError
+  from fastdec.folders import packed
 
   search = _search()  # a mistake shows before the model is loaded
   decoding.rule_of(RULE.value)
@@ -100,9 +100,9 @@ def _search() -> Any:
 def _tuned() -> Any:
   """Tuned strategy of the model; None without --strategy."""
   import fastdec as fd
-  from experiments.lab.compare import packed
   from experiments.tools.tuned_file import tuned_file
   from fastdec.decoding.rules.rejection import sampling_of
+  from fastdec.folders import packed
 
   if STRATEGY.value is None:
     return None

@@ -33,6 +33,7 @@ from fastdec.heads.shortlist import shortlist
 from fastdec.models.ensemble import Ensemble
 from fastdec.packed import pack
 from fastdec.quantized import quantize
+from fastdec.text import Generated, Generator
 from fastdec.tuning.tune import tune
 from fastdec.tuning.tuned import Tuned, load_tuned
 
@@ -47,6 +48,8 @@ __all__ = [
   'Eagle',
   'Ensemble',
   'Exact',
+  'Generated',
+  'Generator',
   'Greedy',
   'Jacobi',
   'LinearForecast',

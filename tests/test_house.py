@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 24_550,
+  'fastdec': 25_550,
   'experiments': 13_450,
   'experiments/lab': 3_850,
   'benchmarks': 660,
   'configs': 1_020,
-  'tests': 29_850,
+  'tests': 30_350,
 }
 FILES, READ = 18, 4_600  # files and lines of experiments and configs, that a paper's command loads
 

@@ -42,6 +42,7 @@ ALLOWED = {
   'data': BASE | {'files', 'fields', 'tokenizers'},
   'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'fields'},
+  'text': BASE | {'heads', 'decoding', 'tokenizers', 'folders', 'fields', 'tuning'},
   'tuning': BASE | {'models', 'heads', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
 }
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
@@ -86,8 +87,8 @@ def test_a_part_imports_only_what_is_below_it(part):
 
 # What `pip install fastdec` brings, and the part of it that the core needs: the rest reads folders
 # and texts.
-INSTALLED = {'flax', 'jax', 'jaxtyping', 'numpy', 'safetensors', 'tokenizers'}
-NEEDED = INSTALLED - {'safetensors', 'tokenizers'}
+INSTALLED = {'flax', 'jax', 'jaxtyping', 'jinja2', 'numpy', 'safetensors', 'tokenizers'}
+NEEDED = INSTALLED - {'jinja2', 'safetensors', 'tokenizers'}
 
 
 def strangers(file: Path) -> set[str]:

@@ -3,7 +3,6 @@ by batch."""
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,6 @@ from fastdec.errors import UserError
 from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
-from fastdec.heads.draft import DraftNetwork
-from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
 
 Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, with their key
@@ -251,21 +248,3 @@ def joined(texts: list[Decoded]) -> Decoded:
 def spaced(total: int, count: int) -> np.ndarray:
   """`count` evenly spaced indices from 0 to total - 1."""
   return np.linspace(0, total - 1, count).round().astype(int)
-
-
-NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
-# of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several
-# cores
-WIDE = 512
-
-
-def packed(module: Any, params: Any) -> tuple[Any, Any]:
-  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU,
-  at widths that gain by it on the cores that this process has, and if the module says which
-  parameters are kernels."""
-  if jax.default_backend() != 'cpu' or not getattr(module, 'products', ()):
-    return module, params
-  width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
-  has_one_core = len(os.sched_getaffinity(0)) == 1
-  gains = width >= NARROW and (has_one_core or (width < WIDE and not is_quantized(params)))
-  return module, fd.pack(module, params) if gains else params

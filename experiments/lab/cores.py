@@ -10,9 +10,9 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-from experiments.lab.compare import WIDE
 from fastdec import folders
 from fastdec.errors import UserError
+from fastdec.folders.load import WIDE
 
 
 def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:

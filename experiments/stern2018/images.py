@@ -23,7 +23,7 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.compare import packed, spaced
+from experiments.lab.compare import spaced
 from experiments.lab.model_text import author_of, without_heads
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, each
@@ -50,6 +50,7 @@ from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.fields import Between
 from fastdec.files import read_json, whole_file, write_json
+from fastdec.folders import packed
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 from fastdec.sharding import MeshConfig, partition_of, place

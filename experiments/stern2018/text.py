@@ -25,7 +25,6 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import own, train
-from experiments.lab.compare import packed
 from experiments.lab.decoding import Output, check_sources, rule_of, translate, tree_nodes
 from experiments.lab.model_text import record_of, without_heads
 from experiments.lab.own import DistillConfig
@@ -68,6 +67,7 @@ from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.fields import Between
 from fastdec.files import write_text
+from fastdec.folders import packed
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.sharding import MeshConfig

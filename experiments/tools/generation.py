@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.compare import packed
 from experiments.tools.generation_settings import Settings
 from experiments.tools.strategies import strategy_of
 from experiments.tools.tuned_file import tuned_file
@@ -20,7 +19,7 @@ from fastdec.decoding.methods.speculative import check_draft_model
 from fastdec.decoding.protocol import promise_of
 from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
-from fastdec.folders import Folder
+from fastdec.folders import Folder, packed
 from fastdec.folders.drafts import load_draft
 from fastdec.heads.draft import check_target
 from fastdec.heads.transformed import Transformed

@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 
 import fastdec as fd
-from experiments.lab.compare import packed
 from experiments.tools.generation import Language
 from experiments.tools.generation_settings import Settings
 from experiments.tools.strategies import strategy_of
@@ -21,6 +20,7 @@ from fastdec.decoding.strategy import TREES, in_turn, lengths
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
+from fastdec.folders import packed
 from fastdec.struct import Bound
 from fastdec.tuning.tune import OutOfTime
 

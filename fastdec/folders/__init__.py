@@ -7,7 +7,7 @@
 """
 
 from fastdec.folders.folder import Folder
-from fastdec.folders.load import content, load, load_heads, load_tokenizer, open
+from fastdec.folders.load import content, load, load_heads, load_tokenizer, open, packed
 from fastdec.folders.native import is_replaceable, model_of, save
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
   'load_tokenizer',
   'model_of',
   'open',
+  'packed',
   'save',
 ]

@@ -114,6 +114,25 @@ def load_draft(
   return module, put(stored, module, module.layers.dtype, mesh, in_int8)
 
 
+def is_draft(path: PathLike) -> bool:
+  """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
+  folder = pathlib.Path(path)
+  if (folder / 'draft' / 'config.json').is_file():
+    return True
+  if not (folder / 'config.json').is_file():
+    return False
+  config = read_json(folder / 'config.json')
+  if 'format' in config or medusa.holds_heads(folder, config):
+    return 'draft' in config
+  if 'speculators_model_type' in config or REFUSED.keys() & set(architectures_of(config)):
+    return True
+  try:
+    reader_of(config, list(_files(folder)))
+  except UserError:
+    return False
+  return True
+
+
 def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
   """Writes a draft network; it may replace another.
 

@@ -4,6 +4,7 @@ import os
 import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
@@ -12,9 +13,18 @@ from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.folders import huggingface, medusa, native
 from fastdec.folders.folder import Folder
+from fastdec.heads.draft import DraftNetwork
 from fastdec.models.api import Params
+from fastdec.packed import pack
+from fastdec.quantized import is_quantized
+from fastdec.sharding import mesh_of
+from fastdec.tokenizers import huggingface as tokenizer
 
 PathLike = str | os.PathLike[str]
+NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
+# of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several
+# cores
+WIDE = 512
 
 
 def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
@@ -88,7 +98,15 @@ def load_heads(
 
 
 def load_tokenizer(path: PathLike) -> Any:
-  """Reads the tokenizer of a folder or workdir: .encode(str) -> list[int], .decode(ids) -> str."""
+  """Reads the tokenizer of a folder or workdir, or of a folder of a tokenizer's files alone.
+
+  .encode(str, special=True) -> list[int], .decode(ids) -> str; for chats .render(messages) -> str
+  and .encode_chat(messages) -> list[int].
+  """
+  path = pathlib.Path(path)
+  has_model = any((place / 'config.json').is_file() for place in (path, path / 'model'))
+  if not has_model and any((path / name).is_file() for name in tokenizer.FILES):
+    return tokenizer.load(path)
   return open(path).tokenizer
 
 
@@ -108,3 +126,19 @@ def kept_in(dtype: DTypeLike | None) -> tuple[str | None, bool]:
       f'dtype={name!r} is not possible: give one of {", ".join(huggingface.DTYPES)}, int8'
     )
   return (None, True) if name == 'int8' else (name, False)
+
+
+def packed(module: Any, params: Params) -> tuple[Any, Params]:
+  """Returns (module, params), the parameters packed (`fd.pack`) if that makes decoding faster.
+
+  It does on a CPU, at widths that gain on the cores of this process, for modules that say which
+  parameters are kernels. On a mesh they stay as they are.
+  """
+  is_here = jax.default_backend() == 'cpu' and mesh_of(params) is None
+  if not (is_here and getattr(module, 'products', ())):
+    return module, params
+  width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+  has_one_core = cores == 1
+  gains = width >= NARROW and (has_one_core or (width < WIDE and not is_quantized(params)))
+  return module, pack(module, params) if gains else params

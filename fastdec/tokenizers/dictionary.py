@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from fastdec.errors import UserError
 from fastdec.files import read_bytes, text_of
+from fastdec.tokenizers.chat import Chats
 
 BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
 SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
@@ -71,7 +72,7 @@ class Dictionary:
     return [self.words[token if token < len(self) else UNK_ID] for token in map(int, ids)]
 
 
-class DictionaryPair:
+class DictionaryPair(Chats):
   """A tokenizer that encodes sources and decodes targets."""
 
   def __init__(self, source: Dictionary, target: Dictionary):
@@ -87,9 +88,10 @@ class DictionaryPair:
     """Number of the target's ids."""
     return len(self.target)
 
-  def encode(self, text: str) -> list[int]:
-    """Returns the ids of a source sentence, its end included."""
-    return self.source.encode(text)
+  def encode(self, text: str, special: bool = True) -> list[int]:
+    """Returns the ids of a source sentence, with its end if `special`."""
+    ids = self.source.encode(text)
+    return ids if special else ids[:-1]
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """Encodes many source sentences; see `encode`."""

@@ -1,6 +1,7 @@
 """Tokenizers of Hugging Face folders: tokenizer.json, a SentencePiece model, or Marian's two.
 
-.encode(str) -> list[int]     with the special ids that the folder's models expect around a text
+.encode(str) -> list[int]     with the special ids that the folder's models expect around a text,
+                              or without them: special=False
 .encode_lines(lines)          the same of many
 .decode(ids) -> str           without special ids
 .pieces(ids) -> list[str]     the text of each id, special ones included
@@ -18,11 +19,11 @@ from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
 from fastdec.files import read_bytes, read_json
+from fastdec.tokenizers.chat import SETTINGS, SPECIAL, TEMPLATE, Chats
 
-SETTINGS = 'tokenizer_config.json'
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
 PIECES = ('tokenizer.model', 'spiece.model')
-FILES = ('tokenizer.json', SETTINGS, *PIECES, *MARIAN)
+FILES = ('tokenizer.json', SETTINGS, SPECIAL, TEMPLATE, *PIECES, *MARIAN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +82,12 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
     raise UserError(f'{file} cannot be read ({error}): copy it again') from None
 
 
-class _Tokenizer(abc.ABC):
+class _Tokenizer(Chats, abc.ABC):
   """The part that all kinds share."""
 
   @abc.abstractmethod
-  def encode(self, text: str) -> list[int]:
-    """Returns the ids of a text."""
+  def encode(self, text: str, special: bool = True) -> list[int]:
+    """Returns the ids of a text; with special ones around it, if `special`."""
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """Encodes many texts; see `encode`."""
@@ -101,7 +102,7 @@ class JsonTokenizer(_Tokenizer):
   def __init__(self, file: pathlib.Path, model_type: str | None = None):
     import tokenizers  # not above: most decoding needs no text
 
-    self._file = file
+    self._file, self.folder = file, file.parent
     with _explained(file):
       self._tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(file))
       self._tokenizer.no_truncation()  # the file may keep settings of its training
@@ -114,11 +115,11 @@ class JsonTokenizer(_Tokenizer):
     """Number of ids, the added ones included."""
     return self._tokenizer.get_vocab_size()
 
-  def encode(self, text: str) -> list[int]:
-    """Returns the ids of a text."""
-    before, after = self._around or ([], [])
+  def encode(self, text: str, special: bool = True) -> list[int]:
+    """Returns the ids of a text; with special ones around it, if `special`."""
+    before, after = (self._around if special else None) or ([], [])
     with _explained(self._file):
-      ids = self._tokenizer.encode(text, add_special_tokens=self._around is None).ids
+      ids = self._tokenizer.encode(text, add_special_tokens=special and self._around is None).ids
     return [*before, *ids, *after]
 
   def decode(self, ids: Sequence[int]) -> str:
@@ -160,7 +161,7 @@ class PieceTokenizer(_Tokenizer):
   """A SentencePiece model whose piece numbers are the ids: Llama's with start, T5's with end."""
 
   def __init__(self, file: pathlib.Path):
-    self._pieces = _sentencepiece(file)
+    self._pieces, self.folder = _sentencepiece(file), file.parent
     said, is_t5 = _settings(file.parent), file.name == 'spiece.model'
     self._add_bos = (
       not is_t5 if said.add_bos_token is None else said.add_bos_token
@@ -172,9 +173,10 @@ class PieceTokenizer(_Tokenizer):
     """Number of pieces."""
     return self._pieces.vocab_size()
 
-  def encode(self, text: str) -> list[int]:
-    """Returns the ids of a text."""
-    return self._pieces.encode(text, add_bos=self._add_bos, add_eos=self._add_eos)
+  def encode(self, text: str, special: bool = True) -> list[int]:
+    """Returns the ids of a text; with special ones around it, if `special`."""
+    add_bos, add_eos = special and self._add_bos, special and self._add_eos
+    return self._pieces.encode(text, add_bos=add_bos, add_eos=add_eos)
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids, without control pieces, the unknown piece, and ids beyond."""
@@ -196,6 +198,7 @@ class MarianTokenizer(_Tokenizer):
   vocab.json numbers the pieces; an end follows each text."""
 
   def __init__(self, folder: pathlib.Path):
+    self.folder = folder
     self._source, self._target = (_sentencepiece(folder / name) for name in MARIAN[:2])
     self._ids = read_json(folder / 'vocab.json')
     if wrong := [
@@ -213,12 +216,14 @@ class MarianTokenizer(_Tokenizer):
     """Number of ids."""
     return len(self._ids)
 
-  def encode(self, text: str) -> list[int]:
-    """Returns the ids of a source sentence and an end; it may begin with a language, '>>fra<<'."""
+  def encode(self, text: str, special: bool = True) -> list[int]:
+    """Returns the ids of a source sentence, and an end if `special`.
+
+    The sentence may begin with a language, '>>fra<<'."""
     found = re.match('>>[^<]+<<', text)
     language = [found[0]] if found else []
     rest = text[found.end() :] if found else text
-    pieces = language + self._source.encode(rest, out_type=str) + ['</s>']
+    pieces = language + self._source.encode(rest, out_type=str) + ['</s>'] * special
     return [self._ids.get(piece, self._ids['<unk>']) for piece in pieces]
 
   def decode(self, ids: Sequence[int]) -> str:

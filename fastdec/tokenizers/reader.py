@@ -1,4 +1,4 @@
-"""A reader that turns a stream of tokens into text."""
+"""Readers that turn a stream of tokens into text, to its end or to a stop string."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,3 +47,58 @@ class Reader:
     text = self._tokenizer.decode(last)
     if text.strip() and self.UNKNOWN not in text and self._whole.endswith(text):
       self._ids, self._whole, self._shown = last, text, text
+
+
+class Stopping:
+  """Text of tokens as they come, up to the first of some strings.
+
+  Attributes:
+    found: the string that ends the text: the one that begins first, once the text holds any.
+    count: tokens read. The last of them completes the string, and later ones are not read.
+  """
+
+  def __init__(self, reader: Reader, stops: Sequence[str]) -> None:
+    self.found: str | None = None
+    self.count = 0
+    self._reader, self._stops = reader, stops
+    self._text, self._said = '', 0
+
+  def add(self, tokens: Sequence[int]) -> str:
+    """Returns the text that these tokens complete, without what may begin a string."""
+    for part in [[token] for token in tokens] if self._stops else [tokens]:
+      if self.found is not None:
+        break
+      self.count += len(part)
+      self._read(self._reader.add(part))
+    return self._say(0 if self.found else self._waiting())
+
+  def finish(self) -> str:
+    """Returns the text that still waits for more tokens."""
+    if self.found is None:
+      self._read(self._reader.finish())
+    return self._say(0)
+
+  def _read(self, text: str) -> None:
+    """Takes more text, and looks for the strings where they may end in it."""
+    begun = len(self._text)
+    self._text += text
+    places = []
+    for stop in self._stops:
+      place = self._text.find(stop, max(begun - len(stop) + 1, 0))
+      if place >= 0:
+        places.append((place, stop))
+    if places:
+      place, self.found = min(places, key=lambda one: one[0])
+      self._text = self._text[:place]
+
+  def _waiting(self) -> int:
+    """Returns the length of the end of the text that may begin a string."""
+    for size in range(max(map(len, self._stops), default=1) - 1, 0, -1):
+      if any(stop.startswith(self._text[-size:]) for stop in self._stops):
+        return min(size, len(self._text))
+    return 0
+
+  def _say(self, waiting: int) -> str:
+    end = len(self._text) - waiting
+    said, self._said = self._text[self._said : end], max(end, self._said)
+    return said

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.files import read_bytes, whole_file
+from fastdec.tokenizers.chat import Chats
 
 with extras.explained():
   import sentencepiece
@@ -29,7 +30,7 @@ def normalise(text: str) -> str:
   return ' '.join(unicodedata.normalize('NFC', text).split())
 
 
-class Tokenizer:
+class Tokenizer(Chats):
   """A trained SentencePiece model; `Tokenizer.load` or `Tokenizer.train` make one."""
 
   pad_id = PAD_ID
@@ -108,8 +109,8 @@ class Tokenizer:
     """Number of ids, the special ones included."""
     return self._processor.vocab_size()
 
-  def encode(self, text: str) -> list[int]:
-    """Returns the ids of a line, without an end; an empty line has none."""
+  def encode(self, text: str, special: bool = True) -> list[int]:
+    """Returns the ids of a line, without an end in any case; an empty line has none."""
     return self._processor.encode(normalise(text))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import fastdec as fd
-from experiments.lab.compare import packed
+from fastdec.folders import packed
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.packed import is_packed
 

@@ -1,0 +1,492 @@
+"""Text in, text out: a model with its tokenizer, from a folder, and how to decode.
+
+g = fd.Generator.load('out/run', strategy='tuned')
+print(g('A man in', max_new_tokens=64).text)
+for piece in g.stream('A man in'):
+  print(piece, end='')
+"""
+
+import dataclasses
+import html
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fastdec import folders
+from fastdec.decoding.decode import decode, stream
+from fastdec.decoding.description import parse
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN, room_of, width_of
+from fastdec.decoding.methods.block import BlockDraft
+from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.greedy import Greedy, Sample
+from fastdec.decoding.methods.heads import Blockwise, Medusa
+from fastdec.decoding.methods.speculative import Speculative
+from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.pool import decode_each
+from fastdec.decoding.protocol import Heads, Prompt, check_finite, finish_reason, promise_of
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.score import score
+from fastdec.decoding.settings import Whole, count, is_zero
+from fastdec.decoding.strategy import LoopStrategy, check_strategy
+from fastdec.errors import UserError
+from fastdec.fields import known, shown
+from fastdec.folders.drafts import is_draft, load_draft
+from fastdec.folders.load import PathLike, packed
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import DraftNetwork, check_target
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.sharding import mesh_of
+from fastdec.struct import Bound
+from fastdec.tokenizers.reader import Reader, Stopping
+from fastdec.tuning.tuned import load_tuned
+
+ROWS = 16  # texts decoded at once
+TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
+UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
+LAW = tuple(field.name for field in dataclasses.fields(Sample))  # temperature, ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+  """A text that a model wrote. A notebook shows it with its blocks coloured.
+
+  Attributes:
+    text: without the prompt, special tokens, and the stop string and all behind it.
+    tokens: their ids, the end included; up to the one that completes a stop string.
+    blocks: the tokens, by the call that emitted them. The first came with the prompt.
+    calls: of the model.
+    finish_reason: 'end', 'stop' or 'length'.
+    seconds: from the request to this text. They include compiling at the first of a size.
+    logprobs: of each token, by the model's own law; None unless they are asked for.
+  """
+
+  text: str
+  tokens: list[int]
+  blocks: list[list[int]]
+  calls: int
+  finish_reason: str
+  seconds: float
+  logprobs: list[float] | None = None
+  # tokenizer and ids before, as of `Reader`
+  _read_by: Any = dataclasses.field(default=None, repr=False, compare=False)
+
+  @property
+  def tokens_per_call(self) -> float:
+    """Tokens that a call emitted; nan without a call."""
+    return (len(self.tokens) - 1) / self.calls if self.calls else float('nan')
+
+  @property
+  def tokens_per_second(self) -> float:
+    """Speed of this text; texts of a list share their time."""
+    return len(self.tokens) / self.seconds
+
+  @property
+  def pieces(self) -> list[str]:
+    """The text of each block; joined, they are the text."""
+    reader, pieces, left = Reader(*self._read_by), [], len(self.text)
+    for i, block in enumerate(self.blocks):
+      piece = reader.add(block) + (reader.finish() if i + 1 == len(self.blocks) else '')
+      pieces.append(piece[:left])
+      left -= len(pieces[-1])
+    return pieces
+
+  def __str__(self) -> str:
+    return self.text
+
+  def _repr_html_(self) -> str:
+    spans = []
+    for i, (block, piece) in enumerate(zip(self.blocks, self.pieces, strict=True)):
+      said = 'with the prompt' if not i else f'call {i}: {len(block)} tokens'
+      style = f'background:{("#d7ebff", "#ffe3b3")[i % 2]};color:#111;border-radius:3px'
+      spans.append(f'<span title="{said}" style="{style}">{html.escape(piece)}</span>')
+    speed = f'{self.tokens_per_call:.2f} a call, {self.tokens_per_second:.0f} a second'
+    told = f'{len(self.tokens)} tokens, {self.calls} calls: {speed} ({self.finish_reason})'
+    return f'<div style="white-space:pre-wrap">{"".join(spans)}</div><small>{told}</small>'
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator:
+  """A model with its tokenizer and a strategy; `Generator.load` makes one from folders.
+
+  Attributes:
+    model, params: as `fd.load` returns them.
+    tokenizer: as `fd.load_tokenizer` returns it.
+    strategy: as of `fd.decode`.
+    rows: prompts of a list that are decoded at once.
+  """
+
+  model: Any
+  params: Any = dataclasses.field(repr=False)
+  tokenizer: Any = dataclasses.field(repr=False)
+  strategy: Any = dataclasses.field(default_factory=Greedy)
+  rows: int = ROWS
+
+  def __post_init__(self) -> None:
+    check_strategy(self.strategy)
+
+  @classmethod
+  def load(
+    cls,
+    path: PathLike,
+    draft: PathLike | None = None,
+    heads: PathLike | None = None,
+    dtype: Any = None,
+    strategy: Any = None,
+    mesh: Mesh | None = None,
+  ) -> 'Generator':
+    """Reads a model and what drafts for it, each from its folder.
+
+    Args:
+      path: the model's folder of any kind, a run's workdir, or a name of the Hugging Face hub.
+      draft: folder of a smaller model, or of a draft network (`fd.load_draft`).
+      heads: folder of prediction heads (`fd.load_heads`).
+      dtype, mesh: as of `fd.load`, of all that is read.
+      strategy: an object; or words, 'speculative(gamma=4)'; or 'tuned', what `fd.tune` has found
+        for the model, or the name of its file; None: by `draft` or `heads`, else `Greedy()`.
+
+    Raises:
+      UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
+        a strategy that does not take them.
+    """
+    is_tuned = isinstance(strategy, str) and (strategy == 'tuned' or strategy.endswith('.json'))
+    is_made = strategy is not None and not isinstance(strategy, str)
+    if is_made:
+      check_strategy(strategy)
+    given = [name for name, one in (('draft', draft), ('heads', heads)) if one is not None]
+    if len(given) == 2 or (given and (is_tuned or is_made)):
+      said = ' and '.join([*given, *(['strategy'] if is_tuned or is_made else [])])
+      raise UserError(f'{said} each say how to draft: give one of them, or a strategy in words')
+    rows = ROWS
+    if is_tuned:
+      if dtype is not None:
+        raise UserError(f'strategy={strategy!r} has its own type of numbers: leave out dtype')
+      file = None if strategy == 'tuned' else strategy
+      tuned = load_tuned(path, file=file, mesh=mesh, prepare=packed)
+      strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
+    folder = folders.open(path, dtype)
+    model, tokenizer = folder.model, folder.tokenizer
+    if not (is_tuned or is_made):
+      part = None
+      if draft is not None:
+        part = _draft(draft, dtype, mesh, model, tokenizer)
+      elif heads is not None:
+        part = packed(*folders.load_heads(heads, dtype, mesh))
+      elif strategy is not None and folder.has_heads:
+        part = packed(folder.heads, folder.head_params(mesh))
+      strategy = _obvious(part) if strategy is None else _described(strategy, part, bool(given))
+      if strategy.part:
+        _check_fits(model, strategy)
+    return cls(*packed(model, folder.params(mesh)), tokenizer, strategy, rows)
+
+  def __call__(
+    self,
+    prompt: Any,
+    max_new_tokens: Whole = DEFAULT_MAX_LEN,
+    stop: Any = (),
+    seed: Whole = 0,
+    logprobs: Whole = 0,
+    **law: Any,
+  ) -> Any:
+    """Writes what follows a prompt, or each prompt of a list.
+
+    Args:
+      prompt: a text; or messages of a chat, {'role': 'user', 'content': 'Hello'}; or a list of
+        such. Of an encoder-decoder it is the source.
+      max_new_tokens: the most tokens, the end included; `fd.decode` calls it `max_len`.
+      stop: strings that end the text where they begin.
+      seed: of strategies that draw tokens. A prompt of a list draws by its place.
+      logprobs: 1 for each token's log-probability.
+      **law: temperature, top_k, ... in place of the strategy's own, as of `fd.Sample`.
+
+    Returns:
+      `Generated`, or a list of them in the order of the prompts.
+
+    Raises:
+      UserError: a prompt that is empty, or too long for the model; as `fd.decode`.
+    """
+    begun, strategy, stops = time.perf_counter(), with_law(self.strategy, law), _stops(stop)
+    is_one = isinstance(prompt, str) or _is_messages(prompt)
+    prompts = [self._read(prompt)] if is_one else [self._read(one) for one in _listed(prompt)]
+    most = count('max_new_tokens', max_new_tokens, 1, 'at least 1')
+    written: list[Any] = [None] * len(prompts)
+    for i, tokens, sizes, calls in self._written(prompts, strategy, most, stops, seed):
+      read_by = (self.tokenizer, prompts[i][1])
+      reader = Stopping(Reader(*read_by), stops)
+      text = reader.add(tokens) + reader.finish()
+      tokens = tokens[: reader.count]
+      blocks = _blocks(tokens, sizes)
+      reason = 'stop' if reader.found else finish_reason(self.model, tokens)
+      calls = len(blocks) - 1 if reader.found else calls
+      seconds = time.perf_counter() - begun
+      found = self._logprobs(prompts[i][0], tokens, most) if logprobs else None
+      written[i] = Generated(text, tokens, blocks, calls, reason, seconds, found, read_by)
+    return written[0] if is_one else written
+
+  def stream(
+    self,
+    prompt: Any,
+    max_new_tokens: Whole = DEFAULT_MAX_LEN,
+    stop: Any = (),
+    seed: Whole = 0,
+    **law: Any,
+  ) -> Iterator[str]:
+    """Yields the text of a call in pieces, as they are written. Arguments are those of a call.
+
+    A piece that may begin a stop string waits until it is known.
+
+    Raises:
+      UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
+    """
+    strategy, (ids, context) = with_law(self.strategy, law), self._read(prompt)
+    reader = Stopping(Reader(self.tokenizer, context), _stops(stop))
+    return _said(self._stream(ids, strategy, max_new_tokens, seed), reader)
+
+  def chat(self, messages: Any, **settings: Any) -> Generated:
+    """Writes the answer to messages, by the chat template of the tokenizer.
+
+    Args:
+      messages: {'role': 'user', 'content': 'Hello'}, ...
+      **settings: as of a call.
+
+    Raises:
+      UserError: as a call; a tokenizer without a template, or messages that it refuses.
+    """
+    if not _is_messages(messages):
+      raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
+    return self(messages, **settings)
+
+  def _read(self, prompt: Any) -> tuple[list[int], list[int]]:
+    """Returns the ids of a prompt, and those of them whose text the output goes on with."""
+    is_source = self.model.start_id is not None
+    if _is_messages(prompt):
+      ids, context = list(self.tokenizer.encode_chat(prompt)), []
+    elif isinstance(prompt, str):
+      ids = list(self.tokenizer.encode(prompt))
+      context = [] if is_source else ids
+    else:
+      given = type(prompt).__name__
+      raise UserError(f'a prompt is a text or the messages of a chat, not a value of kind {given}')
+    ends = self.model.eos_ids
+    if is_source and ends and not set(ends) & set(ids):
+      ids = [*ids, ends[0]]
+    if not ids:
+      raise UserError('the prompt is empty: give some text to go on from')
+    return ids, context
+
+  def _written(
+    self,
+    prompts: Sequence[tuple[list[int], list[int]]],
+    strategy: Any,
+    most: int,
+    stops: Sequence[str],
+    seed: int,
+  ) -> Iterator[tuple[int, list[int], list[int], int]]:
+    """Yields index, tokens, sizes of blocks and number of calls, of each text as it ends."""
+    inputs = [ids for ids, _ in prompts]
+    mesh = mesh_of(self.params) if jax.device_count() > 1 else None
+    if len(inputs) > 1 or mesh is not None:
+      key = _key(strategy, seed)
+      parts = decode_each(self.model, self.params, inputs, strategy, most, self.rows, key)
+      for part in parts:
+        yield from _rows(part.decoded, part.indices.tolist())
+    elif inputs and stops and isinstance(strategy, LoopStrategy):
+      reader, blocks = Stopping(Reader(self.tokenizer, prompts[0][1]), stops), []
+      for block in self._stream(inputs[0], strategy, most, seed):
+        blocks.append(block)
+        reader.add(block)
+        if reader.found:
+          break
+      tokens = [token for block in blocks for token in block]
+      yield 0, tokens, [len(block) for block in blocks[1:]], len(blocks) - 1
+    elif inputs:
+      key, ids = _key(strategy, seed), np.array(inputs, np.int32)
+      yield from _rows(decode(self.model, self.params, ids, strategy, max_len=most, key=key), [0])
+
+  def _stream(self, ids: list[int], strategy: Any, most: int, seed: int) -> Iterator[list[int]]:
+    """Yields the blocks of one text. Mistakes are raised at once."""
+    key = _key(strategy, seed)
+    inputs = np.array([ids], np.int32)
+    blocks = stream(self.model, self.params, inputs, strategy, max_len=most, key=key)
+    return (block for (block,) in blocks)
+
+  def _logprobs(self, ids: list[int], tokens: list[int], most: int) -> list[float]:
+    """Scores a text once more; padded, so that texts of a size share a program."""
+    limit, pad = self.model.max_positions, self.model.pad_id
+    is_source = self.model.start_id is not None
+    room = room_of(self.model, most)
+    width = int(width_of(np.array(len(ids))))
+    if limit is not None:
+      width = min(width, limit)
+      room = min(room, limit + 1 - (1 if is_source else len(ids)))
+    inputs = np.array([ids + [pad] * (width - len(ids))], np.int32)
+    targets = np.array([tokens + [pad] * (room - len(tokens))], np.int32)
+    lengths = None if is_source else [len(ids)]
+    scores = score(self.model, self.params, inputs, targets, [len(tokens)], lengths)
+    return np.asarray(scores.tokens)[0, : len(tokens)].tolist()
+
+
+def with_law(strategy: Any, law: Mapping[str, Any]) -> Any:
+  """Returns a strategy that draws by `temperature`, `top_k`, ... in place of its own.
+
+  Raises:
+    UserError: a name that `fd.Sample` does not have; a strategy that draws nothing.
+  """
+  for name in law:
+    if name not in LAW:
+      raise UserError(f'a call has no argument {name!r}: {known(LAW)}')
+  if not law:
+    return strategy
+  if isinstance(strategy, Greedy | Sample):
+    plain = not isinstance(strategy, Sample)
+    whole = law if plain else {**_law_of(strategy), **law}
+    is_greedy = is_zero(whole.get('temperature', 0 if plain else 1))
+    if is_greedy and any(name != 'temperature' for name in law):
+      raise UserError(f'{" and ".join(law)} are about sampling: give a temperature above 0 too')
+    return Greedy() if is_greedy else Sample(**whole)
+  if isinstance(strategy, Blockwise | Medusa):
+    rule = strategy.rule
+    if not isinstance(rule, Exact | Sampling):
+      kind = type(rule).__name__
+      raise UserError(f'{kind} does not sample: give temperature to a strategy with another rule')
+    whole = with_law(Greedy() if isinstance(rule, Exact) else Sample(**_law_of(rule)), law)
+    rule = Exact() if isinstance(whole, Greedy) else Sampling(**_law_of(whole))
+    return dataclasses.replace(strategy, rule=rule)
+  if not {field.name for field in dataclasses.fields(strategy)}.issuperset(law):
+    raise UserError(f'{type(strategy).__name__} takes no {" and ".join(law)}: leave it out')
+  return dataclasses.replace(strategy, **law)
+
+
+def _law_of(drawn: Any) -> dict[str, Any]:
+  return {name: getattr(drawn, name) for name in LAW}
+
+
+def _key(strategy: Any, seed: Any) -> Any:
+  """Returns the key of a seed; None for a strategy that draws nothing, which is faster without."""
+  seed = count('seed', seed, 0, 'a whole number from 0')
+  draws = not isinstance(strategy, LoopStrategy) or promise_of(strategy.effective_rule) != 'exact'
+  return jax.random.key(seed) if draws else None
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+  stops = (stop,) if isinstance(stop, str) else stop
+  is_list = isinstance(stops, list | tuple | set)
+  if not (is_list and all(isinstance(one, str) and one for one in stops)):
+    raise UserError(f'stop={shown(stop)} is not possible: give strings that are not empty')
+  return tuple(stops)
+
+
+def _is_messages(prompt: Any) -> bool:
+  is_list = isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0
+  return is_list and all(isinstance(one, Mapping) for one in prompt)
+
+
+def _listed(prompts: Any) -> Sequence[Any]:
+  if not isinstance(prompts, Sequence):
+    given = type(prompts).__name__
+    raise UserError(f'give a prompt or a list of prompts, not a value of the kind {given}')
+  return prompts
+
+
+def _said(blocks: Iterator[list[int]], reader: Stopping) -> Iterator[str]:
+  """Yields the text of blocks until a stop string."""
+  for block in blocks:
+    if piece := reader.add(block):
+      yield piece
+    if reader.found:
+      return
+  if piece := reader.finish():
+    yield piece
+
+
+def _rows(decoded: Any, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], int]]:
+  """Yields index, tokens, sizes of blocks and number of calls, of each row."""
+  tokens, lengths, sizes, calls, finite = jax.device_get(
+    (decoded.tokens, decoded.lengths, decoded.block_sizes, decoded.calls, decoded.finite)
+  )
+  check_finite(finite)
+  for row, index in enumerate(indices):
+    written = tokens[row, : lengths[row]].tolist()
+    yield index, written, sizes[row][sizes[row] > 0].tolist(), int(calls[row])
+
+
+def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
+  """Cuts tokens by their calls; the first came with the prompt."""
+  blocks, at = [tokens[:1]], 1
+  for size in sizes:
+    if at < len(tokens):
+      blocks.append(tokens[at : at + size])
+    at += size
+  return blocks
+
+
+def _draft(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) -> tuple[Any, Any]:
+  """Reads the draft network, or the smaller model, of a folder."""
+  if is_draft(path):
+    network = load_draft(path, dtype, mesh)
+    check_target(Bound(*network), model)
+    return packed(*network)
+  folder = folders.open(path, dtype)
+  check_same_ids(tokenizer, folder.tokenizer, path)
+  return packed(folder.model, folder.params(mesh))
+
+
+def _obvious(part: Any) -> Any:
+  """Returns the strategy for a draft or heads; None: `Greedy`."""
+  if part is None:
+    return Greedy()
+  module = part[0]
+  if isinstance(module, BlockNetwork):
+    return BlockDraft(part)
+  if isinstance(module, DraftNetwork):
+    return Eagle(part)
+  if isinstance(module, MedusaHeads):
+    return Medusa(part, [path for path in medusa_choices(TREE) if len(path) <= module.depth])
+  if isinstance(module, Heads):
+    return Blockwise(part)
+  return Speculative(draft=part, same_ids=True)  # `check_same_ids`
+
+
+def _described(words: str, part: Any, is_given: bool) -> Any:
+  """Reads a strategy in words, with the draft or the heads that it takes."""
+  strategy = parse(words, part)
+  if is_given and not strategy.part:
+    raise UserError(f'strategy={shown(words)} drafts without a folder: leave out draft and heads')
+  if isinstance(strategy, Speculative):
+    return dataclasses.replace(strategy, same_ids=True)
+  return strategy
+
+
+def _check_fits(model: Any, strategy: Any) -> None:
+  """Traces a call, without parameters, so that heads or a draft of another model are told early."""
+  one = np.ones(1, np.int32)
+  source = None if model.start_id is None else np.full((1, 1), model.pad_id, np.int32)
+  tokens = np.full((1, 1), model.pad_id if model.start_id is None else model.start_id, np.int32)
+  prompt = Prompt(source, tokens, one, np.zeros(1, bool), one)
+  keys = jax.random.split(jax.random.key(0), 1)
+
+  def call(strategy: Any, params: Any, prompt: Prompt) -> Any:
+    target = Bound(model, params)
+    return strategy.step(target, strategy.init(target, prompt, 1, keys))
+
+  jax.eval_shape(call, strategy, jax.eval_shape(model.init, jax.random.key(0)), prompt)
+
+
+def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
+  """Raises UserError where the ids that both tokenizers have do not all mean the same."""
+  sources = [one.source.words for one in (tokenizer, other) if hasattr(one, 'source')]
+  if len(sources) == 2 and sources[0] != sources[1]:
+    raise UserError(
+      f'{path} reads other source words than the model: give one with its dictionaries'
+    )
+  for token in range(min(tokenizer.vocab_size, other.vocab_size)):
+    here, there = (one.decode([token]) for one in (tokenizer, other))
+    if here != there and {here, there} != {'', UNKNOWN}:
+      raise UserError(
+        f'{path} has {other.vocab_size} tokens and the model {tokenizer.vocab_size}, of which'
+        f' number {token} is {there!r} and {here!r}: give a draft model with the same tokenizer'
+      )
