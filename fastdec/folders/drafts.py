@@ -116,7 +116,7 @@ def load_draft(
 
 def is_draft(path: PathLike) -> bool:
   """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
-  folder = pathlib.Path(path)
+  folder = place(path)
   if (folder / 'draft' / 'config.json').is_file():
     return True
   if not (folder / 'config.json').is_file():

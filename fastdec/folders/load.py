@@ -103,8 +103,8 @@ def load_tokenizer(path: PathLike) -> Any:
   .encode(str, special=True) -> list[int], .decode(ids) -> str; for chats .render(messages) -> str
   and .encode_chat(messages) -> list[int].
   """
-  path = pathlib.Path(path)
-  has_model = any((place / 'config.json').is_file() for place in (path, path / 'model'))
+  path = place(path)
+  has_model = any((folder / 'config.json').is_file() for folder in (path, path / 'model'))
   if not has_model and any((path / name).is_file() for name in tokenizer.FILES):
     return tokenizer.load(path)
   return open(path).tokenizer
