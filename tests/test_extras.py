@@ -47,14 +47,10 @@ def test_other_errors_stay_what_they_are(error):
   assert raised.value is error
 
 
-@pytest.mark.parametrize(
-  ('missing', 'command', 'extra'),
-  [
-    ('ml_collections', 'train', 'commands'),
-    ('orbax', 'train', 'train'),
-    ('matplotlib', 'masks', 'evaluate'),
-  ],
-)
+@pytest.mark.parametrize(('missing', 'command', 'extra'), [
+  ('ml_collections', 'train', 'commands'),
+  ('orbax', 'train', 'train'), ('matplotlib', 'masks', 'evaluate'),
+])  # fmt: skip
 def test_a_command_says_which_extra_it_lacks_and_shows_no_traceback(
   tmp_path, missing, command, extra
 ):

@@ -23,17 +23,13 @@ BASE = {'errors', 'extras', 'struct', 'products', 'packed', 'quantized', 'shardi
 MODELS = {'models.api', 'models.taps', 'models.attention'}  # what decoding knows of them
 # What each part of fastdec may import of the others. A part may always import itself.
 ALLOWED = {
-  'errors': set(),
-  'extras': {'errors'},
-  'struct': {'errors'},
-  'files': {'errors', 'fields'},
-  'fields': {'errors'},
+  'errors': set(), 'extras': {'errors'}, 'struct': {'errors'},
+  'files': {'errors', 'fields'}, 'fields': {'errors'},
   'products': {'errors'},
   'packed': {'errors', 'struct', 'products'},
   'quantized': {'errors', 'struct', 'products', 'packed'},
   'sharding': {'errors', 'struct', 'packed', 'quantized'},
-  'cache': BASE,
-  'models': BASE | {'cache'},
+  'cache': BASE, 'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
   'decoding': BASE | {'files', 'fields', 'cache', 'heads'} | MODELS,
   'tokenizers': BASE | {'files', 'fields'},
@@ -44,7 +40,7 @@ ALLOWED = {
   'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'fields'},
   'text': BASE | {'heads', 'decoding', 'tokenizers', 'folders', 'fields', 'tuning'},
   'tuning': BASE | {'models', 'heads', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
-}
+}  # fmt: skip
 COMMAND = {'data', 'folders'}  # what a part's `__main__.py` may import beside
 DECODING_NEEDS = (
   'cache', 'decoding', 'errors', 'extras', 'fields', 'files', 'heads', 'models', 'packed',

@@ -27,18 +27,10 @@ from fastdec.training.gradients import gradients_of
 from fastdec.training.state import base_task
 from tests.decoding import models_table
 
-MODEL = Transformer(
-  TransformerConfig(
-    vocab_size=70,
-    d_model=16,
-    d_ff=64,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    eos_ids=(),
-    dtype='float64',
-  )
-)
+MODEL = Transformer(TransformerConfig(
+  vocab_size=70, d_model=16, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, eos_ids=(),
+  dtype='float64',
+))  # fmt: skip
 HEADS = BlockwiseHeads(k=4, d_model=16, d_ff=64)
 SOURCES = np.array([[3, 4, 5, 6], [7, 8, 9, 3]])
 
@@ -110,18 +102,12 @@ def test_the_first_heads_of_packed_ones_are_packed():
   assert module.k == 3 and is_packed(params['w1']) and is_packed(params['w2'])
 
 
-@pytest.mark.parametrize(
-  ('shape', 'dtype', 'width'),
-  [
-    ((70, 4096), 'float32', WIDTH),
-    ((WIDTH - 1, 16), 'float32', None),
-    ((2, WIDTH, 16), 'bfloat16', None),
-    ((2, WIDTH, 1024), 'int8', 2 * WIDTH),
-    ((70, 1024), 'int8', WIDTH),
-    ((512, 2048), 'int8', WIDTH),
-    ((512, 4096), 'int8', None),
-  ],
-)
+@pytest.mark.parametrize(('shape', 'dtype', 'width'), [
+  ((70, 4096), 'float32', WIDTH), ((WIDTH - 1, 16), 'float32', None),
+  ((2, WIDTH, 16), 'bfloat16', None),
+  ((2, WIDTH, 1024), 'int8', 2 * WIDTH), ((70, 1024), 'int8', WIDTH), ((512, 2048), 'int8', WIDTH),
+  ((512, 4096), 'int8', None),
+])  # fmt: skip
 def test_outputs_of_a_panel(shape, dtype, width):
   assert width_of(jnp.zeros(shape, dtype)) == width
 

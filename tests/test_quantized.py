@@ -30,14 +30,9 @@ MODULES |= {
 # Matrices that are no kernels: what positions add, what a bias of low rank looks up, and a
 # forecast's.
 WIDE = (
-  'source_positions',
-  'target_positions',
-  'encoder_bias',
-  'decoder_bias',
-  'before',
-  'slots',
+  'source_positions', 'target_positions', 'encoder_bias', 'decoder_bias', 'before', 'slots',
   'weights',
-)
+)  # fmt: skip
 
 
 def parts(tree):

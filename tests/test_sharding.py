@@ -317,15 +317,11 @@ def test_heads_have_tables_by_their_layout(mesh, layout):
   assert specs(place(shapes(few), mesh, few.partition(2))).keys() == split | {'output'}
 
 
-@pytest.mark.parametrize(
-  'module',
-  [
-    BlockwiseHeads(k=3, d_model=16, d_ff=8, markov=2, words=30),
-    MedusaHeads(depth=2, d_model=16, markov=2, words=30),
-    BlockNetwork(layers=layers_like(MODEL, 1), vocab_size=30, d_target=16, k=3, markov=2),
-  ],
-  ids=lambda module: type(module).__name__,
-)
+@pytest.mark.parametrize('module', [
+  BlockwiseHeads(k=3, d_model=16, d_ff=8, markov=2, words=30),
+  MedusaHeads(depth=2, d_model=16, markov=2, words=30),
+  BlockNetwork(layers=layers_like(MODEL, 1), vocab_size=30, d_target=16, k=3, markov=2),
+], ids=lambda module: type(module).__name__)  # fmt: skip
 def test_a_markov_bias_lies_by_words(mesh, module):
   found = specs(place(shapes(module), mesh, module.partition(2)))
   assert found['before'] == found['after'] == P('model')

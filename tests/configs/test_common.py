@@ -12,17 +12,12 @@ from fastdec.errors import UserError
 DEFAULTS = {'k': 4, 'smoke': False, 'dropout': 0.1, 'name': 'base', 'scale': ('tiny', 'wmt14')}
 
 
-@pytest.mark.parametrize(
-  ('arg', 'changed'),
-  [
-    ('', {}),
-    ('k=8', {'k': 8}),
-    (' k = 8 , smoke,', {'k': 8, 'smoke': True}),
-    ('smoke=false', {'smoke': False}),
-    ('dropout=0', {'dropout': 0.0}),
-    ('scale=wmt14,name=a=b', {'scale': 'wmt14', 'name': 'a=b'}),
-  ],
-)
+@pytest.mark.parametrize(('arg', 'changed'), [
+  ('', {}), ('k=8', {'k': 8}),
+  (' k = 8 , smoke,', {'k': 8, 'smoke': True}),
+  ('smoke=false', {'smoke': False}), ('dropout=0', {'dropout': 0.0}),
+  ('scale=wmt14,name=a=b', {'scale': 'wmt14', 'name': 'a=b'}),
+])  # fmt: skip
 def test_an_argument_changes_what_it_names(arg, changed):
   expected = {**DEFAULTS, 'scale': 'tiny', **changed}
   assert parse_arg(arg, **DEFAULTS).to_dict() == expected
@@ -33,19 +28,16 @@ def test_values_have_the_type_of_their_default():
   assert type(parsed.dropout) is float and type(parsed.k) is int and type(parsed.smoke) is bool
 
 
-@pytest.mark.parametrize(
-  ('arg', 'words'),
-  [
-    ('kk=8', ["'kk'", 'known are k, smoke, dropout, name, scale', "given: 'kk=8'"]),
-    ('k=eight', ['k=eight', 'a whole number', 'such as 4']),
-    ('k=2.5', ['k=2.5', 'a whole number']),
-    ('dropout=high', ['dropout=high', 'a number']),
-    ('smoke=maybe', ['smoke=maybe', 'true or false']),
-    ('scale=huge', ['scale=huge', 'tiny, wmt14']),
-    ('scale', ["'scale' needs a value", 'scale=tiny']),
-    ('k=1,k=2', ["'k' twice"]),
-  ],
-)
+@pytest.mark.parametrize(('arg', 'words'), [
+  ('kk=8', ["'kk'", 'known are k, smoke, dropout, name, scale', "given: 'kk=8'"]),
+  ('k=eight', ['k=eight', 'a whole number', 'such as 4']),
+  ('k=2.5', ['k=2.5', 'a whole number']),
+  ('dropout=high', ['dropout=high', 'a number']),
+  ('smoke=maybe', ['smoke=maybe', 'true or false']),
+  ('scale=huge', ['scale=huge', 'tiny, wmt14']),
+  ('scale', ["'scale' needs a value", 'scale=tiny']),
+  ('k=1,k=2', ["'k' twice"]),
+])  # fmt: skip
 def test_a_wrong_argument_is_answered_by_what_is_allowed(arg, words):
   with pytest.raises(UserError) as error:
     parse_arg(arg, **DEFAULTS)
@@ -82,21 +74,16 @@ def test_a_config_becomes_nested_dataclasses():
   assert type(to_dataclass(Outer, config).inner.rate) is float
 
 
-@pytest.mark.parametrize(
-  ('fields', 'words'),
-  [
-    (
-      {'inner': {'width': 3, 'depth': 1}},
-      ["config.inner has no field 'depth'", 'known are width, rate, norm'],
-    ),
-    ({'inner': {}}, ["config.inner lacks the field 'width'", 'a whole number']),
-    ({'inner': {'width': 'wide'}}, ["config.inner.width='wide'", 'a whole number']),
-    ({'inner': {'width': True}}, ['config.inner.width=True', 'a whole number']),
-    ({'inner': {'width': 3, 'norm': 'none'}}, ["config.inner.norm='none'", 'one of pre, post']),
-    ({'inner': 3}, ['config.inner=3', 'give an object']),
-    ({'inner': {'width': 3}, 'limit': 'no'}, ["config.limit='no'", 'a whole number or None']),
-  ],
-)
+@pytest.mark.parametrize(('fields', 'words'), [
+  ({'inner': {'width': 3, 'depth': 1}},
+    ["config.inner has no field 'depth'", 'known are width, rate, norm']),
+  ({'inner': {}}, ["config.inner lacks the field 'width'", 'a whole number']),
+  ({'inner': {'width': 'wide'}}, ["config.inner.width='wide'", 'a whole number']),
+  ({'inner': {'width': True}}, ['config.inner.width=True', 'a whole number']),
+  ({'inner': {'width': 3, 'norm': 'none'}}, ["config.inner.norm='none'", 'one of pre, post']),
+  ({'inner': 3}, ['config.inner=3', 'give an object']),
+  ({'inner': {'width': 3}, 'limit': 'no'}, ["config.limit='no'", 'a whole number or None']),
+])  # fmt: skip
 def test_a_wrong_field_is_named_by_its_full_path(fields, words):
   with pytest.raises(UserError) as error:
     to_dataclass(Outer, ConfigDict(fields))

@@ -24,20 +24,13 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 WORDS = 6
 TEXT = {'vocab_size': WORDS, 'eos_ids': (), 'suppressed_ids': (0,), 'dtype': 'float64'}
 STACKS = {
-  'd_model': 8,
-  'd_ff': 12,
-  'heads': 2,
-  'encoder_layers': 1,
-  'decoder_layers': 1,
-  'dropout': 0.0,
-}
+  'd_model': 8, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1, 'dropout': 0.0,
+}  # fmt: skip
 LAYERS = ((8, 3), (6, 4))  # of convolutions: (channels, width)
 TRANSFORMER = Transformer(TransformerConfig(**TEXT, **STACKS, is_tied=False))
-FCONV = FConv(
-  FConvConfig(
-    **TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64
-  )
-)
+FCONV = FConv(FConvConfig(
+  **TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64,
+))  # fmt: skip
 MODELS = {
   'lm with windows': LM(
     LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))

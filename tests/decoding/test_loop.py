@@ -270,19 +270,15 @@ def test_max_len_one_needs_no_call():
   assert state.calls.sum() == 0 and state.length.tolist() == [1] * ROWS
 
 
-@pytest.mark.parametrize(
-  'make',
-  [
-    lambda truth: Scripted(truth, 0, nodes=5, chain=True, skill=1.0),
-    lambda truth: fd.Medusa((HashHeads(), {}), [[0], [1], [0, 0], [0, 1]]).drafter,
-    lambda truth: fd.Speculative((MODEL, {}), 4).drafter,
-    lambda truth: fd.Speculative((MODEL, {}), 4, adaptive=True).drafter,
-    lambda truth: fd.BlockwiseTwoCalls((HashHeads(), {}), 4).drafter,
-    lambda truth: GROWN['eagle'](hash_kit()).drafter,
-    lambda truth: GROWN['block'](hash_kit()).drafter,
-  ],
-  ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls', 'eagle', 'block'],
-)
+@pytest.mark.parametrize('make', [
+  lambda truth: Scripted(truth, 0, nodes=5, chain=True, skill=1.0),
+  lambda truth: fd.Medusa((HashHeads(), {}), [[0], [1], [0, 0], [0, 1]]).drafter,
+  lambda truth: fd.Speculative((MODEL, {}), 4).drafter,
+  lambda truth: fd.Speculative((MODEL, {}), 4, adaptive=True).drafter,
+  lambda truth: fd.BlockwiseTwoCalls((HashHeads(), {}), 4).drafter,
+  lambda truth: GROWN['eagle'](hash_kit()).drafter,
+  lambda truth: GROWN['block'](hash_kit()).drafter,
+], ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls', 'eagle', 'block'])  # fmt: skip
 def test_no_write_is_clamped(monkeypatch, make):
   """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have
   room for all, the drafter's own too, and to the end of the longest row, when others have finished

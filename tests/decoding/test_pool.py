@@ -127,36 +127,28 @@ def test_lists_and_arrays_of_any_lengths_are_inputs():
   )
 
 
-@pytest.mark.parametrize(
-  'lengths, least, groups',
-  [
-    ((9, 40, 3, 20), 1, [[1], [3], [0, 2]]),
-    ((9, 40, 3, 20), 2, [[1, 3], [0, 2]]),
-    ((9, 40, 3, 20), 3, [[1, 3, 0, 2]]),
-    ((16, 17, 16, 1), 1, [[1], [0, 2, 3]]),
-    ((5, 5, 5), 8, [[0, 1, 2]]),
-  ],
-)
+@pytest.mark.parametrize('lengths, least, groups', [
+  ((9, 40, 3, 20), 1, [[1], [3], [0, 2]]),
+  ((9, 40, 3, 20), 2, [[1, 3], [0, 2]]), ((9, 40, 3, 20), 3, [[1, 3, 0, 2]]),
+  ((16, 17, 16, 1), 1, [[1], [0, 2, 3]]), ((5, 5, 5), 8, [[0, 1, 2]]),
+])  # fmt: skip
 def test_groups(lengths, least, groups):
   assert [group.tolist() for group in groups_of(np.array(lengths), least)] == groups
 
 
-@pytest.mark.parametrize(
-  'change, words',
-  [
-    ({'rows': 0}, 'rows=0 is not possible'),
-    ({'rows': 2.5}, 'rows=2.5 is not possible'),
-    ({'inputs': []}, 'nothing to decode'),
-    ({'inputs': [np.array([3, 14])]}, 'the model knows 0 to 13'),
-    ({'inputs': [np.array([0.5])]}, 'integer ids'),
-    ({'inputs': [[3, 4], 5]}, 'integer ids'),
-    ({'inputs': 3}, 'integer ids'),
-    ({'inputs': ['once upon']}, 'not str: use the tokenizer'),
-    ({'max_len': 0}, 'max_len=0'),
-    ({'inputs': [np.array([3]), np.array([], np.int32)]}, 'prompt 1 is empty'),
-    ({'key': 0}, 'key=0 is no random key'),
-  ],
-)
+@pytest.mark.parametrize('change, words', [
+  ({'rows': 0}, 'rows=0 is not possible'),
+  ({'rows': 2.5}, 'rows=2.5 is not possible'),
+  ({'inputs': []}, 'nothing to decode'),
+  ({'inputs': [np.array([3, 14])]}, 'the model knows 0 to 13'),
+  ({'inputs': [np.array([0.5])]}, 'integer ids'),
+  ({'inputs': [[3, 4], 5]}, 'integer ids'),
+  ({'inputs': 3}, 'integer ids'),
+  ({'inputs': ['once upon']}, 'not str: use the tokenizer'),
+  ({'max_len': 0}, 'max_len=0'),
+  ({'inputs': [np.array([3]), np.array([], np.int32)]}, 'prompt 1 is empty'),
+  ({'key': 0}, 'key=0 is no random key'),
+])  # fmt: skip
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
   monkeypatch.setattr(pool, '_exchange', None)
   given = {

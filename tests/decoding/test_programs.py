@@ -17,42 +17,18 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashLM, oracle
 from tests.decoding.methods_table import METHODS, hash_kit
 
-TINY = LM(
-  LMConfig(
-    vocab_size=17,
-    d_model=8,
-    d_ff=8,
-    layers=1,
-    heads=2,
-    windows=(0,),
-    norm_epsilon=1e-5,
-    max_positions=9000,
-  )
-)
-TRANSLATOR = Transformer(
-  TransformerConfig(
-    vocab_size=13,
-    d_model=8,
-    d_ff=8,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    max_positions=40,
-    dtype='float32',
-  )
-)
-IMAGES = ImageTransformer(
-  ImageTransformerConfig(
-    d_model=8,
-    d_ff=8,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    source_size=2,
-    size=4,
-    block_length=6,
-  )
-)
+TINY = LM(LMConfig(
+  vocab_size=17, d_model=8, d_ff=8, layers=1, heads=2, windows=(0,), norm_epsilon=1e-5,
+  max_positions=9000,
+))  # fmt: skip
+TRANSLATOR = Transformer(TransformerConfig(
+  vocab_size=13, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, max_positions=40,
+  dtype='float32',
+))  # fmt: skip
+IMAGES = ImageTransformer(ImageTransformerConfig(
+  d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4,
+  block_length=6,
+))  # fmt: skip
 MODEL = HashLM()
 LENGTHS, MAX_LENS = (3, 30, 5, 16, 17, 4, 9, 25, 32, 1), (17, 20, 22, 23, 24, 25, 27, 28, 31, 32)
 

@@ -265,18 +265,15 @@ def test_top_k_of_one_is_greedy_and_a_sweep_is_one_program():
   assert _decode._cache_size() == before
 
 
-@pytest.mark.parametrize(
-  ('make', 'words'),
-  [
-    (lambda: fd.Sample(temperature=0), 'decode by Greedy'),
-    (lambda: fd.Sample(temperature=1e-50), '1e-6 to 1e6'),
-    (lambda: fd.Sample(temperature=float('inf')), '1e-6 to 1e6'),
-    (lambda: fd.Sample(top_k=-1), 'top_k >= 0'),
-    (lambda: fd.Sample(top_p=1e-50), 'more than 0 and at most 1'),
-    (lambda: fd.Sample(top_p=0), 'more than 0 and at most 1'),
-    (lambda: fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=4), 'key=jax.random.key'),
-  ],
-)
+@pytest.mark.parametrize(('make', 'words'), [
+  (lambda: fd.Sample(temperature=0), 'decode by Greedy'),
+  (lambda: fd.Sample(temperature=1e-50), '1e-6 to 1e6'),
+  (lambda: fd.Sample(temperature=float('inf')), '1e-6 to 1e6'),
+  (lambda: fd.Sample(top_k=-1), 'top_k >= 0'),
+  (lambda: fd.Sample(top_p=1e-50), 'more than 0 and at most 1'),
+  (lambda: fd.Sample(top_p=0), 'more than 0 and at most 1'),
+  (lambda: fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=4), 'key=jax.random.key'),
+])  # fmt: skip
 def test_mistakes(make, words):
   with pytest.raises(fd.UserError, match=words):
     make()

@@ -74,22 +74,15 @@ def test_what_is_never_emitted_is_impossible():
   assert scores.total[0] == -jnp.inf and np.isfinite(scores.total[1])
 
 
-@pytest.mark.parametrize(
-  ('targets', 'more', 'words'),
-  [
-    (np.zeros((3, 2), int), {}, 'inputs have 2 rows'),
-    (np.full((2, 2), 14), {}, 'knows 0 to 13'),
-    (np.zeros(4, int), {}, 'shape'),
-    (np.ones((2, 2), int), {'target_lengths': [1, 3]}, '2 numbers from 0 to 2'),
-    (np.ones((2, 2), int), {'target_lengths': [1.0, 2.0]}, '2 numbers from 0 to 2'),
-    ([[3, 4], [5]], {'target_lengths': [2, 2]}, "2 numbers from 0 to their target's own length"),
-    (
-      np.ones((2, 2), int),
-      {'target_lengths': ['a', 'b']},
-      'target_lengths must be 2 numbers, not list',
-    ),
-  ],
-)
+@pytest.mark.parametrize(('targets', 'more', 'words'), [
+  (np.zeros((3, 2), int), {}, 'inputs have 2 rows'),
+  (np.full((2, 2), 14), {}, 'knows 0 to 13'), (np.zeros(4, int), {}, 'shape'),
+  (np.ones((2, 2), int), {'target_lengths': [1, 3]}, '2 numbers from 0 to 2'),
+  (np.ones((2, 2), int), {'target_lengths': [1.0, 2.0]}, '2 numbers from 0 to 2'),
+  ([[3, 4], [5]], {'target_lengths': [2, 2]}, "2 numbers from 0 to their target's own length"),
+  (np.ones((2, 2), int), {'target_lengths': ['a', 'b']},
+    'target_lengths must be 2 numbers, not list'),
+])  # fmt: skip
 def test_mistakes(targets, more, words):
   with pytest.raises(fd.UserError, match=words):
     fd.score(MODEL, {}, PROMPTS, targets, **more)

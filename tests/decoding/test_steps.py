@@ -19,11 +19,9 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.training.drafts.start import layers_like
 
 D, D_FF, SOURCE, MAX_LEN = 16, 64, 64, 16
-MODEL = Transformer(
-  TransformerConfig(
-    d_model=D, d_ff=D_FF, heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40
-  )
-)
+MODEL = Transformer(TransformerConfig(
+  d_model=D, d_ff=D_FF, heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40,
+))  # fmt: skip
 HEADS = {layout: BlockwiseHeads(4, D, D_FF, layout) for layout in ('separate', 'paper')}
 STRATEGIES = {
   'greedy': lambda heads: fd.Greedy(),

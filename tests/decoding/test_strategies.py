@@ -33,26 +33,13 @@ from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, VAR
 
 VOCAB, MAX_LEN, K = 13, 12, 10
 CONFIG = TransformerConfig(
-  vocab_size=VOCAB,
-  d_model=24,
-  d_ff=32,
-  heads=2,
-  encoder_layers=1,
-  decoder_layers=1,
-  dropout=0.0,
-  attention_dropout=0.0,
-  activation_dropout=0.0,
-  dtype='float64',
-)
+  vocab_size=VOCAB, d_model=24, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0,
+  attention_dropout=0.0, activation_dropout=0.0, dtype='float64',
+)  # fmt: skip
 FCONV = FConvConfig(
-  vocab_size=VOCAB,
-  d_embed=16,
-  d_out=24,
-  encoder_layers=((24, 3), (16, 3)),
-  decoder_layers=((24, 3), (16, 4)),
-  dropout=0.0,
-  dtype='float64',
-)
+  vocab_size=VOCAB, d_embed=16, d_out=24, encoder_layers=((24, 3), (16, 3)),
+  decoder_layers=((24, 3), (16, 4)), dropout=0.0, dtype='float64',
+)  # fmt: skip
 MODEL = Transformer(CONFIG)
 MODELS = {'transformer': MODEL, 'fconv': FConv(FCONV)}
 LAYOUTS = ('paper', 'separate')
@@ -304,22 +291,13 @@ def test_the_trained_model_is_worth_testing_on(family):
 
 
 MOST = {
-  'greedy': 0,
-  'blockwise': 6,
-  'two-calls': 3,
-  'tree': 3,
-  'speculative': 3,
-  'lookup': 3,
+  'greedy': 0, 'blockwise': 6, 'two-calls': 3, 'tree': 3, 'speculative': 3, 'lookup': 3,
   'jacobi': 3,
-}
+}  # fmt: skip
 MOST |= {
-  'lookahead': 2,
-  'eagle': 3,
-  'eagle, a chain': 4,
-  'block': 3,
-  'block, a chain': 3,
+  'lookahead': 2, 'eagle': 3, 'eagle, a chain': 4, 'block': 3, 'block, a chain': 3,
   'block, a static tree': 3,
-}
+}  # fmt: skip
 
 
 def test_a_static_tree_is_as_deep_as_it_is_whatever_block_the_draft_makes():
@@ -437,43 +415,24 @@ def too_many_choices():
   return fd.Medusa(kit('random').heads('separate'), [[rank] for rank in range(VOCAB + 1)])
 
 
-@pytest.mark.parametrize(
-  'call, message',
-  [
-    (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=0), 'give at least 1'),
-    (
-      lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()),
-      'source of 1025 tokens exceeds',
-    ),
-    (
-      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1025),
-      'lower max_len to 1024 or less',
-    ),
-    (
-      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7),
-      'of prefixes, and there are none',
-    ),
-    (
-      lambda p, s: fd.decode(MODEL, p, s[0], fd.Greedy()),
-      r'shape \[rows, tokens\], not int32\[8\]',
-    ),
-    (lambda p, s: fd.decode(MODEL, p, s * 1.0, fd.Greedy()), 'must be integer ids'),
-    (lambda p, s: fd.decode(MODEL, p, s[:, :0], fd.Greedy()), 'nothing to decode'),
-    (
-      lambda p, s: fd.decode(MODEL, p, s + VOCAB, fd.Greedy()),
-      'the model knows 0 to 12: use its tokenizer',
-    ),
-    (
-      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prefix=[[3]]),
-      'prefix has 1 rows, and inputs have 7',
-    ),
-    (
-      lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), key=jax.random.split(jax.random.key(0), 3)),
-      'one for each of',
-    ),
-    (lambda p, s: fd.decode(MODEL, p, s, too_many_choices()), 'asks a head for 14'),
-  ],
-)
+@pytest.mark.parametrize('call, message', [
+  (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=0), 'give at least 1'),
+  (lambda p, s: fd.decode(MODEL, p, np.ones((1, 1025), np.int32), fd.Greedy()),
+    'source of 1025 tokens exceeds'),
+  (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), max_len=1025), 'lower max_len to 1024 or less'),
+  (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prompt_lengths=[1] * 7),
+    'of prefixes, and there are none'),
+  (lambda p, s: fd.decode(MODEL, p, s[0], fd.Greedy()), r'shape \[rows, tokens\], not int32\[8\]'),
+  (lambda p, s: fd.decode(MODEL, p, s * 1.0, fd.Greedy()), 'must be integer ids'),
+  (lambda p, s: fd.decode(MODEL, p, s[:, :0], fd.Greedy()), 'nothing to decode'),
+  (lambda p, s: fd.decode(MODEL, p, s + VOCAB, fd.Greedy()),
+    'the model knows 0 to 12: use its tokenizer'),
+  (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), prefix=[[3]]),
+    'prefix has 1 rows, and inputs have 7'),
+  (lambda p, s: fd.decode(MODEL, p, s, fd.Greedy(), key=jax.random.split(jax.random.key(0), 3)),
+    'one for each of'),
+  (lambda p, s: fd.decode(MODEL, p, s, too_many_choices()), 'asks a head for 14'),
+])  # fmt: skip
 def test_bad_requests_are_refused(call, message):
   with pytest.raises(fd.UserError, match=message):
     call(made('random')[0], SOURCE)

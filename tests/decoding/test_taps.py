@@ -256,18 +256,15 @@ def test_an_ensemble_has_no_layers():
 
 
 MISTAKES = {
-  'below': (
-    (-1,),
-    r'taps=\(-1,\) ask for layer -1, which is not there: give numbers from 0 .* to 2'
-    r' ',
-  ),
+  'below': ((-1,),
+    r'taps=\(-1,\) ask for layer -1, which is not there: give numbers from 0 .* to 2 '),
   'above': ((0, 3), r'taps=\(0, 3\) ask for layer 3, which is not there'),
   'a bool': ((True,), r'ask for layer True, which is not there'),
   'no whole number': ((1.0,), r'ask for layer 1.0, which is not there'),
   'a word': (('last',), r"ask for layer 'last', which is not there"),
   'no tuple': (1, r'taps=1 is not possible: give a tuple of numbers from 0 '),
   'twice': ((1, 0, 1), r'taps=\(1, 0, 1\) name layer 1 more than once: .* on a shallow model'),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('mistake', MISTAKES)

@@ -8,28 +8,15 @@ import fastdec as fd
 
 # Leviathan et al. 2022, Table 1 (c = 0): alpha, gamma, operations, speed-up.
 TABLE_1 = [
-  (0.6, 2, 1.53, 1.96),
-  (0.7, 3, 1.58, 2.53),
-  (0.8, 2, 1.23, 2.44),
-  (0.8, 5, 1.63, 3.69),
-  (0.9, 2, 1.11, 2.71),
-  (0.9, 10, 1.60, 6.86),
-]
+  (0.6, 2, 1.53, 1.96), (0.7, 3, 1.58, 2.53), (0.8, 2, 1.23, 2.44), (0.8, 5, 1.63, 3.69),
+  (0.9, 2, 1.11, 2.71), (0.9, 10, 1.60, 6.86),
+]  # fmt: skip
 # Table 4, in the paper's order: gamma, alpha, c, the speed-up they expect.
 TABLE_4 = [
-  (7, 0.75, 0.02, 3.2),
-  (7, 0.80, 0.04, 3.3),
-  (7, 0.82, 0.11, 2.5),
-  (7, 0.62, 0.02, 2.3),
-  (5, 0.68, 0.04, 2.4),
-  (3, 0.71, 0.11, 2.0),
-  (5, 0.65, 0.02, 2.4),
-  (5, 0.73, 0.04, 2.6),
-  (3, 0.74, 0.11, 2.0),
-  (5, 0.53, 0.02, 1.9),
-  (3, 0.55, 0.04, 1.8),
-  (3, 0.56, 0.11, 1.6),
-]
+  (7, 0.75, 0.02, 3.2), (7, 0.80, 0.04, 3.3), (7, 0.82, 0.11, 2.5), (7, 0.62, 0.02, 2.3),
+  (5, 0.68, 0.04, 2.4), (3, 0.71, 0.11, 2.0), (5, 0.65, 0.02, 2.4), (5, 0.73, 0.04, 2.6),
+  (3, 0.74, 0.11, 2.0), (5, 0.53, 0.02, 1.9), (3, 0.55, 0.04, 1.8), (3, 0.56, 0.11, 1.6),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(('alpha', 'gamma', 'operations', 'speedup'), TABLE_1)
@@ -66,20 +53,17 @@ def test_best_gamma_is_the_argmax(alpha, c):
     assert fd.theory.speedup(alpha, best, c) >= (1 + alpha) / (1 + c) - 1e-12
 
 
-@pytest.mark.parametrize(
-  ('make', 'words'),
-  [
-    (lambda: fd.theory.expected_tokens(1.1, 3), 'alpha=1.1 is no probability'),
-    (lambda: fd.theory.expected_tokens(float('nan'), 3), 'alpha=nan'),
-    (lambda: fd.theory.speedup(0.5, -1, 0), 'gamma=-1'),
-    (lambda: fd.theory.speedup(0.5, 1.5, 0), 'gamma=1.5'),
-    (lambda: fd.theory.speedup(0.5, float('inf'), 0), 'gamma=inf'),
-    (lambda: fd.theory.speedup(0.5, float('nan'), 0), 'gamma=nan'),
-    (lambda: fd.theory.operations(0.5, 1, -0.1), 'c=-0.1'),
-    (lambda: fd.theory.best_gamma(0.5, 0), 'no best gamma'),
-    (lambda: fd.theory.best_gamma(1, 0.5), 'no best gamma'),
-  ],
-)
+@pytest.mark.parametrize(('make', 'words'), [
+  (lambda: fd.theory.expected_tokens(1.1, 3), 'alpha=1.1 is no probability'),
+  (lambda: fd.theory.expected_tokens(float('nan'), 3), 'alpha=nan'),
+  (lambda: fd.theory.speedup(0.5, -1, 0), 'gamma=-1'),
+  (lambda: fd.theory.speedup(0.5, 1.5, 0), 'gamma=1.5'),
+  (lambda: fd.theory.speedup(0.5, float('inf'), 0), 'gamma=inf'),
+  (lambda: fd.theory.speedup(0.5, float('nan'), 0), 'gamma=nan'),
+  (lambda: fd.theory.operations(0.5, 1, -0.1), 'c=-0.1'),
+  (lambda: fd.theory.best_gamma(0.5, 0), 'no best gamma'),
+  (lambda: fd.theory.best_gamma(1, 0.5), 'no best gamma'),
+])  # fmt: skip
 def test_mistakes(make, words):
   with pytest.raises(fd.UserError, match=words):
     make()

@@ -54,15 +54,10 @@ def test_parents_as_data_give_the_same_tree_in_every_row():
       )
 
 
-@pytest.mark.parametrize(
-  'choices, message',
-  [
-    ([[0], [1, 0]], r'no parent: list \[1\] too'),
-    ([[0], [0]], 'twice'),
-    ([[-1]], 'no path'),
-    ([[]], 'no path'),
-  ],
-)
+@pytest.mark.parametrize('choices, message', [
+  ([[0], [1, 0]], r'no parent: list \[1\] too'),
+  ([[0], [0]], 'twice'), ([[-1]], 'no path'), ([[]], 'no path'),
+])  # fmt: skip
 def test_bad_choices_are_refused(choices, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Topology.from_choices(choices)
@@ -94,22 +89,11 @@ def test_siblings_are_numbered_where_no_ranks_are_given(kind):
   assert rows.ranks.tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
 
 
-@pytest.mark.parametrize(
-  'parents',
-  [
-    [-1, 2, 1],
-    [-1, 2, 0],
-    [-1, 1],
-    [-1, 3],
-    [-1, -1],
-    [-1, -2],
-    [0, 0],
-    [],
-    [[-1, 0]],
-    [-1.0, 0.0],
-    [-1, None],
-  ],
-)
+@pytest.mark.parametrize('parents', [
+  [-1, 2, 1], [-1, 2, 0], [-1, 1], [-1, 3],
+  [-1, -1], [-1, -2], [0, 0], [], [[-1, 0]],
+  [-1.0, 0.0], [-1, None],
+])  # fmt: skip
 def test_parents_that_are_no_tree_are_refused(parents):
   """Cycles, a child before its parent, its own parent, numbers out of range, two roots, none; no
   list of numbers."""

@@ -49,18 +49,12 @@ def test_signatures_tell_the_two_apart():
   assert '|tok:moses-en-' in split_compound_bleu(*pair, language='en').signature
 
 
-@pytest.mark.parametrize(
-  ('pair', 'language', 'message'),
-  [
-    ((['a'], ['a', 'b']), 'de', '1 hypotheses and 2 references'),
-    (([], []), 'de', 'at least one'),
-    (
-      (['a'], ['a']),
-      'german-ish',
-      "no rules for the language 'german-ish': give one of as, bn, ca, cs, de, el, en,",
-    ),
-  ],
-)
+@pytest.mark.parametrize(('pair', 'language', 'message'), [
+  ((['a'], ['a', 'b']), 'de', '1 hypotheses and 2 references'),
+  (([], []), 'de', 'at least one'),
+  ((['a'], ['a']), 'german-ish',
+    "no rules for the language 'german-ish': give one of as, bn, ca, cs, de, el, en,"),
+])  # fmt: skip
 def test_what_cannot_be_scored_is_refused(pair, language: str, message: str):
   with pytest.raises(UserError, match=message):
     split_compound_bleu(*pair, language)

@@ -37,13 +37,11 @@ TARGETS = {  # and a source
 DRAFTS = {
   'eagle': ('lm', EagleNetwork(layers=LAYERS, **OF, taps=(0, 2), fuses=True, entry='beside')),
   'block': ('lm', BlockNetwork(layers=LAYERS, **OF, k=4, markov=2, words=6)),
-  'masks': (
-    'lm',
-    BlockNetwork(layers=LAYERS, **OF, k=4, entry='masks', unknown_id=3, drops_first=True),
-  ),
+  'masks': ('lm',
+    BlockNetwork(layers=LAYERS, **OF, k=4, entry='masks', unknown_id=3, drops_first=True)),
   'eagle over a source': ('transformer', EagleNetwork(layers=STACK, **OF)),
   'block over a source': ('transformer', BlockNetwork(layers=STACK, **OF, k=3, taps=(0,))),
-}
+}  # fmt: skip
 
 
 def asked(model, params, module, draft, inputs, text):

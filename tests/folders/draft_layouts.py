@@ -53,10 +53,8 @@ def qwen3(count, prefix='layers.'):
 
 
 FINAL, HEAD, EMBEDDED = (
-  {'norm.weight': (D,)},
-  {'lm_head.weight': (V, D)},
-  {'embed_tokens.weight': (V, D)},
-)
+  {'norm.weight': (D,)}, {'lm_head.weight': (V, D)}, {'embed_tokens.weight': (V, D)},
+)  # fmt: skip
 SMALL = {'lm_head.weight': (5, D), 'd2t': (5,), 't2d': (V,)}  # 5 words
 BLOCK = {'fc.weight': (D, 3 * D), 'hidden_norm.weight': (D,)} | FINAL
 MARKOV = {'markov_w1.weight': (V, 3), 'markov_w2.weight': (V, 3)}

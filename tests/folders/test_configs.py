@@ -104,15 +104,12 @@ def test_windows(changes, windows):
   assert config_of(**{'num_key_value_heads': None, **changes}).windows == windows
 
 
-@pytest.mark.parametrize(
-  ('kind', 'said', 'biases', 'norms', 'key_heads', 'width'),
-  [
-    ('llama', {'attention_bias': True, 'mlp_bias': True}, (True, True, True), False, 4, 4),
-    ('mistral', {'attention_bias': True, 'mlp_bias': True}, (False, False, False), False, 8, 4),
-    ('qwen2', {'attention_bias': False, 'mlp_bias': True}, (True, False, False), False, 4, 4),
-    ('qwen3', {'attention_bias': True, 'mlp_bias': True}, (True, True, False), True, 4, 128),
-  ],
-)
+@pytest.mark.parametrize(('kind', 'said', 'biases', 'norms', 'key_heads', 'width'), [
+  ('llama', {'attention_bias': True, 'mlp_bias': True}, (True, True, True), False, 4, 4),
+  ('mistral', {'attention_bias': True, 'mlp_bias': True}, (False, False, False), False, 8, 4),
+  ('qwen2', {'attention_bias': False, 'mlp_bias': True}, (True, False, False), False, 4, 4),
+  ('qwen3', {'attention_bias': True, 'mlp_bias': True}, (True, True, False), True, 4, 128),
+])  # fmt: skip
 def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, width):
   """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default
   is 8 key heads."""
@@ -122,27 +119,18 @@ def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, w
   assert (config.qk_norm, config.kv_heads, config.width) == (norms, key_heads, width)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'generation', 'message'),
-  [
-    ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
-    ({'rope_scaling': {'type': 'dynamic', 'factor': 2}}, {}, "rope_type='dynamic'"),
-    (
-      {'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}},
-      {},
-      'partial_rotary_factor=0.5',
-    ),
-    (
-      {'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']},
-      {},
-      'one of full_attention, sli',
-    ),
-    ({'head_dim': 5}, {}, 'cannot be rotated'),
-    ({}, {'forced_bos_token_id': 0}, 'forced_bos_token_id=0'),
-    ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
-    ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
-  ],
-)
+@pytest.mark.parametrize(('changes', 'generation', 'message'), [
+  ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
+  ({'rope_scaling': {'type': 'dynamic', 'factor': 2}}, {}, "rope_type='dynamic'"),
+  ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, {},
+    'partial_rotary_factor=0.5'),
+  ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {},
+    'one of full_attention, sli'),
+  ({'head_dim': 5}, {}, 'cannot be rotated'),
+  ({}, {'forced_bos_token_id': 0}, 'forced_bos_token_id=0'),
+  ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
+  ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
+])  # fmt: skip
 def test_what_is_not_supported_is_named(changes, generation, message):
   with pytest.raises(fd.UserError, match=message):
     config_of(generation, **changes)
@@ -197,23 +185,16 @@ def model_in(folder, generation, **changes):
   return folders.open(folder).model
 
 
-@pytest.mark.parametrize(
-  ('generation', 'named'),
-  [
-    ({'repetition_penalty': 1.05, 'temperature': 0.7, 'top_k': 20}, 'repetition_penalty=1.05'),
-    (
-      {'no_repeat_ngram_size': 3, 'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0},
-      'no_repeat_ngram_size=3, min_length=5, num_beams=4, length_penalty=2.0',
-    ),
-    (
-      {'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9},
-      'do_sample=True, temperature=0.7, typical_p=0.9',
-    ),
-    ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
-    ({'forced_eos_token_id': 2, 'min_new_tokens': 3}, 'min_new_tokens=3, forced_eos_token_id=2'),
-    ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
-  ],
-)
+@pytest.mark.parametrize(('generation', 'named'), [
+  ({'repetition_penalty': 1.05, 'temperature': 0.7, 'top_k': 20}, 'repetition_penalty=1.05'),
+  ({'no_repeat_ngram_size': 3, 'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0},
+    'no_repeat_ngram_size=3, min_length=5, num_beams=4, length_penalty=2.0'),
+  ({'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9},
+    'do_sample=True, temperature=0.7, typical_p=0.9'),
+  ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
+  ({'forced_eos_token_id': 2, 'min_new_tokens': 3}, 'min_new_tokens=3, forced_eos_token_id=2'),
+  ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
+])  # fmt: skip
 def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
   generation, named, tmp_path
 ):

@@ -219,16 +219,12 @@ def ones(*shape):
 
 
 E3, SPEC, FLASH, SPARK = (
-  'eagle-3 of SpecForge',
-  'eagle-3 of speculators',
-  'dflash by its rule',
+  'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dflash by its rule',
   'dspark of DeepSpec, recurrent',
-)
+)  # fmt: skip
 WINDOWS = {
-  'use_sliding_window': True,
-  'sliding_window': 4,
-  'layer_types': ['sliding_attention'] * 2,
-}
+  'use_sliding_window': True, 'sliding_window': 4, 'layer_types': ['sliding_attention'] * 2,
+}  # fmt: skip
 REFUSED = {
   'a tensor is missing': (E3, {}, {'midlayer.mlp.up_proj.weight': None},
     r'lacks midlayer\.mlp\.up_proj\.weight: its'),

@@ -200,67 +200,34 @@ REFUSED = {
   'rope': ({'rope_parameters': {'rope_type': 'yarn'}}, None, "'yarn' of config.json"),
   'activation': ({'hidden_act': 'tanh'}, None, "hidden_act='tanh'"),
   'quantized': ({'quantization_config': {'bits': 4}}, None, 'quantized'),
-  'missing': (
-    {},
-    {LAYER(0): None, 'model.norm.weight': None},
-    r'lacks .*norm\.weight|lacks'
-    r' model\.norm\.weight',
-  ),
+  'missing': ({}, {LAYER(0): None, 'model.norm.weight': None},
+    r'lacks .*norm\.weight|lacks model\.norm\.weight'),
   'missing and renamed': ({}, {LAYER(0): 'up.0'}, r'lacks model\.layers\.0\.mlp\.up_proj\.weight'),
-  'extra': (
-    {'num_hidden_layers': 1},
-    None,
-    r'has unknown'
-    r' model\.layers\.1\.input_layernorm\.weight, .* and 1'
-    r' more',
-  ),
-  'shapes': (
-    {'intermediate_size': 63},
-    None,
-    r'mlp\.gate_proj\.weight is of shape \[64, 32\], .*'
-    r' means \[63, 32\]',
-  ),
-  'a word': (
-    {'hidden_size': 'wide'},
-    None,
-    r"config\.json: hidden_size='wide' is not possible:"
-    r' give a whole number',
-  ),
-  'a float': (
-    {'num_hidden_layers': 1.0},
-    None,
-    r'num_hidden_layers=1\.0 is not possible: give a'
-    r' whole number from 1',
-  ),
+  'extra': ({'num_hidden_layers': 1}, None,
+    r'has unknown model\.layers\.1\.input_layernorm\.weight, .* and 1 more'),
+  'shapes': ({'intermediate_size': 63}, None,
+    r'mlp\.gate_proj\.weight is of shape \[64, 32\], .* means \[63, 32\]'),
+  'a word': ({'hidden_size': 'wide'}, None,
+    r"config\.json: hidden_size='wide' is not possible:" r' give a whole number'),
+  'a float': ({'num_hidden_layers': 1.0}, None,
+    r'num_hidden_layers=1\.0 is not possible: give a whole number from 1'),
   'a bool': ({'num_attention_heads': True}, None, 'num_attention_heads=True is not possible'),
   'null': ({'vocab_size': None}, None, 'vocab_size=None is not possible'),
   'negative': ({'intermediate_size': -1}, None, 'intermediate_size=-1 is not possible'),
   'layers without end': ({'num_hidden_layers': 10**9}, None, 'give a whole number from 1 to 9999'),
   'more layers than tensors': ({'num_hidden_layers': 9999}, None, r'lacks model\.layers\.2\.'),
   'terabytes': ({'hidden_size': 2**30}, None, r'embed_tokens\.weight is of shape \[97, 32\]'),
-  'a word for a small number': (
-    {'rms_norm_eps': '1e-5'},
-    None,
-    "rms_norm_eps='1e-5' is not possible: give a number",
-  ),
+  'a word for a small number': ({'rms_norm_eps': '1e-5'}, None,
+    "rms_norm_eps='1e-5' is not possible: give a number"),
   'no number': ({'rms_norm_eps': float('nan')}, None, 'rms_norm_eps=nan is not possible'),
-  'a word for an id': (
-    {'eos_token_id': '2'},
-    None,
-    "eos_token_id='2' is not possible: give a whole number or a list",
-  ),
-  'an end beyond the words': (
-    {'eos_token_id': [2, 97]},
-    None,
-    'eos_token_id=97 is not among .* vocab_size=97',
-  ),
-  'a stretch that is missing': (
-    {'rope_scaling': {'type': 'linear'}},
-    None,
-    "rope_scaling lacks the field 'factor'",
-  ),
+  'a word for an id': ({'eos_token_id': '2'}, None,
+    "eos_token_id='2' is not possible: give a whole number or a list"),
+  'an end beyond the words': ({'eos_token_id': [2, 97]}, None,
+    'eos_token_id=97 is not among .* vocab_size=97'),
+  'a stretch that is missing': ({'rope_scaling': {'type': 'linear'}}, None,
+    "rope_scaling lacks the field 'factor'"),
   'a list': ({'model_type': ['llama']}, None, 'known are llama'),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('case', REFUSED)
@@ -290,63 +257,30 @@ def test_a_size_that_config_lacks_is_named(tmp_path):
     fd.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-  ('name', 'changes', 'message'),
-  [
-    (
-      't5_tiny',
-      {'d_kv': 7},
-      r'SelfAttention\.q\.weight is of shape \[32, 32\], and config\.json'
-      r' means \[28, 32\]',
-    ),
-    (
-      't5_tiny',
-      {'vocab_size': 9},
-      r'shared\.weight is of shape \[103, 32\], and config\.json means'
-      r' \[9, 32\]',
-    ),
-    (
-      't5_tiny',
-      {'d_ff': 65},
-      r'DenseReluDense\.wi\.weight is of shape \[64, 32\], .* means \[65,'
-      r' 32\]',
-    ),
-    (
-      'marian_tiny',
-      {'decoder_ffn_dim': 9},
-      r'decoder\.layers\.0\.fc1\.weight is of shape \[64, .*'
-      r' means \[9, 32\]',
-    ),
-    (
-      'llama_gqa_tiny',
-      {'num_key_value_heads': 1},
-      r'k_proj\.weight is of shape \[16, 32\], .*'
-      r' means \[8, 32\]',
-    ),
-    ('marian_tiny', {'tie_word_embeddings': False}, 'tie_word_embeddings=False'),
-    (
-      'marian_tiny',
-      {'share_encoder_decoder_embeddings': False},
-      'share_encoder_decoder_embeddings=False',
-    ),
-    ('marian_tiny', {'decoder_vocab_size': 7}, 'decoder_vocab_size=7'),
-    ('marian_tiny', {'decoder_attention_heads': 5}, 'not divisible by heads=5'),
-    (
-      'marian_tiny',
-      {'max_position_embeddings': 10**12},
-      'max_position_embeddings=1000000000000 is not possible',
-    ),
-    ('marian_tiny', {'d_model': 2**30}, r'model\.shared\.weight is of shape \[101, 32\]'),
-    (
-      'marian_tiny',
-      {'pad_token_id': 101},
-      'pad_token_id=101 is not among the ids of vocab_size=101',
-    ),
-    ('t5_tiny', {'pad_token_id': -1}, 'pad_token_id=-1 is not among the ids of vocab_size=103'),
-    ('t5_tiny', {'decoder_start_token_id': 103}, 'decoder_start_token_id=103 is not among the ids'),
-    ('t5_tiny', {'dropout_rate': 2}, 'dropout_rate=2 is not possible: give a number from 0 to 1'),
-  ],
-)
+@pytest.mark.parametrize(('name', 'changes', 'message'), [
+  ('t5_tiny', {'d_kv': 7},
+    r'SelfAttention\.q\.weight is of shape \[32, 32\], and config\.json means \[28, 32\]'),
+  ('t5_tiny', {'vocab_size': 9},
+    r'shared\.weight is of shape \[103, 32\], and config\.json means \[9, 32\]'),
+  ('t5_tiny', {'d_ff': 65},
+    r'DenseReluDense\.wi\.weight is of shape \[64, 32\], .* means \[65, 32\]'),
+  ('marian_tiny', {'decoder_ffn_dim': 9},
+    r'decoder\.layers\.0\.fc1\.weight is of shape \[64, .* means \[9, 32\]'),
+  ('llama_gqa_tiny', {'num_key_value_heads': 1},
+    r'k_proj\.weight is of shape \[16, 32\], .* means \[8, 32\]'),
+  ('marian_tiny', {'tie_word_embeddings': False}, 'tie_word_embeddings=False'),
+  ('marian_tiny', {'share_encoder_decoder_embeddings': False},
+    'share_encoder_decoder_embeddings=False'),
+  ('marian_tiny', {'decoder_vocab_size': 7}, 'decoder_vocab_size=7'),
+  ('marian_tiny', {'decoder_attention_heads': 5}, 'not divisible by heads=5'),
+  ('marian_tiny', {'max_position_embeddings': 10**12},
+    'max_position_embeddings=1000000000000 is not possible'),
+  ('marian_tiny', {'d_model': 2**30}, r'model\.shared\.weight is of shape \[101, 32\]'),
+  ('marian_tiny', {'pad_token_id': 101}, 'pad_token_id=101 is not among the ids of vocab_size=101'),
+  ('t5_tiny', {'pad_token_id': -1}, 'pad_token_id=-1 is not among the ids of vocab_size=103'),
+  ('t5_tiny', {'decoder_start_token_id': 103}, 'decoder_start_token_id=103 is not among the ids'),
+  ('t5_tiny', {'dropout_rate': 2}, 'dropout_rate=2 is not possible: give a number from 0 to 1'),
+])  # fmt: skip
 def test_what_does_not_fit_is_named_in_each_family(name, changes, message, tmp_path):
   with pytest.raises(fd.UserError, match=message):
     fd.load(copied(name, tmp_path, **changes))

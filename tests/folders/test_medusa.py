@@ -54,12 +54,8 @@ def as_vllm(tensors, prefix='', layers=1):
 
 
 VLLM = {
-  'model_type': 'medusa',
-  'hidden_size': D,
-  'vocab_size': V,
-  'num_heads': 3,
-  'num_hidden_layers': 1,
-}
+  'model_type': 'medusa', 'hidden_size': D, 'vocab_size': V, 'num_heads': 3, 'num_hidden_layers': 1,
+}  # fmt: skip
 VARIANTS = {
   'heads alone': lambda folder, tensors: write(folder, tensors),
   'config of fewer heads': lambda folder, tensors: write(

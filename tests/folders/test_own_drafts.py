@@ -31,23 +31,13 @@ DRAFTS = {
   'eagle-3': EagleNetwork(layers=LAYERS, **TARGET, taps=RULE, fuses=True, words=5, entry='beside'),
   'over an encoder': EagleNetwork(layers=STACK, **TARGET),
   'with layers of its target': EagleNetwork(layers=DECODER, **TARGET, taps=(0, 1), fuses=True),
-  'block': BlockNetwork(
-    layers=LAYERS, **TARGET, taps=(1, 2), fuses=True, norms_taps=True, k=4, markov=3
-  ),
-  'block of the same words': BlockNetwork(
-    layers=STACK, **TARGET, k=3, markov=2, words=6, has_confidence=True
-  ),
-  'masks': BlockNetwork(
-    layers=LAYERS,
-    **TARGET,
-    k=4,
-    entry='masks',
-    unknown_id=8,
-    drops_first=True,
-    markov=3,
-    markov_kind='rnn',
-  ),
-}
+  'block': BlockNetwork(layers=LAYERS, **TARGET, taps=(1, 2), fuses=True, norms_taps=True, k=4,
+    markov=3),
+  'block of the same words': BlockNetwork(layers=STACK, **TARGET, k=3, markov=2, words=6,
+    has_confidence=True),
+  'masks': BlockNetwork(layers=LAYERS, **TARGET, k=4, entry='masks', unknown_id=8, drops_first=True,
+    markov=3, markov_kind='rnn'),
+}  # fmt: skip
 
 
 def made(module, **more):

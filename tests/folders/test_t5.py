@@ -220,17 +220,14 @@ def test_what_a_config_says(change, generation, expected):
   assert config.dtype == 'bfloat16' and config.head_width == 4
 
 
-@pytest.mark.parametrize(
-  ('change', 'generation', 'message'),
-  [
-    ({'feed_forward_proj': 'gated-tanh'}, {}, 'may be one of relu'),
-    ({'feed_forward_proj': 'wide-relu'}, {}, 'or gated- and one'),
-    ({'is_encoder_decoder': False}, {}, 'that has a decoder'),
-    ({'pad_token_id': None}, {}, 'pad_token_id=null'),
-    ({}, {'forced_bos_token_id': 3}, 'forced_bos_token_id=3'),
-    ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
-  ],
-)
+@pytest.mark.parametrize(('change', 'generation', 'message'), [
+  ({'feed_forward_proj': 'gated-tanh'}, {}, 'may be one of relu'),
+  ({'feed_forward_proj': 'wide-relu'}, {}, 'or gated- and one'),
+  ({'is_encoder_decoder': False}, {}, 'that has a decoder'),
+  ({'pad_token_id': None}, {}, 'pad_token_id=null'),
+  ({}, {'forced_bos_token_id': 3}, 'forced_bos_token_id=3'),
+  ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
+])  # fmt: skip
 def test_what_is_not_supported_is_named(change, generation, message):
   with pytest.raises(fd.UserError, match=message):
     t5.model_of({**CONFIG, **change}, generation, 'float32')

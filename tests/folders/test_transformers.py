@@ -9,12 +9,9 @@ import fastdec as fd
 from fastdec.models.api import causal
 
 LLAMA3 = {
-  'rope_type': 'llama3',
-  'factor': 8.0,
-  'low_freq_factor': 1.0,
-  'high_freq_factor': 4.0,
+  'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
   'rope_theta': 5e3,
-}
+}  # fmt: skip
 LM = {
   'vocab_size': 31, 'hidden_size': 24, 'intermediate_size': 40, 'num_hidden_layers': 2,
   'num_attention_heads': 4, 'num_key_value_heads': 2, 'max_position_embeddings': 64,

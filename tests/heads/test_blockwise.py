@@ -90,22 +90,14 @@ def test_transformed_p1_changes_the_logits_and_nothing_else():
   assert model.vocab_size == 5 and hash(model) == hash(Transformed(Trunk(), heads))
 
 
-@pytest.mark.parametrize(
-  'make, message',
-  [
-    (lambda: BlockwiseHeads(k=1, d_model=D, d_ff=F), 'k >= 2'),
-    (
-      lambda: BlockwiseHeads(k=2, d_model=D, d_ff=F, layout='wide'),
-      'choose one of paper, separate',
-    ),
-    (lambda: Transformed(None, made('paper', 'identity')[0]), 'leave p1 the identity'),
-    (lambda: fd.Blockwise(made('paper', 'identity'), k=5), 'trained for k=4'),
-    (
-      lambda: fd.Medusa(made('paper', 'identity'), [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
-      '4 deep, and there are 3',
-    ),
-  ],
-)
+@pytest.mark.parametrize('make, message', [
+  (lambda: BlockwiseHeads(k=1, d_model=D, d_ff=F), 'k >= 2'),
+  (lambda: BlockwiseHeads(k=2, d_model=D, d_ff=F, layout='wide'), 'choose one of paper, separate'),
+  (lambda: Transformed(None, made('paper', 'identity')[0]), 'leave p1 the identity'),
+  (lambda: fd.Blockwise(made('paper', 'identity'), k=5), 'trained for k=4'),
+  (lambda: fd.Medusa(made('paper', 'identity'), [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
+    '4 deep, and there are 3'),
+])  # fmt: skip
 def test_bad_requests_are_refused(make, message):
   with pytest.raises(fd.UserError, match=message):
     make()

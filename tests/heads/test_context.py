@@ -23,16 +23,10 @@ KINDS = {
   ),
   'medusa': MedusaHeads(3, D, vocab_size=WORDS, rooted=True, d_embed=E, markov=3, words=WORDS),
 }
-MODEL = FConv(
-  FConvConfig(
-    vocab_size=WORDS,
-    d_embed=E,
-    d_out=D,
-    encoder_layers=((E, 3),),
-    decoder_layers=((E, 3),),
-    is_tied=False,
-  )
-)
+MODEL = FConv(FConvConfig(
+  vocab_size=WORDS, d_embed=E, d_out=D, encoder_layers=((E, 3),), decoder_layers=((E, 3),),
+  is_tied=False,
+))  # fmt: skip
 TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0], [1, 2], [0, 1, 0], [1, 2, 1]])
 
 
@@ -122,17 +116,12 @@ def test_a_fresh_bias_does_nothing(heads):
   assert not heads.module.bias(fresh, ROOT).any() and heads.module.bias(heads.params, ROOT).any()
 
 
-@pytest.mark.parametrize(
-  ('make', 'words'),
-  [
-    (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, markov=4), 'markov=4 with words=None'),
-    (lambda: MedusaHeads(3, 6, markov=-1), 'markov=-1'),
-    (
-      lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, rooted=True, first='transformed'),
-      'p1 predicts the root',
-    ),
-  ],
-)
+@pytest.mark.parametrize(('make', 'words'), [
+  (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, markov=4), 'markov=4 with words=None'),
+  (lambda: MedusaHeads(3, 6, markov=-1), 'markov=-1'),
+  (lambda: BlockwiseHeads(k=4, d_model=6, d_ff=8, rooted=True, first='transformed'),
+    'p1 predicts the root'),
+])  # fmt: skip
 def test_mistakes_are_named(make, words):
   with pytest.raises(UserError, match=words):
     make()

@@ -20,13 +20,8 @@ from fastdec.training.state import finetuned_heads_task, frozen_heads_task
 
 D, V, DEPTH = 8, 13, 3
 STACKS = {
-  'vocab_size': V,
-  'd_model': D,
-  'd_ff': 12,
-  'heads': 2,
-  'encoder_layers': 1,
-  'decoder_layers': 1,
-}
+  'vocab_size': V, 'd_model': D, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1,
+}  # fmt: skip
 SIZES = {'own': {'vocab_size': V}, 'shared': {}, 'two blocks': {'vocab_size': V, 'layers': 2}}
 MODELS = {
   'lm': LM(LMConfig(vocab_size=V, d_model=D, d_ff=12, layers=1, heads=2, tied=False)),

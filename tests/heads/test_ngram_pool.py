@@ -71,34 +71,21 @@ def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
   assert out.mean_block_size > 3 and out.mean_block_size > alone.mean_block_size + 0.5
 
 
-@pytest.mark.parametrize(
-  'call, words',
-  [
-    (
-      lambda pool: fd.Lookahead(ngram=4, pool=pool),
-      'this pool has n-grams of 3 tokens: give ngram=3, not 4',
-    ),
-    (
-      lambda pool: fd.decode(HashLM(9), {}, [[3]], fd.PromptLookup(pool=pool)),
-      'vocabulary of 14 words.* model has 9',
-    ),
-    (
-      lambda pool: fd.decode(HashLM(19), {}, [[3]], fd.Lookahead(2, 3, 1, pool=pool)),
-      'of 14 words.* model has 19',
-    ),
-    (
-      lambda pool: fd.build_pool(TEXTS, HashLM(5)),
-      'texts have ids from 3 to 6, and known are 0 to 4',
-    ),
-    (lambda pool: fd.build_pool([[3], [4]]), 'texts must be ids, of 5 tokens or more'),
-    (lambda pool: fd.build_pool(['abcdef']), 'texts must be ids'),
-    (lambda pool: fd.build_pool(TEXTS, guesses=0), 'guesses=0 is not possible: give 1 or more'),
-    (
-      lambda pool: fd.load_pool('nowhere.safetensors'),
-      'is not a file: give what save_pool has written',
-    ),
-  ],
-)
+@pytest.mark.parametrize('call, words', [
+  (lambda pool: fd.Lookahead(ngram=4, pool=pool),
+    'this pool has n-grams of 3 tokens: give ngram=3, not 4'),
+  (lambda pool: fd.decode(HashLM(9), {}, [[3]], fd.PromptLookup(pool=pool)),
+    'vocabulary of 14 words.* model has 9'),
+  (lambda pool: fd.decode(HashLM(19), {}, [[3]], fd.Lookahead(2, 3, 1, pool=pool)),
+    'of 14 words.* model has 19'),
+  (lambda pool: fd.build_pool(TEXTS, HashLM(5)),
+    'texts have ids from 3 to 6, and known are 0 to 4'),
+  (lambda pool: fd.build_pool([[3], [4]]), 'texts must be ids, of 5 tokens or more'),
+  (lambda pool: fd.build_pool(['abcdef']), 'texts must be ids'),
+  (lambda pool: fd.build_pool(TEXTS, guesses=0), 'guesses=0 is not possible: give 1 or more'),
+  (lambda pool: fd.load_pool('nowhere.safetensors'),
+    'is not a file: give what save_pool has written'),
+])  # fmt: skip
 def test_mistakes(call, words):
   with pytest.raises(fd.UserError, match=words):
     call(fd.build_pool(TEXTS, MODEL, ngram=3))

@@ -135,33 +135,24 @@ def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
       assert not known or ranks[place, 0] <= before[place, 0]  # fewer stand before it
 
 
-CONV = FConv(
-  FConvConfig(
-    vocab_size=WORDS, d_embed=D, d_out=D, encoder_layers=((D, 3),), decoder_layers=((D, 3),)
-  )
-)
+CONV = FConv(FConvConfig(
+  vocab_size=WORDS, d_embed=D, d_out=D, encoder_layers=((D, 3),), decoder_layers=((D, 3),),
+))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-  'change, sentence',
-  [
-    (
-      {'drafter': (MODEL, {})},
-      'LM guesses no words by a product: give prediction heads or a draft network',
-    ),
-    ({'words': 0}, 'words=0 is not possible: this model has 24, give 1 or more of them'),
-    ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
-    (
-      {'tokens': [3, WORDS]},
-      'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew',
-    ),
-    ({'tokens': []}, 'are no text: give ids, whole numbers'),
-    ({'tokens': [[3, 4], [5]]}, 'tokens is no array: give the ids of all texts one after another'),
-    ({'tokens': ['a']}, 'are no text: give ids, whole numbers'),
-    ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack what comes out'),
-    ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize what comes out'),
-  ],
-)
+@pytest.mark.parametrize('change, sentence', [
+  ({'drafter': (MODEL, {})},
+    'LM guesses no words by a product: give prediction heads or a draft network'),
+  ({'words': 0}, 'words=0 is not possible: this model has 24, give 1 or more of them'),
+  ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
+  ({'tokens': [3, WORDS]},
+    'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew'),
+  ({'tokens': []}, 'are no text: give ids, whole numbers'),
+  ({'tokens': [[3, 4], [5]]}, 'tokens is no array: give the ids of all texts one after another'),
+  ({'tokens': ['a']}, 'are no text: give ids, whole numbers'),
+  ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack what comes out'),
+  ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize what comes out'),
+])  # fmt: skip
 def test_mistakes(params, change, sentence):
   wide = 64 if change.get('of') is fd.pack else D  # narrow kernels are not packed
   heads = BlockwiseHeads(2, wide, wide)
@@ -174,27 +165,16 @@ def test_mistakes(params, change, sentence):
     )
 
 
-@pytest.mark.parametrize(
-  'module, sentence',
-  [
-    (
-      BlockwiseHeads(2, 8, 8),
-      'these heads are for hidden states of 8, and this model has 16: give its own',
-    ),
-    (
-      BlockwiseHeads(2, D, 8, markov=2, words=9),
-      'these heads are for 9 words, and this model has 24: give its own',
-    ),
-    (
-      MedusaHeads(2, D, vocab_size=9),
-      'these heads are for 9 words, and this model has 24: give its own',
-    ),
-    (
-      EagleNetwork(layers=LAYERS, vocab_size=9, d_target=D),
-      'this draft is for 9 words, and this model has 24',
-    ),
-  ],
-)
+@pytest.mark.parametrize('module, sentence', [
+  (BlockwiseHeads(2, 8, 8),
+    'these heads are for hidden states of 8, and this model has 16: give its own'),
+  (BlockwiseHeads(2, D, 8, markov=2, words=9),
+    'these heads are for 9 words, and this model has 24: give its own'),
+  (MedusaHeads(2, D, vocab_size=9),
+    'these heads are for 9 words, and this model has 24: give its own'),
+  (EagleNetwork(layers=LAYERS, vocab_size=9, d_target=D),
+    'this draft is for 9 words, and this model has 24'),
+])  # fmt: skip
 def test_drafters_of_another_model_are_refused(params, module, sentence):
   with pytest.raises(fd.UserError, match=sentence):
     fd.shortlist((MODEL, params), (module, module.init(jax.random.key(0))), np.arange(WORDS), 8)

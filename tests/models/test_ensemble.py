@@ -15,15 +15,9 @@ from tests.decoding.methods_table import METHODS, Kit
 from tests.decoding.models_table import made
 
 CONFIG = TransformerConfig(
-  vocab_size=13,
-  d_model=8,
-  d_ff=16,
-  heads=2,
-  encoder_layers=1,
-  decoder_layers=1,
-  max_positions=32,
+  vocab_size=13, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, max_positions=32,
   dtype='float64',
-)
+)  # fmt: skip
 SMALL, WIDE = (
   Transformer(CONFIG),
   Transformer(dataclasses.replace(CONFIG, d_model=12, decoder_layers=2)),

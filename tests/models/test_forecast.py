@@ -16,19 +16,9 @@ from fastdec.models.image_transformer import ImageTransformer, ImageTransformerC
 SIZE, SOURCE, ROWS = 4, 2, 3
 PLACES = SIZE * SIZE * CHANNELS
 CONFIG = ImageTransformerConfig(
-  d_model=16,
-  d_ff=24,
-  heads=2,
-  encoder_layers=1,
-  decoder_layers=2,
-  dropout=0.0,
-  source_size=SOURCE,
-  size=SIZE,
-  block_length=8,
-  grid=True,
-  forecast=True,
-  dtype='float64',
-)
+  d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2, dropout=0.0, source_size=SOURCE,
+  size=SIZE, block_length=8, grid=True, forecast=True, dtype='float64',
+)  # fmt: skip
 MODEL = ImageTransformer(CONFIG)
 RNG = np.random.default_rng(0)
 PICTURES = RNG.integers(0, 256, (ROWS, SOURCE, SOURCE, CHANNELS)).astype(np.uint8)

@@ -28,17 +28,9 @@ from fastdec.models.image_transformer import (
 
 BLOCK, LENGTH, ROWS = 4, 48, 3
 CONFIG = ImageTransformerConfig(
-  d_model=16,
-  d_ff=24,
-  heads=2,
-  encoder_layers=1,
-  decoder_layers=2,
-  dropout=0.0,
-  source_size=2,
-  size=4,
-  block_length=BLOCK,
-  dtype='float64',
-)
+  d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2, dropout=0.0, source_size=2,
+  size=4, block_length=BLOCK, dtype='float64',
+)  # fmt: skip
 MODEL = ImageTransformer(CONFIG)
 RNG = np.random.default_rng(0)
 SOURCE = RNG.integers(0, 256, (ROWS, 2, 2, 3)).astype(np.uint8)

@@ -168,21 +168,17 @@ def test_a_folder_keeps_it(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, params, same)
 
 
-@pytest.mark.parametrize(
-  ('wrong', 'message'),
-  [
-    ({'activation': 'tanh'}, "activation='tanh' is unknown"),
-    ({'rope': 'yarn'}, "rope='yarn' is unknown"),
-    ({'key_heads': 3}, 'heads=8 is not divisible by key_heads=3'),
-    ({'heads': 7}, 'give head_width'),
-    ({'head_width': 5}, 'even head_width'),
-    ({'windows': (3,)}, 'one number for each of the 6 layers'),
-    ({'layers': 0}, 'layers=0'),
-    ({'dropout': 1.0}, 'dropout=1.0'),
-    ({'pad_id': -1}, 'pad_id=-1 is not possible: give ids from 0 to 31999'),
-    ({'suppressed_ids': (0, 99999)}, r'suppressed_ids=\(0, 99999\) is not possible'),
-  ],
-)
+@pytest.mark.parametrize(('wrong', 'message'), [
+  ({'activation': 'tanh'}, "activation='tanh' is unknown"),
+  ({'rope': 'yarn'}, "rope='yarn' is unknown"),
+  ({'key_heads': 3}, 'heads=8 is not divisible by key_heads=3'),
+  ({'heads': 7}, 'give head_width'),
+  ({'head_width': 5}, 'even head_width'),
+  ({'windows': (3,)}, 'one number for each of the 6 layers'),
+  ({'layers': 0}, 'layers=0'), ({'dropout': 1.0}, 'dropout=1.0'),
+  ({'pad_id': -1}, 'pad_id=-1 is not possible: give ids from 0 to 31999'),
+  ({'suppressed_ids': (0, 99999)}, r'suppressed_ids=\(0, 99999\) is not possible'),
+])  # fmt: skip
 def test_wrong_sizes_are_refused(wrong, message):
   with pytest.raises(fd.UserError, match=message):
     LMConfig(**wrong)

@@ -19,16 +19,9 @@ from fastdec.models.t5 import T5, T5Config, bucket
 
 # So few buckets that sentences of six tokens reach the last one.
 SMALL = T5Config(
-  vocab_size=19,
-  d_model=10,
-  d_ff=24,
-  d_kv=4,
-  heads=2,
-  encoder_layers=1,
-  decoder_layers=2,
-  buckets=8,
-  max_distance=5,
-)
+  vocab_size=19, d_model=10, d_ff=24, d_kv=4, heads=2, encoder_layers=1, decoder_layers=2,
+  buckets=8, max_distance=5,
+)  # fmt: skip
 CONFIGS = {
   't5': SMALL,
   'v1.1': dataclasses.replace(

@@ -28,13 +28,9 @@ POST = dataclasses.replace(
 )  # fmt: skip
 # kernels of odd and even width, and of 1; channels that change and stay
 CONVOLUTIONS = FConvConfig(
-  vocab_size=19,
-  d_embed=12,
-  d_out=16,
-  max_positions=32,
-  encoder_layers=((16, 3), (8, 4), (8, 1)),
+  vocab_size=19, d_embed=12, d_out=16, max_positions=32, encoder_layers=((16, 3), (8, 4), (8, 1)),
   decoder_layers=((16, 3), (8, 2), (8, 1)),
-)
+)  # fmt: skip
 MODELS = {
   'pre-norm': Transformer(SMALL),
   'post-norm, learned positions, biases, three matrices of words': Transformer(POST),
@@ -162,37 +158,27 @@ def test_bfloat16_is_near_float32(made):
   assert tokens.shape == (1, 4)
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    ({'norm': 'middle'}, 'one of pre, post'),
-    ({'heads': 5}, 'not divisible'),
-    ({'positions': 'no'}, 'sinusoidal'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  ({'norm': 'middle'}, 'one of pre, post'),
+  ({'heads': 5}, 'not divisible'), ({'positions': 'no'}, 'sinusoidal'),
+])  # fmt: skip
 def test_bad_sizes_are_refused(change, message):
   with pytest.raises(fd.UserError, match=message):
     dataclasses.replace(SMALL, **change)
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    (
-      {'decoder_layers': ((8, 3), (8, 0))},
-      r'decoder_layers\[1\]=\(8, 0\) is not possible: give'
-      r' \(channels',
-    ),
-    ({'encoder_layers': ((0, 3),)}, r'encoder_layers\[0\]=\(0, 3\) is not possible'),
-    ({'encoder_layers': ((8, 3, 1),)}, r'give \(channels, kernel width\), both 1 or more'),
-    ({'encoder_layers': ()}, 'give one pair'),
-    ({'is_tied': True}, 'd_out=16 is not possible with is_tied: give d_embed=12'),
-    ({'d_embed': 0}, 'give 1 or more'),
-    ({'max_positions': 0}, 'give 1 or more'),
-    ({'dtype': 'int8'}, 'choose one of float32'),
-    ({'dropout': 1.0}, 'give a number from 0 to below 1'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  ({'decoder_layers': ((8, 3), (8, 0))},
+    r'decoder_layers\[1\]=\(8, 0\) is not possible: give \(channels'),
+  ({'encoder_layers': ((0, 3),)}, r'encoder_layers\[0\]=\(0, 3\) is not possible'),
+  ({'encoder_layers': ((8, 3, 1),)}, r'give \(channels, kernel width\), both 1 or more'),
+  ({'encoder_layers': ()}, 'give one pair'),
+  ({'is_tied': True}, 'd_out=16 is not possible with is_tied: give d_embed=12'),
+  ({'d_embed': 0}, 'give 1 or more'),
+  ({'max_positions': 0}, 'give 1 or more'),
+  ({'dtype': 'int8'}, 'choose one of float32'),
+  ({'dropout': 1.0}, 'give a number from 0 to below 1'),
+])  # fmt: skip
 def test_bad_convolutions_are_refused(change, message):
   with pytest.raises(fd.UserError, match=message):
     dataclasses.replace(CONVOLUTIONS, **change)

@@ -152,16 +152,13 @@ def test_evaluations_and_lines_of_the_log(tmp_path, capsys):
   assert steps == {1, 7, 10, 14, 20, 21, 28, 30, 35, 40, 42, 45}
 
 
-@pytest.mark.parametrize(
-  ('config', 'kept'),
-  [
-    ({'checkpoint_every': 20, 'keep': 3}, (60, 80, 100)),
-    ({'checkpoint_every': 30, 'keep': 3}, (60, 90, 100)),
-    ({'checkpoint_every': 30, 'keep': 9}, (30, 60, 90, 100)),
-    ({'checkpoint_every': 30, 'keep': 5, 'span': 0.2}, (84, 88, 92, 96, 100)),
-    ({'checkpoint_every': 30, 'keep': 4, 'span': 0.01}, (97, 98, 99, 100)),
-  ],
-)
+@pytest.mark.parametrize(('config', 'kept'), [
+  ({'checkpoint_every': 20, 'keep': 3}, (60, 80, 100)),
+  ({'checkpoint_every': 30, 'keep': 3}, (60, 90, 100)),
+  ({'checkpoint_every': 30, 'keep': 9}, (30, 60, 90, 100)),
+  ({'checkpoint_every': 30, 'keep': 5, 'span': 0.2}, (84, 88, 92, 96, 100)),
+  ({'checkpoint_every': 30, 'keep': 4, 'span': 0.01}, (97, 98, 99, 100)),
+])  # fmt: skip
 def test_which_checkpoints_are_averaged(config, kept):
   assert LoopConfig(100, **config).kept == kept
 

@@ -25,16 +25,10 @@ def test_noam_is_the_legacy_schedule():
     np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  ('schedule', 'expected'),
-  [
-    ('linear', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.5e-3, 40: 5e-4, 50: 0, 60: 0}),
-    (
-      'cosine',
-      {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.7071068e-3, 30: 1e-3, 40: 2.928932e-4, 50: 0, 60: 0},
-    ),
-  ],
-)
+@pytest.mark.parametrize(('schedule', 'expected'), [
+  ('linear', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.5e-3, 40: 5e-4, 50: 0, 60: 0}),
+  ('cosine', {0: 0, 5: 1e-3, 10: 2e-3, 20: 1.7071068e-3, 30: 1e-3, 40: 2.928932e-4, 50: 0, 60: 0}),
+])  # fmt: skip
 def test_a_rate_that_falls_to_zero(schedule, expected):
   rate = OptimizerConfig(
     d_model=512, schedule=schedule, constant=2e-3, warmup=10, steps=50
@@ -87,16 +81,12 @@ def test_heads_may_learn_faster_than_the_model_they_train_with():
   assert plain['heads'].all()
 
 
-@pytest.mark.parametrize(
-  ('field', 'words'),
-  [
-    ({'schedule': 'step'}, 'rsqrt, noam, linear, cosine'),
-    ({'schedule': 'linear', 'steps': 8000}, 'between warmup=8000 and steps=8000'),
-    ({'warmup': 0}, 'at least 1'),
-    ({'heads_rate': 0.0}, 'above 0'),
-    ({'clip': -1.0}, '0 for no clipping'),
-  ],
-)
+@pytest.mark.parametrize(('field', 'words'), [
+  ({'schedule': 'step'}, 'rsqrt, noam, linear, cosine'),
+  ({'schedule': 'linear', 'steps': 8000}, 'between warmup=8000 and steps=8000'),
+  ({'warmup': 0}, 'at least 1'), ({'heads_rate': 0.0}, 'above 0'),
+  ({'clip': -1.0}, '0 for no clipping'),
+])  # fmt: skip
 def test_mistakes_are_named(field, words):
   with pytest.raises(UserError, match=words):
     OptimizerConfig(d_model=512, **field)

@@ -49,28 +49,21 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
     open_images(dataclasses.replace(data, black_corners=False))
 
 
-@pytest.mark.parametrize(
-  ('arrays', 'message'),
-  [
-    ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev and test'),
-    ({}, r'a.npz has arrays of no name: name them'),
-    (
-      {'train': IMAGES, 'dev': IMAGES[..., 0]},
-      r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3",
-    ),
-    ({'dev': IMAGES[..., :1]}, r'is uint8\[6, 32, 32, 1\]: give'),
-    (
-      {'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)},
-      r'is uint8\[6, 32, 32, 4\]: .* without alpha',
-    ),
-    ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
-    ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
-    ({'test': np.uint8(1)}, r'is uint8\[\]'),
-    ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
-    ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
-    ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
-  ],
-)
+@pytest.mark.parametrize(('arrays', 'message'), [
+  ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev and test'),
+  ({}, r'a.npz has arrays of no name: name them'),
+  ({'train': IMAGES, 'dev': IMAGES[..., 0]},
+    r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3"),
+  ({'dev': IMAGES[..., :1]}, r'is uint8\[6, 32, 32, 1\]: give'),
+  ({'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)},
+    r'is uint8\[6, 32, 32, 4\]: .* without alpha'),
+  ({'test': IMAGES.repeat(2, 1).repeat(2, 2)}, r'is uint8\[6, 64, 64, 3\]'),
+  ({'test': IMAGES[0]}, r'is uint8\[32, 32, 3\]'),
+  ({'test': np.uint8(1)}, r'is uint8\[\]'),
+  ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
+  ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
+  ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
+])  # fmt: skip
 def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
   with pytest.raises(UserError, match=message):
     open_images(write(tmp_path / 'a.npz', **arrays))

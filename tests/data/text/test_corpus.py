@@ -55,16 +55,13 @@ def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
   assert list(limited.pairs('train')) == [('one', 'eins')]
 
 
-@pytest.mark.parametrize(
-  ('source', 'message'),
-  [
-    (None, 'cannot read .*source.txt .No such file'),
-    (b'', 'source.txt is empty'),
-    (b'\n \n\n\n', 'source.txt is empty'),
-    (b'one\ntwo\n', 'source.txt has 2 lines and .*target.txt.gz has 4 lines'),
-    (b'one\ntwo\n\xff\n', 'line 3 of .*source.txt is not UTF-8'),
-  ],
-)
+@pytest.mark.parametrize(('source', 'message'), [
+  (None, 'cannot read .*source.txt .No such file'),
+  (b'', 'source.txt is empty'),
+  (b'\n \n\n\n', 'source.txt is empty'),
+  (b'one\ntwo\n', 'source.txt has 2 lines and .*target.txt.gz has 4 lines'),
+  (b'one\ntwo\n\xff\n', 'line 3 of .*source.txt is not UTF-8'),
+])  # fmt: skip
 def test_bad_files_are_refused(data: TextData, tmp_path: Path, source, message):
   (tmp_path / 'source.txt').unlink()
   if source is not None:
@@ -81,15 +78,12 @@ def test_a_damaged_archive_is_refused(data: TextData, tmp_path: Path, damage):
     load_pairs(data, 'train', tmp_path / 'cache')
 
 
-@pytest.mark.parametrize(
-  ('data', 'split', 'message'),
-  [
-    (TextData(kind='files'), 'train', 'names no files'),
-    (TextData(kind='files', train=('only.en',)), 'train', 'train names 1 files'),
-    (TextData(kind='embedded', dev=('a', 'b')), 'dev', "'embedded' was given files"),
-    (TextData(), 'valid', "no split 'valid': it has train, dev, test"),
-  ],
-)
+@pytest.mark.parametrize(('data', 'split', 'message'), [
+  (TextData(kind='files'), 'train', 'names no files'),
+  (TextData(kind='files', train=('only.en',)), 'train', 'train names 1 files'),
+  (TextData(kind='embedded', dev=('a', 'b')), 'dev', "'embedded' was given files"),
+  (TextData(), 'valid', "no split 'valid': it has train, dev, test"),
+])  # fmt: skip
 def test_descriptions_that_make_no_sense_are_refused(data, split, message, tmp_path: Path):
   with pytest.raises(UserError, match=message):
     load_pairs(data, split, tmp_path)

@@ -117,14 +117,10 @@ def test_where_nothing_can_be_remembered_files_are_read_each_time(
   assert len(reads) == 4
 
 
-@pytest.mark.parametrize(
-  'cut',
-  [
-    lambda content: content[: len(content) // 2],
-    lambda content: b'',
-    lambda content: b'<html>404</html>',
-  ],
-)
+@pytest.mark.parametrize('cut', [
+  lambda content: content[: len(content) // 2],
+  lambda content: b'', lambda content: b'<html>404</html>',
+])  # fmt: skip
 def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
   noise = bytes(range(256)) * 200
   path = archive(

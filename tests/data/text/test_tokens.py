@@ -55,17 +55,11 @@ def test_the_file_is_laid_out_as_the_docstring_says(tmp_path):
   ]
 
 
-@pytest.mark.parametrize(
-  'damage',
-  [
-    lambda content: b'',
-    lambda content: content[:-4],
-    lambda content: content[:130],
-    lambda content: content + b'1234',
-    lambda content: b'PK' + content,
-  ],
-  ids=['empty', 'cut', 'no tokens', 'longer', 'no array'],
-)
+@pytest.mark.parametrize('damage', [
+  lambda content: b'', lambda content: content[:-4],
+  lambda content: content[:130], lambda content: content + b'1234',
+  lambda content: b'PK' + content,
+], ids=['empty', 'cut', 'no tokens', 'longer', 'no array'])  # fmt: skip
 def test_a_damaged_file_is_none(tmp_path, damage):
   path = tmp_path / 'tokens.npy'
   TOKENS.save(path)
@@ -74,16 +68,11 @@ def test_a_damaged_file_is_none(tmp_path, damage):
   assert stored is None or listed(stored) == listed(TOKENS)  # what follows the array is not its own
 
 
-@pytest.mark.parametrize(
-  'array',
-  [
-    np.arange(20.0),
-    np.array([2, 0, 1, 1], np.int32),
-    np.array([9], np.int32),
-    np.array([1, 0, 2, 1, 5, 1, 1, 1], np.int32),
-    np.array(3, np.int32),
-  ],
-)
+@pytest.mark.parametrize('array', [
+  np.arange(20.0), np.array([2, 0, 1, 1], np.int32), np.array([9], np.int32),
+  np.array([1, 0, 2, 1, 5, 1, 1, 1], np.int32),
+  np.array(3, np.int32),
+])  # fmt: skip
 def test_another_array_is_none(tmp_path, array):
   np.save(tmp_path / 'tokens.npy', array)
   assert TokenPairs.load(tmp_path / 'tokens.npy') is None

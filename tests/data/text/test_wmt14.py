@@ -13,15 +13,11 @@ from fastdec.errors import UserError
 from tests.data.text.test_lines import archive
 
 EXPECTED = {
-  'train': [
-    ('europarl 1', 'Europarl 1'),
-    ('crawl 1', 'Netz 1'),
-    ('crawl 3', 'Netz 3'),
-    ('news 1', 'Nachricht 1'),
-  ],
+  'train': [('europarl 1', 'Europarl 1'), ('crawl 1', 'Netz 1'), ('crawl 3', 'Netz 3'),
+    ('news 1', 'Nachricht 1')],
   'dev': [('dev 1', 'Entwicklung 1'), ('dev 2', 'Entwicklung 2')],
   'test': [('R&D 1', 'F&E 1'), ('test 2', 'Prüfung 2')],
-}
+}  # fmt: skip
 
 
 def sgm(kind: str, *segments: str) -> bytes:

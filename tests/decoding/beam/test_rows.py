@@ -26,29 +26,14 @@ def float64():
     yield
 
 
-TRANSFORMER = Transformer(
-  TransformerConfig(
-    vocab_size=11,
-    d_model=8,
-    d_ff=16,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=2,
-    max_positions=32,
-    dtype='float64',
-  )
-)
-FCONV = FConv(
-  FConvConfig(
-    vocab_size=11,
-    d_embed=8,
-    d_out=8,
-    encoder_layers=((8, 3),),
-    decoder_layers=((8, 3), (6, 4)),
-    max_positions=32,
-    dtype='float64',
-  )
-)
+TRANSFORMER = Transformer(TransformerConfig(
+  vocab_size=11, d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2, max_positions=32,
+  dtype='float64',
+))  # fmt: skip
+FCONV = FConv(FConvConfig(
+  vocab_size=11, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=((8, 3), (6, 4)),
+  max_positions=32, dtype='float64',
+))  # fmt: skip
 SOURCES = np.array([[3, 4, 5, 6, 1], [7, 8, 1, 0, 0], [9, 1, 0, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 
 

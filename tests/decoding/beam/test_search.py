@@ -44,16 +44,11 @@ def exhaustive(model, prompt, penalty, max_len, min_len):
 
 
 @pytest.mark.parametrize('min_len', [1, 3])
-@pytest.mark.parametrize(
-  ('setting', 'penalty'),
-  [
-    (0.6, lambda n: ((5 + n) / 6) ** 0.6),
-    (0.0, lambda n: 1.0),
-    (fd.PowerPenalty(1.0), lambda n: n),
-    (fd.PowerPenalty(-0.7), lambda n: n**-0.7),
-  ],
-  ids=['gnmt', 'none', 'mean', 'negative'],
-)
+@pytest.mark.parametrize(('setting', 'penalty'), [
+  (0.6, lambda n: ((5 + n) / 6) ** 0.6),
+  (0.0, lambda n: 1.0), (fd.PowerPenalty(1.0), lambda n: n),
+  (fd.PowerPenalty(-0.7), lambda n: n**-0.7),
+], ids=['gnmt', 'none', 'mean', 'negative'])  # fmt: skip
 def test_wide_beams_search_exhaustively(setting, penalty, min_len):
   strategy = Beam(64, length_penalty=setting, min_len=min_len, early_stopping='never')
   out = fd.decode(SMALL, {}, PROMPTS.clip(0, 4), strategy, LENGTHS, max_len=4)
@@ -182,24 +177,21 @@ def test_equal_searches_are_one_program_whatever_kind_of_number_says_so():
   assert _decode._cache_size() == before + 1
 
 
-@pytest.mark.parametrize(
-  ('settings', 'words'),
-  [
-    ({'size': 0}, 'at least 1 beam'),
-    ({'size': 2, 'n_best': 3}, 'give 1 to size=2'),
-    ({'size': 4, 'groups': 3}, 'a divisor of size'),
-    ({'early_stopping': 'sometimes'}, "True, False or 'never'"),
-    ({'no_repeat_ngram': -1}, '0 for no such rule'),
-    ({'unknown_penalty': 1.0}, 'give unknown_id'),
-    ({'diversity': 1.0}, 'groups=2 or more'),
-    ({'max_len': (1, 2, 3)}, 'a \\* source \\+ b'),
-    ({'max_len': 20}, 'a \\* source \\+ b'),
-    ({'max_len': (1, -2)}, 'from 0'),
-    ({'min_len': -1}, '0 tokens or more'),
-    ({'length_penalty': 'long'}, "penalty of 'long' is not possible: give a number"),
-    ({'length_penalty': float('nan')}, 'penalty of nan'),
-  ],
-)
+@pytest.mark.parametrize(('settings', 'words'), [
+  ({'size': 0}, 'at least 1 beam'),
+  ({'size': 2, 'n_best': 3}, 'give 1 to size=2'),
+  ({'size': 4, 'groups': 3}, 'a divisor of size'),
+  ({'early_stopping': 'sometimes'}, "True, False or 'never'"),
+  ({'no_repeat_ngram': -1}, '0 for no such rule'),
+  ({'unknown_penalty': 1.0}, 'give unknown_id'),
+  ({'diversity': 1.0}, 'groups=2 or more'),
+  ({'max_len': (1, 2, 3)}, 'a \\* source \\+ b'),
+  ({'max_len': 20}, 'a \\* source \\+ b'),
+  ({'max_len': (1, -2)}, 'from 0'),
+  ({'min_len': -1}, '0 tokens or more'),
+  ({'length_penalty': 'long'}, "penalty of 'long' is not possible: give a number"),
+  ({'length_penalty': float('nan')}, 'penalty of nan'),
+])  # fmt: skip
 def test_mistakes(settings, words):
   with pytest.raises(fd.UserError, match=words):
     Beam(**settings)

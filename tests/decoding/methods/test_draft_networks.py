@@ -72,15 +72,11 @@ LONG, WIDE = fd.MinBlock(fd.Exact(), 3), fd.TopN(4)
 REMEMBERING = {
   'eagle, a tree': ('lm with windows', lambda of: fd.Eagle(eagle(of, **TAPS), 3, 2, 6, WIDE)),
   'eagle, a chain': ('transformer', lambda of: fd.Eagle(eagle(of, words=4), 3, rule=LONG)),
-  'block, a tree': (
-    'transformer',
-    lambda of: fd.BlockDraft(block(of, **TAPS), choices=8, rule=WIDE),
-  ),
-  'block, a chain': (
-    'lm with windows',
-    lambda of: fd.BlockDraft(block(of, markov_kind='rnn'), rule=LONG),
-  ),
-}
+  'block, a tree': ('transformer',
+    lambda of: fd.BlockDraft(block(of, **TAPS), choices=8, rule=WIDE)),
+  'block, a chain': ('lm with windows',
+    lambda of: fd.BlockDraft(block(of, markov_kind='rnn'), rule=LONG)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('name', REMEMBERING)
@@ -309,79 +305,50 @@ BLOCK = BlockNetwork(**SIZES[OF], k=4, candidates=2)
 HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
 
 
-@pytest.mark.parametrize(
-  'make, message',
-  [
-    (
-      lambda: fd.Eagle((BLOCK, {})),
-      'of the kind BlockNetwork, and not EagleNetwork: Eagle takes an EagleNetwork',
-    ),
-    (lambda: fd.BlockDraft((NETWORK, {})), 'of the kind EagleNetwork, and not BlockNetwork'),
-    (lambda: fd.Eagle((HEADS, {})), 'of the kind MedusaHeads.*Medusa take heads'),
-    (lambda: fd.Eagle((NETWORK, {}), 3, 2, 3), 'nodes=3 is not possible.* has at least 4'),
-    (lambda: fd.Eagle((NETWORK, {}), 0), 'depth=0'),
-    (
-      lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1),
-      'width=7 is not possible: this draft has 6 candidates',
-    ),
-    (
-      lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), temperature=1.0),
-      'Exact does not sample.*give Rejection',
-    ),
-    (
-      lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), temperature=1.0),
-      'Rejection needs a chain',
-    ),
-    (
-      lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), temperature=1.0),
-      'leave out the rule for a tree',
-    ),
-    (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
-    (
-      lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
-      'a tree 4 deep',
-    ),
-    (
-      lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [1], [2]]),
-      'rank 2 is not possible: a draft has 2 candidates',
-    ),
-    (lambda: fd.BlockDraft((BLOCK, {}), choices=3), 'nodes=3 is not possible'),
-    (
-      lambda: fd.BlockDraft((BLOCK, {}), choices=8, rule=fd.BlockVerification()),
-      'BlockVerification needs a chain',
-    ),
-  ],
-)
+@pytest.mark.parametrize('make, message', [
+  (lambda: fd.Eagle((BLOCK, {})),
+    'of the kind BlockNetwork, and not EagleNetwork: Eagle takes an EagleNetwork'),
+  (lambda: fd.BlockDraft((NETWORK, {})), 'of the kind EagleNetwork, and not BlockNetwork'),
+  (lambda: fd.Eagle((HEADS, {})), 'of the kind MedusaHeads.*Medusa take heads'),
+  (lambda: fd.Eagle((NETWORK, {}), 3, 2, 3), 'nodes=3 is not possible.* has at least 4'),
+  (lambda: fd.Eagle((NETWORK, {}), 0), 'depth=0'),
+  (lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1),
+    'width=7 is not possible: this draft has 6 candidates'),
+  (lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), temperature=1.0),
+    'Exact does not sample.*give Rejection'),
+  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), temperature=1.0),
+    'Rejection needs a chain'),
+  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), temperature=1.0),
+    'leave out the rule for a tree'),
+  (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
+  (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
+    'a tree 4 deep'),
+  (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [1], [2]]),
+    'rank 2 is not possible: a draft has 2 candidates'),
+  (lambda: fd.BlockDraft((BLOCK, {}), choices=3), 'nodes=3 is not possible'),
+  (lambda: fd.BlockDraft((BLOCK, {}), choices=8, rule=fd.BlockVerification()),
+    'BlockVerification needs a chain'),
+])  # fmt: skip
 def test_settings_that_are_not_possible(make, message):
   with pytest.raises(fd.UserError, match=message):
     make()
 
 
-@pytest.mark.parametrize(
-  'of, change, message',
-  [
-    (OF, {'d_target': 4, 'fuses': True}, 'hidden states of 4, and this model has 8'),
-    (OF, {'vocab_size': 7}, 'is for 7 words, and this model has 6'),
-    (OF, {'layers': STACK_LAYERS}, 'reads an encoder, and this model has none'),
-    (
-      OF,
-      {'taps': (0, 5), 'fuses': True},
-      'ask for layer 5, which is not there: give numbers from 0',
-    ),
-    (
-      OF,
-      {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True},
-      'layers of 4 do not fit the vocabulary',
-    ),
-    (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
-    ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
-    ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
-    ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble gives no embeddings'),
-    (HashLM(), HASH, 'HashLM gives no embeddings'),
-    (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing gives no states of its layers'),
-    (Mute(), HASH | {'layers': STACK_LAYERS}, 'whose states Mute does not give'),
-  ],
-)
+@pytest.mark.parametrize('of, change, message', [
+  (OF, {'d_target': 4, 'fuses': True}, 'hidden states of 4, and this model has 8'),
+  (OF, {'vocab_size': 7}, 'is for 7 words, and this model has 6'),
+  (OF, {'layers': STACK_LAYERS}, 'reads an encoder, and this model has none'),
+  (OF, {'taps': (0, 5), 'fuses': True}, 'ask for layer 5, which is not there: give numbers from 0'),
+  (OF, {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True},
+    'layers of 4 do not fit the vocabulary'),
+  (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
+  ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
+  ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
+  ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble gives no embeddings'),
+  (HashLM(), HASH, 'HashLM gives no embeddings'),
+  (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing gives no states of its layers'),
+  (Mute(), HASH | {'layers': STACK_LAYERS}, 'whose states Mute does not give'),
+])  # fmt: skip
 def test_drafts_that_cannot_read_their_target(of, change, message):
   model, params, inputs = of, {}, {'inputs': [[3, 4]]}
   if of in MODELS:

@@ -32,16 +32,9 @@ NAMES = {
 }
 # Depth, width, nodes; deeper frontiers of small trees are narrower than the width.
 SIZES = [
-  (1, 3, 3),
-  (1, 4, 5),
-  (2, 2, 7),
-  (3, 3, 6),
-  (3, 4, 37),
-  (4, 3, 16),
-  (4, 1, 5),
-  (4, 4, 6),
+  (1, 3, 3), (1, 4, 5), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 3, 16), (4, 1, 5), (4, 4, 6),
   (5, 6, 8),
-]
+]  # fmt: skip
 
 
 def random_laws(kind, depth, seed=0):
@@ -261,22 +254,16 @@ def test_trees_are_those_of_the_authors_code(family, shared):
 CASE = ('root_logits', 'level_logits', 'tokens', 'parents', 'mask', 'positions')
 
 
-@pytest.mark.parametrize(
-  'sizes, message',
-  [
-    ((0, 2, 4), 'depth=0 is not possible: give how many tokens deep'),
-    ((2, 0, 4), 'width=0 is not possible: give how many children'),
-    ((2, 2.5, 4), r'width=2\.5 is not possible'),
-    ((2, 2, None), 'nodes=None is not possible: give how many tokens a call'),
-    (
-      (2, 2, 2),
-      'nodes=2 is not possible: .* depth=2 and width=2 has at least 3 and at most 7 nodes',
-    ),
-    ((2, 2, 8), 'at least 3 and at most 7 nodes'),
-    ((2, 1, 4), 'at least 3 and at most 3 nodes'),
-    ((2, 6, 8, 5), 'width=6 is not possible: this draft has 5 candidates'),
-  ],
-)
+@pytest.mark.parametrize('sizes, message', [
+  ((0, 2, 4), 'depth=0 is not possible: give how many tokens deep'),
+  ((2, 0, 4), 'width=0 is not possible: give how many children'),
+  ((2, 2.5, 4), r'width=2\.5 is not possible'),
+  ((2, 2, None), 'nodes=None is not possible: give how many tokens a call'),
+  ((2, 2, 2), 'nodes=2 is not possible: .* depth=2 and width=2 has at least 3 and at most 7 nodes'),
+  ((2, 2, 8), 'at least 3 and at most 7 nodes'),
+  ((2, 1, 4), 'at least 3 and at most 3 nodes'),
+  ((2, 6, 8, 5), 'width=6 is not possible: this draft has 5 candidates'),
+])  # fmt: skip
 def test_sizes_of_no_tree_are_refused(sizes, message):
   with pytest.raises(fd.UserError, match=message):
     check_sizes(*sizes)

@@ -48,13 +48,10 @@ def behind(row, i, before, with_bias=True):
 
 
 @pytest.mark.parametrize('with_bias', [True, False])
-@pytest.mark.parametrize(
-  'topology',
-  [
-    Topology.chain(GUESSES + 1),
-    Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]]),
-  ],
-)
+@pytest.mark.parametrize('topology', [
+  Topology.chain(GUESSES + 1),
+  Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]]),
+])  # fmt: skip
 def test_a_node_of_rank_r_is_the_rth_choice_behind_its_parent(topology, with_bias):
   tokens = fill(lattice(with_bias), ROOT, topology)
   for row in range(ROWS):

@@ -365,16 +365,13 @@ def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeyp
     assert words['found'] == [[3, 2, 4, 3]]
 
 
-@pytest.mark.parametrize(
-  'settings, words',
-  [
-    ({'ngram': 2}, r'ngram=2 is not possible: give 3 or more, or decode by Jacobi'),
-    ({'window': 0}, 'window=0 is not possible'),
-    ({'guesses': 0}, 'guesses=0 is not possible: give how many'),
-    ({'window': 2.5}, 'window=2.5 is not possible'),
-    ({'temperature': -1}, 'temperature=-1 is not possible: give 0'),
-  ],
-)
+@pytest.mark.parametrize('settings, words', [
+  ({'ngram': 2}, r'ngram=2 is not possible: give 3 or more, or decode by Jacobi'),
+  ({'window': 0}, 'window=0 is not possible'),
+  ({'guesses': 0}, 'guesses=0 is not possible: give how many'),
+  ({'window': 2.5}, 'window=2.5 is not possible'),
+  ({'temperature': -1}, 'temperature=-1 is not possible: give 0'),
+])  # fmt: skip
 def test_mistakes(settings, words):
   with pytest.raises(fd.UserError, match=words):
     fd.Lookahead(**settings)

@@ -255,17 +255,14 @@ def test_temperature_zero_is_greedy_and_a_sweep_over_others_is_one_program():
   np.testing.assert_array_equal(one.tokens, greedy.tokens)
 
 
-@pytest.mark.parametrize(
-  'settings, words',
-  [
-    ({'ngram': 0}, 'ngram=0 is not possible'),
-    ({'k': 1}, 'k=1 is not possible'),
-    ({'temperature': -0.5}, 'temperature=-0.5 is not possible: give 0'),
-    ({'temperature': 1e9}, '1e-6 to 1e6'),
-    ({'top_k': -1}, 'top_k >= 0'),
-    ({'temperature': 1.0, 'top_p': 0.0}, 'top_p=0.0 is not possible'),
-  ],
-)
+@pytest.mark.parametrize('settings, words', [
+  ({'ngram': 0}, 'ngram=0 is not possible'),
+  ({'k': 1}, 'k=1 is not possible'),
+  ({'temperature': -0.5}, 'temperature=-0.5 is not possible: give 0'),
+  ({'temperature': 1e9}, '1e-6 to 1e6'),
+  ({'top_k': -1}, 'top_k >= 0'),
+  ({'temperature': 1.0, 'top_p': 0.0}, 'top_p=0.0 is not possible'),
+])  # fmt: skip
 def test_mistakes(settings, words):
   with pytest.raises(fd.UserError, match=words):
     fd.PromptLookup(**settings)

@@ -231,37 +231,22 @@ def test_a_draft_of_another_kind(target):
     assert drawn.mean_block_size > 1.5
 
 
-@pytest.mark.parametrize(
-  ('make', 'words'),
-  [
-    (lambda: fd.Speculative((MODEL, {}), gamma=0), 'gamma=0 is not possible'),
-    (
-      lambda: fd.Speculative((MODEL, {}), temperature=-1.0),
-      'temperature=-1.0 is not possible: give 0',
-    ),
-    (lambda: fd.Speculative((MODEL, {}), temperature=float('nan')), 'temperature=nan'),
-    (lambda: fd.Speculative((MODEL, {}), top_p=0), 'more than 0 and at most 1'),
-    (
-      lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()),
-      'Exact does not sample',
-    ),
-    (lambda: fd.Rejection(0), 'lenience=0 is not possible'),
-    (lambda: fd.Rejection(1.5), 'lenience=1.5 is not possible'),
-    (
-      lambda: decoded(fd.Speculative((HashLM(vocab_size=20), {}))),
-      'has 20 tokens and the target 14',
-    ),
-    (lambda: decoded(fd.Speculative((MODEL, {}), temperature=1.0)), 'key=jax.random.key'),
-    (
-      lambda: decoded(fd.Speculative((HashLM(start_id=0), {}))),
-      'has an encoder, and the target has none',
-    ),
-    (
-      lambda: decoded(fd.Speculative((HashLM(max_positions=9), {}))),
-      "exceed the draft model's 9 positions",
-    ),
-  ],
-)
+@pytest.mark.parametrize(('make', 'words'), [
+  (lambda: fd.Speculative((MODEL, {}), gamma=0), 'gamma=0 is not possible'),
+  (lambda: fd.Speculative((MODEL, {}), temperature=-1.0),
+    'temperature=-1.0 is not possible: give 0'),
+  (lambda: fd.Speculative((MODEL, {}), temperature=float('nan')), 'temperature=nan'),
+  (lambda: fd.Speculative((MODEL, {}), top_p=0), 'more than 0 and at most 1'),
+  (lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()), 'Exact does not sample'),
+  (lambda: fd.Rejection(0), 'lenience=0 is not possible'),
+  (lambda: fd.Rejection(1.5), 'lenience=1.5 is not possible'),
+  (lambda: decoded(fd.Speculative((HashLM(vocab_size=20), {}))), 'has 20 tokens and the target 14'),
+  (lambda: decoded(fd.Speculative((MODEL, {}), temperature=1.0)), 'key=jax.random.key'),
+  (lambda: decoded(fd.Speculative((HashLM(start_id=0), {}))),
+    'has an encoder, and the target has none'),
+  (lambda: decoded(fd.Speculative((HashLM(max_positions=9), {}))),
+    "exceed the draft model's 9 positions"),
+])  # fmt: skip
 def test_mistakes(make, words):
   with pytest.raises(fd.UserError, match=words):
     make()

@@ -12,26 +12,19 @@ from fastdec.decoding.rules.sampling import Sampling
 from tests.decoding.methods_table import LOSSLESS, OTHERS, hash_kit
 
 PROMISES = [
-  (fd.Exact(), 'exact'),
-  (fd.TopN(1), 'exact'),
-  (fd.TopN(2), 'relaxed'),
-  (fd.Distance(0), 'exact'),
+  (fd.Exact(), 'exact'), (fd.TopN(1), 'exact'), (fd.TopN(2), 'relaxed'), (fd.Distance(0), 'exact'),
   (fd.Distance(1), 'relaxed'),
   (fd.MinBlock(fd.Exact(), 1), 'exact'),
   (fd.MinBlock(fd.Exact(), 2), 'relaxed'),
   (fd.MinBlock(fd.TopN(3), 1), 'relaxed'),
-  (fd.Typical(temperature=0), 'exact'),
-  (fd.Typical(), 'relaxed'),
-  (Sampling(0.7), 'law'),
-  (fd.Rejection(), 'law'),
-  (fd.Rejection(0.9), 'relaxed'),
-  (fd.Rejection().greedy, 'exact'),
+  (fd.Typical(temperature=0), 'exact'), (fd.Typical(), 'relaxed'), (Sampling(0.7), 'law'),
+  (fd.Rejection(), 'law'), (fd.Rejection(0.9), 'relaxed'), (fd.Rejection().greedy, 'exact'),
   (fd.Rejection(0.9).greedy, 'relaxed'),
   (fd.BlockVerification(), 'law'),
   (fd.BlockVerification().greedy, 'exact'),
   (Warped(fd.Rejection(), Sampling()), 'law'),
   (Warped(fd.Rejection(0.5), Sampling()), 'relaxed'),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

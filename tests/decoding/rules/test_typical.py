@@ -188,19 +188,14 @@ def test_a_sweep_is_one_program():
   assert _decode._cache_size() == before + 1
 
 
-@pytest.mark.parametrize(
-  'settings, message',
-  [
-    ({'epsilon': -0.1}, 'epsilon=-0.1 is not possible: give 0 to 1'),
-    ({'epsilon': 1.5}, 'epsilon=1.5'),
-    ({'delta': -1}, 'delta=-1 is not possible: give 0 to 1'),
-    ({'delta': float('nan')}, 'delta=nan'),
-    (
-      {'temperature': -1.0},
-      'temperature=-1.0 is not possible: give 1e-6 to 1e6, or 0 for exact acceptance',
-    ),
-  ],
-)
+@pytest.mark.parametrize('settings, message', [
+  ({'epsilon': -0.1}, 'epsilon=-0.1 is not possible: give 0 to 1'),
+  ({'epsilon': 1.5}, 'epsilon=1.5'),
+  ({'delta': -1}, 'delta=-1 is not possible: give 0 to 1'),
+  ({'delta': float('nan')}, 'delta=nan'),
+  ({'temperature': -1.0},
+    'temperature=-1.0 is not possible: give 1e-6 to 1e6, or 0 for exact acceptance'),
+])  # fmt: skip
 def test_bad_settings_are_refused(settings, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Typical(**settings)

@@ -218,16 +218,13 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
     begin(wide, target, jax.random.key(0), 'target', ids)
 
 
-@pytest.mark.parametrize(
-  ('settings', 'words'),
-  [
-    ({'passes': 0}, 'passes=0 is not possible: give 1 or more'),
-    ({'anchors': -1}, 'anchors=-1 is not possible'),
-    ({'ce': 0.0}, 'ce=0.0, kl=0.0, tv=0.0: give weights of 0 or more, one of them above 0'),
-    ({'kl': -1.0}, 'kl=-1.0'),
-    ({'decay': 0.0}, 'decay=0.0 is not possible'),
-  ],
-)
+@pytest.mark.parametrize(('settings', 'words'), [
+  ({'passes': 0}, 'passes=0 is not possible: give 1 or more'),
+  ({'anchors': -1}, 'anchors=-1 is not possible'),
+  ({'ce': 0.0}, 'ce=0.0, kl=0.0, tv=0.0: give weights of 0 or more, one of them above 0'),
+  ({'kl': -1.0}, 'kl=-1.0'),
+  ({'decay': 0.0}, 'decay=0.0 is not possible'),
+])  # fmt: skip
 def test_settings_that_are_not_possible(settings, words):
   with pytest.raises(UserError, match=words):
     DraftLoss(**settings)
