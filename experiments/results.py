@@ -10,6 +10,8 @@ written by hand:
   ...
   <!-- end -->
 
+Pages of docs/methods, and the README, show rows of several files: `methods.eagle from ../results`.
+
 The lines are those that launchers append to a workdir's results.jsonl, and benchmarks to their
 file. After a new measurement, copy the file over the one here, and draw. Lines that say "recovered"
 were read back from tables that had been pasted: their figures have the printed precision. A table
@@ -51,7 +53,7 @@ def main(_: list[str]) -> None:
   from fastdec.errors import UserError
   from fastdec.files import whole_file
 
-  pages = sorted(pathlib.Path(FOLDER.value).glob('*.md'))
+  pages = pages_of(pathlib.Path(FOLDER.value))
   if not pages:
     raise UserError(f'--folder={FOLDER.value} has no pages: give a folder such as docs/results')
   tables = known_tables()
@@ -61,6 +63,12 @@ def main(_: list[str]) -> None:
       with whole_file(page) as file:
         file.write(text.encode())
       print(f'{page} is drawn anew')
+
+
+def pages_of(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The pages of docs/results, then those beside them that show the same figures."""
+  others = sorted((folder / '../methods').glob('*.md'))
+  return [*sorted(folder.glob('*.md')), *others, *folder.glob('../../README.md')]
 
 
 def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
@@ -81,7 +89,10 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
       )
     if name == FINISHED:
       return found.group()
-    return f'{begin}\n{tables[name](page.parent / lines).strip()}\n\n{end}'
+    table = tables[name](page.parent / lines).strip()
+    if lines.endswith('results'):  # links of a page elsewhere
+      table = table.replace('](', f']({lines}/')
+    return f'{begin}\n{table}\n\n{end}'
 
   return MARKED.sub(draw, page.read_text())
 
@@ -92,6 +103,7 @@ def known_tables() -> dict[str, Draw]:
   from experiments import (
     cai2024,
     drafters,
+    figures,
     fu2024,
     incremental_decoding,
     leaderboard,
@@ -126,6 +138,7 @@ def known_tables() -> dict[str, Draw]:
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_lines(precision.table, precision.KEY),
     'benchmarks.calls': calls,
+    **{f'methods.{name}': of_method(name) for name in figures.PICKS},
   }
 
 
@@ -139,6 +152,13 @@ def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
     return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
 
   return draw
+
+
+def of_method(name: str) -> Draw:
+  """Draws a few rows of a method, of several files in a folder."""
+  from experiments import figures
+
+  return lambda folder: shown(figures.table(folder, name))
 
 
 def of_calibration(make: Callable[..., Any]) -> Draw:

@@ -11,11 +11,12 @@ from fastdec.errors import UserError
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'docs' / 'results'
 PAGES = sorted(FOLDER.glob('*.md'))
+EVERY = results.pages_of(FOLDER)
 TABLES = results.known_tables()
 FIGURE = re.compile(r'\d+\.\d+')
 
 
-@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize('page', EVERY, ids=lambda page: f'{page.parent.name}/{page.stem}')
 def test_tables_are_what_the_lines_say(page: pathlib.Path) -> None:
   assert results.drawn(page, TABLES) == page.read_text()
 
