@@ -23,11 +23,11 @@ export PYTHONDONTWRITEBYTECODE :=
 # pyright's wheel has everything; without this it would ask the network at every run whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: quickstart test test-slow lint results clean
+.PHONY: quickstart test test-slow lint results docs clean
 .DEFAULT_GOAL := quickstart
 
 # A model with its heads; then the fastest way to decode with them here, in float32 and in int8, on sentences of the dev
-# set; and a sentence so decoded, its blocks in colours.
+# set; and a sentence so decoded, its blocks in colours, and drawn against the clock.
 quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
 	tar -xzOf fastdec/data/text/embedded.tgz dev.en > out/quickstart/dev.en
@@ -38,6 +38,8 @@ quickstart: $(VENV)/.ready
 	  --packed --out=out/quickstart/peers.jsonl
 	$(BIN)/python -m experiments.translate --workdir=out/quickstart/k8-finetune --strategy=tuned \
 	  "The meeting is on Monday."
+	$(BIN)/python -m experiments.blocks --model=out/quickstart/k8-finetune --out=out/quickstart/blocks.png \
+	  "The teacher exchanged 3,230 Japanese yen for 630 Swedish kronor in Oslo."
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
@@ -53,6 +55,11 @@ lint: $(VENV)/.ready-test
 # The tables of docs/results, from the JSON lines beside the pages.
 results: $(VENV)/.ready
 	$(BIN)/python -m experiments.results
+
+# The site, in out/site: open out/site/index.html. Any warning, such as a dead link, is an error.
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean -f docs/site/mkdocs.yml
+	@echo 'The site is out/site/index.html'
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis
@@ -70,4 +77,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.ready-test: $(VENV)/.ready
 	@echo 'Adding what the tests need (half a minute) ...'
 	@$(call install,.[test])
+	@touch $@
+
+$(VENV)/.ready-docs: $(VENV)/.ready
+	@echo 'Adding what the site needs (half a minute) ...'
+	@$(call install,.[docs])
 	@touch $@

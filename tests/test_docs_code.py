@@ -1,0 +1,88 @@
+"""Code of the pages under docs/ and of the README runs, on tiny models in folders of the names that
+the pages use; and a page that says how to add something stays short enough to be read."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.tokenizers.sentencepiece import Tokenizer
+
+ROOT = Path(__file__).parent.parent
+ADD = sorted((ROOT / 'docs' / 'add').glob('*.md'))
+LONGEST = 60  # lines
+BLOCK = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
+OWN_PROCESS = ('scale.md',)  # which needs eight devices: test_docs
+TAKES_TIMES = 'fastest.md'
+LINES = ['A man in a red hat', 'Two dogs run', 'the cat sat . the cat', 'A man rides a bicycle.']
+SIZES = dict(vocab_size=40, d_model=8, d_ff=12, heads=2)
+
+
+def pages():
+  for page in sorted([ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')]):
+    if page.name not in OWN_PROCESS and BLOCK.search(page.read_text()):
+      marks = [pytest.mark.slow] if page.name == TAKES_TIMES else []
+      yield pytest.param(page, id=name(page), marks=marks)
+
+
+def name(page):
+  return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+  """A folder with what pages load: a language model and what drafts for it, a translator."""
+  place, keys = tmp_path_factory.mktemp('docs'), jax.random.split(jax.random.key(0), 6)
+  (place / 'lines.txt').write_text('\n'.join(LINES * 4) + '\n')
+  Tokenizer.train(LINES, place / 'pieces', vocab_size=40)
+  layers = LMConfig(**SIZES, layers=1, windows=(0,), norm_epsilon=1e-5)
+  model, there = LM(layers), place / 'path' / 'to'
+  for folder, key in (('model', keys[0]), ('smaller', keys[1])):
+    folders.save(there / folder, model, model.init(key), place / 'pieces')
+  medusa = MedusaHeads(2, d_model=8, vocab_size=40)
+  fd.save_heads(there / 'medusa', (medusa, medusa.init(keys[2])), 'model')
+  of_target = dict(layers=dataclasses.replace(layers), vocab_size=40, d_target=8)
+  for folder, network in (
+    ('eagle', EagleNetwork(**of_target)),
+    ('block', BlockNetwork(**of_target, k=4)),
+  ):
+    fd.save_draft(there / folder, (network, network.init(keys[3])))
+  sizes = TransformerConfig(**SIZES, encoder_layers=1, decoder_layers=1)
+  heads, translator = BlockwiseHeads(k=4, d_model=8, d_ff=6), Transformer(sizes)
+  run = place / 'out' / 'quickstart' / 'k8-finetune'
+  parts = heads, heads.init(keys[4])
+  folders.save(run, translator, translator.init(keys[5]), place / 'pieces', parts)
+  return place
+
+
+@pytest.mark.parametrize('page', list(pages()))
+def test_the_code_of_a_page_runs_in_order(page, place, monkeypatch):
+  monkeypatch.chdir(place)
+  text = page.read_text()
+  names = {'__name__': page.stem}
+  for found in BLOCK.finditer(text):
+    # an error names the line of the page
+    before = '\n' * text.count('\n', 0, found.start(1))
+    exec(compile(before + found[1], str(page), 'exec'), names)
+
+
+@pytest.mark.parametrize('page', ADD, ids=name)
+def test_a_page_about_adding_is_short_and_asserts(page):
+  """Each defines its thing, and asserts that it decodes as greedy decoding does."""
+  text = page.read_text()
+  assert len(text.splitlines()) <= LONGEST
+  assert any('assert ' in block for block in BLOCK.findall(text))
+
+
+def test_there_is_a_page_for_each_part():
+  assert [page.stem for page in ADD] == ['cache', 'drafter', 'experiment', 'model', 'rule']
