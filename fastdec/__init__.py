@@ -1,5 +1,6 @@
 """Autoregressive models that write several tokens per call. This file lists all public names."""
 
+from fastdec import protocol
 from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty
 from fastdec.decoding.beam.search import Beam
@@ -19,12 +20,11 @@ from fastdec.decoding.pool import decode_all, decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
-from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError, UserNote
-from fastdec.folders import load, load_heads, load_tokenizer
+from fastdec.folders import load, load_heads, load_tokenizer, save
 from fastdec.folders.drafts import load_draft, save_draft
 from fastdec.folders.medusa import save_heads
 from fastdec.folders.pools import load_pool, save_pool
@@ -61,7 +61,6 @@ __all__ = [
   'PromptLookup',
   'Rejection',
   'Sample',
-  'Sampling',
   'Speculative',
   'TopN',
   'Topology',
@@ -82,7 +81,9 @@ __all__ = [
   'load_tuned',
   'medusa_choices',
   'pack',
+  'protocol',
   'quantize',
+  'save',
   'save_draft',
   'save_heads',
   'save_pool',

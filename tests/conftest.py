@@ -19,6 +19,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# Names of the Hugging Face hub are looked for on this machine alone.
+os.environ['HF_HUB_OFFLINE'] = '1'
+
 # A test that takes times waits for no other process of the machine (`wallclock.alone`).
 os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
 _temporary = tempfile.TemporaryDirectory(prefix='fastdec-tests-')

@@ -38,10 +38,12 @@ def place(tmp_path_factory):
   Tokenizer.train(LINES, place / 'pieces', vocab_size=30)
   model, keys = LM(LANGUAGE), jax.random.split(jax.random.key(7), 8)
   params = lively(model.init(keys[0]))
-  folders.save(place / 'model', model, params, place / 'pieces')
-  folders.save(place / 'smaller', model, lively(model.init(keys[1])), place / 'pieces')
+  folders.save(model, params, place / 'model', tokenizer=place / 'pieces')
+  folders.save(model, lively(model.init(keys[1])), place / 'smaller', tokenizer=place / 'pieces')
   heads = BlockwiseHeads(k=3, d_model=8, d_ff=6)
-  folders.save(place / 'heads', model, params, place / 'pieces', (heads, heads.init(keys[2])))
+  folders.save(
+    model, params, place / 'heads', (heads, heads.init(keys[2])), tokenizer=place / 'pieces'
+  )
   medusa = MedusaHeads(2, d_model=8, vocab_size=30)
   fd.save_heads(place / 'medusa', (medusa, medusa.init(keys[3])), 'model')
   wide = MedusaHeads(2, d_model=9, vocab_size=30)
@@ -55,10 +57,12 @@ def place(tmp_path_factory):
   translator = Transformer(
     TransformerConfig(**SIZES, encoder_layers=1, decoder_layers=1, max_positions=60)
   )
-  folders.save(place / 'translator', translator, lively(translator.init(keys[5])), place / 'pieces')
+  folders.save(
+    translator, lively(translator.init(keys[5])), place / 'translator', tokenizer=place / 'pieces'
+  )
   Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
   other = LM(dataclasses.replace(LANGUAGE, vocab_size=18))
-  folders.save(place / 'other', other, other.init(keys[6]), place / 'others')
+  folders.save(other, other.init(keys[6]), place / 'other', tokenizer=place / 'others')
   return place
 
 

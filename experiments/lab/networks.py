@@ -198,7 +198,9 @@ def network(
   def save(params: Params) -> None:
     learnt, of_target = parts(params)
     if p1_share:
-      folders.save(folder / 'model', target.module, of_target.params, material.tokenizer_path)
+      folders.save(
+        target.module, of_target.params, folder / 'model', tokenizer=material.tokenizer_path
+      )
     warmth = warmth_of(learnt, of_target, dev, draft.depth, loss.anchors)
     save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
 

@@ -67,7 +67,7 @@ def base(
   batches = material.train_batches(run.rows, seed if order is None else order)
 
   def save(params: Params) -> None:
-    folders.save(folder / 'model', module, params, material.tokenizer_path)
+    folders.save(module, params, folder / 'model', tokenizer=material.tokenizer_path)
 
   partition = partition_of(module, mesh.model)
   evaluate = functools.partial(_dev_loss, module, dev)
@@ -127,7 +127,7 @@ def heads(
   def save(params: Params) -> None:
     of_model, of_heads = parts(params)
     path = material.tokenizer_path
-    folders.save(folder / 'model', model, of_model, path, (module, of_heads))
+    folders.save(model, of_model, folder / 'model', (module, of_heads), tokenizer=path)
 
   batches = material.train_batches(run.rows, order)
   partition = (*partition_of(model, mesh.model), *partition_of(module, mesh.model))

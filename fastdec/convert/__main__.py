@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
   pair = DictionaryPair.load(given.source_dict, given.target_dict)
   sizes, is_joined = (len(pair.source), len(pair.target)), pair.source.words == pair.target.words
   model, params = fairseq.load(given.model, sizes, is_joined, given.heads)
-  folders.save(out, model, params, (given.source_dict, given.target_dict))
+  folders.save(model, params, out, tokenizer=(given.source_dict, given.target_dict))
   count = sum(x.size for x in jax.tree.leaves(params))
   print(
     f'{given.out}: {type(model).__name__}, {sizes[0]} source and {sizes[1]} target words,'

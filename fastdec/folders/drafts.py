@@ -29,7 +29,7 @@ from fastdec.folders import dflash, eagle, medusa, mtp
 from fastdec.folders.draft_parts import architectures_of
 from fastdec.folders.folder import content_of
 from fastdec.folders.huggingface import DTYPES
-from fastdec.folders.load import kept_in
+from fastdec.folders.load import found, kept_in
 from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.folders.tensors import INDEX, MTP, SINGLE, Tensors, conversion, files_of, fit
@@ -95,7 +95,7 @@ def load_draft(
     UserError: a folder that does not exist, is not whole, or is of an unknown or unsupported kind;
       taps of another number than it reads.
   """
-  folder = _found(place(path))
+  folder = _found(found(path))
   if taps is not None and not (
     isinstance(taps, Sequence | np.ndarray)
     and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)
@@ -116,7 +116,7 @@ def load_draft(
 
 def is_draft(path: PathLike) -> bool:
   """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
-  folder = place(path)
+  folder = found(path)
   if (folder / 'draft' / 'config.json').is_file():
     return True
   if not (folder / 'config.json').is_file():
@@ -180,7 +180,7 @@ def is_replaceable(folder: pathlib.Path) -> bool:
 
 def draft_content(path: PathLike) -> str:
   """Returns a hash of the files that a draft's folder or workdir decodes with."""
-  folder = _found(place(path))
+  folder = _found(found(path))
   return content_of(sorted([folder / 'config.json', folder / INDEX, *folder.glob('*.safetensors')]))
 
 

@@ -1,26 +1,30 @@
 """Opening of model folders of any format: ours, Hugging Face's, or published Medusa heads."""
 
 import os
+import pathlib
 import re
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
+from fastdec import packed as packing
 from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.folders import huggingface, medusa, native
 from fastdec.folders.folder import Folder
 from fastdec.heads.draft import DraftNetwork
 from fastdec.models.api import Params
-from fastdec.packed import pack
 from fastdec.quantized import is_quantized
 from fastdec.sharding import mesh_of
 from fastdec.tokenizers import huggingface as tokenizer
 
 PathLike = str | os.PathLike[str]
+HUB_NAME = r'[\w-][\w.-]*/[\w-][\w.-]*'
+WANTED = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.spm', '*.txt']  # of a hub's model
+TWICE = ['original/*', 'onnx/*', '*consolidated*']  # the same weights in other forms
 NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
 # of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several
 # cores
@@ -31,7 +35,8 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   """Opens a folder by its format, and reads its config.json.
 
   Args:
-    path: a model folder, the workdir of a finished training run, or a folder of published heads.
+    path: a model folder, the workdir of a finished training run, or a folder of published heads; or
+      a name of the Hugging Face hub, such as Qwen/Qwen3-0.6B.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
       to compute in); 'int8': as None, with the kernels of products in int8.
 
@@ -39,19 +44,16 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     UserError: a folder that does not exist or has an unknown format; a type that no model computes
       in.
   """
-  path = place(path)
+  path = found(path)
   if not path.is_dir() and path.with_name(f'{path.name}.old').is_dir():
     raise UserError(
       f'{path} was being replaced when something stopped it: {path}.old is what was'
       ' there, rename it'
     )
   if not path.is_dir():
-    wanted = 'give a model folder or the workdir of a finished training run'
-    if re.fullmatch(r'[\w.-]+/[\w.-]+', str(path)) and not path.parent.is_dir():
-      wanted += (
-        f', or download the model of this name first: hf download {path} --local-dir={path.name}'
-      )
-    raise UserError(f'{path} is not a folder: {wanted}')
+    raise UserError(
+      f'{path} is not a folder: give a model folder or the workdir of a finished training run'
+    )
   if (path / 'model' / 'config.json').is_file():
     path = path / 'model'  # of a finished run
   kept = kept_in(dtype)
@@ -65,8 +67,32 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   return native.NativeFolder(path, config, *kept)
 
 
+def found(path: PathLike) -> pathlib.Path:
+  """Returns a path that a user gives; of a name of the Hugging Face hub, the downloaded folder.
+
+  Raises:
+    UserError: it cannot be downloaded.
+  """
+  path = place(path)
+  if path.exists() or path.parent.is_dir() or not re.fullmatch(HUB_NAME, str(path)):
+    return path
+  try:
+    from huggingface_hub import snapshot_download  # `tokenizers` brings it
+
+    return pathlib.Path(snapshot_download(str(path), allow_patterns=WANTED, ignore_patterns=TWICE))
+  except Exception as error:  # of many kinds: there is no such name, no network, no access
+    reason = str(error).split('\n')[0][:200] or type(error).__name__
+    raise UserError(
+      f'{path} is not a folder, and cannot be downloaded here ({reason}): fetch it elsewhere by hf'
+      f' download {path} --local-dir={path.name}, and give that folder'
+    ) from None
+
+
 def load(
-  path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None
+  path: PathLike,
+  dtype: DTypeLike | None = None,
+  mesh: Mesh | None = None,
+  pack: bool | Literal['auto'] = False,
 ) -> tuple[Any, Params]:
   """Reads the model of a folder, or of a training run's workdir, and its parameters.
 
@@ -80,13 +106,17 @@ def load(
       them: a quarter of the bytes.
     mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None:
       one device).
+    pack: True: packs the parameters, as `fd.pack`; 'auto': if that makes decoding here faster.
 
   Raises:
     UserError: a folder that does not exist, is not whole, or does not fit its config; a mesh that
       does not divide the model.
   """
   folder = open(path, dtype)
-  return folder.model, folder.params(mesh)
+  loaded = folder.model, folder.params(mesh)
+  if pack == 'auto':
+    return packed(*loaded)
+  return (loaded[0], packing.pack(*loaded)) if pack else loaded
 
 
 def load_heads(
@@ -103,7 +133,7 @@ def load_tokenizer(path: PathLike) -> Any:
   .encode(str, special=True) -> list[int], .decode(ids) -> str; for chats .render(messages) -> str
   and .encode_chat(messages) -> list[int].
   """
-  path = place(path)
+  path = found(path)
   has_model = any((folder / 'config.json').is_file() for folder in (path, path / 'model'))
   if not has_model and any((path / name).is_file() for name in tokenizer.FILES):
     return tokenizer.load(path)
@@ -141,4 +171,4 @@ def packed(module: Any, params: Params) -> tuple[Any, Params]:
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   has_one_core = cores == 1
   gains = width >= NARROW and (has_one_core or (width < WIDE and not is_quantized(params)))
-  return module, pack(module, params) if gains else params
+  return module, packing.pack(module, params) if gains else params

@@ -4,7 +4,8 @@
   model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
   heads.safetensors    the heads' parameters
   tokenizer.model      the SentencePiece model, if tokens are text; or, of a model from fairseq:
-  source.dict.txt, target.dict.txt     its dictionaries
+  source.dict.txt, target.dict.txt     its dictionaries; or, of one from Hugging Face, its files,
+                                       tokenizer_config.json among them
 
 They are written to a temporary folder, then moved: an existing folder is whole
 (`files.whole_folder`).
@@ -25,6 +26,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
+from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
 from fastdec.files import place, read_json, whole_folder
@@ -39,6 +41,8 @@ from fastdec.models.image_transformer import ImageTransformer, ImageTransformerC
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.packed import unpacked
+from fastdec.tokenizers import huggingface
 from fastdec.tokenizers.dictionary import DictionaryPair
 
 MODELS = {
@@ -56,44 +60,69 @@ WIDE = (  # and at most its number of weights
   'key_heads', 'head_width', 'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
 )  # fmt: skip
 TOKENIZER, DICTIONARIES = 'tokenizer.model', ('source.dict.txt', 'target.dict.txt')
+FILES = ('config.json', 'model.safetensors', 'heads.safetensors', TOKENIZER, *DICTIONARIES)
+WRITTEN = {*FILES, *huggingface.FILES}
 PathLike = str | os.PathLike[str]
 
 
 def save(
-  folder: PathLike,
-  model: Any,
-  params: Params,
-  tokenizer: PathLike | tuple[PathLike, PathLike] | None,
-  heads: tuple[Any, Params] | None = None,
+  model: Any, params: Params, path: PathLike, heads: Any = None, tokenizer: Any = None
 ) -> None:
-  """Writes a model folder, in place of an existing one.
+  """Writes a model folder, from which `load`, `load_heads` and `load_tokenizer` read the same.
 
-  It gets copies of the tokenizer's file, or of the dictionaries of source and target.
+  Args:
+    model, params: as `load` returns them.
+    path: a new folder, or one that this function wrote, which is replaced whole.
+    heads: (module, params) of prediction heads for the model, as `load_heads` returns them.
+    tokenizer: as `load_tokenizer` returns it; or the file of a SentencePiece model, or the files of
+      the dictionaries of source and target.
 
   Raises:
-    UserError: it cannot be written; existing files stay.
+    UserError: a model, heads or a tokenizer that has no form in files; parameters in int8; another
+      folder is there; it cannot be written. Existing files stay.
   """
-  with whole_folder(place(folder)) as partial:
-    _write(partial, model, params, tokenizer, heads)
-
-
-def _write(
-  folder: pathlib.Path, model: Any, params: Params, tokenizer: Any, heads: tuple[Any, Params] | None
-) -> None:
-  """Fills a new folder; arguments as of `save`."""
-  (family,) = (name for name, (model_class, _) in MODELS.items() if type(model) is model_class)
-  config = {'format': 'fastdec', 'model': {'type': family, **dataclasses.asdict(model.config)}}
-  write(folder / 'model.safetensors', params)
+  folder = place(path)
+  if isinstance(model, Transformed):
+    heads, model, params = (model.heads, params['heads']), model.model, params['model']
+  config = {'format': 'fastdec', 'model': _typed(MODELS, model, getattr(model, 'config', None))}
   if heads is not None:
-    (kind,) = (name for name, heads_class in HEADS.items() if type(heads[0]) is heads_class)
-    config['heads'] = {'type': kind, **dataclasses.asdict(heads[0])}
-    write(folder / 'heads.safetensors', heads[1])
-  if isinstance(tokenizer, tuple):
-    for file, name in zip(tokenizer, DICTIONARIES, strict=True):
-      shutil.copy(file, folder / name)
-  elif tokenizer is not None:
-    shutil.copy(tokenizer, folder / TOKENIZER)
-  (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+    heads = struct.bound(heads, 'heads')
+    config['heads'] = _typed(HEADS, heads.module, heads.module)
+  if not _is_ours(folder):
+    raise UserError(f'{folder} is there already, and is no model of ours alone: give a new folder')
+  with whole_folder(folder) as partial:
+    write(partial / 'model.safetensors', unpacked(params))
+    if heads is not None:
+      write(partial / 'heads.safetensors', unpacked(heads.params))
+    if hasattr(tokenizer, 'save'):
+      tokenizer.save(partial)
+    elif isinstance(tokenizer, tuple):
+      for file, name in zip(tokenizer, DICTIONARIES, strict=True):
+        shutil.copy(file, partial / name)
+    elif tokenizer is not None:
+      shutil.copy(tokenizer, partial / TOKENIZER)
+    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+
+
+def _typed(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
+  """Returns the part of config.json that describes a model or heads."""
+  for name, entry in families.items():
+    if type(module) is (entry[0] if isinstance(entry, tuple) else entry):
+      return {'type': name, **dataclasses.asdict(settings)}
+  kind = type(module).__name__
+  raise UserError(f'{kind} has no form in files: give one of the types {", ".join(families)}')
+
+
+def _is_ours(folder: pathlib.Path) -> bool:
+  """True if the folder is absent, empty, or holds only files that `save` writes."""
+  if not folder.exists():
+    return True
+  if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= WRITTEN:
+    return False
+  try:
+    return read_json(folder / 'config.json').get('format') == 'fastdec'
+  except UserError:
+    return not any(folder.iterdir())
 
 
 def model_of(config: Any) -> Any:
@@ -157,14 +186,15 @@ class NativeFolder(Folder):
     dictionaries = [self.path / name for name in DICTIONARIES]
     if any(file.is_file() for file in dictionaries):
       return DictionaryPair.load(*dictionaries)
+    if (self.path / huggingface.SETTINGS).is_file():
+      return huggingface.load(self.path)
     # SentencePiece is not needed for decoding
     from fastdec.tokenizers.sentencepiece import Tokenizer
 
     return Tokenizer.load(self.path / TOKENIZER)
 
   def files(self) -> list[pathlib.Path]:
-    names = ('config.json', 'model.safetensors', 'heads.safetensors', TOKENIZER, *DICTIONARIES)
-    return [self.path / name for name in names]
+    return [self.path / name for name in sorted(WRITTEN)]
 
   def _stored(self, part: str, module: Any) -> Params:
     """Returns the stored parameters of 'model' or 'heads', unread, in the shapes of `module`'s."""
@@ -217,16 +247,7 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
 def is_replaceable(folder: PathLike) -> bool:
   """True if the folder is absent, empty, or holds only files that `save` without heads writes."""
   folder = place(folder)
-  if not folder.exists():
-    return True
-  written = {'config.json', 'model.safetensors', TOKENIZER, *DICTIONARIES}
-  if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= written:
-    return False
-  try:
-    config = read_json(folder / 'config.json')
-    return config.get('format') == 'fastdec' and config.get('heads') is None
-  except UserError:
-    return not any(folder.iterdir())
+  return _is_ours(folder) and not (folder / 'heads.safetensors').exists()
 
 
 def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) -> Any:

@@ -8,6 +8,7 @@ words.
 
 import io
 import os
+import pathlib
 import re
 from collections.abc import Iterable, Sequence
 
@@ -82,6 +83,12 @@ class DictionaryPair(Chats):
   def load(cls, source: PathLike, target: PathLike) -> 'DictionaryPair':
     """Reads the two dictionaries; see `Dictionary.load`."""
     return cls(Dictionary.load(source), Dictionary.load(target))
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes both files into a folder; the words' counts are not known any more."""
+    for side, name in ((self.source, 'source'), (self.target, 'target')):
+      lines = [f'{word} 1\n' for word in side.words[len(SPECIAL) :]]
+      (folder / f'{name}.dict.txt').write_text(''.join(lines), encoding='utf-8')
 
   @property
   def vocab_size(self) -> int:

@@ -12,13 +12,14 @@ import contextlib
 import dataclasses
 import pathlib
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
-from fastdec.files import read_bytes, read_json
+from fastdec.files import read_bytes, read_json, write_json
 from fastdec.tokenizers.chat import SETTINGS, SPECIAL, TEMPLATE, Chats
 
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
@@ -85,9 +86,21 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
 class _Tokenizer(Chats, abc.ABC):
   """The part that all kinds share."""
 
+  model_type: str | None = None  # of config.json
+
   @abc.abstractmethod
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Copies the tokenizer's files; tokenizer_config.json tells what config.json told."""
+    assert self.folder is not None
+    for name in FILES:
+      if (self.folder / name).is_file():
+        shutil.copy(self.folder / name, folder / name)
+    said = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    kind = said.get('tokenizer_class') or OF_MODELS.get(str(self.model_type))
+    write_json(folder / SETTINGS, said | ({'tokenizer_class': kind} if kind else {}))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """Encodes many texts; see `encode`."""
@@ -102,7 +115,7 @@ class JsonTokenizer(_Tokenizer):
   def __init__(self, file: pathlib.Path, model_type: str | None = None):
     import tokenizers  # not above: most decoding needs no text
 
-    self._file, self.folder = file, file.parent
+    self._file, self.folder, self.model_type = file, file.parent, model_type
     with _explained(file):
       self._tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(file))
       self._tokenizer.no_truncation()  # the file may keep settings of its training

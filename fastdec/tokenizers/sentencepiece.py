@@ -104,6 +104,10 @@ class Tokenizer(Chats):
       raise UserError(f'the tokenizer {path} {special}: give one that fastdec trained')
     return tokenizer
 
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes the model's file into a folder."""
+    (folder / 'tokenizer.model').write_bytes(self.model_proto)
+
   @property
   def vocab_size(self) -> int:
     """Number of ids, the special ones included."""

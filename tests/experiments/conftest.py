@@ -152,17 +152,17 @@ def translator(tmp_path_factory):
     place / 'pieces',
     vocab_size=30,
   )
-  folders.save(place / 'model', model, init(jax.random.key(0)), place / 'pieces', heads)
+  folders.save(model, init(jax.random.key(0)), place / 'model', heads, tokenizer=place / 'pieces')
   smaller = init(jax.random.key(1))
-  folders.save(place / 'smaller', model, smaller, place / 'pieces', heads)
+  folders.save(model, smaller, place / 'smaller', heads, tokenizer=place / 'pieces')
   short = Transformer(TransformerConfig(vocab_size=30, max_positions=4, **sizes))
-  folders.save(place / 'short', short, smaller, place / 'pieces')
+  folders.save(short, smaller, place / 'short', tokenizer=place / 'pieces')
   Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
   other = Transformer(TransformerConfig(vocab_size=18, max_positions=32, **sizes))
   zeros = jax.tree.map(
     lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0))
   )
-  folders.save(place / 'other', other, zeros, place / 'others')
+  folders.save(other, zeros, place / 'other', tokenizer=place / 'others')
   for name, module in (
     ('wide', MedusaHeads(2, d_model=6)),
     ('wordy', MedusaHeads(2, d_model=8, vocab_size=31)),

@@ -54,7 +54,7 @@ def files(tmp_path_factory):
     zeros = jax.tree.map(
       lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0))
     )
-    folders.save(place / name, model, zeros, None)
+    folders.save(model, zeros, place / name)
   return place
 
 

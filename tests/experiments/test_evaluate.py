@@ -85,7 +85,9 @@ def test_a_language_model_on_captions(launch, tmp_path):
   text = c.data.open()
   sizes = {'d_model': 8, 'd_ff': 12, 'heads': 2, 'layers': 1}
   model = text.model_of(dataclasses.replace(c.target.model, **sizes))
-  folders.save(tmp_path / 'lm', model, jax.jit(model.init)(jax.random.key(0)), text.tokenizer_path)
+  folders.save(
+    model, jax.jit(model.init)(jax.random.key(0)), tmp_path / 'lm', tokenizer=text.tokenizer_path
+  )
   words = [
     f'--config={ROOT}/configs/speculative.py:scale=smoke,task=lm',
     *(f'--config.{k}={v}' for k, v in settings.items()),
@@ -105,7 +107,7 @@ def test_a_model_of_pictures(launch, tmp_path):
   config = celeba.get_config('scale=smoke')
   config.model.update(d_model=8, d_ff=8, heads=1)
   model = folders.model_of(to_dataclass(Table2, config).model)
-  folders.save(tmp_path / 'run', model, jax.jit(model.init)(jax.random.key(0)), None)
+  folders.save(model, jax.jit(model.init)(jax.random.key(0)), tmp_path / 'run')
   words = [
     f'--config={ROOT}/configs/celeba.py:scale=smoke',
     *(f'--config.{k}={v}' for k, v in settings.items()),

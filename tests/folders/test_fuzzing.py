@@ -136,7 +136,7 @@ def write_native(folder, model):
     if isinstance(model, Transformer)
     else MedusaHeads(1, model.d_model)
   )
-  folders.save(folder, model, zeros(model), None, (heads, zeros(heads)))
+  folders.save(model, zeros(model), folder, (heads, zeros(heads)))
   return json.loads((folder / 'config.json').read_text())
 
 

@@ -38,7 +38,7 @@ def saved(folder, **sizes):
   model, rng = LM(LMConfig(**sizes)), np.random.default_rng(0)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   folders.save(
-    folder, model, jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), shapes), None
+    model, jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), shapes), folder
   )
   return folder
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 
+import huggingface_hub
 import jax
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.tokenizers.dictionary import Dictionary, DictionaryPair
 from fastdec.tokenizers.sentencepiece import Tokenizer
 
 CONFIG = TransformerConfig(
@@ -42,7 +44,7 @@ def parts(tmp_path_factory):
 @pytest.fixture
 def folder(parts, tmp_path):
   model, params, head_params, tokenizer = parts
-  folders.save(tmp_path / 'run' / 'model', model, params, tokenizer, (HEADS, head_params))
+  folders.save(model, params, tmp_path / 'run' / 'model', (HEADS, head_params), tokenizer=tokenizer)
   return tmp_path / 'run' / 'model'
 
 
@@ -64,7 +66,7 @@ def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_pa
   every decode."""
   _, params, head_params, tokenizer = parts
   model = Transformer(dataclasses.replace(CONFIG, dtype='bfloat16'))
-  folders.save(tmp_path / 'model', model, params, tokenizer, (HEADS, head_params))
+  folders.save(model, params, tmp_path / 'model', (HEADS, head_params), tokenizer=tokenizer)
 
   def casts(as_stored):
     there = folders.open(tmp_path / 'model')
@@ -91,7 +93,7 @@ def test_round_trip_of_many_heads_in_few_tensors(parts, tmp_path, layout):
   model, params, _, tokenizer = parts
   heads = BlockwiseHeads(k=10, d_model=8, d_ff=6, layout=layout)
   head_params = jax.jit(heads.init)(jax.random.key(0))
-  folders.save(tmp_path / 'model', model, params, tokenizer, (heads, head_params))
+  folders.save(model, params, tmp_path / 'model', (heads, head_params), tokenizer=tokenizer)
   loaded, loaded_params = fd.load_heads(tmp_path)
   assert loaded == heads
   jax.tree.map(np.testing.assert_array_equal, loaded_params, head_params)
@@ -101,7 +103,7 @@ def test_round_trip_of_convolutions(tmp_path):
   layers = {'encoder_layers': ((4, 3),), 'decoder_layers': ((4, 3), (8, 2))}
   model = FConv(FConvConfig(vocab_size=9, d_embed=4, d_out=6, **layers))
   params = jax.jit(model.init)(jax.random.key(0))
-  folders.save(tmp_path / 'model', model, params, None)
+  folders.save(model, params, tmp_path / 'model')
   loaded, loaded_params = fd.load(tmp_path)
   assert loaded == model and hash(loaded) == hash(model)
   jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
@@ -137,7 +139,9 @@ def test_int8_is_what_quantizing_makes_of_it(folder):
 def test_int8_of_a_learned_p1(parts, tmp_path):
   model, params, _, tokenizer = parts
   heads = BlockwiseHeads(k=3, d_model=8, d_ff=6, first='transformed')
-  folders.save(tmp_path, model, params, tokenizer, (heads, jax.jit(heads.init)(jax.random.key(2))))
+  folders.save(
+    model, params, tmp_path, (heads, jax.jit(heads.init)(jax.random.key(2))), tokenizer=tokenizer
+  )
   loaded, whole = fd.load(tmp_path)
   made = fd.load(tmp_path, 'int8')[1]
   jax.tree.map(np.testing.assert_array_equal, made, fd.quantize(loaded, whole))
@@ -170,21 +174,23 @@ def test_what_is_in_int8_is_not_saved(parts, tmp_path):
     match=r'parameters in int8 are not written .* save those that'
     r' they were made of',
   ):
-    folders.save(tmp_path / 'model', model, fd.quantize(model, params), tokenizer)
+    folders.save(model, fd.quantize(model, params), tmp_path / 'model', tokenizer=tokenizer)
   assert not (tmp_path / 'model').exists()
 
 
 def test_transformed_heads_make_another_model(parts, tmp_path):
   model, params, _, tokenizer = parts
   heads = dataclasses.replace(HEADS, first='transformed')
-  folders.save(tmp_path / 'model', model, params, tokenizer, (heads, heads.init(jax.random.key(1))))
+  folders.save(
+    model, params, tmp_path / 'model', (heads, heads.init(jax.random.key(1))), tokenizer=tokenizer
+  )
   loaded, both = fd.load(tmp_path)
   assert loaded == Transformed(model, heads) and set(both) == {'model', 'heads'}
 
 
 def test_saving_again_replaces_the_folder_whole(parts, folder):
   model, params, _, tokenizer = parts
-  folders.save(folder, model, params, tokenizer)
+  folders.save(model, params, folder, tokenizer=tokenizer)
   with pytest.raises(fd.UserError, match='without heads: give the workdir of a run with k >= 2'):
     fd.load_heads(folder)
   assert sorted(x.name for x in folder.parent.iterdir()) == ['model']
@@ -283,8 +289,76 @@ def test_words_of_heads_that_the_model_lacks_or_that_are_named_twice_are_refused
 ):
   model, params, head_params, _ = parts
   heads, short = fd.shortlist((model, params), (HEADS, head_params), np.arange(30), words=2)
-  folders.save(tmp_path, model, params, None, (heads, short | {'ids': np.array(ids, np.int32)}))
+  folders.save(model, params, tmp_path, (heads, short | {'ids': np.array(ids, np.int32)}))
   with pytest.raises(
     fd.UserError, match=f'heads.safetensors has a list of .*{span}.*: they must be different ones'
   ):
     fd.load_heads(tmp_path)
+
+
+def hugging_face(folder):
+  """A tokenizer of Hugging Face's, without a class but by config.json's model_type."""
+  import tokenizers
+
+  folder.mkdir()
+  model = tokenizers.models.WordLevel({'<s>': 0, 'a': 1, '<unk>': 2}, unk_token='<unk>')
+  tokenizers.Tokenizer(model).save(str(folder / 'tokenizer.json'))
+  (folder / 'config.json').write_text('{"model_type": "llama"}')
+  (folder / 'tokenizer_config.json').write_text('{"bos_token": "<s>", "chat_template": "a"}')
+  return fd.load_tokenizer(folder)
+
+
+@pytest.mark.parametrize('kind', ['ours', 'theirs', 'dictionaries', 'none'])
+def test_what_save_writes_is_read_back(parts, tmp_path, kind):
+  model, params, head_params, file = parts
+  words = DictionaryPair(Dictionary(['a', 'dog']), Dictionary(['ein', 'Hund']))
+  tokenizer = {'ours': Tokenizer.load(file), 'dictionaries': words, 'none': None}.get(kind)
+  tokenizer = hugging_face(tmp_path / 'theirs') if kind == 'theirs' else tokenizer
+  for _ in range(2):  # the second replaces the first
+    fd.save(model, fd.pack(model, params), tmp_path / 'model', (HEADS, head_params), tokenizer)
+  for loaded, given in (
+    (fd.load(tmp_path / 'model'), (model, params)),
+    (fd.load_heads(tmp_path / 'model'), (HEADS, head_params)),
+  ):
+    assert loaded[0] == given[0]
+    jax.tree.map(np.testing.assert_array_equal, loaded[1], given[1])
+  if tokenizer is not None:
+    assert fd.load_tokenizer(tmp_path / 'model').encode('a dog') == tokenizer.encode('a dog')
+  if kind == 'theirs':
+    assert fd.load_tokenizer(tmp_path / 'model').encode_chat([{'role': 'user'}]) == [1]
+  assert fd.load(tmp_path / 'model', pack='auto')[0] == model
+
+
+def test_a_model_with_its_first_head_is_saved_whole(parts, tmp_path):
+  model, params, *_ = parts
+  whole = Transformed(model, dataclasses.replace(HEADS, first='transformed'))
+  both = {'model': params, 'heads': jax.jit(whole.heads.init)(jax.random.key(1))}
+  fd.save(whole, both, tmp_path / 'model')
+  loaded, same = fd.load(tmp_path / 'model')
+  assert loaded == whole
+  jax.tree.map(np.testing.assert_array_equal, same, both)
+
+
+def test_a_name_of_the_hub_is_downloaded(parts, tmp_path, monkeypatch):
+  model, params, head_params, file = parts
+  fd.save(model, params, tmp_path / 'there', (HEADS, head_params), file)
+  asked = []
+  monkeypatch.setattr(
+    huggingface_hub, 'snapshot_download', lambda name, **_: asked.append(name) or tmp_path / 'there'
+  )
+  monkeypatch.chdir(tmp_path)
+  assert fd.load('people/model')[0] == model and fd.load_heads('people/model')[0] == HEADS
+  assert asked == ['people/model'] * 2 and fd.load('./there')[0] == model
+  monkeypatch.undo()  # no network here
+  with pytest.raises(fd.UserError, match='hf download people/model --local-dir=model'):
+    fd.load_draft('people/model')
+
+
+def test_save_replaces_nothing_but_what_it_wrote(parts, tmp_path):
+  model, params, _, _ = parts
+  (tmp_path / 'letter.txt').write_text('dear')
+  with pytest.raises(fd.UserError, match='is no model of ours alone: give a new folder'):
+    fd.save(model, params, tmp_path)
+  with pytest.raises(fd.UserError, match='Ensemble has no form in files'):
+    fd.save(fd.Ensemble((model, model)), (params, params), tmp_path / 'both')
+  assert [file.name for file in tmp_path.iterdir()] == ['letter.txt']

@@ -112,7 +112,7 @@ def test_a_newer_draft_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_p
   ):
     fd.save_draft(tmp_path, draft)
   model = Transformer(DECODER)
-  folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None)
+  folders.save(model, model.init(jax.random.key(0)), tmp_path / 'model')
   with pytest.raises(fd.UserError, match='is there already'):
     fd.save_draft(tmp_path / 'model', draft)
 
@@ -166,7 +166,7 @@ def test_what_is_no_draft_is_refused(tmp_path):
   with pytest.raises(fd.UserError, match=r'has no config\.json'):
     fd.load_draft(tmp_path)
   model = Transformer(DECODER)
-  folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None)
+  folders.save(model, model.init(jax.random.key(0)), tmp_path / 'model')
   with pytest.raises(fd.UserError, match=r'config\.json is not of a fastdec draft'):
     fd.load_draft(tmp_path / 'model')
   fd.save_draft(tmp_path / 'draft', made(DRAFTS['eagle']))

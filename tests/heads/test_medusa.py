@@ -233,7 +233,7 @@ def test_heads_in_half_precision_compute_in_the_models_type():
 def test_model_folders_hold_them(tmp_path):
   heads, params = made('two blocks')
   model = MODELS['transformer']
-  folders.save(tmp_path / 'model', model, model.init(jax.random.key(0)), None, (heads, params))
+  folders.save(model, model.init(jax.random.key(0)), tmp_path / 'model', (heads, params))
   loaded, loaded_params = fd.load_heads(tmp_path)
   assert loaded == heads and fd.load(tmp_path)[0] == model and folders.open(tmp_path).has_heads
   jax.tree.map(np.testing.assert_array_equal, loaded_params, params)

@@ -162,7 +162,7 @@ def test_a_folder_keeps_it(tmp_path):
 
   model = LM(dataclasses.replace(SMALL, dtype='float32', eos_ids=(1, 3)))
   params = model.init(jax.random.key(0))
-  folders.save(tmp_path / 'lm', model, params, None)
+  folders.save(model, params, tmp_path / 'lm')
   loaded, same = fd.load(tmp_path / 'lm')
   assert loaded == model
   jax.tree.map(np.testing.assert_array_equal, params, same)

@@ -154,7 +154,7 @@ def test_what_was_trained_in_half_precision_loads_in_either(trained, tmp_path):
     tmp_path / 'pieces.model',
     30,
   )
-  folders.save(tmp_path / 'model', model, state.params, tmp_path / 'pieces.model')
+  folders.save(model, state.params, tmp_path / 'model', tokenizer=tmp_path / 'pieces.model')
   for asked, dtype in ((None, 'bfloat16'), ('float32', 'float32'), ('bfloat16', 'bfloat16')):
     loaded, params = folders.load(tmp_path / 'model', asked)
     assert loaded.config.dtype == dtype and {

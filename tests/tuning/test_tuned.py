@@ -29,7 +29,7 @@ def run(tmp_path_factory):
   heads = BlockwiseHeads(k=3, d_model=8, d_ff=6)
   for name, seed in (('model', 0), ('other', 1)):
     key = jax.random.key(seed)
-    folders.save(place / name, model, model.init(key), None, (heads, heads.init(key)))
+    folders.save(model, model.init(key), place / name, (heads, heads.init(key)))
   strategy = fd.Blockwise(fd.load_heads(place / 'model'), 2)
   return place, dataclasses.replace(FOUND, strategy=strategy)
 

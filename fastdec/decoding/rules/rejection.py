@@ -196,8 +196,8 @@ def laws(
   if draft.probabilities is None:
     raise UserError(
       'Rejection and BlockVerification need the law that drafts were drawn from, and these come'
-      ' without: use them where a model or a draft network drafts, and fd.Sampling(temperature) to'
-      ' sample here'
+      ' without: use them where a model or a draft network drafts, and the rule'
+      ' Sampling (fastdec.decoding.rules.sampling) to sample here'
     )
   q_bnv = jnp.where(acceptable[..., None], draft.probabilities, 0).astype(p_bnv.dtype)
   return p_bnv, jnp.pad(q_bnv[:, 1:], ((0, 0), (0, 1), (0, 0)))

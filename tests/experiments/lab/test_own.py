@@ -30,7 +30,7 @@ def written(request, tmp_path_factory):
   text = data.open()
   model = text.model_of(presets.model(request.param, width=16, layers=1))
   params = jax.jit(model.init)(jax.random.key(0))
-  folders.save(folder / 'run' / 'model', model, params, text.tokenizer_path)
+  folders.save(model, params, folder / 'run' / 'model', tokenizer=text.tokenizer_path)
 
   def write(place, **more):
     if request.param == 'lm':

@@ -44,7 +44,7 @@ def untrained(folder, **sizes):
   import jax
 
   model = ImageTransformer(ImageTransformerConfig(**SMALL | sizes))
-  folders.save(folder, model, jax.jit(model.init)(jax.random.key(0)), None)
+  folders.save(model, jax.jit(model.init)(jax.random.key(0)), folder)
   return folder
 
 
