@@ -48,7 +48,7 @@ def place(tmp_path_factory):
   layers = LMConfig(**SIZES, layers=1, windows=(0,), norm_epsilon=1e-5)
   model, there = LM(layers), place / 'path' / 'to'
   for folder, key in (('model', keys[0]), ('smaller', keys[1])):
-    folders.save(there / folder, model, model.init(key), place / 'pieces')
+    folders.save(model, model.init(key), there / folder, tokenizer=place / 'pieces')
   medusa = MedusaHeads(2, d_model=8, vocab_size=40)
   fd.save_heads(there / 'medusa', (medusa, medusa.init(keys[2])), 'model')
   of_target = dict(layers=dataclasses.replace(layers), vocab_size=40, d_target=8)
@@ -61,7 +61,7 @@ def place(tmp_path_factory):
   heads, translator = BlockwiseHeads(k=4, d_model=8, d_ff=6), Transformer(sizes)
   run = place / 'out' / 'quickstart' / 'k8-finetune'
   parts = heads, heads.init(keys[4])
-  folders.save(run, translator, translator.init(keys[5]), place / 'pieces', parts)
+  folders.save(translator, translator.init(keys[5]), run, parts, place / 'pieces')
   return place
 
 
