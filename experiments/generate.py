@@ -89,7 +89,7 @@ TOP_K = flags.DEFINE_integer(
 )
 TOP_P = flags.DEFINE_float('top_p', 1.0, 'samples among the fewest tokens of this probability')
 MAX_LEN = flags.DEFINE_integer('max_len', 64, 'the most tokens of an output', lower_bound=1)
-SEED = flags.DEFINE_integer('seed', 0, 'of sampling')
+SEED = flags.DEFINE_integer('seed', 0, 'of sampling', lower_bound=0, upper_bound=2**32 - 1)
 DTYPE = flags.DEFINE_string(
   'dtype', None, "float32, bfloat16, int8, ...: of model and drafter (none: the model's own)"
 )

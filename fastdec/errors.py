@@ -2,7 +2,7 @@
 
 import re
 
-BEGINNING, END = 1200, 800  # characters of a longer message that are kept
+BEGINNING, END = 900, 500  # characters of a longer message that are kept
 # what a terminal would obey, or cannot show: controls, half characters, turns of direction
 UNSEEN = re.compile(r'[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]')
 

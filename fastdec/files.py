@@ -79,7 +79,12 @@ def place(path: Any) -> pathlib.Path:
     raise UserError(f'{shown(path)} is no path: give the name of a file or a folder') from None
   except ValueError:
     name = b'\0'
-  if b'\0' in name or len(name) > LONGEST or max(map(len, name.split(b'/'))) > LONGEST_PART:
+  if (
+    not name
+    or b'\0' in name
+    or len(name) > LONGEST
+    or max(map(len, name.split(b'/'))) > LONGEST_PART
+  ):
     raise UserError(f'no file can be called {shown(os.fspath(path))}: give another name')
   return pathlib.Path(os.fsdecode(name))
 
@@ -96,6 +101,8 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   mine = f'{path.name}.{platform.node()}'
   partial = path.with_name(f'{mine}.{os.getpid()}.partial')
   try:
+    if path.exists() and not path.is_file():  # a folder, or a device, which would be replaced
+      raise OSError(errno.EINVAL, 'it is there, and no regular file')
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f'{glob.escape(mine)}.*.partial'):
       if _is_dead(left.name.split('.')[-2]):
@@ -136,6 +143,8 @@ def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   Raises:
     UserError: it cannot be written; an existing folder stays.
   """
+  if path.name in ('', '..') or (path.exists() and not path.is_dir()):
+    raise UserError(f'{path} cannot become a folder: give the name of a new one')
   partial, old = (path.with_name(f'{path.name}.{word}') for word in ('partial', 'old'))
   try:
     if old.is_dir() and not path.exists():  # a process was killed between the two renames below

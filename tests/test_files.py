@@ -74,6 +74,19 @@ def test_what_a_killed_process_left_goes_and_what_others_write_stays(tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == {'file', *stay}
 
 
+def test_what_is_no_file_or_no_folder_is_not_replaced(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  (tmp_path / 'file').write_text('mine')
+  for path in (tmp_path / 'pipe', tmp_path):
+    with pytest.raises(UserError, match='it is there, and no regular file'):
+      write_text(path, 'a')
+  for path in (tmp_path / 'pipe', tmp_path / 'file', pathlib.Path(), pathlib.Path('..')):
+    with pytest.raises(UserError, match='cannot become a folder'), whole_folder(path):
+      pass
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['file', 'pipe']
+  assert (tmp_path / 'pipe').is_fifo() and (tmp_path / 'file').read_text() == 'mine'
+
+
 def fill(path, content):
   with whole_folder(path) as partial:
     (partial / 'deep').mkdir()
@@ -264,9 +277,9 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path):
   assert read_prompts(tmp_path / 'link') == ['a']
 
 
-@pytest.mark.parametrize('name', ['x' * 5000, 'x' * 300, 'a/' * 2000, 'a\0', '\ud800'])
+@pytest.mark.parametrize('name', ['x' * 5000, 'x' * 300, 'a/' * 2000, 'a\0', '\ud800', ''])
 def test_what_no_file_can_be_called_is_no_place(name):
-  with pytest.raises(UserError, match=r"no file can be called '.{1,90}: give another name"):
+  with pytest.raises(UserError, match=r"no file can be called '.{0,90}: give another name"):
     place(name)
 
 

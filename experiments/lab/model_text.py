@@ -14,7 +14,7 @@ of these lines and this tokenizer; else the lines.
 """
 
 import hashlib
-import json
+import os
 import pathlib
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 from fastdec import folders
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
+from fastdec.files import read_json
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
 from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
@@ -43,18 +44,12 @@ def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
     UserError: it cannot be read.
   """
   path = folder / RECORDS[split]
-  try:
-    record = json.loads(path.read_text())
-  except (FileNotFoundError, NotADirectoryError):
+  if not os.path.lexists(path):
     return {}
-  except (OSError, ValueError) as error:
-    reason = ' '.join(str(error).split())
-    raise UserError(
-      f'{path} cannot be read ({reason}): remove {folder}, and let it be made again'
-    ) from None
-  if not isinstance(record, dict):
-    raise UserError(f'{path} is no JSON object: remove {folder}, and let it be made again')
-  return record
+  try:
+    return read_json(path)
+  except UserError as error:
+    raise UserError(f'{error}; or remove {folder}, and let it be made again') from None
 
 
 def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:

@@ -70,7 +70,9 @@ class Column:
     value = self.field(cell) if callable(self.field) else field(cell, self.field)
     if value is None:
       return self.missing
-    return value if isinstance(value, str) else text(self.scale * value, self.form, self.unit)
+    if not isinstance(value, int | float):
+      return str(value)
+    return text(self.scale * value, self.form, self.unit)
 
 
 @dataclasses.dataclass(frozen=True)

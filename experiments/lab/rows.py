@@ -215,9 +215,9 @@ def find(rows: Sequence[Row], is_failed: bool = False, **key: Any) -> Row | None
 
 def latest(rows: Iterable[Row], *names: str) -> list[Row]:
   """The last finished row for each value of the fields of these names, or its last failure."""
-  found: dict[tuple[Any, ...], Row] = {}
+  found: dict[str, Row] = {}
   for row in rows:
-    key = tuple(row.get(name) for name in names)
+    key = repr([row.get(name) for name in names])
     if row.get('error') is None or found.get(key, row).get('error') is not None:
       found[key] = row
   return list(found.values())
@@ -248,7 +248,7 @@ def _objects(lines: Sequence[bytes], path: pathlib.Path) -> Iterator[Row]:
       row = parse_json(line)
     except ValueError:
       continue
-    if not isinstance(row, dict):
+    if not isinstance(row, dict) or not isinstance(row.get('error', ''), str | None):
       raise UserError(f'line {number} of {path} is not a row: remove it, or use another workdir')
     yield row
 

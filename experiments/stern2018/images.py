@@ -48,7 +48,7 @@ from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import Timing, measure
-from fastdec.fields import Between
+from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.folders import packed
 from fastdec.models.api import Model, Params
@@ -86,7 +86,7 @@ class ImagesConfig:
   @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""
-    own = f' own={_record_of(pathlib.Path(self.own))["content"]}' if self.own else ''
+    own = f' own={_record_of(pathlib.Path(self.own)).content}' if self.own else ''
     cut = f'rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
     return f'{self.images.key[:16]} {cut}{own}'
 
@@ -356,16 +356,17 @@ class Pictures:
     own ones."""
     for record in ('inputs.json', 'settings.json'):
       if (folder / record).is_file():
-        key = read_json(folder / record).get('data', {}).get('key', '')
-        if key.split(' ')[0] != self.images.key[:16]:
+        data = read_json(folder / record).get('data')
+        key = data.get('key') if isinstance(data, dict) else ''
+        if str(key).split(' ')[0] != self.images.key[:16]:
           remedy = 'give a run of the same config, on the same images'
           raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
       record = _record_of(pathlib.Path(self.config.own))
-      if record['teacher'] != author_of(*without_heads(*folders.load(folder))):
+      if record.teacher != author_of(*without_heads(*folders.load(folder))):
         given = f'the images in {self.config.own} were written by another model than {folder}'
         raise UserError(f'{given}: {WRITE_OWN}')
-      if record['images'] != self.images.key[:16] or record['mirrored'] != self.config.mirrored:
+      if (record.images, record.mirrored) != (self.images.key[:16], self.config.mirrored):
         given = f'the images in {self.config.own} were written of other images than this'
         raise UserError(f'{given} config means: {WRITE_OWN}')
 
@@ -430,8 +431,8 @@ def write_own(
   written = np.concatenate([np.load(path) for path in parts])
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
-  said = {'mirrored': data.mirrored, 'content': _content(source, written)}
-  write_json(folder / 'images.json', record | said)
+  said = Record(**record, content=_content(source, written), mirrored=data.mirrored)
+  write_json(folder / 'images.json', dataclasses.asdict(said))
   shutil.rmtree(folder / 'parts')
 
 
@@ -441,19 +442,30 @@ def open_own(folder: pathlib.Path) -> Own:
   Raises:
     UserError: they are not there, not whole, or cannot be read.
   """
-  content, path = _record_of(folder)['content'], folder / 'images.npz'
-  with npz.reading(str(path)), np.load(path) as found:
-    own = Own(found['source'], found['written'])
+  content, path = _record_of(folder).content, folder / 'images.npz'
+  shapes = {'source': (8, 8, 3), 'written': (-1, -1, 3)}
+  own = Own(**npz.read(path, shapes, 'images'))
   if _content(*own) != content:
     raise UserError(f'{path} is damaged: remove {folder}, and let it be made again')
   return own
 
 
-def _record_of(folder: pathlib.Path) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """images.json: hashes of who has written the images, of what, and of what they are."""
+
+  teacher: str
+  images: str
+  content: str
+  mirrored: bool
+
+
+def _record_of(folder: pathlib.Path) -> Record:
   """The record of images that a base has written."""
-  if not (folder / 'images.json').is_file():
+  file = folder / 'images.json'
+  if not file.is_file():
     raise UserError(f'{folder} holds no images that a base has written: {WRITE_OWN}')
-  return read_json(folder / 'images.json')
+  return read(Record, read_json(file), str(file), mark=': ')
 
 
 def _content(source: np.ndarray, written: np.ndarray) -> str:
@@ -541,7 +553,7 @@ class Bench:
     key |= {'images': self.pictures.images.key[:16]}
     key |= {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
     if regime == FITTED:
-      key |= {'own_images': _record_of(pathlib.Path(self.data.own))['content']}
+      key |= {'own_images': _record_of(pathlib.Path(self.data.own)).content}
     return key | {'dtype': self.c.model.dtype, 'seed': self.c.seed}
 
   def measure(self, rows: Rows, model: pathlib.Path, k: int, regime: str, rule: str) -> Row:

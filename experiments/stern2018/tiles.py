@@ -13,7 +13,7 @@ from experiments.stern2018.images import decoded, pictures_of, rule_of, strategy
 from fastdec import extras, folders
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
-from fastdec.files import whole_file
+from fastdec.files import open_file, whole_file
 from fastdec.models.image_transformer import ImageTransformer
 
 with extras.explained():
@@ -21,6 +21,7 @@ with extras.explained():
   import PIL.ImageOps
 
 SIDE = 8
+FORMATS = ('PNG', 'JPEG', 'WEBP', 'BMP', 'PPM')  # others may call programs
 FORECAST = 16  # intensities of a block that a base without heads guesses, if it can
 KINDS = {
   'L': 'grey',
@@ -112,24 +113,30 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
       that.
   """
   try:
-    with PIL.Image.open(path) as opened:
-      mode, pixels = opened.mode, np.asarray(PIL.ImageOps.exif_transpose(opened))
+    with open_file(path) as file, PIL.Image.open(file, formats=FORMATS) as opened:
+      _check(path, opened, most_tiles)  # before its pixels take memory
+      return np.asarray(PIL.ImageOps.exif_transpose(opened))
+  except UserError:
+    raise
   except FileNotFoundError:
     raise UserError(f'there is no file {path}: name a picture, such as a PNG or JPEG') from None
   # Pillow's words for damaged files
   except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
     raise UserError(f'{path} cannot be read as a picture ({error}): give a PNG or JPEG') from None
+
+
+def _check(path: pathlib.Path, opened: Any, most_tiles: int) -> None:
+  """Raises UserError for a picture of other channels, or of too many tiles."""
+  mode, (width, height) = opened.mode, opened.size
   if mode != 'RGB':
     what = f'{KINDS[mode]} ({mode})' if mode in KINDS else f'of mode {mode}'
     raise UserError(f'{path} is {what}: give it in RGB without alpha')
-  height, width, _ = pixels.shape
-  down, across = _counts(pixels)
-  if down * across > most_tiles:
+  tiles = -(-width // SIDE) * -(-height // SIDE)
+  if tiles > most_tiles:
     raise UserError(
-      f'{path} has {width} x {height} pixels, which are {down * across} tiles of {SIDE} x {SIDE},'
+      f'{path} has {width} x {height} pixels, which are {tiles} tiles of {SIDE} x {SIDE},'
       f' and --most_tiles={most_tiles} is the most: shrink or crop it, or raise the limit'
     )
-  return pixels
 
 
 def check_output(path: pathlib.Path, source: pathlib.Path) -> None:

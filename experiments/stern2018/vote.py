@@ -10,6 +10,7 @@ Whoever can reach the server can vote. Whoever knows a rater's word can go on as
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import http.server
 import itertools
@@ -23,16 +24,16 @@ import struct
 import sys
 import threading
 import time
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.stern2018 import published
+from fastdec.data.images import npz
 from fastdec.errors import UserError
-from fastdec.files import parse_json
+from fastdec.fields import Size, Token, read
+from fastdec.files import parse_json, read_bytes
 
 SIDES = ('left', 'right')
 FIGURES = '{:.1f} [{:.1f}, {:.1f}]'
@@ -57,9 +58,9 @@ class Study:
     for path in sorted(workdir.glob('images/*.npz')):
       if name := FILE.fullmatch(path.stem):
         try:
-          with np.load(path) as arrays:
-            inputs, output = arrays['input'], arrays['output']
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+          found = npz.read(path, {'input': (8, 8, 3), 'output': (-1, -1, 3)}, 'images')
+          inputs, output = found['input'], found['output']
+        except UserError as error:
           raise UserError(f'{path} cannot be read ({error}): remove it, and {remedy}') from None
         if not self.outputs:
           self.inputs = inputs  # uint8[n, 8, 8, 3]
@@ -100,17 +101,33 @@ def _address(pixels: np.ndarray) -> str:
   return f'data:image/bmp;base64,{base64.b64encode(bitmap).decode()}'
 
 
+@dataclasses.dataclass(frozen=True)
+class Vote:
+  """A line of votes.jsonl."""
+
+  pair: str
+  rater: str
+  k: Size
+  rule: str
+  image: Token
+  preferred: bool
+  time: float
+
+
 def read_votes(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
   """Reads votes by the names of their pairs, and counts the bytes of all whole lines.
 
   An unfinished last line is left out: nobody was told that this vote is kept.
   """
-  whole = b''.join(path.read_bytes().rpartition(b'\n')[:2]) if path.exists() else b''
   try:
-    votes = [json.loads(line) for line in whole.splitlines()]
-    return {vote['pair']: vote for vote in votes}, len(whole)
-  except (ValueError, KeyError, TypeError) as error:
+    whole = b''.join(read_bytes(path).rpartition(b'\n')[:2]) if path.exists() else b''
+  except OSError as error:
+    raise UserError(f'cannot read {path} ({error.strerror}): move it away') from None
+  try:
+    votes = [read(Vote, parse_json(line), 'a vote') for line in whole.splitlines()]
+  except (ValueError, TypeError) as error:
     raise UserError(f'{path} has a line that is no vote ({error}): move the file away') from None
+  return {vote.pair: dataclasses.asdict(vote) for vote in votes}, len(whole)
 
 
 class Server(socketserver.ThreadingTCPServer):

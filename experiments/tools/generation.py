@@ -67,7 +67,8 @@ class Language:
       check_draft_model(language.model, draft.model, prompt, max_len)
     if language.pool is not None:
       language.pool.check(language.model.vocab_size)
-    if settings.heads_folder is not None:
+    is_tuned = settings.strategy is not None and not settings.describes
+    if settings.heads_folder is not None and not is_tuned:
       check_heads(language.model, opened[settings.heads_folder].heads, settings)
     return language
 
@@ -98,7 +99,7 @@ class Language:
     if self.settings.strategy is None or self.settings.describes:
       return None
     return fd.load_tuned(
-      self.settings.model, file=tuned_file(self.settings.strategy), prepare=packed
+      self.settings.model, self.settings.part, tuned_file(self.settings.strategy), prepare=packed
     )
 
   @functools.cached_property

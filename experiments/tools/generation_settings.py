@@ -43,8 +43,8 @@ class Settings:
       'strategy': self.strategy,
       'lookahead': self.lookahead or None,
     }
-    # a strategy in words drafts with one of the parts
-    for drafters in (parts, others) if self.describes else (parts | others,):
+    # a strategy in words, or tuned, drafts with one of the parts
+    for drafters in (parts, others) if self.strategy is not None else (parts | others,):
       given = [f'--{name}' for name, value in drafters.items() if value is not None]
       if len(given) > 1:
         raise UserError(f'{" and ".join(given)} each say how to draft: give one of them')
@@ -104,6 +104,11 @@ class Settings:
     """True if tokens are drawn. Medusa's are not: at a temperature above 0 it accepts what is
     typical."""
     return self.temperature != 0 and self.medusa is None
+
+  @property
+  def part(self) -> str | None:
+    """The folder that a strategy in words, or tuned, drafts with."""
+    return self.draft or self.heads or self.draft_head
 
   @property
   def heads_folder(self) -> str | None:

@@ -25,12 +25,26 @@ from fastdec.evaluation.tree_growth import (
   tokens_per_call,
 )
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import parse_json, read_bytes, whole_file
+from fastdec.fields import Token, read, value_of
+from fastdec.files import read_json, whole_file
 from fastdec.struct import Bound
 
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
 CALLS = 16  # of a round
 TOPS = (1, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+  """The content of a file of `Calibration.save`."""
+
+  choices: tuple[tuple[Token, ...], ...]
+  rates: tuple[float, ...]
+  top_1: tuple[float, ...]
+  top_5: tuple[float, ...]
+  positions: int
+  tokens_per_call: dict
+  milliseconds: dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +66,15 @@ class Calibration:
       UserError: there is no such file, or it is damaged.
     """
     try:
-      there = parse_json(read_bytes(path))
-      tree = Tree(tuple(map(tuple, there['choices'])), tuple(there['rates']))
-      right = {top: tuple(there[f'top_{top}']) for top in TOPS}
+      there = read(_Stored, read_json(path), path.name, mark=': ', ignores=True)
       by_nodes = (
-        {int(n): value for n, value in there[name].items()}
+        {int(n): value_of(float, value, name) for n, value in getattr(there, name).items()}
         for name in ('tokens_per_call', 'milliseconds')
       )
-      return cls(tree, right, there['positions'], *by_nodes)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-      reason = ' '.join(str(getattr(error, 'strerror', None) or error).split())
+      tree = Tree(there.choices, there.rates)
+      return cls(tree, {1: there.top_1, 5: there.top_5}, there.positions, *by_nodes)
+    except ValueError as error:
+      reason = ' '.join(str(error).split())
       raise UserError(
         f'{path} is no calibrated tree ({reason}): remove it, and let it be made again'
       ) from None

@@ -114,7 +114,7 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
         raise SafetensorError(f'its header would have {length:,} bytes')
       safe_open(file, 'numpy')  # checks that header and file belong together
       header = json.loads(opened.read(length))
-  except (SafetensorError, OSError, ValueError) as error:
+  except (SafetensorError, OSError, ValueError, MemoryError) as error:
     raise UserError(f'{file} is corrupt or cut short ({error}): copy it again') from None
   header.pop('__metadata__', None)
   found = {}

@@ -160,7 +160,7 @@ class Part:
 
   kind: Kind
   content: str  # a hash
-  folder: str | None = None  # None: the model's own
+  folder: str | None = None  # where it was; None: the model's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +184,8 @@ def load_tuned(
 
   Args:
     model: the folder of the model, or the workdir.
-    part: the folder of the heads or the draft, if they are no longer where they were.
+    part: the folder of the heads or the draft, unless they are the model's own. A file never
+      opens what it names: whoever wrote it need not be you.
     file: where it was written (None: `tuned.json` in the model's folder).
     mesh: devices over which heads or draft lie, as of `load`.
     prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
@@ -210,9 +211,10 @@ def load_tuned(
     raise UserError(f'{path} is damaged ({error}): {again}') from None
   tuned, found = saved.figures, None
   if saved.part is not None:
-    kind, place = saved.part.kind, part or saved.part.folder or model
-    if not os.path.isdir(place):
-      raise UserError(f'{path} uses the {kind} in {shown(str(place))}, no folder now: {again}')
+    kind, place = saved.part.kind, part or model
+    if part is None and saved.part.folder is not None:
+      place = shown(saved.part.folder)
+      raise UserError(f'{path} drafts with the {kind} of {place}: name that folder too, as part')
     if saved.part.content != _content(kind, place):
       raise UserError(f'{path} was made with another {kind} than is in {place} now: {again}')
     load = {'heads': folders.load_heads, 'draft network': load_draft, 'draft model': folders.load}
@@ -243,8 +245,11 @@ def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | 
   elif folder is None:
     raise UserError('this strategy drafts with a model of its own: give its folder as part')
   place = model if folder is None else folder
-  is_own = kind == 'heads' and folders.open(place).path == folders.open(model).path
-  return Part(kind, _content(kind, place), None if is_own else str(pathlib.Path(place).resolve()))
+  found = pathlib.Path(place).resolve()
+  is_own = found == pathlib.Path(model).resolve()
+  if kind == 'heads':
+    is_own = folders.open(place).path == folders.open(model).path
+  return Part(kind, _content(kind, place), None if is_own else str(found))
 
 
 def _content(kind: Kind, place: PathLike) -> str:

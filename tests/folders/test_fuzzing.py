@@ -2,16 +2,14 @@
 outside the folder, no hang and no memory without end.
 """
 
-import contextlib
 import dataclasses
+import io
 import json
-import resource
-import signal
-import sys
 import warnings
-from pathlib import Path
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +20,11 @@ from safetensors.numpy import save_file
 import fastdec as fd
 from configs.common import to_dataclass
 from fastdec import folders
+from fastdec.data.images import npz
+from fastdec.evaluation import machine
+from fastdec.evaluation.tree_calibration import Calibration
+from fastdec.evaluation.tree_growth import Tree
+from fastdec.files import read_prompts
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -33,10 +36,11 @@ from fastdec.models.stacks import StackConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.taps import RULE
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.log import read_metrics
+from fastdec.tuning.tuned import Figures, Tuned
 from tests.folders.draft_layouts import LAYOUTS
 from tests.folders.draft_layouts import write as write_draft
-
-SECONDS, MEMORY = 20, 2**31
+from tests.fuzzing import WILD, fields, fuzz, fuzz_bytes, fuzz_lines, guarded, put, spoilt
 
 # Folders of every format, small.
 
@@ -163,133 +167,6 @@ def write_tokenizer(folder):
   return json.loads(made.to_str())
 
 
-# What is written into a file.
-
-NASTY = (
-  None, True, False, 0, 1, -1, 2, 3.0, 0.5, 2**31, 10**12, 10**400, -(10**30), 1e308, float('nan'),
-  float('inf'), '', '2', '1e-5', 'float16', 'relu', '..', '/', '../outside.safetensors',
-  'a/../../outside.safetensors', 'a\0', [], {}, [[]], [1, 2], [-1], ['a'], [[1, 'a']],
-  {'content': 5}, {'a': {}}, {'type': 'x'}, 'x' * 999,
-)  # fmt: skip
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
-JSON = st.recursive(
-  SCALARS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3)
-)
-WILD = st.sampled_from(NASTY) | JSON
-BROKEN = (
-  '',
-  '{',
-  '[' * 10**5,
-  '{"a":' * 10**5,
-  '\ufeff{}',
-  '1' * 5000,
-  '{"vocab_size": 1e999}',
-  'null',
-  '\udcff',
-)
-
-
-def anything(value):
-  """In the place of a value: mostly of its own kind."""
-  alike = [x for x in NASTY if type(x) is type(value)]
-  return st.sampled_from(alike) | WILD if alike else WILD
-
-
-def fields(value):
-  """An object with some fields set to anything, or left out, at its top or further down."""
-  names = sorted(value)
-  one = [st.tuples(st.just(name), anything(value[name])) for name in names]
-  one += [
-    st.tuples(st.just(name), fields(value[name]))
-    for name in names
-    if isinstance(value[name], dict) and value[name]
-  ]
-  one += [st.tuples(st.text(max_size=3), WILD)]
-  left_out = st.just([]) | st.lists(st.sampled_from(names), max_size=2)
-  kept = left_out.map(lambda left: {name: value[name] for name in names if name not in left})
-  return st.builds(
-    lambda kept, changes: {**kept, **dict(changes)},
-    kept,
-    st.lists(st.one_of(one), min_size=1, max_size=2),
-  )
-
-
-def changed(base):
-  """Texts of a file: mostly a document with other fields."""
-  document = st.builds(json.dumps, fields(base))
-  return st.one_of(
-    document, document, document, document, st.builds(json.dumps, WILD), st.sampled_from(BROKEN)
-  )
-
-
-# What may happen.
-
-OPENED = []
-
-
-def _note(event, args):
-  if event == 'open' and WATCHING and isinstance(args[0], str | bytes):
-    OPENED.append(str(args[0]))
-
-
-WATCHING = []
-sys.addaudithook(_note)
-
-
-def _out_of_time(*_):
-  raise TimeoutError(f'it takes more than {SECONDS} seconds')
-
-
-@contextlib.contextmanager
-def guarded(folder):
-  """The block ends well or by a sentence, soon, within bounds of memory, and opens files of the
-  folder alone."""
-  before = resource.getrlimit(resource.RLIMIT_AS)
-  used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
-  resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
-  signal.signal(signal.SIGALRM, _out_of_time)
-  signal.alarm(SECONDS)
-  OPENED.clear()
-  WATCHING.append(folder)
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore', fd.UserNote)
-      yield
-  except fd.UserError as error:
-    assert len(str(error)) < 3000
-  finally:
-    WATCHING.clear()
-    signal.alarm(0)
-    resource.setrlimit(resource.RLIMIT_AS, before)
-  imported, compiled = ('.py', '.pyc', '.so'), Path(jax.config.jax_compilation_cache_dir).resolve()
-  files = [Path(file).resolve() for file in OPENED if not file.endswith(imported)]
-  outside = [
-    file for file in files if not (file.is_relative_to(folder) or file.is_relative_to(compiled))
-  ]
-  assert not outside, outside
-
-
-def put(folder, file, text):
-  (folder / file).write_bytes(text.encode('utf-8', 'surrogateescape'))
-
-
-def fuzz(folder, file, base, action, examples):
-  """Calls the action with the folder for many contents of one of its files; first with the right
-  ones."""
-  put(folder, file, json.dumps(base))
-  action(folder)
-
-  # where the machine is busy
-  @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
-  @given(changed(base))
-  def hold(text):
-    put(folder, file, text)
-    with guarded(folder):
-      action(folder)
-
-  hold()
-
-
 def load_all(folder):
   fd.load(folder)
   if folders.open(folder).has_heads:
@@ -379,6 +256,68 @@ def test_a_tokenizer(folder):
 def test_the_settings_of_a_tokenizer(folder):
   write_tokenizer(folder)
   fuzz(folder, 'tokenizer_config.json', TOKENIZER_CONFIG, encode, 100)
+
+
+def test_a_pool(folder):
+  pool = fd.build_pool([[3, 4, 5, 3, 4, 5], [2, 6]], MODELS['lm'], ngram=3)
+  fd.save_pool(pool, folder / 'pool')
+  data = (folder / 'pool').read_bytes()
+  length = int.from_bytes(data[:8], 'little')
+  headers = fields(json.loads(data[8 : 8 + length])).map(lambda header: json.dumps(header).encode())
+  others = headers.map(lambda text: len(text).to_bytes(8, 'little') + text + data[8 + length :])
+
+  def guess(folder):
+    found = fd.load_pool(folder / 'pool')
+    found.check(7)
+    found.best(jnp.array([0, 6]), 3)
+
+  fuzz_bytes(folder, 'pool', data, st.one_of(spoilt(data), others), guess, 150)
+
+
+def test_what_was_tuned(folder):
+  model = MODELS['lm']
+  heads = MedusaHeads(1, model.d_model)
+  folders.save(folder, model, zeros(model), None, (heads, zeros(heads)))
+  row = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
+  strategy = fd.Medusa(fd.load_heads(folder), [[0]])
+  told = ('Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here())
+  Tuned(*told, (row,), strategy=strategy).save(folder)
+  base = json.loads((folder / 'tuned.json').read_text())
+  with mock.patch.object(machine, 'here', return_value=machine.here()):  # it reads /proc
+    fuzz(folder, 'tuned.json', base, fd.load_tuned, 120)
+    part = {**base, 'part': {**base['part'], 'folder': '..'}}
+    with pytest.raises(fd.UserError, match='name that folder too'):
+      put(folder, 'tuned.json', json.dumps(part))
+      fd.load_tuned(folder)
+
+
+def test_a_calibrated_tree(folder):
+  tree = Tree(((0,), (0, 0), (1,)), (0.6, 0.3, 0.1))
+  found = Calibration(tree, {1: (0.6, 0.4), 5: (0.8, 0.7)}, 9, {1: 1.0, 2: 1.8}, {1: 1.0, 2: 1.2})
+  found.save(folder / 'tree.json')
+  base = json.loads((folder / 'tree.json').read_text())
+  fuzz(folder, 'tree.json', base, lambda folder: Calibration.load(folder / 'tree.json').chosen, 100)
+
+
+@pytest.mark.parametrize('name', ['prompts.txt', 'prompts.jsonl'])
+def test_prompts(name, folder):
+  fuzz_lines(folder, name, {'prompt': 'a b'}, lambda folder: read_prompts(folder / name), 150)
+
+
+def test_metrics(folder):
+  line = {'step': 1, 'train': {'loss': 2.0}}
+  fuzz_lines(folder, 'metrics.jsonl', line, read_metrics, 60)
+
+
+def test_images(folder):
+  with io.BytesIO() as file:
+    np.savez(file, train=np.zeros((1, 32, 32, 3), np.uint8))
+    data = file.getvalue()
+  ends = st.one_of(st.integers(0, 300), st.integers(len(data) - 300, len(data) - 1))  # the headers
+  change = st.lists(st.tuples(ends, st.integers(0, 255)), min_size=1, max_size=3)
+  others = change.map(lambda bad: bytes({**dict(enumerate(data)), **dict(bad)}.values()))
+  contents = st.one_of(others, others, spoilt(data))
+  fuzz_bytes(folder, 'a.npz', data, contents, lambda f: npz.load(str(f / 'a.npz'), True), 200)
 
 
 def test_a_file_of_choices(folder):

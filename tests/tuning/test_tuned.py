@@ -76,13 +76,15 @@ def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
     (tmp_path / name).write_text(said)
 
 
-def test_a_folder_of_heads_elsewhere_is_remembered(run, tmp_path):
+def test_a_folder_of_heads_elsewhere_is_named_again(run, tmp_path):
   place, found = run
   file = found.save(place / 'model', place / 'other', tmp_path / 'mine.json')
-  ours = jax.tree.leaves(fd.load_tuned(place / 'model', file=file).strategy)
+  again = fd.load_tuned(place / 'model', part=place / 'other', file=file)
   wanted = jax.tree.leaves(fd.Blockwise(fd.load_heads(place / 'other'), 2))
+  ours = jax.tree.leaves(again.strategy)
   assert all(np.array_equal(a, b) for a, b in zip(ours, wanted, strict=True))
-  assert fd.load_tuned(place / 'model', part=place / 'other', file=file).strategy.k == 2
+  with pytest.raises(fd.UserError, match=r"the heads of '.*/other': name that folder too, as part"):
+    fd.load_tuned(place / 'model', file=file)
   said = 'was made with another heads than is in .*model now: make it again by'
   with pytest.raises(fd.UserError, match=said):
     fd.load_tuned(place / 'model', part=place / 'model', file=file)
@@ -94,7 +96,7 @@ def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
   with pytest.raises(fd.UserError, match='drafts with a model of its own: give its folder as part'):
     drafted.save(place / 'model', file=tmp_path / 'mine.json')
   file = drafted.save(place / 'model', place / 'other', tmp_path / 'mine.json')
-  assert fd.load_tuned(place / 'model', file=file).strategy.gamma == 2
+  assert fd.load_tuned(place / 'model', place / 'other', file).strategy.gamma == 2
 
 
 def test_heads_are_prepared_as_the_caller_says(run):
@@ -147,10 +149,10 @@ def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, said):
   (5, 'part.folder=5 is not possible'),
   (['x'], 'part.folder=.* is not possible'),
   (True, 'part.folder=True is not possible'),
-  ('x' * 5000, 'uses the heads in .*x{70}.*, no folder now'),
-  ('/etc/passwd', "uses the heads in '/etc/passwd', no folder now"),
-  ('a\0', 'no folder now'),
-  ('/etc', 'config.json'),
+  ('x' * 5000, 'with the heads of .x{70}.*: name that folder too'),
+  ('/etc/passwd', "with the heads of '/etc/passwd': name that folder too"),
+  ('a\0', 'name that folder too'),
+  ('other', 'name that folder too'),
 ])  # fmt: skip
 def test_a_part_that_is_elsewhere_is_a_short_sentence(run, tmp_path, folder, said):
   place, found = run

@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import pathlib
+import tokenize
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,9 @@ from jaxtyping import Bool, Int, Int32
 
 from fastdec.files import whole_file
 
+# what NumPy raises of files that are no .npy, or a damaged one
+WRONG = (OSError, EOFError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
+WRONG += (SyntaxError, RuntimeError, tokenize.TokenError)
 PathLike = str | os.PathLike[str]
 
 
@@ -103,9 +107,11 @@ class TokenPairs:
   @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':
     """Maps a file of `save` into memory; None if it is missing, cut or of another kind."""
+    if not os.path.isfile(path):
+      return None
     try:
       stored = np.asarray(np.load(path, mmap_mode='r', allow_pickle=False))
-      if stored.dtype != np.int32:
+      if stored.dtype != np.int32 or stored.ndim != 1:
         return None
       count, dropped = map(int, stored[:2])
       sides = [
@@ -116,7 +122,7 @@ class TokenPairs:
       if len(target) != sides[1][-1]:
         return None
       return cls(Ragged(source, sides[0]), Ragged(target, sides[1]), dropped)
-    except (OSError, ValueError, EOFError, IndexError):
+    except WRONG:
       return None
 
   def save(self, path: PathLike) -> None:

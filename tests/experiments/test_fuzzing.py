@@ -1,0 +1,76 @@
+"""Whatever stands in the records of runs, a command goes on, or says a sentence."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.lab import model_text, report, rows, stage
+from experiments.stern2018 import images, vote
+from fastdec.data.text.tokens import TokenPairs
+from tests.fuzzing import fuzz, fuzz_bytes, fuzz_lines, spoilt
+
+ROW = {'k': 2, 'rule': 'exact', 'speedup': 1.5, 'commit': 'a', 'error': None}
+COLUMNS = report.Column('k', 'k', names_row=True), report.Column('Speed-up', 'speedup', '.2f', '×')
+VOTE = {'pair': 'a', 'rater': 'ada', 'k': 2, 'rule': 'exact', 'image': 0} | {
+  'preferred': True, 'time': 1.5
+}  # fmt: skip
+HASH = '0' * 16
+OWN = {'teacher': HASH, 'images': HASH, 'content': HASH, 'mirrored': False}
+
+
+@pytest.fixture
+def folder(tmp_path):
+  (tmp_path / 'folder').mkdir()
+  return tmp_path / 'folder'
+
+
+def test_results(folder):
+  def draw(folder):
+    found = rows.read(folder / 'results.jsonl')
+    rows.find(found, k=2)
+    drawn = report.Table('Speeds', COLUMNS, conditions=('commit',)).of(rows.latest(found, 'k'))
+    report.markdown(drawn)
+
+  fuzz_lines(folder, 'results.jsonl', ROW, draw, 100)
+
+
+def test_inputs_of_a_stage(folder):
+  fuzz(folder, 'inputs.json', {'data': {'key': HASH}, 'seed': 0}, stage.inputs_of, 50)
+
+
+def test_votes(folder):
+  class Study:
+    def pairs(self, rater):
+      return {'a': (VOTE['k'], VOTE['rule'], 0, 'left')}
+
+  def count(folder):
+    vote.table3(Study(), vote.read_votes(folder / 'votes.jsonl')[0])
+
+  whole = json.dumps(VOTE) + '\n'
+  (folder / 'votes.jsonl').write_text(whole)
+  count(folder)
+
+  def counted(folder):
+    with open(folder / 'votes.jsonl', 'ab') as file:
+      file.write(b'\n')  # an unfinished line does not count
+    count(folder)
+
+  fuzz_lines(folder, 'votes.jsonl', VOTE, counted, 100)
+
+
+def test_records_of_what_a_model_wrote(folder):
+  fuzz(folder, 'images.json', OWN, images._record_of, 60)
+  ids = {'ids': {'lines': HASH, 'tokenizer': HASH, 'content': HASH}}
+  fuzz(folder, 'config.json', ids, lambda folder: model_text.key_of(folder, HASH), 60)
+
+
+def test_ids_of_what_a_model_wrote(folder):
+  pairs = TokenPairs.union([])
+  pairs.save(folder / 'train.npy')
+  data = (folder / 'train.npy').read_bytes() + np.array([1, 2, 3], '<i4').tobytes()
+
+  def load(folder):
+    TokenPairs.load(folder / 'train.npy')
+
+  fuzz_bytes(folder, 'train.npy', data, spoilt(data), load, 100)
