@@ -50,7 +50,7 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
 
 
 @pytest.mark.parametrize(('arrays', 'message'), [
-  ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev and test'),
+  ({'images': IMAGES}, r'a.npz has arrays images: name them train, dev, test'),
   ({}, r'a.npz has arrays of no name: name them'),
   ({'train': IMAGES, 'dev': IMAGES[..., 0]},
     r"array 'dev' of .*a.npz is uint8\[6, 32, 32\]: give uint8\[n, 32, 32, 3"),
@@ -62,7 +62,7 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
   ({'test': np.uint8(1)}, r'is uint8\[\]'),
   ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
   ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
-  ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* has no images"),
+  ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* holds no images"),
 ])  # fmt: skip
 def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
   with pytest.raises(UserError, match=message):
