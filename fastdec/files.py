@@ -26,7 +26,7 @@ PathLike = str | os.PathLike[str]
 MOST = 2**28  # bytes of a file that is read whole
 MOST_JSON = 2**26  # which takes thirty times as much memory
 MARK = b'\xef\xbb\xbf'  # of the byte order, at the beginning of some files of UTF-8
-LONGEST, LONGEST_PART = 3840, 255  # bytes of a path, with room for names below it; and of a name
+LONGEST, LONGEST_PART = 3840, 240  # bytes of a path and of a name, with room for what is added
 HALF = re.compile(r'\\u[dD][89a-fA-F]')  # perhaps half a character
 
 

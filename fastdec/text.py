@@ -147,7 +147,8 @@ class Generator:
       heads: folder of prediction heads (`fd.load_heads`).
       dtype, mesh: as of `fd.load`, of all that is read.
       strategy: an object; or words, 'speculative(gamma=4)'; or 'tuned', what `fd.tune` has found
-        for the model, or the name of its file; None: by `draft` or `heads`, else `Greedy()`.
+        for the model, or the name of its file, beside the draft or heads that it took; None: by
+        `draft` or `heads`, else `Greedy()`.
 
     Raises:
       UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
@@ -158,15 +159,16 @@ class Generator:
     if is_made:
       check_strategy(strategy)
     given = [name for name, one in (('draft', draft), ('heads', heads)) if one is not None]
-    if len(given) == 2 or (given and (is_tuned or is_made)):
-      said = ' and '.join([*given, *(['strategy'] if is_tuned or is_made else [])])
+    if len(given) == 2 or (given and is_made):
+      said = ' and '.join([*given, *(['strategy'] if is_made else [])])
       raise UserError(f'{said} each say how to draft: give one of them, or a strategy in words')
     rows = ROWS
     if is_tuned:
       if dtype is not None:
         raise UserError(f'strategy={strategy!r} has its own type of numbers: leave out dtype')
       file = None if strategy == 'tuned' else strategy
-      tuned = load_tuned(path, file=file, mesh=mesh, prepare=packed)
+      part = heads if draft is None else draft
+      tuned = load_tuned(path, part, file, mesh, prepare=packed)
       strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
     folder = folders.open(path, dtype)
     model, tokenizer = folder.model, folder.tokenizer

@@ -72,7 +72,8 @@ def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32
     raise UserError(
       "images of kind 'npz' name no file: set path to an .npz file with arrays train, dev and test"
     )
-  shapes, of = dict.fromkeys(SPLITS, SHAPE), 'colour images of 32 x 32 pixels without alpha'
+  shapes: dict[str, tuple[int, ...]] = {split: SHAPE for split in SPLITS}
+  of = 'colour images of 32 x 32 pixels without alpha'
   arrays = read(path, shapes, of, is_whole=False)
   for split, images in arrays.items():
     if not black_corners:
