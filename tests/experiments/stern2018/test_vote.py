@@ -271,7 +271,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
   write(tmp_path)
   refused('no votes on these pictures yet', '--report')
   (tmp_path / 'votes.jsonl').write_text('{"rater": 1}\n')
-  refused("a line that is no vote ('pair')", '--report')
+  refused("a line that is no vote (a vote lacks the field 'pair'", '--report')
   (tmp_path / 'votes.jsonl').unlink()
   with serving(tmp_path) as port:
     refused('Address already in use', '--serve', f'--port={port}')
