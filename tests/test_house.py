@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 25_550,
-  'experiments': 13_650,
+  'experiments': 13_700,
   'experiments/lab': 3_850,
   'benchmarks': 660,
   'configs': 1_020,
