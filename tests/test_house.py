@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 25_550,
+  'fastdec': 25_750,
   'experiments': 13_700,
   'experiments/lab': 3_850,
   'benchmarks': 660,
