@@ -13,7 +13,8 @@ that fit the model to be decoded. Every entry is then held to write what greedy 
 `VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs
 are large, are each tried where they can fail in a new way; methods/test_draft_networks.py has what
 they remember. `OTHERS` do not write the greedy text: only test_pool.py holds them, beside tests of
-their own.
+their own. `DEEP` and `DRAWN` are for drafts that are right often, which test_deep.py trains: the
+former write the greedy text, the latter texts of the model's law.
 """
 
 import dataclasses
@@ -45,6 +46,7 @@ class Kit:
   # (module, params) of a draft network by kind: 'eagle', 'block' (of 4)
   network: Callable[[str], tuple[Any, Any]]
   words: int  # of the vocabulary
+  pool: Any = None  # n-grams of DEEPEST tokens
 
 
 Make = Callable[[Kit], Strategy]
@@ -107,6 +109,45 @@ NETWORKS: dict[str, Make] = {
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=TREE),
 }
 GROWN = {name: NETWORKS[name] for name in ('eagle', 'block')}
+
+DEEPEST = 6  # tokens below the root, where drafts are right often
+DEEP_TREE = [*chain_as_tree(DEEPEST), [1], [0, 1], [0, 0, 1], [0, 0, 0, 1], [1, 0], [0, 1, 0]]
+
+DEEP: dict[str, Make] = {
+  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1),
+  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE),
+  'speculative': lambda kit: fd.Speculative(kit.draft, DEEPEST),
+  'speculative, adaptive': lambda kit: fd.Speculative(kit.draft, DEEPEST + 2, adaptive=True),
+  'lookup in a pool': lambda kit: fd.PromptLookup(ngram=2, k=DEEPEST + 1, pool=kit.pool),
+  'lookahead with a pool': lambda kit: fd.Lookahead(2, DEEPEST, 4, pool=kit.pool),
+  'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), depth=DEEPEST),
+  'eagle, a growing tree': lambda kit: fd.Eagle(kit.network('eagle'), DEEPEST, width=3, nodes=16),
+  'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
+  'block, a growing tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=16),
+  'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=DEEP_TREE),
+}
+
+# These draw from the law at this temperature, cut to the likeliest words.
+LAW = {'temperature': 0.4, 'top_k': 3, 'top_p': 0.98}
+REJECTION, AS_BLOCK = LAW | {'rule': fd.Rejection()}, LAW | {'rule': fd.BlockVerification()}
+DRAWN: dict[str, Make] = {
+  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1, fd.Sampling(**LAW)),
+  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE, fd.Sampling(**LAW)),
+  'speculative': lambda kit: fd.Speculative(kit.draft, DEEPEST, **REJECTION),
+  'speculative, as a block': lambda kit: fd.Speculative(kit.draft, DEEPEST, **AS_BLOCK),
+  'speculative, adaptive': lambda kit: fd.Speculative(
+    kit.draft, DEEPEST + 2, **AS_BLOCK, adaptive=True
+  ),
+  'lookup in a pool': lambda kit: fd.PromptLookup(2, DEEPEST + 1, **LAW, pool=kit.pool),
+  'lookahead with a pool': lambda kit: fd.Lookahead(2, DEEPEST, 4, **LAW, pool=kit.pool),
+  'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), DEEPEST, **AS_BLOCK),
+  'eagle, a growing tree': lambda kit: fd.Eagle(
+    kit.network('eagle'), DEEPEST, width=3, nodes=16, **LAW
+  ),
+  'block, a chain': lambda kit: fd.BlockDraft(kit.network('block'), **REJECTION),
+  'block, a chain, as a block': lambda kit: fd.BlockDraft(kit.network('block'), **AS_BLOCK),
+  'block, a growing tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=16, **LAW),
+}
 
 OTHERS: dict[str, Make] = {
   'sampling': lambda kit: fd.Sample(temperature=3.0),
