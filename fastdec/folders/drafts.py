@@ -44,6 +44,9 @@ from fastdec.models.t5 import T5Config
 from fastdec.models.taps import Taps
 from fastdec.models.transformer import TransformerConfig
 
+THESE_ARE_HEADS = (
+  'these are prediction heads: load them with fd.load_heads, or give the folder as --heads'
+)
 PathLike = str | os.PathLike[str]
 Reader = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], tuple[Any, Params]]
 DRAFTS = {'eagle': EagleNetwork, 'block': BlockNetwork}
@@ -226,13 +229,16 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
 
 
 def _found(path: pathlib.Path) -> pathlib.Path:
-  """Returns the draft's folder: the path itself, or `draft` in a run's workdir."""
+  """Returns the draft's folder: the path itself, or `draft` in a run's workdir.
+
+  Of a run without a draft it is `model`, which is refused by what it holds."""
   if not path.is_dir():
     raise UserError(
       f'{path} is not a folder: give the folder of a draft, or the workdir of a run'
       ' that trained one'
     )
-  return path / 'draft' if (path / 'draft' / 'config.json').is_file() else path
+  within = (path / name for name in ('draft', 'model'))
+  return next((folder for folder in within if (folder / 'config.json').is_file()), path)
 
 
 def _own(
@@ -240,6 +246,10 @@ def _own(
 ) -> tuple[DraftNetwork, Params]:
   """Returns a draft that `save_draft` wrote; its parameters are unread."""
   said = config.get('draft')
+  if isinstance(config.get('heads'), dict):
+    raise UserError(THESE_ARE_HEADS)
+  if isinstance(config.get('model'), dict):
+    raise UserError('this is a model: load it with fd.load, or give the folder as --draft')
   if config.get('format') != 'fastdec' or not isinstance(said, dict):
     raise UserError(
       'its config.json is not of a fastdec draft: give the folder of one, or train it'
@@ -285,7 +295,7 @@ def _published(
 ) -> tuple[DraftNetwork, Params]:
   """Returns a published draft; its parameters are unread."""
   if medusa.holds_heads(folder, config):
-    raise UserError('these are prediction heads: load them with load_heads')
+    raise UserError(THESE_ARE_HEADS)
   files = _files(folder)
   reader = reader_of(config, list(files))
   if reader is mtp.mtp:

@@ -230,6 +230,10 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
     raise UserError(
       f'{path} is a training run that is not finished: let the same command go on, then try again'
     )
+  if 'draft' in config or (path / 'draft' / 'config.json').is_file():
+    raise UserError(
+      f'{path} holds a draft network: load it with fd.load_draft, or give it as --draft-head'
+    )
   found = [record.parent.parent for record in path.glob('*/model/config.json')]
   # of a run and the plain name that is a link to it, the name is told
   if runs := sorted(run.name for run in [one for one in found if one.is_symlink()] or found):

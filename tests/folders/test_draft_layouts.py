@@ -323,5 +323,5 @@ def test_pickles_and_heads_are_refused(tmp_path):
   ):
     fd.load_draft(tmp_path)
   (tmp_path / 'config.json').write_text('{"medusa_num_heads": 3}')
-  with pytest.raises(fd.UserError, match='these are prediction heads: load them with load_heads'):
+  with pytest.raises(fd.UserError, match='these are prediction heads: load them with fd'):
     fd.load_draft(tmp_path)

@@ -13,6 +13,7 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.folders.drafts import draft_content
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.lm import LMConfig
 from fastdec.models.stacks import StackConfig
@@ -166,10 +167,21 @@ def test_what_is_no_draft_is_refused(tmp_path):
   with pytest.raises(fd.UserError, match=r'has no config\.json'):
     fd.load_draft(tmp_path)
   model = Transformer(DECODER)
-  folders.save(model, model.init(jax.random.key(0)), tmp_path / 'model')
-  with pytest.raises(fd.UserError, match=r'config\.json is not of a fastdec draft'):
-    fd.load_draft(tmp_path / 'model')
+  params = model.init(jax.random.key(0))
+  folders.save(model, params, tmp_path / 'model')
+  for path in (tmp_path, tmp_path / 'model'):
+    with pytest.raises(fd.UserError, match=r'model: this is a model: load it with fd\.load'):
+      fd.load_draft(path)
+  heads = BlockwiseHeads(k=2, d_model=DECODER.d_model, d_ff=4)
+  folders.save(model, params, tmp_path / 'heads', heads=(heads, heads.init(jax.random.key(0))))
+  with pytest.raises(fd.UserError, match=r'these are prediction heads: load them with fd\.load_h'):
+    fd.load_draft(tmp_path / 'heads')
+  (tmp_path / 'model').rename(tmp_path / 'another')
   fd.save_draft(tmp_path / 'draft', made(DRAFTS['eagle']))
+  for path in (tmp_path, tmp_path / 'draft'):
+    for load in (fd.load, fd.load_heads):
+      with pytest.raises(fd.UserError, match=r'draft network: load it with fd\.load_draft'):
+        load(path)
   (tmp_path / 'draft' / 'model.safetensors').unlink()
   with pytest.raises(fd.UserError, match=r'model\.safetensors is missing: the folder is not whole'):
     fd.load_draft(tmp_path)
