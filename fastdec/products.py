@@ -25,6 +25,8 @@ def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any
   Raises:
     UserError: the module does not name its kernels, or none of these parameters is one of them.
   """
+  if hasattr(params, 'products'):
+    raise UserError('the module stands in the place of its parameters: give module, params')
   is_kernel, done = kernels_of(module), {}
 
   def converted(path: Any, leaf: Any) -> Any:

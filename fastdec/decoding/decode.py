@@ -13,7 +13,7 @@ from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import Strategy, check_strategy, check_streams, nodes_of
-from fastdec.models.api import Model, Params
+from fastdec.models.api import Model, Params, check_model
 from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
@@ -49,7 +49,9 @@ def decode(
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
       cannot be divided over the mesh.
   """
-  max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
+  max_len, prompt, keys = _prepared(
+    Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
+  )
   room = room_of(model, max_len)
   # a look at every leaf takes a noticeable part of a short text's time
   mesh = None if jax.device_count() == 1 else mesh_of(params)
@@ -80,7 +82,9 @@ def stream(
       yielded.
   """
   check_streams(strategy)
-  max_len, prompt, keys = _prepared(model, inputs, strategy, prompt_lengths, prefix, max_len, key)
+  max_len, prompt, keys = _prepared(
+    Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
+  )
   return _stream(model, params, strategy, prompt, keys, max_len)
 
 
@@ -107,7 +111,7 @@ def _stream(
 
 
 def _prepared(
-  model: Model,
+  target: Bound,
   inputs: Any,
   strategy: Strategy,
   lengths: Any,
@@ -116,6 +120,8 @@ def _prepared(
   key: Any,
 ) -> tuple[int, Prompt, Array | None]:
   """Checks the arguments of `decode`; returns max_len, the padded prompt and one key a row."""
+  model, params = target
+  check_model(model, params)
   check_strategy(strategy)
   max_len, prompt, keys = checked(model, inputs, lengths, prefix, max_len, key)
   strategy.check(model, prompt, max_len)

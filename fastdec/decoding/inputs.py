@@ -114,7 +114,8 @@ def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
   rows = [numbers_of(name, row, IDS) for row in given]
   if rows:
     one = next((row for row in rows if row.ndim != 1), None)
-    check_ids(name, np.concatenate(rows)[None] if one is None else one, words)
+    # a single id is of a row that stands alone
+    check_ids(name, np.concatenate(rows)[None] if one is None else np.atleast_1d(one), words)
   return rows
 
 
@@ -160,7 +161,8 @@ def check_ids(name: str, ids: np.ndarray, words: int) -> None:
 
   They would be clamped silently, and decode to plausible text."""
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
-    raise UserError(f'{name} must be {IDS}, not {ids.dtype}{list(ids.shape)}')
+    one = ': give one row as [ids]' if ids.ndim == 1 else ''
+    raise UserError(f'{name} must be {IDS}, not {ids.dtype}{list(ids.shape)}{one}')
   if ids.size and not 0 <= ids.min() <= ids.max() < words:
     span = f'{ids.min()} to {ids.max()}'
     raise UserError(

@@ -29,7 +29,7 @@ from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import Strategy, check_strategy, nodes_of
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Params, source_words
+from fastdec.models.api import Model, Params, check_model, source_words
 from fastdec.sharding import check_rows, mesh_of, place_rows, using
 from fastdec.struct import Bound
 
@@ -74,6 +74,7 @@ def decode_each(
       along 'data'.
   """
   rows = count('rows', rows, 1, '1 or more')
+  check_model(model, params)
   check_strategy(strategy)
   sources = rows_of('inputs', inputs, source_words(model))
   lengths = np.array([len(source) for source in sources], int)

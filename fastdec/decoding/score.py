@@ -12,7 +12,7 @@ from fastdec import struct
 from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Params, causal, suppress
+from fastdec.models.api import Model, Params, causal, check_model, suppress
 from fastdec.sharding import mesh_of, place_rows, using
 
 POSITIONS = 16  # number of positions with logits in memory at once
@@ -52,6 +52,7 @@ def score(
     UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's
       positions.
   """
+  check_model(model, params)
   targets, own_lengths = ids_of('targets', targets, model.vocab_size, model.pad_id)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   b, t = targets.shape

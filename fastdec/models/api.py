@@ -289,6 +289,17 @@ class Model(Protocol):
     ...
 
 
+def check_model(model: Any, params: Any) -> None:
+  """Raises UserError unless these are a model and its parameters, in this order."""
+  if hasattr(params, 'unembed'):
+    raise UserError('the model stands in the place of its parameters: give model, params')
+  if not hasattr(model, 'unembed'):
+    raise UserError(
+      f'a value of the kind {type(model).__name__} is no model: give both that fd.load returns, as'
+      ' in model, params = fd.load(path)'
+    )
+
+
 def check_special_ids(config: Any) -> None:
   """Raises UserError for ids not in a tuple, or an id outside the vocabulary that is no end."""
   for name in ('eos_ids', 'suppressed_ids'):

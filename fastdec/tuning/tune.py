@@ -24,7 +24,7 @@ from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
 from fastdec.evaluation import machine
 from fastdec.evaluation.wallclock import alone
-from fastdec.models.api import Model, Params
+from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
 from fastdec.tuning.entrants import Entrant, figures_of
 from fastdec.tuning.prompts import batches_of
@@ -69,6 +69,7 @@ def tune(
   """
   begun = clock()
   rows = count('rows', rows, 1, '1 or more')
+  check_model(model, params)
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
   plain = next((one for one in strategies if isinstance(one, Sample)), Greedy())
