@@ -114,3 +114,8 @@ def test_the_code_about_meshes_runs() -> None:
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-3000:]
   assert done.stdout.splitlines()[-1].endswith(' 8')
+
+
+def test_the_version_stands_in_the_package_and_the_citation_is_of_it() -> None:
+  assert f'version: {fd.__version__}\n' in (ROOT / 'CITATION.cff').read_text()
+  assert 'fastdec.__version__' in (ROOT / 'pyproject.toml').read_text()
