@@ -31,12 +31,12 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
 	tar -xzOf fastdec/data/text/embedded.tgz dev.en > out/quickstart/dev.en
-	$(BIN)/python -m experiments.tune --model=out/quickstart/k8-finetune --heads=out/quickstart/k8-finetune \
-	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=3,7 --nodes=8 --nolookup --nolookahead --budget=50s
+	$(BIN)/fastdec tune --model=out/quickstart/k8-finetune --heads=out/quickstart/k8-finetune \
+	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=3,7 --nodes=8 --no-lookup --no-lookahead --budget=50s
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
 	  $(BIN)/python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=out/quickstart/dev.en --cores=1 \
 	  --packed --out=out/quickstart/peers.jsonl
-	$(BIN)/python -m experiments.translate --workdir=out/quickstart/k8-finetune --strategy=tuned \
+	$(BIN)/fastdec translate --model=out/quickstart/k8-finetune --strategy=tuned \
 	  "The meeting is on Monday."
 	$(BIN)/python -m experiments.blocks --model=out/quickstart/k8-finetune --out=out/quickstart/blocks.png \
 	  "The teacher exchanged 3,230 Japanese yen for 630 Swedish kronor in Oslo."

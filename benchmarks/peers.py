@@ -4,7 +4,7 @@ weights and token ids, greedily and by beam search, single texts and several at 
   python benchmarks/peers.py --out=out/peers.jsonl      # random weights of the quickstart's sizes
   python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=dev.en --cores=1 --packed
 
-What `experiments.tune` found for a model takes part. In float32 all engines write our greedy
+What `fastdec tune` found for a model takes part. In float32 all engines write our greedy
 decoding's texts, but for near ties; they are timed in turn. CT2_USE_MKL=0 makes
 CTranslate2 use its other library, which is the faster one on some processors.
 """

@@ -40,15 +40,15 @@ def main(_: list[str]) -> None:
   import numpy as np
 
   import fastdec as fd
-  from experiments.tools import attention_figure
-  from experiments.tools.attention_weights import cross_attention
+  from experiments.pictures import attention_figure
+  from experiments.pictures.attention_weights import cross_attention
   from fastdec.evaluation import drawing
 
   out = cli.picture_path(OUT.value)
-  generator = _language().load()
+  generator = _generator()
   _check_layer(generator)
-  model, params, strategy = generator.model, generator.params, _with_rule(generator.strategy)
-  source = np.array(generator.ids(TEXT.value), np.int32)
+  model, params, strategy = generator.model, generator.params, generator.strategy
+  source = np.array(generator.read(TEXT.value)[0], np.int32)
   decoded = fd.decode(model, params, source[None], strategy, max_len=MAX_LEN.value).checked()
   written = np.asarray(decoded.tokens[0, : decoded.lengths[0]])
   weights = np.asarray(
@@ -67,23 +67,19 @@ def main(_: list[str]) -> None:
   )
 
 
-def _language() -> Any:
-  """The model's config and tokenizer, with what drafts, all of it being possible with the text."""
+def _generator() -> Any:
+  """The model, and what drafts, once all is possible with the text."""
+  import fastdec as fd
   from experiments.lab import decoding
-  from experiments.tools import generation
-  from experiments.tools.attention_figure import MOST
-  from experiments.tools.attention_weights import check_translates
-  from experiments.tools.generation_settings import Settings
+  from experiments.pictures.attention_figure import MOST
+  from experiments.pictures.attention_weights import check_translates
   from fastdec import folders
+  from fastdec.cli import opening
+  from fastdec.cli.generate import check_text
   from fastdec.errors import UserError
 
-  decoding.rule_of(RULE.value)
-  try:
-    TEXT.value.encode()
-  except UnicodeEncodeError:
-    raise UserError('--text is not UTF-8: convert the text') from None
-  if not TEXT.value.strip():
-    raise UserError('--text is empty: give a sentence to translate')
+  rule = decoding.rule_of(RULE.value)
+  check_text('--text', TEXT.value)
   folder = folders.open(MODEL.value)
   check_translates(folder.model, MODEL.value)
   own = MODEL.value if folder.has_heads else None
@@ -93,18 +89,20 @@ def _language() -> Any:
       f'--k={K.value} needs heads, and {MODEL.value} has none: give --heads=folder,'
       ' or a run with k >= 2'
     )
-  if heads is None or K.value == 1:
-    decoding.strategy_of(None, RULE.value)
+  if K.value == 1:
     heads = None
-  gamma = None if heads is None or K.value is None else K.value - 1
-  settings = Settings(MODEL.value, heads=heads, gamma=gamma, max_len=MAX_LEN.value)
-  language = generation.Language.of(settings, [TEXT.value])
-  count = len(language.ids(TEXT.value))
+  if heads is None:
+    decoding.strategy_of(None, RULE.value)  # it refuses a rule
+  language = opening.unread(MODEL.value, None, [TEXT.value], MAX_LEN.value)
+  count = len(language.read(TEXT.value)[0])
   if count > MOST:
     raise UserError(
       f'the text has {count} tokens, and a picture has room for {MOST}: give a shorter sentence'
     )
-  return language
+  if heads is None:
+    return fd.Generator.load(MODEL.value)
+  strategy = fd.Blockwise(folders.load_heads(heads), K.value, rule)
+  return fd.Generator.load(MODEL.value, strategy=strategy)
 
 
 def _check_layer(generator: Any) -> None:
@@ -113,7 +111,7 @@ def _check_layer(generator: Any) -> None:
   import jax
   import jax.numpy as jnp
 
-  from experiments.tools.attention_weights import cross_attention
+  from experiments.pictures.attention_weights import cross_attention
   from fastdec.errors import UserError
 
   if LAYER.value is not None:
@@ -135,20 +133,6 @@ def _panels(weights: Any) -> tuple[Any, list[str]]:
     return weights[LAYER.value - 1], [f'layer {LAYER.value}, head {i}' for i in range(1, h + 1)]
   mean = f', mean of {h} heads' * (h > 1)
   return weights.mean(axis=1), [f'layer {i}{mean}' for i in range(1, len(weights) + 1)]
-
-
-def _with_rule(strategy: Any) -> Any:
-  """The strategy, with the rule that is asked for where there are heads."""
-  import dataclasses
-
-  import fastdec as fd
-  from experiments.lab.decoding import rule_of
-
-  return (
-    dataclasses.replace(strategy, rule=rule_of(RULE.value))
-    if isinstance(strategy, fd.Blockwise)
-    else strategy
-  )
 
 
 def _name(strategy: Any) -> str:

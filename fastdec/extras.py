@@ -17,7 +17,6 @@ EXTRA_OF = {  # the extra that brings a module
   'sentencepiece': 'sentencepiece',
   'absl': 'commands',
   'ml_collections': 'commands',
-  'rich': 'commands',
   'array_record': 'data',
   'google': 'data',  # google.protobuf
   'grain': 'data',

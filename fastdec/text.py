@@ -175,12 +175,12 @@ class Generator:
     if not (is_tuned or is_made):
       part = None
       if draft is not None:
-        part = _draft(draft, dtype, mesh, model, tokenizer)
+        part = draft_of(draft, dtype, mesh, model, tokenizer)
       elif heads is not None:
         part = packed(*folders.load_heads(heads, dtype, mesh))
       elif strategy is not None and folder.has_heads:
         part = packed(folder.heads, folder.head_params(mesh))
-      strategy = _obvious(part) if strategy is None else _described(strategy, part, bool(given))
+      strategy = obvious(part) if strategy is None else _described(strategy, part, bool(given))
       if strategy.part:
         _check_fits(model, strategy)
     return cls(*packed(model, folder.params(mesh)), tokenizer, strategy, rows)
@@ -213,7 +213,7 @@ class Generator:
     """
     begun, strategy, stops = time.perf_counter(), with_law(self.strategy, law), _stops(stop)
     is_one = isinstance(prompt, str) or _is_messages(prompt)
-    prompts = [self._read(prompt)] if is_one else [self._read(one) for one in _listed(prompt)]
+    prompts = [self.read(prompt)] if is_one else [self.read(one) for one in _listed(prompt)]
     most = count('max_new_tokens', max_new_tokens, 1, 'at least 1')
     written: list[Any] = [None] * len(prompts)
     for i, tokens, sizes, calls in self._written(prompts, strategy, most, stops, seed):
@@ -244,7 +244,7 @@ class Generator:
     Raises:
       UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
     """
-    strategy, (ids, context) = with_law(self.strategy, law), self._read(prompt)
+    strategy, (ids, context) = with_law(self.strategy, law), self.read(prompt)
     reader = Stopping(Reader(self.tokenizer, context), _stops(stop))
     return _said(self._stream(ids, strategy, max_new_tokens, seed), reader)
 
@@ -262,7 +262,7 @@ class Generator:
       raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
     return self(messages, **settings)
 
-  def _read(self, prompt: Any) -> tuple[list[int], list[int]]:
+  def read(self, prompt: Any) -> tuple[list[int], list[int]]:
     """Returns the ids of a prompt, and those of them whose text the output goes on with."""
     is_source = self.model.start_id is not None
     if _is_messages(prompt):
@@ -426,7 +426,7 @@ def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
   return blocks
 
 
-def _draft(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) -> tuple[Any, Any]:
+def draft_of(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) -> tuple[Any, Any]:
   """Reads the draft network, or the smaller model, of a folder."""
   if is_draft(path):
     network = load_draft(path, dtype, mesh)
@@ -437,7 +437,7 @@ def _draft(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) ->
   return packed(folder.model, folder.params(mesh))
 
 
-def _obvious(part: Any) -> Any:
+def obvious(part: Any) -> Any:
   """Returns the strategy for a draft or heads; None: `Greedy`."""
   if part is None:
     return Greedy()
@@ -469,6 +469,7 @@ def _check_fits(model: Any, strategy: Any) -> None:
   source = None if model.start_id is None else np.full((1, 1), model.pad_id, np.int32)
   tokens = np.full((1, 1), model.pad_id if model.start_id is None else model.start_id, np.int32)
   prompt = Prompt(source, tokens, one, np.zeros(1, bool), one)
+  strategy.check(model, prompt, 1)
   keys = jax.random.split(jax.random.key(0), 1)
 
   def call(strategy: Any, params: Any, prompt: Prompt) -> Any:

@@ -120,3 +120,73 @@ def shared() -> Path:
   if not folder.is_dir():
     pytest.skip(f'no reference data at {folder}')
   return folder
+
+
+@pytest.fixture(scope='session')
+def translator(tmp_path_factory):
+  """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike;
+  'short', which reads less far; 'other', of another tokenizer; 'wide' and 'wordy', Medusa heads for
+  other models."""
+  import jax
+  import numpy as np
+
+  from fastdec import folders
+  from fastdec.folders import medusa
+  from fastdec.heads.blockwise import BlockwiseHeads
+  from fastdec.heads.medusa import MedusaHeads
+  from fastdec.models.transformer import Transformer, TransformerConfig
+  from fastdec.tokenizers.sentencepiece import Tokenizer
+
+  place = tmp_path_factory.mktemp('models')
+  sizes = dict(d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)
+  module = BlockwiseHeads(k=3, d_model=8, d_ff=6)
+  heads = (module, jax.jit(module.init)(jax.random.key(3)))
+  model = Transformer(TransformerConfig(vocab_size=30, max_positions=32, **sizes))
+  init = jax.jit(model.init)
+  Tokenizer.train(
+    ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt'],
+    place / 'pieces',
+    vocab_size=30,
+  )
+  folders.save(model, init(jax.random.key(0)), place / 'model', heads, tokenizer=place / 'pieces')
+  smaller = init(jax.random.key(1))
+  folders.save(model, smaller, place / 'smaller', heads, tokenizer=place / 'pieces')
+  short = Transformer(TransformerConfig(vocab_size=30, max_positions=4, **sizes))
+  folders.save(short, smaller, place / 'short', tokenizer=place / 'pieces')
+  Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
+  other = Transformer(TransformerConfig(vocab_size=18, max_positions=32, **sizes))
+  zeros = jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0))
+  )
+  folders.save(other, zeros, place / 'other', tokenizer=place / 'others')
+  for name, module in (
+    ('wide', MedusaHeads(2, d_model=6)),
+    ('wordy', MedusaHeads(2, d_model=8, vocab_size=31)),
+  ):
+    shapes = jax.eval_shape(module.init, jax.random.key(0))
+    medusa.save_heads(
+      place / name, (module, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)), 'another'
+    )
+  return place / 'model'
+
+
+@pytest.fixture(scope='session')
+def networks(translator):
+  """Untrained draft networks for the translator, by their kind."""
+  import jax
+
+  import fastdec as fd
+  from fastdec.heads.block import BlockNetwork
+  from fastdec.heads.eagle import EagleNetwork
+  from fastdec.training.drafts.start import layers_like
+
+  model, _ = fd.load(translator)
+  sizes = {'layers': layers_like(model, 1), 'vocab_size': 30, 'd_target': 8}
+  found = {}
+  for kind, module in (
+    ('eagle', EagleNetwork(**sizes)),
+    ('block', BlockNetwork(**sizes, k=4, markov=2)),
+  ):
+    found[kind] = translator.parent / kind
+    fd.save_draft(found[kind], (module, jax.jit(module.init)(jax.random.key(5))))
+  return found

@@ -10,9 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 25_750,
-  'experiments': 13_700,
-  'experiments/lab': 3_850,
+  'fastdec': 27_500,
+  'experiments': 11_850,
+  'experiments/lab': 3_700,
   'benchmarks': 660,
   'configs': 1_020,
   'tests': 30_350,

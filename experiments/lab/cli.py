@@ -61,13 +61,6 @@ def budget_flag() -> flags.FlagHolder:
   )
 
 
-def cores_flag() -> flags.FlagHolder:
-  """Defines `--cores=2`: how many cores to decode with; see `experiments.lab.cores`."""
-  return flags.DEFINE_integer(
-    'cores', None, 'cores to decode with (none: what suits the model)', lower_bound=1
-  )
-
-
 def process_flags() -> Callable[[], None]:
   """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this
   process one of them."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.lab import stage
-from experiments.lab.show import plain_console
+from fastdec.cli.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row, append
 from fastdec.files import parse_json, read_bytes

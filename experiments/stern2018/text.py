@@ -42,7 +42,6 @@ from experiments.lab.settings import (
   each_once,
   seed_of,
 )
-from experiments.lab.show import blocks_of, marked
 from experiments.lab.stage import (
   Busy,
   OutOfTime,
@@ -57,6 +56,7 @@ from experiments.lab.text import TextConfig
 from experiments.stern2018 import tables
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
+from fastdec.cli.show import blocks_of, marked
 from fastdec.data.text.packing import tokenise
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError

@@ -4,11 +4,8 @@ import datetime
 import time
 from types import TracebackType
 
-from fastdec import extras
-
-with extras.explained():
-  import rich.progress as bars
-  from rich.console import Console
+import rich.progress as bars
+from rich.console import Console
 
 
 class Progress:

@@ -27,7 +27,7 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.struct import Bound
 
 NAME = 'tuned.json'
-COMMAND = 'python -m experiments.tune'
+COMMAND = 'fastdec tune'
 PathLike = str | os.PathLike[str]
 Kind = Literal['heads', 'draft network', 'draft model']
 

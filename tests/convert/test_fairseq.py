@@ -5,7 +5,6 @@ import argparse
 import functools
 import importlib.util
 import os
-import subprocess
 import sys
 
 import jax
@@ -16,7 +15,8 @@ from safetensors.numpy import save_file
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.convert import __main__ as command
+from fastdec.cli import convert as command
+from fastdec.cli import main
 from fastdec.convert import fairseq
 from fastdec.models.api import causal
 from tests.convert import fairseq_by_hand as by_hand
@@ -234,7 +234,7 @@ def test_dictionaries_heads_and_files_must_fit(place):
     ('fconv', {'source': 'fr'}, r'cannot read the dictionary .*fr\.txt \(No such file'),
     ('fconv', {'words': ('--heads', '2')}, 'of one attention head: leave out --heads=2'),
     ('transformer', {'words': ('--heads', '3')}, 'd_model=8 is not divisible by heads=3'),
-    ('transformer', {'words': ('--heads', 'x')}, 'argument --heads'),
+    ('transformer', {'words': ('--heads', 'x')}, '--heads=x is not possible'),
     ('fconv', {'words': ('--out', f'{path}')}, 'is there already, and is not just a model'),
     (
       'fconv',
@@ -363,20 +363,15 @@ def test_without_pytorch_the_sentence_says_how_to_save(place, monkeypatch):
     convert(None, str(path / 'm.pt'))
 
 
-def test_the_command_answers_a_mistake_in_one_sentence(tmp_path):
-  words = [
-    sys.executable,
-    '-m',
-    'fastdec.convert',
-    'none.pt',
-    '--source-dict',
-    'a',
-    '--target-dict',
-    'b',
-  ]
-  for extra, said in (
-    ((), 'required: --out'),
-    (('--out', str(tmp_path / 'x')), 'cannot read the dictionary a'),
-  ):
-    done = subprocess.run([*words, *extra], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count('\n')) == (2, 1) and said in done.stderr
+@pytest.mark.parametrize(
+  'words, said',
+  [
+    ([], 'there is no --out: see fastdec convert --help'),
+    (['--out=x'], 'cannot read the dictionary a'),
+    (['b.pt', '--out=x'], 'there are 2 checkpoints: give one'),
+  ],
+)
+def test_the_command_answers_a_mistake_in_one_sentence(words, said, capfd):
+  assert main(['convert', 'a.pt', '--source-dict', 'a', '--target-dict=b', *words]) == 2
+  told = capfd.readouterr().err
+  assert told.count('\n') == 1 and said in told

@@ -15,7 +15,7 @@ MISTAKES = {
     'lm is decoder-only and looks at no source',
   ),
   'images': (['--model={files}/images', '--text=a dog'], 'images makes images'),
-  'empty': (['--text= '], '--text is empty: give a sentence to translate'),
+  'empty': (['--text= '], '--text is empty: give some text'),
   'long': (['--text=' + 'dog ' * 40], "exceeds the model's 32 positions"),
   'long output': (['--text=a dog', '--max_len=40'], "exceeds the model's 32 positions"),
   'another format': (['--text=a dog', '--out={files}/a.pdf'], 'is no name of a PNG'),

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from experiments.lab import train
+from fastdec import folders
+from fastdec.errors import UserError
 from tests.experiments.conftest import ROOT
 
 
@@ -244,70 +246,9 @@ def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch
   for path in (begun / 'checkpoints' / '1' / 'params').rglob('*'):
     if path.is_file():
       os.truncate(path, path.stat().st_size // 2)
-  refused(['is a training run that is not finished'], 'translate', f'--workdir={begun}', 'a dog')
+  with pytest.raises(UserError, match='is a training run that is not finished'):
+    folders.open(begun)
   refused(['holds no finished run'], 'evaluate', *table.words(), f'--workdir={begun}')
-
-
-@pytest.mark.parametrize(
-  'flags, words',
-  [
-    (['--rule=best', 'a'], ['the rule best is unknown', 'top-2']),
-    (['--max_len=129', 'a'], ['max_len=129', '128 positions', 'lower max_len']),
-    (['--max_len=0', 'a'], ['--max_len=0']),
-    (['--rows=x', 'a'], ['--rows=x', 'a whole number']),
-    (['--nbest=3', 'a'], ['--nbest=3 needs a search', '--beam=3']),
-    (['--beam=2', '--nbest=3', 'a'], ['n_best=3', 'size=2']),
-    (['--beam=2', '--rule=top-2', 'a'], ['--rule=top-2 is about blocks', 'give one of them']),
-    (['--inptu=x'], ['no flag --inptu', 'known are --workdir, --input']),
-    (['--input=nowhere.txt'], ['cannot read nowhere.txt', 'No such file']),
-    ([f'--input={ROOT}'], ['Is a directory']),
-    (['--input=x', 'a'], ['sentences on the command line and --input']),
-    (['a', 'b\udcff'], ['line 2 of the command line is not UTF-8']),
-    (
-      ['a', 'dog ' * 200, 'cat ' * 99 + 'dog ' * 99],
-      ['sentence 2 has', 'the first of 2', '128 positions', 'shorten'],
-    ),
-  ],
-)
-def test_translate_is_asked_the_impossible(refused, workdir, flags, words):
-  refused(words, 'translate', f'--workdir={workdir}/k2-regular', *flags)
-
-
-@pytest.mark.parametrize(
-  'lines, words',
-  [(b'', ['standard input is empty']), (b'a\n\xff\n', ['line 2 of standard input is not UTF-8'])],
-)
-def test_lines_that_cannot_be_translated(refused, workdir, tmp_path, lines, words):
-  refused(words, 'translate', f'--workdir={workdir}/k2-regular', stdin=lines)
-  (tmp_path / 'lines').write_bytes(lines)
-  words = [word.replace('standard input', str(tmp_path / 'lines')) for word in words]
-  refused(words, 'translate', f'--workdir={workdir}/k2-regular', f'--input={tmp_path}/lines')
-
-
-def test_translate_wants_a_model(refused, workdir):
-  refused(['nowhere is not a folder'], 'translate', '--workdir=nowhere', 'a')
-  refused([f'{__file__} is not a folder'], 'translate', f'--workdir={__file__}', 'a')
-  refused(
-    ['holds the runs base, k2-finetune, k2-regular'], 'translate', f'--workdir={workdir}', 'a'
-  )
-  refused(
-    ['needs heads, and this is a base model'],
-    'translate',
-    f'--workdir={workdir}/base',
-    '--rule=top-2',
-    'a',
-  )
-
-
-@pytest.mark.parametrize(
-  'file', ['config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model']
-)
-def test_a_model_cut_short(refused, workdir, tmp_path, file):
-  folder = shutil.copytree(workdir / 'k2-regular' / 'model', tmp_path / 'model')
-  os.truncate(folder / file, (folder / file).stat().st_size // 2)
-  refused([file], 'translate', f'--workdir={folder}', 'a')
-  (folder / file).unlink()
-  refused([file], 'translate', f'--workdir={folder}', 'a')
 
 
 def start(name, *words, **pipes):
@@ -317,17 +258,9 @@ def start(name, *words, **pipes):
 
 
 def test_as_its_own_process_a_mistake_is_one_line_and_2(workdir):
-  process = start('translate', f'--workdir={workdir}', 'a', stdout=subprocess.PIPE)
+  process = start('table1', f'--workdir={workdir}', stdout=subprocess.PIPE)
   out, err = process.communicate(timeout=60)
-  assert (process.returncode, out, err.count('\n')) == (2, '', 1) and 'holds the runs' in err
-
-
-def test_a_reader_that_stops_early_is_no_failure_to_talk_about(workdir):
-  read, write = os.pipe()
-  process = start('translate', f'--workdir={workdir}/base', '--max_len=4', 'a', stdout=write)
-  os.close(write)
-  os.close(read)
-  assert (process.communicate(timeout=60)[1], process.returncode) == ('', 141)
+  assert (process.returncode, out, err.count('\n')) == (2, '', 1) and 'config is missing' in err
 
 
 def test_ctrl_c_in_training_is_one_line_and_the_run_goes_on_later(table, launch, tmp_path):

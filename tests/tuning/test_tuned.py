@@ -110,10 +110,10 @@ def test_heads_are_prepared_as_the_caller_says(run):
 def test_a_file_of_another_model_is_refused(run):
   place, found = run
   file = found.save(place / 'model')
-  said = r'was made with another model than is in .*other now: make it again by python'
+  said = r'was made with another model than is in .*other now: make it again by fastdec tune'
   with pytest.raises(fd.UserError, match=said):
     fd.load_tuned(place / 'other', file=file)
-  said = r'other/tuned.json is not there: make it by python -m experiments.tune'
+  said = r'other/tuned.json is not there: make it by fastdec tune'
   with pytest.raises(fd.UserError, match=said):
     fd.load_tuned(place / 'other')
 

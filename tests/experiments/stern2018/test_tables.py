@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from experiments.lab import report
-from experiments.lab.show import plain_console
 from experiments.stern2018 import published, tables
+from fastdec.cli.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.labels import Label, place
 

@@ -1,0 +1,108 @@
+"""The command `fastdec`, with a module for each thing that it does.
+
+Exit codes: 0 done; 1 a bug, which keeps its traceback; 2 a mistake of the user, which is one
+sentence on stderr; 130 Ctrl-C; 141 when whoever reads the output has stopped (`| head`). A
+`UserNote`, which is a warning, is a sentence on stderr too.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fastdec import __version__, extras
+from fastdec.errors import UserError, UserNote
+
+COMMANDS = {  # the module of a command has its name, with an underscore for a dash
+  'generate': 'go on from a prompt, or from a file of prompts',
+  'chat': 'talk with a model',
+  'translate': 'translate sentences, and mark what each call of the model wrote',
+  'tune': 'find the fastest strategy for a model on this machine',
+  'train-draft': 'train heads or a draft network for a model',
+  'calibrate': 'find the tree that suits prediction heads',
+  'pool': 'count n-grams of texts, as guesses for lookahead and prompt lookup',
+  'shortlist': "shorten a draft network's vocabulary",
+  'convert': 'make a model folder of a fairseq checkpoint',
+  'check': 'say what a folder holds',
+}
+HELP = """usage: fastdec COMMAND ...
+
+  {}
+
+Example: fastdec generate --model=FOLDER --prompt='A man in'
+fastdec COMMAND --help says more."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a command, and returns its exit code.
+
+  Args:
+    argv: the words after `fastdec` (None: those of this process).
+  """
+  words = sys.argv[1:] if argv is None else list(argv)
+  try:
+    with warnings.catch_warnings(), extras.explained():
+      _show_notes()
+      _run(words)
+      sys.stdout.flush()
+  except UserError as error:
+    _say(str(error), 31)
+    return 2
+  except KeyboardInterrupt:
+    _say('Interrupted', 31)
+    return 130
+  except (BrokenPipeError, SystemExit) as error:
+    # Rich makes a SystemExit of it
+    if any(isinstance(cause, BrokenPipeError) for cause in _chain(error)):
+      # what Python flushes at its end
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return 141
+    if not isinstance(error, SystemExit) or error.code:
+      raise
+  return 0
+
+
+def _run(words: list[str]) -> None:
+  """Runs the command that the first word names with the others."""
+  if not words or words[0] in ('-h', '--help'):
+    lines = (f'{name:<12} {what}' for name, what in COMMANDS.items())
+    print(HELP.format('\n  '.join(lines)))
+    return
+  if words[0] == '--version':
+    print(f'fastdec {__version__}')
+    return
+  name, *rest = words
+  if name not in COMMANDS:
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(COMMANDS)}'
+    raise UserError(f'there is no command {name!r}: {advice}')
+  importlib.import_module(f'fastdec.cli.{name.replace("-", "_")}').main(rest)
+
+
+def _show_notes() -> None:
+  """Shows a `UserNote` as its sentence; other warnings are shown as before."""
+  others = warnings.showwarning
+
+  def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+    if issubclass(category, UserNote):
+      _say(str(message), 33)
+    else:
+      others(message, category, *args, **kwargs)
+
+  warnings.showwarning = show
+
+
+def _say(text: str, colour: int) -> None:
+  """Prints a sentence on stderr, in an ANSI colour if that is a terminal."""
+  line = ' '.join(text.split())
+  print(f'\x1b[{colour}m{line}\x1b[0m' if sys.stderr.isatty() else line, file=sys.stderr)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+  """Yields the error and what it was raised upon."""
+  while error is not None:
+    yield error
+    error = error.__context__

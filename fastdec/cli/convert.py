@@ -1,0 +1,53 @@
+"""Makes a model folder of a fairseq checkpoint.
+
+Example:
+  fastdec convert checkpoint_best.pt --source-dict=dict.en.txt --target-dict=dict.de.txt --out=wmt14
+  fastdec translate --model=wmt14 "A man is rid@@ ing a bike ."
+
+The checkpoint is a .pt file, which needs PyTorch, or the state dict as .safetensors. Only weights
+and options of a .pt file are read; no code in it is run. Give sentences as the model's own
+preprocessing leaves them.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import jax
+
+from fastdec import folders
+from fastdec.cli.flags import Parser, whole
+from fastdec.convert import fairseq
+from fastdec.errors import UserError
+from fastdec.tokenizers.dictionary import DictionaryPair
+
+
+def main(words: Sequence[str]) -> None:
+  parser = Parser('convert', __doc__)
+  parser.usage = '%(prog)s CHECKPOINT --source-dict=FILE --target-dict=FILE --out=FOLDER'
+  parser.add_argument('--source-dict', required=True, help="the source's dict.txt")
+  parser.add_argument('--target-dict', required=True, help="the target's dict.txt")
+  parser.add_argument('--out', required=True, help='folder to write')
+  parser.add_argument(
+    '--heads', type=whole(1), help='attention heads of a Transformer, where the file tells none'
+  )
+  given, files = parser.read_beside(words)
+  if len(files) != 1:
+    raise UserError(f'there are {len(files)} checkpoints: give one .pt or .safetensors file')
+  out, source, target = map(pathlib.Path, (given.out, given.source_dict, given.target_dict))
+  checkpoint = pathlib.Path(files[0])
+  if not folders.is_replaceable(out.resolve()):
+    raise UserError(
+      f'{out} is there already, and is not just a model of fastdec: give a new folder as --out'
+    )
+  for file in (checkpoint, source, target):
+    if out.resolve() in file.resolve().parents:
+      raise UserError(f'{file} is in {out}, which is written anew: give another folder as --out')
+  pair = DictionaryPair.load(source, target)
+  sizes, is_joined = (len(pair.source), len(pair.target)), pair.source.words == pair.target.words
+  model, params = fairseq.load(checkpoint, sizes, is_joined, given.heads)
+  folders.save(model, params, out.resolve(), tokenizer=(source, target))
+  count = sum(x.size for x in jax.tree.leaves(params))
+  print(
+    f'{out}: {type(model).__name__}, {sizes[0]} source and {sizes[1]} target words,'
+    f' {count:,} parameters'
+  )

@@ -1,0 +1,53 @@
+"""Number of the machine's cores that a command decodes with.
+
+A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core,
+it gives half of each product to it, which sleeps between two products and has to be woken: one core
+decodes single texts as fast, or faster (docs/decisions/measuring.md). The backend asks once how
+many cores there are, when it is made.
+"""
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.folders.load import WIDE
+
+
+def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
+  """Restricts this process to so many cores. Call it before JAX makes its backend; later it has no
+  effect.
+
+  Args:
+    folder: of the model that will be decoded with, of which nothing but the config is read.
+    rows: texts decoded at once.
+    cores: how many; None: one for one text at a time by a narrow model on a CPU, else all.
+
+  Raises:
+    UserError: there are not that many cores, or no model.
+  """
+  if not hasattr(os, 'sched_setaffinity'):  # only Linux keeps cores
+    return
+  allowed = os.sched_getaffinity(0)
+  if cores is None:
+    is_small = rows == 1 and not _has_accelerator() and folders.open(folder).model.d_model < WIDE
+    cores = 1 if is_small else len(allowed)
+  if cores > len(allowed):
+    raise UserError(f'--cores={cores} is not possible: this process may use {len(allowed)}')
+  own = _core()  # where the system has put this process, other processes being elsewhere
+  chosen = sorted(allowed, key=lambda core: (core != own, core))[:cores]
+  os.sched_setaffinity(0, chosen)
+
+
+def _core() -> int:
+  """The core that this process runs on: proc(5), the 39th field of stat."""
+  return int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[36])
+
+
+def _has_accelerator() -> bool:
+  """True if JAX would look for one: nothing can be asked of JAX itself before it makes its
+  backends."""
+  if os.environ.get('JAX_PLATFORMS') == 'cpu':
+    return False
+  return bool(metadata.entry_points(group='jax_plugins'))

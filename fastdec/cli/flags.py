@@ -1,0 +1,117 @@
+"""Flags of the commands: argparse, with each mistake as a `UserError`."""
+
+import argparse
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from fastdec.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+  """The flags of a command.
+
+  Args:
+    name: of the command.
+    about: the docstring of its module, which `--help` shows around the flags.
+  """
+
+  def __init__(self, name: str, about: str | None) -> None:
+    summary, _, rest = (about or '').partition('\n\n')
+    super().__init__(f'fastdec {name}', description=summary, epilog=rest, allow_abbrev=False)
+    self.formatter_class = argparse.RawDescriptionHelpFormatter
+
+  def read(self, words: Sequence[str]) -> argparse.Namespace:
+    """Reads the flags; words beside them are mistakes."""
+    given, rest = self.read_beside(words)
+    if rest:
+      raise UserError(f'{rest[0]!r} is not a flag: {self.prog} --help lists them')
+    return given
+
+  def read_beside(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Reads the flags. Returns them, and the words beside them; all behind a '--' are such."""
+    words = list(words)
+    end = words.index('--') if '--' in words else len(words)
+    for word in words[:end]:  # before a missing flag is named, which may be the misspelt one
+      if word.startswith('--') and word.split('=')[0] not in self._option_string_actions:
+        self._unknown(word.split('=')[0])
+    given, rest = self.parse_known_args(words[:end])
+    return given, [*rest, *words[end + 1 :]]
+
+  def error(self, message: str) -> NoReturn:
+    """Raises argparse's mistake as ours: 'argument --rows: =x is ...' as '--rows=x is ...'."""
+    message = re.sub(r'^argument (--[\w-]+)[^:]*: (=?)', _named, message)
+    message = re.sub(r'^the following arguments are required: (.*)', r'there is no \1', message)
+    raise UserError(f'{message}: see {self.prog} --help')
+
+  def _unknown(self, flag: str) -> NoReturn:
+    known = list(self._option_string_actions)
+    near = difflib.get_close_matches(flag, known, 1)
+    advice = f'did you mean {near[0]}? ' if near else ''
+    raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+  """The type of a flag that takes a whole number."""
+  allowed = f'{least} or more' if most is None else f'{least} to {most}'
+
+  def read(text: str) -> int:
+    is_whole = re.fullmatch(r'[+-]?\d{1,18}', text)
+    if not is_whole or int(text) < least or (most is not None and int(text) > most):
+      raise _impossible(text, f'give a whole number, {allowed}')
+    return int(text)
+
+  return read
+
+
+def number(text: str) -> float:
+  """The type of a flag that takes a number from 0."""
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 <= value < math.inf:
+    raise _impossible(text, 'give a number, 0 or more')
+  return value
+
+
+def wholes(least: int) -> Callable[[str], list[int]]:
+  """The type of a flag that takes whole numbers with commas between them."""
+
+  def read(text: str) -> list[int]:
+    words = text.split(',')
+    if not all(re.fullmatch(r'\d{1,3}', word) and int(word) >= least for word in words):
+      raise _impossible(text, f'give whole numbers from {least} to 999, such as 4,8')
+    return list(dict.fromkeys(map(int, words)))
+
+  return read
+
+
+def one_of(*values: str) -> Callable[[str], str]:
+  """The type of a flag that takes one of some words."""
+
+  def read(text: str) -> str:
+    if text not in values:
+      raise _impossible(text, f'give one of {", ".join(values)}')
+    return text
+
+  return read
+
+
+def seconds(text: str) -> float:
+  """The type of a flag that takes a time: 540s, 9m, 1.5h, or plain seconds."""
+  match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
+  if match is None:
+    raise _impossible(text, 'give seconds, or a number with s, m or h, such as 540s')
+  return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
+
+
+def _named(match: re.Match[str]) -> str:
+  """Writes '--rows' before '=x', else '--rows: '."""
+  return f'{match[1]}=' if match[2] else f'{match[1]}: '
+
+
+def _impossible(text: str, remedy: str) -> argparse.ArgumentTypeError:
+  return argparse.ArgumentTypeError(f'={text} is not possible: {remedy}')

@@ -1,0 +1,158 @@
+"""Models by flags: what can be checked is, before weights are read."""
+
+import argparse
+import dataclasses
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.cli import cores
+from fastdec.cli.flags import Parser, number, whole
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_room
+from fastdec.errors import UserError
+from fastdec.files import read_json
+from fastdec.models.api import source_words
+from fastdec.text import ROWS, with_law
+from fastdec.tuning.tuned import NAME
+
+# a tree of heads may be named by its file: medusa(choices=tree.json)
+TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
+LAST = 2**32 - 1  # of the seeds
+LAW = ('temperature', 'top_k', 'top_p')
+
+
+def add_model(parser: Parser) -> None:
+  """Adds the flags of a model and of what drafts for it."""
+  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+  parser.add_argument('--draft', help='folder of a smaller model, or of a draft network')
+  parser.add_argument('--heads', help='folder of prediction heads')
+  parser.add_argument(
+    '--strategy',
+    help="'eagle(depth=7, width=8, nodes=32)', as in Python; or 'tuned', what fastdec tune has"
+    ' found, or the file that it wrote, beside its --draft or --heads (as suits these)',
+  )
+  parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
+
+
+def add_lengths(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
+  """Adds the flags of how much is written at once."""
+  parser.add_argument(
+    '--max-len',
+    '--max-new-tokens',
+    type=whole(1),
+    default=max_len,
+    help=f'the most tokens of an output ({max_len})',
+  )
+  parser.add_argument('--cores', type=whole(1), help='cores to decode with (as suits the model)')
+
+
+def add_law(parser: Parser) -> None:
+  """Adds the flags of sampling."""
+  parser.add_argument('--temperature', type=number, help='samples, if above 0')
+  parser.add_argument('--top-k', type=whole(0), help='samples among the k likeliest tokens')
+  parser.add_argument(
+    '--top-p', type=number, help='samples among the fewest tokens of this probability'
+  )
+  parser.add_argument('--seed', type=whole(0, LAST), default=0, help='of sampling (0)')
+
+
+def unread(
+  model: str, dtype: str | None, prompts: Sequence[Any], max_len: int, noun: str = 'prompt'
+) -> fd.Generator:
+  """Opens a model with its tokenizer, its parameters unread, and checks what it will go on from.
+
+  Raises:
+    UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
+      or hold what the model does not know.
+  """
+  folder = folders.open(model, dtype)
+  found = fd.Generator(folder.model, None, folder.tokenizer)
+  limit, is_source = found.model.max_positions, found.model.start_id is not None
+  for i, prompt in enumerate(prompts, 1):
+    ids, _ = found.read(prompt)
+    name = f'the {noun}' if len(prompts) == 1 else f'{noun} {i}'
+    if limit is not None:
+      check_room(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
+    check_ids(f"{name}'s tokens", np.array([ids]), source_words(found.model))
+  if limit is not None and is_source:
+    check_room(1, max_len, limit, setting='--max-len')
+  return found
+
+
+def load(given: argparse.Namespace, default: str | None = None) -> fd.Generator:
+  """Reads the model and what drafts for it, with the strategy and the law of the flags.
+
+  Args:
+    given: the flags.
+    default: the folder of heads to draft with, where no flag says how.
+  """
+  chosen = {name: getattr(given, name) for name in ('draft', 'heads', 'strategy')}
+  if not any(chosen.values()):
+    chosen['heads'] = default
+  law = {}
+  for name in LAW:
+    if getattr(given, name, None) is not None:
+      law[name] = getattr(given, name)
+  if chosen['strategy'] is None:
+    with_law(fd.Greedy(), law)  # a mistake shows before weights are read
+  else:
+    chosen['strategy'] = re.sub(TREE, _tree, chosen['strategy'])
+  found = fd.Generator.load(given.model, dtype=given.dtype, **chosen)
+  return dataclasses.replace(found, strategy=with_law(found.strategy, law))
+
+
+def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:
+  """Returns a generator that guesses the n-grams of a file too."""
+  if file is None:
+    return generator
+  pool, strategy = fd.load_pool(file), generator.strategy
+  pool.check(generator.model.vocab_size)
+  if isinstance(strategy, fd.Lookahead):
+    return dataclasses.replace(
+      generator, strategy=dataclasses.replace(strategy, pool=pool, ngram=pool.ngram)
+    )
+  if isinstance(strategy, fd.PromptLookup):
+    return dataclasses.replace(generator, strategy=dataclasses.replace(strategy, pool=pool))
+  raise UserError(
+    f'--pool={file} is for text that is drafted from: give --strategy=lookahead or prompt_lookup'
+  )
+
+
+def settle(given: argparse.Namespace, texts: int | None = None) -> int:
+  """Keeps the cores to decode with, before JAX looks for them. Returns the texts decoded at once.
+
+  Args:
+    given: the flags.
+    texts: all that there are (None: many).
+  """
+  rows = getattr(given, 'rows', None)
+  if rows is None:
+    rows = _tuned_rows(given) if is_tuned(given.strategy) else ROWS
+  rows = min(rows, texts or rows)
+  cores.settle(given.model, rows, given.cores)
+  return rows
+
+
+def is_tuned(strategy: str | None) -> bool:
+  """True if --strategy names what was tuned, and is no strategy in words."""
+  return strategy is not None and (strategy == 'tuned' or strategy.endswith('.json'))
+
+
+def _tuned_rows(given: argparse.Namespace) -> int:
+  """Returns the texts decoded at once that were tuned for; mistakes in the file are for later."""
+  file = pathlib.Path(given.strategy)
+  if given.strategy == 'tuned':
+    file = folders.open(given.model).path / NAME
+  figures = read_json(file).get('figures') if file.is_file() else None
+  rows = figures.get('rows') if isinstance(figures, dict) else None
+  return rows if type(rows) is int and rows > 0 else ROWS
+
+
+def _tree(match: re.Match[str]) -> str:
+  """Writes the tree of the file that is named."""
+  return f'choices={fd.medusa_choices(match[1])}'

@@ -1,0 +1,71 @@
+"""Counts the n-grams of texts into a file of guesses, for lookahead and prompt lookup.
+
+Example:
+  fastdec pool --model=folder --texts=corpus.txt,out.jsonl --output=pool.safetensors
+  fastdec generate --model=folder --strategy=lookahead --pool=pool.safetensors --prompt='A man in'
+
+A text file has a text on each line. A file that ends in .jsonl is the output of `fastdec generate`,
+whose texts are counted. The ids are those of the model's tokenizer, so the pool is for models that
+have the same.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.cli.flags import Parser, whole
+from fastdec.errors import UserError
+from fastdec.files import parse_json, read_lines
+
+
+def main(words: Sequence[str]) -> None:
+  parser = Parser('pool', __doc__)
+  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+  parser.add_argument(
+    '--texts',
+    required=True,
+    help='files with a text on each line, or of fastdec generate, such as a,b',
+  )
+  parser.add_argument('--output', required=True, help='file for the pool')
+  parser.add_argument(
+    '--ngram', type=whole(2), default=5, help='tokens of an n-gram, the first being its key (5)'
+  )
+  parser.add_argument(
+    '--guesses', type=whole(1), default=15, help='n-grams to keep of each key, the commonest (15)'
+  )
+  given = parser.read(words)
+  folder = folders.open(given.model)
+  rows = [folder.tokenizer.encode(text) for text in texts_of(given.texts)]
+  pool = fd.build_pool(rows, folder.model, given.ngram, given.guesses)
+  fd.save_pool(pool, given.output)
+  counts = f'{len(pool.values):,} n-grams of {pool.ngram} tokens from {len(rows):,} texts'
+  print(f'{given.output} holds {counts}')
+
+
+def texts_of(files: str) -> list[str]:
+  """Reads the texts of files, whose names have commas between them.
+
+  Raises:
+    UserError: there is no file, one cannot be read, or has a line that is no text.
+  """
+  if not files:
+    raise UserError('there are no files of texts: name one or more, with commas between them')
+  found = []
+  for file in map(pathlib.Path, files.split(',')):
+    for number, line in enumerate(read_lines(file, 'a text'), 1):
+      found.append(_output(file, number, line) if file.suffix == '.jsonl' else line)
+  return found
+
+
+def _output(file: pathlib.Path, number: int, line: str) -> str:
+  """Returns the text of a line that `fastdec generate` has written."""
+  try:
+    text = parse_json(line)['text']
+  except (ValueError, KeyError, TypeError):
+    text = None
+  if not isinstance(text, str):
+    raise UserError(
+      f'line {number} of {file} is no output of fastdec generate: give its --output, or a .txt file'
+    )
+  return text

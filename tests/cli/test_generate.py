@@ -1,0 +1,270 @@
+"""Text for people: what is streamed, what a file of prompts yields; nothing twice after a stop."""
+
+import dataclasses
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import rich.console
+
+import fastdec as fd
+from fastdec.cli import generate, prompt_file
+from fastdec.cli.show import accepted_shares, columns, counted
+from tests.cli.conftest import PROMPTS
+from tests.decoding.fakes import HashLM
+
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0]]
+
+
+def greedy_text(translator, prompt, max_len):
+  model, params = fd.load(translator)
+  tokenizer = fd.load_tokenizer(translator)
+  out = fd.decode(model, params, [[*tokenizer.encode(prompt), 1]], fd.Greedy(), max_len=max_len)
+  return tokenizer.decode(np.asarray(out.tokens[0]).tolist()), int(out.lengths[0])
+
+
+@pytest.fixture
+def tree(tmp_path):
+  path = tmp_path / 'tree.json'
+  path.write_text(json.dumps({'choices': TREE, 'nodes': 7}))
+  return path
+
+
+@pytest.mark.parametrize(
+  'words, places',
+  [
+    ([], 0),
+    (['--strategy=prompt_lookup(k=10)'], 9),
+    (['--strategy=lookahead'], 4),
+    (['--heads={}'], 2),
+    (['--heads={}', '--strategy=medusa(choices={tree})'], 2),
+    (['--strategy=blockwise(k=2)'], 1),
+    (['--draft={}'], 4),
+    (['--draft={}/../eagle', '--strategy=eagle(depth=2, width=1)'], 2),
+    (['--draft={}/../block', '--strategy=block_draft(choices=6)'], 3),
+  ],
+  ids=str,
+)
+def test_one_prompt_is_what_greedy_writes_and_is_counted(
+  translator, networks, fastdec, words, places, tree
+):
+  given = ('--model', translator, '--prompt=a dog sits', '--max-len=12', '--repeats=1')
+  ended = fastdec('generate', *given, *(word.format(translator, tree=tree) for word in words))
+  assert ended.code == 0, ended.err
+  text, length = greedy_text(translator, 'a dog sits', 12)
+  lines = ended.out.splitlines()
+  if '..' in ''.join(words):  # a draft network is looked at first
+    assert lines.pop(0).endswith(' of its first guesses are what the model writes')
+    assert 'this draft guesses' in ended.err and 'rope_theta' in ended.err
+  assert lines[0] == text and lines[1].startswith(f'{length} tokens, ')
+  assert 'tokens per call' in lines[1] and 'tokens per second' in lines[-1]
+  assert ('times greedy decoding' in lines[-1]) == bool(words)
+  assert (f' {places}: ' in lines[2]) == bool(words) and f' {places + 1}: ' not in lines[2]
+  if words == ['--draft={}']:  # a model that drafts for itself is always right
+    assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
+  plain = fastdec('generate', *given, '--plain')
+  assert (plain.code, plain.out) == (0, f'{text}\n')
+
+
+@pytest.mark.parametrize(
+  'share, said', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')]
+)
+def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(
+  networks, monkeypatch, share, said
+):
+  asked = []
+  checked = lambda *given, tokens: asked.append(tokens) or share
+  monkeypatch.setattr(generate, 'check_draft', checked)
+  strategy = fd.Eagle(fd.load_draft(networks['eagle']))
+  for positions, tokens in ((32, 31), (None, 64)):
+    console = rich.console.Console(file=io.StringIO(), soft_wrap=True)
+    model = HashLM(vocab_size=30, max_positions=positions)
+    generate.say_check(console, fd.Generator(model, {}, Bytes(), strategy), ' a|b')
+    assert asked[-1] == tokens and said in console.file.getvalue()
+  generate.say_check(console, fd.Generator(model, {}, Bytes()), ' a|b')
+  assert len(asked) == 2
+
+
+class Bytes:
+  """Ids are pieces of bytes, some of them parts of a character."""
+
+  pieces = (b'', b'', b' a', b'b', b' ', 'é'.encode()[:1], 'é'.encode()[1:],
+            *(bytes([x]) for x in '語'.encode()),
+            b' cd', b'.', b' x', 'ß'.encode())  # fmt: skip
+  vocab_size = len(pieces)
+
+  def encode(self, text):
+    return [self.pieces.index(piece.encode()) for piece in text.split('|')]
+
+  def decode(self, ids):
+    return b''.join(self.pieces[i] for i in ids).decode(errors='replace').removeprefix(' ')
+
+
+@dataclasses.dataclass
+class Given:
+  prompt: str
+  max_len: int
+  seed: int = 0
+  plain: bool = False
+  repeats: int = 0
+
+
+def test_a_decoder_only_model_goes_on_from_its_prompt_in_two_colours():
+  """The prompt, then all that follows it, spaces as they are within a sentence."""
+  generator = fd.Generator(HashLM(vocab_size=14), {}, Bytes(), fd.PromptLookup())
+  tokens = fd.decode(HashLM(), {}, [[2, 3]], fd.Greedy(), max_len=20).tokens[0]
+  text = Bytes().decode([2, 3, *np.asarray(tokens).tolist()]).removeprefix('ab')
+  file = io.StringIO()
+  generate.show(rich.console.Console(file=file, width=80), generator, Given(' a|b', 20))
+  assert file.getvalue().startswith(f' a|b{text}\n') and 'cut at' not in file.getvalue()
+  generate.show(rich.console.Console(file=file, width=80), generator, Given(' a|b', 3))
+  assert 'cut at --max-len=3: raise it' in file.getvalue()
+  colours = {'force_terminal': True, 'color_system': 'standard', '_environ': {}}
+  console = rich.console.Console(file=io.StringIO(), **colours)
+  _, sizes, said = generate.streamed(console, generator, ' a|b', Given('', 20))
+  assert len(sizes) > 1 and said == text
+  assert '\x1b[36m' in console.file.getvalue() and '\x1b[33m' in console.file.getvalue()
+
+
+def test_sampling_follows_the_seed(translator, fastdec):
+  words = ('generate', '--model', translator, '--prompt=a dog', '--repeats=0', '--max-len=20')
+  words += ('--temperature=1', '--strategy=prompt_lookup')
+  same, again, other = (fastdec(*words, f'--seed={seed}').out for seed in (0, 0, 1))
+  assert same == again != other
+
+
+def test_what_is_not_lossless_says_so(translator, fastdec, prompts, tmp_path):
+  words = ('generate', '--model', translator, '--strategy=blockwise(rule=TopN(n=2))')
+  for given in (
+    ['--prompt=a dog', '--repeats=0'],
+    ['--prompts', prompts, f'--output={tmp_path}/out.jsonl'],
+  ):
+    ended = fastdec(*words, '--max-len=9', *given)
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1].startswith('not lossless: this strategy accepts more')
+
+
+def test_a_talk_goes_on_with_what_was_said(translator, fastdec, monkeypatch):
+  from fastdec.tokenizers.sentencepiece import Tokenizer
+
+  read = []
+
+  def encode_chat(self, messages):
+    read.append([(one['role'], one['content']) for one in messages])
+    return self.encode(' '.join(one['content'] for one in messages))
+
+  monkeypatch.setattr(Tokenizer, 'encode_chat', encode_chat)
+  words = ('chat', '--model', translator, '--max-len=4', '--system=the cat', '--draft', translator)
+  ended = fastdec(*words, stdin=b'a dog\nruns\n')
+  assert ended.code == 0 and ended.out.count('tokens per call') == 2, ended
+  answer = greedy_text(translator, 'the cat a dog', 4)[0]
+  said = [('system', 'the cat'), ('user', 'a dog'), ('assistant', answer), ('user', 'runs')]
+  assert read[-1] == said and ended.out.splitlines()[0] == answer
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_file_of_prompts_yields_a_line_each_in_their_order(
+  translator, fastdec, prompts, tmp_path
+):
+  out = tmp_path / 'new' / 'out.jsonl'
+  words = ('generate', '--model', translator, '--prompts', prompts, '--output', out)
+  words += ('--max-len=9', '--rows=4', '--strategy=prompt_lookup(k=10)')
+  ended = fastdec(*words)
+  assert ended.code == 0 and '6 outputs, 6 of them new' in ended.out, ended.err
+  lines = lines_of(out)
+  assert [line['index'] for line in lines] == list(range(6))
+  assert [line['prompt'] for line in lines] == PROMPTS
+  assert (lines[1]['text'], lines[1]['tokens']) == greedy_text(translator, PROMPTS[1], 9)
+  blocks = np.sum([line['blocks'] + [0] * (9 - len(line['blocks'])) for line in lines], axis=0)
+  assert blocks @ range(1, 10) == sum(line['tokens'] - 1 for line in lines)
+  assert counted(blocks.tolist(), 9) in ended.out and 'accepted at 1: ' in ended.out
+  cut = [line['tokens'] == 9 for line in lines]  # none of these ends with its ninth
+  assert [line['finish_reason'] == 'length' for line in lines] == cut and any(cut)
+  assert f'{sum(cut)} of them were cut at --max-len=9: raise it' in ended.out
+  again = fastdec(*words)  # by the lines alone
+  assert '0 of them new' in again.out and counted(blocks.tolist(), 9) in again.out
+  names = sorted(path.name for path in out.parent.iterdir())
+  assert names == ['out.jsonl', 'out.jsonl.settings.json']
+
+
+def test_a_run_that_was_stopped_goes_on(translator, fastdec, prompts, tmp_path, monkeypatch):
+  """Ctrl-C after two exchanges: what is done is kept; a torn line is made again, and all draw what
+  they would have."""
+  words = ('generate', '--model', translator, '--prompts', prompts, '--max-len=9', '--rows=4')
+  words += ('--temperature=1',)
+  whole, stopped = tmp_path / 'whole.jsonl', tmp_path / 'stopped.jsonl'
+  assert fastdec(*words, f'--output={whole}').code == 0
+  with monkeypatch.context() as patch:
+    append, calls = prompt_file._append, []
+
+    def interrupted(*args):
+      calls.append(args)
+      if len(calls) > 2:
+        raise KeyboardInterrupt
+      append(*args)
+
+    patch.setattr(prompt_file, '_append', interrupted)
+    ended = fastdec(*words, f'--output={stopped}')
+  assert ended.code == 130 and ended.err.strip() == 'Interrupted'
+  kept = stopped.read_bytes()
+  assert kept.count(b'\n') == 2 and kept.endswith(b'\n')
+  stopped.write_bytes(kept + b'{"index": 3, "prom')
+  ended = fastdec(*words, f'--output={stopped}')
+  assert ended.code == 0 and '4 of them new' in ended.out
+  assert stopped.read_bytes() == whole.read_bytes()
+
+
+def test_an_output_of_other_settings_is_refused_and_kept(
+  translator, networks, fastdec, prompts, tree, tmp_path
+):
+  out = tmp_path / 'out.jsonl'
+  words = ('generate', '--model', translator, '--prompts', prompts, '--max-len=3')
+  words += ('--output', out)
+  heads = ('--heads', translator, f'--strategy=medusa(choices={tree})')
+  assert fastdec(*words, *heads).code == 0
+  before = out.read_bytes()
+  for changed, named in (
+    ((*heads, '--seed=1'), 'seed'),
+    ((*heads, '--dtype=int8'), 'dtype'),
+    (heads[:2], 'strategy'),
+    (heads[2:], 'part'),
+    ((f'--draft={networks["block"]}',), 'strategy, part'),
+    ((*heads, f'--model={translator}/../smaller'), 'model'),
+  ):
+    ended = fastdec(*words, *changed)
+    assert f'other settings ({named})' in ended.mistake and out.read_bytes() == before
+  tree.write_text(json.dumps(TREE[::-1]))  # the same tree
+  copy = shutil.copytree(translator, tmp_path / 'copy')  # and the same model
+  assert '0 of them new' in fastdec(*words, *heads, f'--model={copy}').out
+  prompts.write_text('a dog\n')
+  assert 'other settings (prompts)' in fastdec(*words, *heads).mistake
+  (tmp_path / 'out.jsonl.settings.json').unlink()
+  assert 'without its settings' in fastdec(*words, *heads).mistake and out.read_bytes() == before
+
+
+def test_two_processes_do_not_write_one_file(tmp_path):
+  output = prompt_file.Output(tmp_path / 'out.jsonl', {}, 1)
+  with output.open(), pytest.raises(fd.UserError, match='another process'), output.open():
+    pass
+
+
+def test_a_damaged_line_is_named(tmp_path):
+  output, first = prompt_file.Output(tmp_path / 'out.jsonl', {}, 3), b'{"index": 0, "blocks": [1]}'
+  no_blocks = b'{"index": 1}', b'{"index": 1, "blocks": [""]}'
+  for second in (b'nonsense', first, b'{"index": 3, "blocks": []}', *no_blocks, b'[1]'):
+    output.path.write_bytes(first + b'\n' + second + b'\n')
+    with pytest.raises(fd.UserError, match=r'line 2 of .* is damaged'):
+      output.done()
+
+
+def test_shares_of_calls_that_accept_each_place():
+  assert accepted_shares([2, 1, 1], 3) == [0.5, 0.25, 0.0]  # blocks of 1, 1, 2 and 3 tokens
+  assert accepted_shares([], 3) == []
+  assert counted([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
+  assert counted([4], 0) == '1.00 tokens per call' and counted([], 3) == ''
+  assert columns([['a', 'bcd'], ['ef', 'g']]) == ' a  bcd\nef    g'

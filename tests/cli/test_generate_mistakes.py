@@ -1,0 +1,199 @@
+"""Mistakes at `fastdec generate`: a sentence each, before the weights of the model are read."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fastdec.folders.native import NativeFolder
+
+MISTAKES = {
+  'no prompt': ([], 'nothing to go on from'),
+  'both': (['--prompt=a', '--prompts={files}/lines', '--output=o'], 'both given'),
+  'no output': (['--prompts={files}/lines'], 'belong together'),
+  'empty prompt': (['--prompt= '], '--prompt is empty'),
+  'not characters': (['--prompt=a\udcff'], '--prompt is not UTF-8'),
+  'unknown folder': (['--prompt=a', '--model={files}/nowhere'], 'is not a folder'),
+  "a model's name": (
+    ['--prompt=a', '--model=Qwen/Qwen2-0.5B'],
+    'hf download Qwen/Qwen2-0.5B --local-dir=Qwen2-0.5B',
+  ),
+  'unknown draft': (['--prompt=a', '--draft={files}/nowhere'], 'is not a folder'),
+  'unknown heads': (['--prompt=a', '--heads={files}/nowhere'], 'is not a folder'),
+  'no heads': (['--prompt=a', '--heads={model}/../short'], 'holds a model without heads'),
+  'two drafters': (
+    ['--prompt=a', '--draft={model}', '--heads={model}'],
+    'draft and heads each say',
+  ),
+  'no strategy': (['--prompt=a', '--strategy=fast'], "'fast' is no strategy: known are Greedy"),
+  'no draft': (
+    ['--prompt=a', '--model={model}/../short', '--max-len=1', '--strategy=eagle'],
+    'Eagle drafts with draft: give their folder',
+  ),
+  'a draft too many': (
+    ['--prompt=a', '--strategy=jacobi(k=4)', '--heads={model}'],
+    "strategy='jacobi(k=4)' drafts without a folder: leave out draft and heads",
+  ),
+  'pool of nothing': (['--prompt=a', '--pool={files}/nowhere'], '{files}/nowhere is not a file'),
+  'unknown tree': (
+    ['--prompt=a', "--strategy=medusa(choices='mc')"],
+    "'mc' is no published tree: known are mc_sim_7",
+  ),
+  'no tree file': (
+    ['--prompt=a', '--strategy=medusa(choices={files}/nowhere.json)'],
+    'is no published tree',
+  ),
+  'no tree': (
+    ['--prompt=a', '--strategy=medusa(choices={files}/lines.json)'],
+    '{files}/lines.json is not JSON',
+  ),
+  'an orphan': (
+    ['--prompt=a', '--strategy=medusa(choices=[[0], [1, 0]])'],
+    'choice [1, 0] has no parent',
+  ),
+  'a deep tree': (
+    ['--prompt=a', "--strategy=medusa(choices='zephyr_stage2')"],
+    'is 4 deep, and there are 2 heads',
+  ),
+  'a wide tree': (
+    ['--prompt=a', '--strategy=medusa(choices={files}/wide.json)'],
+    '31 choices, and there are 30 words',
+  ),
+  'heads of another width': (
+    ['--prompt=a', '--heads={model}/../wide'],
+    'hidden states of 6, and this model has 8',
+  ),
+  'heads of other words': (
+    ['--prompt=a', '--heads={model}/../wordy'],
+    'among 31 words, and this model has 30',
+  ),
+  'too many heads': (['--prompt=a', '--strategy=blockwise(k=4)'], 'k=4 is out of range'),
+  'cold': (['--prompt=a', '--temperature=-1'], '--temperature=-1 is not possible'),
+  'not a temperature': (['--prompt=a', '--temperature=nan'], '--temperature=nan is not possible'),
+  'top-k of greedy': (['--prompt=a', '--top-k=3'], 'about sampling'),
+  'top-p': (['--prompt=a', '--temperature=1', '--top-p=0'], 'top_p=0.0 is not possible'),
+  'an unknown type': (['--prompt=a', '--dtype=int4'], "dtype='int4' is not possible: give one of"),
+  'another tokenizer': (
+    ['--prompt=a', '--draft={model}/../other'],
+    '/other has 18 tokens and the model 30, of which',
+  ),
+  'too long': (['--prompt=' + 'dog ' * 40], "exceeds the model's 32 positions"),
+  'too long an output': (['--prompt=a', '--max-len=33'], "exceeds the model's 32 positions"),
+  'a seed': (['--prompt=a', '--seed=4294967296'], 'give a whole number, 0 to 4294967295'),
+  'no length': (['--prompt=a', '--max-len=0'], '--max-len=0 is not possible'),
+  'no file': (['--prompts={files}/nowhere', '--output={files}/out'], 'cannot read'),
+  'empty line': (['--prompts={files}/gap', '--output={files}/out'], 'line 2 of'),
+  'long line': (['--prompts={files}/long', '--output={files}/out'], 'prompt 2 of'),
+  'output folder': (['--prompts={files}/lines', '--output={files}'], 'is a folder'),
+  'not tuned': (
+    ['--prompt=a', '--strategy=tuned'],
+    'tuned.json is not there: make it by fastdec tune',
+  ),
+  'a type beside tuned': (
+    ['--prompt=a', '--strategy=tuned', '--dtype=int8'],
+    "strategy='tuned' has its own type of numbers",
+  ),
+}
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  place = tmp_path_factory.mktemp('files')
+  wide = json.dumps([[rank] for rank in range(31)])
+  for name, text in {
+    'lines': 'a\n', 'lines.json': 'a\n', 'gap': 'a\n \nb\n', 'wide.json': wide,
+    'long': 'a\n' + 'dog ' * 40 + '\n',
+  }.items():  # fmt: skip
+    (place / name).write_text(text)
+  return place
+
+
+@pytest.mark.parametrize('name', MISTAKES)
+def test_a_mistake_is_one_sentence_before_the_models_weights_are_read(
+  translator, files, fastdec, name, monkeypatch
+):
+  words, expected = MISTAKES[name]
+  read = lambda self, mesh=None, as_stored=False: pytest.fail('the model is read')
+  if name != 'pool of nothing':
+    monkeypatch.setattr(NativeFolder, 'params', read)
+  words = [word.format(files=files, model=translator) for word in words]
+  ended = fastdec('generate', '--model', translator, '--max-len=8', *words)
+  assert expected.format(files=files, model=translator) in ended.mistake and ended.out == ''
+  assert not (files / 'out').exists()
+
+
+@pytest.mark.parametrize(
+  'words',
+  [
+    ['--prompt=a'],
+    ['--prompt=a', '--strategy=prompt_lookup'],
+    ['--prompts={files}/lines', '--output={out}'],
+  ],
+)
+def test_weights_that_are_no_numbers_write_no_words(translator, files, fastdec, tmp_path, words):
+  folder, out = shutil.copytree(translator, tmp_path / 'broken'), tmp_path / 'out.jsonl'
+  weights = load_file(folder / 'model.safetensors')
+  nothing = {name: np.full_like(x, np.nan) for name, x in weights.items()}
+  save_file(nothing, folder / 'model.safetensors')
+  words = [word.format(files=files, out=out) for word in words]
+  ended = fastdec('generate', '--model', folder, '--max-len=8', *words)
+  assert 'the logits of 1 of 1 rows were NaN or infinite' in ended.mistake
+  assert not ended.out.strip() and (not out.exists() or not out.read_text())
+
+
+def without_config(folder):
+  (folder / 'config.json').unlink()
+
+
+def of_another_type(folder):
+  config = json.loads((folder / 'config.json').read_text())
+  (folder / 'config.json').write_text(json.dumps(config | {'model_type': 'mamba'}))
+
+
+def without_tokenizer(folder):
+  (folder / 'tokenizer.model').unlink()
+
+
+def pickled(folder):
+  (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin')
+
+
+def torn(folder):
+  file = folder / 'model.safetensors'
+  file.write_bytes(file.read_bytes()[:-100])
+
+
+def cut(folder):
+  tensors = load_file(folder / 'model.safetensors')
+  left = {name: x for name, x in tensors.items() if 'layers.1.mlp' not in name}
+  save_file(left, folder / 'model.safetensors')
+
+
+@pytest.mark.parametrize(
+  'harm, words, expected',
+  [
+    (without_config, [], 'has no config.json'),
+    (of_another_type, [], "is of model_type 'mamba': known are llama, marian, mistral, "),
+    (without_tokenizer, [], 'has no tokenizer (looked for tokenizer.json, '),
+    (pickled, [], 'only as pickle (pytorch_model.bin), which is refused: convert by python -c "'),
+    (torn, [], 'is corrupt or cut short'),
+    (cut, [], 'lacks model.layers.1.mlp.gate_proj.weight, '),
+    (None, ['--draft={model}'], 'the draft model has an encoder, and the target has none'),
+  ],
+)
+def test_what_is_wrong_with_a_folder_of_hugging_face_is_one_sentence(
+  translator, tmp_path, fastdec, shared, harm, words, expected
+):
+  theirs, tiny = shared / 'reference' / 'hf' / 'llama_tiny', tmp_path / 'tiny'
+  if not theirs.is_dir():
+    pytest.skip(f'{theirs} is not there')
+  tiny.mkdir()
+  for file in ('config.json', 'generation_config.json', 'model.safetensors'):
+    (tiny / file).write_bytes((theirs / file).read_bytes())
+  shutil.copy(translator / 'tokenizer.model', tiny)
+  if harm is not None:
+    harm(tiny)
+  words = [word.format(model=translator) for word in words]
+  assert expected in fastdec('generate', '--model', tiny, '--prompt=a dog', *words).mistake

@@ -1,0 +1,90 @@
+"""A pool of n-grams from files, and text that is drafted from it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fastdec as fd
+
+LINES = ['a dog runs', 'the cat sits on the dog', 'a dog runs on']
+OUTPUTS = ['the dog sits on the cat']
+
+
+@pytest.fixture
+def texts(tmp_path):
+  (tmp_path / 'corpus.txt').write_text('\n'.join(LINES) + '\n')
+  (tmp_path / 'out.jsonl').write_text(
+    ''.join(json.dumps({'index': 0, 'text': text}) + '\n' for text in OUTPUTS)
+  )
+  return f'{tmp_path}/corpus.txt,{tmp_path}/out.jsonl'
+
+
+@pytest.fixture
+def file(translator, fastdec, texts, tmp_path):
+  path = tmp_path / 'pool.safetensors'
+  ended = fastdec(
+    'pool',
+    f'--model={translator}',
+    f'--texts={texts}',
+    f'--output={path}',
+    '--ngram=3',
+    '--guesses=2',
+  )
+  assert ended.code == 0 and 'n-grams of 3 tokens from 4 texts' in ended.out, ended.err
+  return path
+
+
+def test_lines_and_outputs_are_counted_in_the_models_ids(translator, file):
+  tokenizer, (model, _) = fd.load_tokenizer(translator), fd.load(translator)
+  wanted = fd.build_pool([tokenizer.encode(text) for text in LINES + OUTPUTS], model, 3, 2)
+  found = fd.load_pool(file)
+  np.testing.assert_array_equal(found.values, wanted.values)
+  np.testing.assert_array_equal(found.starts, wanted.starts)
+  assert found.vocab_size == model.vocab_size and len(found.values) > 5
+
+
+@pytest.mark.parametrize('drafter', ['lookahead', 'prompt_lookup'])
+def test_a_pool_changes_the_calls_and_not_the_text(translator, fastdec, file, tmp_path, drafter):
+  (tmp_path / 'prompts').write_text('a dog sits\nthe cat runs\n')
+  rows = {}
+  for name, words in (('greedy', []), ('pool', [f'--strategy={drafter}', f'--pool={file}'])):
+    output = tmp_path / f'{name}.jsonl'
+    given = (
+      f'--model={translator}',
+      f'--prompts={tmp_path}/prompts',
+      f'--output={output}',
+      '--max-len=12',
+    )
+    assert fastdec('generate', *given, *words).code == 0
+    rows[name] = [json.loads(line)['text'] for line in output.read_text().splitlines()]
+  assert rows['pool'] == rows['greedy']
+  changed = tmp_path / 'other.safetensors'
+  fd.save_pool(fd.build_pool([[3, 4, 5, 6]], fd.load(translator)[0], 3), changed)
+  ended = fastdec('generate', *given, f'--strategy={drafter}', f'--pool={changed}')
+  assert ended.code == 2 and 'was made with other settings (pool)' in ended.err
+
+
+def test_a_pool_of_another_vocabulary(translator, fastdec, tmp_path):
+  fd.save_pool(fd.build_pool([[3, 4, 99]], ngram=3), tmp_path / 'pool')
+  given = (f'--model={translator}', '--prompt=a', '--max-len=8')
+  ended = fastdec('generate', *given, '--strategy=prompt_lookup', f'--pool={tmp_path}/pool')
+  assert (
+    ended.code == 2
+    and 'this pool is of a vocabulary of 100 words, and the model has 30' in ended.err
+  )
+
+
+@pytest.mark.parametrize('name, data, said', [
+  ('nowhere', None, 'cannot read {file} (No such file or directory): give a text file with a text'
+                    ' on each line'),
+  ('empty', '', '{file} is empty: give a text on each line'),
+  ('other.jsonl', '{"words": 3}\n', 'line 1 of {file} is no output of fastdec generate'),
+  ('short', 'a\n', 'texts must be ids, of 5 tokens or more at least one of them'),
+])  # fmt: skip
+def test_texts_that_cannot_be_counted(translator, fastdec, tmp_path, name, data, said):
+  file = tmp_path / name
+  if data is not None:
+    file.write_text(data)
+  ended = fastdec('pool', f'--model={translator}', f'--texts={file}', f'--output={tmp_path}/pool')
+  assert ended.code == 2 and said.format(file=file) in ended.err and ended.err.count('\n') == 1

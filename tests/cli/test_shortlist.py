@@ -1,0 +1,60 @@
+"""A draft network of few words, from the command line."""
+
+import numpy as np
+import pytest
+
+import fastdec as fd
+
+LINES = ['a dog runs', 'the cat sits on the dog', 'a dog runs on']
+
+
+@pytest.fixture
+def given(translator, networks, tmp_path):
+  (tmp_path / 'corpus.txt').write_text('\n'.join(LINES) + '\n')
+  return {
+    'model': translator,
+    'draft': networks['eagle'],
+    'texts': tmp_path / 'corpus.txt',
+    'words': 8,
+    'output': tmp_path / 'short',
+  }
+
+
+def words_of(given):
+  return [f'--{name}={value}' for name, value in given.items()]
+
+
+def test_the_texts_most_frequent_words_are_kept_and_the_draft_is_one_like_others(given, fastdec):
+  ended = fastdec('shortlist', *words_of(given))
+  assert ended.code == 0 and 'guesses among 8 of 30 words, which are' in ended.out, ended.err
+  model, params = fd.load(given['model'])
+  tokens = np.concatenate([fd.load_tokenizer(given['model']).encode(line) for line in LINES])
+  _, wanted = fd.shortlist((model, params), fd.load_draft(given['draft']), tokens, 8)
+  _, found = fd.load_draft(given['output'])
+  np.testing.assert_array_equal(found['ids'], wanted['ids'])
+  np.testing.assert_array_equal(found['output'], wanted['output'])
+  written = fastdec(
+    'generate',
+    f'--model={given["model"]}',
+    f'--draft={given["output"]}',
+    '--prompt=a dog sits',
+    '--max-len=12',
+  )
+  assert written.code == 0, written.err
+
+
+@pytest.mark.parametrize(
+  'change, sentence',
+  [
+    ({'words': 31}, 'words=31 is not possible: this model has 30'),
+    ({'output': '{texts}'}, 'is there already, and holds no draft alone: give a new folder'),
+    ({'draft': '{model}'}, 'is not of a fastdec draft'),
+    ({'texts': ''}, 'there are no files of texts: name one or more'),
+    ({'texts': '/nowhere/corpus.txt'}, '/nowhere/corpus.txt'),
+  ],
+)
+def test_mistakes_are_sentences_and_nothing_is_written(given, fastdec, change, sentence):
+  changed = given | {name: str(value).format(**given) for name, value in change.items()}
+  ended = fastdec('shortlist', *words_of(changed))
+  assert ended.code == 2 and sentence in ended.err, ended.err
+  assert not (given['output']).exists()

@@ -1,0 +1,40 @@
+"""Drafts that are trained by the command line."""
+
+import pytest
+
+import fastdec as fd
+from fastdec.cli import train_draft
+
+
+@pytest.mark.parametrize('kind', ['eagle', 'block', 'heads'])
+def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, kind, monkeypatch):
+  out = tmp_path / 'draft'
+  words = ('train-draft', '--model', translator, '--prompts', prompts, '--out', out)
+  words += (f'--kind={kind}', '--steps=2', '--rows=2', '--max-len=8')
+  with monkeypatch.context() as patched:  # what was written is there when it goes on
+    patched.setattr(train_draft, 'train', lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert fastdec(*words).code == 130 and not out.exists()
+  monkeypatch.setattr(fd.Generator, '__call__', lambda *given: pytest.fail('it writes again'))
+  ended = fastdec(*words)
+  assert ended.code == 0 and f'={out}' in ended.out.splitlines()[-1], ended
+  flag = 'heads' if kind == 'heads' else 'draft'
+  written = fastdec(
+    'generate', '--model', translator, f'--{flag}', out, '--prompt=a dog', '--max-len=8', '--plain'
+  )
+  greedy = fastdec('generate', '--model', translator, '--prompt=a dog', '--max-len=8', '--plain')
+  assert written.code == 0 and written.out == greedy.out, written.err
+
+
+@pytest.mark.parametrize('words, said', [
+  (['--kind=tree'], '--kind=tree is not possible: give one of eagle, block, heads'),
+  (['--as-is'], '--as-is is for a model that goes on from a text'),
+  (['--out={}'], 'is there already, and is no draft alone'),
+  (['--max-len=40'], "exceeds the model's 32 positions"),
+  (['--steps=1'], '--steps=1 is not possible: give a whole number, 2 or more'),
+])  # fmt: skip
+def test_mistakes_are_one_sentence_and_leave_nothing(
+  translator, fastdec, prompts, tmp_path, words, said
+):
+  given = ('--model', translator, '--prompts', prompts, f'--out={tmp_path}/draft')
+  ended = fastdec('train-draft', *given, *(word.format(translator) for word in words))
+  assert said in ended.mistake and not list(tmp_path.glob('draft*'))

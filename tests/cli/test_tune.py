@@ -1,0 +1,133 @@
+"""Tuning by the command line: one run end to end, its file used by others, and mistakes."""
+
+import dataclasses
+import json
+
+import pytest
+
+import fastdec as fd
+from fastdec.cli import opening, tune
+from fastdec.cli.flags import Parser
+from fastdec.decoding.description import label
+from fastdec.evaluation import machine
+from fastdec.text import ROWS
+from fastdec.tuning.tuned import Figures, Tuned
+
+
+@pytest.mark.slow
+def test_what_is_tuned_is_used_by_name(translator, fastdec, prompts, tmp_path):
+  words = ('--max-len=8', '--budget=4m', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
+  words += (f'--heads={translator}', f'--draft={translator}', '--batches=1,2')
+  words += ('--strategy=jacobi(k=3)', f'--output={tmp_path}/tuned.json')
+  ended = fastdec('tune', '--model', translator, '--prompts', prompts, *words)
+  assert ended.code == 0, ended.err
+  for title in ('1 at once in float32:', '2 at once in float32:', '2 at once in int8:'):
+    assert title in ended.out
+  assert ended.out.count('\n  Speculative(gamma=2, same_ids=True) ') >= 3
+  assert f'use it by --strategy={tmp_path}/tuned.json' in ended.out
+  table = json.loads((tmp_path / 'tuned.json').read_text())['figures']['table']
+  names = [one['name'] for one in table]
+  assert names[0] == 'Greedy' and all(one['same'] == 1 for one in table if one['rounds'])
+  wanted = 'Jacobi(k=3)', 'Blockwise(k=3)', 'PromptLookup(k=3)'
+  assert {*wanted, 'Speculative(gamma=2, same_ids=True)'} < set(names)
+  found = fd.load_tuned(translator, file=tmp_path / 'tuned.json')
+  assert found.rows in (1, 2) and found.dtype in ('float32', 'int8')
+
+
+def saved(folder, file, dtype=None):
+  """A file that chose the folder's own heads in blocks of two."""
+  strategy = fd.Blockwise(fd.load_heads(folder, dtype), 2)
+  figures = ('heads', 'of this test', 'Greedy', 'exact', 1, 8, 6, 1.0, 1.0, machine.here(), ())
+  return Tuned(*figures, dtype=dtype, strategy=strategy).save(folder, folder, file)
+
+
+def test_the_strategy_and_the_type_that_were_tuned_are_used(translator, fastdec, prompts, tmp_path):
+  tuned = saved(translator, tmp_path / 'tuned.json', 'int8')
+  model = ('--model', translator, '--max-len=12')
+  words = ('generate', *model, '--prompt=a dog sits', '--repeats=0')
+  given = fastdec(*words, '--strategy=blockwise(k=2)', '--dtype=int8')
+  ended = fastdec(*words, f'--strategy={tuned}')
+  assert given.code == ended.code == 0 and given.out == ended.out, given.err + ended.err
+  by_type, by_name = (
+    fastdec('translate', *model, 'a dog', word) for word in ('--dtype=int8', f'--strategy={tuned}')
+  )
+  assert by_type.code == by_name.code == 0
+  assert by_type.out.replace('|', '') == by_name.out.replace('|', '')
+  words = ('generate', *model, '--prompts', prompts, f'--output={tmp_path}/out.jsonl')
+  assert fastdec(*words, f'--strategy={tuned}').code == 0
+  assert 'other settings (strategy, dtype)' in fastdec(*words).mistake
+
+
+def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
+  tuned = saved(translator, tmp_path / 'tuned.json')
+
+  def rows(*words):
+    parser = Parser('generate', None)
+    opening.add_model(parser)
+    opening.add_lengths(parser)
+    parser.add_argument('--rows', type=int)
+    return opening.settle(parser.read(['--model', str(translator), *words]))
+
+  assert rows(f'--strategy={tuned}') == 1 and rows(f'--strategy={tuned}', '--rows=3') == 3
+  assert rows() == ROWS
+  (tmp_path / 'tuned.json').write_text('{"figures": [1]}')
+  assert rows(f'--strategy={tuned}') == ROWS  # who loads it says what is wrong
+
+
+@pytest.mark.parametrize('words, message', [
+  (['--budget=soon'], '--budget=soon is not possible: give seconds'),
+  (['--dtypes=int4'], "dtype='int4' is not possible: give one of"),
+  (['--dtypes='], '--dtypes= names no type'),
+  (['--batches=0'], '--batches=0 is not possible: give whole numbers from 1'),
+  (['--gammas=2,x'], '--gammas=2,x is not possible: give whole numbers from 1 to 999'),
+  (['--nodes=1'], '--nodes=1 is not possible: give whole numbers from 2 to 999'),
+  (['--promise=exact', '--temperature=1'], '--temperature samples, which is never exact: give'
+                                           ' --promise=law'),
+  (['--promise=law'], '--promise=law is about sampling'),
+  (['--promise=fast'], '--promise=fast is not possible: give one of exact, law, relaxed'),
+  (['--strategy=fast'], "'fast' is no strategy: known are Greedy"),
+  (['--strategy=eagle'], 'Eagle drafts with draft: give their folder'),
+  (['--heads={wide}'], 'these heads are for hidden states of 6'),
+  (['--draft={wide}x'], 'is not a folder'),
+  (['--prompts={wide}'], 'give a text file with a prompt on each line'),
+])  # fmt: skip
+def test_mistakes_are_one_sentence(translator, fastdec, prompts, words, message):
+  given = [word.format(wide=translator.parent / 'wide') for word in words]
+  ended = fastdec('tune', '--model', translator, '--prompts', prompts, '--max-len=8', *given)
+  assert message in ended.mistake and not (translator / 'tuned.json').exists()
+
+
+def candidates(translator, *words):
+  """Labels of the trees and relaxed strategies that are tried of heads for two tokens."""
+  given = tune._read(['--model=m', '--prompts=p', *words])
+  heads, tree = fd.load_heads(translator), [[0], [1], [0, 0], [2], [0, 1]]
+  families = tune._of_heads(given, {}, heads, 'h', tree)
+  assert all(path == 'h' for family in families for _, path in family)
+  return [[label(strategy) for strategy, _ in family] for family in families]
+
+
+def test_heads_are_tried_in_trees_and_relaxed(translator):
+  trees, relaxed = candidates(translator, '--nodes=2,4,64')
+  assert trees == ['Medusa(choices=[2 nodes])', 'Medusa(choices=[4 nodes])'] and not relaxed
+  trees, relaxed = candidates(translator, '--promise=relaxed')
+  assert trees == ['Medusa(choices=[6 nodes])']
+  assert relaxed == [
+    'Blockwise(k=3, rule=TopN(n=2))',
+    'Blockwise(k=3, rule=TopN(n=3))',
+    'Medusa(choices=[6 nodes], rule=Typical())',
+  ]
+
+
+def test_another_type_is_compared_by_speed_and_texts():
+  figures = Figures('Greedy', tokens_per_second=100.0, same=1.0)
+  first = Tuned(
+    'Greedy', '', 'Greedy', 'exact', 1, 8, 2, 1.0, 1.0, machine.here(), (figures,), 'float32',
+    texts=((3, 4), (5, 6)),
+  )  # fmt: skip
+  table = (dataclasses.replace(figures, tokens_per_second=150.0),)
+  other = dataclasses.replace(first, table=table, dtype='int8', texts=((3, 4), (5, 7)))
+  assert tune.compared(first, first) == ''
+  assert tune.compared(other, first) == (
+    '; 1 at once in int8, 1.50 times the tokens a second of 1 at once in float32;'
+    ' 50.0 % of its greedy texts are those of float32'
+  )
