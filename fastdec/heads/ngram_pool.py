@@ -15,6 +15,9 @@ from fastdec import struct
 from fastdec.errors import UserError
 
 
+MOST_WORDS = 2**24  # of a pool without a model: its table has an entry a word
+
+
 @struct.pytree
 class NGramPool:
   """Table from each token, the key, to its most frequent continuations, the values.
@@ -90,7 +93,7 @@ def build_pool(
       f'texts must be ids, of {ngram} tokens or more at least one of them: use the tokenizer'
     )
   grams = np.concatenate([np.lib.stride_tricks.sliding_window_view(row, ngram) for row in long])
-  words = int(grams.max()) + 1 if model is None else model.vocab_size
+  words = min(int(grams.max()) + 1, MOST_WORDS) if model is None else model.vocab_size
   if not 0 <= grams.min() <= grams.max() < words:
     span = f'{grams.min()} to {grams.max()}'
     raise UserError(
