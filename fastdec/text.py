@@ -8,6 +8,7 @@ for piece in g.stream('A man in'):
 
 import dataclasses
 import html
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -265,6 +266,12 @@ class Generator:
   def read(self, prompt: Any) -> tuple[list[int], list[int]]:
     """Returns the ids of a prompt, and those of them whose text the output goes on with."""
     is_source = self.model.start_id is not None
+    try:
+      json.dumps(prompt, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+      raise UserError(
+        r'the prompt has half a character, such as \ud83d: cut it elsewhere'
+      ) from None
     if _is_messages(prompt):
       ids, context = list(self.tokenizer.encode_chat(prompt)), []
     elif isinstance(prompt, str):

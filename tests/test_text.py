@@ -233,6 +233,8 @@ def test_mistakes_of_loading(place, given, message):
   ('prompt', 'settings', 'message'),
   [
     ('', {}, 'the prompt is empty'),
+    ('cut \ud83d', {}, 'the prompt has half a character'),
+    ([{'role': 'user', 'content': 'cut \ud83d'}], {}, 'the prompt has half a character'),
     (3, {}, 'not a value of the kind int'),
     ([3], {}, 'not a value of kind int'),
     ('a', {'stop': ''}, 'strings that are not empty'),

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.errors import UserError
 
-
 MOST_WORDS = 2**24  # of a pool without a model: its table has an entry a word
 
 

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
 from fastdec.files import read_bytes, read_json, write_json
@@ -257,9 +256,9 @@ def _settings(folder: pathlib.Path) -> Said:
 
 
 def _sentencepiece(file: pathlib.Path) -> Any:
-  with extras.explained():
-    import sentencepiece
+  from fastdec.tokenizers.sentencepiece import processor_of  # most folders have tokenizer.json
+
   try:
-    return sentencepiece.SentencePieceProcessor(model_proto=read_bytes(file))
-  except (OSError, RuntimeError):
+    return processor_of(read_bytes(file))
+  except (OSError, ValueError, RuntimeError):
     raise UserError(f'{file} is no SentencePiece model: copy it again') from None

@@ -30,6 +30,17 @@ def normalise(text: str) -> str:
   return ' '.join(unicodedata.normalize('NFC', text).split())
 
 
+def processor_of(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
+  """Returns the model of a file's content.
+
+  Raises:
+    RuntimeError, ValueError: it is none, or has a piece that is not UTF-8.
+  """
+  found = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
+  found.id_to_piece(list(range(found.vocab_size())))
+  return found
+
+
 class Tokenizer(Chats):
   """A trained SentencePiece model; `Tokenizer.load` or `Tokenizer.train` make one."""
 
@@ -38,7 +49,7 @@ class Tokenizer(Chats):
 
   def __init__(self, model_proto: bytes):
     self.model_proto = model_proto
-    self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
+    self._processor = processor_of(model_proto)
 
   @classmethod
   def train(
@@ -92,7 +103,7 @@ class Tokenizer(Chats):
         tokenizer._processor.eos_id(),
         tokenizer._processor.unk_id(),
       )
-    except (OSError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
       reason = (
         error.strerror if isinstance(error, OSError) else ('corrupt, or no SentencePiece model')
       )
@@ -122,12 +133,16 @@ class Tokenizer(Chats):
     return self._processor.encode([normalise(line) for line in lines], add_eos=True)
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Returns the text of ids up to the first end of sentence; padding is skipped."""
-    return self._processor.decode(_content(ids))
+    """Returns the text of ids up to the first end of sentence, without padding and ids beyond."""
+    return self._processor.decode([one for one in _content(ids) if one < self.vocab_size])
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """Returns the piece of each id, specials included; '▁' is the space before a word."""
-    return [self._processor.id_to_piece(int(token)) for token in ids]
+    """Returns the piece of each id, specials included; '▁' is the space before a word.
+
+    Ids beyond the pieces are '<unk>'.
+    """
+    known = (int(token) if int(token) < self.vocab_size else UNK_ID for token in ids)
+    return [self._processor.id_to_piece(token) for token in known]
 
 
 def _content(ids: Sequence[int]) -> list[int]:

@@ -36,6 +36,7 @@ from fastdec.models.stacks import StackConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.taps import RULE
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.tokenizers.sentencepiece import Tokenizer
 from fastdec.training.log import read_metrics
 from fastdec.tuning.tuned import Figures, Tuned
 from tests.folders.draft_layouts import LAYOUTS
@@ -251,6 +252,19 @@ def encode(folder):
 
 def test_a_tokenizer(folder):
   fuzz(folder, 'tokenizer.json', write_tokenizer(folder), encode, 150)
+
+
+@pytest.mark.parametrize('said', [LLAMA, {'format': 'fastdec', 'model': {}}], ids=['llama', 'own'])
+def test_a_sentencepiece_model(said, folder):
+  put(folder, 'config.json', json.dumps(said))
+  data = Tokenizer.train(['a b c'] * 9, folder / 'made', 8).model_proto
+
+  def read(folder):
+    found = fd.load_tokenizer(folder)
+    found.decode([*found.encode('a b'), 3, 99])
+    found.pieces([0, 99])
+
+  fuzz_bytes(folder, 'tokenizer.model', data, spoilt(data), read, 100)
 
 
 def test_the_settings_of_a_tokenizer(folder):
