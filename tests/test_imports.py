@@ -76,9 +76,7 @@ def test_a_part_imports_only_what_is_below_it(part):
     for name in imports(file):
       top = name.split('.')[0]
       assert top not in ('experiments', 'configs', 'tests'), f'{file} imports {name}'
-      if top == 'fastdec' and (
-        part != 'cli' or name.count('.') > 1
-      ):  # which reads as users write
+      if top == 'fastdec' and (part != 'cli' or name.count('.') > 1):  # which reads as users write
         assert any(f'{name}.'.startswith(f'{prefix}.') for prefix in allowed), (
           f'{file} imports {name}'
         )

@@ -36,6 +36,8 @@ def processor_of(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
   Raises:
     RuntimeError, ValueError: it is none, or has a piece that is not UTF-8.
   """
+  if not model_proto:
+    raise ValueError('the file is empty')
   found = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
   found.id_to_piece(list(range(found.vocab_size())))
   return found
