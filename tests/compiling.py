@@ -10,6 +10,8 @@ FLAGS = ['--xla_backend_optimization_level=0']
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
   # the CPU backend's new emitters of loops double compile times
   FLAGS.append('--xla_cpu_use_fusion_emitters=false')
+  # a test process has one core: code that is split for several takes an eighth longer
+  FLAGS.append('--xla_cpu_parallel_codegen_split_count=1')
 
 
 def xla_flags(*more: str) -> str:
