@@ -1,5 +1,5 @@
-"""Transformer and FConv: cached equals uncached, nothing sees the future; a user's own model joins
-by the protocol."""
+"""Transformer, FConv and T5: cached equals uncached, nothing sees the future; a user's own model
+joins by the protocol."""
 
 import collections
 import dataclasses
@@ -17,6 +17,7 @@ from fastdec.cache.kv import KVCache
 from fastdec.decoding.topology import Topology
 from fastdec.models import api, attention
 from fastdec.models.fconv import ARCHITECTURES, FConv, FConvConfig
+from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 SMALL = TransformerConfig(
@@ -31,11 +32,22 @@ CONVOLUTIONS = FConvConfig(
   vocab_size=19, d_embed=12, d_out=16, max_positions=32, encoder_layers=((16, 3), (8, 4), (8, 1)),
   decoder_layers=((16, 3), (8, 2), (8, 1)),
 )  # fmt: skip
+# so few buckets of distances that sentences of six tokens reach the last one
+RELATIVE = T5Config(
+  vocab_size=19, d_model=10, d_ff=24, d_kv=4, heads=2, encoder_layers=1, decoder_layers=2,
+  buckets=8, max_distance=5,
+)  # fmt: skip
 MODELS = {
   'pre-norm': Transformer(SMALL),
   'post-norm, learned positions, biases, three matrices of words': Transformer(POST),
   'convolutions': FConv(CONVOLUTIONS),
   'convolutions, tied': FConv(dataclasses.replace(CONVOLUTIONS, d_out=12, is_tied=True)),
+  't5': T5(RELATIVE),
+  't5 v1.1': T5(
+    dataclasses.replace(
+      RELATIVE, is_gated=True, activation='gelu', is_tied=False, scales_logits=False
+    )
+  ),
 }
 
 
@@ -56,15 +68,12 @@ apply = jax.jit(lambda model, *args: model.apply(*args), static_argnums=0)
 
 
 def a_batch(source, target):
-  segment = lambda x: (x != 0).astype(np.int32)
-  position = lambda x: np.broadcast_to(np.arange(x.shape[1], dtype=np.int32), x.shape)
-  sides = {'source': np.array(source, np.int32), 'target': np.array(target, np.int32)}
-  batch = {
-    f'{side}{suffix}': f(x)
-    for side, x in sides.items()
-    for suffix, f in (('', lambda x: x), ('_segment', segment), ('_position', position))
-  }
-  return jax.tree.map(jnp.asarray, batch)
+  """A sentence a row."""
+  batch = {}
+  for side, ids in (('source', np.array(source)), ('target', np.array(target))):
+    places = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    batch |= {side: ids, f'{side}_segment': ids > 0, f'{side}_position': places}
+  return {name: jnp.asarray(x, jnp.int32) for name, x in batch.items()}
 
 
 BATCH = a_batch([[3, 4, 5, 1, 0, 0], [7, 8, 9, 10, 11, 1]], [[9, 8, 7, 1, 0], [2, 3, 4, 5, 1]])
@@ -89,20 +98,20 @@ def test_cached_equals_uncached_in_steps_of_any_width(made):
 
 
 def test_a_tree_scores_each_path_as_if_it_were_alone(made):
-  """Nodes root, a, b, aa: the path root, b gives what those tokens give alone; so does what follows
-  a commit."""
+  """Nodes root, a, b, aa, ba: the path root, b, ba gives what those tokens give alone; so does what
+  follows a commit."""
   model, params = made
-  tree = Topology.from_choices([[0], [1], [0, 0]])
-  tokens = jnp.array([[0, 9, 8, 7], [0, 2, 3, 4]], jnp.int32)
+  tree = Topology.from_choices([[0], [1], [0, 0], [1, 0]])
+  tokens = jnp.array([[0, 9, 8, 7, 6], [0, 2, 3, 4, 5]], jnp.int32)
   hidden, _, cache = apply(model, params, tokens, tree.nodes, an_empty_cache(model, params))
-  path = jnp.array([[0, 2], [0, 1]])  # row 0 keeps b, row 1 keeps a
-  cache = cache.commit(path, jnp.array([2, 2]))
+  path = jnp.array([[0, 2, 4], [0, 1, 3]])  # row 0 keeps b, row 1 keeps a
+  cache = cache.commit(path, jnp.array([3, 3]))
   alone = jnp.take_along_axis(tokens, path, axis=1)
-  expected, _, chain = apply(model, params, alone, api.causal(2), an_empty_cache(model, params))
+  expected, _, chain = apply(model, params, alone, api.causal(3), an_empty_cache(model, params))
   picked = jnp.take_along_axis(hidden, path[..., None], axis=1)
   np.testing.assert_allclose(picked, expected, atol=2e-5)
   after = lambda c: apply(model, params, jnp.array([[5], [6]]), api.causal(1), c)[0]
-  np.testing.assert_allclose(after(cache), after(chain.commit(None, jnp.array([2, 2]))), atol=2e-5)
+  np.testing.assert_allclose(after(cache), after(chain.commit(None, jnp.array([3, 3]))), atol=2e-5)
 
 
 def test_causality_by_gradient(made):
@@ -124,16 +133,11 @@ def test_packed_sentences_do_not_see_each_other(made):
   model, params = made
   alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
   packed = {
-    'source': [[3, 4, 1, 7, 1]],
-    'source_segment': [[1, 1, 1, 2, 2]],
-    'source_position': [[0, 1, 2, 0, 1]],
-    'target': [[8, 1, 5, 6, 1]],
-    'target_segment': [[2, 2, 1, 1, 1]],
-    'target_position': [[0, 1, 0, 1, 2]],
-  }
-  packed = jax.tree.map(
-    lambda x: jnp.array(x, jnp.int32), packed, is_leaf=lambda x: isinstance(x, list)
-  )
+    'source': [[3, 4, 1, 7, 1]], 'source_segment': [[1, 1, 1, 2, 2]],
+    'source_position': [[0, 1, 2, 0, 1]], 'target': [[8, 1, 5, 6, 1]],
+    'target_segment': [[2, 2, 1, 1, 1]], 'target_position': [[0, 1, 0, 1, 2]],
+  }  # fmt: skip
+  packed = {name: jnp.array(x, jnp.int32) for name, x in packed.items()}
   np.testing.assert_allclose(
     hidden_of(model, params, packed)[:, 2:], hidden_of(model, params, alone), atol=2e-5
   )
@@ -211,23 +215,19 @@ def test_the_config_of_wmt14_is_the_published_one():
   assert FCONV['wmt14'] == FConvConfig(**ARCHITECTURES['fconv_wmt_en_de'])
 
 
-def test_a_source_longer_than_the_learned_positions_is_refused(made):
-  model, params = made
-  tokens = model.max_positions + 1
+@pytest.mark.parametrize('name', [name for name in MODELS if MODELS[name].max_positions])
+def test_a_source_longer_than_the_positions_is_refused(name):
+  tokens = MODELS[name].max_positions + 1
   with pytest.raises(fd.UserError, match=f'source of {tokens} tokens exceeds'):
-    fd.decode(model, params, np.ones((1, tokens), np.int32), fd.Greedy(), max_len=4)
+    fd.decode(MODELS[name], {}, np.ones((1, tokens), np.int32), fd.Greedy(), max_len=4)
 
 
 def test_the_example_of_the_protocol_decodes():
   """The model in `models/api.py`'s docstring is code that works, with a draft too."""
   example = re.split(r'\(a test runs it\):\n', api.__doc__)[1]
   names = {
-    'dataclasses': dataclasses,
-    'jax': jax,
-    'jnp': jnp,
-    'KVCache': KVCache,
-    'attention': attention,
-  }
+    'dataclasses': dataclasses, 'jax': jax, 'jnp': jnp, 'KVCache': KVCache, 'attention': attention,
+  }  # fmt: skip
   exec('\n'.join(line[2:] for line in example.splitlines()), names)
   model = names['Bag']()
   assert isinstance(model, api.Model)
